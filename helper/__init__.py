@@ -1,0 +1,1 @@
+"""One of the two independent helper services: opens its shares, answers rounds, keeps the ledger. Imports no other party."""

@@ -1,0 +1,1 @@
+"""The function f of a round: clipped, quantised gradients of every (record, candidate label), masked and summed in the field."""
