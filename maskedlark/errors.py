@@ -72,7 +72,7 @@ class JobReason(StrEnum):
     ROUND_BEYOND_PLAN = "round_beyond_plan"
     ROUND_CLOSED = "round_closed"
     OVERFLOW = "overflow"
-    NOISE_TOO_SMALL = "noise_too_small"
+    NOISE_OUT_OF_RANGE = "noise_out_of_range"
     BUDGET_EXHAUSTED = "budget_exhausted"
     HELPERS_DISAGREE = "helpers_disagree"
     UNAUTHORIZED = "unauthorized"

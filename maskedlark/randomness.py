@@ -37,6 +37,7 @@ class Stream:
         self._encrypt = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
 
     def __call__(self, count: int) -> bytes:
+        """The next `count` bytes."""
         return self._encrypt.update(bytes(count))
 
     def __repr__(self) -> str:

@@ -1,0 +1,1 @@
+"""The wire contract, and the code generated from it (`make protos`)."""

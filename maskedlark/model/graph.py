@@ -51,6 +51,7 @@ class Parameter:
 
     @property
     def size(self) -> int:
+        """How many numbers it holds."""
         return int(np.prod(self.shape, dtype=np.int64))
 
 

@@ -1,0 +1,79 @@
+"""Step 6: a training job, as both helpers hold it: canonical bytes that fix everything but the weights of each round."""
+
+from typing import Annotated, Final, Literal
+
+from pydantic import Field
+
+from maskedlark.canonical import Bytes16, Bytes32, canonical, digest, encode
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.fixed_point import check_no_overflow
+from maskedlark.model.graph import Loss
+from maskedlark.noise import noise_scale, tail_bound
+from maskedlark.pair import SAMPLING_DENOMINATOR
+from maskedlark.task import Task
+
+VERSION: Final = 1
+
+
+@canonical
+class JobSpec:
+    """What a job computes, each round, over one dataset.
+
+    Attributes:
+        version: The protocol's version.
+        job_id: 16 random bytes; a helper refuses the same id with another content.
+        task_id: The task; its clip bound, mechanism and budgets are not the job's to set.
+        dataset_id: The dataset.
+        model_digest: `Model.digest` of the graph.
+        loss: What the gradient is of.
+        rounds: The most rounds that will be asked for; the helpers reserve budget for all of them.
+        sampling_numerator: Each round uses each record with probability sampling_numerator / 2^32.
+        noise_multiplier: Each helper's noise scale divided by the sensitivity; 0 only in a task without noise.
+    """
+
+    version: Literal[1] = VERSION
+    job_id: Bytes16
+    task_id: Bytes32
+    dataset_id: Bytes32
+    model_digest: Bytes32
+    loss: Loss
+    rounds: Annotated[int, Field(ge=1, le=1_000_000)]
+    sampling_numerator: Annotated[int, Field(ge=1, le=SAMPLING_DENOMINATOR)]
+    noise_multiplier: Annotated[float, Field(ge=0.0, le=1e6)]
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of the canonical bytes."""
+        return digest("job", encode(self))
+
+    @property
+    def sampling_rate(self) -> float:
+        """The probability that a record is in a round; exact."""
+        return self.sampling_numerator / SAMPLING_DENOMINATOR
+
+
+def sampling_numerator(*, expected_batch_size: float, dataset_size: int) -> int:
+    """The sampling rate that gives a batch of the expected size, at least one in 2^32 and at most all. Called by the ad server."""
+    return max(1, min(SAMPLING_DENOMINATOR, round(SAMPLING_DENOMINATOR * expected_batch_size / dataset_size)))
+
+
+def noise_units(task: Task, job: JobSpec) -> int:
+    """Each helper's noise scale (Laplace scale or Gaussian sigma) in units of 2^-frac_bits; the same integer for every party.
+
+    Raises:
+        JobRefused(NOISE_OUT_OF_RANGE): no noise in a task that requires it, or more than the field can hold.
+    """
+    try:
+        return noise_scale(task.mechanism, job.noise_multiplier, task.clip.sensitivity)
+    except ValueError as error:
+        raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, str(error)) from None
+
+
+def check_sums_fit(task: Task, job: JobSpec, *, records: int, num_parameters: int) -> None:
+    """Refuse a job whose sum, both helpers' noise included, could wrap in the field. Called by all parties before it runs.
+
+    Raises:
+        JobRefused(OVERFLOW, NOISE_OUT_OF_RANGE)
+    """
+    bound = tail_bound(task.mechanism, noise_units(task, job), num_parameters)
+    check_no_overflow(records=records, sensitivity=task.clip.sensitivity, noise_bound=2 * bound)

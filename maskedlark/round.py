@@ -1,0 +1,135 @@
+"""Step 7: one round at one helper, as a pure function from an opened dataset to an aggregate share; and step 8's first half.
+
+    sample -> masked, clipped sum in the field -> blind -> noise -> aggregate share, with a tag of what was summed
+
+The caller (helper/service) has checked the job, and commits the charge and the response before anything is released.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskedlark.canonical import digest
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.field import FieldVector, SignedVector, add, from_bytes, from_signed, reconstruct, to_bytes, to_signed
+from maskedlark.job import JobSpec, noise_units
+from maskedlark.noise import noise_vector
+from maskedlark.pair import PairKey
+from maskedlark.randomness import Randomness
+from maskedlark.report import InputShares
+from maskedlark.task import Task
+
+TAG_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskedSum:
+    """What a function f gives of a batch: see `SumFunction`.
+
+    Attributes:
+        vector: (P,) sum over records and candidate labels of mask_share * value, in the field.
+        values_digest: 32 bytes that depend on every value summed, and on no mask: equal at the two helpers if (and but for a
+            collision only if) they summed the same values of the same records.
+        sensitivity: A bound on the clip norm of every value summed, an integer in units of 2^-frac_bits: what the noise is
+            calibrated to.
+    """
+
+    vector: FieldVector = field(repr=False)
+    values_digest: bytes
+    sensitivity: int
+
+
+SumFunction = Callable[[InputShares], MaskedSum]
+"""f of one round: from the sampled records, in canonical order, to their masked sum; no records give zeros."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregateShare:
+    """One helper's answer to a round.
+
+    Attributes:
+        vector: (P,) uniform to anyone who lacks the other helper's share.
+        agreement_tag: 32 bytes; the ad server compares the two helpers'.
+    """
+
+    vector: FieldVector = field(repr=False)
+    agreement_tag: bytes
+
+    def encode(self) -> bytes:
+        """The stored and sent form: the tag, then 8 bytes an element."""
+        return self.agreement_tag + to_bytes(self.vector)
+
+    @classmethod
+    def decode(cls, encoded: bytes, count: int) -> "AggregateShare":
+        """Parse a helper's answer. Called by the ad server.
+
+        Raises:
+            JobRefused(MALFORMED)
+        """
+        try:
+            return cls(vector=from_bytes(encoded[TAG_BYTES:], count), agreement_tag=encoded[:TAG_BYTES])
+        except ValueError as error:
+            raise JobRefused(JobReason.MALFORMED, f"an aggregate share is not {count} field elements: {error}") from None
+
+
+def transcript(job: JobSpec, *, round_index: int, weights: bytes, numerics: bytes) -> bytes:
+    """The digest of everything that defines a round: both helpers' blinds and samples hang on it.
+
+    Args:
+        job: Names task, dataset, model, loss, sampling and noise.
+        round_index: From 0.
+        weights: The encoded weights of the round.
+        numerics: The digest of the engine's golden vectors, so that helpers of different numerics never mix.
+    """
+    return digest("round", job.digest, round_index.to_bytes(8, "little"), weights, numerics)
+
+
+def aggregate(
+    *,
+    task: Task,
+    job: JobSpec,
+    pair: PairKey,
+    round_transcript: bytes,
+    shares: InputShares,
+    masked_sum: SumFunction,
+    num_values: int,
+    randomness: Randomness,
+) -> AggregateShare:
+    """Compute one helper's aggregate share of a round. Called by a helper.
+
+    Guarantees: without the other helper's answer to the same transcript the share is uniform. The sum of both shares is the
+    sampled records' clipped values plus both helpers' full-scale noise. With fewer than min_batch_size records in the dataset or
+    in the sample, the sum is of no records: noise around zero, of the same shape.
+    """
+    is_sampled = pair.sample(round_transcript, len(shares), job.sampling_numerator)
+    if len(shares) < task.min_batch_size or int(is_sampled.sum()) < task.min_batch_size:
+        is_sampled = np.zeros(len(shares), np.bool_)
+    summed = masked_sum(_rows(shares, is_sampled))
+    if summed.sensitivity > task.clip.sensitivity:
+        raise AssertionError("the sum function bounds its values by more than the task allows")
+    noise = noise_vector(task.mechanism, noise_units(task, job), num_values, randomness)
+    blinded = add(summed.vector, pair.blind(round_transcript, num_values))
+    return AggregateShare(
+        vector=add(blinded, from_signed(noise)),
+        agreement_tag=pair.agreement_tag(round_transcript, summed.values_digest),
+    )
+
+
+def combine(first: AggregateShare, second: AggregateShare) -> SignedVector:
+    """The noisy clipped sum, in units of 2^-frac_bits. Called by the ad server.
+
+    Raises:
+        JobRefused(HELPERS_DISAGREE): the helpers did not sum the same values; the sum is garbage and must not be used.
+    """
+    if first.agreement_tag != second.agreement_tag:
+        raise JobRefused(
+            JobReason.HELPERS_DISAGREE,
+            "the two helpers did not sum the same values: they hold different weights, data or numerics versions",
+        )
+    return to_signed(reconstruct(first.vector, second.vector))
+
+
+def _rows(shares: InputShares, chosen: NDArray[np.bool_]) -> InputShares:
+    return InputShares(features=shares.features[chosen], labels=shares.labels[chosen], mask_shares=shares.mask_shares[chosen])

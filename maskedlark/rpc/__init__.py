@@ -1,0 +1,1 @@
+"""gRPC glue: servers, channels, errors and messages. The parties' services and clients stand on it."""
