@@ -1,0 +1,62 @@
+# Everything a new machine needs is Python 3.11 or later and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+EXTRAS := browser-sim,helper,helper-general,adserver,dev
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo demo-no-noise test test-fast check format protos bench-ingest bench-gradient table clean
+
+help:  ## Show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
+
+setup: $(STAMP)  ## Make .venv with everything in it
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	@touch $@
+
+demo: $(STAMP)  ## Train a model on real data through two helpers, on this machine (writes demo-out/)
+	$(BIN)/python docs/tutorial/demo.py --out demo-out
+
+demo-no-noise: $(STAMP)  ## The same without noise: equal to plain training, to within rounding (writes demo-out/)
+	$(BIN)/python docs/tutorial/demo.py --out demo-out --no-noise
+
+test: $(STAMP)  ## Run every test
+	$(BIN)/python -m pytest -n 2
+
+test-fast: $(STAMP)  ## Run the tests that take no longer than a moment
+	$(BIN)/python -m pytest -n 2 -m 'not slow'
+
+check: $(STAMP)  ## Lint, formatting, types, direction of imports, generated code
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	@$(MAKE) --no-print-directory protos PROTO_OUT=$(VENV)/protos-check && for file in protos/*_pb2*; do cmp $$file $(VENV)/protos-check/$$file || exit 1; done
+
+format: $(STAMP)  ## Rewrite the code to the house format
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+PROTO_OUT ?= .
+protos: $(STAMP)  ## Regenerate the code of the wire contract
+	@mkdir -p $(PROTO_OUT)
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=$(PROTO_OUT) --pyi_out=$(PROTO_OUT) --grpc_python_out=$(PROTO_OUT) protos/*.proto
+
+bench-ingest: $(STAMP)  ## Reports sealed, opened and stored per second and core, beside the bare X25519 rate (--json: make bench-ingest ARGS=--json)
+	$(BIN)/python tests/bench/ingest.py $(ARGS)
+
+bench-gradient: $(STAMP)  ## The exact gradient engine beside plain PyTorch, Opacus and torch.func (ARGS=--json)
+	$(BIN)/python tests/bench/gradient.py $(ARGS)
+
+table: $(STAMP)  ## Measure the README's accuracy table anew
+	$(BIN)/python tests/bench/accuracy.py $(ARGS)
+
+clean:  ## Remove what make made
+	rm -rf $(VENV) demo-out build dist *.egg-info
