@@ -67,6 +67,7 @@ class JobReason(StrEnum):
     UNKNOWN_JOB = "unknown_job"
     JOB_CHANGED = "job_changed"
     JOB_CLOSED = "job_closed"
+    WRONG_STATE = "wrong_state"
     ROUND_CHANGED = "round_changed"
     ROUND_OUT_OF_ORDER = "round_out_of_order"
     ROUND_BEYOND_PLAN = "round_beyond_plan"
