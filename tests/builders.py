@@ -1,0 +1,123 @@
+"""Keys, tasks and reports for tests: the smallest honest world, with all parties' secrets in one place."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from numpy.typing import NDArray
+
+from maskedlark import canonical
+from maskedlark.dataset import OpenedDataset, ShareForHelper, ShareOpener, admitted_by_both, open_dataset
+from maskedlark.pair import PairKey, pair_key
+from maskedlark.randomness import Randomness, below, seeded
+from maskedlark.report import Example
+from maskedlark.sealing import HpkeSuite, OpeningKey, sign_keys
+from maskedlark.task import HelperIdentity, Task, TaskBundle, signing_bytes
+from maskedlark.upload import Report, Sealer
+
+NOW = 1_800_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HelperKeys:
+    """One helper's secrets."""
+
+    signing: Ed25519PrivateKey
+    agreement: X25519PrivateKey
+    opening: OpeningKey
+
+    def identity(self, name: str) -> HelperIdentity:
+        return HelperIdentity(
+            name=name,
+            verify_key=self.signing.public_key().public_bytes_raw(),
+            agreement_key=self.agreement.public_key().public_bytes_raw(),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """A task and everybody's keys."""
+
+    task: Task
+    bundle: TaskBundle
+    keys: tuple[HelperKeys, HelperKeys]
+
+    def pair(self, role: int) -> PairKey:
+        return pair_key(self.keys[role].agreement, self.task, role)
+
+    def opener(self, role: int) -> ShareOpener:
+        return ShareOpener(task=self.task, role=role, opening_keys=[self.keys[role].opening], pair=self.pair(role))
+
+    def datasets(self, reports: list[Report]) -> tuple[OpenedDataset, OpenedDataset]:
+        """Both helpers' datasets of what both admit."""
+        prepared = [self.opener(role).open(shares_for(reports, role)) for role in (0, 1)]
+        chosen = admitted_by_both(prepared[0].admitted, prepared[1].admitted)
+        first, second = (open_dataset(self.task.task_id, one, chosen) for one in prepared)
+        return first, second
+
+
+def helper_keys(key_id: int = 1, suite: HpkeSuite = HpkeSuite.X25519_AES128GCM) -> HelperKeys:
+    return HelperKeys(
+        signing=Ed25519PrivateKey.generate(),
+        agreement=X25519PrivateKey.generate(),
+        opening=OpeningKey.generate(key_id=key_id, suite=suite),
+    )
+
+
+def settings(**changes: Any) -> dict[str, Any]:
+    """Task settings without the helpers."""
+    return {
+        "origin": "https://ads.example",
+        "name": "conversions",
+        "salt": bytes(range(16)),
+        "num_features": 4,
+        "labels": {"kind": "classes", "size": 2, "default_label": 0},
+        "num_decoys": 1,
+        "min_batch_size": 2,
+        "mechanism": "none",
+        "norm": "l2",
+        "clip_norm": 1.0,
+        "epsilon": 8.0,
+        "collusion_epsilon": 80.0,
+        "delta": 1e-5,
+        "starts_at": NOW - 86_400,
+        "expires_at": NOW + 30 * 86_400,
+        **changes,
+    }
+
+
+def world(*, suite: HpkeSuite = HpkeSuite.X25519_AES128GCM, keys: tuple[HelperKeys, HelperKeys] | None = None, **changes: Any) -> World:
+    keys = keys or (helper_keys(1, suite), helper_keys(2, suite))
+    task = canonical.build(Task, settings(helpers=(keys[0].identity("north"), keys[1].identity("south")), **changes))
+    return World(task=task, bundle=bundle(task, keys), keys=keys)
+
+
+def bundle(task: Task, keys: tuple[HelperKeys, HelperKeys]) -> TaskBundle:
+    return TaskBundle(
+        task=task,
+        signatures=(keys[0].signing.sign(signing_bytes(task)), keys[1].signing.sign(signing_bytes(task))),
+        key_lists=(sign_keys(keys[0].signing, (keys[0].opening.public(),)), sign_keys(keys[1].signing, (keys[1].opening.public(),))),
+    )
+
+
+def examples(task: Task, count: int, randomness: Randomness | None = None) -> list[Example]:
+    """Random features and labels."""
+    randomness = randomness or seeded(7, "examples")
+    labels = below(task.labels.size, count, randomness) if count else np.empty(0, np.uint64)
+    return [Example(features=random_features(task.num_features, randomness), label=float(label)) for label in labels]
+
+
+def random_features(count: int, randomness: Randomness) -> NDArray[np.uint8]:
+    return np.frombuffer(randomness(count), np.uint8)
+
+
+def reports(of: World, given: list[Example], randomness: Randomness | None = None) -> list[Report]:
+    sealer = Sealer(of.bundle)
+    randomness = randomness or seeded(8, "reports")
+    return [sealer.report(example, unix_s=NOW, randomness=randomness) for example in given]
+
+
+def shares_for(sealed: list[Report], role: int) -> list[ShareForHelper]:
+    return [ShareForHelper(report_id=one.report_id, time_bucket=one.time_bucket, share=one.shares[role]) for one in sealed]
