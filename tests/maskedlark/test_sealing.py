@@ -1,10 +1,12 @@
+from typing import Any
+
 import pytest
 
 from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
 from maskedlark.sealing import HpkeKey, HpkeSuite, OpeningKey, SealingKey, sealed_length, share_info, sign_keys
 from tests.builders import helper_keys
 
-CONTEXT = {"task_id": bytes(32), "report_id": bytes(16), "time_bucket": 5, "role": 0, "key_id": 1}
+CONTEXT: dict[str, Any] = {"task_id": bytes(32), "report_id": bytes(16), "time_bucket": 5, "role": 0, "key_id": 1}
 
 
 @pytest.mark.parametrize("suite", list(HpkeSuite))
@@ -28,11 +30,11 @@ def test_a_key_survives_its_bytes(suite: HpkeSuite) -> None:
     [{"task_id": b"\1" + bytes(31)}, {"report_id": b"\1" + bytes(15)}, {"time_bucket": 6}, {"role": 1}, {"key_id": 2}],
     ids=lambda change: next(iter(change)),
 )
-def test_a_share_moved_to_another_binding_does_not_open(change: dict[str, object]) -> None:
+def test_a_share_moved_to_another_binding_does_not_open(change: dict[str, Any]) -> None:
     key = OpeningKey.generate(key_id=1)
     sealed = SealingKey(key.public()).seal(b"plaintext", share_info(**CONTEXT))
     with pytest.raises(ReportRejected) as rejection:
-        key.open(sealed, share_info(**{**CONTEXT, **change}))  # type: ignore[arg-type] # the test replaces one field at a time
+        key.open(sealed, share_info(**{**CONTEXT, **change}))
     assert rejection.value.reason is ReportReason.NOT_OPENED
 
 

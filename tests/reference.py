@@ -1,0 +1,178 @@
+"""The whole protocol, slow and obvious: every party in one function, Python integers only. The oracle of the services.
+
+Written from the paper (sections 3.1, 4.1, 4.2) and docs/explanation/protocol.md, not from the code: of the product it imports
+nothing. It uses the standard library, and `cryptography` for X25519, AES and HPKE. Noise is left out, so its result is exact.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
+
+P = 2**64 - 2**32 + 1
+HPKE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_128_GCM)
+
+Vector = list[int]
+Function = Callable[[bytes, int], Vector]
+"""f: the clipped, fixed-point integer vector of one (features, label)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Helper:
+    """One helper's keys."""
+
+    agreement: X25519PrivateKey
+    hpke: X25519PrivateKey
+    key_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What is public: of the task, of the job and of the round."""
+
+    task_id: bytes
+    num_features: int
+    labels: Sequence[int]
+    default_label: int | None
+    num_decoys: int
+    time_bucket: int
+    min_batch_size: int
+    job_digest: bytes
+    sampling_numerator: int
+    round_index: int
+    weights: bytes
+    numerics: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealedReport:
+    """What the ad server stores."""
+
+    report_id: bytes
+    ciphertexts: tuple[bytes, bytes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a run of the protocol gives."""
+
+    dataset_id: bytes
+    shares: tuple[Vector, Vector]
+    total: Vector
+    sampled: list[bytes]
+
+
+def run(setting: Setting, helpers: tuple[Helper, Helper], reports: Sequence[SealedReport], f: Function, length: int) -> Outcome:
+    """From stored reports to the sum: steps 5 to 8 of the design."""
+    # Step 5. Both helpers open every report; the dataset is all reports, in order of their ids.
+    in_order = sorted(reports, key=lambda report: report.report_id)
+    ids = [report.report_id for report in in_order]
+    dataset_id = framed_hash("dataset", setting.task_id, b"".join(ids))
+
+    # Steps 6 and 7. Each helper by itself: what follows uses one helper's keys and the other's public key.
+    transcript = framed_hash("round", setting.job_digest, setting.round_index.to_bytes(8, "little"), setting.weights, setting.numerics)
+    shares: list[Vector] = []
+    sampled: list[bytes] = []
+    for role in (0, 1):
+        us, them = helpers[role], helpers[1 - role].agreement.public_key()
+        pair_key = hkdf(us.agreement.exchange(X25519PublicKey.from_public_bytes(them.public_bytes_raw())), b"pair", setting.task_id)
+
+        # The minibatch: a 32-bit word for each record, in order; a record is in if its word is below the numerator.
+        words = stream(hkdf(pair_key, b"sample", transcript), 4 * len(ids))
+        chosen = [
+            report for i, report in enumerate(in_order) if int.from_bytes(words[4 * i : 4 * i + 4], "little") < setting.sampling_numerator
+        ]
+        if len(chosen) < setting.min_batch_size:
+            chosen = []
+        sampled = [report.report_id for report in chosen]
+
+        # The masked sum, in the field: for each record and each candidate label, mask share times f.
+        total = [0] * length
+        for report in chosen:
+            features, labels, masks = open_report(setting, role, us, report)
+            for label, mask in zip(labels, masks, strict=True):
+                value = f(features, label)
+                total = [(t + mask * v) % P for t, v in zip(total, value, strict=True)]
+
+        # The blind: helper 0 adds it, helper 1 subtracts it.
+        blind = field_elements(hkdf(pair_key, b"blind", transcript), length)
+        sign = 1 if role == 0 else -1
+        shares.append([(t + sign * b) % P for t, b in zip(total, blind, strict=True)])
+
+    # Step 8. The ad server adds the two shares and reads the result as signed integers.
+    summed = [(a + b) % P for a, b in zip(*shares, strict=True)]
+    signed = [value if value <= P // 2 else value - P for value in summed]
+    return Outcome(dataset_id=dataset_id, shares=(shares[0], shares[1]), total=signed, sampled=sampled)
+
+
+def make_report(setting: Setting, helpers: tuple[Helper, Helper], features: bytes, label: int | None, random: Random) -> SealedReport:
+    """The browser, steps 2 and 3. A label of None makes a fake report."""
+    # Candidate labels: the real one, the default, and decoys drawn from the rest; in random order.
+    candidates = [] if label is None else [label]
+    if setting.default_label is not None and setting.default_label not in candidates:
+        candidates.append(setting.default_label)
+    rest = [other for other in setting.labels if other not in candidates]
+    candidates += random.sample(rest, setting.num_decoys + 1 - len(candidates))
+    random.shuffle(candidates)
+
+    # Mask shares: they add to 1 for the real label and to 0 for a decoy.
+    masks_0 = [random.randrange(P) for _ in candidates]
+    masks_1 = [((1 if candidate == label else 0) - mask) % P for candidate, mask in zip(candidates, masks_0, strict=True)]
+
+    report_id = random.randbytes(16)
+    ciphertexts = []
+    for role, masks in enumerate((masks_0, masks_1)):
+        plaintext = b"\x01" + features
+        plaintext += b"".join(candidate.to_bytes(4, "little") for candidate in candidates)
+        plaintext += b"".join(mask.to_bytes(8, "little") for mask in masks)
+        info = binding(setting, report_id, role, helpers[role].key_id)
+        ciphertexts.append(HPKE.encrypt(plaintext, helpers[role].hpke.public_key(), info))
+    return SealedReport(report_id=report_id, ciphertexts=(ciphertexts[0], ciphertexts[1]))
+
+
+def open_report(setting: Setting, role: int, helper: Helper, report: SealedReport) -> tuple[bytes, list[int], list[int]]:
+    """One helper opens its share: features, candidate labels, mask shares."""
+    plaintext = HPKE.decrypt(report.ciphertexts[role], helper.hpke, binding(setting, report.report_id, role, helper.key_id))
+    d, count = setting.num_features, setting.num_decoys + 1
+    assert plaintext[0] == 1
+    assert len(plaintext) == 1 + d + 12 * count
+    labels = [int.from_bytes(plaintext[1 + d + 4 * i : 5 + d + 4 * i], "little") for i in range(count)]
+    start = 1 + d + 4 * count
+    masks = [int.from_bytes(plaintext[start + 8 * i : start + 8 * i + 8], "little") for i in range(count)]
+    return plaintext[1 : 1 + d], labels, masks
+
+
+def binding(setting: Setting, report_id: bytes, role: int, key_id: int) -> bytes:
+    """What a share is sealed with: it opens for this task, report, time bucket, helper role and key only."""
+    return (
+        b"maskedlark/v1 input share\x00" + setting.task_id + report_id + setting.time_bucket.to_bytes(8, "little") + bytes([role, key_id])
+    )
+
+
+def framed_hash(purpose: str, *parts: bytes) -> bytes:
+    """SHA-256 of a purpose and length-prefixed parts."""
+    framed = b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+    return hashlib.sha256(b"maskedlark/v1 " + purpose.encode() + framed).digest()
+
+
+def hkdf(secret: bytes, purpose: bytes, context: bytes) -> bytes:
+    """HKDF-SHA256 (RFC 5869) without salt, 32 bytes out, by its definition."""
+    extracted = hmac.digest(bytes(32), secret, "sha256")
+    return hmac.digest(extracted, b"maskedlark/v1 " + purpose + b"\x00" + context + b"\x01", "sha256")
+
+
+def stream(key: bytes, count: int) -> bytes:
+    """The first bytes of AES-256 in counter mode from a zero counter block."""
+    return Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor().update(bytes(count))
+
+
+def field_elements(key: bytes, count: int) -> Vector:
+    """Little-endian 8-byte words of the key's stream, those at or above p skipped."""
+    words = stream(key, 8 * count + 64)
+    elements = [int.from_bytes(words[i : i + 8], "little") for i in range(0, len(words), 8)]
+    return [element for element in elements if element < P][:count]
