@@ -1,0 +1,98 @@
+"""The ad server's database: one schema, one way to open it, and ids that people type.
+
+Tables stand beside the code that uses them (tasks, reports, datasets, job_store) and share `metadata`. The default is SQLite in
+the data folder; PostgreSQL is a URL.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import URL, Column, Connection, Engine, MetaData, create_engine, event, make_url, select
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+
+from maskedlark.errors import InvalidTask, JobReason, JobRefused
+
+metadata = MetaData()
+"""Every table of the ad server. Import the modules that declare tables before `create_tables`."""
+
+Clock = Callable[[], float]
+"""Unix seconds, as an argument; `time.time` in production."""
+
+_BUSY_TIMEOUT_MS: Final = 30_000
+_DIALECTS: Final = ("sqlite", "postgresql")
+_FILE_NAME: Final = "adserver.sqlite3"
+_LONGEST_ID_DIGITS: Final = 64
+
+
+def default_url(data_dir: Path) -> str:
+    """The URL of the embedded database in the data folder, which is created if missing."""
+    data_dir.mkdir(parents=True, exist_ok=True)
+    return URL.create("sqlite", database=str(data_dir / _FILE_NAME)).render_as_string()
+
+
+def open_database(url: str) -> Engine:
+    """Connect to the database.
+
+    Guarantees: on SQLite, a transaction that has committed survives a crash of the machine; `engine.begin()` takes the write lock at
+    once, so a transaction that reads and then writes never fails half-way because another process wrote in between. Wrap long reads
+    in `reading`, which takes no lock.
+
+    Raises:
+        InvalidTask: not a URL of an engine that this server runs on.
+    """
+    try:
+        dialect = make_url(url).get_backend_name()
+        if dialect not in _DIALECTS:
+            raise InvalidTask(f"the database is one of {', '.join(_DIALECTS)}, not {dialect}")
+        # Every request thread may hold a connection for a moment; waiting for one must not fail an upload.
+        engine = create_engine(url, pool_size=8, max_overflow=64)
+    except (ArgumentError, SQLAlchemyError, ImportError) as error:
+        raise InvalidTask(f"cannot use the database URL: {type(error).__name__}") from None
+    if dialect == "sqlite":
+        event.listen(engine, "connect", _configure_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def create_tables(engine: Engine) -> None:
+    """Create what is missing of `metadata`, also when several processes start at once."""
+    with engine.begin() as connection:
+        metadata.create_all(connection)
+
+
+@contextmanager
+def reading(engine: Engine) -> Iterator[Connection]:
+    """A connection that sees one consistent state and never holds up a writer."""
+    with engine.connect().execution_options(sqlite_begin="DEFERRED") as connection:
+        yield connection
+
+
+def find_id(connection: Connection, column: Column[Any], prefix: str, *, missing: JobReason) -> bytes:
+    """The one id in `column` whose hex form starts with `prefix`.
+
+    Raises:
+        JobRefused(missing): no id or more than one starts so, or the prefix is not hex.
+    """
+    what = missing.value.removeprefix("unknown_")
+    try:
+        low, high = bytes.fromhex(prefix + "0" * (len(prefix) % 2)), bytes.fromhex(prefix.ljust(_LONGEST_ID_DIGITS, "f"))
+    except ValueError:
+        raise JobRefused(missing, f"a {what} id is hexadecimal, or the start of one, not {prefix!r}") from None
+    found = connection.execute(select(column).where(column.between(low, high)).limit(2)).scalars().all()
+    if not found:
+        raise JobRefused(missing, f"no {what} has an id that starts with {prefix!r}")
+    if len(found) > 1:
+        raise JobRefused(missing, f"more than one {what} has an id that starts with {prefix!r}; give more digits")
+    return bytes(found[0])
+
+
+def _configure_sqlite(connection: Any, _record: object) -> None:
+    connection.isolation_level = None  # the driver begins no transactions of its own: `_begin_sqlite` does
+    for pragma in (f"busy_timeout={_BUSY_TIMEOUT_MS}", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    connection.exec_driver_sql(f"BEGIN {connection.get_execution_options().get('sqlite_begin', 'IMMEDIATE')}")

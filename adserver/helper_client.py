@@ -1,0 +1,231 @@
+"""The ad server's side of a helper: typed calls with deadlines, and nothing believed that was not checked.
+
+Every method raises `HelperUnavailable` if the helper is down or slow (the same call may be repeated), the error that the helper
+refused with, or `JobRefused(MALFORMED)` if the answer makes no sense.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import Event, Thread
+from types import TracebackType
+from typing import Any, Final, Self
+
+import grpc
+import numpy as np
+from numpy.typing import NDArray
+
+from adserver.helper_replies import (
+    HelperStatus,
+    PreparedReplies,
+    StartedJob,
+    commit_from_reply,
+    require,
+    started_job_from_reply,
+    status_from_reply,
+)
+from maskedlark.canonical import encode
+from maskedlark.dataset import AdmittedSet, ShareForHelper
+from maskedlark.errors import HelperUnavailable
+from maskedlark.job import JobSpec
+from maskedlark.round import TAG_BYTES, AggregateShare
+from maskedlark.rpc.faults import calling
+from maskedlark.rpc.transport import TlsFiles, make_channel
+from maskedlark.rpc.wire import chunks, join, share_to_message
+from maskedlark.task import Task
+from protos import helper_pb2, helper_pb2_grpc
+
+_OPENING_S: Final = 0.01
+"""What a helper is given to open one share, on top of the deadline: a hundred times what it takes."""
+_CANCEL_POLL_S: Final = 0.1
+_SIGNATURE_BYTES: Final = 64
+
+
+class HelperClient:
+    """One helper, as the ad server sees it. Safe to share between threads; close it, or use it in a `with`."""
+
+    def __init__(self, address: str, tls: TlsFiles | None, deadline_s: float) -> None:
+        self.address = address
+        self._deadline_s = deadline_s
+        self._channel = make_channel(address, tls)
+        self._stub = helper_pb2_grpc.HelperStub(self._channel)  # type: ignore[no-untyped-call]  # generated code
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connection and every call on it."""
+        self._channel.close()
+
+    def status(self) -> HelperStatus:
+        """Who the helper is and what it holds."""
+        with self._calling():
+            reply = self._stub.GetStatus(helper_pb2.StatusRequest(), timeout=self._deadline_s)
+        return status_from_reply(reply, self.address)
+
+    def register_task(self, task: Task) -> bytes:
+        """Ask the helper to accept a task; its Ed25519 signature, 64 bytes, to be verified by the caller."""
+        with self._calling():
+            reply = self._stub.RegisterTask(helper_pb2.RegisterTaskRequest(task=encode(task)), timeout=self._deadline_s)
+        require(len(reply.signature) == _SIGNATURE_BYTES, self.address, "a signature of another length")
+        return bytes(reply.signature)
+
+    def prepare_dataset(
+        self,
+        task_id: bytes,
+        handle: bytes,
+        share_chunks: Iterable[Sequence[ShareForHelper]],
+        *,
+        num_reports: int,
+        progress: Callable[[int], None] = lambda _: None,
+    ) -> AdmittedSet:
+        """Have the helper open shares, and learn which it admits, in the order in which they were sent.
+
+        Args:
+            task_id: The task that all reports are of.
+            handle: 16 bytes that name this preparation.
+            share_chunks: The shares, each chunk well under gRPC's message limit. An error that it raises is raised here.
+            num_reports: How many shares there are; the call's deadline grows with it.
+            progress: Called with the number of shares in each chunk that the helper has answered for.
+        """
+        header = helper_pb2.PrepareRequest(header=helper_pb2.PrepareRequest.Header(task_id=task_id, handle=handle))
+        outgoing = _Outgoing(header, share_chunks)
+        replies = PreparedReplies(self.address)
+        try:
+            with self._calling():
+                call = self._stub.PrepareDataset(iter(outgoing), timeout=self._deadline_s + _OPENING_S * num_reports)
+                with _ending(call):
+                    for reply in call:
+                        progress(replies.take(reply, outgoing.sizes))
+        except HelperUnavailable:
+            if outgoing.error is not None:  # gRPC tells only that the requests ended badly
+                raise outgoing.error from None
+            raise
+        return replies.admitted_set(outgoing.sizes)
+
+    def commit_dataset(self, task_id: bytes, handle: bytes, chosen: NDArray[np.bool_], dataset_id: bytes) -> None:
+        """Make the chosen reports of a preparation a dataset at this helper. Idempotent.
+
+        Args:
+            task_id: The task.
+            handle: The preparation.
+            chosen: bool (n,), in the order in which the shares were sent; all of them admitted.
+            dataset_id: What the dataset must turn out to be.
+        """
+        bits = np.packbits(chosen, bitorder="little").tobytes()
+        request = helper_pb2.CommitRequest(task_id=task_id, handle=handle, chosen=bits, dataset_id=dataset_id)
+        with self._calling():
+            reply = self._stub.CommitDataset(request, timeout=self._deadline_s + _OPENING_S * len(chosen))
+        commit_from_reply(reply, self.address, dataset_id=dataset_id, size=int(chosen.sum()))
+
+    def start_job(self, job: JobSpec, model: bytes) -> StartedJob:
+        """Have the helper check a job and its ONNX model, and reserve its budget. Idempotent."""
+        first = helper_pb2.StartJobRequest(job=encode(job))
+        with self._calling():
+            reply = self._stub.StartJob(
+                _then(first, (helper_pb2.StartJobRequest(model=piece) for piece in chunks(model))), timeout=self._deadline_s
+            )
+        return started_job_from_reply(reply, self.address)
+
+    def run_round(
+        self,
+        job_id: bytes,
+        round_index: int,
+        weights: bytes,
+        num_parameters: int,
+        *,
+        deadline_s: float | None = None,
+        cancelled: Event | None = None,
+    ) -> AggregateShare:
+        """One helper's answer to a round: the same bytes however often the same round is asked.
+
+        Args:
+            job_id: A started job.
+            round_index: From 0.
+            weights: The encoded weights (`maskedlark.model.weights`).
+            num_parameters: The length of the answer's vector.
+            deadline_s: Instead of the client's own.
+            cancelled: When it is set, the call ends within a moment with `JobRefused(CANCELLED)`.
+        """
+        header = helper_pb2.RoundRequest(header=helper_pb2.RoundRequest.Header(job_id=job_id, round=round_index))
+        requests = _then(header, (helper_pb2.RoundRequest(weights=piece) for piece in chunks(weights)))
+        with self._calling():
+            call = self._stub.RunRound(requests, timeout=self._deadline_s if deadline_s is None else deadline_s)
+            with _ending(call), _cancelling(call, cancelled):
+                encoded = join((reply.chunk for reply in call), limit=TAG_BYTES + 8 * num_parameters, what="an aggregate share")
+        return AggregateShare.decode(encoded, num_parameters)
+
+    def close_job(self, job_id: bytes) -> int:
+        """Give back the budget of rounds that were not run; how many were."""
+        with self._calling():
+            reply = self._stub.CloseJob(helper_pb2.CloseJobRequest(job_id=job_id), timeout=self._deadline_s)
+        return int(reply.rounds_answered)
+
+    @contextmanager
+    def _calling(self) -> Iterator[None]:
+        with calling(f"helper at {self.address}"):
+            yield
+
+
+class _Outgoing:
+    """The requests of a preparation, with the size of each chunk sent and the error that ended them, if one did."""
+
+    def __init__(self, header: helper_pb2.PrepareRequest, share_chunks: Iterable[Sequence[ShareForHelper]]) -> None:
+        self._header = header
+        self._chunks = share_chunks
+        self.sizes: list[int] = []
+        self.error: Exception | None = None
+
+    def __iter__(self) -> Iterator[helper_pb2.PrepareRequest]:
+        yield self._header
+        try:
+            for chunk in self._chunks:
+                self.sizes.append(len(chunk))  # before it leaves, so that no reply can come too early
+                yield helper_pb2.PrepareRequest(chunk=helper_pb2.PrepareRequest.Chunk(shares=[_share_message(item) for item in chunk]))
+        except Exception as error:
+            self.error = error
+            raise
+
+
+def _share_message(item: ShareForHelper) -> helper_pb2.HelperShare:
+    return helper_pb2.HelperShare(report_id=item.report_id, time_bucket=item.time_bucket, share=share_to_message(item.share))
+
+
+def _then(first: Any, rest: Iterable[Any]) -> Iterator[Any]:
+    """One message, then the others."""
+    yield first
+    yield from rest
+
+
+@contextmanager
+def _ending(call: grpc.Call) -> Iterator[None]:
+    """Cancel a call whose answer is not read to its end; one that has ended is left alone."""
+    try:
+        yield
+    finally:
+        call.cancel()  # type: ignore[no-untyped-call]  # grpc-stubs
+
+
+@contextmanager
+def _cancelling(call: grpc.Call, cancelled: Event | None) -> Iterator[None]:
+    """Cancel a call as soon as an event is set."""
+    if cancelled is None:
+        yield
+        return
+    is_over = Event()
+
+    def watch() -> None:
+        while not is_over.wait(_CANCEL_POLL_S):
+            if cancelled.is_set():
+                call.cancel()  # type: ignore[no-untyped-call]  # grpc-stubs
+                return
+
+    watcher = Thread(target=watch, name="cancel-round", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        watcher.join()

@@ -1,0 +1,109 @@
+"""The options that several commands share, each also an environment variable, and what they open."""
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from sqlalchemy import Engine
+
+from adserver.database import create_tables, default_url, open_database
+from adserver.helper_client import HelperClient
+from maskedlark.rpc.transport import TlsFiles
+
+_STORE = "Where things are kept"
+_PEERS = "Helpers and TLS"
+
+DataOption = Annotated[
+    Path,
+    typer.Option("--data", envvar="ADSERVER_DATA", rich_help_panel=_STORE, help="Folder of the ad server's own files."),
+]
+DatabaseOption = Annotated[
+    str | None,
+    typer.Option(
+        "--database", envvar="ADSERVER_DATABASE", rich_help_panel=_STORE, help="SQLAlchemy URL of another database than SQLite in --data."
+    ),
+]
+Helper0Option = Annotated[
+    str,
+    typer.Option("--helper-0", envvar="ADSERVER_HELPER_0", rich_help_panel=_PEERS, metavar="HOST:PORT", help="The helper of role 0."),
+]
+Helper1Option = Annotated[
+    str,
+    typer.Option("--helper-1", envvar="ADSERVER_HELPER_1", rich_help_panel=_PEERS, metavar="HOST:PORT", help="The helper of role 1."),
+]
+InsecureOption = Annotated[
+    bool,
+    typer.Option("--insecure", envvar="ADSERVER_INSECURE", rich_help_panel=_PEERS, help="No TLS; loopback addresses only."),
+]
+TlsCertOption = Annotated[
+    Path | None,
+    typer.Option("--tls-cert", envvar="ADSERVER_TLS_CERT", rich_help_panel=_PEERS, help="PEM: this server's certificate chain."),
+]
+TlsKeyOption = Annotated[
+    Path | None,
+    typer.Option("--tls-key", envvar="ADSERVER_TLS_KEY", rich_help_panel=_PEERS, help="PEM: the certificate's private key."),
+]
+TlsCaOption = Annotated[
+    Path | None,
+    typer.Option("--tls-ca", envvar="ADSERVER_TLS_CA", rich_help_panel=_PEERS, help="PEM: the authorities that sign peers' certificates."),
+]
+DeadlineOption = Annotated[
+    float,
+    typer.Option(
+        "--deadline", envvar="ADSERVER_DEADLINE", rich_help_panel=_PEERS, min=0.1, help="Seconds that a helper has for one answer."
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerOptions:
+    """How to reach the two helpers, as the options say.
+
+    Attributes:
+        addresses: host:port, by role.
+        tls: This server's files, or None for plaintext on loopback.
+        deadline_s: What a helper has for one answer.
+    """
+
+    addresses: tuple[str, str]
+    tls: TlsFiles | None
+    deadline_s: float
+
+    def open(self, stack: ExitStack) -> tuple[HelperClient, HelperClient]:
+        """Clients of both helpers, closed when the stack unwinds."""
+        first, second = (stack.enter_context(HelperClient(address, self.tls, self.deadline_s)) for address in self.addresses)
+        return first, second
+
+
+def peer_options(
+    *, helper_0: str, helper_1: str, insecure: bool, tls_cert: Path | None, tls_key: Path | None, tls_ca: Path | None, deadline: float
+) -> PeerOptions:
+    """Check the options about helpers and TLS.
+
+    Raises:
+        typer.BadParameter: neither --insecure nor all three TLS files, or both.
+    """
+    return PeerOptions(addresses=(helper_0, helper_1), tls=tls_files(insecure, tls_cert, tls_key, tls_ca), deadline_s=deadline)
+
+
+def tls_files(insecure: bool, certificate: Path | None, private_key: Path | None, authorities: Path | None) -> TlsFiles | None:
+    """The TLS files, or None if --insecure was asked for by name; anything in between is refused with typer.BadParameter."""
+    given = [path for path in (certificate, private_key, authorities) if path is not None]
+    if insecure and not given:
+        return None
+    if insecure or certificate is None or private_key is None or authorities is None:
+        raise typer.BadParameter("give --tls-cert, --tls-key and --tls-ca, or --insecure and none of them")
+    for path in given:
+        if not path.is_file():
+            raise typer.BadParameter(f"{path} is not a file")
+    return TlsFiles(certificate=certificate, private_key=private_key, trusted_authorities=authorities)
+
+
+def open_store(data_dir: Path, database: str | None) -> Engine:
+    """The database that --data and --database name, with its tables. Every module with tables must be imported by now."""
+    engine = open_database(database or default_url(data_dir))
+    create_tables(engine)
+    return engine

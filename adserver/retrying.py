@@ -1,0 +1,69 @@
+"""Ask again, later each time: the one policy for a helper that does not answer."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Event
+from typing import Final, TypeVar
+
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, stop_never, wait_exponential_jitter
+
+from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
+
+_LOG = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """How long to wait between attempts: exponential with jitter.
+
+    Attributes:
+        first_s: Before the second attempt.
+        longest_s: Between any two.
+        give_up_after_s: Raise the last error once this much has passed; None: never.
+    """
+
+    first_s: float = 0.2
+    longest_s: float = 15.0
+    give_up_after_s: float | None = None
+
+
+PATIENT: Final = Backoff()
+"""For jobs: waits until the helper is back."""
+
+
+def with_retries(call: Callable[[], _T], backoff: Backoff, *, cancelled: Event | None = None) -> _T:
+    """Run a call until it does not raise `HelperUnavailable`; every other error is final.
+
+    Args:
+        call: Something that may be repeated.
+        backoff: How long to wait, and whether to give up.
+        cancelled: When it is set, a wait ends at once.
+
+    Raises:
+        HelperUnavailable: the backoff gave up.
+        JobRefused(CANCELLED): `cancelled` was set while waiting.
+        MaskedLarkError: what the call raised.
+    """
+    event = cancelled or Event()
+
+    def wait(seconds: float) -> None:
+        if event.wait(seconds):
+            raise JobRefused(JobReason.CANCELLED, "cancelled while waiting for a helper")
+
+    attempts = Retrying(
+        retry=retry_if_exception_type(HelperUnavailable),
+        wait=wait_exponential_jitter(initial=backoff.first_s, max=backoff.longest_s, jitter=backoff.first_s),
+        stop=stop_never if backoff.give_up_after_s is None else stop_after_delay(backoff.give_up_after_s),
+        sleep=wait,
+        before_sleep=_log_attempt,
+        reraise=True,
+    )
+    return attempts(call)
+
+
+def _log_attempt(state: RetryCallState) -> None:
+    error = state.outcome.exception() if state.outcome else None
+    wait_s = state.next_action.sleep if state.next_action else 0.0
+    _LOG.warning("attempt %d failed (%s); the next in %.1f s", state.attempt_number, error, wait_s)
