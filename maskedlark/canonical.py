@@ -6,8 +6,6 @@ digest names it. pydantic checks types, ranges and unknown or missing fields; in
 """
 
 import json
-from collections.abc import Hashable
-from functools import lru_cache
 from hashlib import sha256
 from typing import Annotated, Any, Final, TypeVar, dataclass_transform
 
@@ -25,6 +23,7 @@ Bytes32 = Annotated[bytes, Len(32, 32)]
 Bytes64 = Annotated[bytes, Len(64, 64)]
 
 _T = TypeVar("_T")
+_ADAPTERS: Final[dict[type[Any], TypeAdapter[Any]]] = {}
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(pydantic.Field,))
@@ -41,9 +40,10 @@ def canonical(cls: type[_T]) -> type[_T]:
     return checked
 
 
-@lru_cache(maxsize=64)
-def _adapter(cls: Hashable) -> TypeAdapter[Any]:
-    return TypeAdapter(cls)
+def _adapter(cls: type[Any]) -> TypeAdapter[Any]:
+    if cls not in _ADAPTERS:
+        _ADAPTERS[cls] = TypeAdapter(cls)
+    return _ADAPTERS[cls]
 
 
 def encode(value: Any) -> bytes:

@@ -1,0 +1,60 @@
+"""Certificates for mutual TLS between two parties that know each other: self-signed, pinned, made by each party's keygen.
+
+There is no authority to run. A helper's operator hands its certificate to the ad server and gets the ad server's; each puts what it
+got into its file of trusted authorities. A certificate names its holder: a helper by host name, an ad server by its origin.
+"""
+
+from datetime import datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from maskedlark.rpc.transport import TlsFiles
+
+
+def write_certificate(folder: Path, *, name: str, hosts: tuple[str, ...] = (), now: datetime, days: int = 825) -> TlsFiles:
+    """Make a P-256 key and a self-signed certificate in `folder`. Called by `helper keygen` and `adserver keygen`.
+
+    Args:
+        folder: Gets tls.key (readable by its owner only), tls.crt, and trusted.crt, to which the operator adds peers' certificates.
+        name: Whom the certificate names: the common name, and a URI name if it is an origin.
+        hosts: DNS names and IP addresses that the holder serves at.
+        now: The start of the certificate's life.
+        days: How long it lives.
+    """
+    key = ec.generate_private_key(ec.SECP256R1())
+    holder = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name[:64])])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(holder)
+        .issuer_name(holder)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(minutes=5))
+        .not_valid_after(now + timedelta(days=days))
+        .add_extension(x509.SubjectAlternativeName(_names(name, hosts)), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    files = TlsFiles(certificate=folder / "tls.crt", private_key=folder / "tls.key", trusted_authorities=folder / "trusted.crt")
+    files.private_key.touch(mode=0o600, exist_ok=False)
+    files.private_key.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    files.certificate.write_bytes(certificate.public_bytes(Encoding.PEM))
+    files.trusted_authorities.touch()
+    return files
+
+
+def _names(name: str, hosts: tuple[str, ...]) -> list[x509.GeneralName]:
+    names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(name)] if "://" in name else []
+    for host in hosts:
+        try:
+            names.append(x509.IPAddress(ip_address(host)))
+        except ValueError:
+            names.append(x509.DNSName(host))
+    return names or [x509.DNSName(name)]

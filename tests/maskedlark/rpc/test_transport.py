@@ -1,0 +1,216 @@
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import grpc
+import pytest
+
+from maskedlark.errors import (
+    HelperUnavailable,
+    InvalidModel,
+    InvalidTask,
+    JobReason,
+    JobRefused,
+    MaskedLarkError,
+    ModelReason,
+    ReportReason,
+    ReportRejected,
+)
+from maskedlark.rpc import wire
+from maskedlark.rpc.certificates import write_certificate
+from maskedlark.rpc.faults import answering, calling
+from maskedlark.rpc.transport import TlsFiles, client_names, is_loopback, make_channel, make_server
+from maskedlark.upload import Report, SealedShare
+from protos import helper_pb2, helper_pb2_grpc, report_pb2
+
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+
+
+class Answering(helper_pb2_grpc.HelperServicer):
+    """Fails as it is told, or answers with the names in the client's certificate."""
+
+    def __init__(self) -> None:
+        self.failure: Exception | None = None
+
+    def GetStatus(self, request: helper_pb2.StatusRequest, context: grpc.ServicerContext) -> helper_pb2.StatusReply:  # noqa: N802 # gRPC's name
+        with answering(context):
+            if self.failure:
+                raise self.failure
+            return helper_pb2.StatusReply(name=",".join(sorted(client_names(context) or ())))
+
+
+@dataclass
+class Peer:
+    servicer: Answering
+    port: int
+
+    def call(self, tls: TlsFiles | None = None, host: str = "127.0.0.1") -> str:
+        with make_channel(f"{host}:{self.port}", tls) as channel, calling("helper 0"):
+            reply = helper_pb2_grpc.HelperStub(channel).GetStatus(helper_pb2.StatusRequest(), timeout=5)
+            return str(reply.name)
+
+
+def serve(tls: TlsFiles | None) -> tuple[grpc.Server, Peer]:
+    servicer = Answering()
+    server, port = make_server("127.0.0.1:0", tls, threads=2)
+    helper_pb2_grpc.add_HelperServicer_to_server(servicer, server)
+    server.start()
+    return server, Peer(servicer, port)
+
+
+@pytest.fixture
+def peer() -> Iterator[Peer]:
+    server, one = serve(None)
+    yield one
+    server.stop(0).wait()
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        InvalidTask("clip_norm: too large"),
+        *[InvalidModel(reason, "a model") for reason in ModelReason],
+        *[ReportRejected(reason, "a report") for reason in ReportReason],
+        *[JobRefused(reason, "a job") for reason in JobReason],
+        HelperUnavailable("busy"),
+    ],
+    ids=lambda failure: f"{type(failure).__name__}-{getattr(failure, 'reason', '')}",
+)
+def test_a_domain_error_arrives_as_itself(peer: Peer, failure: MaskedLarkError) -> None:
+    peer.servicer.failure = failure
+    with pytest.raises(type(failure)) as arrived:
+        peer.call()
+    assert getattr(arrived.value, "reason", None) == getattr(failure, "reason", None)
+    assert str(failure) in str(arrived.value)
+
+
+def test_a_bug_is_answered_without_any_detail(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
+    peer.servicer.failure = KeyError("a secret detail")
+    with pytest.raises(HelperUnavailable) as arrived:
+        peer.call()
+    assert "secret" not in str(arrived.value)
+    assert "a secret detail" in caplog.text  # logged in full where it happened
+
+
+def test_a_peer_that_is_down_is_unavailable(peer: Peer) -> None:
+    server, gone = serve(None)
+    server.stop(0).wait()
+    with pytest.raises(HelperUnavailable):
+        gone.call()
+
+
+@pytest.mark.parametrize(("host", "expected"), [("localhost", True), ("127.0.0.1", True), ("127.9.9.9", True), ("[::1]", True)])
+def test_loopback_names(host: str, expected: bool) -> None:
+    assert is_loopback(host) is expected
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "10.0.0.1", "example.com", "", "127.0.0.1.example.com"])  # noqa: S104 # that it is refused
+def test_plaintext_beyond_loopback_is_refused(host: str) -> None:
+    assert not is_loopback(host)
+    with pytest.raises(InvalidTask, match="loopback"):
+        make_channel(f"{host}:1", None)
+    with pytest.raises(InvalidTask, match="loopback"):
+        make_server(f"{host}:0", None, threads=1)
+
+
+def trust(one: TlsFiles, *others: TlsFiles) -> None:
+    one.trusted_authorities.write_bytes(b"".join(other.certificate.read_bytes() for other in others))
+
+
+def parties(tmp_path: Path) -> tuple[TlsFiles, TlsFiles, TlsFiles]:
+    made: list[TlsFiles] = []
+    for name, hosts in (("north", ("127.0.0.1", "localhost")), ("https://ads.example", ()), ("https://other.example", ())):
+        folder = tmp_path / str(len(made))
+        folder.mkdir()
+        made.append(write_certificate(folder, name=name, hosts=hosts, now=datetime.now(UTC)))
+    return made[0], made[1], made[2]
+
+
+def test_mutual_tls_lets_in_who_is_trusted_and_tells_its_origin(tmp_path: Path) -> None:
+    helper, adserver, stranger = parties(tmp_path)
+    trust(helper, adserver)
+    trust(adserver, helper)
+    trust(stranger, helper)
+    server, secure = serve(helper)
+    try:
+        assert secure.call(adserver) == "https://ads.example"
+        for outsider in (stranger, None):
+            with pytest.raises(HelperUnavailable):
+                secure.call(outsider)
+    finally:
+        server.stop(0).wait()
+
+
+def test_an_expired_certificate_is_not_let_in(tmp_path: Path) -> None:
+    helper, _, _ = parties(tmp_path)
+    folder = tmp_path / "old"
+    folder.mkdir()
+    old = write_certificate(folder, name="https://ads.example", now=datetime.now(UTC) - timedelta(days=10), days=5)
+    trust(helper, old)
+    trust(old, helper)
+    server, secure = serve(helper)
+    try:
+        with pytest.raises(HelperUnavailable):
+            secure.call(old)
+    finally:
+        server.stop(0).wait()
+
+
+def test_private_keys_are_readable_by_their_owner_only(tmp_path: Path) -> None:
+    files = write_certificate(tmp_path, name="north", now=NOW)
+    assert files.private_key.stat().st_mode & 0o077 == 0
+    with pytest.raises(FileExistsError):
+        write_certificate(tmp_path, name="north", now=NOW)
+
+
+REPORT = Report(
+    task_id=bytes(32),
+    report_id=bytes(16),
+    time_bucket=7,
+    shares=(SealedShare(key_id=1, ciphertext=b"a"), SealedShare(key_id=2, ciphertext=b"bb")),
+)
+
+
+def test_a_report_survives_the_wire() -> None:
+    assert wire.decode_report(wire.encode_report(REPORT)) == REPORT
+
+
+@pytest.mark.parametrize(
+    ("encoded", "reason"),
+    [
+        (b"\xff\xff\xff", ReportReason.MALFORMED),
+        (b"", ReportReason.MALFORMED),
+        (wire.encode_report(REPORT)[:-3], ReportReason.MALFORMED),
+        (report_pb2.Report(task_id=bytes(32), share_0=report_pb2.SealedShare()).SerializeToString(), ReportReason.MALFORMED),
+        (bytes(wire.MAX_REPORT_BYTES + 1), ReportReason.WRONG_LENGTH),
+    ],
+)
+def test_bytes_that_are_no_report_are_a_typed_error(encoded: bytes, reason: ReportReason) -> None:
+    with pytest.raises(ReportRejected) as rejection:
+        wire.decode_report(encoded)
+    assert rejection.value.reason is reason
+
+
+@pytest.mark.parametrize("length", [0, 1, 9, 10, 11, 30])
+def test_chunks_join_to_the_whole(length: int) -> None:
+    encoded = bytes(range(length))
+    pieces = list(wire.chunks(encoded, 10))
+    assert wire.join(pieces, limit=length, what="a model") == encoded
+    assert all(len(piece) <= 10 for piece in pieces)
+    assert pieces
+
+
+def test_joining_past_the_limit_stops_at_once() -> None:
+    taken = 0
+
+    def endless() -> Iterator[bytes]:
+        nonlocal taken
+        while True:
+            taken += 1
+            yield bytes(10)
+
+    with pytest.raises(JobRefused) as refusal:
+        wire.join(endless(), limit=35, what="a model")
+    assert refusal.value.reason is JobReason.TOO_LARGE
+    assert taken == 4
