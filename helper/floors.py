@@ -1,0 +1,59 @@
+"""What a helper's operator insists on, whatever a task says: the helper neither signs nor serves a task below these floors."""
+
+from dataclasses import dataclass
+
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.noise import Mechanism
+from maskedlark.task import Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Floors:
+    """The operator's limits. A task is refused if it asks for less privacy, or for more memory, than they allow.
+
+    Attributes:
+        min_batch_size: The least min_batch_size (k) of a task.
+        max_epsilon: The most that one dataset may spend against the ad server.
+        max_collusion_epsilon: The same, against the ad server together with the other helper.
+        max_delta: The largest delta that budgets may be read at.
+        min_decoys: The fewest decoy labels in each report.
+        max_dataset_size: The most reports in one dataset.
+        max_dataset_bytes: The most that one opened dataset may take in memory.
+        is_noise_optional: Whether tasks without noise are served: for debugging on loopback only.
+    """
+
+    min_batch_size: int = 20
+    max_epsilon: float = 16.0
+    max_collusion_epsilon: float = 64.0
+    max_delta: float = 1e-5
+    min_decoys: int = 1
+    max_dataset_size: int = 1 << 20
+    max_dataset_bytes: int = 4 << 30
+    is_noise_optional: bool = False
+
+    def check(self, task: Task) -> None:
+        """Refuse a task below the floors. Called before it is signed, and each time it is served: floors may have been raised since.
+
+        Raises:
+            JobRefused(TASK_REFUSED): naming the setting, the task's value and the floor.
+        """
+        if task.mechanism is Mechanism.NONE and not self.is_noise_optional:
+            _refuse("mechanism none is for loopback debugging: this helper was not started with --allow-no-noise")
+        at_least = (("min_batch_size", task.min_batch_size, self.min_batch_size), ("num_decoys", task.num_decoys, self.min_decoys))
+        at_most = (
+            ("epsilon", task.epsilon, self.max_epsilon),
+            ("collusion_epsilon", task.collusion_epsilon, self.max_collusion_epsilon),
+            ("delta", task.delta, self.max_delta),
+            ("max_dataset_size", task.max_dataset_size, self.max_dataset_size),
+            ("max_dataset_size times the share's bytes", task.max_dataset_size * task.share_length, self.max_dataset_bytes),
+        )
+        for name, value, least in at_least:
+            if value < least:
+                _refuse(f"{name} is {value}, this helper requires at least {least}")
+        for setting, asked, most in at_most:
+            if asked > most:
+                _refuse(f"{setting} is {asked:g}, this helper allows at most {most:g}")
+
+
+def _refuse(message: str) -> None:
+    raise JobRefused(JobReason.TASK_REFUSED, message)

@@ -1,0 +1,241 @@
+"""The helper's memory of what was used and spent. Every method is one transaction, durable when it returns.
+
+What it guarantees, by constraints of the database and not by its caller's care: a report is in at most one dataset of its task; a
+round is charged and answered once, in order; a job is opened only while its dataset's budget holds it. A crash at any point leaves
+either all of a method's effect or nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import Connection, Engine, create_engine, event, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from helper.schema import DATASETS, JOBS, METADATA, ROUNDS, TASKS, USED_REPORTS
+from maskedlark.canonical import decode, encode
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.job import JobSpec
+
+KEPT_ANSWERS: Final = 2
+_LOOKUP_BATCH: Final = 1_000
+_BUSY_TIMEOUT_MS: Final = 30_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredTask:
+    """A task that this helper signed: its canonical bytes, this helper's role in it, and the signature."""
+
+    encoded: bytes
+    role: int
+    signature: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredDataset:
+    """A committed dataset."""
+
+    task_id: bytes
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredJob:
+    """A job, with the ONNX file that it came with."""
+
+    spec: JobSpec
+    model: bytes = field(repr=False)
+    rounds_answered: int
+    is_closed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """What one job takes of its dataset's budget: all planned rounds while it is open, the answered ones once it is closed."""
+
+    spec: JobSpec
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRound:
+    """An answered, and so charged, round; the answer is None once the job has moved on."""
+
+    weights_digest: bytes
+    answer: bytes | None = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """How much the ledger holds."""
+
+    tasks: int
+    datasets: int
+    open_jobs: int
+    rounds_answered: int
+
+
+class Ledger:
+    """The ledger on one database. Safe to call from many threads."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Make the tables that are missing."""
+        self._engine = engine
+        METADATA.create_all(engine)
+
+    def add_task(self, task_id: bytes, task: StoredTask) -> None:
+        """Keep a signed task; keeping it again changes nothing."""
+        row = {"task_id": task_id, "task": task.encoded, "role": task.role, "signature": task.signature}
+        try:
+            with self._engine.begin() as connection:
+                connection.execute(insert(TASKS).values(row))
+        except IntegrityError:
+            return  # the id is the digest of the task: it is the same one
+
+    def task(self, task_id: bytes) -> StoredTask | None:
+        """The task of an id."""
+        query = select(TASKS.c.task, TASKS.c.role, TASKS.c.signature).where(TASKS.c.task_id == task_id)
+        with self._engine.begin() as connection:
+            row = connection.execute(query).one_or_none()
+        return row and StoredTask(encoded=row.task, role=row.role, signature=row.signature)
+
+    def used_among(self, task_id: bytes, report_ids: Sequence[bytes]) -> set[bytes]:
+        """Those of some reports that a dataset of the task holds already."""
+        used: set[bytes] = set()
+        with self._engine.begin() as connection:
+            for start in range(0, len(report_ids), _LOOKUP_BATCH):
+                batch = report_ids[start : start + _LOOKUP_BATCH]
+                query = select(USED_REPORTS.c.report_id).where(USED_REPORTS.c.task_id == task_id, USED_REPORTS.c.report_id.in_(batch))
+                used.update(connection.scalars(query))
+        return used
+
+    def add_dataset(self, dataset_id: bytes, task_id: bytes, report_ids: Sequence[bytes]) -> None:
+        """Commit a dataset: its reports are used up for the task, all of them or, if it is refused, none.
+
+        Raises:
+            JobRefused(REPORT_ALREADY_USED): one of them is in a dataset of the task already.
+        """
+        dataset = {"dataset_id": dataset_id, "task_id": task_id, "size": len(report_ids), "jobs_opened": 0}
+        try:
+            with self._engine.begin() as connection:
+                connection.execute(insert(DATASETS).values(dataset))
+                connection.execute(insert(USED_REPORTS), [{"task_id": task_id, "report_id": report_id} for report_id in report_ids])
+        except IntegrityError:
+            raise JobRefused(
+                JobReason.REPORT_ALREADY_USED, "a report is in another dataset of this task already: prepare the dataset again"
+            ) from None
+
+    def dataset(self, dataset_id: bytes) -> StoredDataset | None:
+        """The dataset of an id."""
+        query = select(DATASETS.c.task_id, DATASETS.c.size).where(DATASETS.c.dataset_id == dataset_id)
+        with self._engine.begin() as connection:
+            row = connection.execute(query).one_or_none()
+        return row and StoredDataset(task_id=row.task_id, size=row.size)
+
+    def open_job(self, spec: JobSpec, model: bytes, check_budget: Callable[[Sequence[Reservation]], None]) -> None:
+        """Open a job and reserve all its rounds, if `check_budget` does not refuse.
+
+        Args:
+            spec: The job; its dataset exists.
+            model: The ONNX file.
+            check_budget: Called with what the dataset's other jobs take, while no other job of the dataset can be opened.
+
+        Raises:
+            JobRefused(JOB_CHANGED): the id is taken; and what `check_budget` raises.
+        """
+        job = {"job_id": spec.job_id, "dataset_id": spec.dataset_id, "spec": encode(spec), "model": model}
+        try:
+            with self._engine.begin() as connection:
+                # The write comes first: it makes other openings on this dataset wait, on every engine.
+                connection.execute(
+                    update(DATASETS).where(DATASETS.c.dataset_id == spec.dataset_id).values(jobs_opened=DATASETS.c.jobs_opened + 1)
+                )
+                check_budget(_reservations(connection, spec.dataset_id))
+                connection.execute(insert(JOBS).values(job | {"rounds_answered": 0, "is_closed": False}))
+        except IntegrityError:
+            raise JobRefused(JobReason.JOB_CHANGED, "a job of this id exists already") from None
+
+    def reservations(self, dataset_id: bytes) -> tuple[Reservation, ...]:
+        """What all jobs of a dataset take of its budget."""
+        with self._engine.begin() as connection:
+            return _reservations(connection, dataset_id)
+
+    def job(self, job_id: bytes) -> StoredJob | None:
+        """The job of an id."""
+        query = select(JOBS.c.spec, JOBS.c.model, JOBS.c.rounds_answered, JOBS.c.is_closed).where(JOBS.c.job_id == job_id)
+        with self._engine.begin() as connection:
+            row = connection.execute(query).one_or_none()
+        return row and StoredJob(
+            spec=decode(JobSpec, row.spec), model=row.model, rounds_answered=row.rounds_answered, is_closed=row.is_closed
+        )
+
+    def add_round(self, job_id: bytes, round_index: int, answered: StoredRound) -> bool:
+        """Charge a round and keep its answer; drop the answer that is `KEPT_ANSWERS` rounds older.
+
+        Returns:
+            False, and nothing changed, if it is not the next round of an open job (another thread or process was faster).
+        """
+        next_round = (JOBS.c.job_id == job_id) & (JOBS.c.rounds_answered == round_index) & JOBS.c.is_closed.is_(False)
+        row = {"job_id": job_id, "round_index": round_index, "weights_digest": answered.weights_digest, "answer": answered.answer}
+        with self._engine.begin() as connection:
+            if connection.execute(update(JOBS).where(next_round).values(rounds_answered=round_index + 1)).rowcount != 1:
+                return False
+            connection.execute(insert(ROUNDS).values(row))
+            past = (ROUNDS.c.job_id == job_id) & (ROUNDS.c.round_index == round_index - KEPT_ANSWERS)
+            connection.execute(update(ROUNDS).where(past).values(answer=None))
+        return True
+
+    def round(self, job_id: bytes, round_index: int) -> StoredRound | None:
+        """An answered round."""
+        query = select(ROUNDS.c.weights_digest, ROUNDS.c.answer).where(ROUNDS.c.job_id == job_id, ROUNDS.c.round_index == round_index)
+        with self._engine.begin() as connection:
+            row = connection.execute(query).one_or_none()
+        return row and StoredRound(weights_digest=row.weights_digest, answer=row.answer)
+
+    def close_job(self, job_id: bytes) -> None:
+        """Close a job, which gives back the rounds that it did not run, and drop its answers. Closing again changes nothing."""
+        with self._engine.begin() as connection:
+            connection.execute(update(JOBS).where(JOBS.c.job_id == job_id).values(is_closed=True))
+            connection.execute(update(ROUNDS).where(ROUNDS.c.job_id == job_id, ROUNDS.c.answer.is_not(None)).values(answer=None))
+
+    def counts(self) -> Counts:
+        """How much the ledger holds."""
+        with self._engine.begin() as connection:
+            return Counts(
+                tasks=connection.execute(select(func.count()).select_from(TASKS)).scalar_one(),
+                datasets=connection.execute(select(func.count()).select_from(DATASETS)).scalar_one(),
+                open_jobs=connection.execute(select(func.count()).where(JOBS.c.is_closed.is_(False))).scalar_one(),
+                rounds_answered=connection.execute(select(func.coalesce(func.sum(JOBS.c.rounds_answered), 0))).scalar_one(),
+            )
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self._engine.dispose()
+
+
+def open_ledger(url: str) -> Ledger:
+    """The ledger at a SQLAlchemy URL, made if it is not there."""
+    engine = create_engine(url)
+    if engine.dialect.name == "sqlite":
+        event.listen(engine, "connect", _set_up_sqlite)
+        event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+    return Ledger(engine)
+
+
+def sqlite_url(path: Path) -> str:
+    """The URL of the embedded ledger."""
+    return f"sqlite:///{path.absolute()}"
+
+
+def _set_up_sqlite(connection: Any, _: Any) -> None:
+    """Durable commits (FULL), readers beside one writer (WAL), and transactions that this module begins itself."""
+    connection.isolation_level = None
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", f"busy_timeout={_BUSY_TIMEOUT_MS}"):
+        connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _reservations(connection: Connection, dataset_id: bytes) -> tuple[Reservation, ...]:
+    query = select(JOBS.c.spec, JOBS.c.rounds_answered, JOBS.c.is_closed).where(JOBS.c.dataset_id == dataset_id)
+    specs = ((decode(JobSpec, row.spec), row) for row in connection.execute(query))
+    return tuple(Reservation(spec=spec, rounds=row.rounds_answered if row.is_closed else spec.rounds) for spec, row in specs)

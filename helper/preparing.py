@@ -1,0 +1,133 @@
+"""Sealing, first step: open the shares that the ad server streams in, chunk by chunk, and say which are admitted.
+
+Nothing is used up by preparing. What was opened stays in this process's memory until it is committed or pushed out.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from helper.ledger import Ledger
+from helper.shelves import Handle, PreparedShelf
+from helper.tasks import ServedTask
+from maskedlark.dataset import AdmittedSet, PreparedShares, ShareForHelper, ShareOpener, canonical_order, dataset_id
+from maskedlark.errors import JobReason, JobRefused, ReportReason
+from maskedlark.report import InputShares
+from maskedlark.sealing import OpeningKey
+
+MAX_CHUNK_BYTES: Final = 4 << 20
+"""Of plaintext in one chunk; a message of the wire's limit with honest shares holds less."""
+
+_Entry = TypeVar("_Entry", bound=np.generic)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedTotals:
+    """What a helper says of a whole preparation.
+
+    Attributes:
+        received: Reports that came.
+        admitted: Of these, how many can be in the dataset.
+        admitted_digest: 32 bytes: the id that the dataset would have if all of them were chosen.
+        dropped: The others, by reason.
+    """
+
+    received: int
+    admitted: int
+    admitted_digest: bytes
+    dropped: Counter[ReportReason]
+
+
+class Preparation:
+    """One stream of chunks. Used by one thread; what it holds is lost unless it is finished."""
+
+    def __init__(
+        self, *, served: ServedTask, handle: Handle, opening_keys: Sequence[OpeningKey], ledger: Ledger, shelf: PreparedShelf
+    ) -> None:
+        self._task = served.task
+        self._handle = handle
+        self._opener = ShareOpener(task=served.task, role=served.role, opening_keys=opening_keys, pair=served.pair)
+        self._ledger = ledger
+        self._shelf = shelf
+        self._chunks: list[PreparedShares] = []
+        self._seen: set[bytes] = set()
+        self._received = 0
+
+    def add(self, incoming: Sequence[ShareForHelper]) -> AdmittedSet:
+        """Open one chunk; the reports that came before, or that another dataset used, are dropped too.
+
+        Raises:
+            JobRefused(DATASET_TOO_LARGE, TOO_LARGE): more reports than the task allows in all, or in one chunk.
+        """
+        self._check_room(len(incoming))
+        opened = self._opener.open(incoming)
+        ids: list[bytes] = opened.report_ids.view("V16").ravel().tolist()
+        kept = _without(opened, [report_id in self._seen for report_id in ids], ReportReason.DUPLICATE_ID)
+        candidates = [report_id for report_id, is_admitted in zip(ids, kept.admitted.is_admitted, strict=True) if is_admitted]
+        used = self._ledger.used_among(self._handle.task_id, candidates)
+        kept = _without(kept, [report_id in used for report_id in ids], ReportReason.ALREADY_USED)
+        self._seen.update(ids)
+        self._chunks.append(kept)
+        self._received += len(incoming)
+        return kept.admitted
+
+    def finish(self) -> PreparedTotals:
+        """Keep what was opened under the handle, for the commit. Called once, after the last chunk."""
+        prepared = _joined(self._chunks, self._opener)
+        self._chunks.clear()
+        self._shelf.put(self._handle, prepared)
+        ids = prepared.report_ids[prepared.admitted.is_admitted]
+        return PreparedTotals(
+            received=self._received,
+            admitted=len(ids),
+            admitted_digest=dataset_id(self._handle.task_id, ids[canonical_order(ids)]),
+            dropped=prepared.admitted.dropped,
+        )
+
+    def _check_room(self, count: int) -> None:
+        if self._received + count > self._task.max_dataset_size:
+            raise JobRefused(
+                JobReason.DATASET_TOO_LARGE, f"a dataset of this task has at most {self._task.max_dataset_size} reports: seal several"
+            )
+        if count * self._task.share_length > MAX_CHUNK_BYTES:
+            raise JobRefused(JobReason.TOO_LARGE, f"a chunk of {count} reports is over {MAX_CHUNK_BYTES} bytes when opened")
+
+
+def _without(prepared: PreparedShares, is_dropped: Sequence[bool], reason: ReportReason) -> PreparedShares:
+    """The same rows, but those that are dropped are no longer admitted, and their tags no longer told."""
+    before = prepared.admitted
+    newly = before.is_admitted & np.array(is_dropped, np.bool_)
+    if not newly.any():
+        return prepared
+    admitted = AdmittedSet(
+        is_admitted=before.is_admitted & ~newly,
+        view_tags=np.where(newly[:, None], np.uint8(0), before.view_tags),
+        dropped=before.dropped + Counter({reason: int(newly.sum())}),
+    )
+    return replace(prepared, admitted=admitted)
+
+
+def _joined(chunks: Sequence[PreparedShares], opener: ShareOpener) -> PreparedShares:
+    """All chunks as one sequence of rows."""
+    parts = chunks or [opener.open([])]
+    return PreparedShares(
+        report_ids=_rows(part.report_ids for part in parts),
+        shares=InputShares(
+            features=_rows(part.shares.features for part in parts),
+            labels=_rows(part.shares.labels for part in parts),
+            mask_shares=_rows(part.shares.mask_shares for part in parts),
+        ),
+        admitted=AdmittedSet(
+            is_admitted=_rows(part.admitted.is_admitted for part in parts),
+            view_tags=_rows(part.admitted.view_tags for part in parts),
+            dropped=sum((part.admitted.dropped for part in parts), Counter()),
+        ),
+    )
+
+
+def _rows(parts: Iterable[NDArray[_Entry]]) -> NDArray[_Entry]:
+    return np.concatenate(list(parts))
