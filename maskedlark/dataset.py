@@ -8,6 +8,7 @@ another dataset of the task. The dataset's id is the digest of the task and the 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,6 +70,10 @@ class ShareOpener:
         self._role = role
         self._keys = {key.key_id: key for key in opening_keys}
         self._pair = pair
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """To travel to another process of the same helper."""
+        return _opener, (self._task, self._role, tuple(self._keys.values()), self._pair)
 
     def open(self, incoming: Sequence[ShareForHelper]) -> PreparedShares:
         """Open, parse and check a chunk of shares; drop what is wrong, each with its reason.
@@ -139,6 +144,23 @@ class OpenedDataset:
         return len(self.report_ids)
 
 
+def join_prepared(parts: Sequence[PreparedShares]) -> PreparedShares:
+    """All parts as one sequence of rows; at least one part. Called by a helper."""
+    return PreparedShares(
+        report_ids=np.concatenate([part.report_ids for part in parts]),
+        shares=InputShares(
+            features=np.concatenate([part.shares.features for part in parts]),
+            labels=np.concatenate([part.shares.labels for part in parts]),
+            mask_shares=np.concatenate([part.shares.mask_shares for part in parts]),
+        ),
+        admitted=AdmittedSet(
+            is_admitted=np.concatenate([part.admitted.is_admitted for part in parts]),
+            view_tags=np.concatenate([part.admitted.view_tags for part in parts]),
+            dropped=sum((part.admitted.dropped for part in parts), Counter()),
+        ),
+    )
+
+
 def admitted_by_both(first: AdmittedSet, second: AdmittedSet) -> NDArray[np.bool_]:
     """The reports that both helpers admit with equal views of them. Called by the ad server."""
     same_view = (first.view_tags == second.view_tags).all(axis=1)
@@ -171,6 +193,10 @@ def canonical_order(report_ids: NDArray[np.uint8]) -> NDArray[np.intp]:
     """The permutation that sorts u8 (n, 16) ids as byte strings."""
     halves = np.ascontiguousarray(report_ids).view(">u8")
     return np.lexsort((halves[:, 1], halves[:, 0]))
+
+
+def _opener(task: Task, role: int, opening_keys: Sequence[OpeningKey], pair: PairKey) -> ShareOpener:
+    return ShareOpener(task=task, role=role, opening_keys=opening_keys, pair=pair)
 
 
 def _mark_repeats(incoming: Sequence[ShareForHelper], reasons: list[ReportReason | None]) -> None:

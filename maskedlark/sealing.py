@@ -6,7 +6,7 @@ Keys are published in a list that the helper's long-term Ed25519 key signs.
 """
 
 from enum import StrEnum, unique
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -157,8 +157,16 @@ class OpeningKey:
         except (InvalidTag, ValueError, TypeError):
             raise ReportRejected(ReportReason.NOT_OPENED, "a report share does not open under its key and binding") from None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """To travel to another process of the same helper."""
+        return _opening_key, (self.key_id, self.suite, self._secret)
+
     def __repr__(self) -> str:
         return f"OpeningKey(key_id={self.key_id}, suite={self.suite.value!r}, secret=<redacted>)"
+
+
+def _opening_key(key_id: int, suite: HpkeSuite, secret: bytes) -> OpeningKey:
+    return OpeningKey(key_id=key_id, suite=suite, secret=secret)
 
 
 class SealingKey:

@@ -1,0 +1,73 @@
+"""Opens report shares on all cores: HPKE holds Python's lock, so threads would share one core.
+
+Small chunks are opened in the calling process. Workers are spawned, hold the keys in memory only, and end with their parent, however
+it ends.
+"""
+
+import os
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context, parent_process
+from typing import Final, Self
+
+from maskedlark.dataset import PreparedShares, ShareForHelper, ShareOpener, join_prepared
+from maskedlark.errors import HelperUnavailable
+
+MIN_CHUNK: Final = 64
+"""Fewer shares than this are not worth the way to another process."""
+
+
+class OpeningPool:
+    """Worker processes that open shares. One per helper; closed with it."""
+
+    def __init__(self, workers: int | None = None) -> None:
+        """Prepare for `workers` processes (default: one a core); they start with the first chunk that needs them."""
+        self._workers = workers or os.cpu_count() or 1
+        self._executor = ProcessPoolExecutor(self._workers, mp_context=get_context("spawn"), initializer=_end_with_parent)
+
+    def open(self, opener: ShareOpener, incoming: Sequence[ShareForHelper]) -> PreparedShares:
+        """`opener.open(incoming)`, but on all cores, and without looking for repeats between the parts.
+
+        Raises:
+            HelperUnavailable: a worker was killed; the caller may ask again.
+        """
+        if self._workers == 1 or len(incoming) < 2 * MIN_CHUNK:
+            return opener.open(incoming)
+        size = max(MIN_CHUNK, -(-len(incoming) // self._workers))
+        try:
+            parts: list[Future[PreparedShares]] = [
+                self._executor.submit(_open, opener, incoming[start : start + size]) for start in range(0, len(incoming), size)
+            ]
+            return join_prepared([part.result() for part in parts])
+        except BrokenProcessPool:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+            self._executor = ProcessPoolExecutor(self._workers, mp_context=get_context("spawn"), initializer=_end_with_parent)
+            raise HelperUnavailable("a process that opens shares was lost; ask again") from None
+
+    def close(self) -> None:
+        """End the workers."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _open(opener: ShareOpener, incoming: Sequence[ShareForHelper]) -> PreparedShares:
+    return opener.open(incoming)
+
+
+def _end_with_parent() -> None:
+    """A spawned worker waits on a queue that outlives a killed parent; this thread ends it."""
+    threading.Thread(target=_watch_parent, daemon=True, name="end-with-parent").start()
+
+
+def _watch_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
