@@ -1,0 +1,169 @@
+"""The exact engine: one job's model and loss, evaluated in integers (see the package) over blocks of records on several threads.
+
+A round is cut into parts, one a thread; a part into chunks, after each of which the masked products run; a chunk into blocks whose
+values stay in the cache. Neither the cut nor the order of the records can change a bit: sums are exact.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import reduce
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from helper.gradient.engine import Batch, MaskedSum
+from helper.gradient.exact.clipping import MAX_SENSITIVITY, Masking, clip_factors
+from helper.gradient.exact.layer import NotExact, RoundSetup, Running
+from helper.gradient.exact.losses import count_seeds, seeds
+from helper.gradient.exact.lowering import lower
+from helper.gradient.exact.masking import ValuesDigest
+from helper.gradient.exact.plan import Plan
+from helper.gradient.exact.product import CHUNK_RECORDS, Backend
+from helper.gradient.exact.product_int8 import Int8Backend
+from helper.gradient.exact.rows import Real, Value
+from maskedlark.clip import Clip
+from maskedlark.field import FieldVector, add
+from maskedlark.model.graph import Loss, Model
+from maskedlark.model.weights import QuantisedTensor
+
+_BLOCK_BYTES: Final = 1 << 22
+_MAX_BLOCK: Final = 256
+_MIN_BLOCK: Final = 8
+
+
+class ExactEngine:
+    """A `GradientEngine` whose values are the same integers on every machine.
+
+    Args:
+        model: The checked graph.
+        loss: Its loss.
+        clip: The bound on each record's gradient.
+        threads: How many threads share a round.
+        backend: How products are computed; by default 8-bit digits.
+
+    Raises:
+        NotExact: the model has no exact form; the message says why.
+    """
+
+    path: Final = "exact"
+    reason: Final = "every operator of the model has an exact integer form"
+
+    def __init__(self, model: Model, loss: Loss, clip: Clip, *, threads: int = 1, backend: Backend | None = None) -> None:
+        if not clip.sensitivity < MAX_SENSITIVITY:
+            raise NotExact(f"the clip bound is {clip.sensitivity} units of 2^-{clip.frac_bits}: the exact path takes less than 2^62")
+        self._plan, self._loss, self._clip = lower(model, loss), loss, clip
+        self._threads = threads
+        self._backend: Backend = Int8Backend() if backend is None else backend
+
+    def masked_sum(self, weights: tuple[QuantisedTensor, ...], batch: Batch) -> MaskedSum:
+        """See `GradientEngine`.
+
+        Raises:
+            JobRefused(MALFORMED): a label is not a class of the model.
+        """
+        work = _Work(plan=self._plan, loss=self._loss, clip=self._clip, backend=self._backend, weights=weights, batch=batch)
+        parts = _cut(len(batch), self._threads)
+        if len(parts) == 1:
+            results = [work.run(parts[0])]
+        else:
+            with ThreadPoolExecutor(len(parts)) as pool:
+                results = list(pool.map(work.run, parts))
+        digest = ValuesDigest()
+        for _, part in results:
+            digest.merge(part)
+        vector = reduce(add, (vector for vector, _ in results))
+        return MaskedSum(vector=vector, values_digest=digest.digest(), sensitivity=self._clip.sensitivity)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """One round's arguments, and what a thread does with its part of the records."""
+
+    plan: Plan
+    loss: Loss
+    clip: Clip
+    backend: Backend
+    weights: tuple[QuantisedTensor, ...]
+    batch: Batch
+
+    def run(self, part: range) -> tuple[FieldVector, ValuesDigest]:
+        """The masked sum over a range of records, and the digest of their values."""
+        labels = self.batch.labels.shape[1]
+        chunks = _chunks(part)
+        setup = RoundSetup(
+            weights=self.weights,
+            backend=self.backend,
+            norm=self.clip.norm,
+            labels=labels,
+            chunk_records=max((len(chunk) for chunk in chunks), default=0),
+        )
+        running = [step.layer.start(setup) for step in self.plan.steps]
+        digest = ValuesDigest()
+        size = self._block_records(count_seeds(self.loss, labels))
+        for chunk in chunks:
+            for layer in running:
+                layer.begin(len(chunk))
+            for start in range(0, len(chunk), size):
+                self._block(running, chunk[start : start + size], start, digest)
+            for layer in running:
+                layer.flush()
+        vector = np.zeros(self.plan.num_parameters, np.uint64)
+        for layer in running:
+            layer.write(vector)
+        return vector, digest
+
+    def _block_records(self, num_seeds: int) -> int:
+        """As many records as keep a block's values in the cache."""
+        a_record = 8 * (1 + num_seeds) * sum(self.plan.sizes)
+        return int(np.clip(_BLOCK_BYTES // a_record, _MIN_BLOCK, _MAX_BLOCK))
+
+    def _block(self, running: list[Running], block: range, first: int, digest: ValuesDigest) -> None:
+        """Forward, loss, backward, norms, clip, mask for the records of one block, which starts at record `first` of its chunk."""
+        rows = slice(block.start, block.stop)
+        values: dict[int, Value] = {0: self.batch.features[rows]}
+        for layer, step in zip(running, self.plan.steps, strict=True):
+            values[step.output] = layer.forward(*(values[number] for number in step.inputs))
+        start = seeds(self.loss, values[self.plan.output], self.batch.labels[rows])
+        self._back(running, start.deltas)
+        squares = np.zeros(start.deltas.shape[:2])
+        for layer in running:
+            layer.add_norm(squares)
+        masking = Masking(
+            factors=clip_factors(squares, start.coefficients, self.clip),
+            shares=self.batch.mask_shares[rows],
+            hashes=np.zeros(len(block), np.uint64),
+            frac_bits=self.clip.frac_bits,
+        )
+        for layer in running:
+            layer.mask(masking, first)
+        digest.add(masking.hashes)
+
+    def _back(self, running: list[Running], output: Real) -> None:
+        """Send the deltas back through every layer; a value with several readers gets the sum of their deltas, last reader first."""
+        deltas: dict[int, Real] = {self.plan.output: output}
+        for layer, step in zip(reversed(running), reversed(self.plan.steps), strict=True):
+            received = deltas.pop(step.output, None)
+            if received is None or not self.plan.is_trained[step.output]:
+                continue
+            for number, sent in zip(step.inputs, layer.backward(received), strict=True):
+                if sent is not None and self.plan.is_trained[number]:
+                    deltas[number] = deltas[number] + sent if number in deltas else sent
+
+
+def _cut(records: int, parts: int) -> list[range]:
+    """Ranges of nearly equal length, at least one."""
+    count = max(1, min(parts, -(-records // _MAX_BLOCK)))
+    bounds = [records * part // count for part in range(count + 1)]
+    return [range(low, high) for low, high in pairwise(bounds)]
+
+
+def _chunks(part: range) -> list[range]:
+    """A thread's records in chunks of nearly equal length."""
+    return list(_even(part, -(-len(part) // CHUNK_RECORDS)))
+
+
+def _even(part: range, count: int) -> Iterator[range]:
+    for index in range(count):
+        yield part[len(part) * index // count : len(part) * (index + 1) // count]

@@ -1,0 +1,63 @@
+"""The field of `maskedlark.field`, for use inside compiled loops: every result is canonical, every function inlines and vectorises."""
+
+from typing import Final
+
+import numpy as np
+from numba import njit
+
+from maskedlark.field import MODULUS
+
+_P: Final = np.uint64(MODULUS)
+_EPSILON: Final = np.uint64(2**32 - 1)  # 2^64 mod p
+_ZERO: Final = np.uint64(0)
+_32: Final = np.uint64(32)
+
+
+@njit(inline="always")
+def canonical(a: np.uint64) -> np.uint64:
+    """The representative below p of any 64-bit number."""
+    return a - (_P if a >= _P else _ZERO)
+
+
+@njit(inline="always")
+def add(a: np.uint64, b: np.uint64) -> np.uint64:
+    """a + b."""
+    total = a + b
+    total += _EPSILON if total < a else _ZERO
+    return canonical(total)
+
+
+@njit(inline="always")
+def from_signed(value: np.int64) -> np.uint64:
+    """The element of an integer of magnitude below p / 2."""
+    return np.uint64(value) + (_P if value < 0 else _ZERO)
+
+
+@njit(inline="always")
+def multiply(a: np.uint64, b: np.uint64) -> np.uint64:
+    """a * b, from four 32-bit products."""
+    a_low, a_high, b_low, b_high = a & _EPSILON, a >> _32, b & _EPSILON, b >> _32
+    low = a_low * b_low
+    cross, other = a_low * b_high, a_high * b_low
+    middle = (low >> _32) + (cross & _EPSILON) + (other & _EPSILON)
+    high = a_high * b_high + (cross >> _32) + (other >> _32) + (middle >> _32)
+    return _reduce((low & _EPSILON) | (middle << _32), high)
+
+
+@njit(inline="always")
+def _reduce(low: np.uint64, high: np.uint64) -> np.uint64:
+    """low + 2^64 high: 2^64 = 2^32 - 1 and 2^96 = -1."""
+    top = high >> _32
+    result = low - top
+    result -= _EPSILON if low < top else _ZERO
+    middle = (high & _EPSILON) * _EPSILON
+    total = result + middle
+    total += _EPSILON if total < middle else _ZERO
+    return canonical(total)
+
+
+@njit(inline="always")
+def shift_32(value: np.int64) -> np.uint64:
+    """2^32 * value for a signed value of magnitude below 2^62."""
+    element = from_signed(value)
+    return _reduce(element << _32, element >> _32)
