@@ -46,7 +46,11 @@ def test_a_killed_worker_is_a_retryable_error_and_the_next_call_works() -> None:
         for process in list(pool._executor._processes.values()):
             os.kill(process.pid or 0, signal.SIGKILL)
         with pytest.raises(HelperUnavailable):
-            for _ in range(200):  # until the pool notices
-                pool.open(WORLD.opener(0), INCOMING)
-                time.sleep(0.01)
+            open_until_it_fails(pool)
         assert pool.open(WORLD.opener(0), INCOMING).admitted.is_admitted.all()
+
+
+def open_until_it_fails(pool: OpeningPool) -> None:
+    for _ in range(200):  # the pool notices a moment after the kill
+        pool.open(WORLD.opener(0), INCOMING)
+        time.sleep(0.01)

@@ -1,0 +1,158 @@
+"""Reports sealed, opened and stored per second and core, beside the bare X25519 rate in the same run.
+
+    make bench-ingest            a table
+    make bench-ingest ARGS=--json
+
+Opening is what a helper does with a share: HPKE, parsing, every check, and the view tag. The bare rate is one X25519 exchange a share,
+the floor under any HPKE open. Each side is measured in turns, several times, and its best is kept: machines are noisy.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from rich.console import Console
+from rich.table import Table
+
+import adserver.datasets  # noqa: F401 # declares a table that reports refer to
+from adserver.database import create_tables, default_url, open_database
+from adserver.reports import ReportStore
+from adserver.tasks import TaskStore
+from helper.opening_pool import OpeningPool
+from maskedlark.randomness import seeded
+from maskedlark.rpc.wire import decode_report, encode_report
+from maskedlark.upload import Report, Sealer, check_report
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a script: the tests' builders are no package of the product
+from tests.builders import NOW, World, examples, shares_for, world
+
+NUM_FEATURES = 30
+BATCH = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """Rates in reports a second (one share each for opening); `_all_cores` with the helper's pool of processes."""
+
+    cores: int
+    reports: int
+    sealed_per_s: float
+    x25519_per_s: float
+    opened_per_s: float
+    opened_per_s_all_cores: float
+    stored_per_s: float
+    open_ratio_vs_x25519: float
+    open_scaling: float
+
+
+def measure(count: int, turns: int) -> Result:
+    """All rates of one run."""
+    of = world(num_features=NUM_FEATURES)
+    given = examples(of.task, count)
+    sealer, randomness = Sealer(of.bundle), seeded(1)
+    started = time.perf_counter()
+    sealed = [sealer.report(example, unix_s=NOW, randomness=randomness) for example in given]
+    sealed_per_s = count / (time.perf_counter() - started)
+
+    opener, incoming = of.opener(0), shares_for(sealed, 0)
+    ours, theirs = X25519PrivateKey.generate(), X25519PrivateKey.generate().public_key()
+
+    def exchange() -> None:
+        for _ in range(count):
+            ours.exchange(theirs)
+
+    with OpeningPool() as pool, tempfile.TemporaryDirectory() as folder:
+        pool.open(opener, incoming)  # the workers start
+        best = fastest(
+            {
+                "x25519": exchange,
+                "one": lambda: opener.open(incoming),
+                "all": lambda: pool.open(opener, incoming),
+            },
+            turns,
+        )
+        stored_s = store_s(Path(folder), of, sealed)
+    return Result(
+        cores=os.cpu_count() or 1,
+        reports=count,
+        sealed_per_s=sealed_per_s,
+        x25519_per_s=count / best["x25519"],
+        opened_per_s=count / best["one"],
+        opened_per_s_all_cores=count / best["all"],
+        stored_per_s=count / stored_s,
+        open_ratio_vs_x25519=best["x25519"] / best["one"],
+        open_scaling=best["one"] / best["all"],
+    )
+
+
+def fastest(sides: dict[str, Callable[[], object]], turns: int) -> dict[str, float]:
+    """The best time of each side, in seconds, the sides taking turns."""
+    best = dict.fromkeys(sides, float("inf"))
+    for _ in range(turns):
+        for name, run in sides.items():
+            started = time.perf_counter()
+            run()
+            best[name] = min(best[name], time.perf_counter() - started)
+    return best
+
+
+def store_s(folder: Path, of: World, sealed: list[Report]) -> float:
+    """How long the ad server takes to parse, check and durably store the reports, a thousand to a transaction, in seconds."""
+    engine = open_database(default_url(folder))
+    create_tables(engine)
+    TaskStore(engine).add(of.bundle, created_at=NOW)
+    store = ReportStore(engine)
+    uploads = [encode_report(report) for report in sealed]
+    started = time.perf_counter()
+    for start in range(0, len(uploads), BATCH):
+        batch = [decode_report(upload) for upload in uploads[start : start + BATCH]]
+        for report in batch:
+            check_report(of.task, report)
+        store.add(batch)
+    seconds = time.perf_counter() - started
+    engine.dispose()
+    return seconds
+
+
+def table(result: Result) -> Table:
+    """The result for people."""
+    shown = Table(
+        "what", "a second", title=f"{result.reports} reports of {NUM_FEATURES} features, 2 candidate labels; {result.cores} cores"
+    )
+    rows = {
+        "sealed by a browser (both shares), one core": result.sealed_per_s,
+        "bare X25519 exchanges, one core": result.x25519_per_s,
+        "opened, parsed and checked by a helper, one process": result.opened_per_s,
+        "the same, the helper's pool on all cores": result.opened_per_s_all_cores,
+        "parsed, checked and durably stored by the ad server": result.stored_per_s,
+    }
+    for what, rate in rows.items():
+        shown.add_row(what, f"{rate:,.0f}")
+    shown.add_row("opened / bare X25519", f"{result.open_ratio_vs_x25519:.2f}")
+    shown.add_row("all cores / one process", f"{result.open_scaling:.2f}")
+    return shown
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--reports", type=int, default=20_000)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    result = measure(arguments.reports, arguments.turns)
+    if arguments.json:
+        print(json.dumps(asdict(result)))  # the benchmark's output
+    else:
+        Console().print(table(result))
+
+
+if __name__ == "__main__":
+    main()
