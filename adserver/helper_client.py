@@ -47,7 +47,7 @@ class HelperClient:
         self.address = address
         self._deadline_s = deadline_s
         self._channel = make_channel(address, tls)
-        self._stub = helper_pb2_grpc.HelperStub(self._channel)  # type: ignore[no-untyped-call]  # generated code
+        self._stub = helper_pb2_grpc.HelperStub(self._channel)
 
     def __enter__(self) -> Self:
         return self

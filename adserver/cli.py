@@ -1,0 +1,108 @@
+"""The command line of the ad server: `adserver serve | keygen | task | dataset | job | model`."""
+
+import logging
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from adserver.dataset_cli import dataset_app
+from adserver.job_cli import job_app, model_app
+from adserver.options import (
+    DatabaseOption,
+    DataOption,
+    DeadlineOption,
+    Helper0Option,
+    Helper1Option,
+    InsecureOption,
+    TlsCaOption,
+    TlsCertOption,
+    TlsKeyOption,
+    open_store,
+    peer_options,
+)
+from adserver.server import serve, stopped_by_signals
+from adserver.task_cli import task_app
+from maskedlark.errors import HelperUnavailable, MaskedLarkError
+from maskedlark.rpc.certificates import write_certificate
+
+REFUSED: Final = 1
+"""Exit status: something was wrong or refused; asking again gives the same answer. Wrong options exit with 2."""
+UNAVAILABLE: Final = 75
+"""Exit status: a helper did not answer; run the command again later (EX_TEMPFAIL)."""
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="The ad server of Masked LARk: takes in sealed reports, and trains models through two helpers without seeing a report.",
+)
+app.add_typer(task_app, name="task")
+app.add_typer(dataset_app, name="dataset")
+app.add_typer(job_app, name="job")
+app.add_typer(model_app, name="model")
+
+
+@app.command("serve")
+def serve_command(
+    *,
+    data: DataOption,
+    helper_0: Helper0Option,
+    helper_1: Helper1Option,
+    grpc_listen: Annotated[str, typer.Option(envvar="ADSERVER_GRPC_LISTEN", help="host:port of the gRPC intake; port 0 for any.")] = (
+        "127.0.0.1:0"
+    ),
+    http_listen: Annotated[str, typer.Option(envvar="ADSERVER_HTTP_LISTEN", help="host:port of the HTTP intake; port 0 for any.")] = (
+        "127.0.0.1:0"
+    ),
+    addresses_file: Annotated[Path | None, typer.Option(help="Write the addresses here as JSON once both answer.")] = None,
+    database: DatabaseOption = None,
+    insecure: InsecureOption = False,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    tls_ca: TlsCaOption = None,
+    deadline: DeadlineOption = 60.0,
+) -> None:
+    """Take reports in over gRPC and HTTP, serve tasks, and run jobs, until SIGTERM."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    peers = peer_options(
+        helper_0=helper_0, helper_1=helper_1, insecure=insecure, tls_cert=tls_cert, tls_key=tls_key, tls_ca=tls_ca, deadline=deadline
+    )
+    with stopped_by_signals() as stop:
+        serve(
+            open_store(data, database),
+            peers,
+            data_dir=data,
+            grpc_listen=grpc_listen,
+            http_listen=http_listen,
+            addresses_file=addresses_file,
+            clock=time.time,
+            stop=stop,
+        )
+
+
+@app.command("keygen")
+def keygen_command(
+    data: DataOption,
+    origin: Annotated[str, typer.Option(help="The ad-tech origin that the certificate names: that of the tasks.")],
+    host: Annotated[list[str] | None, typer.Option(help="A host name or address that the server is reached at; may be repeated.")] = None,
+) -> None:
+    """Make this server's TLS key and certificate in --data, for helpers to trust; existing ones stay."""
+    data.mkdir(parents=True, exist_ok=True)
+    try:
+        files = write_certificate(data, name=origin, hosts=tuple(host or ()), now=datetime.now(UTC))
+    except FileExistsError:
+        raise typer.BadParameter(f"{data} already has a TLS key; it stays") from None
+    typer.echo(f"give {files.certificate} to both helpers, and add their certificates to {files.trusted_authorities}")
+
+
+def main() -> None:
+    """Run the command line; a refusal becomes one line and an exit status."""
+    try:
+        app()
+    except MaskedLarkError as error:
+        reason = getattr(error, "reason", None)
+        sys.stderr.write(f"{type(error).__name__}{f' ({reason.value})' if reason else ''}: {error}\n")
+        sys.exit(UNAVAILABLE if isinstance(error, HelperUnavailable) else REFUSED)

@@ -1,0 +1,22 @@
+"""The intake over gRPC: for browsers' proxies and whoever else sends many reports at a time."""
+
+from collections.abc import Iterator
+
+import grpc
+
+from adserver.ingest.intake import Intake
+from maskedlark.rpc.faults import answering
+from protos import ingest_pb2, ingest_pb2_grpc, report_pb2
+
+
+class IngestService(ingest_pb2_grpc.IngestServicer):
+    """The RPC bodies."""
+
+    def __init__(self, intake: Intake) -> None:
+        self._intake = intake
+
+    def Submit(self, request_iterator: Iterator[report_pb2.Report], context: grpc.ServicerContext) -> ingest_pb2.SubmitReply:  # noqa: N802 the name is the wire's
+        """Take a stream of reports; answer with what became of them."""
+        with answering(context):
+            counts = self._intake.take_all(request_iterator)
+        return ingest_pb2.SubmitReply(accepted=counts.accepted, duplicates=counts.duplicates, rejected=counts.by_reason())

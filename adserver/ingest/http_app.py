@@ -1,0 +1,151 @@
+"""The intake and the task host over HTTP: what a browser talks to.
+
+    POST /v1/reports         one binary Report: 201 accepted, 200 a duplicate, 4xx rejected
+    POST /v1/reports/batch   a binary ReportBatch: 200 with counts
+    GET  /v1/tasks           ids, names and origins
+    GET  /v1/tasks/{id}      the TaskBundle's canonical bytes
+    GET  /v1/counts          what became of all reports since the start
+    GET  /healthz            200 when reports can be stored
+
+A duplicate is answered with success: the browser's report is stored, and a retry after a lost answer must not look like a failure.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from google.protobuf.message import DecodeError
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from adserver.ingest.intake import Intake
+from adserver.tasks import TaskStore
+from maskedlark.canonical import encode
+from maskedlark.errors import ReportReason, ReportRejected
+from maskedlark.rpc.wire import MAX_REPORT_BYTES, decode_report
+from protos import report_pb2
+
+MAX_BATCH_BYTES: Final = 8 << 20
+BODY_DEADLINE_S: Final = 30.0
+
+_LOG = logging.getLogger(__name__)
+_STATUS: Final = {ReportReason.MALFORMED: 400, ReportReason.WRONG_TASK: 404}
+_OTHER_STATUS: Final = 422
+_TOO_LARGE: Final = 413
+_Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class _TooLarge(ReportRejected):
+    """The body passes the limit; it was not read to its end."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(ReportReason.WRONG_LENGTH, f"the body has at most {limit} bytes")
+
+
+def http_app(intake: Intake, tasks: TaskStore) -> Starlette:
+    """The application, for any ASGI server."""
+
+    async def post_report(request: Request) -> Response:
+        try:
+            report = decode_report(await _body(request, MAX_REPORT_BYTES))
+        except ReportRejected as rejection:
+            intake.count_rejection(rejection)
+            raise
+        is_new = await run_in_threadpool(intake.take, report)
+        return JSONResponse({"result": "accepted" if is_new else "duplicate"}, 201 if is_new else 200)
+
+    async def post_batch(request: Request) -> Response:
+        batch = _decode_batch(await _body(request, MAX_BATCH_BYTES))
+        counts = await run_in_threadpool(intake.take_all, batch.reports)
+        return JSONResponse({"accepted": counts.accepted, "duplicates": counts.duplicates, "rejected": counts.by_reason()})
+
+    async def get_task(request: Request) -> Response:
+        bundle = await run_in_threadpool(tasks.get, _task_id(request))
+        if bundle is None:
+            raise HTTPException(404, "no such task")
+        return Response(encode(bundle), media_type="application/json")
+
+    async def list_tasks(_request: Request) -> Response:
+        stored = await run_in_threadpool(tasks.all)
+        rows = [{"task_id": one.task_id.hex(), "name": one.bundle.task.name, "origin": one.bundle.task.origin} for one in stored]
+        return JSONResponse({"tasks": rows})
+
+    async def get_counts(_request: Request) -> Response:
+        counts = intake.counts
+        return JSONResponse({"accepted": counts.accepted, "duplicates": counts.duplicates, "rejected": counts.by_reason()})
+
+    async def get_health(_request: Request) -> Response:
+        await run_in_threadpool(tasks.all)
+        return JSONResponse({"status": "ok"})
+
+    return Starlette(
+        routes=[
+            Route("/v1/reports", post_report, methods=["POST"]),
+            Route("/v1/reports/batch", post_batch, methods=["POST"]),
+            Route("/v1/tasks", list_tasks),
+            Route("/v1/tasks/{task_id}", get_task),
+            Route("/v1/counts", get_counts),
+            Route("/healthz", get_health),
+        ],
+        exception_handlers={ReportRejected: _rejected, HTTPException: _refused, ClientDisconnect: _disconnected, Exception: _failed},
+    )
+
+
+async def _body(request: Request, limit: int) -> bytes:
+    """The body, refused as soon as it is known to pass the limit, and given up when it comes too slowly."""
+    declared = request.headers.get("content-length", "0")
+    if not declared.isdecimal() or int(declared) > limit:
+        raise _TooLarge(limit)
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_DEADLINE_S):
+            async for piece in request.stream():
+                if len(body) + len(piece) > limit:
+                    raise _TooLarge(limit)
+                body += piece
+    except TimeoutError:
+        raise HTTPException(408, f"the body did not arrive within {BODY_DEADLINE_S:.0f} s") from None
+    return bytes(body)
+
+
+def _decode_batch(body: bytes) -> report_pb2.ReportBatch:
+    try:
+        return report_pb2.ReportBatch.FromString(body)
+    except DecodeError:
+        raise ReportRejected(ReportReason.MALFORMED, "not a batch of reports; none was stored") from None
+
+
+def _task_id(request: Request) -> bytes:
+    try:
+        return bytes.fromhex(request.path_params["task_id"])
+    except ValueError:
+        raise HTTPException(404, "a task id is hexadecimal") from None
+
+
+async def _rejected(_request: Request, error: Exception) -> Response:
+    if not isinstance(error, ReportRejected):
+        raise error
+    status = _TOO_LARGE if isinstance(error, _TooLarge) else _STATUS.get(error.reason, _OTHER_STATUS)
+    return JSONResponse({"error": "ReportRejected", "reason": error.reason.value, "message": str(error)}, status)
+
+
+async def _refused(_request: Request, error: Exception) -> Response:
+    if not isinstance(error, HTTPException):
+        raise error
+    return JSONResponse({"error": "HTTPException", "reason": error.status_code, "message": error.detail}, error.status_code)
+
+
+async def _disconnected(_request: Request, _error: Exception) -> Response:
+    """The browser is gone; nobody reads this."""
+    return Response(status_code=400)
+
+
+async def _failed(_request: Request, error: Exception) -> Response:
+    """A bug or a database that is down: the details stay here."""
+    _LOG.error("a bug ended a request", exc_info=error)
+    return JSONResponse({"error": "Internal", "reason": "internal", "message": "internal error"}, 500)

@@ -1,0 +1,88 @@
+"""uvicorn in a thread of its own, so that one process serves gRPC, HTTP and jobs."""
+
+import socket
+from threading import Thread
+from typing import Final
+
+import uvicorn
+from starlette.applications import Starlette
+
+from maskedlark.errors import InvalidTask
+from maskedlark.rpc.transport import TlsFiles, is_loopback
+
+_START_DEADLINE_S: Final = 30.0
+_DRAIN_S: Final = 10
+_KEEP_ALIVE_S: Final = 30
+_MAX_CONNECTIONS: Final = 1_000
+_BACKLOG: Final = 512
+_POLL_S: Final = 0.01
+
+
+class HttpServer:
+    """A running HTTP server. It listens when the constructor returns; `stop` finishes the requests that have begun."""
+
+    def __init__(self, app: Starlette, address: str, tls: TlsFiles | None) -> None:
+        """Listen on host:port (port 0: any). Browsers show no certificates, so `tls` only proves who the server is.
+
+        Raises:
+            InvalidTask: no TLS on an address that others can reach, or the address is taken.
+        """
+        host = address.rsplit(":", 1)[0].strip("[]")
+        if tls is None and not is_loopback(host):
+            raise InvalidTask(f"without TLS the HTTP server listens on loopback only, not on {address}")
+        self._socket = _listen(host, address)
+        self.port: int = self._socket.getsockname()[1]
+        self._server = uvicorn.Server(_config(app, tls))
+        self._thread = Thread(target=self._server.run, kwargs={"sockets": [self._socket]}, name="http", daemon=True)
+        self._thread.start()
+
+    def wait_until_started(self) -> None:
+        """Return when requests are answered.
+
+        Raises:
+            InvalidTask: the server did not start; its log says why.
+        """
+        for _ in range(int(_START_DEADLINE_S / _POLL_S)):
+            if self._server.started or not self._thread.is_alive():
+                break
+            self._thread.join(_POLL_S)
+        if not self._server.started:
+            raise InvalidTask("the HTTP server did not start; are the TLS files right?")
+
+    def stop(self) -> None:
+        """Stop listening, finish what has begun, and end."""
+        self._server.should_exit = True
+        self._thread.join()
+        self._socket.close()
+
+
+def _listen(host: str, address: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, int(address.rsplit(":", 1)[-1])))
+        listening.listen(_BACKLOG)
+    except (OSError, ValueError, OverflowError):
+        listening.close()
+        raise InvalidTask(f"cannot listen on {address}: is it host:port, and is the port free?") from None
+    return listening
+
+
+def _config(app: Starlette, tls: TlsFiles | None) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http="h11",
+        ws="none",
+        loop="asyncio",
+        lifespan="off",
+        log_config=None,
+        access_log=False,  # it would record who sends reports, and when
+        server_header=False,
+        date_header=False,
+        limit_concurrency=_MAX_CONNECTIONS,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=_DRAIN_S,
+        ssl_certfile=None if tls is None else str(tls.certificate),
+        ssl_keyfile=None if tls is None else str(tls.private_key),
+    )

@@ -1,0 +1,185 @@
+"""The reports as they lie here: ciphertext, the id under which each counts once, and which dataset used it.
+
+No column tells who sent a report or when it came in.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Engine,
+    ForeignKey,
+    Index,
+    Insert,
+    Integer,
+    LargeBinary,
+    SmallInteger,
+    Table,
+    UniqueConstraint,
+    bindparam,
+    func,
+    select,
+    update,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+
+from adserver.database import metadata, reading
+from maskedlark.dataset import ShareForHelper
+from maskedlark.sealing import MAX_OVERHEAD
+from maskedlark.task import REPORT_ID_BYTES, Task
+from maskedlark.upload import Report, SealedShare
+
+_PAGE_BYTES: Final = 1 << 19
+_PAGE_ROWS: Final = 1_000
+_ROW_OVERHEAD_BYTES: Final = 64
+
+reports = Table(
+    "reports",
+    metadata,
+    # In order of arrival; a page of reports is "the next ones after this number".
+    Column("sequence", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("task_id", LargeBinary(32), ForeignKey("tasks.task_id"), nullable=False),
+    Column("report_id", LargeBinary(REPORT_ID_BYTES), nullable=False),
+    Column("time_bucket", BigInteger, nullable=False),
+    Column("key_id_0", SmallInteger, nullable=False),
+    Column("ciphertext_0", LargeBinary, nullable=False),
+    Column("key_id_1", SmallInteger, nullable=False),
+    Column("ciphertext_1", LargeBinary, nullable=False),
+    # The dataset that took this report; empty: none yet.
+    Column("handle", LargeBinary(16), ForeignKey("datasets.handle")),
+    # Taken, but not admitted by both helpers.
+    Column("is_dropped", Boolean, nullable=False, default=False),
+    UniqueConstraint("task_id", "report_id"),
+    Index("reports_by_dataset", "task_id", "handle", "sequence"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportCounts:
+    """How many reports of a task are stored.
+
+    Attributes:
+        waiting: Not yet taken by a dataset.
+        sealed: In a dataset, or about to be.
+        dropped: Taken, but not admitted by both helpers.
+    """
+
+    waiting: int
+    sealed: int
+    dropped: int
+
+
+class ReportStore:
+    """Where ingest puts reports. Safe to share between threads."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._writing = Lock()  # threads of one process queue here instead of polling for the database's lock
+        self._insert = _insert_or_ignore(engine)
+
+    def add(self, accepted: Sequence[Report]) -> int:
+        """Store checked reports, in one transaction; how many of them are new. The others were stored before and stay as they are.
+
+        Guarantees: when this returns, all of them are durable. A report id of a task is stored once, whoever else adds it at the same
+        time.
+        """
+        if not accepted:
+            return 0
+        with self._writing, self._engine.begin() as connection:
+            return connection.execute(self._insert, [_row(report) for report in accepted]).rowcount
+
+    def counts(self, task_id: bytes) -> ReportCounts:
+        """What there is of a task."""
+        is_taken = reports.c.handle.is_not(None)
+        query = select(is_taken, reports.c.is_dropped, func.count()).where(reports.c.task_id == task_id)
+        with reading(self._engine) as connection:
+            found = {
+                (bool(taken), bool(dropped)): int(count)
+                for taken, dropped, count in connection.execute(query.group_by(is_taken, reports.c.is_dropped))
+            }
+        return ReportCounts(waiting=found.get((False, False), 0), sealed=found.get((True, False), 0), dropped=found.get((True, True), 0))
+
+    def share_pages(self, task: Task, handle: bytes, role: int) -> Iterator[list[ShareForHelper]]:
+        """One helper's shares of the reports that a dataset took, in order of arrival, in pages well under a gRPC message.
+
+        Guarantees: holds one page in memory, and no lock.
+        """
+        ciphertext, key_id = reports.c[f"ciphertext_{role}"], reports.c[f"key_id_{role}"]
+        query = select(reports.c.sequence, reports.c.report_id, reports.c.time_bucket, key_id, ciphertext)
+        query = query.where(reports.c.task_id == task.task_id, reports.c.handle == handle).order_by(reports.c.sequence)
+        query = query.limit(_page_rows(task))
+        last = -1
+        while True:
+            with reading(self._engine) as connection:
+                rows = connection.execute(query.where(reports.c.sequence > last)).all()
+            if not rows:
+                return
+            last = rows[-1].sequence
+            yield [
+                ShareForHelper(report_id=row[1], time_bucket=row[2], share=SealedShare(key_id=row[3], ciphertext=row[4])) for row in rows
+            ]
+
+
+def take(connection: Connection, task_id: bytes, handle: bytes, limit: int) -> int:
+    """Give a dataset up to `limit` of the task's waiting reports, the oldest first; how many it got."""
+    waiting = select(reports.c.sequence).where(reports.c.task_id == task_id, reports.c.handle.is_(None))
+    chosen = waiting.order_by(reports.c.sequence).limit(limit)
+    return connection.execute(update(reports).where(reports.c.sequence.in_(chosen)).values(handle=handle)).rowcount
+
+
+def give_back(connection: Connection, task_id: bytes, handle: bytes) -> None:
+    """Let all reports that a dataset took wait again."""
+    taken = (reports.c.task_id == task_id, reports.c.handle == handle)
+    connection.execute(update(reports).where(*taken).values(handle=None, is_dropped=False))
+
+
+def drop(connection: Connection, task_id: bytes, handle: bytes, is_kept: NDArray[np.bool_]) -> None:
+    """Mark those of a dataset's reports, in order of arrival, that are not kept."""
+    sequences = _column(connection, reports.c.sequence, task_id, handle)
+    rows = [{"of": sequences[position]} for position in np.flatnonzero(~is_kept).tolist()]
+    if rows:
+        connection.execute(update(reports).where(reports.c.sequence == bindparam("of")).values(is_dropped=True), rows)
+
+
+def report_ids(connection: Connection, task_id: bytes, handle: bytes) -> NDArray[np.uint8]:
+    """The ids of the reports that a dataset took, u8 (n, 16), in order of arrival."""
+    joined = b"".join(_column(connection, reports.c.report_id, task_id, handle))
+    return np.frombuffer(joined, np.uint8).reshape(-1, REPORT_ID_BYTES)
+
+
+def _column(connection: Connection, column: Column[Any], task_id: bytes, handle: bytes) -> Sequence[Any]:
+    """One column of the reports that a dataset took, in order of arrival."""
+    query = select(column).where(reports.c.task_id == task_id, reports.c.handle == handle).order_by(reports.c.sequence)
+    return connection.execute(query).scalars().all()
+
+
+def _insert_or_ignore(engine: Engine) -> Insert:
+    """An insert that leaves a stored report as it is; both engines spell it the same, each in its own module."""
+    of_dialect = sqlite.insert if engine.dialect.name == "sqlite" else postgresql.insert
+    return of_dialect(reports).on_conflict_do_nothing(index_elements=["task_id", "report_id"])
+
+
+def _row(report: Report) -> dict[str, Any]:
+    first, second = report.shares
+    return {
+        "task_id": report.task_id,
+        "report_id": report.report_id,
+        "time_bucket": report.time_bucket,
+        "key_id_0": first.key_id,
+        "ciphertext_0": first.ciphertext,
+        "key_id_1": second.key_id,
+        "ciphertext_1": second.ciphertext,
+    }
+
+
+def _page_rows(task: Task) -> int:
+    """How many shares of a task surely fit into a page."""
+    return max(1, min(_PAGE_ROWS, _PAGE_BYTES // (task.share_length + MAX_OVERHEAD + _ROW_OVERHEAD_BYTES)))

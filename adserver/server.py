@@ -1,0 +1,120 @@
+"""The ad server's life: start everything, say where it listens, drain, stop."""
+
+import json
+import logging
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import Final
+
+import grpc
+from sqlalchemy import Engine
+
+from adserver.database import Clock
+from adserver.durable_file import write_durably
+from adserver.ingest.grpc_service import IngestService
+from adserver.ingest.http_app import http_app
+from adserver.ingest.http_server import HttpServer
+from adserver.ingest.intake import Intake
+from adserver.options import PeerOptions
+from adserver.reports import ReportStore
+from adserver.tasks import TaskStore
+from adserver.worker import JobWorker
+from maskedlark.rpc.transport import TlsFiles, make_server
+from protos import ingest_pb2_grpc
+
+_LOG = logging.getLogger(__name__)
+_GRPC_THREADS: Final = 16
+_DRAIN_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addresses:
+    """Where a running ad server listens, as host:port."""
+
+    grpc: str
+    http: str
+
+    def encode(self) -> bytes:
+        """The content of the addresses file."""
+        return (json.dumps({"grpc": self.grpc, "http": self.http}) + "\n").encode()
+
+
+@contextmanager
+def running_ingest(engine: Engine, *, grpc_listen: str, http_listen: str, tls: TlsFiles | None) -> Iterator[Addresses]:
+    """Both front doors, open until the block ends; requests that have begun by then are finished.
+
+    Raises:
+        InvalidTask: an address is taken, or may not be used without TLS.
+    """
+    tasks = TaskStore(engine)
+    intake = Intake(tasks, ReportStore(engine), time.monotonic)
+    with ExitStack() as stack:
+        stack.callback(intake.log_counts)
+        server, grpc_port = make_server(grpc_listen, tls, threads=_GRPC_THREADS)
+        ingest_pb2_grpc.add_IngestServicer_to_server(IngestService(intake), server)
+        stack.callback(_drain, server)
+        http = HttpServer(http_app(intake, tasks), http_listen, tls)
+        stack.callback(http.stop)
+        server.start()
+        http.wait_until_started()
+        yield Addresses(grpc=_with_port(grpc_listen, grpc_port), http=_with_port(http_listen, http.port))
+
+
+def serve(
+    engine: Engine,
+    peers: PeerOptions,
+    *,
+    data_dir: Path,
+    grpc_listen: str,
+    http_listen: str,
+    addresses_file: Path | None,
+    clock: Clock,
+    stop: Event,
+) -> None:
+    """Take reports in and run jobs until `stop` is set. Then drain: finish what has begun, and leave jobs where they can resume.
+
+    Args:
+        engine: The database, with its tables.
+        peers: The helpers, and this server's TLS files.
+        data_dir: Where jobs keep their files.
+        grpc_listen: host:port, port 0 for any.
+        http_listen: The same.
+        addresses_file: Gets the addresses as JSON, in one step, once both answer.
+        clock: Unix seconds.
+        stop: Ends it.
+    """
+    with ExitStack() as stack:
+        worker = JobWorker(engine, peers.open(stack), data_dir, clock)
+        addresses = stack.enter_context(running_ingest(engine, grpc_listen=grpc_listen, http_listen=http_listen, tls=peers.tls))
+        worker.start()
+        stack.callback(worker.stop)
+        _LOG.info("gRPC on %s, HTTP on %s", addresses.grpc, addresses.http)
+        if addresses_file is not None:
+            write_durably(addresses_file, addresses.encode())
+        stop.wait()
+        _LOG.info("draining")
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[Event]:
+    """An event that SIGTERM and SIGINT set, instead of ending the process."""
+    stop = Event()
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _drain(server: grpc.Server) -> None:
+    server.stop(_DRAIN_S).wait()
+
+
+def _with_port(listen: str, port: int) -> str:
+    return f"{listen.rsplit(':', 1)[0]}:{port}"

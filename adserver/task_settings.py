@@ -1,0 +1,61 @@
+"""From what a person types to a task's fields."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from maskedlark import canonical
+from maskedlark.clip import Norm
+from maskedlark.errors import InvalidTask
+from maskedlark.noise import Mechanism
+from maskedlark.task import LabelKind, LabelSpace
+
+ALL_DECOYS: Final = "all"
+DEFAULT_COLLUSION_FACTOR: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Period:
+    """When a task's reports may date from, in Unix seconds: from the start, to before the end."""
+
+    starts_at: int
+    expires_at: int
+
+
+def label_space(*, classes: int | None, max_value: int | None, num_buckets: int | None, default_label: int | None) -> LabelSpace:
+    """The label space of --classes, or of --max-value and --num-buckets.
+
+    Raises:
+        InvalidTask: both kinds or none, or a number is out of range.
+    """
+    if (classes is None) == (max_value is None):
+        raise InvalidTask("labels are either --classes or real values up to --max-value")
+    if max_value is None:
+        settings = {"kind": LabelKind.CLASSES, "size": classes, "num_buckets": num_buckets, "default_label": default_label}
+    else:
+        buckets = max_value if num_buckets is None else num_buckets
+        settings = {"kind": LabelKind.VALUES, "size": max_value + 1, "num_buckets": buckets, "default_label": default_label}
+    return canonical.build(LabelSpace, settings)
+
+
+def num_decoys(typed: str, labels: LabelSpace) -> int:
+    """The number that was typed, or all labels but the real one.
+
+    Raises:
+        InvalidTask: neither a number nor `all`.
+    """
+    if typed == ALL_DECOYS:
+        return len(labels.reachable()) - 1
+    if not typed.isdecimal():
+        raise InvalidTask(f"--decoys is a number or {ALL_DECOYS!r}, not {typed!r}")
+    return int(typed)
+
+
+def norm_for(mechanism: Mechanism) -> Norm:
+    """The norm that the noise fits; L2 where there is none."""
+    return Norm.L1 if mechanism is Mechanism.LAPLACE else Norm.L2
+
+
+def period(*, now: float, time_bucket_s: int, days: float, starts_at: int | None, expires_at: int | None) -> Period:
+    """The task's period; without a start, from the beginning of the present time bucket, so that reports of now are inside."""
+    start = int(now) // max(time_bucket_s, 1) * time_bucket_s if starts_at is None else starts_at
+    return Period(starts_at=start, expires_at=start + int(days * 86_400) if expires_at is None else expires_at)

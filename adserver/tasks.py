@@ -1,0 +1,110 @@
+"""Tasks: make one with both helpers' signatures, and keep what browsers are served. The ad server is a task host."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import BigInteger, Column, Engine, LargeBinary, Table, select
+
+from adserver.database import find_id, metadata, reading
+from adserver.helper_client import HelperClient
+from maskedlark import canonical
+from maskedlark.errors import InvalidTask, JobReason
+from maskedlark.task import Task, TaskBundle
+
+TASK_ID_BYTES: Final = 32
+
+tasks = Table(
+    "tasks",
+    metadata,
+    Column("task_id", LargeBinary(TASK_ID_BYTES), primary_key=True),
+    Column("bundle", LargeBinary, nullable=False),  # canonical
+    Column("created_at", BigInteger, nullable=False),  # Unix seconds
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredTask:
+    """A task as the ad server keeps it.
+
+    Attributes:
+        task_id: 32 bytes.
+        bundle: What browsers are served.
+        created_at: Unix seconds.
+    """
+
+    task_id: bytes
+    bundle: TaskBundle
+    created_at: int
+
+
+class TaskStore:
+    """The tasks of this ad server. Safe to share between threads."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._known: dict[bytes, TaskBundle] = {}  # a task never changes, so what was read once stays right
+
+    def add(self, bundle: TaskBundle, *, created_at: float) -> bytes:
+        """Store a task that both helpers signed; its id.
+
+        Raises:
+            InvalidTask: a signature does not verify.
+        """
+        bundle.verify()
+        task_id = bundle.task.task_id
+        with self._engine.begin() as connection:
+            row = {"task_id": task_id, "bundle": canonical.encode(bundle), "created_at": int(created_at)}
+            connection.execute(tasks.insert().values(row))
+        return task_id
+
+    def get(self, task_id: bytes) -> TaskBundle | None:
+        """The task of an id, or None."""
+        known = self._known.get(task_id)
+        if known is None:
+            with reading(self._engine) as connection:
+                encoded = connection.execute(select(tasks.c.bundle).where(tasks.c.task_id == task_id)).scalar()
+            if encoded is None:
+                return None
+            known = self._known[task_id] = canonical.decode(TaskBundle, encoded)
+        return known
+
+    def find(self, prefix: str) -> StoredTask:
+        """The task whose id starts with these hex digits.
+
+        Raises:
+            JobRefused(UNKNOWN_TASK): none does, or several do.
+        """
+        with reading(self._engine) as connection:
+            task_id = find_id(connection, tasks.c.task_id, prefix, missing=JobReason.UNKNOWN_TASK)
+            row = connection.execute(select(tasks).where(tasks.c.task_id == task_id)).one()
+        return _stored(row)
+
+    def all(self) -> list[StoredTask]:
+        """Every task, the oldest first."""
+        with reading(self._engine) as connection:
+            return [_stored(row) for row in connection.execute(select(tasks).order_by(tasks.c.created_at, tasks.c.task_id))]
+
+
+def create_task(helpers: tuple[HelperClient, HelperClient], settings: dict[str, Any]) -> TaskBundle:
+    """Ask both helpers who they are, put them into a task, and have both sign it.
+
+    Args:
+        helpers: By role.
+        settings: Every field of `Task` but `helpers`.
+
+    Raises:
+        InvalidTask: a setting is wrong, a helper refuses the task, or a signature does not verify.
+        HelperUnavailable: a helper does not answer; nothing was stored.
+    """
+    statuses = [helper.status() for helper in helpers]
+    task = canonical.build(Task, {**settings, "helpers": tuple(status.identity for status in statuses)})
+    if len({status.numerics_digest for status in statuses}) > 1:
+        raise InvalidTask("the two helpers compute with different numerics: their versions do not fit together")
+    first, second = (helper.register_task(task) for helper in helpers)
+    bundle = TaskBundle(task=task, signatures=(first, second), key_lists=(statuses[0].keys, statuses[1].keys))
+    bundle.verify()
+    return bundle
+
+
+def _stored(row: Any) -> StoredTask:
+    return StoredTask(task_id=bytes(row.task_id), bundle=canonical.decode(TaskBundle, row.bundle), created_at=row.created_at)
