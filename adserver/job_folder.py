@@ -1,0 +1,49 @@
+"""A job's files: what was submitted, the latest checkpoint, and the curves. One folder a job, `DATA/jobs/<job id>`.
+
+What is in the database is small and changes; what is here is large, and written whole.
+"""
+
+from pathlib import Path
+from typing import Final
+
+from adserver.durable_file import write_durably
+
+_MODEL: Final = "model.onnx"
+_EVAL_SET: Final = "eval.npz"
+_CHECKPOINT: Final = "checkpoint.pt"
+
+
+class JobFolder:
+    """The files of one job."""
+
+    def __init__(self, data_dir: Path, job_id: bytes) -> None:
+        self.path = data_dir / "jobs" / job_id.hex()
+
+    def write_submission(self, model: bytes, eval_set: bytes | None) -> None:
+        """Keep what was submitted. Done before the job is stored, so that a stored job has its files."""
+        write_durably(self.path / _MODEL, model)
+        if eval_set is not None:
+            write_durably(self.path / _EVAL_SET, eval_set)
+
+    def model(self) -> bytes:
+        """The submitted ONNX file."""
+        return (self.path / _MODEL).read_bytes()
+
+    def eval_set(self) -> bytes | None:
+        """The submitted evaluation set (npz), if there was one."""
+        return _read(self.path / _EVAL_SET)
+
+    def write_checkpoint(self, encoded: bytes) -> None:
+        """Replace the checkpoint in one step."""
+        write_durably(self.path / _CHECKPOINT, encoded)
+
+    def checkpoint(self) -> bytes | None:
+        """The latest checkpoint, or None before the first round."""
+        return _read(self.path / _CHECKPOINT)
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,211 @@
+"""The thread that runs jobs: `adserver serve` starts one; several, also on several machines, may share a store and a data folder.
+
+It takes a job, keeps its lease while `adserver.job_runner` runs it, records how it ended, and tells the helpers of jobs that are over.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from secrets import token_hex
+from threading import Event, Thread
+from typing import Final
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
+
+from adserver.database import Clock
+from adserver.helper_pair import HelperPair, JobHelper
+from adserver.job_folder import JobFolder
+from adserver.job_leases import JobLeases
+from adserver.job_state import JobEvent
+from adserver.job_store import JobRecord, JobStore, Stop
+from adserver.retrying import Backoff
+from maskedlark.errors import HelperUnavailable, InvalidModel, JobReason, JobRefused, MaskedLarkError, ModelReason
+
+_LOG = logging.getLogger(__name__)
+
+HELPER_UNAVAILABLE: Final = "helper_unavailable"
+INVALID_TASK: Final = "invalid_task"
+INTERNAL_ERROR: Final = "internal_error"
+_CLOSE_AGAIN_S: Final = 5.0
+
+JOB_PATIENCE: Final = Backoff(give_up_after_s=7 * 86_400.0)
+"""A job waits a week for a helper before it fails; it can be resumed even then."""
+
+
+class JobWorker:
+    """Runs queued jobs one after the other, oldest first."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        helpers: tuple[JobHelper, JobHelper],
+        data_dir: Path,
+        clock: Clock,
+        *,
+        backoff: Backoff = JOB_PATIENCE,
+        lease_s: float = 15.0,
+        poll_s: float = 0.25,
+    ) -> None:
+        """A worker that is not started yet.
+
+        Args:
+            engine: The store, with its tables.
+            helpers: By role.
+            data_dir: Where job folders are.
+            clock: Unix seconds.
+            backoff: How long to wait for a helper that is down.
+            lease_s: How long after this worker's death another one may take its job.
+            poll_s: How often to look for new jobs, and for the cancellation of the one that runs.
+        """
+        self._helpers = helpers
+        self._data_dir = data_dir
+        self._clock = clock
+        self._backoff = backoff
+        self._lease_s = lease_s
+        self._poll_s = poll_s
+        self._store = JobStore(engine, clock)
+        self._leases = JobLeases(engine, clock, owner=token_hex(16), lease_s=lease_s)
+        self._stopping = Event()
+        self._thread: Thread | None = None
+        self._close_again_s = 0.0
+
+    def start(self) -> None:
+        """Run jobs in a thread until `stop`."""
+        self._stopping.clear()
+        self._thread = Thread(target=self._run, name="job-worker", daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """Let go of the running job, which stays queued where it is, and end the thread."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    def run_one(self) -> bool:
+        """Run one job until it stops, or tell the helpers of jobs that are over; whether there was a job."""
+        job = self._leases.claim()
+        if job is not None:
+            self._run_job(job)
+        self._close_finished()
+        return job is not None
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self.run_one()
+            except Exception:  # noqa: BLE001  one bad moment of the database must not end the worker
+                _LOG.exception("the job worker goes on after an error")
+            self._stopping.wait(self._poll_s)
+
+    def _run_job(self, job: JobRecord) -> None:
+        """Run a claimed job, and record how it ended. It is let go of in every case but this thread's own death."""
+        interrupted = Event()
+        waiting = _JobWaits(self._leases, job.job_id)
+        with ExitStack() as stack:
+            stack.enter_context(self._lease_kept(job.job_id, interrupted))
+            pair = stack.enter_context(HelperPair.opened(self._helpers, self._backoff, interrupted=interrupted, watcher=waiting))
+            event, stop = self._outcome(job, pair)
+        try:
+            self._leases.let_go(job.job_id, event, stop)
+        except JobRefused as error:
+            _LOG.info("%s", error)  # cancelled or taken over: it is in somebody else's hands
+
+    def _outcome(self, job: JobRecord, pair: HelperPair) -> tuple[JobEvent, Stop | None]:
+        """Run a job to its end, and say what became of it."""
+        from adserver.job_runner import JobRun  # torch and matplotlib: seconds, and only for a server that has jobs
+
+        try:
+            JobRun(
+                plan=job.plan,
+                folder=JobFolder(self._data_dir, job.job_id),
+                pair=pair,
+                leases=self._leases,
+                history=self._store.history(job.job_id),
+                clock=self._clock,
+            ).to_the_end()
+        except Exception as error:  # noqa: BLE001  whatever it is, the job must not stay with this worker
+            return outcome_of(error)
+        return JobEvent.FINISH, None
+
+    @contextmanager
+    def _lease_kept(self, job_id: bytes, interrupted: Event) -> Iterator[None]:
+        """Renew a job's lease while the block runs; set `interrupted` when the job is lost or cancelled, or this worker stops."""
+        is_over = Event()
+        thread = Thread(target=self._keep_lease, args=(job_id, interrupted, is_over), name="job-lease", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()
+
+    def _keep_lease(self, job_id: bytes, interrupted: Event, is_over: Event) -> None:
+        renewed_s = self._clock()
+        while not is_over.wait(self._poll_s):
+            try:
+                is_held = self._leases.is_held(job_id)
+                if is_held and self._clock() > renewed_s + self._lease_s / 3:
+                    is_held = self._leases.renew(job_id)
+                    renewed_s = self._clock()
+            except SQLAlchemyError:
+                _LOG.exception("cannot renew the lease of job %s yet", job_id.hex())
+                is_held = self._clock() < renewed_s + self._lease_s
+            if self._stopping.is_set() or not is_held:
+                interrupted.set()
+                return
+
+    def _close_finished(self) -> None:
+        """Tell both helpers of jobs that are over. One that is down is told later; one that refuses has nothing to close."""
+        if self._clock() < self._close_again_s:
+            return
+        for job_id in self._leases.unclosed():
+            try:
+                for helper in self._helpers:
+                    _close(helper, job_id)
+            except HelperUnavailable as error:
+                _LOG.warning("job %s is not closed yet: %s", job_id.hex(), error)
+                self._close_again_s = self._clock() + _CLOSE_AGAIN_S
+                return
+            self._leases.mark_closed(job_id)
+
+
+class _JobWaits:
+    """Shows in the store that a job waits for a helper."""
+
+    def __init__(self, leases: JobLeases, job_id: bytes) -> None:
+        self._leases = leases
+        self._job_id = job_id
+
+    def helper_down(self, error: HelperUnavailable) -> None:
+        self._leases.wait(self._job_id, Stop(reason=HELPER_UNAVAILABLE, cause=str(error)))
+
+    def helpers_back(self) -> None:
+        self._leases.go_on(self._job_id)
+
+
+def outcome_of(error: Exception) -> tuple[JobEvent, Stop | None]:
+    """What an error makes of a job that ran into it."""
+    match error:
+        case JobRefused(reason=JobReason.CANCELLED):
+            return JobEvent.RELEASE, None
+        case HelperUnavailable():
+            event, reason = JobEvent.FAIL, HELPER_UNAVAILABLE
+        case InvalidModel(reason=ModelReason.NOT_FINITE):
+            event, reason = JobEvent.FAIL, error.reason.value
+        case JobRefused() | InvalidModel():
+            event, reason = JobEvent.REFUSE, error.reason.value
+        case MaskedLarkError():
+            event, reason = JobEvent.REFUSE, INVALID_TASK
+        case _:
+            _LOG.error("a job failed", exc_info=error)
+            return JobEvent.FAIL, Stop(reason=INTERNAL_ERROR, cause=f"{type(error).__name__}: see the ad server's log")
+    return event, Stop(reason=reason, cause=str(error))
+
+
+def _close(helper: JobHelper, job_id: bytes) -> None:
+    try:
+        helper.close_job(job_id)
+    except JobRefused as error:  # the job never reached this helper
+        _LOG.info("closing job %s: %s", job_id.hex(), error)
