@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 EXTRAS := browser-sim,helper,helper-general,adserver,dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-no-noise test test-fast check format protos bench-ingest bench-gradient table clean
+.PHONY: help setup docs demo demo-no-noise test test-fast check format protos bench-ingest bench-gradient table clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -48,6 +48,9 @@ PROTO_OUT ?= .
 protos: $(STAMP)  ## Regenerate the code of the wire contract
 	@mkdir -p $(PROTO_OUT)
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=$(PROTO_OUT) --pyi_out=$(PROTO_OUT) --grpc_python_out=$(PROTO_OUT) protos/*.proto
+
+docs: $(STAMP)  ## Rewrite docs/reference from the code
+	COLUMNS=120 $(BIN)/python docs/generate.py
 
 bench-ingest: $(STAMP)  ## Reports sealed, opened and stored per second and core, beside the bare X25519 rate (--json: make bench-ingest ARGS=--json)
 	$(BIN)/python tests/bench/ingest.py $(ARGS)

@@ -13,72 +13,92 @@ Messages name the parameter, its value if that is public, and the remedy; never 
 """
 
 from enum import StrEnum, unique
+from typing import Self
+
+
+class Reason(StrEnum):
+    """A stable code and what it means, for people and for docs/reference/errors.md."""
+
+    meaning: str
+
+    def __new__(cls, code: str, meaning: str = "") -> Self:
+        """One member: its value is the code."""
+        member = str.__new__(cls, code)
+        member._value_ = code
+        member.meaning = meaning
+        return member
 
 
 @unique
-class ReportReason(StrEnum):
+class ReportReason(Reason):
     """Why one report was dropped."""
 
-    MALFORMED = "malformed"
-    WRONG_LENGTH = "wrong_length"
-    WRONG_TASK = "wrong_task"
-    WRONG_VERSION = "wrong_version"
-    UNKNOWN_KEY = "unknown_key"
-    NOT_OPENED = "not_opened"
-    LABEL_OUTSIDE_TASK = "label_outside_task"
-    LABELS_REPEAT = "labels_repeat"
-    DEFAULT_LABEL_MISSING = "default_label_missing"
-    MASK_NOT_CANONICAL = "mask_not_canonical"
-    OUTSIDE_TASK_PERIOD = "outside_task_period"
-    DUPLICATE_ID = "duplicate_id"
-    ALREADY_USED = "already_used"
+    MALFORMED = "malformed", "the bytes are no report: a field is missing or has the wrong size"
+    WRONG_LENGTH = (
+        "wrong_length",
+        "a share is shorter or longer than every share of the task: truncated, padded, or of another number of features",
+    )
+    WRONG_TASK = "wrong_task", "the report names another task, or one that the ad server does not have"
+    WRONG_VERSION = "wrong_version", "the share is of another version of the protocol"
+    UNKNOWN_KEY = "unknown_key", "the helper has no HPKE key of this id (any more): fetch the task bundle again"
+    NOT_OPENED = "not_opened", "tampered with, sealed to another helper, or moved from another report, task or time"
+    LABEL_OUTSIDE_TASK = "label_outside_task", "a candidate label is not in the label space of the task"
+    LABELS_REPEAT = "labels_repeat", "a candidate label occurs twice"
+    DEFAULT_LABEL_MISSING = "default_label_missing", "the default label of the task is not among the candidates"
+    MASK_NOT_CANONICAL = "mask_not_canonical", "a mask share is not below the modulus"
+    OUTSIDE_TASK_PERIOD = "outside_task_period", "the time bucket is before the task starts or after it expires"
+    DUPLICATE_ID = "duplicate_id", "a report of this id is there already; the first one counts"
+    ALREADY_USED = "already_used", "the report is in another dataset of the task"
 
 
 @unique
-class ModelReason(StrEnum):
+class ModelReason(Reason):
     """Why a model was not accepted."""
 
-    NOT_ONNX = "not_onnx"
-    TOO_LARGE = "too_large"
-    EXTERNAL_DATA = "external_data"
-    UNKNOWN_OPERATOR = "unknown_operator"
-    UNSUPPORTED_ATTRIBUTE = "unsupported_attribute"
-    SUBGRAPH = "subgraph"
-    WRONG_SHAPE = "wrong_shape"
-    NOT_FINITE = "not_finite"
-    NOTHING_TO_TRAIN = "nothing_to_train"
-    UNKNOWN_LOSS = "unknown_loss"
-    WRONG_LOSS = "wrong_loss"
+    NOT_ONNX = "not_onnx", "the bytes are no valid ONNX graph"
+    TOO_LARGE = "too_large", "over a limit on bytes, nodes, parameters or sizes"
+    EXTERNAL_DATA = "external_data", "weights lie in another file: export with external_data=False"
+    UNKNOWN_OPERATOR = "unknown_operator", "an operator is not on the allow-list"
+    UNSUPPORTED_ATTRIBUTE = "unsupported_attribute", "an operator has an attribute or version that is not supported"
+    SUBGRAPH = "subgraph", "control flow (If, Loop, Scan) and model-local functions are not supported"
+    WRONG_SHAPE = "wrong_shape", "input, output or a tensor does not fit the task or the operator"
+    NOT_FINITE = "not_finite", "a weight is NaN or infinite"
+    NOTHING_TO_TRAIN = "nothing_to_train", "no trainable tensor was found"
+    UNKNOWN_LOSS = "unknown_loss", "no such loss"
+    WRONG_LOSS = "wrong_loss", "the loss does not fit the model output or the label space"
 
 
 @unique
-class JobReason(StrEnum):
+class JobReason(Reason):
     """Why a helper or the ad server refused to act, and released nothing."""
 
-    UNKNOWN_TASK = "unknown_task"
-    TASK_REFUSED = "task_refused"
-    TASK_EXPIRED = "task_expired"
-    UNKNOWN_DATASET = "unknown_dataset"
-    DATASET_TOO_LARGE = "dataset_too_large"
-    DATASET_EMPTY = "dataset_empty"
-    DATASET_CHANGED = "dataset_changed"
-    REPORT_ALREADY_USED = "report_already_used"
-    MALFORMED = "malformed"
-    UNKNOWN_JOB = "unknown_job"
-    JOB_CHANGED = "job_changed"
-    JOB_CLOSED = "job_closed"
-    WRONG_STATE = "wrong_state"
-    ROUND_CHANGED = "round_changed"
-    ROUND_OUT_OF_ORDER = "round_out_of_order"
-    ROUND_BEYOND_PLAN = "round_beyond_plan"
-    ROUND_CLOSED = "round_closed"
-    OVERFLOW = "overflow"
-    NOISE_OUT_OF_RANGE = "noise_out_of_range"
-    BUDGET_EXHAUSTED = "budget_exhausted"
-    HELPERS_DISAGREE = "helpers_disagree"
-    UNAUTHORIZED = "unauthorized"
-    TOO_LARGE = "too_large"
-    CANCELLED = "cancelled"
+    UNKNOWN_TASK = "unknown_task", "no such task here: register it first"
+    TASK_REFUSED = "task_refused", "the task does not respect this operator's floors, or does not name this helper"
+    TASK_EXPIRED = "task_expired", "the task is over"
+    UNKNOWN_DATASET = "unknown_dataset", "no such dataset or preparation here: prepare it again"
+    DATASET_TOO_LARGE = "dataset_too_large", "more reports than the task allows in one dataset: seal several"
+    DATASET_EMPTY = "dataset_empty", "no report was admitted by both helpers"
+    DATASET_CHANGED = "dataset_changed", "the chosen reports do not give the expected dataset id"
+    REPORT_ALREADY_USED = "report_already_used", "a chosen report is in another dataset of the task"
+    MALFORMED = "malformed", "a message does not have the form of the wire contract"
+    UNKNOWN_JOB = "unknown_job", "no such job here"
+    JOB_CHANGED = "job_changed", "the id is of another job: make a new id for a new job"
+    JOB_CLOSED = "job_closed", "the job is closed and its unused budget given back: submit a new one"
+    WRONG_STATE = "wrong_state", "the job, dataset or report is in a state that does not allow this"
+    ROUND_CHANGED = "round_changed", "the round was answered for other weights"
+    ROUND_OUT_OF_ORDER = "round_out_of_order", "an earlier round was not asked yet"
+    ROUND_BEYOND_PLAN = "round_beyond_plan", "the job planned fewer rounds"
+    ROUND_CLOSED = "round_closed", "the answer was dropped after the job moved on"
+    OVERFLOW = "overflow", "a sum could wrap in the field: fewer records, a smaller clip norm or fewer frac_bits"
+    NOISE_OUT_OF_RANGE = "noise_out_of_range", "no noise where the task requires it, or more than the samplers hold"
+    BUDGET_EXHAUSTED = (
+        "budget_exhausted",
+        "the privacy budget of the dataset does not allow it: fewer rounds, more noise, or another dataset",
+    )
+    HELPERS_DISAGREE = "helpers_disagree", "the helpers did not sum the same values; the sum was thrown away"
+    UNAUTHORIZED = "unauthorized", "the caller's certificate does not name the origin of the task"
+    TOO_LARGE = "too_large", "a message or model is over its size limit"
+    CANCELLED = "cancelled", "the caller cancelled"
 
 
 class MaskedLarkError(Exception):

@@ -1,0 +1,87 @@
+"""Writes docs/reference/ from the code: the CLIs, the task's settings and the errors. Run by `make docs`; a test holds them up to date."""
+
+import inspect
+import re
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from maskedlark.errors import (
+    HelperUnavailable,
+    InvalidModel,
+    InvalidTask,
+    JobReason,
+    JobRefused,
+    MaskedLarkError,
+    ModelReason,
+    Reason,
+    ReportReason,
+    ReportRejected,
+)
+from maskedlark.job import JobSpec
+from maskedlark.model.graph import Loss
+from maskedlark.task import HelperIdentity, LabelSpace, Task
+
+REFERENCE = Path(__file__).parent / "reference"
+NOTE = "<!-- Written by docs/generate.py (make docs). -->\n\n"
+
+
+def pages() -> dict[str, str]:
+    """Every generated page, by file name."""
+    return {
+        "cli-helper.md": cli("helper.cli", "helper"),
+        "cli-adserver.md": cli("adserver.cli", "adserver"),
+        "cli-browser-sim.md": cli("browser_sim.cli", "browser-sim"),
+        "task.md": settings(),
+        "errors.md": errors(),
+    }
+
+
+def cli(module: str, name: str) -> str:
+    """A command line's help as Markdown, by typer."""
+    command = [sys.executable, "-m", "typer", module, "utils", "docs", "--name", name]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603 # our own modules
+    return NOTE + shown.stdout.replace(str(Path.home()), "~").strip() + "\n"
+
+
+def settings() -> str:
+    """The fields of the canonical objects, from their docstrings and types."""
+    parts = ["# Task and job settings\n\nThe canonical objects that parties agree on ([protocol](../explanation/protocol.md)).\n"]
+    parts += [attributes(cls) for cls in (Task, LabelSpace, HelperIdentity, JobSpec)]
+    losses = "\n".join(f"| `{loss.value}` |" for loss in Loss)
+    return NOTE + "\n".join(parts) + f"\n## Losses\n\n| loss |\n|---|\n{losses}\n"
+
+
+def attributes(cls: type[Any]) -> str:
+    """One class as a table of its fields."""
+    documentation = inspect.getdoc(cls) or ""
+    summary, _, listed = documentation.partition("Attributes:")
+    meanings = dict(re.findall(r"^    (\w+): ((?:.|\n        )+)", listed, re.MULTILINE))
+    rows = [f"| `{field.name}` | {' '.join(meanings[field.name].split())} |" for field in fields(cls)]
+    return f"## {cls.__name__}\n\n{' '.join(summary.split())}\n\n| field | meaning |\n|---|---|\n" + "\n".join(rows) + "\n"
+
+
+def errors() -> str:
+    """Every error and reason."""
+    parts = ["# Errors\n\nEvery error that one party can cause at another. Codes are stable; over HTTP they are the field `reason`.\n"]
+    kinds: list[tuple[type[MaskedLarkError], type[Reason] | None]] = [
+        (InvalidTask, None),
+        (InvalidModel, ModelReason),
+        (ReportRejected, ReportReason),
+        (JobRefused, JobReason),
+        (HelperUnavailable, None),
+    ]
+    for error, reasons in kinds:
+        retry = "yes, with backoff" if error is HelperUnavailable else "no: the same request gets the same answer"
+        parts.append(f"## {error.__name__}\n\n{inspect.getdoc(error)}\n\nWorth retrying: {retry}.\n")
+        if reasons is not None:
+            parts.append("| reason | meaning |\n|---|---|\n" + "\n".join(f"| `{one.value}` | {one.meaning} |" for one in reasons) + "\n")
+    return NOTE + "\n".join(parts)
+
+
+if __name__ == "__main__":
+    REFERENCE.mkdir(exist_ok=True)
+    for name, page in pages().items():
+        (REFERENCE / name).write_text(page)

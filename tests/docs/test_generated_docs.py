@@ -1,0 +1,29 @@
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from maskedlark.errors import JobReason, ModelReason, Reason, ReportReason
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def generated() -> dict[str, str]:
+    spec = importlib.util.spec_from_file_location("generate_docs", DOCS / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    pages: dict[str, str] = module.pages()
+    return pages
+
+
+def test_the_reference_is_what_the_code_says() -> None:
+    for name, page in generated().items():
+        assert (DOCS / "reference" / name).read_text() == page, f"{name} is out of date: make docs"
+
+
+@pytest.mark.parametrize("reason", [*ReportReason, *ModelReason, *JobReason], ids=lambda reason: reason.value)
+def test_every_reason_says_what_it_means(reason: Reason) -> None:
+    assert len(reason.meaning) > 10
+    assert f"`{reason.value}`" in (DOCS / "reference" / "errors.md").read_text()
