@@ -1,0 +1,100 @@
+"""The options that commands share: which source, and how connections are protected; and what their values mean together."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from browser_sim.binning import Binning
+from browser_sim.endpoint import Protection
+from browser_sim.sources import SourceKind, SourceSettings
+from browser_sim.sources.table import TableSettings
+from maskedlark.rpc.transport import TlsFiles
+from maskedlark.task import LabelKind
+
+_SOURCE = "Source"
+_PROTECTION = "Protection"
+
+SourceOption = Annotated[SourceKind, typer.Option("--source", rich_help_panel=_SOURCE, help="Where records come from.")]
+CsvOption = Annotated[Path | None, typer.Option("--csv", rich_help_panel=_SOURCE, help="csv: a table in UTF-8 with a header.")]
+LabelOption = Annotated[str | None, typer.Option("--label", rich_help_panel=_SOURCE, help="csv: the label's column.")]
+LabelKindOption = Annotated[LabelKind, typer.Option("--label-kind", rich_help_panel=_SOURCE, help="csv: what labels are.")]
+IgnoreOption = Annotated[
+    list[str] | None, typer.Option("--ignore", rich_help_panel=_SOURCE, help="csv: a column to leave out; repeatable.")
+]
+BinningOption = Annotated[Binning, typer.Option("--binning", rich_help_panel=_SOURCE, help="csv: where bins of numeric columns lie.")]
+BinsOption = Annotated[int, typer.Option("--bins", rich_help_panel=_SOURCE, min=2, max=256, help="csv: bins of a numeric column.")]
+MnistDirOption = Annotated[
+    Path | None, typer.Option("--mnist-dir", rich_help_panel=_SOURCE, help="mnist: idx files; default $MASKEDLARK_DATA/mnist.")
+]
+SyntheticFeaturesOption = Annotated[
+    int, typer.Option("--synthetic-features", rich_help_panel=_SOURCE, min=1, max=65_536, help="synthetic: the width.")
+]
+SyntheticRowsOption = Annotated[int, typer.Option("--synthetic-rows", rich_help_panel=_SOURCE, min=1, help="synthetic: how many records.")]
+TruthOption = Annotated[Path | None, typer.Option("--truth", rich_help_panel=_SOURCE, help="synthetic: write the true model here.")]
+SeedOption = Annotated[
+    int | None,
+    typer.Option("--seed", min=0, max=(1 << 63) - 1, help="Replay everything from this number. Masks are then predictable."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+InsecureOption = Annotated[bool, typer.Option("--insecure", rich_help_panel=_PROTECTION, help="Allow plaintext, to loopback only.")]
+TlsCertOption = Annotated[Path | None, typer.Option("--tls-cert", rich_help_panel=_PROTECTION, help="PEM: own certificate chain.")]
+TlsKeyOption = Annotated[Path | None, typer.Option("--tls-key", rich_help_panel=_PROTECTION, help="PEM: its private key.")]
+TlsCaOption = Annotated[Path | None, typer.Option("--tls-ca", rich_help_panel=_PROTECTION, help="PEM: authorities to trust peers by.")]
+TrustHelperOption = Annotated[
+    list[str] | None,
+    typer.Option("--trust-helper", rich_help_panel=_PROTECTION, help="Ed25519 key (hex) of a trusted helper; repeatable. Default: any."),
+]
+
+
+def source_settings(
+    *,
+    source: SourceKind,
+    csv: Path | None,
+    label: str | None,
+    label_kind: LabelKind,
+    ignore: list[str] | None,
+    binning: Binning,
+    bins: int,
+    mnist_dir: Path | None,
+    synthetic_features: int,
+    synthetic_rows: int,
+    truth: Path | None,
+) -> SourceSettings:
+    """The source that the options describe, or typer.BadParameter if one that it needs is missing."""
+    table = None
+    if source is SourceKind.CSV:
+        if csv is None or label is None:
+            raise typer.BadParameter("source csv needs --csv FILE and --label COLUMN")
+        table = TableSettings(path=csv, label=label, label_kind=label_kind, ignore=tuple(ignore or ()), binning=binning, bins=bins)
+    return SourceSettings(
+        kind=source,
+        table=table,
+        mnist_folder=mnist_dir,
+        synthetic_features=synthetic_features,
+        synthetic_rows=synthetic_rows,
+        truth=truth,
+    )
+
+
+def protection(*, insecure: bool, certificate: Path | None, private_key: Path | None, authorities: Path | None) -> Protection:
+    """How connections are protected, or typer.BadParameter if the TLS files are not complete."""
+    if certificate is None and private_key is None and authorities is None:
+        return Protection(insecure=insecure)
+    if insecure or certificate is None or private_key is None or authorities is None:
+        raise typer.BadParameter("give all of --tls-cert, --tls-key and --tls-ca, or none of them; and not with --insecure")
+    for path in (certificate, private_key, authorities):
+        if not path.is_file():
+            raise typer.BadParameter(f"{path} is not a file")
+    return Protection(tls=TlsFiles(certificate=certificate, private_key=private_key, trusted_authorities=authorities))
+
+
+def trusted_helpers(keys: list[str] | None) -> tuple[bytes, ...]:
+    """Keys from hex, or typer.BadParameter."""
+    try:
+        parsed = tuple(bytes.fromhex(key) for key in keys or ())
+    except ValueError:
+        raise typer.BadParameter("--trust-helper takes hexadecimal") from None
+    if any(len(key) != 32 for key in parsed):
+        raise typer.BadParameter("--trust-helper takes 32 bytes in hexadecimal")
+    return parsed

@@ -1,0 +1,28 @@
+"""The Wisconsin diagnostic breast-cancer data, which ships inside scikit-learn: 569 records, 30 measurements, two classes."""
+
+import numpy as np
+
+from browser_sim.binning import Binning, numeric_bytes
+from browser_sim.source import InvalidSource, Records, Source
+
+
+def load_wbcd() -> Source:
+    """The data with label malignant = 1; a benign record stands for an impression that did not convert.
+
+    Raises:
+        InvalidSource: scikit-learn is not installed.
+    """
+    try:
+        from sklearn.datasets import load_breast_cancer  # an extra, and slow to import: only for those who ask for this source
+    except ImportError:
+        raise InvalidSource("source wbcd needs scikit-learn: install maskedlark[browser-sim]") from None
+    table = load_breast_cancer()
+    columns = [numeric_bytes(column, binning=Binning.RANGE, bins=256) for column in table.data.T]
+    return Source(
+        name="wbcd",
+        records=Records(features=np.stack(columns, axis=1), labels=(table.target == 0).astype(np.float64)),
+        feature_names=tuple(str(name) for name in table.feature_names),
+        label_names=("benign", "malignant"),
+        default_label=0,
+        scaling="each column in 256 even bins between its 1st and 99th percentile",
+    )

@@ -1,0 +1,55 @@
+"""Step 0 for the browser: get the task's bundle from a file or a task host, and believe nothing in it that is not signed."""
+
+from collections.abc import Sequence
+
+import httpx
+
+from browser_sim.endpoint import Protection, as_path, http_client, is_url, read_limited
+from maskedlark import canonical
+from maskedlark.errors import HelperUnavailable, InvalidTask
+from maskedlark.task import TaskBundle
+
+
+def load_bundle(location: str, protection: Protection, trusted_helpers: Sequence[bytes] = ()) -> TaskBundle:
+    """The verified bundle. Called by the browser before it seals anything.
+
+    Args:
+        location: A file, or an http(s) URL.
+        protection: How a URL is fetched.
+        trusted_helpers: The Ed25519 keys of helpers that this browser trusts; if given, the task must name two of them. A real
+            browser ships with such a list; without it the signatures only prove that the bundle is consistent.
+
+    Raises:
+        InvalidTask: not a bundle, a signature is wrong, or a helper is not trusted.
+        HelperUnavailable: the task host does not answer.
+    """
+    encoded = _fetch(location, protection) if is_url(location) else _read(location)
+    bundle = canonical.decode(TaskBundle, encoded)
+    bundle.verify()
+    for helper in bundle.task.helpers:
+        if trusted_helpers and helper.verify_key not in trusted_helpers:
+            raise InvalidTask(f"helper {helper.name!r} of the task is not among the trusted ones")
+    return bundle
+
+
+def _read(location: str) -> bytes:
+    try:
+        with as_path(location).open("rb") as file:
+            return file.read(canonical.MAX_BYTES + 1).rstrip(b"\n")
+    except OSError as error:
+        raise InvalidTask(f"cannot read the task bundle {location}: {error.strerror}") from None
+
+
+def _fetch(url: str, protection: Protection) -> bytes:
+    try:
+        with http_client(url, protection) as client, client.stream("GET", url) as response:
+            if response.status_code >= 500:
+                raise HelperUnavailable(f"the task host answered {response.status_code}")
+            if response.status_code != 200:
+                raise InvalidTask(f"the task host answered {response.status_code} for {url}")
+            body = read_limited(response, canonical.MAX_BYTES)
+    except httpx.HTTPError as error:
+        raise HelperUnavailable(f"the task host does not answer: {type(error).__name__}") from None
+    if body is None:
+        raise InvalidTask(f"a task bundle has at most {canonical.MAX_BYTES} bytes")
+    return body
