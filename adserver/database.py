@@ -15,7 +15,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 
 metadata = MetaData()
-"""Every table of the ad server. Import the modules that declare tables before `create_tables`."""
+"""Every table of the ad server."""
 
 Clock = Callable[[], float]
 """Unix seconds, as an argument; `time.time` in production."""
@@ -57,7 +57,9 @@ def open_database(url: str) -> Engine:
 
 
 def create_tables(engine: Engine) -> None:
-    """Create what is missing of `metadata`, also when several processes start at once."""
+    """Create what is missing of every table, also when several processes start at once."""
+    from adserver import datasets, job_store, reports, tasks  # noqa: F401 they declare the tables, and import this module
+
     with engine.begin() as connection:
         metadata.create_all(connection)
 

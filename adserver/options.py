@@ -103,7 +103,7 @@ def tls_files(insecure: bool, certificate: Path | None, private_key: Path | None
 
 
 def open_store(data_dir: Path, database: str | None) -> Engine:
-    """The database that --data and --database name, with its tables. Every module with tables must be imported by now."""
+    """The database that --data and --database name, with its tables."""
     engine = open_database(database or default_url(data_dir))
     create_tables(engine)
     return engine

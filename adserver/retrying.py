@@ -54,7 +54,7 @@ def with_retries(call: Callable[[], _T], backoff: Backoff, *, cancelled: Event |
 
     attempts = Retrying(
         retry=retry_if_exception_type(HelperUnavailable),
-        wait=wait_exponential_jitter(initial=backoff.first_s, max=backoff.longest_s, jitter=backoff.first_s),
+        wait=wait_exponential_jitter(multiplier=backoff.first_s, max=backoff.longest_s, jitter=backoff.first_s),
         stop=stop_never if backoff.give_up_after_s is None else stop_after_delay(backoff.give_up_after_s),
         sleep=wait,
         before_sleep=_log_attempt,

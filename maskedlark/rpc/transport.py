@@ -23,6 +23,7 @@ _OPTIONS: Final = (
     ("grpc.so_reuseport", 0),
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.http2.max_pings_without_data", 2),
+    ("grpc.max_reconnect_backoff_ms", 5_000),  # gRPC's own 120 s would outlast a helper's restart by far
 )
 
 
