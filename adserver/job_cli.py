@@ -1,0 +1,176 @@
+"""`adserver job`: submit, list, show, watch, cancel, resume."""
+
+import os
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from adserver.datasets import DatasetStore
+from adserver.job_folder import JobFolder
+from adserver.job_state import JobState
+from adserver.job_store import JobStore
+from adserver.job_view import job_json, print_job, print_jobs, watch
+from adserver.model_cli import model_app
+from adserver.options import DatabaseOption, DataOption, JsonOption, open_store
+from adserver.output import print_json
+from adserver.plan import Optimizer, OptimizerKind, Schedule, ScheduleKind
+from adserver.submission import JOB_ID_BYTES, Submission, plan_job
+from adserver.tasks import TaskStore
+from maskedlark.canonical import build
+from maskedlark.model.graph import Loss
+
+__all__ = ["job_app", "model_app"]
+
+STOPPED_EARLY = 1
+
+_TRAINING = "Training"
+_PRIVACY = "Privacy"
+_EVALUATION = "Evaluation"
+
+job_app = typer.Typer(no_args_is_help=True, help="Train models: submit jobs, follow them, cancel and resume them.")
+
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job, by the start of its id; not needed if there is only one.")]
+
+
+@job_app.command("submit")
+def submit_command(
+    *,
+    data: DataOption,
+    model: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="ONNX file; training begins at its weights.")],
+    loss: Annotated[Loss, typer.Option(rich_help_panel=_TRAINING, help="What is minimised.")],
+    rounds: Annotated[int, typer.Option(min=1, rich_help_panel=_TRAINING, help="Optimizer steps; each asks both helpers once.")],
+    learning_rate: Annotated[float, typer.Option(rich_help_panel=_TRAINING, help="Of the optimizer, before the schedule.")],
+    task: Annotated[str, typer.Option(metavar="ID", help="The task, by the start of its id; by default the dataset's.")] = "",
+    dataset: Annotated[str, typer.Option(metavar="ID", help="The dataset, by the start of its id; not needed if there is only one.")] = "",
+    batch_size: Annotated[
+        float | None, typer.Option(rich_help_panel=_TRAINING, help="Expected reports in a round; by default the whole dataset.")
+    ] = None,
+    optimizer: Annotated[OptimizerKind, typer.Option(rich_help_panel=_TRAINING, help="How gradients become steps.")] = OptimizerKind.SGD,
+    momentum: Annotated[float, typer.Option(rich_help_panel=_TRAINING, help="Of --optimizer momentum.")] = 0.9,
+    schedule: Annotated[
+        ScheduleKind, typer.Option(rich_help_panel=_TRAINING, help="How the learning rate changes over the rounds.")
+    ] = ScheduleKind.CONSTANT,
+    final_factor: Annotated[
+        float, typer.Option(rich_help_panel=_TRAINING, help="Of --schedule cosine: the last factor of the learning rate.")
+    ] = 0.0,
+    step_rounds: Annotated[int, typer.Option(rich_help_panel=_TRAINING, help="Of --schedule step: rounds between steps.")] = 100,
+    step_factor: Annotated[float, typer.Option(rich_help_panel=_TRAINING, help="Of --schedule step: the factor of each step.")] = 0.5,
+    warmup_rounds: Annotated[int, typer.Option(rich_help_panel=_TRAINING, help="Of --schedule linear-warmup.")] = 10,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(rich_help_panel=_PRIVACY, help="What this job may cost against this ad server; decides the noise."),
+    ] = None,
+    noise_multiplier: Annotated[
+        float | None, typer.Option(rich_help_panel=_PRIVACY, help="Instead of --epsilon: each helper's noise over the clip norm.")
+    ] = None,
+    eval_set: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, rich_help_panel=_EVALUATION, help="An .npz of your own: features and labels."),
+    ] = None,
+    eval_every: Annotated[int | None, typer.Option(min=1, rich_help_panel=_EVALUATION, help="Rounds between evaluations.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Follow the job until it stops, as `job watch` does.")] = False,
+    database: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check a job and queue it; `adserver serve` runs it. Prints its id."""
+    engine = open_store(data, database)
+    found = DatasetStore(engine).find(dataset)
+    submission = Submission(
+        model=model.read_bytes(),
+        loss=loss,
+        rounds=rounds,
+        batch_size=batch_size,
+        epsilon=epsilon,
+        noise_multiplier=noise_multiplier,
+        optimizer=build(Optimizer, {"kind": optimizer, "learning_rate": learning_rate, "momentum": momentum}),
+        schedule=build(
+            Schedule,
+            {
+                "kind": schedule,
+                "final_factor": final_factor,
+                "step_rounds": step_rounds,
+                "step_factor": step_factor,
+                "warmup_rounds": warmup_rounds,
+            },
+        ),
+        eval_set=eval_set.read_bytes() if eval_set else None,
+        eval_every=eval_every,
+    )
+    job_id = os.urandom(JOB_ID_BYTES)
+    the_task = TaskStore(engine).find(task or found.task_id.hex()).bundle.task
+    plan = plan_job(submission, task=the_task, dataset=found, job_id=job_id, now_s=time.time())
+    JobFolder(data, job_id).write_submission(submission.model, submission.eval_set)
+    store = JobStore(engine, time.time)
+    store.submit(plan)
+    if wait:
+        _follow(store, job_id, as_json=as_json)
+    elif as_json:
+        print_json(job_json(store.get(job_id), ()))
+    else:
+        typer.echo(job_id.hex())
+
+
+@job_app.command("list")
+def list_command(data: DataOption, database: DatabaseOption = None, as_json: JsonOption = False) -> None:
+    """List all jobs, the oldest first."""
+    store = _store(data, database)
+    jobs = store.all()
+    if as_json:
+        print_json([job_json(job, store.history(job.job_id)) for job in jobs])
+    else:
+        print_jobs(jobs)
+
+
+@job_app.command("show")
+def show_command(data: DataOption, job: JobArgument = "", database: DatabaseOption = None, as_json: JsonOption = False) -> None:
+    """Show a job: its settings, how far it is, what it has spent."""
+    store = _store(data, database)
+    found = store.find(job)
+    history = store.history(found.job_id)
+    if as_json:
+        print_json(job_json(found, history))
+    else:
+        print_job(found, history)
+
+
+@job_app.command("watch")
+def watch_command(data: DataOption, job: JobArgument = "", database: DatabaseOption = None, as_json: JsonOption = False) -> None:
+    """Follow a job until it stops; the exit status is 1 unless it is done."""
+    store = _store(data, database)
+    _follow(store, store.find(job).job_id, as_json=as_json)
+
+
+@job_app.command("cancel")
+def cancel_command(data: DataOption, job: JobArgument = "", database: DatabaseOption = None) -> None:
+    """Stop a job for good, within about a second; the budget of rounds that were not run is given back."""
+    store = _store(data, database)
+    found = store.find(job)
+    store.cancel(found.job_id)
+    typer.echo(f"cancelled after {found.rounds_done} rounds; `adserver model export` still has its latest weights")
+
+
+@job_app.command("resume")
+def resume_command(data: DataOption, job: JobArgument = "", database: DatabaseOption = None) -> None:
+    """Queue a refused or failed job again: it goes on with the round that it stopped at."""
+    store = _store(data, database)
+    found = store.find(job)
+    store.resume(found.job_id)
+    typer.echo(f"queued again, at round {found.rounds_done} of {found.plan.job.rounds}")
+
+
+def _store(data: Path, database: str | None) -> JobStore:
+    return JobStore(open_store(data, database), time.time)
+
+
+def _follow(store: JobStore, job_id: bytes, *, as_json: bool) -> None:
+    """Watch a job to its end, print what became of it, and exit with 1 unless it is done."""
+    job = watch(store, job_id, is_shown=not as_json)
+    history = store.history(job_id)
+    if as_json:
+        print_json(job_json(job, history))
+    else:
+        print_job(job, history)
+    if job.state is not JobState.DONE:
+        raise typer.Exit(STOPPED_EARLY)
