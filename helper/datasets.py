@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from helper.ledger import Ledger, StoredDataset
+from helper.opening_pool import OpeningPool
 from helper.preparing import Preparation
 from helper.shelves import Handle, OpenedShelf, PreparedShelf
 from helper.tasks import Caller, Tasks
@@ -25,9 +26,10 @@ _LOG: Final = logging.getLogger(__name__)
 class Datasets:
     """The datasets of one helper."""
 
-    def __init__(self, *, tasks: Tasks, opening_keys: Sequence[OpeningKey], ledger: Ledger, vault: Vault) -> None:
+    def __init__(self, *, tasks: Tasks, opening_keys: Sequence[OpeningKey], pool: OpeningPool, ledger: Ledger, vault: Vault) -> None:
         self._tasks = tasks
         self._opening_keys = opening_keys
+        self._pool = pool
         self._ledger = ledger
         self._vault = vault
         self._prepared = PreparedShelf()
@@ -47,6 +49,7 @@ class Datasets:
             served=served,
             handle=Handle(task_id=task_id, name=handle),
             opening_keys=self._opening_keys,
+            pool=self._pool,
             ledger=self._ledger,
             shelf=self._prepared,
         )

@@ -41,11 +41,10 @@ class StoredDataset:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredJob:
-    """A job, with the ONNX file that it came with."""
+class JobState:
+    """A job, and how far it is."""
 
     spec: JobSpec
-    model: bytes = field(repr=False)
     rounds_answered: int
     is_closed: bool
 
@@ -116,7 +115,7 @@ class Ledger:
         Raises:
             JobRefused(REPORT_ALREADY_USED): one of them is in a dataset of the task already.
         """
-        dataset = {"dataset_id": dataset_id, "task_id": task_id, "size": len(report_ids), "jobs_opened": 0}
+        dataset = {"dataset_id": dataset_id, "task_id": task_id, "size": len(report_ids)}
         try:
             with self._engine.begin() as connection:
                 connection.execute(insert(DATASETS).values(dataset))
@@ -133,42 +132,49 @@ class Ledger:
             row = connection.execute(query).one_or_none()
         return row and StoredDataset(task_id=row.task_id, size=row.size)
 
-    def open_job(self, spec: JobSpec, model: bytes, check_budget: Callable[[Sequence[Reservation]], None]) -> None:
+    def open_job(self, spec: JobSpec, model: bytes, check_budget: Callable[[Sequence[Reservation]], None]) -> bool:
         """Open a job and reserve all its rounds, if `check_budget` does not refuse.
 
         Args:
             spec: The job; its dataset exists.
             model: The ONNX file.
-            check_budget: Called with what the dataset's other jobs take, while no other job of the dataset can be opened.
+            check_budget: Called with what the dataset's other jobs take, while no other job of the dataset can be opened. What it
+                raises is raised here, and the job is not opened.
 
-        Raises:
-            JobRefused(JOB_CHANGED): the id is taken; and what `check_budget` raises.
+        Returns:
+            False, and nothing changed, if a job of this id exists already.
         """
-        job = {"job_id": spec.job_id, "dataset_id": spec.dataset_id, "spec": encode(spec), "model": model}
+        row = {"job_id": spec.job_id, "dataset_id": spec.dataset_id, "spec": encode(spec), "model": model}
+        locked = select(DATASETS.c.size).where(DATASETS.c.dataset_id == spec.dataset_id).with_for_update()
         try:
             with self._engine.begin() as connection:
-                # The write comes first: it makes other openings on this dataset wait, on every engine.
-                connection.execute(
-                    update(DATASETS).where(DATASETS.c.dataset_id == spec.dataset_id).values(jobs_opened=DATASETS.c.jobs_opened + 1)
-                )
-                check_budget(_reservations(connection, spec.dataset_id))
-                connection.execute(insert(JOBS).values(job | {"rounds_answered": 0, "is_closed": False}))
-        except IntegrityError:
-            raise JobRefused(JobReason.JOB_CHANGED, "a job of this id exists already") from None
+                connection.execute(locked)  # other openings on this dataset wait (SQLite: every transaction does)
+                reserved = _reservations(connection, spec.dataset_id)
+                if any(other.spec.job_id == spec.job_id for other in reserved):
+                    return False
+                check_budget(reserved)
+                connection.execute(insert(JOBS).values(row | {"rounds_answered": 0, "is_closed": False}))
+        except IntegrityError:  # the id was taken on another dataset
+            return False
+        return True
 
     def reservations(self, dataset_id: bytes) -> tuple[Reservation, ...]:
         """What all jobs of a dataset take of its budget."""
         with self._engine.begin() as connection:
             return _reservations(connection, dataset_id)
 
-    def job(self, job_id: bytes) -> StoredJob | None:
+    def job_state(self, job_id: bytes) -> JobState | None:
         """The job of an id."""
-        query = select(JOBS.c.spec, JOBS.c.model, JOBS.c.rounds_answered, JOBS.c.is_closed).where(JOBS.c.job_id == job_id)
+        query = select(JOBS.c.spec, JOBS.c.rounds_answered, JOBS.c.is_closed).where(JOBS.c.job_id == job_id)
         with self._engine.begin() as connection:
             row = connection.execute(query).one_or_none()
-        return row and StoredJob(
-            spec=decode(JobSpec, row.spec), model=row.model, rounds_answered=row.rounds_answered, is_closed=row.is_closed
-        )
+        return row and JobState(spec=decode(JobSpec, row.spec), rounds_answered=row.rounds_answered, is_closed=row.is_closed)
+
+    def job_model(self, job_id: bytes) -> bytes:
+        """The ONNX file of a job that exists."""
+        with self._engine.begin() as connection:
+            model: bytes = connection.execute(select(JOBS.c.model).where(JOBS.c.job_id == job_id)).scalar_one()
+            return model
 
     def add_round(self, job_id: bytes, round_index: int, answered: StoredRound) -> bool:
         """Charge a round and keep its answer; drop the answer that is `KEPT_ANSWERS` rounds older.
@@ -214,13 +220,13 @@ class Ledger:
         self._engine.dispose()
 
 
-def open_ledger(url: str) -> Ledger:
-    """The ledger at a SQLAlchemy URL, made if it is not there."""
+def open_database(url: str) -> Engine:
+    """The database at a SQLAlchemy URL, set up as the ledger needs it."""
     engine = create_engine(url)
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _set_up_sqlite)
         event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
-    return Ledger(engine)
+    return engine
 
 
 def sqlite_url(path: Path) -> str:

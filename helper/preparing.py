@@ -4,25 +4,22 @@ Nothing is used up by preparing. What was opened stays in this process's memory 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from helper.ledger import Ledger
+from helper.opening_pool import OpeningPool
 from helper.shelves import Handle, PreparedShelf
 from helper.tasks import ServedTask
-from maskedlark.dataset import AdmittedSet, PreparedShares, ShareForHelper, ShareOpener, canonical_order, dataset_id
+from maskedlark.dataset import AdmittedSet, PreparedShares, ShareForHelper, ShareOpener, canonical_order, dataset_id, join_prepared
 from maskedlark.errors import JobReason, JobRefused, ReportReason
-from maskedlark.report import InputShares
 from maskedlark.sealing import OpeningKey
 
 MAX_CHUNK_BYTES: Final = 4 << 20
 """Of plaintext in one chunk; a message of the wire's limit with honest shares holds less."""
-
-_Entry = TypeVar("_Entry", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +43,19 @@ class Preparation:
     """One stream of chunks. Used by one thread; what it holds is lost unless it is finished."""
 
     def __init__(
-        self, *, served: ServedTask, handle: Handle, opening_keys: Sequence[OpeningKey], ledger: Ledger, shelf: PreparedShelf
+        self,
+        *,
+        served: ServedTask,
+        handle: Handle,
+        opening_keys: Sequence[OpeningKey],
+        pool: OpeningPool,
+        ledger: Ledger,
+        shelf: PreparedShelf,
     ) -> None:
         self._task = served.task
         self._handle = handle
         self._opener = ShareOpener(task=served.task, role=served.role, opening_keys=opening_keys, pair=served.pair)
+        self._pool = pool
         self._ledger = ledger
         self._shelf = shelf
         self._chunks: list[PreparedShares] = []
@@ -64,20 +69,19 @@ class Preparation:
             JobRefused(DATASET_TOO_LARGE, TOO_LARGE): more reports than the task allows in all, or in one chunk.
         """
         self._check_room(len(incoming))
-        opened = self._opener.open(incoming)
+        opened = self._pool.open(self._opener, incoming)
         ids: list[bytes] = opened.report_ids.view("V16").ravel().tolist()
-        kept = _without(opened, [report_id in self._seen for report_id in ids], ReportReason.DUPLICATE_ID)
+        kept = _without(opened, [self._is_repeat(report_id) for report_id in ids], ReportReason.DUPLICATE_ID)
         candidates = [report_id for report_id, is_admitted in zip(ids, kept.admitted.is_admitted, strict=True) if is_admitted]
         used = self._ledger.used_among(self._handle.task_id, candidates)
         kept = _without(kept, [report_id in used for report_id in ids], ReportReason.ALREADY_USED)
-        self._seen.update(ids)
         self._chunks.append(kept)
         self._received += len(incoming)
         return kept.admitted
 
     def finish(self) -> PreparedTotals:
         """Keep what was opened under the handle, for the commit. Called once, after the last chunk."""
-        prepared = _joined(self._chunks, self._opener)
+        prepared = join_prepared(self._chunks or [self._opener.open([])])
         self._chunks.clear()
         self._shelf.put(self._handle, prepared)
         ids = prepared.report_ids[prepared.admitted.is_admitted]
@@ -87,6 +91,13 @@ class Preparation:
             admitted_digest=dataset_id(self._handle.task_id, ids[canonical_order(ids)]),
             dropped=prepared.admitted.dropped,
         )
+
+    def _is_repeat(self, report_id: bytes) -> bool:
+        """Whether an id came before, in whatever chunk."""
+        if report_id in self._seen:
+            return True
+        self._seen.add(report_id)
+        return False
 
     def _check_room(self, count: int) -> None:
         if self._received + count > self._task.max_dataset_size:
@@ -109,25 +120,3 @@ def _without(prepared: PreparedShares, is_dropped: Sequence[bool], reason: Repor
         dropped=before.dropped + Counter({reason: int(newly.sum())}),
     )
     return replace(prepared, admitted=admitted)
-
-
-def _joined(chunks: Sequence[PreparedShares], opener: ShareOpener) -> PreparedShares:
-    """All chunks as one sequence of rows."""
-    parts = chunks or [opener.open([])]
-    return PreparedShares(
-        report_ids=_rows(part.report_ids for part in parts),
-        shares=InputShares(
-            features=_rows(part.shares.features for part in parts),
-            labels=_rows(part.shares.labels for part in parts),
-            mask_shares=_rows(part.shares.mask_shares for part in parts),
-        ),
-        admitted=AdmittedSet(
-            is_admitted=_rows(part.admitted.is_admitted for part in parts),
-            view_tags=_rows(part.admitted.view_tags for part in parts),
-            dropped=sum((part.admitted.dropped for part in parts), Counter()),
-        ),
-    )
-
-
-def _rows(parts: Iterable[NDArray[_Entry]]) -> NDArray[_Entry]:
-    return np.concatenate(list(parts))

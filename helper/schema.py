@@ -28,7 +28,6 @@ DATASETS: Final = Table(
     Column("dataset_id", LargeBinary(32), primary_key=True),
     Column("task_id", LargeBinary(32), ForeignKey("tasks.task_id"), nullable=False),
     Column("size", Integer, nullable=False),
-    Column("jobs_opened", Integer, nullable=False),
 )
 
 USED_REPORTS: Final = Table(

@@ -1,0 +1,214 @@
+"""The command line of a helper: `helper keygen | serve | status`."""
+
+import json
+import logging
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Event
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from helper.floors import Floors
+from helper.keys import HelperKeys
+from maskedlark.canonical import encode
+from maskedlark.errors import HelperUnavailable, MaskedLarkError
+from maskedlark.rpc.certificates import write_certificate
+from maskedlark.rpc.transport import TlsFiles
+from maskedlark.sealing import HpkeSuite
+
+REFUSED: Final = 1
+"""Exit status: something was wrong or refused; asking again gives the same answer. Wrong options exit with 2."""
+UNAVAILABLE: Final = 75
+"""Exit status: the helper did not answer; run the command again later (EX_TEMPFAIL)."""
+
+_DEFAULTS: Final = Floors()
+_FLOORS: Final = "Floors: tasks that ask for less privacy or more memory are refused"
+_TLS: Final = "TLS"
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="A helper of Masked LARk: opens its shares of reports, and answers rounds with masked, clipped, noised sums.",
+)
+
+DataOption = Annotated[Path, typer.Option("--data", envvar="HELPER_DATA", help="Folder of this helper's keys, ledger and datasets.")]
+InsecureOption = Annotated[
+    bool, typer.Option("--insecure", envvar="HELPER_INSECURE", rich_help_panel=_TLS, help="No TLS; loopback addresses only.")
+]
+TlsCertOption = Annotated[
+    Path | None, typer.Option("--tls-cert", envvar="HELPER_TLS_CERT", rich_help_panel=_TLS, help="PEM: our certificate chain.")
+]
+TlsKeyOption = Annotated[
+    Path | None, typer.Option("--tls-key", envvar="HELPER_TLS_KEY", rich_help_panel=_TLS, help="PEM: the certificate's private key.")
+]
+TlsCaOption = Annotated[
+    Path | None, typer.Option("--tls-ca", envvar="HELPER_TLS_CA", rich_help_panel=_TLS, help="PEM: whom we trust to certify peers.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", envvar="HELPER_JSON", help="Print JSON for programs.")]
+
+
+@app.command("keygen")
+def keygen_command(
+    *,
+    data: DataOption,
+    name: Annotated[str, typer.Option(envvar="HELPER_NAME", help="The operator, as tasks will name this helper.")],
+    suite: Annotated[HpkeSuite, typer.Option(envvar="HELPER_SUITE", help="What browsers seal to this helper with.")] = (
+        HpkeSuite.X25519_AES128GCM
+    ),
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="Also make a TLS key and certificate for this host name or address; may be repeated."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make this helper's keys in --data, and print the public ones. Existing keys are never overwritten."""
+    keys = HelperKeys.generate(name=name, suite=suite)
+    path = keys.write(data)
+    if host:
+        write_certificate(data, name=host[0], hosts=tuple(host), now=datetime.now(UTC))
+    if as_json:
+        typer.echo(encode(keys.identity).decode())
+        return
+    typer.echo(f"name           {keys.name}")
+    typer.echo(f"verify key     {keys.identity.verify_key.hex()}")
+    typer.echo(f"agreement key  {keys.identity.agreement_key.hex()}")
+    typer.echo(f"The secrets are in {path}: back it up, and show it to nobody.")
+
+
+@app.command("serve")
+def serve_command(
+    *,
+    data: DataOption,
+    listen: Annotated[str, typer.Option(envvar="HELPER_LISTEN", metavar="HOST:PORT", help="Where to serve; port 0 for any.")],
+    database: Annotated[
+        str | None, typer.Option(envvar="HELPER_DATABASE", help="SQLAlchemy URL of another database than SQLite in --data.")
+    ] = None,
+    port_file: Annotated[Path | None, typer.Option(envvar="HELPER_PORT_FILE", help="Write the bound address here once it answers.")] = None,
+    threads: Annotated[int, typer.Option(envvar="HELPER_THREADS", min=1, max=1024, help="Calls answered at once.")] = 16,
+    opening_workers: Annotated[
+        int | None, typer.Option(envvar="HELPER_OPENING_WORKERS", min=1, help="Processes that open reports.", show_default="one a core")
+    ] = None,
+    insecure: InsecureOption = False,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    tls_ca: TlsCaOption = None,
+    min_batch_size_floor: Annotated[
+        int, typer.Option(envvar="HELPER_MIN_BATCH_SIZE_FLOOR", min=1, rich_help_panel=_FLOORS, help="Least k of a task.")
+    ] = _DEFAULTS.min_batch_size,
+    max_epsilon: Annotated[
+        float, typer.Option(envvar="HELPER_MAX_EPSILON", rich_help_panel=_FLOORS, help="Most epsilon of a dataset.")
+    ] = _DEFAULTS.max_epsilon,
+    max_collusion_epsilon: Annotated[
+        float,
+        typer.Option(
+            envvar="HELPER_MAX_COLLUSION_EPSILON", rich_help_panel=_FLOORS, help="Most epsilon if ad server and other helper collude."
+        ),
+    ] = _DEFAULTS.max_collusion_epsilon,
+    max_delta: Annotated[
+        float, typer.Option(envvar="HELPER_MAX_DELTA", rich_help_panel=_FLOORS, help="Most delta of a task.")
+    ] = _DEFAULTS.max_delta,
+    min_decoys: Annotated[
+        int, typer.Option(envvar="HELPER_MIN_DECOYS", min=1, rich_help_panel=_FLOORS, help="Fewest decoy labels in a report.")
+    ] = _DEFAULTS.min_decoys,
+    max_dataset_size: Annotated[
+        int, typer.Option(envvar="HELPER_MAX_DATASET_SIZE", min=1, rich_help_panel=_FLOORS, help="Most reports of a dataset.")
+    ] = _DEFAULTS.max_dataset_size,
+    max_dataset_bytes: Annotated[
+        int, typer.Option(envvar="HELPER_MAX_DATASET_BYTES", min=1, rich_help_panel=_FLOORS, help="Most memory of a dataset.")
+    ] = _DEFAULTS.max_dataset_bytes,
+    allow_no_noise: Annotated[
+        bool, typer.Option("--allow-no-noise", envvar="HELPER_ALLOW_NO_NOISE", rich_help_panel=_FLOORS, help="Debugging on loopback only.")
+    ] = False,
+) -> None:
+    """Serve the ad server until SIGTERM, then finish what is under way."""
+    from helper.server import ServeSettings, serve  # the engines take a second to import: the other commands do without
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    floors = Floors(
+        min_batch_size=min_batch_size_floor,
+        max_epsilon=max_epsilon,
+        max_collusion_epsilon=max_collusion_epsilon,
+        max_delta=max_delta,
+        min_decoys=min_decoys,
+        max_dataset_size=max_dataset_size,
+        max_dataset_bytes=max_dataset_bytes,
+        is_noise_optional=allow_no_noise,
+    )
+    settings = ServeSettings(
+        data=data,
+        listen=listen,
+        tls=_tls_files(insecure, tls_cert, tls_key, tls_ca),
+        floors=floors,
+        database=database,
+        port_file=port_file,
+        threads=threads,
+        opening_workers=opening_workers,
+    )
+    with _stopped_by_signals() as stop:
+        serve(settings, stop)
+
+
+@app.command("status")
+def status_command(
+    *,
+    address: Annotated[str, typer.Option(envvar="HELPER_ADDRESS", metavar="HOST:PORT", help="Where the helper serves.")],
+    insecure: InsecureOption = False,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    tls_ca: TlsCaOption = None,
+    deadline: Annotated[float, typer.Option(envvar="HELPER_DEADLINE", min=0.1, help="Seconds to wait for the answer.")] = 10.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Show who a running helper is and what it holds."""
+    from helper.status import fetch_status
+
+    rows = fetch_status(address, _tls_files(insecure, tls_cert, tls_key, tls_ca), deadline_s=deadline)
+    if as_json:
+        typer.echo(json.dumps({row.name: row.value for row in rows}))
+        return
+    table = Table(show_header=False, title=f"helper at {address}")
+    for row in rows:
+        table.add_row(row.name, str(row.value))
+    Console().print(table)
+
+
+def main() -> None:
+    """Run the command line; a refusal becomes one line and an exit status."""
+    try:
+        app()
+    except MaskedLarkError as error:
+        reason = getattr(error, "reason", None)
+        sys.stderr.write(f"{type(error).__name__}{f' ({reason.value})' if reason else ''}: {error}\n")
+        sys.exit(UNAVAILABLE if isinstance(error, HelperUnavailable) else REFUSED)
+
+
+def _tls_files(insecure: bool, certificate: Path | None, private_key: Path | None, authorities: Path | None) -> TlsFiles | None:
+    """The TLS files, or None if --insecure was asked for by name; anything in between is refused with typer.BadParameter."""
+    given = [path for path in (certificate, private_key, authorities) if path is not None]
+    if insecure and not given:
+        return None
+    if insecure or certificate is None or private_key is None or authorities is None:
+        raise typer.BadParameter("give --tls-cert, --tls-key and --tls-ca, or --insecure and none of them")
+    for path in given:
+        if not path.is_file():
+            raise typer.BadParameter(f"{path} is not a file")
+    return TlsFiles(certificate=certificate, private_key=private_key, trusted_authorities=authorities)
+
+
+@contextmanager
+def _stopped_by_signals() -> Iterator[Event]:
+    """An event that SIGTERM and SIGINT set, instead of ending the process."""
+    stop = Event()
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,77 @@
+"""One helper, without a network: its tasks, datasets and jobs over one data folder. What the gRPC service calls, and tests too."""
+
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+from helper.datasets import Datasets
+from helper.floors import Floors
+from helper.jobs import EngineFor, Jobs
+from helper.keys import HelperKeys
+from helper.ledger import Counts, Ledger
+from helper.numerics import software_digest
+from helper.opening_pool import OpeningPool
+from helper.tasks import Clock, Tasks
+from helper.vault import Vault
+from maskedlark.randomness import Randomness, system_randomness
+from maskedlark.sealing import SignedKeyList
+from maskedlark.task import HelperIdentity
+
+DATASETS_FOLDER: Final = "datasets"
+VERSION: Final = version("maskedlark")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """Who a helper is and what it holds; all of it public."""
+
+    version: str
+    identity: HelperIdentity
+    key_list: SignedKeyList
+    numerics: bytes
+    counts: Counts
+
+
+class HelperCore:
+    """A helper. Safe to call from many threads; a second core on the same folder continues where the first one stopped."""
+
+    def __init__(
+        self,
+        *,
+        data: Path,
+        keys: HelperKeys,
+        floors: Floors,
+        ledger: Ledger,
+        pool: OpeningPool,
+        clock: Clock,
+        engine_for: EngineFor,
+        randomness: Randomness = system_randomness,
+    ) -> None:
+        self._keys = keys
+        self._ledger = ledger
+        self.tasks = Tasks(keys=keys, floors=floors, ledger=ledger, clock=clock)
+        self.datasets = Datasets(
+            tasks=self.tasks,
+            opening_keys=keys.opening_keys,
+            pool=pool,
+            ledger=ledger,
+            vault=Vault(data / DATASETS_FOLDER, keys.vault_key),
+        )
+        self.jobs = Jobs(
+            tasks=self.tasks,
+            datasets=self.datasets,
+            ledger=ledger,
+            engine_for=engine_for,
+            randomness=randomness,
+        )
+
+    def status(self) -> Status:
+        """Who this helper is and what it holds. Anyone may ask."""
+        return Status(
+            version=VERSION,
+            identity=self._keys.identity,
+            key_list=self._keys.key_list(),
+            numerics=software_digest(),
+            counts=self._ledger.counts(),
+        )

@@ -1,0 +1,106 @@
+"""One job at work: answers its rounds, one at a time, and commits each before anything of it leaves the helper."""
+
+from dataclasses import dataclass, field
+from threading import Lock
+
+from helper.datasets import Datasets
+from helper.gradient.engine import GradientEngine
+from helper.ledger import Ledger, StoredRound
+from helper.tasks import ServedTask
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.job import JobSpec
+from maskedlark.model import weights as weights_format
+from maskedlark.model.graph import Model
+from maskedlark.randomness import Randomness
+from maskedlark.round import aggregate, transcript
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Computation:
+    """What every round of a job computes with.
+
+    Attributes:
+        spec: The job.
+        model: Its parsed model.
+        engine: Its gradient.
+        numerics: The digest of the engine's numerics.
+    """
+
+    spec: JobSpec
+    model: Model = field(repr=False)
+    engine: GradientEngine = field(repr=False)
+    numerics: bytes
+
+
+class RunningJob:
+    """The rounds of one open job. Safe to call from many threads; the ledger decides between processes."""
+
+    def __init__(self, *, computation: Computation, datasets: Datasets, ledger: Ledger, randomness: Randomness) -> None:
+        self.computation = computation
+        self._datasets = datasets
+        self._ledger = ledger
+        self._randomness = randomness
+        self._computing = Lock()
+
+    @property
+    def weights_length(self) -> int:
+        """How many bytes the encoded weights of a round have."""
+        return weights_format.encoded_length(self.computation.model.parameters)
+
+    def answer(self, served: ServedTask, round_index: int, weights: bytes) -> bytes:
+        """The encoded aggregate share of a round: computed once, then the same bytes for the same weights.
+
+        Guarantees: when it returns, the charge and the answer are durable; when it raises, neither was made and nothing left.
+
+        Raises:
+            JobRefused(UNKNOWN_JOB, JOB_CLOSED, ROUND_CHANGED, ROUND_CLOSED, ROUND_BEYOND_PLAN, ROUND_OUT_OF_ORDER, MALFORMED)
+        """
+        with self._computing:
+            answered = self._stored_answer(round_index, weights)
+            if answered is not None:
+                return answered
+            encoded = self._compute(served, round_index, weights)
+            stored = StoredRound(weights_digest=weights_format.digest(weights), answer=encoded)
+            if self._ledger.add_round(self.computation.spec.job_id, round_index, stored):
+                return encoded
+            # Another process was faster: what it stored counts, and what was computed here is forgotten.
+            answered = self._stored_answer(round_index, weights)
+            if answered is None:
+                raise JobRefused(JobReason.ROUND_OUT_OF_ORDER, f"round {round_index} is no longer the next one")
+            return answered
+
+    def _stored_answer(self, round_index: int, weights: bytes) -> bytes | None:
+        """The bytes of an answered round, or None if it is the job's next one."""
+        spec = self.computation.spec
+        job = self._ledger.job_state(spec.job_id)
+        if job is None:
+            raise JobRefused(JobReason.UNKNOWN_JOB, "this helper does not know the job: start it first")
+        if job.is_closed:
+            raise JobRefused(JobReason.JOB_CLOSED, "the job is closed: its rounds are no longer answered")
+        if round_index >= spec.rounds:
+            raise JobRefused(JobReason.ROUND_BEYOND_PLAN, f"round {round_index} is beyond the {spec.rounds} rounds of the job")
+        if round_index > job.rounds_answered:
+            raise JobRefused(JobReason.ROUND_OUT_OF_ORDER, f"the next round is {job.rounds_answered}, not {round_index}")
+        stored = self._ledger.round(spec.job_id, round_index)
+        if stored is None:
+            return None
+        if stored.weights_digest != weights_format.digest(weights):
+            raise JobRefused(JobReason.ROUND_CHANGED, f"round {round_index} was answered for other weights")
+        if stored.answer is None:
+            raise JobRefused(JobReason.ROUND_CLOSED, f"the job has moved on: the answer to round {round_index} is no longer kept")
+        return stored.answer
+
+    def _compute(self, served: ServedTask, round_index: int, weights: bytes) -> bytes:
+        spec, model, engine = self.computation.spec, self.computation.model, self.computation.engine
+        tensors = weights_format.decode(weights, model.parameters)
+        share = aggregate(
+            task=served.task,
+            job=spec,
+            pair=served.pair,
+            round_transcript=transcript(spec, round_index=round_index, weights=weights, numerics=self.computation.numerics),
+            shares=self._datasets.opened(spec.dataset_id).shares,
+            masked_sum=lambda batch: engine.masked_sum(tensors, batch),
+            num_values=model.num_parameters,
+            randomness=self._randomness,
+        )
+        return share.encode()

@@ -1,0 +1,111 @@
+"""A helper's process: opens the data folder, serves until it is asked to stop, drains, and lets go of everything."""
+
+import fcntl
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import Final
+
+import grpc
+
+from helper.core import HelperCore
+from helper.floors import Floors
+from helper.gradient.choose import engine_for
+from helper.keys import HelperKeys
+from helper.ledger import Ledger, open_database, sqlite_url
+from helper.opening_pool import OpeningPool
+from helper.service import HelperService
+from maskedlark.errors import InvalidTask
+from maskedlark.rpc.transport import TlsFiles, is_loopback, make_server
+from protos import helper_pb2_grpc
+
+DRAIN_S: Final = 30.0
+LEDGER_FILE: Final = "ledger.sqlite3"
+_LOCK_FILE: Final = "lock"
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeSettings:
+    """How a helper process runs.
+
+    Attributes:
+        data: The folder of its keys and datasets.
+        listen: host:port; port 0 for any.
+        tls: Its TLS files, or None for plaintext on loopback.
+        floors: The operator's.
+        database: A SQLAlchemy URL, or None for SQLite in `data`.
+        port_file: Where to write the address that was bound, or None.
+        threads: How many calls are answered at once.
+        opening_workers: Processes that open report shares; None for one a core.
+    """
+
+    data: Path
+    listen: str
+    tls: TlsFiles | None
+    floors: Floors
+    database: str | None = None
+    port_file: Path | None = None
+    threads: int = 16
+    opening_workers: int | None = None
+
+
+def serve(settings: ServeSettings, stop: Event) -> None:
+    """Serve until `stop` is set; then finish the calls that are under way, within `DRAIN_S`.
+
+    Raises:
+        InvalidTask: the settings are unsafe, the keys cannot be read, the folder is in use, or the address is taken.
+    """
+    host = settings.listen.rsplit(":", 1)[0]
+    if settings.floors.is_noise_optional and not is_loopback(host):
+        raise InvalidTask(f"--allow-no-noise is for debugging on loopback: it cannot be used on {host}")
+    with ExitStack() as stack:
+        core = _open_core(settings, stack)
+        server, port = make_server(settings.listen, settings.tls, threads=settings.threads)
+        helper_pb2_grpc.add_HelperServicer_to_server(HelperService(core), server)
+        server.start()
+        stack.callback(_drain, server)
+        address = f"{host}:{port}"
+        if settings.port_file is not None:
+            _write_whole(settings.port_file, address)
+        _LOG.info("serving on %s (%s)", address, "TLS" if settings.tls else "plaintext, loopback only")
+        stop.wait()
+        _LOG.info("draining")
+
+
+def _open_core(settings: ServeSettings, stack: ExitStack) -> HelperCore:
+    """The core on the data folder; what it holds open is closed when the stack unwinds."""
+    keys = HelperKeys.read(settings.data)
+    stack.enter_context(_only_process(settings.data))
+    ledger = stack.enter_context(closing(Ledger(open_database(settings.database or sqlite_url(settings.data / LEDGER_FILE)))))
+    pool = stack.enter_context(OpeningPool(settings.opening_workers))
+    return HelperCore(
+        data=settings.data, keys=keys, floors=settings.floors, ledger=ledger, pool=pool, clock=time.time, engine_for=engine_for
+    )
+
+
+@contextmanager
+def _only_process(data: Path) -> Iterator[None]:
+    """Hold the data folder: two helpers on one folder would each believe that they alone write its files."""
+    with (data / _LOCK_FILE).open("wb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InvalidTask(f"another helper process uses {data}") from None
+        yield
+
+
+def _drain(server: grpc.Server) -> None:
+    server.stop(DRAIN_S).wait()
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Write a file that readers see as a whole or not at all."""
+    unfinished = path.with_name(path.name + ".unfinished")
+    unfinished.write_text(text)
+    unfinished.replace(path)

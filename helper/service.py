@@ -1,0 +1,130 @@
+"""The gRPC face of a helper: each method decodes, calls one function of the core, and encodes. No decision is taken here."""
+
+from collections.abc import Iterator
+from typing import Final, TypeVar
+
+import grpc
+import numpy as np
+
+from helper.core import HelperCore
+from maskedlark.canonical import MAX_BYTES, encode
+from maskedlark.dataset import ShareForHelper
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.model.limits import Limits
+from maskedlark.rpc.faults import answering
+from maskedlark.rpc.transport import client_names
+from maskedlark.rpc.wire import chunks, join, share_from_message
+from protos import helper_pb2 as pb
+from protos import helper_pb2_grpc
+
+MAX_MODEL_BYTES: Final = Limits().max_bytes
+
+_Part = TypeVar("_Part", pb.PrepareRequest, pb.StartJobRequest, pb.RoundRequest)
+
+
+class HelperService(helper_pb2_grpc.HelperServicer):
+    """What the ad server calls; protos/helper.proto says what each method is for."""
+
+    def __init__(self, core: HelperCore) -> None:
+        self._core = core
+
+    def GetStatus(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusReply:  # noqa: N802 (gRPC's name)
+        """Who this helper is; anyone may ask."""
+        with answering(context):
+            status = self._core.status()
+            return pb.StatusReply(
+                name=status.identity.name,
+                version=status.version,
+                verify_key=status.identity.verify_key,
+                agreement_key=status.identity.agreement_key,
+                key_list=encode(status.key_list),
+                numerics_digest=status.numerics,
+                tasks=status.counts.tasks,
+                datasets=status.counts.datasets,
+                open_jobs=status.counts.open_jobs,
+                rounds_answered=status.counts.rounds_answered,
+            )
+
+    def RegisterTask(self, request: pb.RegisterTaskRequest, context: grpc.ServicerContext) -> pb.RegisterTaskReply:  # noqa: N802 (gRPC's name)
+        """Sign a task."""
+        with answering(context):
+            return pb.RegisterTaskReply(signature=self._core.tasks.register(request.task, client_names(context)))
+
+    def PrepareDataset(self, requests: Iterator[pb.PrepareRequest], context: grpc.ServicerContext) -> Iterator[pb.PrepareReply]:  # noqa: N802 (gRPC's name)
+        """Open shares: one reply for each chunk, then the totals."""
+        with answering(context):
+            header = _first(requests, "header").header
+            preparation = self._core.datasets.prepare(header.task_id, header.handle, client_names(context))
+            for request in requests:
+                admitted = preparation.add([_share(message) for message in _expect(request, "chunk").chunk.shares])
+                yield pb.PrepareReply(
+                    is_admitted=admitted.is_admitted.astype(np.uint8).tobytes(),
+                    view_tags=np.ascontiguousarray(admitted.view_tags).tobytes(),
+                )
+            totals = preparation.finish()
+            yield pb.PrepareReply(
+                totals=pb.PrepareReply.Totals(
+                    received=totals.received,
+                    admitted=totals.admitted,
+                    admitted_digest=totals.admitted_digest,
+                    dropped={reason.value: count for reason, count in totals.dropped.items()},
+                )
+            )
+
+    def CommitDataset(self, request: pb.CommitRequest, context: grpc.ServicerContext) -> pb.CommitReply:  # noqa: N802 (gRPC's name)
+        """Make the chosen reports a dataset."""
+        with answering(context):
+            size = self._core.datasets.commit(request.task_id, request.handle, request.chosen, request.dataset_id, client_names(context))
+            return pb.CommitReply(dataset_id=request.dataset_id, size=size)
+
+    def StartJob(self, requests: Iterator[pb.StartJobRequest], context: grpc.ServicerContext) -> pb.StartJobReply:  # noqa: N802 (gRPC's name)
+        """Check a job and reserve its budget."""
+        with answering(context):
+            job = _first(requests, "job").job
+            if len(job) > MAX_BYTES:
+                raise JobRefused(JobReason.TOO_LARGE, f"a job has at most {MAX_BYTES} bytes")
+            pieces = (_expect(request, "model").model for request in requests)
+            model = join(pieces, limit=MAX_MODEL_BYTES, what="the model")
+            started = self._core.jobs.start(job, model, client_names(context))
+            return pb.StartJobReply(
+                path=started.path,
+                reason=started.reason,
+                numerics_digest=started.numerics,
+                num_parameters=started.num_parameters,
+                epsilon_spent=started.epsilon_spent,
+                collusion_epsilon_spent=started.collusion_epsilon_spent,
+                rounds_answered=started.rounds_answered,
+            )
+
+    def RunRound(self, requests: Iterator[pb.RoundRequest], context: grpc.ServicerContext) -> Iterator[pb.RoundReply]:  # noqa: N802 (gRPC's name)
+        """Answer a round, in chunks."""
+        with answering(context):
+            header = _first(requests, "header").header
+            job = self._core.jobs.at_work(header.job_id, client_names(context))
+            pieces = (_expect(request, "weights").weights for request in requests)
+            weights = join(pieces, limit=job.running.weights_length, what="the weights")
+            for chunk in chunks(job.answer(header.round, weights)):
+                yield pb.RoundReply(chunk=chunk)
+
+    def CloseJob(self, request: pb.CloseJobRequest, context: grpc.ServicerContext) -> pb.CloseJobReply:  # noqa: N802 (gRPC's name)
+        """End a job."""
+        with answering(context):
+            return pb.CloseJobReply(rounds_answered=self._core.jobs.close(request.job_id, client_names(context)))
+
+
+def _first(requests: Iterator[_Part], part: str) -> _Part:
+    """The first message of a stream, which holds the part that names what the stream is about."""
+    for request in requests:
+        return _expect(request, part)
+    raise JobRefused(JobReason.MALFORMED, f"the stream is empty: it begins with its {part}")
+
+
+def _expect(request: _Part, part: str) -> _Part:
+    """A message of a stream that holds this part."""
+    if request.WhichOneof("part") != part:
+        raise JobRefused(JobReason.MALFORMED, f"a message of the stream holds no {part}")
+    return request
+
+
+def _share(message: pb.HelperShare) -> ShareForHelper:
+    return ShareForHelper(report_id=message.report_id, time_bucket=message.time_bucket, share=share_from_message(message.share))
