@@ -63,11 +63,17 @@ def http_client(destination: str, protection: Protection) -> httpx.Client:
     """A client for one http or https destination. Redirects are not followed: a report goes where it was meant to go."""
     check_protected(destination, protection)
     is_tls = destination.startswith("https://")
-    verify: ssl.SSLContext | bool = True
-    if is_tls and protection.tls is not None:
-        verify = ssl.create_default_context(cafile=protection.tls.trusted_authorities)
-        verify.load_cert_chain(protection.tls.certificate, protection.tls.private_key)
+    verify = _context(protection.tls) if is_tls and protection.tls is not None else True
     return httpx.Client(verify=verify, timeout=REQUEST_TIMEOUT_S, trust_env=is_tls)
+
+
+def _context(tls: TlsFiles) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=tls.trusted_authorities)
+        context.load_cert_chain(tls.certificate, tls.private_key)
+    except (OSError, ssl.SSLError):
+        raise InvalidTask("the TLS files are not a PEM certificate, its key, and PEM authorities") from None
+    return context
 
 
 def read_limited(response: httpx.Response, limit: int) -> bytes | None:

@@ -1,0 +1,188 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from browser_sim.cli import app
+from maskedlark import canonical
+from maskedlark.field import add
+from tests.browser_sim.sinks import Intake, grpc_sink, http_sink
+from tests.builders import World, world
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def run(folder: Path, of: World, to: str, *arguments: object) -> dict[str, Any]:
+    bundle = folder / "bundle.json"
+    bundle.write_bytes(canonical.encode(of.bundle))
+    result = invoke("run", "--task", bundle, "--to", to, "--insecure", "--json", *arguments)
+    assert result.exit_code == 0, result.output
+    summary: dict[str, Any] = json.loads(result.stdout)
+    return summary
+
+
+def opened(of: World, intake: Intake) -> list[tuple[bytes, int]]:
+    """Features and labels of all real reports, by recombining both helpers' shares."""
+    first, second = of.datasets(intake.order)
+    masks = add(first.shares.mask_shares, second.shares.mask_shares)
+    labels = (first.shares.labels * masks).sum(axis=1)
+    rows = zip(first.shares.features, labels, masks.sum(axis=1), strict=True)
+    return sorted((bytes(features), int(label)) for features, label, is_real in rows if is_real)
+
+
+def pairs(path: Path) -> list[tuple[bytes, int]]:
+    with np.load(path, allow_pickle=False) as saved:
+        return sorted((bytes(row), int(label)) for row, label in zip(saved["features"], saved["labels"], strict=True))
+
+
+@pytest.mark.parametrize("sink", [grpc_sink, http_sink])
+def test_a_run_delivers_every_record_once_and_its_files_match(tmp_path: Path, sink: Any) -> None:
+    ours = world(num_features=30, fake_report_rate=0.2)
+    intake = Intake()
+    panel, clear = tmp_path / "panel.npz", tmp_path / "clear.npz"
+    with sink(intake) as address:
+        summary = run(tmp_path, ours, address, "--source", "wbcd", "--seed", 5, "--holdout", panel, "--train-out", clear)
+    assert summary["impressions"] == 455
+    assert summary["panel"] == 114
+    assert summary["conversions"] + summary["expired"] == 455
+    assert summary["reports"] == summary["accepted"] == 455 + summary["fakes"] == len(intake.order)
+    assert summary["fakes"] > 50
+    assert opened(ours, intake) == pairs(clear)
+    assert len(pairs(panel)) == 114
+    assert not set(pairs(panel)) & set(pairs(clear))
+
+
+def test_a_run_with_the_same_seed_is_all_duplicates(tmp_path: Path) -> None:
+    ours = world(num_features=30)
+    with grpc_sink(Intake()) as address:
+        first, second = (run(tmp_path, ours, address, "--source", "wbcd", "--seed", 5, "--limit", 40) for _ in range(2))
+        third = run(tmp_path, ours, address, "--source", "wbcd", "--seed", 6, "--limit", 40)
+    assert (first["accepted"], second["accepted"], second["duplicates"], third["accepted"]) == (40, 0, 40, 40)
+
+
+def test_runs_without_a_seed_never_repeat(tmp_path: Path) -> None:
+    ours = world(num_features=30)
+    with grpc_sink(Intake()) as address:
+        runs = [run(tmp_path, ours, address, "--source", "wbcd", "--limit", 40) for _ in range(2)]
+    assert [(one["accepted"], one["seed"]) for one in runs] == [(40, None)] * 2
+
+
+def test_people_times_impressions_choose_the_number_of_records(tmp_path: Path) -> None:
+    ours = world(num_features=6)
+    options = ("--source", "synthetic", "--synthetic-features", 6, "--synthetic-rows", 50, "--seed", 1, "--impressions-per-person", 3)
+    with grpc_sink(Intake()) as address:
+        summary = run(tmp_path, ours, address, *options, "--people", 10)
+        assert (summary["people"], summary["impressions"], summary["reports"]) == (10, 30, 30)
+        everything = run(tmp_path, ours, address, *options)
+        assert (everything["people"], everything["impressions"]) == (17, 50)
+        result = invoke("run", "--task", tmp_path / "bundle.json", "--to", address, "--insecure", *options, "--people", 17)
+    assert result.exit_code == 1
+    assert "each is used once" in result.stderr
+
+
+def test_without_consent_nothing_is_uploaded(tmp_path: Path) -> None:
+    intake = Intake()
+    with grpc_sink(intake) as address:
+        summary = run(tmp_path, world(num_features=30), address, "--source", "wbcd", "--consent-rate", 0, "--fake-rate", 0.5)
+    assert (summary["no_consent"], summary["reports"], intake.order) == (569, 0, [])
+
+
+def test_the_options_fake_rate_overrides_the_tasks(tmp_path: Path) -> None:
+    ours = world(num_features=30, fake_report_rate=0.5)
+    with grpc_sink(Intake()) as address:
+        assert run(tmp_path, ours, address, "--source", "wbcd", "--limit", 60, "--fake-rate", 0)["fakes"] == 0
+
+
+def test_a_csv_of_words_and_classes_is_reported(tmp_path: Path) -> None:
+    ours = world(num_features=2, labels={"kind": "classes", "size": 3})
+    path = tmp_path / "table.csv"
+    path.write_text("a,b,y\n" + "".join(f"{n},{'xyz'[n % 3]},{'uvw'[n % 3]}\n" for n in range(30)))
+    intake = Intake()
+    with grpc_sink(intake) as address:
+        summary = run(tmp_path, ours, address, "--source", "csv", "--csv", path, "--label", "y", "--bins", 10)
+    assert (summary["conversions"], summary["expired"]) == (30, 0)
+    assert sorted(label for _, label in opened(ours, intake)) == [0] * 10 + [1] * 10 + [2] * 10
+
+
+def test_real_valued_labels_are_reported_as_quantised_values(tmp_path: Path) -> None:
+    ours = world(num_features=1, labels={"kind": "values", "size": 101, "num_buckets": 4})
+    path = tmp_path / "table.csv"
+    path.write_text("a,y\n" + "".join(f"{n},{n / 2}\n" for n in range(200)))
+    intake = Intake()
+    with grpc_sink(intake) as address:
+        run(tmp_path, ours, address, "--source", "csv", "--csv", path, "--label", "y", "--label-kind", "values", "--seed", 2)
+    values = [label for _, label in opened(ours, intake)]
+    assert set(values) == {0, 25, 50, 75, 100}
+    assert abs(np.mean(values) - 49.75) < 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--source", "wbcd", "--start-unix-s", "0"], "within the task's period"),
+        (["--source", "synthetic", "--synthetic-features", "7"], "30 features"),
+        (["--source", "wbcd", "--fake-rate", "1"], "fake rate"),
+        (["--source", "csv", "--csv", "/nowhere.csv", "--label", "y"], "cannot read"),
+        (["--source", "wbcd", "--trust-helper", "00" * 32], "not among the trusted"),
+    ],
+)
+def test_a_run_that_cannot_be_is_refused_in_one_line_and_nothing_is_sent(tmp_path: Path, arguments: list[str], why: str) -> None:
+    bundle = tmp_path / "bundle.json"
+    bundle.write_bytes(canonical.encode(world(num_features=30).bundle))
+    intake = Intake()
+    with grpc_sink(intake) as address:
+        result = invoke("run", "--task", bundle, "--to", address, "--insecure", *arguments)
+    assert result.exit_code == 1
+    assert why in result.stderr
+    assert not intake.order
+
+
+def test_records_in_clear_are_not_written_beside_a_far_ad_server(tmp_path: Path) -> None:
+    result = invoke("run", "--task", "x", "--to", "https://ads.example", "--source", "wbcd", "--train-out", tmp_path / "clear.npz")
+    assert result.exit_code == 1
+    assert "loopback demo" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--source", "csv"],
+        ["--source", "wbcd", "--tls-cert", "x.pem"],
+        ["--source", "wbcd", "--trust-helper", "xyz"],
+        ["--source", "wbcd", "--trust-helper", "00"],
+        ["--source", "wbcd", "--holdout-fraction", "0.5"],
+        ["--source", "wbcd", "--consent-rate", "2"],
+    ],
+)
+def test_options_that_make_no_sense_together_are_usage_errors(arguments: list[str]) -> None:
+    assert invoke("run", "--task", "x", "--to", "127.0.0.1:1", *arguments).exit_code == 2
+
+
+def test_a_seed_is_warned_of_and_no_seed_is_not(tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle.json"
+    bundle.write_bytes(canonical.encode(world(num_features=30).bundle))
+    with grpc_sink(Intake()) as address:
+        for seed, is_warned in ((["--seed", "1"], True), ([], False)):
+            result = invoke("run", "--task", bundle, "--to", address, "--insecure", "--source", "wbcd", "--limit", "5", *seed)
+            assert result.exit_code == 0
+            assert ("WARNING" in result.stderr) is is_warned
+            assert "accepted" in result.stdout
+
+
+def test_describe_gives_shape_balance_and_scaling() -> None:
+    described = json.loads(invoke("describe", "--source", "wbcd", "--json").stdout)
+    assert (described["records"], described["features"], described["labels"]) == (569, 30, {"benign": 357, "malignant": 212})
+    assert "percentile" in described["scaling"]
+    assert "malignant" in invoke("describe", "--source", "wbcd").stdout
+
+
+def test_download_refuses_a_mirror_that_lies(tmp_path: Path) -> None:
+    with http_sink(files={"/train-images-idx3-ubyte.gz": b"lies"}) as url:
+        result = invoke("download", "mnist", "--to", tmp_path, "--mirror", url)
+    assert result.exit_code == 1
+    assert "SHA-256" in result.stderr

@@ -1,0 +1,122 @@
+from collections import Counter
+
+import pytest
+
+from browser_sim.delivery import GrpcSender, HttpSender, Receipt, connect, deliver
+from browser_sim.endpoint import Protection
+from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
+from maskedlark.randomness import seeded
+from maskedlark.upload import Report
+from tests.browser_sim.sinks import Intake, grpc_sink, http_sink
+from tests.builders import examples, reports, world
+
+INSECURE = Protection(insecure=True)
+
+
+@pytest.fixture(scope="module")
+def some_reports() -> list[Report]:
+    ours = world()
+    return reports(ours, examples(ours.task, 7), seeded(1))
+
+
+@pytest.mark.parametrize("sink", [grpc_sink, http_sink])
+def test_reports_arrive_as_they_were_sealed_and_in_order(some_reports: list[Report], sink: object) -> None:
+    intake = Intake()
+    progress: list[int] = []
+    with sink(intake) as address, connect(address, INSECURE) as sender:  # type: ignore[operator]
+        receipt = deliver(sender, [some_reports[:4], some_reports[4:]], on_progress=progress.append)
+    assert intake.order == some_reports
+    assert (receipt.accepted, receipt.duplicates, receipt.resent) == (7, 0, 0)
+    assert progress == [4, 3]
+
+
+@pytest.mark.parametrize("sink", [grpc_sink, http_sink])
+def test_a_batch_whose_answer_is_lost_is_sent_again_and_counts_as_delivered(some_reports: list[Report], sink: object) -> None:
+    intake = Intake(lost_answers=2)
+    pauses: list[float] = []
+    with sink(intake) as address, connect(address, INSECURE) as sender:  # type: ignore[operator]
+        receipt = deliver(sender, [some_reports], pause=pauses.append)
+    assert intake.order == some_reports
+    assert (receipt.accepted, receipt.duplicates, receipt.delivered, receipt.resent) == (0, 7, 7, 1)
+    assert pauses == [0.25, 0.5]
+
+
+@pytest.mark.parametrize("sink", [grpc_sink, http_sink])
+def test_rejections_are_counted_by_reason(some_reports: list[Report], sink: object) -> None:
+    with sink(Intake(reject_every=3)) as address, connect(address, INSECURE) as sender:  # type: ignore[operator]
+        receipt = deliver(sender, [some_reports])
+    assert receipt.rejected == Counter(outside_task_period=2)
+    assert receipt.delivered == 5
+
+
+def test_an_ad_server_that_stays_away_is_given_up_after_bounded_attempts(some_reports: list[Report]) -> None:
+    pauses: list[float] = []
+    for address in ("127.0.0.1:1", "http://127.0.0.1:1"):
+        with connect(address, INSECURE) as sender, pytest.raises(HelperUnavailable):
+            deliver(sender, [some_reports], pause=pauses.append)
+    assert pauses == [0.25, 0.5, 1, 2, 4, 8, 8] * 2
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [(400, JobReason.MALFORMED), (401, JobReason.UNAUTHORIZED), (403, JobReason.UNAUTHORIZED), (413, JobReason.TOO_LARGE)],
+)
+def test_a_refused_batch_is_not_sent_again(some_reports: list[Report], status: int, reason: JobReason) -> None:
+    with http_sink(status=status) as url, HttpSender(url, INSECURE) as sender, pytest.raises(JobRefused) as refused:
+        deliver(sender, [some_reports], pause=lambda _: pytest.fail("sent again"))
+    assert refused.value.reason is reason
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 503])
+def test_a_busy_ad_server_is_asked_again(some_reports: list[Report], status: int) -> None:
+    with http_sink(status=status) as url, HttpSender(url, INSECURE) as sender, pytest.raises(HelperUnavailable):
+        sender.send(some_reports)
+
+
+def test_an_answer_that_is_not_counts_is_refused(some_reports: list[Report]) -> None:
+    with http_sink(status=200) as url, HttpSender(url, INSECURE) as sender, pytest.raises(JobRefused) as refused:
+        sender.send(some_reports)
+    assert refused.value.reason is JobReason.MALFORMED
+
+
+@pytest.mark.parametrize("destination", ["127.0.0.1:9", "http://127.0.0.1:9"])
+def test_plaintext_must_be_asked_for(destination: str) -> None:
+    with pytest.raises(InvalidTask, match="--insecure"):
+        connect(destination, Protection())
+
+
+@pytest.mark.parametrize(
+    "destination", ["ads.example:9", "http://ads.example", "http://127.0.0.1.ads.example/", "http://127.0.0.1@ads.example/"]
+)
+def test_plaintext_leaves_this_machine_never(destination: str) -> None:
+    with pytest.raises(InvalidTask, match="loopback"):
+        connect(destination, INSECURE)
+
+
+@pytest.mark.parametrize("destination", ["", "host", "host:port", ":80", "http://", "ftp://host/"])
+def test_an_address_that_is_none_is_refused(destination: str) -> None:
+    with pytest.raises(InvalidTask):
+        connect(destination, INSECURE)
+
+
+def test_the_kind_of_address_chooses_the_kind_of_upload() -> None:
+    with connect("127.0.0.1:1", INSECURE) as over_grpc, connect("https://ads.example", Protection()) as over_http:
+        assert isinstance(over_grpc, GrpcSender)
+        assert isinstance(over_http, HttpSender)
+
+
+def test_reasons_of_a_newer_ad_server_are_kept_under_other(some_reports: list[Report]) -> None:
+    class Newer(Intake):
+        def take(self, reports: object) -> object:  # type: ignore[override]
+            from protos import ingest_pb2
+
+            return ingest_pb2.SubmitReply(rejected={"one": 1, "two": 2})
+
+    with grpc_sink(Newer()) as address, connect(address, INSECURE) as sender:
+        assert sender.send(some_reports).rejected == Counter(other=3)
+
+
+def test_receipts_add_up() -> None:
+    total = Receipt(accepted=1, rejected=Counter(malformed=1))
+    total.add(Receipt(accepted=2, duplicates=3, rejected=Counter(malformed=1, other=1), resent=1))
+    assert total == Receipt(accepted=3, duplicates=3, rejected=Counter(malformed=2, other=1), resent=1)

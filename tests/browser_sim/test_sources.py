@@ -1,0 +1,247 @@
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from browser_sim.draws import Draws
+from browser_sim.source import InvalidSource, Records, Source, check_fits, save_records, split_panel
+from browser_sim.sources import SourceKind, SourceSettings, load_source
+from browser_sim.sources.mnist import TEST_IMAGES, TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS, default_folder, load_mnist, parse_idx, unpack
+from browser_sim.sources.synthetic import draw_truth, save_truth, synthesise
+from browser_sim.sources.table import TableSettings, load_table
+from browser_sim.sources.wbcd import load_wbcd
+from maskedlark.errors import InvalidTask
+from maskedlark.task import LabelKind
+from tests.browser_sim.idx import write_mnist
+from tests.builders import world
+
+DRAWS = Draws(seed=1)
+
+
+def table(folder: Path, text: str, **settings: object) -> Source:
+    path = folder / "table.csv"
+    path.write_text(text)
+    return load_table(TableSettings(path=path, label="y", **settings))  # type: ignore[arg-type]
+
+
+def test_wbcd_is_the_wisconsin_data_with_malignant_as_conversion() -> None:
+    source = load_wbcd()
+    assert source.records.features.shape == (569, 30)
+    assert source.records.features.dtype == np.uint8
+    assert (int(source.records.labels.sum()), source.label_names, source.default_label) == (212, ("benign", "malignant"), 0)
+    malignant = source.records.labels == 1
+    radius = source.records.features[:, source.feature_names.index("mean radius")]
+    assert radius[malignant].mean() > radius[~malignant].mean() + 50
+
+
+def test_csv_numbers_are_binned_and_words_coded(tmp_path: Path) -> None:
+    source = table(tmp_path, "n,w,id,y\n0,red,1,no\n1,red,2,yes\n2,blue,3,no\n", ignore=("id",))
+    assert source.feature_names == ("n", "w")
+    assert source.records.features.tolist() == [[0, 0], [128, 0], [255, 1]]
+    assert source.label_names == ("no", "yes")
+    assert source.records.labels.tolist() == [0, 1, 0]
+    assert source.default_label == 0
+    assert source.notes == ("columns of words: w",)
+
+
+def test_csv_gaps_keep_a_byte_of_their_own(tmp_path: Path) -> None:
+    source = table(tmp_path, "n,w,y\n5,?,0\n,x,1\n7,NA,1\n")
+    assert source.records.features.tolist() == [[1, 0], [0, 1], [255, 0]]
+
+
+def test_csv_rows_without_a_label_are_left_out_and_said(tmp_path: Path) -> None:
+    source = table(tmp_path, "n,y\n1,0\n2,\n3,1\n")
+    assert source.records.features[:, 0].tolist() == [0, 255]
+    assert source.notes == ("1 rows without a label are left out",)
+
+
+def test_csv_classes_that_are_numbers_are_ordered_as_numbers(tmp_path: Path) -> None:
+    source = table(tmp_path, "n,y\n1,10\n2,9\n3,9.0\n4,2\n")
+    assert source.label_names == ("2", "9", "10")
+    assert source.records.labels.tolist() == [2, 1, 1, 0]
+    assert source.default_label is None
+
+
+def test_csv_values_are_kept_as_they_are(tmp_path: Path) -> None:
+    source = table(tmp_path, "n,y\n1,0.5\n2,7\n", label_kind=LabelKind.VALUES)
+    assert source.records.labels.tolist() == [0.5, 7.0]
+    assert source.label_names == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "header"),
+        ("n,n,y\n1,2,0\n", "distinct"),
+        ("n,x\n1,2\n", "no column 'y'"),
+        ("n,y\n1,0\n1\n", "line 3"),
+        ("n,y\n", "no labelled rows"),
+        ("y\n0\n1\n", "no features"),
+        ('n,y\n"1,0\n', "not a CSV"),
+    ],
+)
+def test_csv_that_is_not_a_labelled_table_is_refused(tmp_path: Path, text: str, why: str) -> None:
+    with pytest.raises(InvalidSource, match=why):
+        table(tmp_path, text)
+
+
+def test_csv_that_is_not_text_or_not_there_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "bytes.csv").write_bytes(b"n,y\n\xff\xfe,0\n")
+    for name in ("bytes.csv", "absent.csv"):
+        with pytest.raises(InvalidSource):
+            load_table(TableSettings(path=tmp_path / name, label="y"))
+
+
+def test_csv_values_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSource, match="finite numbers"):
+        table(tmp_path, "n,y\n1,inf\n", label_kind=LabelKind.VALUES)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_mnist_reads_plain_and_packed_idx_files(tmp_path: Path, packed: bool) -> None:
+    write_mnist(tmp_path, train=30, test=10, packed=packed)
+    source = load_mnist(tmp_path)
+    assert source.records.features.shape == (30, 784)
+    assert source.records.labels.tolist() == [row % 10 for row in range(30)]
+    assert source.own_test is not None
+    assert len(source.own_test) == 10
+    assert source.default_label is None
+
+
+def test_mnist_is_looked_for_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASKEDLARK_DATA", str(tmp_path))
+    write_mnist(tmp_path / "mnist", train=10, test=10, packed=True)
+    assert default_folder() == tmp_path / "mnist"
+    assert len(load_source(SourceSettings(kind=SourceKind.MNIST), DRAWS).records) == 10
+
+
+@pytest.mark.skipif(not (default_folder() / f"{TRAIN_IMAGES}.gz").is_file(), reason="MNIST is not on this machine")
+def test_the_real_mnist_has_its_known_digits() -> None:
+    source = load_mnist(default_folder())
+    assert source.records.features.shape == (60_000, 784)
+    assert np.bincount(source.records.labels.astype(int)).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+
+
+@pytest.mark.parametrize("name", [TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS])
+def test_a_missing_mnist_file_is_named(tmp_path: Path, name: str) -> None:
+    write_mnist(tmp_path, train=10, test=10, packed=True)
+    (tmp_path / f"{name}.gz").unlink()
+    with pytest.raises(InvalidSource, match=name):
+        load_mnist(tmp_path)
+
+
+def test_mnist_with_unequal_counts_or_wrong_digits_is_refused(tmp_path: Path) -> None:
+    write_mnist(tmp_path, train=10, test=10, packed=False)
+    (tmp_path / TRAIN_LABELS).write_bytes(bytes((0, 0, 8, 1, 0, 0, 0, 9)) + bytes(9))
+    with pytest.raises(InvalidSource, match="9 labels"):
+        load_mnist(tmp_path)
+    (tmp_path / TRAIN_LABELS).write_bytes(bytes((0, 0, 8, 1, 0, 0, 0, 10)) + bytes([10] * 10))
+    with pytest.raises(InvalidSource, match="not a digit"):
+        load_mnist(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        bytes((0, 0, 8, 1)),
+        bytes((0, 0, 9, 1, 0, 0, 0, 0)),
+        bytes((0, 0, 8, 3, 0, 0, 0, 0)),
+        bytes((0, 0, 8, 1, 0, 0, 0, 2, 5)),
+        bytes((0, 0, 8, 1, 0, 0, 0, 1, 5, 5)),
+    ],
+)
+def test_bytes_that_are_not_the_idx_file_are_refused(content: bytes) -> None:
+    with pytest.raises(InvalidSource):
+        parse_idx(content, 1, "labels")
+
+
+def test_an_idx_header_whose_size_wraps_around_is_refused() -> None:
+    with pytest.raises(InvalidSource):
+        parse_idx(bytes((0, 0, 8, 3)) + b"\xff" * 12, 3, "images")
+
+
+@pytest.mark.parametrize("packed", [b"", b"not gzip", gzip.compress(b"x" * 1000)[:-9], gzip.compress(bytes(65 << 20), 1)])
+def test_a_damaged_or_exploding_gzip_file_is_refused(packed: bytes) -> None:
+    with pytest.raises(InvalidSource):
+        unpack(packed, "file")
+
+
+def test_the_synthetic_truth_can_be_recovered_from_its_records() -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    truth = draw_truth(5, DRAWS)
+    records = synthesise(truth, 40_000, DRAWS).records
+    fitted = LogisticRegression(C=np.inf).fit(records.features / 256.0, records.labels)
+    assert np.abs(fitted.coef_[0] - truth.weights).max() < 0.25
+    assert abs(fitted.intercept_[0] - truth.bias) < 0.25
+
+
+def test_the_synthetic_truth_is_written_and_replayed_by_the_seed(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "truth.json"
+    settings = SourceSettings(kind=SourceKind.SYNTHETIC, synthetic_features=3, synthetic_rows=20, truth=path)
+    once, again = load_source(settings, DRAWS), load_source(settings, DRAWS)
+    assert (once.records.features == again.records.features).all()
+    assert (once.records.labels == again.records.labels).all()
+    assert json.loads(path.read_text())["weights"] == draw_truth(3, DRAWS).weights.tolist()
+    save_truth(path, draw_truth(3, Draws(seed=2)))
+    assert json.loads(path.read_text())["weights"] != draw_truth(3, DRAWS).weights.tolist()
+
+
+def test_source_csv_needs_its_table() -> None:
+    with pytest.raises(InvalidSource, match="--csv"):
+        load_source(SourceSettings(kind=SourceKind.CSV), DRAWS)
+
+
+def test_the_panel_and_the_reported_records_are_a_partition() -> None:
+    source = load_wbcd()
+    split = split_panel(source, 0.25, DRAWS)
+    assert split.panel is not None
+    assert (len(split.panel), len(split.reported)) == (142, 427)
+    parts = np.concatenate([split.panel.features, split.reported.features])
+    assert sorted(map(bytes, parts)) == sorted(map(bytes, source.records.features))
+    again, other = split_panel(source, 0.25, DRAWS), split_panel(source, 0.25, Draws(seed=2))
+    assert again.panel is not None
+    assert other.panel is not None
+    assert (again.panel.features == split.panel.features).all()
+    assert (other.panel.features != split.panel.features).any()
+
+
+def test_the_panel_is_the_published_test_set_unless_a_fraction_is_said(tmp_path: Path) -> None:
+    write_mnist(tmp_path, train=30, test=10, packed=True)
+    source = load_mnist(tmp_path)
+    assert split_panel(source, None, DRAWS).panel is source.own_test
+    assert split_panel(source, None, DRAWS).reported is source.records
+    by_fraction = split_panel(source, 0.5, DRAWS)
+    assert by_fraction.panel is not None
+    assert len(by_fraction.panel) == len(by_fraction.reported) == 15
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"num_features": 5}, "5 features"),
+        ({"labels": {"kind": "values", "size": 10, "num_buckets": 3}}, "values"),
+        ({"labels": {"kind": "classes", "size": 2}}, "outside"),
+    ],
+)
+def test_a_source_that_the_task_cannot_take_is_refused(tmp_path: Path, changes: dict[str, Any], why: str) -> None:
+    source = table(tmp_path, "a,b,c,d,y\n1,1,1,1,0\n1,1,1,1,1\n1,1,1,1,2\n")
+    check_fits(source, world(labels={"kind": "classes", "size": 3}).task)
+    with pytest.raises(InvalidTask, match=why):
+        check_fits(source, world(**changes).task)
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [(LabelKind.CLASSES, np.int64), (LabelKind.VALUES, np.float64)])
+def test_saved_records_are_read_back(tmp_path: Path, kind: LabelKind, dtype: type) -> None:
+    records = Records(features=np.arange(6, dtype=np.uint8).reshape(3, 2), labels=np.array([0.0, 1.0, 2.0]))
+    path = tmp_path / "new" / "panel"
+    save_records(path, records, kind)
+    assert list(path.parent.iterdir()) == [path]
+    with np.load(path, allow_pickle=False) as saved:
+        assert (saved["features"] == records.features).all()
+        assert saved["labels"].dtype == dtype
+        assert (saved["labels"] == records.labels).all()
