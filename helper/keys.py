@@ -31,7 +31,7 @@ class _StoredOpeningKey:
 
     key_id: Annotated[int, Field(ge=0, le=255)]
     suite: HpkeSuite
-    secret: Annotated[bytes, Field(min_length=32, max_length=96, repr=False)]
+    secret: bytes = Field(min_length=32, max_length=96, repr=False)
 
 
 @canonical
@@ -40,9 +40,9 @@ class _KeyFile:
 
     version: Literal[1] = 1
     name: Annotated[str, Field(min_length=1, max_length=200)]
-    signing_key: Annotated[Bytes32, Field(repr=False)]
-    agreement_key: Annotated[Bytes32, Field(repr=False)]
-    storage_key: Annotated[Bytes32, Field(repr=False)]
+    signing_key: Bytes32 = Field(repr=False)
+    agreement_key: Bytes32 = Field(repr=False)
+    storage_key: Bytes32 = Field(repr=False)
     opening_keys: Annotated[tuple[_StoredOpeningKey, ...], Field(min_length=1, max_length=16)]
 
 

@@ -1,0 +1,67 @@
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helper.floors import Floors
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.task import Task
+from tests.helper.parties import Party, make_task
+
+AT_THE_FLOORS: dict[str, Any] = {
+    "labels": {"kind": "classes", "size": 4, "default_label": 0},
+    "min_batch_size": 50,
+    "mechanism": "gaussian",
+    "epsilon": 4.0,
+    "collusion_epsilon": 20.0,
+    "delta": 1e-6,
+    "num_decoys": 2,
+    "max_dataset_size": 1000,
+}
+FLOORS = Floors(min_batch_size=50, max_epsilon=4.0, max_collusion_epsilon=20.0, max_delta=1e-6, min_decoys=2, max_dataset_size=1000)
+
+
+@pytest.fixture(scope="module")
+def parties(tmp_path_factory: pytest.TempPathFactory) -> tuple[Party, Party]:
+    folder: Path = tmp_path_factory.mktemp("floors")
+    return Party(data=folder / "a"), Party(data=folder / "b")
+
+
+def task(parties: tuple[Party, Party], **changes: Any) -> Task:
+    return make_task(parties, **{**AT_THE_FLOORS, **changes})
+
+
+def test_a_task_exactly_at_the_floors_is_accepted(parties: tuple[Party, Party]) -> None:
+    at = task(parties)
+    FLOORS.check(at)
+    replace(FLOORS, max_dataset_bytes=1000 * at.share_length).check(at)
+
+
+@pytest.mark.parametrize(
+    ("setting", "below"),
+    [
+        ("min_batch_size", 49),
+        ("epsilon", 4.01),
+        ("collusion_epsilon", 20.01),
+        ("delta", 1.01e-6),
+        ("num_decoys", 1),
+        ("max_dataset_size", 1001),
+        ("mechanism", "none"),
+    ],
+)
+def test_a_task_below_one_floor_is_refused_by_its_name(parties: tuple[Party, Party], setting: str, below: Any) -> None:
+    with pytest.raises(JobRefused, match=setting) as refused:
+        FLOORS.check(task(parties, **{setting: below}))
+    assert refused.value.reason is JobReason.TASK_REFUSED
+
+
+def test_a_task_whose_datasets_take_too_much_memory_is_refused(parties: tuple[Party, Party]) -> None:
+    at = task(parties)
+    with pytest.raises(JobRefused, match="bytes") as refused:
+        replace(FLOORS, max_dataset_bytes=1000 * at.share_length - 1).check(at)
+    assert refused.value.reason is JobReason.TASK_REFUSED
+
+
+def test_no_noise_is_accepted_only_where_the_operator_said_so(parties: tuple[Party, Party]) -> None:
+    replace(FLOORS, is_noise_optional=True).check(task(parties, mechanism="none"))

@@ -1,0 +1,224 @@
+"""One contract, every store. A store is a function from a folder to the URL of an empty database."""
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from helper.ledger import KEPT_ANSWERS, Counts, Ledger, Reservation, StoredRound, StoredTask, open_database, sqlite_url
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.job import JobSpec
+from maskedlark.model.graph import Loss
+
+TASK, OTHER_TASK = b"t" * 32, b"u" * 32
+DATASET, OTHER_DATASET = b"d" * 32, b"e" * 32
+STORED_TASK = StoredTask(encoded=b"{}", role=1, signature=b"s" * 64)
+
+Store = Callable[[Path], str]
+
+
+def sqlite(folder: Path) -> str:
+    return sqlite_url(folder / "ledger.sqlite3")
+
+
+@pytest.fixture(params=[sqlite])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    store: Store = request.param
+    return store(tmp_path)
+
+
+@pytest.fixture
+def ledger(url: str) -> Iterator[Ledger]:
+    one = Ledger(open_database(url))
+    one.add_task(TASK, STORED_TASK)
+    one.add_task(OTHER_TASK, STORED_TASK)
+    yield one
+    one.close()
+
+
+def ids(first: int, last: int) -> list[bytes]:
+    return [number.to_bytes(16, "big") for number in range(first, last)]
+
+
+def spec(job_id: bytes = b"j" * 16, dataset: bytes = DATASET, rounds: int = 10) -> JobSpec:
+    return JobSpec(
+        job_id=job_id,
+        task_id=TASK,
+        dataset_id=dataset,
+        model_digest=b"m" * 32,
+        loss=Loss.MSE,
+        rounds=rounds,
+        sampling_numerator=1,
+        noise_multiplier=1.0,
+    )
+
+
+def answered(content: bytes) -> StoredRound:
+    return StoredRound(weights_digest=content.ljust(32, b"."), answer=content)
+
+
+def fits(_: Sequence[Reservation]) -> None:
+    """A budget without end."""
+
+
+def with_job(ledger: Ledger, rounds: int = 10) -> None:
+    ledger.add_dataset(DATASET, TASK, ids(0, 3))
+    assert ledger.open_job(spec(rounds=rounds), b"onnx", fits)
+
+
+def test_a_task_is_found_and_keeping_it_again_changes_nothing(ledger: Ledger) -> None:
+    ledger.add_task(TASK, replace(STORED_TASK, role=0))
+    assert ledger.task(TASK) == STORED_TASK
+    assert ledger.task(b"x" * 32) is None
+
+
+def test_a_report_is_in_at_most_one_dataset_of_its_task(ledger: Ledger) -> None:
+    ledger.add_dataset(DATASET, TASK, ids(0, 10))
+    with pytest.raises(JobRefused) as refused:
+        ledger.add_dataset(OTHER_DATASET, TASK, ids(9, 20))
+    assert refused.value.reason is JobReason.REPORT_ALREADY_USED
+    assert ledger.dataset(OTHER_DATASET) is None
+    assert ledger.used_among(TASK, ids(0, 20)) == set(ids(0, 10))  # and none of the refused ones
+
+
+def test_another_task_may_use_the_same_ids(ledger: Ledger) -> None:
+    ledger.add_dataset(DATASET, TASK, ids(0, 10))
+    ledger.add_dataset(OTHER_DATASET, OTHER_TASK, ids(0, 10))
+    stored = ledger.dataset(OTHER_DATASET)
+    assert stored is not None
+    assert (stored.task_id, stored.size) == (OTHER_TASK, 10)
+
+
+def test_of_many_datasets_committed_at_once_with_a_common_report_one_stands(ledger: Ledger) -> None:
+    def commit(number: int) -> bool:
+        try:
+            ledger.add_dataset(bytes([number]) * 32, TASK, [*ids(0, 1), *ids(100 * number, 100 * number + 50)])
+        except JobRefused:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as threads:
+        stood = list(threads.map(commit, range(1, 17)))
+    assert stood.count(True) == 1
+    assert ledger.counts().datasets == 1
+    assert len(ledger.used_among(TASK, ids(0, 2000))) == 51
+
+
+def test_a_hundred_thousand_reports_are_used_up_in_seconds(ledger: Ledger) -> None:
+    started = time.monotonic()
+    ledger.add_dataset(DATASET, TASK, ids(0, 100_000))
+    assert len(ledger.used_among(TASK, ids(50_000, 150_000))) == 50_000
+    assert time.monotonic() - started < 30
+
+
+def test_a_job_sees_what_the_other_jobs_of_its_dataset_reserve(ledger: Ledger) -> None:
+    with_job(ledger, rounds=10)
+    seen: list[Sequence[Reservation]] = []
+    assert ledger.open_job(spec(b"k" * 16), b"onnx", seen.append)
+    assert [reservation.rounds for reservation in seen[0]] == [10]
+    assert ledger.add_round(b"j" * 16, 0, answered(b"0"))
+    ledger.close_job(b"j" * 16)
+    rounds = {reservation.spec.job_id: reservation.rounds for reservation in ledger.reservations(DATASET)}
+    assert rounds == {b"j" * 16: 1, b"k" * 16: 10}  # closed: what was answered; open: what is planned
+
+
+def test_a_job_that_the_budget_refuses_is_not_opened(ledger: Ledger) -> None:
+    ledger.add_dataset(DATASET, TASK, ids(0, 3))
+
+    def refuse(_: Sequence[Reservation]) -> None:
+        raise JobRefused(JobReason.BUDGET_EXHAUSTED, "no")
+
+    with pytest.raises(JobRefused):
+        ledger.open_job(spec(), b"onnx", refuse)
+    assert ledger.job_state(b"j" * 16) is None
+
+
+def test_of_jobs_opened_at_once_no_more_are_opened_than_the_budget_holds(ledger: Ledger) -> None:
+    ledger.add_dataset(DATASET, TASK, ids(0, 3))
+
+    def at_most_three(before: Sequence[Reservation]) -> None:
+        if len(before) >= 3:
+            raise JobRefused(JobReason.BUDGET_EXHAUSTED, "no")
+
+    def open_one(number: int) -> bool:
+        try:
+            return ledger.open_job(spec(bytes([number]) * 16), b"onnx", at_most_three)
+        except JobRefused:
+            return False
+
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(open_one, range(12))).count(True) == 3
+
+
+def test_a_job_id_is_taken_once_also_by_another_dataset(ledger: Ledger) -> None:
+    with_job(ledger)
+    ledger.add_dataset(OTHER_DATASET, TASK, ids(10, 13))
+    assert not ledger.open_job(spec(), b"other", fits)
+    assert not ledger.open_job(spec(dataset=OTHER_DATASET), b"other", fits)
+    state = ledger.job_state(b"j" * 16)
+    assert state is not None
+    assert state.spec == spec()
+    assert ledger.job_model(b"j" * 16) == b"onnx"
+
+
+def test_only_the_next_round_of_an_open_job_is_charged(ledger: Ledger) -> None:
+    with_job(ledger)
+    assert not ledger.add_round(b"j" * 16, 1, answered(b"1"))
+    assert ledger.add_round(b"j" * 16, 0, answered(b"0"))
+    assert not ledger.add_round(b"j" * 16, 0, answered(b"again"))
+    ledger.close_job(b"j" * 16)
+    assert not ledger.add_round(b"j" * 16, 1, answered(b"1"))
+    state = ledger.job_state(b"j" * 16)
+    assert state is not None
+    assert (state.rounds_answered, state.is_closed) == (1, True)
+
+
+def test_of_many_answers_to_one_round_one_is_kept(ledger: Ledger) -> None:
+    with_job(ledger)
+    with ThreadPoolExecutor(8) as threads:
+        won = list(threads.map(lambda number: ledger.add_round(b"j" * 16, 0, answered(b"%d" % number)), range(16)))
+    assert won.count(True) == 1
+    assert ledger.round(b"j" * 16, 0) == answered(b"%d" % won.index(True))
+
+
+def test_answers_are_kept_until_the_job_has_moved_on(ledger: Ledger) -> None:
+    with_job(ledger)
+    for index in range(KEPT_ANSWERS + 1):
+        assert ledger.add_round(b"j" * 16, index, answered(b"%d" % index))
+    assert ledger.round(b"j" * 16, 0) == replace(answered(b"0"), answer=None)
+    assert ledger.round(b"j" * 16, 1) == answered(b"1")
+    assert ledger.round(b"j" * 16, KEPT_ANSWERS) == answered(b"%d" % KEPT_ANSWERS)
+    ledger.close_job(b"j" * 16)
+    ledger.close_job(b"j" * 16)
+    assert ledger.round(b"j" * 16, KEPT_ANSWERS) == replace(answered(b"%d" % KEPT_ANSWERS), answer=None)
+
+
+def test_everything_is_there_after_a_restart(ledger: Ledger, url: str) -> None:
+    with_job(ledger)
+    ledger.add_round(b"j" * 16, 0, answered(b"0"))
+    ledger.close()
+    again = Ledger(open_database(url))
+    assert again.task(TASK) == STORED_TASK
+    assert again.used_among(TASK, ids(0, 5)) == set(ids(0, 3))
+    assert again.round(b"j" * 16, 0) == answered(b"0")
+    assert again.counts() == Counts(tasks=2, datasets=1, open_jobs=1, rounds_answered=1)
+    again.close()
+
+
+def test_an_empty_ledger_counts_nothing(url: str) -> None:
+    ledger = Ledger(open_database(url))
+    assert ledger.counts() == Counts(tasks=0, datasets=0, open_jobs=0, rounds_answered=0)
+    ledger.close()
+
+
+def test_sqlite_commits_are_durable_and_checked(tmp_path: Path) -> None:
+    engine = open_database(sqlite(tmp_path))
+    with engine.begin() as connection:
+        pragmas = {name: connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in ("journal_mode", "synchronous", "foreign_keys")}
+    engine.dispose()
+    assert pragmas == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}
+    assert sqlite3.connect(tmp_path / "ledger.sqlite3").execute("PRAGMA journal_mode").fetchone() == ("wal",)
