@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Engine
 
 from adserver.database import Clock
-from adserver.datasets import HANDLE_BYTES, Choice, Dataset, DatasetStore
+from adserver.datasets import HANDLE_BYTES, Choice, Dataset, DatasetStore, taken_over
 from adserver.helper_client import HelperClient
 from adserver.reports import ReportStore
 from maskedlark.dataset import AdmittedSet, ShareForHelper, admitted_by_both, canonical_order, dataset_id
@@ -101,7 +101,7 @@ class DatasetSealer:
             progress=lambda count: self.progress(role, count, dataset.received),
         )
         if len(admitted.is_admitted) != dataset.received:
-            raise JobRefused(JobReason.DATASET_CHANGED, "another run has taken these reports; see `adserver dataset list`")
+            raise taken_over()
         return admitted
 
     def _commit(self, store: DatasetStore, dataset: Dataset) -> Dataset:

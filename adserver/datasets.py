@@ -158,7 +158,7 @@ class DatasetStore:
         ours = update(datasets).where(datasets.c.handle == dataset.handle, datasets.c.state == DatasetState.PREPARING)
         with self._engine.begin() as connection:
             if not connection.execute(ours.values(values)).rowcount:
-                raise JobRefused(JobReason.DATASET_CHANGED, "another run has taken these reports; see `adserver dataset list`")
+                raise taken_over()
             reports.drop(connection, dataset.task_id, dataset.handle, choice.is_chosen)
             rows = [
                 {"handle": dataset.handle, "role": role, "reason": reason, "reports": count}
@@ -218,9 +218,21 @@ class DatasetStore:
         return np.unpackbits(np.frombuffer(bits, np.uint8), count=dataset.received, bitorder="little").astype(np.bool_)
 
     def report_ids(self, dataset: Dataset) -> NDArray[np.uint8]:
-        """The ids of the reports that a dataset took: u8 (received, 16), in order of arrival."""
+        """The ids of the reports that a dataset took: u8 (received, 16), in order of arrival.
+
+        Raises:
+            JobRefused(DATASET_CHANGED): another run has released them meanwhile.
+        """
         with reading(self._engine) as connection:
-            return reports.report_ids(connection, dataset.task_id, dataset.handle)
+            found = reports.report_ids(connection, dataset.task_id, dataset.handle)
+        if len(found) != dataset.received:
+            raise taken_over()
+        return found
+
+
+def taken_over() -> JobRefused:
+    """The error of a run whose reports another run has taken."""
+    return JobRefused(JobReason.DATASET_CHANGED, "another run has taken these reports; see `adserver dataset list`")
 
 
 def _is(task_id: bytes, state: DatasetState) -> Sequence[Any]:

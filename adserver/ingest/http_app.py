@@ -7,12 +7,15 @@
     GET  /v1/counts          what became of all reports since the start
     GET  /healthz            200 when reports can be stored
 
+An error is JSON: {"error": kind, "reason": one word, "message": for people}.
+
 A duplicate is answered with success: the browser's report is stored, and a retry after a lost answer must not look like a failure.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -37,6 +40,8 @@ _LOG = logging.getLogger(__name__)
 _STATUS: Final = {ReportReason.MALFORMED: 400, ReportReason.WRONG_TASK: 404}
 _OTHER_STATUS: Final = 422
 _TOO_LARGE: Final = 413
+_TOO_SLOW: Final = 408
+_UNREAD: Final = (_TOO_LARGE, _TOO_SLOW)
 _Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -109,7 +114,7 @@ async def _body(request: Request, limit: int) -> bytes:
                     raise _TooLarge(limit)
                 body += piece
     except TimeoutError:
-        raise HTTPException(408, f"the body did not arrive within {BODY_DEADLINE_S:.0f} s") from None
+        raise HTTPException(_TOO_SLOW, f"the body did not arrive within {BODY_DEADLINE_S:.0f} s") from None
     return bytes(body)
 
 
@@ -131,13 +136,13 @@ async def _rejected(_request: Request, error: Exception) -> Response:
     if not isinstance(error, ReportRejected):
         raise error
     status = _TOO_LARGE if isinstance(error, _TooLarge) else _STATUS.get(error.reason, _OTHER_STATUS)
-    return JSONResponse({"error": "ReportRejected", "reason": error.reason.value, "message": str(error)}, status)
+    return _error("ReportRejected", error.reason.value, str(error), status)
 
 
 async def _refused(_request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
-    return JSONResponse({"error": "HTTPException", "reason": error.status_code, "message": error.detail}, error.status_code)
+    return _error("RequestRefused", HTTPStatus(error.status_code).name.lower(), error.detail, error.status_code)
 
 
 async def _disconnected(_request: Request, _error: Exception) -> Response:
@@ -148,4 +153,10 @@ async def _disconnected(_request: Request, _error: Exception) -> Response:
 async def _failed(_request: Request, error: Exception) -> Response:
     """A bug or a database that is down: the details stay here."""
     _LOG.error("a bug ended a request", exc_info=error)
-    return JSONResponse({"error": "Internal", "reason": "internal", "message": "internal error"}, 500)
+    return _error("Internal", "internal", "internal error", 500)
+
+
+def _error(kind: str, reason: str, message: str, status: int) -> Response:
+    """The one shape of every error. Where the body was not read to its end, the rest of it is not waited for."""
+    headers = {"connection": "close"} if status in _UNREAD else None
+    return JSONResponse({"error": kind, "reason": reason, "message": message}, status, headers)
