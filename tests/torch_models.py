@@ -1,6 +1,8 @@
 """Small torch modules of each family that the product trains, and both of torch's ways to export them."""
 
 import io
+import logging
+import warnings
 from collections.abc import Callable
 from typing import cast
 
@@ -80,22 +82,32 @@ EXPORTED: dict[str, Callable[[], tuple[nn.Module, int]]] = {
 
 def export(module: nn.Module, width: int, records: int, *, dynamo: bool) -> bytes:
     """The module as ONNX, by either exporter; with more than one record the batch axis is left open."""
-    example = torch.zeros(records, width)
-    is_open = records > 1
-    if dynamo:
-        shapes = ({0: torch.export.Dim("records")},) if is_open else None
-        program = torch.onnx.export(module, (example,), dynamo=True, external_data=False, verbose=False, dynamic_shapes=shapes)
-        assert program is not None
-        return bytes(program.model_proto.SerializeToString())
+    logging.disable(logging.WARNING)  # both exporters log and warn about themselves
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return _dynamo(module, width, records) if dynamo else _legacy(module, width, records)
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def _dynamo(module: nn.Module, width: int, records: int) -> bytes:
+    shapes = ({0: torch.export.Dim("records")},) if records > 1 else None
+    example = (torch.zeros(records, width),)
+    program = torch.onnx.export(module, example, dynamo=True, external_data=False, verbose=False, dynamic_shapes=shapes)
+    assert program is not None
+    return bytes(program.model_proto.SerializeToString())
+
+
+def _legacy(module: nn.Module, width: int, records: int) -> bytes:
     buffer = io.BytesIO()
-    axes = {"x": {0: "records"}} if is_open else None
-    torch.onnx.export(  # the old exporter takes a file object, though its type does not say so
+    torch.onnx.export(
         module,
-        (example,),
-        buffer,  # type: ignore[arg-type]
+        (torch.zeros(records, width),),
+        buffer,  # type: ignore[arg-type]  # a file object will do, though the type does not say so
         dynamo=False,
         verbose=False,
         input_names=["x"],
-        dynamic_axes=axes,
+        dynamic_axes={"x": {0: "records"}} if records > 1 else None,
     )
     return buffer.getvalue()

@@ -1,9 +1,5 @@
 """The parser on honest files: what is trained, what the normal form is, what the digest names, and the way back to ONNX."""
 
-import logging
-import warnings
-from collections.abc import Iterator
-
 import numpy as np
 import onnx
 import onnxruntime
@@ -16,16 +12,6 @@ from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.model.onnx_file import parse, replace_parameters
 from tests.onnx_builders import WIDTH, encoded, features, linear_proto, model_proto, node, tensor, weights
 from tests.torch_models import EXPORTED, export
-
-
-@pytest.fixture(autouse=True)
-def _quiet_exporter() -> Iterator[None]:
-    """torch's exporters warn and log about themselves."""
-    logging.disable(logging.WARNING)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.parametrize("dynamo", [True, False])
