@@ -57,7 +57,9 @@ def serve_command(
     http_listen: Annotated[str, typer.Option(envvar="ADSERVER_HTTP_LISTEN", help="host:port of the HTTP intake; port 0 for any.")] = (
         "127.0.0.1:0"
     ),
-    addresses_file: Annotated[Path | None, typer.Option(help="Write the addresses here as JSON once both answer.")] = None,
+    addresses_file: Annotated[
+        Path | None, typer.Option(envvar="ADSERVER_ADDRESSES_FILE", help="Write the addresses here as JSON once both answer.")
+    ] = None,
     database: DatabaseOption = None,
     insecure: InsecureOption = False,
     tls_cert: TlsCertOption = None,

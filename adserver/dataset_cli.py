@@ -36,7 +36,7 @@ def seal_command(
     data: DataOption,
     helper_0: Helper0Option,
     helper_1: Helper1Option,
-    task: Annotated[str, typer.Option("--task", metavar="ID", help="The task, by the start of its id.")],
+    task: Annotated[str, typer.Option(metavar="ID", help="The task, by the start of its id; not needed if there is only one.")] = "",
     max_reports: Annotated[int | None, typer.Option("--max-reports", min=1, help="Take at most so many, the oldest first.")] = None,
     allow_small: Annotated[
         bool, typer.Option("--allow-small", help="Also seal fewer reports than the task's min_batch_size: every round will be noise.")

@@ -19,7 +19,9 @@ def print_json(value: Any) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table; an empty one still shows its head."""
-    table = Table(*columns, box=None, header_style="bold", pad_edge=False)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")  # an id that is cut off is of no use
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
     Console().print(table)

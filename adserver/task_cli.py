@@ -75,7 +75,7 @@ def create_command(
             rich_help_panel=_PRIVACY,
             help="Budget of each dataset against this ad server together with one helper, whose knowledge undoes the sampling of"
             f" minibatches and one of the two noises. By default {DEFAULT_COLLUSION_FACTOR:g} times --epsilon, which suits batches of a"
-            " tenth of a dataset and more; smaller batches need more, full batches less.",
+            " third of a dataset and more; smaller batches need more.",
         ),
     ] = None,
     delta: Annotated[float, typer.Option(rich_help_panel=_PRIVACY, help="The delta that both budgets are read at.")] = 1e-5,
@@ -152,13 +152,15 @@ def show_command(
     engine = open_store(data, database)
     found = TaskStore(engine).find(task)
     counts = asdict(ReportStore(engine).counts(found.task_id))
-    settings = json.loads(encode(found.bundle.task))
+    task_settings = json.loads(encode(found.bundle.task))
     if as_json:
-        print_json({"task_id": found.task_id.hex(), "created_at": found.created_at, "reports": counts, "task": settings})
+        print_json({"task_id": found.task_id.hex(), "created_at": found.created_at, "reports": counts, "task": task_settings})
         return
     rows = [("task_id", found.task_id.hex()), ("created", moment(found.created_at))]
     rows += [(f"reports {state}", count) for state, count in counts.items()]
-    print_table(("setting", "value"), rows + list(settings.items()))
+    rows += [(f"helper {role}", helper["name"]) for role, helper in enumerate(task_settings.pop("helpers"))]
+    rows += [(f"labels.{name}", value) for name, value in task_settings.pop("labels").items()]
+    print_table(("setting", "value"), [*rows, *task_settings.items()])
 
 
 @task_app.command("list")

@@ -10,7 +10,8 @@ from maskedlark.noise import Mechanism
 from maskedlark.task import LabelKind, LabelSpace
 
 ALL_DECOYS: Final = "all"
-DEFAULT_COLLUSION_FACTOR: Final = 10.0
+DEFAULT_COLLUSION_FACTOR: Final = 4.0
+"""The ratio of the limits that helpers have by default, and enough for batches of a third of a dataset (docs/explanation/privacy.md)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

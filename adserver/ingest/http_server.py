@@ -77,6 +77,7 @@ def _config(app: Starlette, tls: TlsFiles | None) -> uvicorn.Config:
         loop="asyncio",
         lifespan="off",
         log_config=None,
+        log_level="warning",
         access_log=False,  # it would record who sends reports, and when
         server_header=False,
         date_header=False,
