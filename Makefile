@@ -22,10 +22,10 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(STAMP)  ## Train a model on real data through two helpers, on this machine (writes demo-out/)
-	$(BIN)/python docs/tutorial/demo.py --out demo-out
+	$(BIN)/python -m docs.tutorial.demo --out demo-out
 
 demo-no-noise: $(STAMP)  ## The same without noise: equal to plain training, to within rounding (writes demo-out/)
-	$(BIN)/python docs/tutorial/demo.py --out demo-out --no-noise
+	$(BIN)/python -m docs.tutorial.demo --out demo-out --no-noise
 
 test: $(STAMP)  ## Run every test
 	$(BIN)/python -m pytest -n 2

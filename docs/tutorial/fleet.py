@@ -1,0 +1,146 @@
+"""Two helpers and an ad server as separate processes on this machine, each with its own data folder. Loopback demos and tests only.
+
+Everything goes through the three command lines, as an operator would use them.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+ORIGIN: Final = "https://ads.example"
+START_S: Final = 60.0
+_BIN: Final = Path(sys.executable).parent
+
+
+class CommandFailed(Exception):
+    """A command ended with another status than 0; the message is what it wrote to standard error."""
+
+
+@dataclass(kw_only=True)
+class Fleet:
+    """The running parties. Use as a context: leaving it stops every process.
+
+    Attributes:
+        folder: Each party's data folder and log lie in here.
+        is_no_noise: Start the helpers so that they accept a task without noise.
+        helper_options: Further options of `helper serve`.
+    """
+
+    folder: Path
+    is_no_noise: bool = False
+    helper_options: tuple[str, ...] = ()
+    grpc: str = ""
+    http: str = ""
+    _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def __enter__(self) -> Self:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            for role in (0, 1):
+                self.run("helper", "keygen", "--data", str(self.data(f"helper-{role}")), "--name", f"operator {role}")
+                self.start_helper(role)
+            self.start_adserver()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    def data(self, party: str) -> Path:
+        """A party's data folder."""
+        return self.folder / party
+
+    def start_helper(self, role: int) -> None:
+        """Start a helper, at the address that it had before if it ran before."""
+        address_file = self.folder / f"helper-{role}.address"
+        listen = address_file.read_text() if address_file.exists() else "127.0.0.1:0"
+        address_file.unlink(missing_ok=True)
+        options = ["--insecure", *(["--allow-no-noise"] if self.is_no_noise else []), *self.helper_options]
+        data = str(self.data(f"helper-{role}"))
+        self._start(f"helper-{role}", "helper", "serve", "--data", data, "--listen", listen, "--port-file", str(address_file), *options)
+        self._await(f"helper-{role}", address_file)
+
+    def start_adserver(self) -> None:
+        """Start the ad server, intake and job worker."""
+        addresses_file = self.folder / "adserver.addresses"
+        addresses_file.unlink(missing_ok=True)
+        self._start("adserver", "adserver", "serve", *self._common(), "--addresses-file", str(addresses_file))
+        self._await("adserver", addresses_file)
+        addresses = json.loads(addresses_file.read_text())
+        self.grpc, self.http = addresses["grpc"], addresses["http"]
+
+    def adserver(self, *arguments: str, options: bool = True) -> str:
+        """Run an `adserver` command that needs the helpers (or, with options=False, only the data folder)."""
+        common = self._common() if options else ["--data", str(self.data("adserver"))]
+        return self.run("adserver", *arguments, *common)
+
+    def adserver_json(self, *arguments: str, options: bool = True) -> Any:
+        """The same with --json, parsed."""
+        return json.loads(self.adserver(*arguments, "--json", options=options))
+
+    def browsers(self, *arguments: str) -> Any:
+        """Run `browser-sim run` and give its JSON summary."""
+        return json.loads(self.run("browser-sim", "run", *arguments, "--insecure", "--json"))
+
+    def run(self, program: str, *arguments: str) -> str:
+        """Run one command to its end; its progress goes to this terminal, its output is returned.
+
+        Raises:
+            CommandFailed: it ended with another status than 0.
+        """
+        is_shown = sys.stderr.isatty()
+        done = subprocess.run(  # noqa: S603 # our own programs
+            [str(_BIN / program), *arguments], stdout=subprocess.PIPE, stderr=None if is_shown else subprocess.PIPE, check=False
+        )
+        if done.returncode != 0:
+            said = "" if is_shown else (done.stderr or b"").decode(errors="replace")
+            raise CommandFailed(f"{program} {' '.join(arguments[:2])} ended with {done.returncode}: {said.strip()[-2000:]}")
+        return done.stdout.decode()
+
+    def kill(self, party: str) -> None:
+        """End a process at once, as a crash would (SIGKILL)."""
+        process = self._processes.pop(party)
+        process.kill()
+        process.wait()
+
+    def stop(self) -> None:
+        """Ask every process to finish (SIGTERM), and wait."""
+        for process in self._processes.values():
+            process.send_signal(signal.SIGTERM)
+        for process in self._processes.values():
+            try:
+                process.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._processes.clear()
+
+    def log(self, party: str) -> str:
+        """What a process wrote to its log."""
+        return (self.folder / f"{party}.log").read_text()
+
+    def _common(self) -> list[str]:
+        helpers = [(self.folder / f"helper-{role}.address").read_text() for role in (0, 1)]
+        return ["--data", str(self.data("adserver")), "--helper-0", helpers[0], "--helper-1", helpers[1], "--insecure"]
+
+    def _start(self, party: str, program: str, *arguments: str) -> None:
+        with (self.folder / f"{party}.log").open("ab") as log:
+            self._processes[party] = subprocess.Popen(  # noqa: S603 # our own programs
+                [str(_BIN / program), *arguments], stdout=log, stderr=log, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+            )
+
+    def _await(self, party: str, ready: Path) -> None:
+        deadline = time.monotonic() + START_S
+        while not ready.exists():
+            if self._processes[party].poll() is not None or time.monotonic() > deadline:
+                raise CommandFailed(f"{party} did not start:\n{self.log(party)[-2000:]}")
+            time.sleep(0.05)
