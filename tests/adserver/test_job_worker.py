@@ -1,0 +1,382 @@
+"""Jobs from the queue to their end, with two honest helpers in memory: the same bits as training in the clear, whatever dies when."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from threading import Event, Thread
+from time import monotonic, sleep
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from adserver import curves, job_runner
+from adserver.history import RoundFigures
+from adserver.job_leases import JobLeases
+from adserver.job_state import JobState
+from adserver.job_store import Stop
+from adserver.plan import Optimizer, OptimizerKind, Schedule, ScheduleKind, TrainingPlan
+from adserver.training import Checkpoint
+from adserver.worker import HELPER_UNAVAILABLE, INTERNAL_ERROR
+from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, ModelReason
+from maskedlark.model import weights
+from maskedlark.round import AggregateShare, transcript
+from tests.adserver.job_world import (
+    ENCODED_MODEL,
+    MODEL,
+    NUMERICS,
+    RECORDS,
+    Fuse,
+    Killed,
+    Sealed,
+    Site,
+    clipped_gradients,
+    eval_set_npz,
+    plan_for,
+    sealed,
+)
+
+LONG_AFTER_S = 3600.0
+
+
+@pytest.fixture(scope="module")
+def quiet() -> Sealed:
+    """A dataset of a task without noise."""
+    return sealed()
+
+
+@pytest.fixture(scope="module")
+def noisy() -> Sealed:
+    return sealed(mechanism="gaussian")
+
+
+@pytest.fixture
+def site(tmp_path: Path, quiet: Sealed) -> Iterator[Site]:
+    made = Site(tmp_path, quiet)
+    yield made
+    made.engine.dispose()
+
+
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures take most of a small job's time."""
+    monkeypatch.setattr(curves, "_png", lambda *_: b"")
+
+
+def masters(site: Site, job_id: bytes) -> tuple[NDArray[np.float32], ...]:
+    stored = site.folder(job_id).checkpoint()
+    assert stored is not None
+    return Checkpoint.decode(stored).values()
+
+
+def trained_in_the_clear(of: Sealed, plan: TrainingPlan) -> tuple[NDArray[np.float32], ...]:
+    """Plain training: clear labels, the same samples, torch's own optimizer, no shares, no field, no checkpoint."""
+    shares, pair = of.datasets[0].shares, of.of.pair(0)
+    parameters = [torch.nn.Parameter(torch.from_numpy(value.copy())) for value in MODEL.initial_values]
+    settings = plan.optimizer
+    optimizers: dict[OptimizerKind, torch.optim.Optimizer] = {
+        OptimizerKind.SGD: torch.optim.SGD(parameters, lr=settings.learning_rate),
+        OptimizerKind.MOMENTUM: torch.optim.SGD(parameters, lr=settings.learning_rate, momentum=settings.momentum),
+        OptimizerKind.ADAM: torch.optim.Adam(parameters, lr=settings.learning_rate),
+        OptimizerKind.ADAGRAD: torch.optim.Adagrad(parameters, lr=settings.learning_rate),
+    }
+    optimizer = optimizers[settings.kind]
+    for index in range(plan.job.rounds):
+        tensors = tuple(weights.quantise(parameter.detach().numpy()) for parameter in parameters)
+        drawn = pair.sample(
+            transcript(plan.job, round_index=index, weights=weights.encode(tensors), numerics=NUMERICS),
+            RECORDS,
+            plan.job.sampling_numerator,
+        )
+        gradients = clipped_gradients(tensors, shares.features[drawn], of.real_labels[drawn, None], of.of.task)
+        mean = gradients.sum(axis=(0, 1)) / 2.0**of.of.task.frac_bits / (plan.job.sampling_rate * RECORDS)
+        weight, bias = np.split(mean.astype(np.float32), [4])
+        parameters[0].grad, parameters[1].grad = torch.from_numpy(weight.reshape(1, 4)), torch.from_numpy(bias)
+        optimizer.param_groups[0]["lr"] = settings.learning_rate * plan.schedule.factor(index, plan.job.rounds)
+        optimizer.step()
+    return tuple(parameter.detach().numpy() for parameter in parameters)
+
+
+@pytest.mark.parametrize("kind", OptimizerKind)
+@pytest.mark.parametrize("schedule", ScheduleKind)
+@pytest.mark.usefixtures("no_pictures")
+def test_without_noise_the_trained_model_equals_training_in_the_clear_bit_for_bit(
+    site: Site, quiet: Sealed, kind: OptimizerKind, schedule: ScheduleKind
+) -> None:
+    plan = plan_for(
+        quiet,
+        optimizer=Optimizer(kind=kind, learning_rate=0.3),
+        schedule=Schedule(kind=schedule, step_rounds=2, warmup_rounds=3),
+    )
+    job = site.run(plan)
+    assert job.state is JobState.DONE
+    assert job.rounds_done == plan.job.rounds
+    for ours, plain, initial in zip(masters(site, job.job_id), trained_in_the_clear(quiet, plan), MODEL.initial_values, strict=True):
+        assert ours.tobytes() == plain.tobytes()
+        assert (ours != initial).any()
+
+
+KILLS_MAY_COME_AT = (
+    "helper 0 asked",
+    "helper 0 stored",
+    "helper 1 asked",
+    "helper 1 stored",
+    "figures not stored",
+    "figures stored",
+    "file not flushed",
+)
+
+
+@pytest.fixture
+def mortal(monkeypatch: pytest.MonkeyPatch) -> Fuse:
+    """Points inside the ad server at which it may be killed."""
+    fuse = Fuse()
+    record, fsync = JobLeases.record, os.fsync
+
+    def recorded(self: JobLeases, job_id: bytes, figures: RoundFigures) -> None:
+        fuse.point("figures not stored")
+        record(self, job_id, figures)
+        fuse.point("figures stored")
+
+    def flushed(descriptor: int) -> None:
+        fuse.point("file not flushed")
+        fsync(descriptor)
+
+    monkeypatch.setattr(JobLeases, "record", recorded)
+    monkeypatch.setattr(os, "fsync", flushed)
+    return fuse
+
+
+def fused_site(folder: Path, of: Sealed, fuse: Fuse, burns_at: int) -> Site:
+    fuse.burns_at, fuse.passed = 0, []
+    site = Site(folder, of, fuse=fuse)
+    site.submit(plan_for(of, rounds=3, noise_multiplier=1.0), eval_set_npz(of))
+    fuse.burns_at, fuse.passed = burns_at, []
+    return site
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_job_killed_at_any_point_ends_in_the_same_bytes_as_an_undisturbed_one(tmp_path: Path, noisy: Sealed, mortal: Fuse) -> None:
+    undisturbed = fused_site(tmp_path / "undisturbed", noisy, mortal, 0)
+    undisturbed.worker().run_one()
+    (job,) = undisturbed.store.all()
+    points = list(mortal.passed)
+    assert job.state is JobState.DONE
+    assert set(points) == set(KILLS_MAY_COME_AT)
+    expected_files = {path.name: path.read_bytes() for path in undisturbed.folder(job.job_id).path.iterdir() if path.is_file()}
+    expected_history = undisturbed.store.history(job.job_id)
+
+    for burns_at in range(1, len(points) + 1):
+        site = fused_site(tmp_path / str(burns_at), noisy, mortal, burns_at)
+        with pytest.raises(Killed):
+            site.worker().run_one()
+        assert site.store.get(job.job_id).state is JobState.RUNNING
+        site.clock.now_s += LONG_AFTER_S
+        site.worker().run_one()
+
+        assert site.store.get(job.job_id).state is JobState.DONE, points[burns_at - 1]
+        files = {path.name: path.read_bytes() for path in site.folder(job.job_id).path.iterdir() if path.is_file()}
+        for name in ("model.onnx", "eval.npz", "checkpoint.pt"):
+            assert files[name] == expected_files[name], points[burns_at - 1]
+        history = site.store.history(job.job_id)
+        assert [timeless(figures) for figures in history] == [timeless(figures) for figures in expected_history]
+        assert all(helper.computed == 3 for helper in site.helpers)  # asked again, but charged once
+        site.engine.dispose()
+    undisturbed.engine.dispose()
+
+
+def timeless(figures: RoundFigures) -> RoundFigures:
+    return replace(figures, finished_at_s=0.0)
+
+
+def test_a_helper_that_is_down_makes_the_job_wait_and_then_go_on(site: Site, quiet: Sealed, monkeypatch: pytest.MonkeyPatch) -> None:
+    states: list[JobState] = []
+    waited = JobLeases.wait
+
+    def spied(self: JobLeases, job_id: bytes, stop: Stop) -> None:
+        waited(self, job_id, stop)
+        states.append(site.store.get(job_id).state)
+
+    monkeypatch.setattr(JobLeases, "wait", spied)
+    site.helpers[1].failures = [HelperUnavailable("the helper restarts")] * 3
+    job = site.run(plan_for(quiet))
+    assert states == [JobState.WAITING] * 3
+    assert job.state is JobState.DONE
+    assert job.stop is None
+    for ours, plain in zip(masters(site, job.job_id), trained_in_the_clear(quiet, plan_for(quiet)), strict=True):
+        assert ours.tobytes() == plain.tobytes()
+
+
+def test_a_helper_that_stays_away_fails_the_job_and_a_resumed_one_loses_no_round(site: Site, quiet: Sealed) -> None:
+    plan = plan_for(quiet)
+    down_at_round = 2
+    site.helpers[0].down_from_round = down_at_round
+    job = site.run(plan)
+    assert (job.state, job.rounds_done) == (JobState.FAILED, down_at_round)
+    assert job.stop is not None
+    assert job.stop.reason == HELPER_UNAVAILABLE
+    assert not job.is_closed
+    site.helpers[0].down_from_round = None
+    site.store.resume(job.job_id)
+    site.worker().run_one()
+    assert site.store.get(job.job_id).state is JobState.DONE
+    for ours, plain in zip(masters(site, job.job_id), trained_in_the_clear(quiet, plan), strict=True):
+        assert ours.tobytes() == plain.tobytes()
+
+
+def test_helpers_that_disagree_stop_the_job_before_the_optimizer_steps(site: Site, quiet: Sealed) -> None:
+    disagrees_from = 2
+
+    def spoil(share: AggregateShare) -> AggregateShare:
+        return replace(share, agreement_tag=bytes(32)) if site.helpers[0].computed > disagrees_from else share
+
+    site.helpers[0].spoil = spoil
+    job = site.run(plan_for(quiet))
+    assert (job.state, job.rounds_done) == (JobState.REFUSED, disagrees_from)
+    assert job.stop is not None
+    assert job.stop.reason == JobReason.HELPERS_DISAGREE
+    stored = site.folder(job.job_id).checkpoint()
+    assert stored is not None
+    assert Checkpoint.decode(stored).rounds_done == disagrees_from
+
+
+def test_helpers_of_different_numerics_are_refused_before_any_round(site: Site, quiet: Sealed) -> None:
+    site.helpers[1].numerics = bytes([1]) * 32
+    job = site.run(plan_for(quiet))
+    assert job.state is JobState.REFUSED
+    assert job.stop is not None
+    assert job.stop.reason == JobReason.HELPERS_DISAGREE
+    assert not site.helpers[0].answers
+
+
+def test_a_refusal_by_one_helper_stops_the_job_with_its_reason(site: Site, quiet: Sealed) -> None:
+    site.helpers[1].failures = [JobRefused(JobReason.BUDGET_EXHAUSTED, "nothing is left")]
+    job = site.run(plan_for(quiet))
+    assert job.state is JobState.REFUSED
+    assert job.stop is not None
+    assert (job.stop.reason, job.stop.cause) == ("budget_exhausted", "nothing is left")
+
+
+def test_a_diverging_job_fails_and_keeps_its_last_finite_weights(site: Site, quiet: Sealed, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = iter([np.ones(5), np.ones(5), np.full(5, 1e12)])
+    monkeypatch.setattr(job_runner, "mean_gradient", lambda *_: next(steps))
+    job = site.run(plan_for(quiet))
+    assert (job.state, job.rounds_done) == (JobState.FAILED, 2)
+    assert job.stop is not None
+    assert job.stop.reason == ModelReason.NOT_FINITE
+    assert "learning rate" in job.stop.cause
+    stored = site.folder(job.job_id).checkpoint()
+    assert stored is not None
+    assert Checkpoint.decode(stored).rounds_done == 2
+
+
+def test_a_bug_fails_the_job_without_detail(site: Site, quiet: Sealed) -> None:
+    site.helpers[0].failures = [ZeroDivisionError("secret detail")]
+    job = site.run(plan_for(quiet))
+    assert job.state is JobState.FAILED
+    assert job.stop is not None
+    assert job.stop.reason == INTERNAL_ERROR
+    assert "secret" not in job.stop.cause
+
+
+def test_a_done_job_is_closed_at_both_helpers(site: Site, quiet: Sealed) -> None:
+    job = site.run(plan_for(quiet, rounds=1))
+    assert job.is_closed
+    assert all(helper.closed == {job.job_id} for helper in site.helpers)
+
+
+def test_a_job_is_closed_later_if_a_helper_is_down_at_its_end(site: Site, quiet: Sealed) -> None:
+    job_id = site.submit(plan_for(quiet))
+    site.store.cancel(job_id)
+    site.helpers[1].failures = [HelperUnavailable("down")]
+    worker = site.worker()
+    worker.run_one()
+    assert not site.store.get(job_id).is_closed
+    site.clock.now_s += LONG_AFTER_S
+    worker.run_one()
+    assert site.store.get(job_id).is_closed
+
+
+def test_cancelling_stops_a_round_that_runs_within_a_second(site: Site, quiet: Sealed) -> None:
+    for helper in site.helpers:
+        helper.hold = Event()
+    job_id = site.submit(plan_for(quiet))
+    worker = site.worker()
+    worker.start()
+    assert site.helpers[0].holding.wait(30)
+    began_s = monotonic()
+    site.store.cancel(job_id)
+    while not site.store.get(job_id).is_closed:
+        assert monotonic() - began_s < 1.0
+        sleep(0.01)
+    worker.stop()
+    assert site.store.get(job_id).state is JobState.CANCELLED
+    assert all(helper.closed == {job_id} for helper in site.helpers)
+
+
+def test_stopping_the_worker_leaves_the_running_job_queued_for_the_next_one(site: Site, quiet: Sealed) -> None:
+    for helper in site.helpers:
+        helper.hold = Event()
+    job_id = site.submit(plan_for(quiet))
+    worker = site.worker()
+    worker.start()
+    assert site.helpers[0].holding.wait(30)
+    worker.stop()
+    assert site.store.get(job_id).state is JobState.QUEUED
+    for helper in site.helpers:
+        helper.hold = None
+    site.worker().run_one()
+    assert site.store.get(job_id).state is JobState.DONE
+
+
+def test_a_worker_that_lost_its_lease_lets_go_of_the_job(site: Site, quiet: Sealed) -> None:
+    for helper in site.helpers:
+        helper.hold = Event()
+    job_id = site.submit(plan_for(quiet))
+    late = Thread(target=site.worker(lease_s=-1.0).run_one)  # its lease is over as soon as it is taken
+    late.start()
+    assert site.helpers[0].holding.wait(30)
+    taken = JobLeases(site.engine, site.clock, owner="another", lease_s=60.0).claim()
+    late.join(30)
+    assert taken is not None
+    assert taken.job_id == job_id
+    assert site.store.get(job_id).state is JobState.RUNNING
+    assert site.store.get(job_id).rounds_done == 0
+
+
+def test_jobs_run_in_the_order_of_their_submission(site: Site, quiet: Sealed) -> None:
+    order = [bytes([9]) * 16, bytes([3]) * 16]
+    for job_id in order:
+        site.submit(plan_for(quiet, rounds=1, job_id=job_id))
+        site.clock.now_s += 1
+    worker = site.worker()
+    worker.run_one()
+    assert [site.store.get(job_id).state for job_id in order] == [JobState.DONE, JobState.QUEUED]
+
+
+def test_the_curves_and_the_history_hold_loss_and_accuracy(site: Site, quiet: Sealed) -> None:
+    whole_batches = plan_for(quiet, batch_size=RECORDS, eval_every=2, optimizer=Optimizer(kind=OptimizerKind.SGD, learning_rate=0.1))
+    job = site.run(whole_batches, eval_set_npz(quiet))
+    history = site.store.history(job.job_id)
+    assert [figures.rounds_done for figures in history] == [0, 1, 2, 3, 4, 5]
+    assert [figures.rounds_done for figures in history if figures.loss is not None] == [0, 2, 4, 5]
+    first, last = history[0].loss, history[-1].loss
+    assert first is not None
+    assert last is not None
+    assert last < first
+    assert all(figures.noise_to_signal == 0.0 for figures in history[1:])
+    names = {path.name for path in site.folder(job.job_id).path.iterdir()}
+    assert names == {"model.onnx", "eval.npz", "checkpoint.pt", "curves.csv", "curves.png", "events"}
+
+
+def test_an_unparsable_model_file_is_refused_with_the_parsers_reason(site: Site, quiet: Sealed) -> None:
+    plan = plan_for(quiet)
+    job_id = site.submit(plan)
+    site.folder(job_id).write_submission(ENCODED_MODEL[:-10], None)
+    site.worker().run_one()
+    job = site.store.get(job_id)
+    assert job.state is JobState.REFUSED
+    assert job.stop is not None
+    assert job.stop.reason in set(ModelReason)
