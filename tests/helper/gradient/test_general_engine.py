@@ -301,11 +301,11 @@ def test_rows_near_the_bound_lose_almost_nothing(norm: Norm, size: int, seed: in
     np.testing.assert_allclose(half, expected / 2, atol=2.0**-21)
 
 
-@given(noise=st.floats(-1e-15, 1e-15), seed=st.integers(0, 2**32))
+@given(noise=st.sampled_from([-1e-15, 1e-15]), seed=st.integers(0, 2**32))
 def test_noise_of_the_last_bits_does_not_reach_the_integers(noise: float, seed: int) -> None:
-    """Values are drawn a fiftieth of a step or more away from the edge between two grid points."""
+    """On a grid point, where truncation alone would flip, and a tenth of a step away from the edge between two."""
     generator = np.random.default_rng(seed)
-    steps = generator.integers(-1000, 1000, (2, 50)) + generator.uniform(-0.48, 0.48, (2, 50))
+    steps = generator.integers(-1000, 1000, (2, 50)) + generator.choice([-0.4, 0.0, 0.4], (2, 50))
     rows = steps * 2.0**-20
     clip = Clip(norm=Norm.L2, bound=1.0, frac_bits=24)
     np.testing.assert_array_equal(clip_to_integers(rows, clip), clip_to_integers(rows * (1 + noise), clip))

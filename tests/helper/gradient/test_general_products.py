@@ -37,13 +37,16 @@ def test_products_are_those_of_pythons_integers(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("largest", [2**24, 2**40])
 def test_the_largest_sums_are_exact(largest: int) -> None:
-    values = np.full((MAX_ROWS, 2), largest, np.int64)
-    values[:, 1] = -largest
+    """Every bit of every limb is set, so that a partial sum past 2^53 would lose some."""
+    value, share = largest - 1, 0xFFFFFFFEFFFFFFFF
+    values = np.full((MAX_ROWS, 2), value, np.int64)
+    values[:, 1] = -value
+    values[0] = largest
     products = MaskedProducts(2, largest)
     for _ in range(3):
-        products.add(values, np.full(MAX_ROWS, MODULUS - 1, np.uint64))
-    expected = 3 * MAX_ROWS * largest * (MODULUS - 1)
-    assert products.total().tolist() == [expected % MODULUS, -expected % MODULUS]
+        products.add(values, np.full(MAX_ROWS, share, np.uint64))
+    rows = (MAX_ROWS - 1) * value
+    assert products.total().tolist() == [3 * share * (largest + rows) % MODULUS, 3 * share * (largest - rows) % MODULUS]
 
 
 def test_pending_sums_move_into_the_field_in_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -234,10 +234,13 @@ def test_a_doubling_chain_is_too_large() -> None:
 
 
 def test_a_doubling_chain_of_computed_constants_is_too_large() -> None:
-    nodes = [node("Concat", [str(i), str(i)], [str(i + 1)], axis=0) for i in range(40)]
-    nodes += [node("Gather", ["w", "40"], ["rows"]), node("MatMul", ["x", "w"], ["y"])]
+    nodes = [node("Concat", [str(i), str(i)], [str(i + 1)], axis=0) for i in range(6)]
+    nodes += [node("Gather", ["w", "6"], ["rows"]), node("MatMul", ["x", "w"], ["y"])]
     nodes += [node("ReduceSum", ["rows"], ["s"], keepdims=0), node("Add", ["y", "s"], ["z"])]
-    assert reason_of(encoded(nodes, [tensor("0", [0, 1], np.int64), weights("w", WIDTH, 2)], output="z")) is ModelReason.TOO_LARGE
+    file = encoded(nodes, [tensor("0", [0, 1], np.int64), weights("w", WIDTH, 2)], output="z")
+    computed = sum(2 << i for i in range(1, 7))
+    parse(file, num_features=WIDTH, limits=Limits(max_computed_elements=computed))
+    assert reason_of(file, Limits(max_computed_elements=computed - 1)) is ModelReason.TOO_LARGE
 
 
 def test_a_constant_filled_past_the_limit_is_too_large() -> None:
