@@ -9,13 +9,11 @@ masked    sum over records of q_a x u(d), see `masking`
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from helper.gradient.exact.clipping import Masking
 from helper.gradient.exact.layer import RoundSetup, Running, Trainable
 from helper.gradient.exact.masking import hash_keys, mask_rows, mask_sum
-from helper.gradient.exact.rows import Real, Rows, Value, from_bytes, quantise, scale_rows
-from maskedlark.clip import Norm
+from helper.gradient.exact.rows import Real, Rows, Value, from_bytes, quantise, scale_rows, scaled_norm
 from maskedlark.field import FieldVector
 
 _NO_BIAS = np.empty(0)
@@ -122,8 +120,3 @@ class _RunningDense(Running):
         self._layer.weight.place(vector)[...] = total.T if self._layer.is_transposed else total
         if self._layer.bias is not None:
             self._layer.bias.place(vector)[...] = self._bias_total
-
-
-def scaled_norm(rows: Rows, norm: Norm) -> NDArray[np.float64]:
-    """Each row's squared L2 norm, or L1 norm, in units of the real numbers: one exact integer times a power of two."""
-    return np.ldexp(rows.norm.astype(np.float64), -rows.exponent * (2 if norm is Norm.L2 else 1))

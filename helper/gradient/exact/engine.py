@@ -28,8 +28,8 @@ from maskedlark.field import FieldVector, add
 from maskedlark.model.graph import Loss, Model
 from maskedlark.model.weights import QuantisedTensor
 
-_BLOCK_BYTES: Final = 1 << 22
-_MAX_BLOCK: Final = 256
+_BLOCK_BYTES: Final = 1 << 23
+_MAX_BLOCK: Final = 512
 _MIN_BLOCK: Final = 8
 
 

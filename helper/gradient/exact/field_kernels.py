@@ -11,6 +11,7 @@ _P: Final = np.uint64(MODULUS)
 _EPSILON: Final = np.uint64(2**32 - 1)  # 2^64 mod p
 _ZERO: Final = np.uint64(0)
 _32: Final = np.uint64(32)
+_TOP: Final = np.uint64(2**63 - 2**31)  # from here on the high limb of a itself would be 2^31
 
 
 @njit(inline="always")
@@ -61,3 +62,11 @@ def shift_32(value: np.int64) -> np.uint64:
     """2^32 * value for a signed value of magnitude below 2^62."""
     element = from_signed(value)
     return _reduce(element << _32, element >> _32)
+
+
+@njit(inline="always")
+def signed_limbs(a: np.uint64) -> tuple[np.int32, np.int32]:
+    """(low, high) with a = low + 2^32 high, both of 32 bits: the signed reading of a, or where its high limb is 2^31, of a - p."""
+    signed = np.int64(a - (_P if a >= _TOP else _ZERO))
+    low = np.int32(signed & np.int64(0xFFFFFFFF))
+    return low, np.int32((signed - np.int64(low)) >> np.int64(32))

@@ -14,7 +14,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from helper.gradient.exact.clipping import Masking
-from helper.gradient.exact.field_kernels import add, from_signed, multiply
+from helper.gradient.exact.field_kernels import add, from_signed, multiply, shift_32, signed_limbs
 from helper.gradient.exact.rows import Rows, power
 from maskedlark.field import FieldVector
 
@@ -99,21 +99,15 @@ def _mask_rows(
 ) -> None:
     """`mask_rows`; a record whose operand is zero contributes zeros."""
     records, labels = factors.shape
-    seeds = exponent.size // records
+    stride = records if exponent.size > records else 0
+    scales = np.empty(labels)
     for r in range(records):
-        masked[r, :] = 0
         if operand_norm[r] == 0:
+            masked[r, :] = 0
             continue
-        digest = np.uint64(0)
         for k in range(labels):
-            row = r + records * k if seeds > 1 else r
-            scale = factors[r, k] * power(frac_bits - exponent[row] - operand_exponent[r])
-            share = shares[r, k]
-            for j in range(q.shape[1]):
-                value = np.int64(q[row, j] * scale)
-                digest += keys[k, j] * np.uint64(value)
-                masked[r, j] = add(masked[r, j], multiply(share, from_signed(value)))
-        hashes[r] += digest
+            scales[k] = factors[r, k] * power(frac_bits - exponent[r + stride * k] - operand_exponent[r])
+        hashes[r] += _mask_record(q, r, stride, scales, shares[r], keys, masked[r])
 
 
 @njit(cache=True, nogil=True)
@@ -129,15 +123,53 @@ def _mask_sum(
 ) -> None:
     """`mask_sum`."""
     records, labels = factors.shape
-    seeds = exponent.size // records
+    stride = records if exponent.size > records else 0
+    scales, masked = np.empty(labels), np.empty(len(total), np.uint64)
     for r in range(records):
-        digest = np.uint64(0)
         for k in range(labels):
-            row = r + records * k if seeds > 1 else r
-            scale = factors[r, k] * power(frac_bits - exponent[row])
-            share = shares[r, k]
-            for j in range(q.shape[1]):
+            scales[k] = factors[r, k] * power(frac_bits - exponent[r + stride * k])
+        hashes[r] += _mask_record(q, r, stride, scales, shares[r], keys, masked)
+        for j in range(len(total)):
+            total[j] = add(total[j], masked[j])
+
+
+@njit(cache=True, nogil=True)
+def _mask_record(
+    q: NDArray[np.int16],
+    record: int,
+    stride: int,
+    scales: NDArray[np.float64],
+    shares: FieldVector,
+    keys: NDArray[np.uint64],
+    masked: FieldVector,
+) -> np.uint64:
+    """masked (width,) = sum over labels of share * trunc(q * scale); gives the values' hash.
+
+    Where the values of all labels together stay below 2^31, a share is two signed 32-bit limbs whose products add up in 63 bits;
+    elsewhere each product is reduced.
+    """
+    bound = 0.0
+    for scale in scales:
+        bound += 32768.0 * abs(scale)
+    digest = np.uint64(0)
+    if bound >= 2147483648.0:
+        masked[:] = 0
+        for k in range(len(scales)):
+            row, scale, share = record + stride * k, scales[k], shares[k]
+            for j in range(len(masked)):
                 value = np.int64(q[row, j] * scale)
                 digest += keys[k, j] * np.uint64(value)
-                total[j] = add(total[j], multiply(share, from_signed(value)))
-        hashes[r] += digest
+                masked[j] = add(masked[j], multiply(share, from_signed(value)))
+        return digest
+    low, high = np.zeros(len(masked), np.int64), np.zeros(len(masked), np.int64)
+    for k in range(len(scales)):
+        row, scale = record + stride * k, scales[k]
+        share_low, share_high = signed_limbs(shares[k])
+        for j in range(len(masked)):
+            small = np.int32(q[row, j] * scale)
+            digest += keys[k, j] * np.uint64(np.int64(small))
+            low[j] += np.int64(small) * np.int64(share_low)
+            high[j] += np.int64(small) * np.int64(share_high)
+    for j in range(len(masked)):
+        masked[j] = add(from_signed(low[j]), shift_32(high[j]))
+    return digest

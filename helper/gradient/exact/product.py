@@ -21,6 +21,8 @@ CHUNK_RECORDS: Final = 2048
 """The most rows that an accumulator takes between two flushes: keeps every digit sum below 2^31, every limb sum below 2^53."""
 MAX_WIDTH: Final = 2**15
 """The most values that one linear layer may read or write: keeps every digit sum of a product below 2^31."""
+MAX_POSITIONS: Final = 2**20
+"""The most positions of a convolution or pool: keeps the sum of 15-bit products over them below 2^53."""
 
 Operand = NDArray[Any]
 """int16 rows, or the features themselves as uint8."""

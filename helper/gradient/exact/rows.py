@@ -73,6 +73,11 @@ def to_real(value: Value) -> Real:
     return np.ldexp(value.astype(np.float64), -BYTE_EXPONENT) if value.dtype == np.uint8 else value
 
 
+def scaled_norm(rows: Rows, norm: Norm) -> NDArray[np.float64]:
+    """Each row's squared L2 norm, or L1 norm, in units of the real numbers: one exact integer times a power of two."""
+    return np.ldexp(rows.norm.astype(np.float64), -rows.exponent * (2 if norm is Norm.L2 else 1))
+
+
 @njit(inline="always")
 def _row_exponent(top: np.int64) -> int:
     """The exponent that brings a row's largest magnitude, given as its bits, to 15 bits; 0 for a row of zeros."""

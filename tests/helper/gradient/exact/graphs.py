@@ -44,6 +44,10 @@ class GraphBuilder:
         self.nodes.append(helper.make_node(operator, list(inputs), [name], **attributes))
         return name
 
+    def constant(self, values: NDArray[np.float64]) -> str:
+        """Not trained, unlike an initializer."""
+        return self.node("Constant", value=numpy_helper.from_array(values.astype(np.float32)))
+
     def gemm(self, source: str, width: int, outputs: int, *, bias: bool = True, scale: float | None = None) -> str:
         extra = [self.weight(outputs, scale=0.3)] if bias else []
         return self.node("Gemm", source, self.weight(outputs, width, scale=scale), *extra, transB=1)

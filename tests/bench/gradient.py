@@ -1,0 +1,248 @@
+"""How fast the exact gradient engine is, beside what others do for the same clipped sums: `make bench-gradient`, or with --json.
+
+A helper's whole round counts, from the opened dataset's arrays to the aggregate share, noise left out. Each comparison runs its
+sides in turn on the same data and takes each side's best time, because a shared machine only ever adds time.
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+CLIP_NORM = 1.0
+FRAC_BITS = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    """The bench's keys: ratios are another's time over ours, above 1 where we are faster."""
+
+    threads: int
+    exact_records_per_s: float
+    ratio_vs_plain: float
+    ratio_vs_opacus_ghost: float
+    ratio_vs_vmap: float
+    ratio_vs_bookkeeping: float
+    wbcd_records_per_s: float
+    ten_label_slowdown: float
+    cnn_ratio_vs_opacus_ghost: float
+
+
+AIMS = {
+    "ratio_vs_plain": ("0.35", "0.5"),
+    "ratio_vs_opacus_ghost": ("1.5", "3"),
+    "ratio_vs_vmap": ("20", "50"),
+    "ratio_vs_bookkeeping": ("report", "0.6"),
+    "wbcd_records_per_s": ("100000", "300000"),
+    "ten_label_slowdown": ("3", "2"),
+    "cnn_ratio_vs_opacus_ghost": ("1", "2"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """One model on one batch."""
+
+    onnx: bytes
+    features: NDArray[np.uint8]
+    labels: NDArray[np.uint32]
+    shares: NDArray[np.uint64]
+
+
+def best_times(sides: Sequence[Callable[[], object]], runs: int) -> list[float]:
+    """Each side's best time in seconds, the sides taking turns after one warm-up each."""
+    for side in sides:
+        side()
+    best = [float("inf")] * len(sides)
+    for _ in range(runs):
+        for index, side in enumerate(sides):
+            start = time.perf_counter()
+            side()
+            best[index] = min(best[index], time.perf_counter() - start)
+    return best
+
+
+def images(records: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """MNIST from the shared data folder, or bytes as sparse as MNIST's where there is none."""
+    from tests.bench.mnist import load_training_set
+
+    features, labels = load_training_set()
+    repeats = -(-records // len(features))
+    return np.tile(features, (repeats, 1))[:records], np.tile(labels, repeats)[:records]
+
+
+def workload(onnx: bytes, features: NDArray[np.uint8], labels: NDArray[np.int64], *, classes: int, candidates: int) -> Workload:
+    """Each record's real label and candidates - 1 decoys, with uniform mask shares."""
+    from maskedlark.field import random_vector
+    from maskedlark.randomness import seeded
+
+    rng = np.random.default_rng(0)
+    records = len(features)
+    decoys = np.argsort(rng.random((records, classes - 1)), axis=1)[:, : candidates - 1] + 1
+    chosen = np.concatenate([labels[:, None], (labels[:, None] + decoys) % classes], axis=1)
+    shares = random_vector(records * candidates, seeded(0)).reshape(records, candidates)
+    return Workload(onnx=onnx, features=features, labels=rng.permuted(chosen, axis=1).astype(np.uint32), shares=shares)
+
+
+def round_of(work: Workload, loss_name: str, threads: int, *, portable: bool = False) -> Callable[[], tuple[bytes, bytes]]:
+    """One helper's round: weights as they arrive, to the aggregate share's bytes and the digest."""
+    from helper.gradient.engine import Batch
+    from helper.gradient.exact.engine import ExactEngine
+    from helper.gradient.exact.product_float64 import Float64Backend
+    from helper.gradient.exact.product_int8 import Int8Backend
+    from maskedlark.clip import Clip, Norm
+    from maskedlark.field import to_bytes
+    from maskedlark.model.graph import Loss
+    from maskedlark.model.onnx_file import parse
+    from maskedlark.model.weights import decode, encode, quantise
+
+    model = parse(work.onnx, num_features=work.features.shape[1])
+    clip = Clip(norm=Norm.L2, bound=CLIP_NORM, frac_bits=FRAC_BITS)
+    engine = ExactEngine(model, Loss(loss_name), clip, threads=threads, backend=Float64Backend() if portable else Int8Backend())
+    sent = encode([quantise(value) for value in model.initial_values])
+    batch = Batch(features=work.features, labels=work.labels, mask_shares=work.shares)
+
+    def run() -> tuple[bytes, bytes]:
+        result = engine.masked_sum(decode(sent, model.parameters), batch)
+        return to_bytes(result.vector), result.values_digest
+
+    return run
+
+
+def measure(threads: int) -> Results:
+    """Everything that compares speed, with as many threads on both sides."""
+    import torch
+
+    from tests.bench import peers
+
+    torch.set_num_threads(threads)
+    features, labels = images(2000)
+    net = peers.dense((784, 500, 10))
+    onnx = peers.export(net, 784)
+    two = workload(onnx, features, labels, classes=10, candidates=2)
+    ten = workload(onnx, features, labels, classes=10, candidates=10)
+    exact = round_of(two, "cross_entropy", threads)
+    times = best_times(
+        [
+            exact,
+            peers.plain(net, two.features, two.labels),
+            peers.opacus_ghost(net, two.features, two.labels, CLIP_NORM),
+            peers.bookkeeping(net, two.features, two.labels, CLIP_NORM),
+            round_of(ten, "cross_entropy", threads),
+        ],
+        runs=10,
+    )
+    part = 256
+    (vmap,) = best_times([peers.vmap_chunks(net, two.features[:part], two.labels[:part], CLIP_NORM)], runs=2)
+    wbcd_net = peers.dense((30, 50, 50, 1))
+    wbcd_features, wbcd_labels = peers.wbcd(500)
+    wbcd = workload(peers.export(wbcd_net, 30), wbcd_features, wbcd_labels, classes=2, candidates=2)
+    (wbcd_time,) = best_times([round_of(wbcd, "binary_cross_entropy_with_logits", threads)], runs=100)
+    cnn = peers.convolutional()
+    seen = workload(peers.export(cnn, 784), features[:512], labels[:512], classes=10, candidates=2)
+    cnn_times = best_times(
+        [round_of(seen, "cross_entropy", threads), peers.opacus_ghost(cnn, seen.features, seen.labels, CLIP_NORM)], runs=4
+    )
+    return Results(
+        threads=threads,
+        exact_records_per_s=len(features) / times[0],
+        ratio_vs_plain=times[1] / times[0],
+        ratio_vs_opacus_ghost=times[2] / times[0],
+        ratio_vs_vmap=vmap * len(features) / part / times[0],
+        ratio_vs_bookkeeping=times[3] / times[0],
+        wbcd_records_per_s=len(wbcd_features) / wbcd_time,
+        ten_label_slowdown=times[4] / times[0],
+        cnn_ratio_vs_opacus_ghost=cnn_times[1] / cnn_times[0],
+    )
+
+
+def bit_equal(record_gradients: int) -> bool:
+    """Helper 0 on one thread by int8 digits, helper 1 on two by float64 limbs and in another order: the digests of every round."""
+    from tests.bench import peers
+
+    features, labels = images(20_000)
+    order = np.random.default_rng(1).permutation(len(features))
+    for number in range(-(-record_gradients // (2 * len(features)))):
+        onnx = peers.export(peers.dense((784, 64, 10), seed=number), 784)
+        work = workload(onnx, features, labels, classes=10, candidates=2)
+        shuffled = Workload(onnx=onnx, features=features[order], labels=work.labels[order], shares=work.shares[order])
+        first = round_of(work, "cross_entropy", 1)()
+        second = round_of(shuffled, "cross_entropy", 2, portable=True)()
+        if first != second:
+            return False
+    return True
+
+
+def print_peak(onnx_path: str, records: int) -> None:
+    """In a process of its own, without torch: run one round and print the peak of resident memory, and before it, in MB."""
+    features, labels = images(records)
+    work = workload(Path(onnx_path).read_bytes(), features, labels, classes=10, candidates=2)
+    round_of(work, "cross_entropy", 1)()
+    given = sum(array.nbytes for array in (work.features, work.labels, work.shares))
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - given) / 1e6)
+
+
+def peak_mb(records: int) -> float:
+    """The peak resident memory of a process that runs one 784-500-10 round, without the batch's own arrays."""
+    import tempfile
+
+    from tests.bench import peers
+
+    with tempfile.NamedTemporaryFile(suffix=".onnx") as file:
+        Path(file.name).write_bytes(peers.export(peers.dense((784, 500, 10)), 784))
+        command = [sys.executable, __file__, "--peak", file.name, "--records", str(records)]
+        return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def print_table(results: Sequence[Results], extra: dict[str, object]) -> None:
+    """For people."""
+    print(f"{'':28}" + "".join(f"{result.threads:>10} thr" for result in results) + f"{'must':>12}{'aim':>10}")
+    for name in [field.name for field in fields(Results)][1:]:
+        must, aim = AIMS.get(name, ("", ""))
+        print(f"{name:28}" + "".join(f"{getattr(result, name):>14,.2f}" for result in results) + f"{must:>12}{aim:>10}")
+    for name, value in extra.items():
+        print(f"{name:28}{value:>14}")
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="one thread, and a tenth of the bit_equal run")
+    parser.add_argument("--peak", help=argparse.SUPPRESS)
+    parser.add_argument("--records", type=int, default=2000, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.peak:
+        print_peak(arguments.peak, arguments.records)
+        return
+    warnings.simplefilter("ignore")
+    processors = len(os.sched_getaffinity(0))
+    results = [measure(threads) for threads in sorted({1} if arguments.quick else {1, processors})]
+    parameters = 784 * 500 + 500 + 500 * 10 + 10
+    extra: dict[str, object] = {
+        "peak_mb": round(peak_mb(2000)),
+        "peak_mb_20000_records": round(peak_mb(20_000)),
+        "bit_equal": bit_equal(100_000 if arguments.quick else 1_000_000),
+        "request_bytes": 2 * parameters + 4,
+        "response_bytes": 8 * parameters,
+    }
+    if arguments.json:
+        print(json.dumps({**asdict(results[0]), **extra, "all_threads": asdict(results[-1])}))
+    else:
+        print_table(results, extra)
+
+
+if __name__ == "__main__":
+    main()

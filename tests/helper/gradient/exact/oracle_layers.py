@@ -1,0 +1,350 @@
+"""Each operator of the oracle: value, shape and way back of one record, in loops over coordinates.
+
+A function takes (record, node, values, gradients) and leaves in `gradients`, when its way back runs, what its parameters get.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from math import ldexp, prod, sqrt
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from maskedlark.model.graph import Node
+from tests.helper.gradient.exact import oracle
+
+if TYPE_CHECKING:
+    from tests.helper.gradient.exact.oracle import Back, Gradient, Reals, Record, Row
+
+    Values = dict[str, Reals | Row]
+    Result = tuple[Reals | Row, tuple[int, ...], Back]
+
+
+def reals(value: "Reals | Row") -> "Reals":
+    return value if isinstance(value, list) else [ldexp(float(q), -value.exponent) for q in value.q]
+
+
+def row_of(value: "Reals | Row") -> "Row":
+    return oracle.quantise(value) if isinstance(value, list) else value
+
+
+def gemm(record: "Record", node: Node, values: "Values", gradients: "list[Gradient]") -> "Result":
+    weight = record.weights[node.inputs[1]]
+    transposed = bool(node.attributes.get("transB", 0))
+    weights: list[list[int]] = weight.values.T.tolist() if transposed else weight.values.tolist()
+    rows, columns = len(weights), len(weights[0])
+    bias = record.weights[node.inputs[2]] if len(node.inputs) > 2 else None
+    start = record.offsets[node.inputs[1]]
+    source = values[node.inputs[0]]
+    a = row_of(source)
+    value = []
+    for j in range(columns):
+        exact = ldexp(float(sum(a.q[i] * weights[i][j] for i in range(rows))), -(a.exponent + weight.exponent))
+        value.append(exact + (ldexp(float(bias.values.flat[j]), -bias.exponent) if bias else 0.0))
+
+    def back(delta: "Reals") -> "dict[str, Reals]":
+        d = oracle.quantise(delta)
+        terms = []
+        if any(a.q):
+            for i, j in product(range(rows), range(columns)):
+                terms.append((start + (j * rows + i if transposed else i * columns + j), d.q[j], d.exponent, a.q[i], a.exponent))
+        operand = a.norm(record.norm)
+        if bias:
+            terms += [(record.offsets[node.inputs[2]] + j, d.q[j], d.exponent, 1, 0) for j in range(columns)]
+            operand += 1.0
+        gradients.append(oracle.Gradient(terms, d.norm(record.norm) * operand))
+        if not isinstance(source, list):
+            return {}
+        exponent = d.exponent + weight.exponent
+        return {node.inputs[0]: [ldexp(float(sum(d.q[j] * weights[i][j] for j in range(columns))), -exponent) for i in range(rows)]}
+
+    return value, (columns,), back
+
+
+def window_entries(node: Node, space: Sequence[int], kernel: Sequence[int]) -> Iterator[tuple[int, int, int | None]]:
+    """(output position, window entry, input position or None for padding), all flat in C order."""
+    strides, pads, dilations = (cast("tuple[int, ...]", node.attributes[name]) for name in ("strides", "pads", "dilations"))
+    axes = range(len(space))
+    counts = [(space[d] + pads[d] + pads[len(space) + d] - (kernel[d] - 1) * dilations[d] - 1) // strides[d] + 1 for d in axes]
+    for p, output in enumerate(product(*map(range, counts))):
+        for k, entry in enumerate(product(*map(range, kernel))):
+            place = [output[d] * strides[d] + entry[d] * dilations[d] - pads[d] for d in axes]
+            inside = all(0 <= place[d] < space[d] for d in axes)
+            yield p, k, int(np.ravel_multi_index(place, space)) if inside else None
+
+
+def result_space(node: Node, space: Sequence[int], kernel: Sequence[int]) -> tuple[int, ...]:
+    strides, pads, dilations = (cast("tuple[int, ...]", node.attributes[name]) for name in ("strides", "pads", "dilations"))
+    half = len(space)
+    return tuple((space[d] + pads[d] + pads[half + d] - (kernel[d] - 1) * dilations[d] - 1) // strides[d] + 1 for d in range(half))
+
+
+def conv(record: "Record", node: Node, values: "Values", gradients: "list[Gradient]") -> "Result":
+    weight = record.weights[node.inputs[1]]
+    bias = record.weights[node.inputs[2]] if len(node.inputs) > 2 else None
+    outputs, channels, *kernel = weight.values.shape
+    w = weight.values.reshape(outputs, channels, -1).tolist()
+    space = record.shapes[node.inputs[0]][1:]
+    size, window = prod(space), prod(kernel)
+    source = values[node.inputs[0]]
+    a = row_of(source)
+    entries = list(window_entries(node, space, kernel))
+    result = result_space(node, space, kernel)
+    positions = prod(result)
+    value = []
+    for c in range(outputs):
+        sums = [0] * positions
+        for p, k, place in entries:
+            if place is not None:
+                sums[p] += sum(w[c][i][k] * a.q[i * size + place] for i in range(channels))
+        offset = ldexp(float(bias.values[c]), -bias.exponent) if bias else 0.0
+        value += [ldexp(float(total), -(a.exponent + weight.exponent)) + offset for total in sums]
+
+    def back(delta: "Reals") -> "dict[str, Reals]":
+        d = oracle.quantise(delta)
+        start = record.offsets[node.inputs[1]]
+        found = dict.fromkeys(range(start, start + weight.values.size), 0)
+        sent = [0] * (channels * size)
+        for c, i, (p, k, place) in product(range(outputs), range(channels), entries):
+            if place is not None:
+                found[start + (c * channels + i) * window + k] += d.q[c * positions + p] * a.q[i * size + place]
+                sent[i * size + place] += d.q[c * positions + p] * w[c][i][k]
+        gradient = {index: ldexp(float(total), -(d.exponent + a.exponent)) for index, total in found.items()}
+        if bias:
+            for c in range(outputs):
+                total = sum(d.q[c * positions : (c + 1) * positions])
+                gradient[record.offsets[node.inputs[2]] + c] = ldexp(float(total), -d.exponent)
+        record.whole(gradient, gradients)
+        if not isinstance(source, list):
+            return {}
+        return {node.inputs[0]: [ldexp(float(total), -(d.exponent + weight.exponent)) for total in sent]}
+
+    return value, (outputs, *result), back
+
+
+def max_pool(record: "Record", node: Node, values: "Values", _: "list[Gradient]") -> "Result":
+    channels, *space = record.shapes[node.inputs[0]]
+    kernel = cast("tuple[int, ...]", node.attributes["kernel_shape"])
+    x, size, result = reals(values[node.inputs[0]]), prod(space), result_space(node, space, kernel)
+    chosen = [-1] * (channels * prod(result))
+    for c, (p, _k, place) in product(range(channels), list(window_entries(node, space, kernel))):
+        output = c * prod(result) + p
+        if place is not None and (chosen[output] < 0 or x[c * size + place] > x[chosen[output]]):
+            chosen[output] = c * size + place
+
+    def back(delta: "Reals") -> "dict[str, Reals]":
+        sent = [0.0] * len(x)
+        for place, d in zip(chosen, delta, strict=True):
+            sent[place] = sent[place] + d
+        return {node.inputs[0]: sent}
+
+    return [x[place] for place in chosen], (channels, *result), back
+
+
+def average(record: "Record", node: Node, values: "Values", _: "list[Gradient]") -> "Result":
+    channels, *space = record.shapes[node.inputs[0]]
+    size = prod(space)
+    if node.operator == "ReduceMean":
+        entries: list[tuple[int, int, int | None]] = [(0, k, k) for k in range(size)]
+        result: tuple[int, ...] = (1,) * len(space)
+        shape = (channels, *result) if node.attributes["keepdims"] else (channels,)
+        counts = [size]
+    else:
+        kernel = cast("tuple[int, ...]", node.attributes["kernel_shape"])
+        entries, result = list(window_entries(node, space, kernel)), result_space(node, space, kernel)
+        shape = (channels, *result)
+        with_padding = bool(node.attributes["count_include_pad"])
+        counts = [sum(1 for q, _, place in entries if q == p and (with_padding or place is not None)) for p in range(prod(result))]
+    a, positions = row_of(values[node.inputs[0]]), prod(result)
+    sums = [0] * (channels * positions)
+    for c, (p, _k, place) in product(range(channels), entries):
+        sums[c * positions + p] += a.q[c * size + place] if place is not None else 0
+
+    def back(delta: "Reals") -> "dict[str, Reals]":
+        d = oracle.quantise([value / float(counts[index % positions]) for index, value in enumerate(delta)])
+        sent = [0] * (channels * size)
+        for c, (p, _k, place) in product(range(channels), entries):
+            if place is not None:
+                sent[c * size + place] += d.q[c * positions + p]
+        return {node.inputs[0]: [ldexp(float(total), -d.exponent) for total in sent]}
+
+    means = [ldexp(float(total), -a.exponent) / float(counts[index % positions]) for index, total in enumerate(sums)]
+    return means, shape, back
+
+
+def batch_normalization(record: "Record", node: Node, values: "Values", gradients: "list[Gradient]") -> "Result":
+    shape = record.shapes[node.inputs[0]]
+    x, positions = reals(values[node.inputs[0]]), prod(shape[1:])
+    scale, bias = (record.weights[name].to_float().tolist() for name in node.inputs[1:3])
+    mean, variance = (record.model.constants[name].astype(np.float64).tolist() for name in node.inputs[3:5])
+    epsilon = float(np.float32(cast("float", node.attributes["epsilon"])))
+    inverse = [1.0 / sqrt(v + epsilon) for v in variance]
+    normal = [(value - mean[i // positions]) * inverse[i // positions] for i, value in enumerate(x)]
+    a = oracle.quantise(normal)
+
+    def back(delta: "Reals") -> "dict[str, Reals]":
+        d = oracle.quantise(delta)
+        gradient = {}
+        for c in range(shape[0]):
+            here = range(c * positions, (c + 1) * positions)
+            gradient[record.offsets[node.inputs[1]] + c] = ldexp(float(sum(d.q[i] * a.q[i] for i in here)), -(d.exponent + a.exponent))
+        for c in range(shape[0]):
+            gradient[record.offsets[node.inputs[2]] + c] = ldexp(float(sum(d.q[c * positions : (c + 1) * positions])), -d.exponent)
+        record.whole(gradient, gradients)
+        return {node.inputs[0]: [value * scale[i // positions] * inverse[i // positions] for i, value in enumerate(delta)]}
+
+    return [value * scale[i // positions] + bias[i // positions] for i, value in enumerate(normal)], shape, back
+
+
+def gather(record: "Record", node: Node, values: "Values", gradients: "list[Gradient]") -> "Result":
+    indices = values[node.inputs[1]]
+    assert not isinstance(indices, list)
+    table = record.weights[node.inputs[0]]
+    rows, width = table.values.shape
+    record.is_outside = record.is_outside or max(indices.q) >= rows
+    chosen = [min(index, rows - 1) for index in indices.q]
+    value = [ldexp(float(entry), -table.exponent) for index in chosen for entry in table.values[index].tolist()]
+
+    def back(delta: "Reals") -> "dict[str, Reals]":
+        gradient: dict[int, float] = {}
+        for place, index in enumerate(chosen):
+            for j in range(width):
+                entry = record.offsets[node.inputs[0]] + index * width + j
+                gradient[entry] = gradient.get(entry, 0.0) + delta[place * width + j]
+        record.whole(gradient, gradients)
+        return {}
+
+    return value, (*record.shapes[node.inputs[1]], width), back
+
+
+def moved(record: "Record", node: Node, values: "Values", _: "list[Gradient]") -> "Result":
+    source = values[node.inputs[0]]
+    shape = record.shapes[node.inputs[0]]
+    numbers = np.arange(prod(shape)).reshape(shape)
+    attributes = cast("dict[str, Any]", node.attributes)
+    if node.operator == "Reshape":
+        order = numbers.reshape(attributes["shape"][1:])
+    elif node.operator == "Transpose":
+        order = numbers.transpose([axis - 1 for axis in attributes["perm"][1:]])
+    else:
+        cuts = [slice(None)] * len(shape)
+        for axis, start, end, step in zip(*(attributes[name] for name in ("axes", "starts", "ends", "steps")), strict=True):
+            cuts[axis - 1] = slice(start, end, step)
+        order = numbers[tuple(cuts)]
+    places = order.reshape(-1).tolist()
+
+    def back(delta: "Reals") -> "dict[str, Reals]":
+        sent = [0.0] * prod(shape)
+        for place, d in zip(places, delta, strict=True):
+            sent[place] = d
+        return {node.inputs[0]: sent}
+
+    kept = [source[place] for place in places] if isinstance(source, list) else oracle.Row([source.q[p] for p in places], source.exponent)
+    return kept, order.shape, back
+
+
+def concat(record: "Record", node: Node, values: "Values", _: "list[Gradient]") -> "Result":
+    axis = cast("int", node.attributes["axis"]) - 1
+    sizes = [prod(record.shapes[name]) for name in node.inputs]
+    starts = np.cumsum([0, *sizes])
+    numbered = [np.arange(size).reshape(record.shapes[name]) + start for name, size, start in zip(node.inputs, sizes, starts, strict=False)]
+    order = np.concatenate(numbered, axis=axis)
+    joined = [value for name in node.inputs for value in reals(values[name])]
+    places = order.reshape(-1).tolist()
+
+    def back(delta: "Reals") -> "dict[str, Reals]":
+        sent = [0.0] * len(joined)
+        for place, d in zip(places, delta, strict=True):
+            sent[place] = d
+        return {name: sent[start : start + size] for name, size, start in zip(node.inputs, sizes, starts, strict=False)}
+
+    return [joined[place] for place in places], order.shape, back
+
+
+def arithmetic(record: "Record", node: Node, values: "Values", _: "list[Gradient]") -> "Result":
+    names = node.inputs
+    shape = record.shapes[names[0]] if names[0] in values else record.shapes[names[1]]
+    if all(name in values for name in names):
+        left, right = (reals(values[name]) for name in names)
+
+        def back_both(delta: "Reals") -> "dict[str, Reals]":
+            return {names[0]: [d + d for d in delta]} if names[0] == names[1] else dict.fromkeys(names, delta)
+
+        return [a + b for a, b in zip(left, right, strict=True)], shape, back_both
+    name, constant = names if names[0] in values else names[::-1]
+    given = np.broadcast_to(record.model.constants[constant].astype(np.float64), (1, *shape)).reshape(-1).tolist()
+    source = values[name]
+    if node.operator == "Mul" and not isinstance(source, list) and set(given) == {256.0}:
+        return oracle.Row(source.q, 0), shape, lambda _: {}
+    factor = {"Mul": given, "Div": [1.0 / value for value in given]}.get(node.operator, [1.0] * len(given))
+    offset = {"Add": given, "Sub": [-value for value in given]}.get(node.operator, [0.0] * len(given))
+    result = [x * f + o for x, f, o in zip(reals(source), factor, offset, strict=True)]
+    return result, shape, lambda delta: {name: [d * f for d, f in zip(delta, factor, strict=True)]}
+
+
+def softmax(record: "Record", node: Node, values: "Values", _: "list[Gradient]") -> "Result":
+    z = reals(values[node.inputs[0]])
+    masses = [oracle.exponential(max(z) - value) for value in z]
+    p = [float(m) / float(sum(masses)) for m in masses]
+
+    def back(delta: "Reals") -> "dict[str, Reals]":
+        dot = 0.0
+        for share, d in zip(p, delta, strict=True):
+            dot = dot + share * d
+        return {node.inputs[0]: [share * (d - dot) for share, d in zip(p, delta, strict=True)]}
+
+    return p, record.shapes[node.inputs[0]], back
+
+
+def activation(record: "Record", node: Node, values: "Values", _: "list[Gradient]") -> "Result":
+    pairs = [curve(node, value) for value in reals(values[node.inputs[0]])]
+
+    def back(delta: "Reals") -> "dict[str, Reals]":
+        return {node.inputs[0]: [d * slope for d, (_, slope) in zip(delta, pairs, strict=True)]}
+
+    return [value for value, _ in pairs], record.shapes[node.inputs[0]], back
+
+
+def curve(node: Node, z: float) -> tuple[float, float]:
+    """(value, slope)."""
+    operator = node.operator
+    if operator in ("Relu", "LeakyRelu"):
+        alpha = float(np.float32(cast("float", node.attributes["alpha"]))) if operator == "LeakyRelu" else 0.0
+        return (z, 1.0) if z > 0 else (z * alpha, alpha)
+    if operator == "Elu":
+        alpha = float(np.float32(cast("float", node.attributes["alpha"])))
+        e = oracle.exponential(abs(z)) / oracle.ONE
+        return (z, 1.0) if z > 0 else (alpha * (e - 1.0), alpha * e)
+    if operator == "Tanh":
+        e = oracle.exponential(2.0 * abs(z))
+        y = float(oracle.ONE - e) / float(oracle.ONE + e)
+        return (y if z > 0 else -y), 4.0 * (float(e) * oracle.ONE) / (float(oracle.ONE + e) * float(oracle.ONE + e))
+    e = oracle.exponential(abs(z))
+    y = float(oracle.ONE if z > 0 else e) / float(oracle.ONE + e)
+    if operator == "Sigmoid":
+        return y, (float(e) * oracle.ONE) / (float(oracle.ONE + e) * float(oracle.ONE + e))
+    assert operator == "Softplus"
+    return max(z, 0.0) + oracle.softplus_tail(abs(z)) / oracle.ONE, y
+
+
+STEPS: "dict[str, Callable[[Record, Node, Values, list[Gradient]], Result]]" = {
+    "Gemm": gemm,
+    "MatMul": gemm,
+    "Conv": conv,
+    "MaxPool": max_pool,
+    "AveragePool": average,
+    "ReduceMean": average,
+    "BatchNormalization": batch_normalization,
+    "Gather": gather,
+    "Reshape": moved,
+    "Transpose": moved,
+    "Slice": moved,
+    "Concat": concat,
+    "Add": arithmetic,
+    "Sub": arithmetic,
+    "Mul": arithmetic,
+    "Div": arithmetic,
+    "Cast": lambda record, node, values, _: (values[node.inputs[0]], record.shapes[node.inputs[0]], lambda _: {}),
+    "Softmax": softmax,
+    **dict.fromkeys(("Relu", "LeakyRelu", "Elu", "Sigmoid", "Tanh", "Softplus"), activation),
+}

@@ -1,0 +1,179 @@
+"""Convolutions, pools, embeddings, normalisation and the layout between them, each against the oracle and against autograd."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from helper.gradient.exact.engine import ExactEngine
+from helper.gradient.exact.layer import NotExact
+from maskedlark.clip import Clip, Norm
+from maskedlark.field import reconstruct
+from maskedlark.model.graph import Loss
+from maskedlark.model.onnx_file import parse
+from tests.bench.peers import export
+from tests.helper.gradient.exact.checks import check_example, check_graph, oracle_sum
+from tests.helper.gradient.exact.graphs import GraphBuilder, example, quantised
+
+L2 = Clip(norm=Norm.L2, bound=0.8, frac_bits=32)
+L1 = Clip(norm=Norm.L1, bound=3.0, frac_bits=32)
+
+
+def shaped(graph: GraphBuilder, source: str, *shape: int) -> str:
+    return graph.node("Reshape", source, graph.tensor(np.array([-1, *shape], np.int64)))
+
+
+def flat(graph: GraphBuilder, source: str) -> str:
+    return graph.node("Flatten", source, axis=1)
+
+
+@pytest.mark.parametrize("clip", [L1, L2], ids=["l1", "l2"])
+@pytest.mark.parametrize(
+    ("pool", "window"),
+    [
+        ("MaxPool", {"strides": [1, 1]}),
+        ("MaxPool", {"strides": [2, 1], "pads": [1, 1, 0, 0]}),
+        ("AveragePool", {"strides": [1, 1], "pads": [1, 0, 1, 0], "count_include_pad": 0}),
+        ("AveragePool", {"strides": [2, 1], "pads": [1, 1, 1, 1], "count_include_pad": 1}),
+    ],
+)
+def test_convolutions_and_pools(pool: str, window: dict[str, object], clip: Clip) -> None:
+    graph = GraphBuilder(2 * 7 * 6, seed=1)
+    value = shaped(graph, "x", 2, 7, 6)
+    value = graph.node("Conv", value, graph.weight(3, 2, 3, 2), graph.weight(3, scale=0.1), strides=[1, 2], pads=[1, 0, 1, 1])
+    value = graph.node(pool, graph.node("Relu", value), kernel_shape=[2, 2], **window)
+    value = graph.node("Tanh", graph.node("Conv", value, graph.weight(4, 3, 2, 2)))
+    value = flat(graph, graph.node("GlobalAveragePool", value))
+    check_graph(graph.model(graph.gemm(value, 4, 3), 3), Loss.CROSS_ENTROPY, clip, labels=2, records=7)
+
+
+def test_dilated_and_one_dimensional_convolutions() -> None:
+    graph = GraphBuilder(20, seed=2)
+    value = graph.node("Conv", shaped(graph, "x", 2, 10), graph.weight(3, 2, 3), dilations=[2], pads=[2, 1])
+    value = flat(graph, graph.node("Elu", value))
+    check_graph(graph.model(graph.gemm(value, 27, 1), 1), Loss.POISSON, L2, labels=2, records=7)
+
+
+def test_embeddings_of_repeated_categories_beside_dense_features() -> None:
+    graph = GraphBuilder(7, seed=3)
+    bounds = [graph.tensor(np.array([value], np.int64)) for value in (0, 3, 7, 1)]
+    chosen = graph.node("Slice", "x", bounds[0], bounds[1], bounds[3])
+    rest = graph.node("Slice", "x", bounds[1], bounds[2], bounds[3])
+    indices = graph.node("Cast", graph.node("Mul", chosen, graph.tensor(np.array(256, np.float32))), to=7)
+    embedded = flat(graph, graph.node("Gather", graph.weight(5, 4, scale=0.5), indices))
+    value = graph.node("Relu", graph.gemm(graph.node("Concat", embedded, rest, axis=1), 16, 6))
+    model = graph.model(graph.gemm(value, 6, 3), 3)
+    made = example(13, model, Loss.CROSS_ENTROPY, 2, seed=3)
+    made.features[:, :3] %= 5
+    check_example(model, Loss.CROSS_ENTROPY, L2, made)
+    check_example(model, Loss.CROSS_ENTROPY, L1, made)
+
+
+def test_a_category_outside_the_table_gives_a_zero_gradient() -> None:
+    graph = GraphBuilder(2, seed=4)
+    indices = graph.node("Cast", graph.node("Mul", "x", graph.tensor(np.array(256, np.float32))), to=7)
+    embedded = flat(graph, graph.node("Gather", graph.weight(5, 3, scale=0.5), indices))
+    model = graph.model(graph.gemm(embedded, 6, 2), 2)
+    made = example(6, model, Loss.CROSS_ENTROPY, 2, seed=4)
+    made.features[:] = 5
+    engine = ExactEngine(model, Loss.CROSS_ENTROPY, L2)
+    results = [engine.masked_sum(quantised(model), made.batch(helper)) for helper in (0, 1)]
+    assert not reconstruct(results[0].vector, results[1].vector).any()
+    made.features[0, 0] = 4
+    made.features[1:4] = 0
+    got = [engine.masked_sum(quantised(model), made.batch(helper)).vector for helper in (0, 1)]
+    assert reconstruct(*got).tolist() == oracle_sum(model, L2, Loss.CROSS_ENTROPY, made)
+
+
+@pytest.mark.parametrize("is_image", [False, True])
+def test_batch_normalisation_trains_its_scale_and_bias(is_image: bool) -> None:
+    graph = GraphBuilder(18, seed=5)
+    value = graph.node("Conv", shaped(graph, "x", 2, 3, 3), graph.weight(3, 2, 2, 2)) if is_image else graph.gemm("x", 18, 3)
+    statistics = [graph.weight(3, scale=0.2), graph.tensor(np.array([0.5, 1.0, 2.0], np.float32))]
+    value = graph.node("BatchNormalization", value, graph.weight(3, scale=1.0), graph.weight(3, scale=0.3), *statistics, epsilon=1e-5)
+    value = flat(graph, graph.node("Softplus", value))
+    check_graph(graph.model(graph.gemm(value, 12 if is_image else 3, 3), 3), Loss.CROSS_ENTROPY, L2, labels=2)
+
+
+def test_a_residual_sum_that_is_read_twice() -> None:
+    graph = GraphBuilder(6, seed=6)
+    first = graph.node("Relu", graph.gemm("x", 6, 5))
+    second = graph.node("Add", graph.node("Tanh", graph.gemm(first, 5, 5)), first)
+    third = graph.node("Add", second, second)
+    check_graph(graph.model(graph.gemm(third, 5, 3), 3), Loss.CROSS_ENTROPY, L2, labels=3)
+
+
+def test_features_are_rescaled_by_constants() -> None:
+    graph = GraphBuilder(6, seed=7)
+    centred = graph.node("Sub", "x", graph.constant(np.linspace(0.1, 0.6, 6)))
+    scaled = graph.node("Div", centred, graph.constant(np.array(0.25)))
+    shifted = graph.node("Add", graph.node("Mul", scaled, graph.constant(np.full(6, 0.5))), graph.constant(np.ones((1, 6))))
+    check_graph(graph.model(graph.gemm(shifted, 6, 3), 3), Loss.CROSS_ENTROPY, L2, labels=2)
+
+
+def test_axes_are_transposed_and_values_concatenated_behind_the_first_axis() -> None:
+    graph = GraphBuilder(12, seed=8)
+    image = graph.node("Conv", shaped(graph, "x", 2, 6), graph.weight(3, 2, 1))
+    other = graph.node("Transpose", shaped(graph, flat(graph, graph.node("Relu", image)), 6, 3), perm=[0, 2, 1])
+    joined = graph.node("Concat", image, other, axis=2)
+    check_graph(graph.model(graph.gemm(flat(graph, joined), 36, 2), 2), Loss.CROSS_ENTROPY, L2, labels=2)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    channels=st.integers(1, 2),
+    kernel=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    strides=st.tuples(st.integers(1, 2), st.integers(1, 3)),
+    pads=st.lists(st.integers(0, 2), min_size=4, max_size=4),
+    dilations=st.tuples(st.integers(1, 2), st.integers(1, 2)),
+    norm=st.sampled_from(list(Norm)),
+    seed=st.integers(0, 10**6),
+)
+def test_random_convolutions_equal_the_oracle(
+    *, channels: int, kernel: tuple[int, int], strides: tuple[int, int], pads: list[int], dilations: tuple[int, int], norm: Norm, seed: int
+) -> None:
+    graph = GraphBuilder(channels * 30, seed)
+    window = {"strides": list(strides), "pads": pads, "dilations": list(dilations)}
+    value = graph.node("Conv", shaped(graph, "x", channels, 6, 5), graph.weight(2, channels, *kernel), graph.weight(2, scale=0.2), **window)
+    value = flat(graph, graph.node("GlobalAveragePool", graph.node("LeakyRelu", value)))
+    model = graph.model(graph.gemm(value, 2, 2), 2)
+    clip = replace(L2, norm=norm)
+    made = example(3, model, Loss.CROSS_ENTROPY, 2, seed=seed)
+    got = [ExactEngine(model, Loss.CROSS_ENTROPY, clip).masked_sum(quantised(model), made.batch(helper)).vector for helper in (0, 1)]
+    assert reconstruct(*got).tolist() == oracle_sum(model, clip, Loss.CROSS_ENTROPY, made)
+
+
+class Residual(nn.Module):
+    """What torch's exporters make of common modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 4, 3, stride=2, padding=1)
+        self.norm = nn.BatchNorm2d(4)
+        self.pool = nn.AvgPool2d(2)
+        self.first, self.second = nn.Linear(16, 8), nn.Linear(8, 8)
+        self.last = nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.pool(torch.relu(self.norm(self.conv(x.reshape(-1, 1, 8, 8))))).flatten(1)
+        y = torch.relu(self.first(y))
+        return self.last(y + torch.relu(self.second(y)))  # type: ignore[no-any-return]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_torch_exports_of_a_residual_network_is_exact() -> None:
+    torch.manual_seed(0)
+    model = parse(export(Residual(), 64), num_features=64)
+    check_graph(model, Loss.CROSS_ENTROPY, L2, labels=2, records=5)
+
+
+def test_a_parameter_that_is_used_twice_is_not_exact() -> None:
+    graph = GraphBuilder(4, seed=9)
+    weight = graph.weight(4, 4)
+    value = graph.node("Gemm", graph.node("Relu", graph.node("Gemm", "x", weight)), weight)
+    with pytest.raises(NotExact, match="used more than once"):
+        ExactEngine(graph.model(value, 4), Loss.CROSS_ENTROPY, L2)
