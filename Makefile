@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 EXTRAS := browser-sim,helper,helper-general,adserver,dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup docs demo demo-no-noise test test-fast check format protos bench-ingest bench-gradient table clean
+.PHONY: help setup docs bench-memory demo demo-no-noise test test-fast check format protos bench-ingest bench-gradient table clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -53,13 +53,16 @@ docs: $(STAMP)  ## Rewrite docs/reference from the code
 	COLUMNS=120 $(BIN)/python docs/generate.py
 
 bench-ingest: $(STAMP)  ## Reports sealed, opened and stored per second and core, beside the bare X25519 rate (--json: make bench-ingest ARGS=--json)
-	$(BIN)/python tests/bench/ingest.py $(ARGS)
+	$(BIN)/python -m tests.bench.ingest $(ARGS)
+
+bench-memory: $(STAMP)  ## Peak memory of every process while 100,000 reports are sealed (ARGS=--json)
+	$(BIN)/python -m tests.bench.memory $(ARGS)
 
 bench-gradient: $(STAMP)  ## The exact gradient engine beside plain PyTorch, Opacus and torch.func (ARGS=--json)
 	$(BIN)/python tests/bench/gradient.py $(ARGS)
 
 table: $(STAMP)  ## Measure the README's accuracy table anew
-	$(BIN)/python tests/bench/accuracy.py $(ARGS)
+	$(BIN)/python -m tests.bench.accuracy $(ARGS)
 
 clean:  ## Remove what make made
 	rm -rf $(VENV) demo-out build dist *.egg-info

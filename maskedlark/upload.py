@@ -28,7 +28,7 @@ class Report:
     Attributes:
         task_id: 32 bytes.
         report_id: 16 random bytes: a report counts once.
-        time_bucket: The time of the event, divided by the task's time_bucket_s.
+        time_bucket: The time of the upload, after its random delay, divided by the task's time_bucket_s.
         shares: One for each helper, by role.
     """
 
@@ -53,7 +53,8 @@ class Sealer:
 
         Args:
             example: A real example, or one without a label for a fake report.
-            unix_s: When the event happened; only its time bucket is sent.
+            unix_s: When the report is uploaded (not when the event happened: that would undo the random delay); only its time bucket is
+                sent.
             randomness: Draws the report id, the decoys and the masks; HPKE's ephemeral keys are the library's own.
 
         Raises:

@@ -73,14 +73,14 @@ class Fleet:
         """Start the ad server, intake and job worker."""
         addresses_file = self.folder / "adserver.addresses"
         addresses_file.unlink(missing_ok=True)
-        self._start("adserver", "adserver", "serve", *self._common(), "--addresses-file", str(addresses_file))
+        self._start("adserver", "adserver", "serve", *self.common(), "--addresses-file", str(addresses_file))
         self._await("adserver", addresses_file)
         addresses = json.loads(addresses_file.read_text())
         self.grpc, self.http = addresses["grpc"], addresses["http"]
 
     def adserver(self, *arguments: str, options: bool = True) -> str:
         """Run an `adserver` command that needs the helpers (or, with options=False, only the data folder)."""
-        common = self._common() if options else ["--data", str(self.data("adserver"))]
+        common = self.common() if options else ["--data", str(self.data("adserver"))]
         return self.run("adserver", *arguments, *common)
 
     def adserver_json(self, *arguments: str, options: bool = True) -> Any:
@@ -106,6 +106,15 @@ class Fleet:
             raise CommandFailed(f"{program} {' '.join(arguments[:2])} ended with {done.returncode}: {said.strip()[-2000:]}")
         return done.stdout.decode()
 
+    def start_command(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
+        """Start one command and let it run; its output is dropped."""
+        quiet = subprocess.DEVNULL
+        return subprocess.Popen([str(_BIN / program), *arguments], stdout=quiet, stderr=quiet)  # noqa: S603 # our own programs
+
+    def pid(self, party: str) -> int:
+        """The process id of a running party."""
+        return self._processes[party].pid
+
     def kill(self, party: str) -> None:
         """End a process at once, as a crash would (SIGKILL)."""
         process = self._processes.pop(party)
@@ -128,7 +137,8 @@ class Fleet:
         """What a process wrote to its log."""
         return (self.folder / f"{party}.log").read_text()
 
-    def _common(self) -> list[str]:
+    def common(self) -> list[str]:
+        """The options by which every `adserver` command finds its data and the helpers."""
         helpers = [(self.folder / f"helper-{role}.address").read_text() for role in (0, 1)]
         return ["--data", str(self.data("adserver")), "--helper-0", helpers[0], "--helper-1", helpers[1], "--insecure"]
 

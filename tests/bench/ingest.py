@@ -10,7 +10,6 @@ the floor under any HPKE open. Each side is measured in turns, several times, an
 import argparse
 import json
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -29,8 +28,6 @@ from helper.opening_pool import OpeningPool
 from maskedlark.randomness import seeded
 from maskedlark.rpc.wire import decode_report, encode_report
 from maskedlark.upload import Report, Sealer, check_report
-
-sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a script: the tests' builders are no package of the product
 from tests.builders import NOW, World, examples, shares_for, world
 
 NUM_FEATURES = 30
