@@ -136,9 +136,19 @@ class Scene:
         key_lists = (self.cores[0].status().key_list, self.cores[1].status().key_list)
         return TaskBundle(task=task, signatures=(first, second), key_lists=key_lists)
 
+    def examples(self, count: int, seed: int = 0) -> list[Example]:
+        return examples(self.task, count, seeded(seed, "examples of a scene"))
+
+    def plain_sum(self, count: int) -> list[int]:
+        """What the examples of `count` reports sum to, computed in the clear."""
+        made = self.examples(count)
+        features = np.stack([example.features for example in made])
+        labels = np.array([[int(example.label or 0)] for example in made], np.uint32)
+        return [int(value) for value in fake_values(features, labels, NUM_VALUES).sum(axis=(0, 1))]
+
     def reports(self, given: int | list[Example], seed: int = 0) -> list[Report]:
         randomness = seeded(seed, "reports of a scene")
-        made = examples(self.task, given, randomness) if isinstance(given, int) else given
+        made = self.examples(given, seed) if isinstance(given, int) else given
         return [self.sealer.report(example, unix_s=NOW, randomness=randomness) for example in made]
 
     def prepare(self, reports: Sequence[Report], *, handle: bytes = b"h" * 16, chunk: int = 1000) -> Prepared:

@@ -174,7 +174,7 @@ def test_the_budget_against_a_colluding_helper_counts_by_itself(tmp_path: Path) 
 
 def test_rounds_that_were_not_run_are_given_back(noisy: Scene) -> None:
     dataset = noisy.seal()
-    first = noisy.job(dataset, noise_multiplier=10.0, rounds=20)
+    first = noisy.job(dataset, noise_multiplier=10.0, rounds=30)
     second = replace(first, job_id=b"k" * 16)
     noisy.start(first)
     assert refusal(noisy, second).reason is JobReason.BUDGET_EXHAUSTED
@@ -183,7 +183,7 @@ def test_rounds_that_were_not_run_are_given_back(noisy: Scene) -> None:
     assert noisy.cores[0].jobs.close(first.job_id, None) == 1
     noisy.restart()
     started = noisy.cores[0].jobs.start(canonical.encode(second), MODEL, None)
-    both = Charge(mechanism=Mechanism.GAUSSIAN, noise_multiplier=10.0, sampling_rate=1.0, rounds=21)
+    both = Charge(mechanism=Mechanism.GAUSSIAN, noise_multiplier=10.0, sampling_rate=1.0, rounds=31)
     assert started.epsilon_spent == spent([both], noisy.task.delta).ad_server
 
 

@@ -13,11 +13,8 @@ from maskedlark import canonical
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.job import JobSpec
 from maskedlark.model.weights import QuantisedTensor
-from maskedlark.randomness import seeded
 from maskedlark.round import AggregateShare, combine
-from maskedlark.task import Task
-from tests.builders import examples
-from tests.helper.parties import MODEL, NUM_VALUES, OTHER_WEIGHTS, WEIGHTS, FakeEngine, Scene, fake_engine_for, fake_values
+from tests.helper.parties import MODEL, NUM_VALUES, OTHER_WEIGHTS, WEIGHTS, FakeEngine, Scene, fake_engine_for
 
 
 @pytest.fixture
@@ -39,14 +36,6 @@ def refusal(scene: Scene, spec: JobSpec, round_index: int, weights: bytes = WEIG
     return refused.value.reason
 
 
-def plain_sum(task: Task, count: int) -> list[int]:
-    """What the scene's `count` examples sum to, from the plain examples."""
-    made = examples(task, count, seeded(0, "reports of a scene"))
-    features = np.stack([example.features for example in made])
-    labels = np.array([[int(example.label or 0)] for example in made], np.uint32)
-    return [int(value) for value in fake_values(features, labels, NUM_VALUES).sum(axis=(0, 1))]
-
-
 # --- what a round gives
 
 
@@ -54,7 +43,7 @@ def test_the_two_answers_add_up_to_the_plain_sum_bit_for_bit(scene: Scene) -> No
     dataset = scene.seal(50)
     spec = scene.job(dataset)
     scene.start(spec)
-    assert scene.run(spec, 0).tolist() == plain_sum(scene.task, 50)
+    assert scene.run(spec, 0).tolist() == scene.plain_sum(50)
 
 
 def test_one_answer_alone_is_not_the_sum(scene: Scene) -> None:
@@ -86,7 +75,7 @@ def test_helpers_that_were_shown_other_weights_are_noticed(scene: Scene) -> None
 def test_noise_of_both_helpers_is_in_the_sum(tmp_path: Path) -> None:
     scene = Scene(tmp_path, mechanism="gaussian", epsilon=16.0, collusion_epsilon=1000.0)
     spec = started(scene, noise_multiplier=5.0)
-    noise = scene.run(spec, 0) - np.array(plain_sum(scene.task, 20))
+    noise = scene.run(spec, 0) - np.array(scene.plain_sum(20))
     assert (np.abs(noise) < 12 * 5 * 2.0**32).all()  # 8 standard deviations of both helpers' noise
     assert (np.abs(noise) > 1000).all()
 
@@ -184,7 +173,7 @@ def test_a_crash_before_the_commit_charges_nothing_and_releases_nothing(scene: S
         scene.answer(0, spec, 0)
     scene.restart()
     assert scene.cores[0].status().counts.rounds_answered == 0
-    assert scene.run(spec, 0).tolist() == plain_sum(scene.task, 20)
+    assert scene.run(spec, 0).tolist() == scene.plain_sum(20)
 
 
 def test_a_crash_after_the_commit_is_charged_once_and_answered_from_the_ledger(tmp_path: Path) -> None:
@@ -292,6 +281,6 @@ def test_a_restarted_helper_needs_no_second_start(scene: Scene) -> None:
     spec = started(scene)
     scene.run(spec, 0)
     scene.restart()
-    assert scene.run(spec, 1).tolist() == plain_sum(scene.task, 20)
+    assert scene.run(spec, 1).tolist() == scene.plain_sum(20)
     encoded = canonical.encode(spec)
     assert scene.cores[0].jobs.start(encoded, MODEL, None).rounds_answered == 2
