@@ -17,9 +17,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import (
-    BigInteger,
     Column,
     Connection,
+    Double,
     Engine,
     ForeignKey,
     Integer,
@@ -70,7 +70,7 @@ class Dataset:
     handle: bytes
     task_id: bytes
     state: DatasetState
-    created_at: int
+    created_at: float
     received: int
     size: int
     view_mismatch: int
@@ -101,7 +101,7 @@ datasets = Table(
     Column("handle", LargeBinary(HANDLE_BYTES), primary_key=True),
     Column("task_id", LargeBinary(32), ForeignKey("tasks.task_id"), nullable=False, index=True),
     Column("state", String(16), nullable=False),
-    Column("created_at", BigInteger, nullable=False),
+    Column("created_at", Double, nullable=False),
     Column("received", Integer, nullable=False),
     Column("size", Integer, nullable=False, default=0),
     Column("view_mismatch", Integer, nullable=False, default=0),
@@ -134,7 +134,7 @@ class DatasetStore:
         with self._engine.begin() as connection:
             for (left,) in connection.execute(select(datasets.c.handle).where(*_is(task_id, DatasetState.PREPARING))).all():
                 _release(connection, task_id, left)
-            row = {"handle": handle, "task_id": task_id, "state": DatasetState.PREPARING, "created_at": int(created_at), "received": 0}
+            row = {"handle": handle, "task_id": task_id, "state": DatasetState.PREPARING, "created_at": created_at, "received": 0}
             connection.execute(datasets.insert().values(row))
             received = reports.take(connection, task_id, handle, limit)
             if not received:

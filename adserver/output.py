@@ -41,5 +41,6 @@ def short(identifier: bytes) -> str:
 def progress_bars() -> Iterator[Progress]:
     """Progress bars with the time that is left, on standard error so that standard output stays a program's."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         yield progress

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Column, Engine, LargeBinary, Table, select
+from sqlalchemy import Column, Double, Engine, LargeBinary, Table, select
 
 from adserver.database import find_id, metadata, reading
 from adserver.helper_client import HelperClient
@@ -18,7 +18,7 @@ tasks = Table(
     metadata,
     Column("task_id", LargeBinary(TASK_ID_BYTES), primary_key=True),
     Column("bundle", LargeBinary, nullable=False),  # canonical
-    Column("created_at", BigInteger, nullable=False),  # Unix seconds
+    Column("created_at", Double, nullable=False),  # Unix seconds
 )
 
 
@@ -34,7 +34,7 @@ class StoredTask:
 
     task_id: bytes
     bundle: TaskBundle
-    created_at: int
+    created_at: float
 
 
 class TaskStore:
@@ -53,7 +53,7 @@ class TaskStore:
         bundle.verify()
         task_id = bundle.task.task_id
         with self._engine.begin() as connection:
-            row = {"task_id": task_id, "bundle": canonical.encode(bundle), "created_at": int(created_at)}
+            row = {"task_id": task_id, "bundle": canonical.encode(bundle), "created_at": created_at}
             connection.execute(tasks.insert().values(row))
         return task_id
 

@@ -3,10 +3,12 @@
 import contextlib
 import json
 import socket
+import ssl
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import grpc
@@ -24,6 +26,7 @@ from adserver.server import Addresses, running_ingest
 from adserver.tasks import TaskStore
 from maskedlark.canonical import decode
 from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
+from maskedlark.rpc.certificates import write_certificate
 from maskedlark.rpc.transport import make_channel
 from maskedlark.rpc.wire import MAX_REPORT_BYTES, decode_report, encode_report, report_to_message
 from maskedlark.task import TaskBundle
@@ -313,3 +316,21 @@ def test_a_body_that_comes_too_slowly_is_given_up(door: Door, monkeypatch: pytes
     with socket.create_connection((host, int(port)), timeout=10) as connection:
         connection.sendall(f"POST /v1/reports HTTP/1.1\r\nHost: {host}\r\nContent-Length: 100\r\n\r\nslow".encode())
         assert b"".join(iter(lambda: connection.recv(4096), b"")).startswith(b"HTTP/1.1 408")
+
+
+def test_with_tls_browsers_know_the_server_and_grpc_clients_show_who_they_are(tmp_path: Path) -> None:
+    engine, folder = _engine(tmp_path), tmp_path / "keys"
+    folder.mkdir()
+    files = write_certificate(folder, name="https://ads.example", hosts=("127.0.0.1",), now=datetime.now(UTC))
+    files.trusted_authorities.write_bytes(files.certificate.read_bytes())
+    with running_ingest(engine, grpc_listen="127.0.0.1:0", http_listen="127.0.0.1:0", tls=files) as addresses:
+        trusting = ssl.create_default_context(cafile=str(files.certificate))
+        assert httpx.post(f"https://{addresses.http}/v1/reports", content=encode_report(_GOOD), verify=trusting).status_code == 201
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"https://{addresses.http}/healthz")
+        with make_channel(addresses.grpc, files) as channel:
+            assert ingest_pb2_grpc.IngestStub(channel).Submit(iter([report_to_message(_GOOD)]), timeout=30).duplicates == 1
+        nameless = grpc.ssl_channel_credentials(root_certificates=files.certificate.read_bytes())
+        with grpc.secure_channel(addresses.grpc, nameless) as channel, pytest.raises(grpc.RpcError):
+            ingest_pb2_grpc.IngestStub(channel).Submit(iter([report_to_message(_GOOD)]), timeout=5)
+    engine.dispose()
