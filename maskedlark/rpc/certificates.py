@@ -7,6 +7,7 @@ got into its file of trusted authorities. A certificate names its holder: a help
 from datetime import datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -15,6 +16,19 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from maskedlark.rpc.transport import TlsFiles
+
+_MAY_SIGN_HANDSHAKES_ONLY: Final = x509.KeyUsage(
+    digital_signature=True,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=False,
+    crl_sign=False,
+    encipher_only=False,
+    decipher_only=False,
+)
+"""Without it, TLS would let a trusted ad server certify a key of its own in another origin's name."""
 
 
 def write_certificate(folder: Path, *, name: str, hosts: tuple[str, ...] = (), now: datetime, days: int = 825) -> TlsFiles:
@@ -38,7 +52,8 @@ def write_certificate(folder: Path, *, name: str, hosts: tuple[str, ...] = (), n
         .not_valid_before(now - timedelta(minutes=5))
         .not_valid_after(now + timedelta(days=days))
         .add_extension(x509.SubjectAlternativeName(_names(name, hosts)), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_MAY_SIGN_HANDSHAKES_ONLY, critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
         .sign(key, hashes.SHA256())
     )

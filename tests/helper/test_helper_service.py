@@ -3,13 +3,17 @@
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import grpc
 import numpy as np
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from helper.gradient.engine import Batch, MaskedSum
 from helper.service import MAX_MODEL_BYTES, HelperService
@@ -269,6 +273,31 @@ def test_an_unknown_certificate_gets_no_answer(scene: Scene, certified: Certifie
     stranger.trusted_authorities.write_bytes(certified.ours.trusted_authorities.read_bytes())
     with pytest.raises(HelperUnavailable):
         register(scene, certified.port, stranger)
+
+
+def test_a_trusted_origin_cannot_certify_itself_as_another(scene: Scene, certified: Certified, tmp_path: Path) -> None:
+    issuer = x509.load_pem_x509_certificate(certified.others.certificate.read_bytes())
+    issuer_key = load_pem_private_key(certified.others.private_key.read_bytes(), None)
+    assert isinstance(issuer_key, ec.EllipticCurvePrivateKey)
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+    forged = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, scene.task.origin)]))
+        .issuer_name(issuer.subject)
+        .public_key(key.public_key())
+        .serial_number(7)
+        .not_valid_before(now - timedelta(minutes=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.UniformResourceIdentifier(scene.task.origin)]), critical=False)
+        .sign(issuer_key, hashes.SHA256())
+    )
+    files = TlsFiles(
+        certificate=tmp_path / "forged.crt", private_key=tmp_path / "forged.key", trusted_authorities=certified.ours.trusted_authorities
+    )
+    files.certificate.write_bytes(forged.public_bytes(Encoding.PEM) + issuer.public_bytes(Encoding.PEM))
+    files.private_key.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    with pytest.raises(HelperUnavailable):
+        register(scene, certified.port, files)
 
 
 # --- what must not be seen
