@@ -132,7 +132,9 @@ def take(connection: Connection, task_id: bytes, handle: bytes, limit: int) -> i
     """Give a dataset up to `limit` of the task's waiting reports, the oldest first; how many it got."""
     waiting = select(reports.c.sequence).where(reports.c.task_id == task_id, reports.c.handle.is_(None))
     chosen = waiting.order_by(reports.c.sequence).limit(limit)
-    return connection.execute(update(reports).where(reports.c.sequence.in_(chosen)).values(handle=handle)).rowcount
+    # Asked twice for `handle`: PostgreSQL looks again at rows that another transaction took while this one waited for them.
+    free = update(reports).where(reports.c.sequence.in_(chosen), reports.c.handle.is_(None))
+    return connection.execute(free.values(handle=handle)).rowcount
 
 
 def give_back(connection: Connection, task_id: bytes, handle: bytes) -> None:
