@@ -74,8 +74,8 @@ def create_command(
         typer.Option(
             rich_help_panel=_PRIVACY,
             help="Budget of each dataset against this ad server together with one helper, whose knowledge undoes the sampling of"
-            f" minibatches and one of the two noises. By default {DEFAULT_COLLUSION_FACTOR:g} times --epsilon, which suits batches of a"
-            " third of a dataset and more; smaller batches need more.",
+            f" minibatches and one of the two noises. By default {DEFAULT_COLLUSION_FACTOR:g} times --epsilon, which suits batches of"
+            " half a dataset and more; with smaller ones this budget is spent first, unless it is larger.",
         ),
     ] = None,
     delta: Annotated[float, typer.Option(rich_help_panel=_PRIVACY, help="The delta that both budgets are read at.")] = 1e-5,

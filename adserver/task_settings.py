@@ -11,7 +11,8 @@ from maskedlark.task import LabelKind, LabelSpace
 
 ALL_DECOYS: Final = "all"
 DEFAULT_COLLUSION_FACTOR: Final = 4.0
-"""The ratio of the limits that helpers have by default, and enough for batches of a third of a dataset (docs/explanation/privacy.md)."""
+"""The ratio of the limits that helpers have by default. At 200 rounds it lets batches of half a dataset use the whole epsilon; with
+smaller ones this budget is spent first, and a job gets the noise that keeps it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
