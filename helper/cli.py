@@ -95,6 +95,9 @@ def serve_command(
     opening_workers: Annotated[
         int | None, typer.Option(envvar="HELPER_OPENING_WORKERS", min=1, help="Processes that open reports.", show_default="one a core")
     ] = None,
+    round_threads: Annotated[
+        int | None, typer.Option(envvar="HELPER_ROUND_THREADS", min=1, help="Threads that compute one round.", show_default="one a core")
+    ] = None,
     insecure: InsecureOption = False,
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
@@ -150,6 +153,7 @@ def serve_command(
         port_file=port_file,
         threads=threads,
         opening_workers=opening_workers,
+        round_threads=round_threads,
     )
     with _stopped_by_signals() as stop:
         serve(settings, stop)

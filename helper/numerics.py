@@ -6,23 +6,30 @@ from typing import Final
 from helper.gradient.engine import GradientEngine
 from maskedlark.canonical import digest
 
-_PATHS: Final = ("exact", "general")
-_DECIDE_BITS: Final = ("numpy", "torch")
+EXACT_REVISION: Final = 1
+"""Of docs/explanation/numerics.md as `helper.gradient.exact` implements it: raised whenever any value that it gives changes. Versions of
+libraries do not count: they cannot change an integer."""
+
+_DECIDE_GENERAL_BITS: Final = ("numpy", "torch")
 """The libraries whose version can change the last bit of the general path."""
 
 
 def numerics_digest(engine: GradientEngine) -> bytes:
     """32 bytes that are equal at two helpers only if their engines for a job are meant to give the same bits."""
-    return _path_digest(engine.path)
+    return _exact_digest() if engine.path == "exact" else _general_digest()
 
 
 def software_digest() -> bytes:
     """32 bytes for a helper's status: equal at two helpers whose engines are meant to give the same bits for any job."""
-    return digest("numerics of all paths", *map(_path_digest, _PATHS))
+    return digest("numerics of all paths", _exact_digest(), _general_digest())
 
 
-def _path_digest(path: str) -> bytes:
-    return digest("numerics", path.encode(), *(f"{name} {_version(name)}".encode() for name in _DECIDE_BITS))
+def _exact_digest() -> bytes:
+    return digest("exact numerics", EXACT_REVISION.to_bytes(8, "little"))
+
+
+def _general_digest() -> bytes:
+    return digest("general numerics", *(f"{name} {_version(name)}".encode() for name in _DECIDE_GENERAL_BITS))
 
 
 def _version(name: str) -> str:

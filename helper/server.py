@@ -2,10 +2,12 @@
 
 import fcntl
 import logging
+import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Final
@@ -43,6 +45,7 @@ class ServeSettings:
         port_file: Where to write the address that was bound, or None.
         threads: How many calls are answered at once.
         opening_workers: Processes that open report shares; None for one a core.
+        round_threads: Threads that share the computation of one round; None for one a core.
     """
 
     data: Path
@@ -53,6 +56,7 @@ class ServeSettings:
     port_file: Path | None = None
     threads: int = 16
     opening_workers: int | None = None
+    round_threads: int | None = None
 
 
 def serve(settings: ServeSettings, stop: Event) -> None:
@@ -85,7 +89,13 @@ def _open_core(settings: ServeSettings, stack: ExitStack) -> HelperCore:
     ledger = stack.enter_context(closing(Ledger(open_database(settings.database or sqlite_url(settings.data / LEDGER_FILE)))))
     pool = stack.enter_context(OpeningPool(settings.opening_workers))
     return HelperCore(
-        data=settings.data, keys=keys, floors=settings.floors, ledger=ledger, pool=pool, clock=time.time, engine_for=engine_for
+        data=settings.data,
+        keys=keys,
+        floors=settings.floors,
+        ledger=ledger,
+        pool=pool,
+        clock=time.time,
+        engine_for=partial(engine_for, threads=settings.round_threads or os.cpu_count() or 1),
     )
 
 
