@@ -34,8 +34,15 @@ _MAX_CHUNK_RECORDS: Final = 512
 class GeneralEngine:
     """The gradient of one job's model and loss, for any model (a `GradientEngine`)."""
 
-    def __init__(self, model: Model, loss: Loss, clip: Clip, num_classes: int | None) -> None:
+    def __init__(self, model: Model, loss: Loss, clip: Clip, num_classes: int | None, *, why: str = "the model has no exact form") -> None:
         """Prepare one job.
+
+        Args:
+            model: The checked graph.
+            loss: Its loss.
+            clip: The bound on each record's gradient.
+            num_classes: The classes of the task, or None where labels are numbers.
+            why: Why the job is not on the exact path.
 
         Raises:
             InvalidModel(WRONG_LOSS): the loss does not fit the model and the classes.
@@ -44,6 +51,7 @@ class GeneralEngine:
         check_loss(model, loss, num_classes)
         if clip.sensitivity > MAX_SENSITIVITY:
             raise JobRefused(JobReason.OVERFLOW, f"the clip bound is above 2^40 units of 2^-{clip.frac_bits}: use fewer frac_bits")
+        self._why = why
         self._model = model
         self._loss = loss
         self._clip = clip
@@ -58,7 +66,7 @@ class GeneralEngine:
     @property
     def reason(self) -> str:
         """One sentence on why this path was taken."""
-        return "the model uses operators outside the exact integer set: gradients are float64, coarsely rounded"
+        return f"{self._why}: gradients are float64, coarsely rounded"
 
     def masked_sum(self, weights: tuple[QuantisedTensor, ...], batch: Batch) -> MaskedSum:
         """The masked sum over the batch at these weights. Called by a helper once a round.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from helper.gradient.exact.clipping import Masking
 from helper.gradient.exact.layer import RoundSetup, Running, Trainable
-from helper.gradient.exact.rows import Real, Rows, Value, from_bytes, power, quantise
+from helper.gradient.exact.rows import Real, Rows, Value, from_bytes, power, power_of, quantise
 from helper.gradient.exact.whole_gradient import WholeGradient
 from helper.gradient.exact.windows import Windows
 from maskedlark.field import FieldVector
@@ -97,14 +97,16 @@ class _RunningConvolution(Running):
     def _gradients(self, deltas: Rows, seeds: int) -> Real:
         """Each record's and seed's gradient, weights then bias: (seeds * records, width)."""
         records, positions, _ = self._patches.shape
-        left = deltas.q.astype(np.float64).reshape(seeds, records, -1, positions)
-        weights = (left @ self._patches.astype(np.float64)).reshape(seeds * records, -1)  # exact: integers below 2^53
-        exponents = deltas.exponent + np.tile(self._operand.exponent, seeds)
-        weights = np.ldexp(weights, -exponents[:, None])
-        if self._layer.bias is None:
-            return weights
-        biases = np.ldexp(left.sum(3).reshape(seeds * records, -1), -deltas.exponent[:, None])
-        return np.concatenate([weights, biases], axis=1)
+        outputs, size = len(self._bias), self._layer.weight.size
+        left = deltas.q.reshape(seeds, records, outputs, positions).swapaxes(0, 1).astype(np.float64)
+        sums = left.reshape(records, seeds * outputs, positions) @ self._patches.astype(np.float64)  # exact: integers below 2^53
+        result = np.empty((seeds, records, self._gradient.total.size))
+        scale = power_of(-deltas.exponent).reshape(seeds, records, 1)
+        result[:, :, :size] = sums.reshape(records, seeds, size).swapaxes(0, 1)
+        result[:, :, :size] *= scale * power_of(-self._operand.exponent)[:, None]
+        if self._layer.bias is not None:
+            result[:, :, size:] = left.sum(3).swapaxes(0, 1) * scale
+        return result.reshape(seeds * records, -1)
 
     def add_norm(self, squares: Real) -> None:
         """See `Running`."""

@@ -49,14 +49,13 @@ def lower(model: Model, loss: Loss) -> Plan:
         NotExact: there is none.
     """
     nodes, output_name = _without_head(model, loss)
+    foreign = sorted({node.operator for node in nodes} - set(_LOWERINGS))
+    if foreign:
+        raise NotExact(f"the model uses {', '.join(foreign)}, which the exact path does not have")
     builder = PlanBuilder(model, nodes, output_name)
     for node in nodes:
-        if node.outputs[0] in builder.taken_in:
-            continue
-        lowering = _LOWERINGS.get(node.operator)
-        if lowering is None:
-            raise NotExact(f"the operator {node.operator} has no exact form")
-        lowering(builder, node)
+        if node.outputs[0] not in builder.taken_in:
+            _LOWERINGS[node.operator](builder, node)
     return builder.finish()
 
 

@@ -101,13 +101,15 @@ def _largest(source: Real, places: Places, channels: int, result: Real, chosen: 
     for r in range(source.shape[0]):
         for c in range(channels):
             for p in range(outputs):
-                best = np.int32(-1)
+                best, place = -np.inf, np.int32(0)
                 for k in range(places.shape[1]):
-                    place = places[p, k]
-                    if place >= 0 and (best < 0 or source[r, c * space + place] > source[r, best]):
-                        best = np.int32(c * space + place)
-                result[r, c * outputs + p] = source[r, best]
-                chosen[r, c * outputs + p] = best
+                    here = places[p, k]
+                    value = source[r, c * space + max(here, 0)]
+                    is_better = (here >= 0) & (value > best)  # no branch: which is larger cannot be predicted
+                    best = value if is_better else best
+                    place = here if is_better else place
+                result[r, c * outputs + p] = best
+                chosen[r, c * outputs + p] = c * space + place
 
 
 @njit(cache=True, nogil=True)

@@ -38,6 +38,12 @@ def power(k: int) -> float:
     return POWER[k + 1022]  # type: ignore[no-any-return]  # compiled: a float64
 
 
+def power_of(k: NDArray[np.int64]) -> Real:
+    """2^k for each -1022 <= k <= 1023."""
+    result: Real = POWER[k + 1022]
+    return result
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
     """Quantised rows.
@@ -75,7 +81,7 @@ def to_real(value: Value) -> Real:
 
 def scaled_norm(rows: Rows, norm: Norm) -> NDArray[np.float64]:
     """Each row's squared L2 norm, or L1 norm, in units of the real numbers: one exact integer times a power of two."""
-    return np.ldexp(rows.norm.astype(np.float64), -rows.exponent * (2 if norm is Norm.L2 else 1))
+    return rows.norm * power_of(-rows.exponent * (2 if norm is Norm.L2 else 1))
 
 
 @njit(inline="always")

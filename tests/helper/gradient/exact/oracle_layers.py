@@ -197,6 +197,8 @@ def batch_normalization(record: "Record", node: Node, values: "Values", gradient
 
 
 def gather(record: "Record", node: Node, values: "Values", gradients: "list[Gradient]") -> "Result":
+    if node.inputs[1] in record.model.constants:
+        return moved(record, node, values, gradients)
     indices = values[node.inputs[1]]
     assert not isinstance(indices, list)
     table = record.weights[node.inputs[0]]
@@ -226,6 +228,8 @@ def moved(record: "Record", node: Node, values: "Values", _: "list[Gradient]") -
         order = numbers.reshape(attributes["shape"][1:])
     elif node.operator == "Transpose":
         order = numbers.transpose([axis - 1 for axis in attributes["perm"][1:]])
+    elif node.operator == "Gather":
+        order = np.take(numbers, record.model.constants[node.inputs[1]], axis=attributes["axis"] - 1)
     else:
         cuts = [slice(None)] * len(shape)
         for axis, start, end, step in zip(*(attributes[name] for name in ("axes", "starts", "ends", "steps")), strict=True):

@@ -123,7 +123,7 @@ def test_a_label_that_is_no_class_is_refused() -> None:
     ("model", "loss", "why"),
     [
         (mlp((4, 3, 1), "Relu", seed=12), Loss.BINARY_CROSS_ENTROPY, "ends in Sigmoid"),
-        (mlp((4, 3, 2), "Erf", seed=12), Loss.CROSS_ENTROPY, "operator Erf"),
+        (mlp((4, 3, 2), "Erf", seed=12), Loss.CROSS_ENTROPY, "uses Erf"),
     ],
 )
 def test_what_has_no_exact_form_is_named(model: Model, loss: Loss, why: str) -> None:

@@ -1,0 +1,78 @@
+"""Which engine a job gets: what either of torch's exporters writes of the exact set is exact, and anything else says why."""
+
+import sys
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from helper.gradient.choose import engine_for
+from maskedlark.clip import Clip, Norm
+from maskedlark.errors import InvalidModel, ModelReason
+from maskedlark.model.graph import Loss, Model
+from maskedlark.model.onnx_file import parse
+from tests.helper.gradient.exact.checks import check_graph
+from tests.torch_models import EXPORTED, export
+
+CLIP = Clip(norm=Norm.L2, bound=0.5, frac_bits=32)
+
+
+class Mixed(nn.Module):
+    """Three categorical bytes with one table each for two of them, beside dense features, through a residual block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList([nn.Embedding(256, 3), nn.Embedding(256, 2)])
+        self.first, self.second, self.last = nn.Linear(10, 6), nn.Linear(6, 6), nn.Linear(6, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        codes = (x[:, :2] * 256).long()
+        parts = [self.tables[0](codes[:, 0]), self.tables[1](codes[:, 1]), x[:, 2:]]
+        y = torch.relu(self.first(torch.cat(parts, 1)))
+        return torch.sigmoid(self.last(y + torch.tanh(self.second(y))))
+
+
+class Images(nn.Module):
+    """Convolutions with everything that goes with them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.pool = nn.Conv2d(1, 3, 3, padding=1, bias=False), nn.BatchNorm2d(3), nn.MaxPool2d(2)
+        self.narrow, self.mean = nn.Conv2d(3, 4, 2), nn.AvgPool2d(2)
+        self.last = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.pool(nn.functional.elu(self.norm(self.conv(x.reshape(-1, 1, 8, 8)))))
+        y = nn.functional.adaptive_avg_pool2d(self.mean(nn.functional.leaky_relu(self.narrow(y))), 1)
+        return torch.log_softmax(self.last(y.flatten(1)), 1)
+
+
+def parsed(module: nn.Module, width: int, *, dynamo: bool) -> Model:
+    return parse(export(module.eval(), width, 2, dynamo=dynamo), num_features=width)
+
+
+@pytest.mark.parametrize("dynamo", [False, True])
+@pytest.mark.parametrize(("module", "width", "loss"), [(Mixed, 7, Loss.BINARY_CROSS_ENTROPY), (Images, 64, Loss.CROSS_ENTROPY)])
+def test_what_torch_exports_runs_on_the_exact_path(module: type[nn.Module], width: int, loss: Loss, dynamo: bool) -> None:
+    torch.manual_seed(0)
+    model = parsed(module(), width, dynamo=dynamo)
+    assert engine_for(model, loss, CLIP, 3 if loss is Loss.CROSS_ENTROPY else 2).path == "exact"
+    check_graph(model, loss, CLIP, labels=2, records=5)
+
+
+@pytest.mark.parametrize(("name", "operator"), [("lstm", "LSTM"), ("gru", "GRU"), ("conv", "Gelu|Erf")])
+def test_other_models_take_the_general_path_and_say_why(name: str, operator: str) -> None:
+    module, width = EXPORTED[name]()
+    model = parsed(module, width, dynamo=False)
+    engine = engine_for(model, Loss.CROSS_ENTROPY, CLIP, model.output_width)
+    assert engine.path == "general"
+    assert any(part in engine.reason for part in operator.split("|"))
+
+
+def test_without_torch_a_model_outside_the_exact_set_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, width = EXPORTED["lstm"]()
+    model = parsed(module, width, dynamo=False)
+    monkeypatch.setitem(sys.modules, "helper.gradient.general", None)
+    with pytest.raises(InvalidModel, match="helper-general") as refused:
+        engine_for(model, Loss.CROSS_ENTROPY, CLIP, 2)
+    assert refused.value.reason is ModelReason.UNKNOWN_OPERATOR
