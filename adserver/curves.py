@@ -34,20 +34,24 @@ _TAGS: Final = {
 
 
 class CurveWriter:
-    """Keeps a running job's curves up to date: the event files at every round, the CSV file and the picture now and then."""
+    """Keeps a running job's curves up to date: the event files at every round, the CSV file and the picture now and then.
 
-    def __init__(self, folder: Path, history: Sequence[RoundFigures], title: str, rewrite_every: int) -> None:
+    A picture takes longer than many a round, so it is drawn at most once in `rewrite_every_s` of the rounds' own time.
+    """
+
+    def __init__(self, folder: Path, history: Sequence[RoundFigures], title: str, rewrite_every_s: float) -> None:
         self._folder = folder
         self._history = list(history)
         self._title = title
-        self._rewrite_every = rewrite_every
+        self._rewrite_every_s = rewrite_every_s
+        self._written_at_s: float | None = None
         self._events = EventLog(folder, history)
 
     @classmethod
     @contextmanager
-    def opened(cls, folder: Path, history: Sequence[RoundFigures], *, title: str, rewrite_every: int = 50) -> Iterator["CurveWriter"]:
+    def opened(cls, folder: Path, history: Sequence[RoundFigures], *, title: str, rewrite_every_s: float = 30.0) -> Iterator["CurveWriter"]:
         """Curves that begin with the history so far, and are complete when the context ends."""
-        writer = cls(folder, history, title, rewrite_every)
+        writer = cls(folder, history, title, rewrite_every_s)
         try:
             yield writer
         finally:
@@ -57,8 +61,11 @@ class CurveWriter:
         """Add a round."""
         self._history.append(figures)
         self._events.append(figures)
-        if len(self._history) % self._rewrite_every == 0:
+        if self._written_at_s is None:
+            self._written_at_s = figures.finished_at_s
+        elif figures.finished_at_s - self._written_at_s >= self._rewrite_every_s:
             write_curves(self._folder, self._history, self._title)
+            self._written_at_s = figures.finished_at_s
 
     def _close(self) -> None:
         self._events.close()

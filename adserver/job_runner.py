@@ -64,8 +64,8 @@ class JobRun:
             JobRefused: a helper refused, the helpers disagree, or (CANCELLED) the job is to be let go of.
             InvalidModel: training diverged (NOT_FINITE), or a helper refused the model.
         """
-        check_started(*self._pair.start_job(self._plan.job, self._encoded_model), num_parameters=self._model.num_parameters)
         with CurveWriter.opened(self._folder.path, self._history, title=curve_title(self._plan)) as curves:
+            check_started(*self._pair.start_job(self._plan.job, self._encoded_model), num_parameters=self._model.num_parameters)
             if not self._history and self._evaluate is not None:
                 self._keep(self._evaluated(RoundFigures(rounds_done=0, finished_at_s=self._clock())), curves)
             while self._trainer.rounds_done < self._plan.job.rounds:
@@ -128,11 +128,10 @@ def check_started(first: StartedJob, second: StartedJob, *, num_parameters: int)
     Raises:
         JobRefused(HELPERS_DISAGREE)
     """
-    if first.numerics_digest != second.numerics_digest or first.path != second.path:
-        raise JobRefused(
-            JobReason.HELPERS_DISAGREE,
-            f"the helpers compute differently (paths {first.path} and {second.path}): their versions do not fit together",
-        )
+    if first.numerics_digest != second.numerics_digest:
+        raise JobRefused(JobReason.HELPERS_DISAGREE, "the two helpers compute with different numerics: bring them to one version")
+    if first.path != second.path:
+        raise JobRefused(JobReason.HELPERS_DISAGREE, f"one helper takes the {first.path} path, the other the {second.path} one")
     if {first.num_parameters, second.num_parameters} != {num_parameters}:
         raise JobRefused(
             JobReason.HELPERS_DISAGREE,

@@ -45,7 +45,7 @@ class JobWorker:
         clock: Clock,
         *,
         backoff: Backoff = JOB_PATIENCE,
-        lease_s: float = 15.0,
+        lease_s: float = 6.0,
         poll_s: float = 0.25,
     ) -> None:
         """A worker that is not started yet.

@@ -86,7 +86,7 @@ def test_events_of_a_resumed_job_hold_each_round_once(tmp_path: Path) -> None:
 
 
 def test_the_files_are_rewritten_while_the_job_runs(tmp_path: Path) -> None:
-    with CurveWriter.opened(tmp_path, (), title="a title", rewrite_every=4) as curves:
+    with CurveWriter.opened(tmp_path, (), title="a title", rewrite_every_s=3.0) as curves:
         for figures in HISTORY[:4]:
             assert not (tmp_path / PNG_NAME).exists()
             curves.append(figures)
