@@ -33,7 +33,7 @@ class Convolution:
         windows: Where each output position looks in a channel.
         reads_bytes: Whether the input is the features.
         passes_back: Whether a parameter lies before the input.
-        key: The layer's number, for the digest.
+        number: Of the trained layers, for the digest.
     """
 
     weight: Trainable
@@ -41,7 +41,7 @@ class Convolution:
     windows: Windows
     reads_bytes: bool
     passes_back: bool
-    key: int
+    number: int
 
     def start(self, setup: RoundSetup) -> Running:
         """See `Layer`."""
@@ -59,7 +59,7 @@ class _RunningConvolution(Running):
         self._back = setup.backend.factor(matrix) if layer.passes_back else None
         self._bias = np.zeros(len(matrix)) if layer.bias is None else setup.weights[layer.bias.index].to_float()
         width = matrix.size + (0 if layer.bias is None else len(matrix))
-        self._gradient = WholeGradient(width, labels=setup.labels, key=2 * layer.key, norm=setup.norm)
+        self._gradient = WholeGradient(width, labels=setup.labels, number=layer.number, norm=setup.norm)
         self._operand: Rows
         self._patches: Patches
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from helper.gradient.exact.clipping import Masking
 from helper.gradient.exact.layer import RoundSetup, Running, Trainable
-from helper.gradient.exact.masking import hash_keys, mask_rows, mask_sum
+from helper.gradient.exact.masking import Hashed, hash_keys, hash_operand, mask_rows, mask_sum
 from helper.gradient.exact.rows import Real, Rows, Value, from_bytes, quantise, scale_rows, scaled_norm
 from maskedlark.field import FieldVector
 
@@ -29,7 +29,7 @@ class Dense:
         is_transposed: Whether the file holds W transposed.
         reads_bytes: Whether the input is the features.
         passes_back: Whether a parameter lies before the input.
-        key: The layer's number, for the digest.
+        number: Of the trained layers, for the digest.
     """
 
     weight: Trainable
@@ -37,7 +37,7 @@ class Dense:
     is_transposed: bool
     reads_bytes: bool
     passes_back: bool
-    key: int
+    number: int
 
     def start(self, setup: RoundSetup) -> Running:
         """See `Layer`."""
@@ -56,6 +56,7 @@ class _RunningDense(Running):
         "_keys",
         "_layer",
         "_operand",
+        "_operand_keys",
         "_setup",
         "_weights",
     )
@@ -68,8 +69,9 @@ class _RunningDense(Running):
         self._weights = setup.backend.factor(np.ascontiguousarray(matrix))
         self._back = setup.backend.factor(np.ascontiguousarray(matrix.T)) if layer.passes_back else None
         self._bias = _NO_BIAS if layer.bias is None else setup.weights[layer.bias.index].to_float()
-        self._keys = hash_keys(2 * layer.key, setup.labels, outputs)
-        self._bias_keys = hash_keys(2 * layer.key + 1, setup.labels, outputs)
+        self._keys = hash_keys(layer.number, Hashed.VALUES, setup.labels, outputs)
+        self._bias_keys = hash_keys(layer.number, Hashed.BIAS_VALUES, setup.labels, outputs)
+        self._operand_keys = hash_keys(layer.number, Hashed.OPERAND, 1, inputs)
         self._bias_total = np.zeros(outputs, np.uint64)
         self._accumulator = setup.backend.accumulator(inputs, outputs, is_bytes=layer.reads_bytes, records=setup.chunk_records)
         self._operand: Rows
@@ -106,6 +108,7 @@ class _RunningDense(Running):
 
     def mask(self, masking: Masking, first: int) -> None:
         """See `Running`."""
+        hash_operand(self._operand.q, self._operand_keys, masking.hashes)
         self._accumulator.put(first, self._operand.q, mask_rows(self._deltas, self._operand, masking, self._keys))
         if self._layer.bias is not None:
             mask_sum(self._deltas, masking, self._bias_keys, self._bias_total)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from helper.gradient.exact.clipping import Masking
 from helper.gradient.exact.field_kernels import add
 from helper.gradient.exact.layer import RoundSetup, Running, Trainable
-from helper.gradient.exact.masking import hash_keys, mask_rows
+from helper.gradient.exact.masking import Hashed, hash_keys, hash_operand, mask_rows
 from helper.gradient.exact.rows import Bytes, Real, Rows, Value, quantise, scaled_norm
 from maskedlark.field import FieldVector
 
@@ -23,11 +23,11 @@ class Embedding:
 
     Attributes:
         table: The parameter.
-        key: The layer's number, for the digest.
+        number: Of the trained layers, for the digest.
     """
 
     table: Trainable
-    key: int
+    number: int
 
     def start(self, setup: RoundSetup) -> Running:
         """See `Layer`."""
@@ -35,13 +35,14 @@ class Embedding:
 
 
 class _RunningEmbedding(Running):
-    __slots__ = ("_deltas", "_indices", "_is_outside", "_keys", "_layer", "_setup", "_table", "_total")
+    __slots__ = ("_deltas", "_indices", "_is_outside", "_keys", "_layer", "_operand_keys", "_setup", "_table", "_total")
 
     def __init__(self, layer: Embedding, setup: RoundSetup) -> None:
         self._layer, self._setup = layer, setup
         self._table = setup.weights[layer.table.index].to_float()
         self._total = np.zeros(layer.table.shape, np.uint64)
         self._keys: NDArray[np.uint64] | None = None
+        self._operand_keys: NDArray[np.uint64]
         self._indices: Bytes
         self._is_outside: NDArray[np.bool_]
         self._deltas: Rows
@@ -70,9 +71,10 @@ class _RunningEmbedding(Running):
         """See `Running`."""
         del first
         if self._keys is None:
-            self._keys = hash_keys(2 * self._layer.key, self._setup.labels, self._deltas.q.shape[1])
+            self._keys = hash_keys(self._layer.number, Hashed.VALUES, self._setup.labels, self._deltas.q.shape[1])
+            self._operand_keys = hash_keys(self._layer.number, Hashed.OPERAND, 1, self._indices.shape[1])
         masked = mask_rows(self._deltas, _unit(len(self._indices)), masking, self._keys)
-        _add_indices(self._indices, masking.hashes)
+        hash_operand(self._indices, self._operand_keys, masking.hashes)
         _scatter(masked, self._indices, self._total)
 
     def write(self, vector: FieldVector) -> None:
@@ -110,13 +112,3 @@ def _scatter(masked: FieldVector, indices: Bytes, total: FieldVector) -> None:
             row = indices[r, place]
             for j in range(width):
                 total[row, j] = add(total[row, j], masked[r, place * width + j])
-
-
-@njit(cache=True, nogil=True)
-def _add_indices(indices: Bytes, hashes: NDArray[np.uint64]) -> None:
-    """Bind which rows were read: a polynomial of the indices modulo 2^64."""
-    for r in range(indices.shape[0]):
-        digest = np.uint64(1)
-        for place in range(indices.shape[1]):
-            digest = digest * np.uint64(0x9E3779B97F4A7C15) + np.uint64(indices[r, place])
-        hashes[r] += digest

@@ -52,7 +52,7 @@ def _dense(builder: PlanBuilder, node: Node, bias_name: str | None, *, is_transp
         is_transposed=is_transposed,
         reads_bytes=source.is_bytes,
         passes_back=builder.is_trained(source),
-        key=builder.next_key,
+        number=builder.next_number,
     )
     builder.add(output, layer, (source,), (outputs,), has_parameters=True)
 
@@ -69,7 +69,7 @@ def conv(builder: PlanBuilder, node: Node) -> None:
         windows=windows,
         reads_bytes=source.is_bytes,
         passes_back=builder.is_trained(source),
-        key=builder.next_key,
+        number=builder.next_number,
     )
     builder.add(node.outputs[0], layer, (source,), (outputs, *windows.result), has_parameters=True)
 
@@ -140,7 +140,7 @@ def batch_normalization(builder: PlanBuilder, node: Node) -> None:
         bias=builder.parameter(node.inputs[2], node.operator),
         mean=mean.astype(np.float64),
         inverse=1.0 / np.sqrt(spread),
-        key=builder.next_key,
+        number=builder.next_number,
     )
     builder.add(node.outputs[0], layer, (source,), source.shape, has_parameters=True)
 

@@ -85,7 +85,7 @@ def gather(builder: PlanBuilder, node: Node) -> None:
     table, indices = builder.parameter(node.inputs[0], "Gather"), builder.stored(node.inputs[1])
     if axis != 0 or len(table.shape) != 2 or not indices.is_index:
         raise NotExact("Gather is exact only of the rows of a matrix by categorical features")
-    layer = Embedding(table=table, key=builder.next_key)
+    layer = Embedding(table=table, number=builder.next_number)
     builder.add(node.outputs[0], layer, (indices,), (*indices.shape, table.shape[1]), has_parameters=True)
 
 

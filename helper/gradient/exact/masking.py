@@ -6,8 +6,9 @@ makes the product with the layer's operand an integer in units of 2^-frac_bits.
 Specification: docs/explanation/numerics.md, sections "Masked values" and "Digest".
 """
 
+from enum import IntEnum, unique
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numba import njit
@@ -18,15 +19,31 @@ from helper.gradient.exact.field_kernels import add, from_signed, multiply, shif
 from helper.gradient.exact.rows import Rows, power
 from maskedlark.field import FieldVector
 
+Keys = NDArray[np.uint64]
+
 _MASK_64: Final = 2**64 - 1
 _GOLDEN: Final = 0x9E3779B97F4A7C15
 
 
-def hash_keys(layer: int, labels: int, width: int) -> NDArray[np.uint64]:
-    """(labels, width) public odd multipliers of one layer: SplitMix64 from the state 2^40 * layer, with the lowest bit set."""
-    counter = np.arange(1, labels * width + 1, dtype=np.uint64) + np.uint64(layer << 40)
+@unique
+class Hashed(IntEnum):
+    """What of a layer a key multiplies."""
+
+    VALUES = 0
+    BIAS_VALUES = 1
+    OPERAND = 2
+
+
+def hash_keys(layer: int, part: Hashed, rows: int, width: int) -> Keys:
+    """(rows, width) public odd multipliers for one part of a layer: SplitMix64 from the state 2^40 (3 layer + part), lowest bit set."""
+    counter = np.arange(1, rows * width + 1, dtype=np.uint64) + np.uint64((3 * layer + part) << 40)
     keys = mix(counter * np.uint64(_GOLDEN)) | np.uint64(1)
-    return keys.reshape(labels, width)
+    return keys.reshape(rows, width)
+
+
+def hash_operand(operand: NDArray[Any], keys: Keys, hashes: Keys) -> None:
+    """Add the hash of each record's operand (records, width) to hashes (records,)."""
+    _hash_operand(operand, keys[0], hashes)
 
 
 def mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -60,7 +77,7 @@ class ValuesDigest:
         return sha256(b"maskedlark/v1 values\0" + self.records.to_bytes(8, "little") + self.total.to_bytes(8, "little")).digest()
 
 
-def mask_rows(deltas: Rows, operand: Rows, masking: Masking, keys: NDArray[np.uint64]) -> FieldVector:
+def mask_rows(deltas: Rows, operand: Rows, masking: Masking, keys: Keys) -> FieldVector:
     """Field elements (records, width) to be multiplied by the operand; deltas have rows (seeds * records, width)."""
     records, width = len(masking.factors), deltas.q.shape[1]
     masked = np.empty((records, width), np.uint64)
@@ -79,9 +96,19 @@ def mask_rows(deltas: Rows, operand: Rows, masking: Masking, keys: NDArray[np.ui
     return masked
 
 
-def mask_sum(deltas: Rows, masking: Masking, keys: NDArray[np.uint64], total: FieldVector) -> None:
+def mask_sum(deltas: Rows, masking: Masking, keys: Keys, total: FieldVector) -> None:
     """total (width,) += the field elements of a bias, whose operand is the number 1."""
     _mask_sum(deltas.q, deltas.exponent, masking.factors, masking.shares, masking.frac_bits, keys, total, masking.hashes)
+
+
+@njit(cache=True, nogil=True)
+def _hash_operand(operand: NDArray[Any], keys: Keys, hashes: Keys) -> None:
+    """`hash_operand`."""
+    for r in range(operand.shape[0]):
+        digest = np.uint64(0)
+        for j in range(operand.shape[1]):
+            digest += keys[j] * np.uint64(np.int64(operand[r, j]))
+        hashes[r] += digest
 
 
 @njit(cache=True, nogil=True)
@@ -93,7 +120,7 @@ def _mask_rows(
     factors: NDArray[np.float64],
     shares: FieldVector,
     frac_bits: int,
-    keys: NDArray[np.uint64],
+    keys: Keys,
     masked: FieldVector,
     hashes: NDArray[np.uint64],
 ) -> None:
@@ -117,7 +144,7 @@ def _mask_sum(
     factors: NDArray[np.float64],
     shares: FieldVector,
     frac_bits: int,
-    keys: NDArray[np.uint64],
+    keys: Keys,
     total: FieldVector,
     hashes: NDArray[np.uint64],
 ) -> None:
@@ -140,7 +167,7 @@ def _mask_record(
     stride: int,
     scales: NDArray[np.float64],
     shares: FieldVector,
-    keys: NDArray[np.uint64],
+    keys: Keys,
     masked: FieldVector,
 ) -> np.uint64:
     """masked (width,) = sum over labels of share * trunc(q * scale); gives the values' hash.

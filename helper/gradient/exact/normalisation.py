@@ -25,14 +25,14 @@ class BatchNormalization:
         bias: (channels,).
         mean: float64 (channels,).
         inverse: float64 (channels,): 1 / sqrt(variance + epsilon), each of the three one rounded operation.
-        key: The layer's number, for the digest.
+        number: Of the trained layers, for the digest.
     """
 
     scale: Trainable
     bias: Trainable
     mean: NDArray[np.float64]
     inverse: NDArray[np.float64]
-    key: int
+    number: int
 
     def start(self, setup: RoundSetup) -> Running:
         """See `Layer`."""
@@ -46,7 +46,7 @@ class _RunningBatchNormalization(Running):
         self._layer, self._setup = layer, setup
         self._scale = setup.weights[layer.scale.index].to_float()[:, None]
         self._bias = setup.weights[layer.bias.index].to_float()[:, None]
-        self._gradient = WholeGradient(2 * len(layer.mean), labels=setup.labels, key=2 * layer.key, norm=setup.norm)
+        self._gradient = WholeGradient(2 * len(layer.mean), labels=setup.labels, number=layer.number, norm=setup.norm)
         self._normal: Rows
 
     def forward(self, *inputs: Value) -> Real:

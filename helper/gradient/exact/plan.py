@@ -87,15 +87,16 @@ class PlanBuilder:
         self._unused = set(self._trainables)
         self._values = {model.input_name: Value(number=0, shape=(model.input_width,), is_bytes=True)}
         self._steps: list[Step] = []
+        self._num_trained = 0
         self._sizes = [model.input_width]
         self._is_trained = [False]
         self.transposed: dict[str, str] = {}  # a matrix parameter's transpose to the parameter
         self.taken_in: set[str] = set()  # outputs that an earlier node's lowering has already defined
 
     @property
-    def next_key(self) -> int:
-        """The number of the step to come, which its digest keys are made of."""
-        return len(self._steps)
+    def next_number(self) -> int:
+        """The number of the next trained layer: how many there are already. Its digest keys are made of it."""
+        return self._num_trained
 
     def only_reader(self, name: str, operator: str) -> Node | None:
         """The one node that reads a value, if there is one and it is this operator."""
@@ -145,6 +146,7 @@ class PlanBuilder:
     def add(self, name: str, layer: Layer, inputs: Sequence[Value], shape: Shape, *, has_parameters: bool = False) -> None:
         """Add a step whose output has a name and a shape."""
         number = len(self._sizes)
+        self._num_trained += has_parameters
         self._steps.append(Step(layer=layer, inputs=tuple(value.number for value in inputs), output=number))
         self._sizes.append(prod(shape))
         self._is_trained.append(has_parameters or any(self.is_trained(value) for value in inputs))

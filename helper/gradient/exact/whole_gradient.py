@@ -7,7 +7,7 @@ times a power of two (or one rounded product of such); the row is quantised like
 import numpy as np
 
 from helper.gradient.exact.clipping import Masking
-from helper.gradient.exact.masking import hash_keys, mask_sum
+from helper.gradient.exact.masking import Hashed, hash_keys, mask_sum
 from helper.gradient.exact.rows import Real, Rows, quantise, scaled_norm
 from maskedlark.clip import Norm
 from maskedlark.field import FieldVector
@@ -18,8 +18,8 @@ class WholeGradient:
 
     __slots__ = ("_keys", "_norm", "rows", "total")
 
-    def __init__(self, width: int, *, labels: int, key: int, norm: Norm) -> None:
-        self._keys, self._norm = hash_keys(key, labels, width), norm
+    def __init__(self, width: int, *, labels: int, number: int, norm: Norm) -> None:
+        self._keys, self._norm = hash_keys(number, Hashed.VALUES, labels, width), norm
         self.total: FieldVector = np.zeros(width, np.uint64)
         self.rows: Rows
 

@@ -6,6 +6,7 @@ Nothing is imported from the engine. A Python float operation is one IEEE operat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from hashlib import sha256
 from math import frexp, ldexp, sqrt
 
 import mpmath
@@ -68,6 +69,9 @@ class Gradient:
 
     terms: list[tuple[int, int, int, int, int]]  # (flat index, q_d, e_d, q_a, e_a)
     norm: float
+    hashed: list[tuple[int, int, int, int]]  # (part, position in a row of keys, q_d, e_d + e_a): the values that the digest binds
+    widths: tuple[int, int]  # of the rows of keys of parts 0 and 1
+    operand: list[int]  # what part 2 binds
 
 
 class Record:
@@ -129,10 +133,12 @@ class Record:
             return [(rate - y, [1.0]) for y in labels]
         return [(float((ONE if z[0] > 0 else e) - y * (ONE + e)) / float(ONE + e), [1.0]) for y in labels]
 
-    def whole(self, entries: dict[int, float], gradients: list[Gradient]) -> None:
-        """A gradient that is formed entry by entry: one row."""
+    def whole(self, entries: dict[int, float], gradients: list[Gradient], *, places: Sequence[int], width: int, operand: list[int]) -> None:
+        """A gradient that is formed entry by entry: one row, of which the digest's keys see entry i at places[i] of `width`."""
         row = quantise(list(entries.values()))
-        gradients.append(Gradient([(index, q, row.exponent, 1, 0) for index, q in zip(entries, row.q, strict=True)], row.norm(self.norm)))
+        terms = [(index, q, row.exponent, 1, 0) for index, q in zip(entries, row.q, strict=True)]
+        hashed = [(0, place, q, row.exponent) for place, q in zip(places, row.q, strict=True)]
+        gradients.append(Gradient(terms, row.norm(self.norm), hashed, (width, 0), operand))
 
 
 def safe_bound(clip: Clip) -> float:
@@ -143,25 +149,57 @@ def safe_bound(clip: Clip) -> float:
     return ldexp(rounded, -clip.frac_bits)
 
 
+@dataclass
+class Clipped:
+    """One record: for each label the flat vector of clipped gradient integers; and the hash of its values."""
+
+    vectors: list[list[int]]
+    hash: int
+
+
 def clipped_integers(
     model: Model, weights: Sequence[QuantisedTensor], *, clip: Clip, loss: Loss, features: NDArray[np.uint8], labels: Sequence[int]
-) -> list[list[int]]:
-    """One record: for each label the flat vector of clipped gradient integers."""
-    result = []
+) -> Clipped:
     record = Record(model, weights, clip.norm)
-    for coefficient, gradients in record.evaluate(features, loss, labels):
-        total = 0.0
-        for gradient in gradients:
-            total = total + gradient.norm
-        norm = sqrt(total) if clip.norm is Norm.L2 else total
-        bound = safe_bound(clip)
-        factor = coefficient if abs(coefficient) * norm <= bound else (bound / norm if coefficient > 0 else -bound / norm)
+    vectors, digest = [], 0
+    for label, (coefficient, gradients) in enumerate(record.evaluate(features, loss, labels)):
+        factor = 0.0 if record.is_outside else clip_factor(coefficient, [gradient.norm for gradient in gradients], clip)
         vector = [0] * model.num_parameters
-        for gradient in [] if record.is_outside else gradients:
+        for layer, gradient in enumerate(gradients):
             for index, q_d, e_d, q_a, e_a in gradient.terms:
                 vector[index] += int(q_d * ldexp(factor, clip.frac_bits - e_d - e_a)) * q_a
-        result.append(vector)
-    return result
+            for part, place, q_d, exponent in gradient.hashed:
+                value = int(q_d * ldexp(factor, clip.frac_bits - exponent))
+                digest += key(layer, part, label * gradient.widths[part] + place) * value
+            if label == 0:
+                digest += sum(key(layer, 2, place) * value for place, value in enumerate(gradient.operand))
+        vectors.append(vector)
+    return Clipped(vectors, digest % 2**64)
+
+
+def clip_factor(coefficient: float, norms: Sequence[float], clip: Clip) -> float:
+    total = 0.0
+    for norm in norms:
+        total = total + norm
+    norm = sqrt(total) if clip.norm is Norm.L2 else total
+    bound = safe_bound(clip)
+    return coefficient if abs(coefficient) * norm <= bound else (bound / norm if coefficient > 0 else -bound / norm)
+
+
+def mix(word: int) -> int:
+    word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+    word = (word ^ (word >> 27)) * 0x94D049BB133111EB % 2**64
+    return word ^ (word >> 31)
+
+
+def key(layer: int, part: int, position: int) -> int:
+    counter = ((3 * layer + part) << 40) + position + 1
+    return mix(counter * 0x9E3779B97F4A7C15 % 2**64) | 1
+
+
+def values_digest(hashes: Sequence[int]) -> bytes:
+    total = sum(map(mix, hashes)) % 2**64
+    return sha256(b"maskedlark/v1 values\0" + len(hashes).to_bytes(8, "little") + total.to_bytes(8, "little")).digest()
 
 
 def norm_at_most(vector: Sequence[int], clip: Clip) -> bool:

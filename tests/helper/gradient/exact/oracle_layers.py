@@ -44,15 +44,17 @@ def gemm(record: "Record", node: Node, values: "Values", gradients: "list[Gradie
 
     def back(delta: "Reals") -> "dict[str, Reals]":
         d = oracle.quantise(delta)
-        terms = []
+        terms, hashed = [], []
         if any(a.q):
+            hashed = [(0, j, d.q[j], d.exponent + a.exponent) for j in range(columns)]
             for i, j in product(range(rows), range(columns)):
                 terms.append((start + (j * rows + i if transposed else i * columns + j), d.q[j], d.exponent, a.q[i], a.exponent))
         operand = a.norm(record.norm)
         if bias:
             terms += [(record.offsets[node.inputs[2]] + j, d.q[j], d.exponent, 1, 0) for j in range(columns)]
+            hashed += [(1, j, d.q[j], d.exponent) for j in range(columns)]
             operand += 1.0
-        gradients.append(oracle.Gradient(terms, d.norm(record.norm) * operand))
+        gradients.append(oracle.Gradient(terms, d.norm(record.norm) * operand, hashed, (columns, columns), a.q))
         if not isinstance(source, list):
             return {}
         exponent = d.exponent + weight.exponent
@@ -114,7 +116,7 @@ def conv(record: "Record", node: Node, values: "Values", gradients: "list[Gradie
             for c in range(outputs):
                 total = sum(d.q[c * positions : (c + 1) * positions])
                 gradient[record.offsets[node.inputs[2]] + c] = ldexp(float(total), -d.exponent)
-        record.whole(gradient, gradients)
+        record.whole(gradient, gradients, places=range(len(gradient)), width=len(gradient), operand=[])
         if not isinstance(source, list):
             return {}
         return {node.inputs[0]: [ldexp(float(total), -(d.exponent + weight.exponent)) for total in sent]}
@@ -190,7 +192,7 @@ def batch_normalization(record: "Record", node: Node, values: "Values", gradient
             gradient[record.offsets[node.inputs[1]] + c] = ldexp(float(sum(d.q[i] * a.q[i] for i in here)), -(d.exponent + a.exponent))
         for c in range(shape[0]):
             gradient[record.offsets[node.inputs[2]] + c] = ldexp(float(sum(d.q[c * positions : (c + 1) * positions])), -d.exponent)
-        record.whole(gradient, gradients)
+        record.whole(gradient, gradients, places=range(len(gradient)), width=len(gradient), operand=[])
         return {node.inputs[0]: [value * scale[i // positions] * inverse[i // positions] for i, value in enumerate(delta)]}
 
     return [value * scale[i // positions] + bias[i // positions] for i, value in enumerate(normal)], shape, back
@@ -213,7 +215,8 @@ def gather(record: "Record", node: Node, values: "Values", gradients: "list[Grad
             for j in range(width):
                 entry = record.offsets[node.inputs[0]] + index * width + j
                 gradient[entry] = gradient.get(entry, 0.0) + delta[place * width + j]
-        record.whole(gradient, gradients)
+        homes = [place * width + j for place, index in enumerate(chosen) if index not in chosen[:place] for j in range(width)]
+        record.whole(gradient, gradients, places=homes, width=len(chosen) * width, operand=chosen)
         return {}
 
     return value, (*record.shapes[node.inputs[1]], width), back
