@@ -52,18 +52,16 @@ class GraphBuilder:
         extra = [self.weight(outputs, scale=0.3)] if bias else []
         return self.node("Gemm", source, self.weight(outputs, width, scale=scale), *extra, transB=1)
 
-    def model(self, output: str, outputs: int) -> Model:
+    def encode(self, output: str, outputs: int) -> bytes:
         value = helper.make_tensor_value_info
-        graph = helper.make_graph(
-            self.nodes,
-            "g",
-            [value("x", TensorProto.FLOAT, ["n", self.inputs])],
-            [value(output, TensorProto.FLOAT, ["n", outputs])],
-            self.initializers,
-        )
+        given = [value("x", TensorProto.FLOAT, ["n", self.inputs])]
+        graph = helper.make_graph(self.nodes, "g", given, [value(output, TensorProto.FLOAT, ["n", outputs])], self.initializers)
         proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
         proto.ir_version = 9
-        return parse(proto.SerializeToString(), num_features=self.inputs)
+        return proto.SerializeToString()
+
+    def model(self, output: str, outputs: int) -> Model:
+        return parse(self.encode(output, outputs), num_features=self.inputs)
 
 
 def mlp(

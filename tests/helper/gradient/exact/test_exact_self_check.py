@@ -1,0 +1,94 @@
+"""The golden vectors, and the check that a helper makes before it serves."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from helper.gradient.exact import product_int8, self_check
+from helper.gradient.exact.product import Factor, Weights
+from helper.gradient.exact.product_float64 import Float64Backend
+from helper.gradient.exact.product_int8 import Int8Backend
+from maskedlark.clip import Clip, Norm
+from tests.helper.gradient.exact.oracle import norm_at_most
+from tests.vectors.numerics import generate
+
+FULL = json.loads(generate.FULL.read_text())
+SHIPPED = json.loads(generate.SHIPPED.read_text())
+
+
+def test_this_machine_passes() -> None:
+    assert self_check.self_check() == self_check.NUMERICS_DIGEST
+
+
+def test_seven_bit_digits_give_the_golden_vectors_too() -> None:
+    assert self_check.golden_digest(Int8Backend(base_bits=7)) == self_check.NUMERICS_DIGEST
+
+
+@pytest.mark.parametrize("case", FULL, ids=lambda case: case["name"])
+def test_the_oracle_still_gives_the_golden_vectors(case: dict[str, Any]) -> None:
+    assert generate.outputs(case) == {key: case[key] for key in ("integers", "aggregate_sha256", "values_digest")}
+
+
+@pytest.mark.parametrize("case", FULL, ids=lambda case: case["name"])
+def test_every_golden_vector_keeps_its_bound_and_is_not_all_zero(case: dict[str, Any]) -> None:
+    clip = Clip(norm=Norm(case["norm"]), bound=case["bound"], frac_bits=case["frac_bits"])
+    vectors = [vector for record in case["integers"] for vector in record]
+    assert all(norm_at_most(vector, clip) for vector in vectors)
+    assert any(any(vector) for vector in vectors)
+
+
+def test_what_is_shipped_is_the_vectors_without_their_integers() -> None:
+    assert [{key: value for key, value in case.items() if key != "integers"} for case in FULL] == SHIPPED
+
+
+class SaturatingBackend(Float64Backend):
+    """A kernel whose sums stop at 32 bits."""
+
+    def factor(self, weights: Weights) -> Factor:  # type: ignore[override]  # wider than its parent's, as narrow as `Backend`'s
+        factor = super().factor(weights)
+
+        class Saturating:
+            def product(self, operand: NDArray[Any]) -> NDArray[np.float64]:
+                return np.clip(factor.product(operand), -(2.0**31), 2.0**31)
+
+        return Saturating()
+
+
+def test_a_backend_that_saturates_is_found() -> None:
+    with pytest.raises(self_check.SelfCheckFailed, match="extreme values"):
+        self_check.check_backends(SaturatingBackend(), Int8Backend())
+
+
+def test_digits_that_saturate_choose_the_narrow_base(monkeypatch: pytest.MonkeyPatch) -> None:
+    def saturating(left: NDArray[np.uint8], right: NDArray[np.int8]) -> NDArray[np.int32]:
+        pairs = left[:, None, :].astype(np.int32) * right.T[None].astype(np.int32)
+        sums: NDArray[np.int32] = np.clip(pairs.reshape(*pairs.shape[:2], -1, 2).sum(3), -32768, 32767).sum(2).astype(np.int32)
+        return sums
+
+    product_int8.is_saturating.cache_clear()
+    monkeypatch.setattr(product_int8, "multiply_digits", saturating)
+    assert product_int8.is_saturating()
+    monkeypatch.undo()
+    product_int8.is_saturating.cache_clear()
+
+
+def test_a_changed_golden_vector_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    changed = [dict(case) for case in SHIPPED]
+    changed[0]["features"] = [[feature ^ 1 for feature in row] for row in changed[0]["features"]]
+    path = tmp_path / "golden.json"
+    path.write_text(json.dumps(changed))
+    monkeypatch.setattr(self_check, "_GOLDEN", path)
+    with pytest.raises(self_check.SelfCheckFailed, match="'relu' comes out wrong"):
+        self_check.self_check()
+
+
+def test_other_golden_vectors_are_another_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "golden.json"
+    path.write_text(json.dumps(SHIPPED[:-1]))
+    monkeypatch.setattr(self_check, "_GOLDEN", path)
+    with pytest.raises(self_check.SelfCheckFailed, match="not " + self_check.NUMERICS_DIGEST.hex()):
+        self_check.self_check()

@@ -1,0 +1,143 @@
+"""Writes the golden vectors of the exact path: `python tests/vectors/numerics/generate.py`.
+
+Inputs are small models with random weights, features and labels; outputs come from the oracle alone (tests/helper/gradient/exact),
+never from the engine. `vectors.json` beside this file holds every record's integers; `helper/gradient/exact/golden.json` holds
+the same inputs with the sums, and is what a helper runs before it serves.
+"""
+
+import base64
+import json
+import sys
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT))
+
+from maskedlark.clip import Clip, Norm  # noqa: E402 - the path must be set first, so that this runs as a program
+from maskedlark.field import MODULUS  # noqa: E402
+from maskedlark.model.graph import Loss  # noqa: E402
+from maskedlark.model.onnx_file import parse  # noqa: E402
+from maskedlark.model.weights import decode, encode  # noqa: E402
+from tests.helper.gradient.exact.graphs import GraphBuilder, example, quantised  # noqa: E402
+from tests.helper.gradient.exact.oracle import clipped_integers, values_digest  # noqa: E402
+
+FULL = Path(__file__).with_name("vectors.json")
+SHIPPED = ROOT / "helper" / "gradient" / "exact" / "golden.json"
+RECORDS = 4
+
+
+def dense(activation: str, outputs: int, head: str | None = None) -> Callable[[int], bytes]:
+    """Two dense layers, the first without a bias, between them one activation."""
+
+    def build(seed: int) -> bytes:
+        graph = GraphBuilder(6, seed)
+        value = graph.gemm(graph.node(activation, graph.gemm("x", 6, 5, bias=False, scale=1.0)), 5, outputs)
+        return graph.encode(graph.node(head, value) if head else value, outputs)
+
+    return build
+
+
+def image(pool: str) -> Callable[[int], bytes]:
+    """Convolution, normalisation, pool, convolution, mean, dense."""
+
+    def build(seed: int) -> bytes:
+        graph = GraphBuilder(50, seed)
+        value = graph.node("Reshape", "x", graph.tensor(np.array([-1, 2, 5, 5], np.int64)))
+        value = graph.node("Conv", value, graph.weight(3, 2, 2, 2), graph.weight(3, scale=0.2), pads=[1, 0, 0, 1])
+        statistics = [graph.weight(3, scale=0.2), graph.tensor(np.array([0.5, 1.0, 2.0], np.float32))]
+        value = graph.node("BatchNormalization", value, graph.weight(3), graph.weight(3, scale=0.3), *statistics)
+        value = graph.node(pool, graph.node("Relu", value), kernel_shape=[2, 2], strides=[2, 1], pads=[1, 1, 0, 0])
+        value = graph.node("GlobalAveragePool", graph.node("Conv", value, graph.weight(4, 3, 2, 2)))
+        return graph.encode(graph.gemm(graph.node("Flatten", value, axis=1), 4, 3), 3)
+
+    return build
+
+
+def categories(seed: int) -> bytes:
+    """Two categorical bytes by one table beside two dense features, and a residual sum."""
+    graph = GraphBuilder(4, seed)
+    bounds = [graph.tensor(np.array([value], np.int64)) for value in (0, 2, 4, 1)]
+    chosen = graph.node("Slice", "x", bounds[0], bounds[1], bounds[3])
+    rest = graph.node("Slice", "x", bounds[1], bounds[2], bounds[3])
+    indices = graph.node("Cast", graph.node("Mul", chosen, graph.tensor(np.array(256, np.float32))), to=7)
+    embedded = graph.node("Flatten", graph.node("Gather", graph.weight(200, 3, scale=0.5), indices), axis=1)
+    value = graph.node("Elu", graph.gemm(graph.node("Concat", embedded, rest, axis=1), 8, 4))
+    value = graph.node("Add", value, graph.node("Softplus", graph.gemm(value, 4, 4)))
+    return graph.encode(graph.gemm(value, 4, 2), 2)
+
+
+L1, L2 = Clip(norm=Norm.L1, bound=1.5, frac_bits=32), Clip(norm=Norm.L2, bound=0.5, frac_bits=32)
+CASES: list[tuple[str, Callable[[int], bytes], Loss, Clip]] = [
+    ("relu", dense("Relu", 3), Loss.CROSS_ENTROPY, L2),
+    ("leaky_relu_l1", dense("LeakyRelu", 3, "LogSoftmax"), Loss.CROSS_ENTROPY, L1),
+    ("elu_softmax", dense("Elu", 3, "Softmax"), Loss.CROSS_ENTROPY, L2),
+    ("sigmoid_binary", dense("Sigmoid", 1, "Sigmoid"), Loss.BINARY_CROSS_ENTROPY, L2),
+    ("tanh_logits_l1", dense("Tanh", 1), Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS, L1),
+    ("softplus_mse", dense("Softplus", 1), Loss.MSE, Clip(norm=Norm.L2, bound=100.0, frac_bits=24)),
+    ("relu_poisson", dense("Relu", 1), Loss.POISSON, Clip(norm=Norm.L2, bound=2.0**20, frac_bits=40)),
+    ("max_pool", image("MaxPool"), Loss.CROSS_ENTROPY, L2),
+    ("average_pool_l1", image("AveragePool"), Loss.CROSS_ENTROPY, L1),
+    ("categories", categories, Loss.CROSS_ENTROPY, L2),
+]
+
+
+def text(raw: bytes) -> str:
+    """Bytes in JSON."""
+    return base64.b64encode(raw).decode()
+
+
+def inputs(seed: int, name: str, onnx: bytes, loss: Loss, clip: Clip) -> dict[str, Any]:
+    """One case's inputs."""
+    width = 50 if "pool" in name else 4 if name == "categories" else 6
+    model = parse(onnx, num_features=width)
+    made = example(RECORDS, model, loss, 2, seed=seed)
+    return {
+        "name": name,
+        "onnx": text(onnx),
+        "weights": text(encode(quantised(model))),
+        "features": made.features.tolist(),
+        "labels": made.labels.tolist(),
+        "mask_shares": [[str(share) for share in row] for row in made.shares[0].tolist()],
+        "loss": str(loss),
+        "norm": str(clip.norm),
+        "bound": clip.bound,
+        "frac_bits": clip.frac_bits,
+    }
+
+
+def outputs(case: dict[str, Any]) -> dict[str, Any]:
+    """What the oracle makes of a case: each record's integers for each label, the masked sum, the digest of the values."""
+    features = np.array(case["features"], np.uint8)
+    model = parse(base64.b64decode(case["onnx"]), num_features=features.shape[1])
+    weights = decode(base64.b64decode(case["weights"]), model.parameters)
+    clip = Clip(norm=Norm(case["norm"]), bound=case["bound"], frac_bits=case["frac_bits"])
+    integers, hashes, total = [], [], [0] * model.num_parameters
+    for record, labels, shares in zip(features, case["labels"], case["mask_shares"], strict=True):
+        found = clipped_integers(model, weights, clip=clip, loss=Loss(case["loss"]), features=record, labels=labels)
+        integers.append(found.vectors)
+        hashes.append(found.hash)
+        for vector, share in zip(found.vectors, shares, strict=True):
+            total = [(a + int(share) * b) % MODULUS for a, b in zip(total, vector, strict=True)]
+    aggregate = b"".join(value.to_bytes(8, "little") for value in total)
+    return {"integers": integers, "aggregate_sha256": sha256(aggregate).hexdigest(), "values_digest": values_digest(hashes).hex()}
+
+
+def main() -> None:
+    """Write both files."""
+    full, shipped = [], []
+    for seed, (name, build, loss, clip) in enumerate(CASES):
+        case = inputs(seed, name, build(seed), loss, clip)
+        found = outputs(case)
+        full.append({**case, **found})
+        shipped.append({**case, **{key: value for key, value in found.items() if key != "integers"}})
+    for path, cases in ((FULL, full), (SHIPPED, shipped)):
+        path.write_text("[\n" + ",\n".join(json.dumps(case) for case in cases) + "\n]\n")
+
+
+if __name__ == "__main__":
+    main()
