@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from helper.gradient.exact.compiled import kernel
 from helper.gradient.exact.rows import Real
 from maskedlark.clip import Clip, Norm
 
@@ -39,17 +39,19 @@ def clip_factors(squares: Real, coefficients: Real, clip: Clip) -> Real:
     return factors
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _factors(norms: Real, coefficients: Real, bound: float, factors: Real) -> None:
-    """The coefficient itself if its gradient is within the bound, else +-bound / norm."""
+    """The coefficient itself if its gradient is within the bound, else +-bound / norm; 0 for a norm that is not finite."""
     records, labels = coefficients.shape
     for r in range(records):
         for k in range(labels):
             norm, coefficient = norms[k if norms.shape[0] > 1 else 0, r], coefficients[r, k]
             if abs(coefficient) * norm <= bound:
                 factors[r, k] = coefficient
-            else:
+            elif norm < np.inf:
                 factors[r, k] = bound / norm if coefficient > 0.0 else -bound / norm
+            else:
+                factors[r, k] = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,10 @@ A record's whole input is one row, and so are its whole deltas. All sums are exa
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from helper.gradient.exact.clipping import Masking
+from helper.gradient.exact.compiled import kernel
 from helper.gradient.exact.layer import RoundSetup, Running, Trainable
 from helper.gradient.exact.rows import Real, Rows, Value, from_bytes, power, power_of, quantise
 from helper.gradient.exact.whole_gradient import WholeGradient
@@ -125,7 +125,7 @@ class _RunningConvolution(Running):
             self._layer.bias.place(vector)[...] = self._gradient.total[weight.size :]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _cut_patches(source: NDArray[np.int16], places: NDArray[np.int32], channels: int, patches: Patches) -> None:
     """Rows (R, channels * space) to patches (R, positions, channels * window), zeros where a window looks outside."""
     records, positions, _ = patches.shape
@@ -138,7 +138,7 @@ def _cut_patches(source: NDArray[np.int16], places: NDArray[np.int32], channels:
                     patches[r, p, c * window + k] = source[r, c * space + place] if place >= 0 else 0
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _paste_patches(sums: Real, places: NDArray[np.int32], channels: int, exponent: NDArray[np.int64], result: Real) -> None:
     """The transpose of `_cut_patches` on integers (R * positions, channels * window), scaled at the end."""
     records, positions, window = len(result), places.shape[0], places.shape[1]
@@ -155,7 +155,7 @@ def _paste_patches(sums: Real, places: NDArray[np.int32], channels: int, exponen
             result[r, i] *= scale
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _finish(sums: Real, exponent: NDArray[np.int64], weight_exponent: int, bias: Real, result: Real) -> None:
     """Integers (R * positions, outputs) to reals (R, outputs * positions) with their bias."""
     records, outputs = len(result), len(bias)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from enum import IntEnum, unique
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from helper.gradient.exact.compiled import kernel
 from helper.gradient.exact.layer import RoundSetup, Running
 from helper.gradient.exact.rows import Real, Value, to_real
 from helper.gradient.exact.tables import ONE, Table, exponential, look_up, softplus_tail
@@ -63,7 +63,7 @@ class _RunningActivation(Running):
         return (deltas * self._slope,)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _rectify(argument: Real, alpha: float, value: Real, slope: Real) -> None:
     """Relu (alpha = 0) and LeakyRelu; the slope at 0 is alpha, as in torch."""
     for r in range(argument.shape[0]):
@@ -74,7 +74,7 @@ def _rectify(argument: Real, alpha: float, value: Real, slope: Real) -> None:
             slope[r, j] = s
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _activate(curve: int, alpha: float, exp: Table, tail: Table, argument: Real, value: Real, slope: Real) -> None:
     """The curves that need a table."""
     one = np.float64(ONE)
@@ -132,7 +132,7 @@ class _RunningSoftmax(Running):
         return (result,)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def softmax_weights(argument: Real, exp: Table, weights: NDArray[np.int64]) -> None:
     """Units of 2^-40 of e^(z_c - max z), (records, classes)."""
     for r in range(argument.shape[0]):
@@ -143,7 +143,7 @@ def softmax_weights(argument: Real, exp: Table, weights: NDArray[np.int64]) -> N
             weights[r, c] = look_up(exp, top - argument[r, c])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _softmax_back(value: Real, deltas: Real, result: Real) -> None:
     """d_in = p (d - p . d), the dot product summed in the order of the classes."""
     seeds, records, classes = deltas.shape

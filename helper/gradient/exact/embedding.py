@@ -6,10 +6,10 @@ The masked values are added straight to the table's rows. An index outside the t
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from helper.gradient.exact.clipping import Masking
+from helper.gradient.exact.compiled import kernel
 from helper.gradient.exact.field_kernels import add
 from helper.gradient.exact.layer import RoundSetup, Running, Trainable
 from helper.gradient.exact.masking import Hashed, hash_keys, hash_operand, mask_rows
@@ -88,7 +88,7 @@ def _unit(records: int) -> Rows:
     return Rows(q=np.ones((records, 1), np.int16), exponent=np.zeros(records, np.int64), norm=ones)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _gather_equal(deltas: Real, indices: Bytes, gathered: Real) -> None:
     """Add each place's delta to the first place with the same index, in the order of the places; the others stay zero."""
     places = indices.shape[1]
@@ -103,7 +103,7 @@ def _gather_equal(deltas: Real, indices: Bytes, gathered: Real) -> None:
                     gathered[s, r, home * width + j] += deltas[s, r, place * width + j]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _scatter(masked: FieldVector, indices: Bytes, total: FieldVector) -> None:
     """total[index] += the masked values of each place."""
     width = total.shape[1]

@@ -105,8 +105,9 @@ class _Work:
         for chunk in chunks:
             for layer in running:
                 layer.begin(len(chunk))
-            for start in range(0, len(chunk), size):
-                self._block(running, chunk[start : start + size], start, digest)
+            with np.errstate(all="ignore"):  # infinities and NaNs have a defined result, see `rows`
+                for start in range(0, len(chunk), size):
+                    self._block(running, chunk[start : start + size], start, digest)
             for layer in running:
                 layer.flush()
         vector = np.zeros(self.plan.num_parameters, np.uint64)

@@ -9,9 +9,9 @@ Specification: docs/explanation/numerics.md, section "Losses".
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from helper.gradient.exact.compiled import kernel
 from helper.gradient.exact.elementwise import softmax_weights
 from helper.gradient.exact.rows import Real
 from helper.gradient.exact.tables import MAX_RATE_LOG, ONE, Table, exponential, look_up
@@ -63,7 +63,7 @@ def seeds(loss: Loss, output: Real, labels: Labels) -> Seeds:
     return Seeds(deltas=np.ones((1, records, 1)), coefficients=coefficients)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _cross_entropy(weights: NDArray[np.int64], labels: Labels, deltas: Real) -> None:
     """(w_c - [c = label] sum w) / sum w: an exact integer over an exact integer."""
     for r in range(weights.shape[0]):
@@ -74,7 +74,7 @@ def _cross_entropy(weights: NDArray[np.int64], labels: Labels, deltas: Real) -> 
                 deltas[k, r, c] = np.float64(above) / np.float64(total)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _binary(z: Real, labels: Real, exp: Table, coefficients: Real) -> None:
     """sigmoid(z) - y as one division of integers, so that it does not cancel."""
     one = np.float64(ONE)
@@ -84,7 +84,7 @@ def _binary(z: Real, labels: Real, exp: Table, coefficients: Real) -> None:
             coefficients[r, k] = ((one if z[r] > 0.0 else e) - labels[r, k] * (one + e)) / (one + e)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _poisson(z: Real, labels: Real, exp: Table, coefficients: Real) -> None:
     """e^z - y; the rate saturates at e^20."""
     one = np.float64(ONE)

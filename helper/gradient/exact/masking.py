@@ -11,10 +11,10 @@ from hashlib import sha256
 from typing import Any, Final
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from helper.gradient.exact.clipping import Masking
+from helper.gradient.exact.compiled import kernel
 from helper.gradient.exact.field_kernels import add, from_signed, multiply, shift_32, signed_limbs
 from helper.gradient.exact.rows import Rows, power
 from maskedlark.field import FieldVector
@@ -101,7 +101,7 @@ def mask_sum(deltas: Rows, masking: Masking, keys: Keys, total: FieldVector) -> 
     _mask_sum(deltas.q, deltas.exponent, masking.factors, masking.shares, masking.frac_bits, keys, total, masking.hashes)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _hash_operand(operand: NDArray[Any], keys: Keys, hashes: Keys) -> None:
     """`hash_operand`."""
     for r in range(operand.shape[0]):
@@ -111,7 +111,7 @@ def _hash_operand(operand: NDArray[Any], keys: Keys, hashes: Keys) -> None:
         hashes[r] += digest
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _mask_rows(
     q: NDArray[np.int16],
     exponent: NDArray[np.int64],
@@ -137,7 +137,7 @@ def _mask_rows(
         hashes[r] += _mask_record(q, r, stride, scales, shares[r], keys, masked[r])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _mask_sum(
     q: NDArray[np.int16],
     exponent: NDArray[np.int64],
@@ -160,7 +160,7 @@ def _mask_sum(
             total[j] = add(total[j], masked[j])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _mask_record(
     q: NDArray[np.int16],
     record: int,

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from helper.gradient.exact.compiled import kernel
 from helper.gradient.exact.layer import RoundSetup, Running
 from helper.gradient.exact.rows import Real, Value, from_bytes, power, quantise, to_real
 from helper.gradient.exact.windows import Windows
@@ -94,7 +94,7 @@ class _RunningAveragePool(Running):
         return (result.reshape(seeds, records, -1),)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _largest(source: Real, places: Places, channels: int, result: Real, chosen: Places) -> None:
     """Each window's first largest value and its place in the record."""
     space, outputs = source.shape[1] // channels, places.shape[0]
@@ -112,7 +112,7 @@ def _largest(source: Real, places: Places, channels: int, result: Real, chosen: 
                 chosen[r, c * outputs + p] = c * space + place
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _send_to_chosen(deltas: Real, chosen: Places, result: Real) -> None:
     """Add each output's delta to the place that it was taken from, outputs in order."""
     for s in range(deltas.shape[0]):
@@ -121,7 +121,7 @@ def _send_to_chosen(deltas: Real, chosen: Places, result: Real) -> None:
                 result[s, r, chosen[r, o]] += deltas[s, r, o]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _mean(
     q: NDArray[np.int16], exponent: NDArray[np.int64], places: Places, counts: NDArray[np.float64], channels: int, result: Real
 ) -> None:
@@ -138,7 +138,7 @@ def _mean(
                 result[r, c * outputs + p] = (np.float64(total) * scale) / counts[p]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _spread(q: NDArray[np.int16], exponent: NDArray[np.int64], places: Places, channels: int, result: Real) -> None:
     """Each place gets the exact sum of its windows' quantised deltas."""
     space, outputs = result.shape[1] // channels, places.shape[0]

@@ -6,8 +6,8 @@ Such sums are exact in any order and with or without fused multiply-add, so BLAS
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
+from helper.gradient.exact.compiled import kernel
 from helper.gradient.exact.field_kernels import add, from_signed, multiply
 from helper.gradient.exact.product import Accumulator, Operand, Weights
 from helper.gradient.exact.rows import Real
@@ -72,7 +72,7 @@ class _LimbAccumulator:
         return self._total
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _recombine(raw: Real, limbs: int, bits: int, total: FieldVector) -> None:
     """total (K, N) += sum over limbs of raw (K, limbs * N) * 2^(bits * limb)."""
     rows, outputs = total.shape

@@ -11,10 +11,10 @@ from typing import Final
 
 import numpy as np
 import onnxruntime
-from numba import njit
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
+from helper.gradient.exact.compiled import kernel
 from helper.gradient.exact.field_kernels import add, from_signed, multiply
 from helper.gradient.exact.product import Accumulator, Operand, Weights
 from helper.gradient.exact.rows import Bytes, Real
@@ -162,7 +162,7 @@ class _DigitAccumulator:
         return self._total
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _split_weights(weights: Weights, digits: Digits, offset: NDArray[np.int64]) -> None:
     """w = low + 128 high with low in [-64, 63]; offset = 32768 * column sums."""
     width, outputs = weights.shape
@@ -175,7 +175,7 @@ def _split_weights(weights: Weights, digits: Digits, offset: NDArray[np.int64]) 
             offset[j] += np.int64(w) * _OFFSET
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _split_operand(operand: NDArray[np.int16], planes: Bytes) -> None:
     """Rows (R, K) as high bytes of q + 32768 over low bytes: (2R, K)."""
     rows, width = operand.shape
@@ -186,7 +186,7 @@ def _split_operand(operand: NDArray[np.int16], planes: Bytes) -> None:
             planes[rows + r, j] = q & 255
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _combine_bytes(sums: Sums, result: Real) -> None:
     """Digit sums (R, 2N) of byte operands to integers (R, N)."""
     rows, outputs = result.shape
@@ -195,7 +195,7 @@ def _combine_bytes(sums: Sums, result: Real) -> None:
             result[r, j] = np.int64(sums[r, j]) + (np.int64(sums[r, outputs + j]) << 7)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _combine_planes(sums: Sums, offset: NDArray[np.int64], result: Real) -> None:
     """Digit sums (2R, 2N) of two byte planes to integers (R, N)."""
     rows, outputs = result.shape
@@ -206,7 +206,7 @@ def _combine_planes(sums: Sums, offset: NDArray[np.int64], result: Real) -> None
             result[r, j] = (high << 8) + low - offset[j]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _split_256(masked: FieldVector, digits: Digits) -> None:
     """Field elements (R, N) as eight balanced base-256 digits (R, 8N): the bytes of s + 0x80...80, each with its top bit flipped.
 
@@ -222,7 +222,7 @@ def _split_256(masked: FieldVector, digits: Digits) -> None:
                 digits[r, d * outputs + j] = np.int8(np.uint8((u ^ _BALANCE_256) >> shift))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _split_128(masked: FieldVector, digits: Digits) -> None:
     """Field elements (R, N) as ten balanced base-128 digits (R, 10N) of their signed reading; the tenth is -1, 0 or 1."""
     rows, outputs = masked.shape
@@ -238,7 +238,7 @@ def _split_128(masked: FieldVector, digits: Digits) -> None:
             digits[r, 9 * outputs + j] = rest >> 56
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _transpose_bytes(operand: Bytes, out: Bytes, first: int) -> None:
     """out[:, first:] = operand^T, by tiles."""
     rows, width = operand.shape
@@ -249,7 +249,7 @@ def _transpose_bytes(operand: Bytes, out: Bytes, first: int) -> None:
                     out[j, first + r] = operand[r, j]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _transpose_planes(operand: NDArray[np.int16], out: Bytes, first: int) -> None:
     """Both byte planes of q + 32768, transposed: high bytes in the upper half of `out`."""
     rows, width = operand.shape
@@ -262,7 +262,7 @@ def _transpose_planes(operand: NDArray[np.int16], out: Bytes, first: int) -> Non
                     out[width + j, first + r] = q & 255
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _add_columns(masked: FieldVector, sums: FieldVector) -> None:
     """sums (N,) += the columns' sums."""
     for r in range(masked.shape[0]):
@@ -270,7 +270,7 @@ def _add_columns(masked: FieldVector, sums: FieldVector) -> None:
             sums[j] = add(sums[j], masked[r, j])
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _recombine(sums: Sums, planes: int, count: int, column_sums: FieldVector, total: FieldVector) -> None:
     """total (K, N) += digit sums (planes * K, count * N) put together in the field, less 32768 * column sums if two planes."""
     width, outputs = total.shape

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from helper.gradient.exact.compiled import inlined, kernel
 from maskedlark.clip import Norm
 
 Real = NDArray[np.float64]
@@ -27,12 +27,13 @@ MIN_ROW_EXPONENT: Final = -48  # a value of 2^63 or more saturates
 MAX_ROW_EXPONENT: Final = 78  # a value below 2^-79 is zero
 _ROUND: Final = 6755399441055744.0  # 1.5 * 2^52
 _MAGNITUDE: Final = 0x7FFFFFFFFFFFFFFF
+_INFINITY: Final = 0x7FF0000000000000  # from here on, bits of infinities and NaNs
 
 POWER: Final = np.ldexp(1.0, np.arange(-1022, 1024))
 """POWER[k + 1022] = 2^k."""
 
 
-@njit(inline="always")
+@inlined
 def power(k: int) -> float:
     """2^k for -1022 <= k <= 1023."""
     return POWER[k + 1022]  # type: ignore[no-any-return]  # compiled: a float64
@@ -60,7 +61,7 @@ class Rows:
 
 
 def quantise(values: Real, norm: Norm) -> Rows:
-    """Round reals (rows, width) to rows."""
+    """Round reals (rows, width) to rows. A row that holds an infinity or a NaN becomes zeros."""
     rows = len(values)
     q, exponent, total = np.empty(values.shape, np.int16), np.empty(rows, np.int64), np.empty(rows, np.int64)
     _quantise(values, values.view(np.int64), norm is Norm.L2, q, exponent, total)
@@ -84,18 +85,16 @@ def scaled_norm(rows: Rows, norm: Norm) -> NDArray[np.float64]:
     return rows.norm * power_of(-rows.exponent * (2 if norm is Norm.L2 else 1))
 
 
-@njit(inline="always")
+@inlined
 def _row_exponent(top: np.int64) -> int:
-    """The exponent that brings a row's largest magnitude, given as its bits, to 15 bits; 0 for a row of zeros."""
-    if top == 0:
-        return 0
+    """The exponent that brings a row's largest magnitude, given as its bits, to 15 bits."""
     exponent = int(15 + 1022 - (top >> 52))
     if exponent < MIN_ROW_EXPONENT:
         return MIN_ROW_EXPONENT
     return MAX_ROW_EXPONENT if exponent > MAX_ROW_EXPONENT else exponent
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _quantise(
     values: Real, bits: NDArray[np.int64], squares: bool, q: NDArray[np.int16], exponent: NDArray[np.int64], norm: NDArray[np.int64]
 ) -> None:
@@ -105,6 +104,10 @@ def _quantise(
         top = np.int64(0)
         for j in range(width):
             top = max(top, bits[r, j] & _MAGNITUDE)
+        if top == 0 or top >= _INFINITY:
+            q[r, :] = 0
+            exponent[r], norm[r] = 0, 0
+            continue
         e = _row_exponent(top)
         scale, total = power(e), np.int64(0)
         for j in range(width):
@@ -114,7 +117,7 @@ def _quantise(
         exponent[r], norm[r] = e, total
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _byte_norms(features: Bytes, squares: bool, norm: NDArray[np.int64]) -> None:
     """Each row's sum of squares or of values."""
     for r in range(features.shape[0]):
@@ -125,7 +128,7 @@ def _byte_norms(features: Bytes, squares: bool, norm: NDArray[np.int64]) -> None
         norm[r] = total
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def scale_rows(values: Real, exponent: NDArray[np.int64], weight_exponent: int, bias: NDArray[np.float64]) -> None:
     """In place: integers (rows, width) become integer * 2^-(row's + weights' exponent) + bias; the sum is rounded once.
 

@@ -11,8 +11,9 @@ from functools import cache
 from typing import Final
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from helper.gradient.exact.compiled import inlined
 
 Table = NDArray[np.int64]
 
@@ -28,7 +29,6 @@ MAX_RATE_LOG: Final = 20.0
 _GUARD: Final = 160
 _ROUND: Final = 6755399441055744.0  # 1.5 * 2^52: adding and subtracting it rounds to the nearest integer, ties to even
 _END: Final = CELLS << 16
-_LIMIT: Final = 33.0
 
 
 @cache
@@ -75,10 +75,12 @@ def _to_unit(value: int) -> int:
     return (value + (1 << (shift - 1))) >> shift
 
 
-@njit(inline="always")
+@inlined
 def look_up(table: Table, t: float) -> np.int64:
-    """The chord's value at t >= 0, in units of 2^-40; 0 from t = 32 on."""
-    position = np.int64((min(t, _LIMIT) * 16777216.0 + _ROUND) - _ROUND)
+    """The chord's value at 0 <= t < 32, in units of 2^-40; 0 for every other t, NaN among them: no t reads outside the table."""
+    if not 0.0 <= t < 32.0:
+        return np.int64(0)
+    position = np.int64((t * 16777216.0 + _ROUND) - _ROUND)
     if position >= _END:
         return np.int64(0)
     cell = position >> 16

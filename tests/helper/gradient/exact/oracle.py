@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from hashlib import sha256
-from math import frexp, ldexp, sqrt
+from math import frexp, isfinite, ldexp, sqrt
 
 import mpmath
 import numpy as np
@@ -36,7 +36,9 @@ def softplus_tail(t: float) -> int:
 
 
 def look_up(function: Callable[[mpmath.mpf], mpmath.mpf], t: float) -> int:
-    position = round(min(t, 33.0) * 2**24)
+    if not 0 <= t < 32:
+        return 0
+    position = round(t * 2**24)
     if position >= 32 * 2**24:
         return 0
     cell, rest = divmod(position, 2**16)
@@ -57,7 +59,7 @@ class Row:
 
 def quantise(values: Sequence[float]) -> Row:
     top = max(abs(value) for value in values)
-    if top == 0.0:
+    if top == 0.0 or not all(map(isfinite, values)):
         return Row([0] * len(values), 0)
     exponent = max(-48, min(78, 15 - frexp(top)[1]))
     return Row([max(-32767, min(32767, round(Fraction(value) * Fraction(2) ** exponent))) for value in values], exponent)
@@ -183,7 +185,9 @@ def clip_factor(coefficient: float, norms: Sequence[float], clip: Clip) -> float
         total = total + norm
     norm = sqrt(total) if clip.norm is Norm.L2 else total
     bound = safe_bound(clip)
-    return coefficient if abs(coefficient) * norm <= bound else (bound / norm if coefficient > 0 else -bound / norm)
+    if abs(coefficient) * norm <= bound:
+        return coefficient
+    return 0.0 if not isfinite(norm) else bound / norm if coefficient > 0 else -bound / norm
 
 
 def mix(word: int) -> int:

@@ -54,6 +54,7 @@ def test_tables_are_the_functions_rounded() -> None:
             assert tables.softplus_tail()[k] == int(mpmath.nint(mpmath.log1p(mpmath.exp(-t)) * tables.ONE))
 
 
+@settings(deadline=None)
 @given(values=st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=6))
 def test_rows_round_to_the_nearest_integer_of_fifteen_bits(values: list[float]) -> None:
     row = quantise(np.array([values]), Norm.L2)

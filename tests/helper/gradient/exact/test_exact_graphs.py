@@ -12,7 +12,7 @@ from torch import nn
 from helper.gradient.exact.engine import ExactEngine
 from helper.gradient.exact.layer import NotExact
 from maskedlark.clip import Clip, Norm
-from maskedlark.field import reconstruct
+from maskedlark.field import reconstruct, to_signed
 from maskedlark.model.graph import Loss
 from maskedlark.model.onnx_file import parse
 from tests.bench.peers import export
@@ -113,6 +113,24 @@ def test_features_are_rescaled_by_constants() -> None:
     scaled = graph.node("Div", centred, graph.constant(np.array(0.25)))
     shifted = graph.node("Add", graph.node("Mul", scaled, graph.constant(np.full(6, 0.5))), graph.constant(np.ones((1, 6))))
     check_graph(graph.model(graph.gemm(shifted, 6, 3), 3), Loss.CROSS_ENTROPY, L2, labels=2)
+
+
+@pytest.mark.parametrize("loss", [Loss.CROSS_ENTROPY, Loss.MSE, Loss.POISSON])
+@pytest.mark.parametrize("spoil", ["inf", "nan"])
+def test_values_beyond_float64_keep_the_bound(spoil: str, loss: Loss) -> None:
+    graph = GraphBuilder(4, seed=10)
+    value = graph.gemm("x", 4, 3)
+    huge = graph.constant(np.array(3e38))
+    for _ in range(9):
+        value = graph.node("Mul", value, huge)
+    if spoil == "nan":
+        value = graph.node("Mul", value, graph.constant(np.array(0.0)))
+    outputs = 3 if loss is Loss.CROSS_ENTROPY else 1
+    model = graph.model(graph.node("Add", graph.gemm(value, 3, outputs), value) if outputs == 3 else graph.gemm(value, 3, 1), outputs)
+    made = example(8, model, loss, 2, seed=10)
+    result = ExactEngine(model, loss, L2).masked_sum(quantised(model), replace(made, shares=(np.ones_like(made.shares[0]),) * 2).batch(0))
+    coordinates = to_signed(result.vector).astype(np.float64)
+    assert np.linalg.norm(coordinates) <= 16 * result.sensitivity
 
 
 def test_axes_are_transposed_and_values_concatenated_behind_the_first_axis() -> None:
