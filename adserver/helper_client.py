@@ -29,7 +29,8 @@ from maskedlark.errors import HelperUnavailable
 from maskedlark.job import JobSpec
 from maskedlark.round import TAG_BYTES, AggregateShare
 from maskedlark.rpc.faults import calling
-from maskedlark.rpc.transport import TlsFiles, make_channel
+from maskedlark.rpc.tls_files import TlsFiles
+from maskedlark.rpc.transport import RenewedChannel
 from maskedlark.rpc.wire import chunks, join, share_to_message
 from maskedlark.task import Task
 from protos import helper_pb2, helper_pb2_grpc
@@ -46,8 +47,7 @@ class HelperClient:
     def __init__(self, address: str, tls: TlsFiles | None, deadline_s: float) -> None:
         self.address = address
         self._deadline_s = deadline_s
-        self._channel = make_channel(address, tls)
-        self._stub = helper_pb2_grpc.HelperStub(self._channel)
+        self._channel = RenewedChannel(address, tls)
 
     def __enter__(self) -> Self:
         return self
@@ -162,6 +162,10 @@ class HelperClient:
         with self._calling():
             reply = self._stub.CloseJob(helper_pb2.CloseJobRequest(job_id=job_id), timeout=self._deadline_s)
         return int(reply.rounds_answered)
+
+    @property
+    def _stub(self) -> helper_pb2_grpc.HelperStub:
+        return helper_pb2_grpc.HelperStub(self._channel.current())
 
     @contextmanager
     def _calling(self) -> Iterator[None]:

@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 
 from adserver.database import create_tables, default_url, open_database
 from adserver.helper_client import HelperClient
-from maskedlark.rpc.transport import TlsFiles
+from maskedlark.rpc.tls_files import TlsFiles
 
 _STORE = "Where things are kept"
 _PEERS = "Helpers and TLS"

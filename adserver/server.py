@@ -24,7 +24,8 @@ from adserver.options import PeerOptions
 from adserver.reports import ReportStore
 from adserver.tasks import TaskStore
 from adserver.worker import JobWorker
-from maskedlark.rpc.transport import TlsFiles, make_server
+from maskedlark.rpc.tls_files import TlsFiles
+from maskedlark.rpc.transport import make_server
 from protos import ingest_pb2_grpc
 
 _LOG = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ def running_ingest(engine: Engine, *, grpc_listen: str, http_listen: str, tls: T
     intake = Intake(tasks, ReportStore(engine), time.monotonic)
     with ExitStack() as stack:
         stack.callback(intake.log_counts)
-        server, grpc_port = make_server(grpc_listen, tls, threads=_GRPC_THREADS)
+        server, grpc_port = make_server(grpc_listen, tls, threads=_GRPC_THREADS, is_open=True)
         ingest_pb2_grpc.add_IngestServicer_to_server(IngestService(intake), server)
         stack.callback(_drain, server)
         http = HttpServer(http_app(intake, tasks), http_listen, tls)

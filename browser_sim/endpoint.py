@@ -8,7 +8,8 @@ from urllib.parse import urlsplit
 import httpx
 
 from maskedlark.errors import InvalidTask
-from maskedlark.rpc.transport import TlsFiles, is_loopback
+from maskedlark.rpc.tls_files import TlsFiles
+from maskedlark.rpc.transport import TrustOnly, is_loopback
 
 REQUEST_TIMEOUT_S = 60.0
 
@@ -18,11 +19,11 @@ class Protection:
     """How connections are protected.
 
     Attributes:
-        tls: Certificate, key and trusted authorities, or None: then https trusts the system's authorities.
+        tls: The authorities to trust, or also an own certificate and its key; or None: then https trusts the system's authorities.
         insecure: Plaintext is allowed, to loopback only.
     """
 
-    tls: TlsFiles | None = None
+    tls: TlsFiles | TrustOnly | None = None
     insecure: bool = False
 
 
@@ -67,10 +68,11 @@ def http_client(destination: str, protection: Protection) -> httpx.Client:
     return httpx.Client(verify=verify, timeout=REQUEST_TIMEOUT_S, trust_env=is_tls)
 
 
-def _context(tls: TlsFiles) -> ssl.SSLContext:
+def _context(tls: TlsFiles | TrustOnly) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=tls.trusted_authorities)
-        context.load_cert_chain(tls.certificate, tls.private_key)
+        if isinstance(tls, TlsFiles):
+            context.load_cert_chain(tls.certificate, tls.private_key)
     except (OSError, ssl.SSLError):
         raise InvalidTask("the TLS files are not a PEM certificate, its key, and PEM authorities") from None
     return context

@@ -9,7 +9,8 @@ from browser_sim.binning import Binning
 from browser_sim.endpoint import Protection
 from browser_sim.sources import SourceKind, SourceSettings
 from browser_sim.sources.table import TableSettings
-from maskedlark.rpc.transport import TlsFiles
+from maskedlark.rpc.tls_files import TlsFiles
+from maskedlark.rpc.transport import TrustOnly
 from maskedlark.task import LabelKind
 
 _SOURCE = "Source"
@@ -38,7 +39,9 @@ SeedOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 InsecureOption = Annotated[bool, typer.Option("--insecure", rich_help_panel=_PROTECTION, help="Allow plaintext, to loopback only.")]
-TlsCertOption = Annotated[Path | None, typer.Option("--tls-cert", rich_help_panel=_PROTECTION, help="PEM: own certificate chain.")]
+TlsCertOption = Annotated[
+    Path | None, typer.Option("--tls-cert", rich_help_panel=_PROTECTION, help="PEM: own certificate chain, if any.")
+]
 TlsKeyOption = Annotated[Path | None, typer.Option("--tls-key", rich_help_panel=_PROTECTION, help="PEM: its private key.")]
 TlsCaOption = Annotated[Path | None, typer.Option("--tls-ca", rich_help_panel=_PROTECTION, help="PEM: authorities to trust peers by.")]
 TrustHelperOption = Annotated[
@@ -79,13 +82,16 @@ def source_settings(
 
 def protection(*, insecure: bool, certificate: Path | None, private_key: Path | None, authorities: Path | None) -> Protection:
     """How connections are protected, or typer.BadParameter if the TLS files are not complete."""
-    if certificate is None and private_key is None and authorities is None:
+    given = [path for path in (certificate, private_key, authorities) if path is not None]
+    if not given:
         return Protection(insecure=insecure)
-    if insecure or certificate is None or private_key is None or authorities is None:
-        raise typer.BadParameter("give all of --tls-cert, --tls-key and --tls-ca, or none of them; and not with --insecure")
-    for path in (certificate, private_key, authorities):
+    if insecure or authorities is None or (certificate is None) is not (private_key is None):
+        raise typer.BadParameter("give --tls-ca, or all of --tls-cert, --tls-key and --tls-ca, or none; and not with --insecure")
+    for path in given:
         if not path.is_file():
             raise typer.BadParameter(f"{path} is not a file")
+    if certificate is None or private_key is None:
+        return Protection(tls=TrustOnly(trusted_authorities=authorities))
     return Protection(tls=TlsFiles(certificate=certificate, private_key=private_key, trusted_authorities=authorities))
 
 

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from maskedlark.canonical import decode
 from maskedlark.rpc.faults import calling
-from maskedlark.rpc.transport import TlsFiles, make_channel
+from maskedlark.rpc.tls_files import TlsFiles
+from maskedlark.rpc.transport import make_channel
 from maskedlark.sealing import SignedKeyList
 from protos import helper_pb2, helper_pb2_grpc
 

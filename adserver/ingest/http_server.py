@@ -8,7 +8,8 @@ import uvicorn
 from starlette.applications import Starlette
 
 from maskedlark.errors import InvalidTask
-from maskedlark.rpc.transport import TlsFiles, is_loopback
+from maskedlark.rpc.tls_files import TlsFiles, server_context
+from maskedlark.rpc.transport import is_loopback
 
 _START_DEADLINE_S: Final = 30.0
 _DRAIN_S: Final = 10
@@ -70,7 +71,7 @@ def _listen(host: str, address: str) -> socket.socket:
 
 
 def _config(app: Starlette, tls: TlsFiles | None) -> uvicorn.Config:
-    return uvicorn.Config(
+    config = uvicorn.Config(
         app,
         http="h11",
         ws="none",
@@ -84,6 +85,8 @@ def _config(app: Starlette, tls: TlsFiles | None) -> uvicorn.Config:
         limit_concurrency=_MAX_CONNECTIONS,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_DRAIN_S,
-        ssl_certfile=None if tls is None else str(tls.certificate),
-        ssl_keyfile=None if tls is None else str(tls.private_key),
     )
+    config.load()
+    if tls is not None:
+        config.ssl = server_context(tls)
+    return config

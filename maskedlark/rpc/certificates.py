@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from maskedlark.rpc.transport import TlsFiles
+from maskedlark.rpc.tls_files import TlsFiles
 
 _MAY_SIGN_HANDSHAKES_ONLY: Final = x509.KeyUsage(
     digital_signature=True,

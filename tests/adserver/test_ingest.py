@@ -27,7 +27,7 @@ from adserver.tasks import TaskStore
 from maskedlark.canonical import decode
 from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
 from maskedlark.rpc.certificates import write_certificate
-from maskedlark.rpc.transport import make_channel
+from maskedlark.rpc.transport import TrustOnly, make_channel
 from maskedlark.rpc.wire import MAX_REPORT_BYTES, decode_report, encode_report, report_to_message
 from maskedlark.task import TaskBundle
 from maskedlark.upload import Report, SealedShare
@@ -318,19 +318,38 @@ def test_a_body_that_comes_too_slowly_is_given_up(door: Door, monkeypatch: pytes
         assert b"".join(iter(lambda: connection.recv(4096), b"")).startswith(b"HTTP/1.1 408")
 
 
-def test_with_tls_browsers_know_the_server_and_grpc_clients_show_who_they_are(tmp_path: Path) -> None:
+def test_with_tls_browsers_know_the_server_and_need_no_certificate(tmp_path: Path) -> None:
     engine, folder = _engine(tmp_path), tmp_path / "keys"
     folder.mkdir()
     files = write_certificate(folder, name="https://ads.example", hosts=("127.0.0.1",), now=datetime.now(UTC))
-    files.trusted_authorities.write_bytes(files.certificate.read_bytes())
     with running_ingest(engine, grpc_listen="127.0.0.1:0", http_listen="127.0.0.1:0", tls=files) as addresses:
         trusting = ssl.create_default_context(cafile=str(files.certificate))
         assert httpx.post(f"https://{addresses.http}/v1/reports", content=encode_report(_GOOD), verify=trusting).status_code == 201
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"https://{addresses.http}/healthz")
-        with make_channel(addresses.grpc, files) as channel:
+        with make_channel(addresses.grpc, TrustOnly(trusted_authorities=files.certificate)) as channel:
             assert ingest_pb2_grpc.IngestStub(channel).Submit(iter([report_to_message(_GOOD)]), timeout=30).duplicates == 1
-        nameless = grpc.ssl_channel_credentials(root_certificates=files.certificate.read_bytes())
-        with grpc.secure_channel(addresses.grpc, nameless) as channel, pytest.raises(grpc.RpcError):
+        with make_channel(addresses.grpc, None) as channel, pytest.raises(grpc.RpcError):
             ingest_pb2_grpc.IngestStub(channel).Submit(iter([report_to_message(_GOOD)]), timeout=5)
+    engine.dispose()
+
+
+def test_a_renewed_certificate_is_shown_to_the_next_browser_without_a_restart(tmp_path: Path) -> None:
+    engine = _engine(tmp_path)
+    folders = [tmp_path / name for name in ("served", "renewed")]
+    for folder in folders:
+        folder.mkdir()
+    served, renewed = (write_certificate(one, name="https://ads.example", hosts=("127.0.0.1",), now=datetime.now(UTC)) for one in folders)
+    with running_ingest(engine, grpc_listen="127.0.0.1:0", http_listen="127.0.0.1:0", tls=served) as addresses:
+        before = ssl.create_default_context(cafile=str(served.certificate))
+        assert httpx.get(f"https://{addresses.http}/healthz", verify=before).status_code == 200
+        renewed.certificate.replace(served.certificate)  # for a moment it does not fit the key: what was there serves on
+        assert httpx.get(f"https://{addresses.http}/healthz", verify=before).status_code == 200
+        renewed.private_key.replace(served.private_key)
+        after = ssl.create_default_context(cafile=str(served.certificate))
+        assert httpx.get(f"https://{addresses.http}/healthz", verify=after).status_code == 200
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"https://{addresses.http}/healthz", verify=before)
+        with make_channel(addresses.grpc, TrustOnly(trusted_authorities=served.certificate)) as channel:
+            assert ingest_pb2_grpc.IngestStub(channel).Submit(iter([report_to_message(_GOOD)]), timeout=30).accepted == 1
     engine.dispose()

@@ -17,7 +17,7 @@ from browser_sim.endpoint import Protection
 from browser_sim.task_host import load_bundle
 from maskedlark import canonical
 from maskedlark.errors import HelperUnavailable, InvalidTask
-from maskedlark.rpc.transport import TlsFiles
+from maskedlark.rpc.tls_files import TlsFiles
 from tests.browser_sim.sinks import Intake, grpc_sink, http_sink
 from tests.builders import examples, reports, world
 

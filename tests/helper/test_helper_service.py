@@ -24,7 +24,8 @@ from maskedlark.model.weights import QuantisedTensor
 from maskedlark.round import AggregateShare, combine
 from maskedlark.rpc.certificates import write_certificate
 from maskedlark.rpc.faults import calling
-from maskedlark.rpc.transport import TlsFiles, make_channel, make_server
+from maskedlark.rpc.tls_files import TlsFiles
+from maskedlark.rpc.transport import make_channel, make_server
 from maskedlark.rpc.wire import chunks, share_to_message
 from maskedlark.sealing import SignedKeyList, verify
 from maskedlark.task import signing_bytes

@@ -1,5 +1,5 @@
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -20,7 +20,8 @@ from maskedlark.errors import (
 from maskedlark.rpc import wire
 from maskedlark.rpc.certificates import write_certificate
 from maskedlark.rpc.faults import answering, calling
-from maskedlark.rpc.transport import TlsFiles, client_names, is_loopback, make_channel, make_server
+from maskedlark.rpc.tls_files import TlsFiles
+from maskedlark.rpc.transport import RenewedChannel, client_names, is_loopback, make_channel, make_server
 from maskedlark.upload import Report, SealedShare
 from protos import helper_pb2, helper_pb2_grpc, report_pb2
 
@@ -122,7 +123,7 @@ def parties(tmp_path: Path) -> tuple[TlsFiles, TlsFiles, TlsFiles]:
     made: list[TlsFiles] = []
     for name, hosts in (("north", ("127.0.0.1", "localhost")), ("https://ads.example", ()), ("https://other.example", ())):
         folder = tmp_path / str(len(made))
-        folder.mkdir()
+        folder.mkdir(parents=True)
         made.append(write_certificate(folder, name=name, hosts=hosts, now=datetime.now(UTC)))
     return made[0], made[1], made[2]
 
@@ -162,6 +163,61 @@ def test_private_keys_are_readable_by_their_owner_only(tmp_path: Path) -> None:
     assert files.private_key.stat().st_mode & 0o077 == 0
     with pytest.raises(FileExistsError):
         write_certificate(tmp_path, name="north", now=NOW)
+
+
+def test_renewed_certificates_are_used_on_both_sides_without_a_restart(tmp_path: Path) -> None:
+    helper, adserver, _ = parties(tmp_path)
+    trust(helper, adserver)
+    trust(adserver, helper)
+    server, secure = serve(helper)
+    channel = RenewedChannel(f"127.0.0.1:{secure.port}", adserver)
+
+    def call() -> str:
+        with calling("helper 0"):
+            return str(helper_pb2_grpc.HelperStub(channel.current()).GetStatus(helper_pb2.StatusRequest(), timeout=5).name)
+
+    try:
+        assert call() == "https://ads.example"
+        first = channel.current()
+        assert channel.current() is first
+        for folder, old in ((tmp_path / "new helper", helper), (tmp_path / "new ad server", adserver)):
+            folder.mkdir()
+            new = write_certificate(folder, name="https://new.example", hosts=("127.0.0.1",), now=datetime.now(UTC))
+            new.certificate.replace(old.certificate)
+            assert call()  # the certificate came before its key: what was there serves on
+            new.private_key.replace(old.private_key)
+        trust(helper, adserver)
+        trust(adserver, helper)
+        assert call() == "127.0.0.1,https://new.example"
+        stranger = parties(tmp_path / "others")[1]
+        trust(stranger, helper)
+        with pytest.raises(HelperUnavailable):
+            secure.call(stranger)
+    finally:
+        channel.close()
+        server.stop(0).wait()
+
+
+def test_a_server_that_trusts_nobody_does_not_start(tmp_path: Path) -> None:
+    with pytest.raises(InvalidTask, match="trusted authorities is empty"):
+        make_server("127.0.0.1:0", parties(tmp_path)[0], threads=1)
+
+
+@pytest.mark.parametrize("broken", ["certificate", "private_key", "trusted_authorities"])
+def test_tls_files_that_are_not_pem_are_refused(tmp_path: Path, broken: str) -> None:
+    files = parties(tmp_path)[0]
+    getattr(files, broken).write_bytes(b"not PEM")
+    with pytest.raises(InvalidTask, match="PEM"):
+        files.read()
+
+
+def test_a_certificate_of_another_key_and_a_missing_file_are_refused(tmp_path: Path) -> None:
+    helper, adserver, _ = parties(tmp_path)
+    with pytest.raises(InvalidTask, match="another key"):
+        replace(helper, certificate=adserver.certificate).read()
+    with pytest.raises(InvalidTask, match="cannot read"):
+        replace(helper, certificate=tmp_path / "absent").read()
+    assert "PRIVATE" not in repr(helper.read())
 
 
 REPORT = Report(
