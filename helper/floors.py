@@ -51,7 +51,7 @@ class Floors:
             if value < least:
                 _refuse(f"{name} is {value}, this helper requires at least {least}")
         for setting, asked, most in at_most:
-            if asked > most:
+            if not asked <= most:  # also where the limit is NaN
                 _refuse(f"{setting} is {asked:g}, this helper allows at most {most:g}")
 
 

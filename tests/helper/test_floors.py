@@ -65,3 +65,10 @@ def test_a_task_whose_datasets_take_too_much_memory_is_refused(parties: tuple[Pa
 
 def test_no_noise_is_accepted_only_where_the_operator_said_so(parties: tuple[Party, Party]) -> None:
     replace(FLOORS, is_noise_optional=True).check(task(parties, mechanism="none"))
+
+
+@pytest.mark.parametrize("limit", ["max_epsilon", "max_collusion_epsilon", "max_delta"])
+def test_a_limit_that_is_no_number_allows_nothing(parties: tuple[Party, Party], limit: str) -> None:
+    with pytest.raises(JobRefused, match="nan") as refused:
+        replace(FLOORS, **{limit: float("nan")}).check(task(parties))
+    assert refused.value.reason is JobReason.TASK_REFUSED
