@@ -188,8 +188,11 @@ class SealingKey:
             raise InvalidTask(f"HPKE key {key.key_id} is not a {key.suite.value} public key") from None
 
     def seal(self, plaintext: bytes, info: bytes) -> bytes:
-        """The encapsulated key and ciphertext of one input share. Called by the browser."""
-        return _SUITES[self.suite].encrypt(plaintext, self._public, info)
+        """The encapsulated key and ciphertext of one input share, or InvalidTask for a key of low order. Called by the browser."""
+        try:
+            return _SUITES[self.suite].encrypt(plaintext, self._public, info)
+        except ValueError:
+            raise InvalidTask(f"HPKE key {self.key_id} is of low order: it protects nothing") from None
 
     def __repr__(self) -> str:
         return f"SealingKey(key_id={self.key_id}, suite={self.suite.value!r})"

@@ -79,3 +79,11 @@ def test_a_key_list_with_a_swapped_key_is_refused() -> None:
     )
     with pytest.raises(InvalidTask, match="signature"):
         forged.verified_key(signed.key_list.verify_key)
+
+
+@pytest.mark.parametrize("suite", [HpkeSuite.X25519_AES128GCM, HpkeSuite.MLKEM768_X25519_CHACHA20POLY1305])
+def test_sealing_to_a_key_of_low_order_is_refused(suite: HpkeSuite) -> None:
+    good = OpeningKey.generate(key_id=1, suite=suite).public()
+    weak = HpkeKey(key_id=1, suite=suite, public_key=good.public_key[:-32] + bytes(32))
+    with pytest.raises(InvalidTask, match="HPKE key 1"):
+        SealingKey(weak).seal(b"plaintext", share_info(**CONTEXT))
