@@ -95,3 +95,8 @@ def test_what_starts_no_id_is_refused_as_unknown(engine: Engine, prefix: str) ->
         with pytest.raises(JobRefused) as refusal:
             find_id(connection, _named.c.id, prefix, missing=JobReason.UNKNOWN_JOB)
     assert refusal.value.reason is JobReason.UNKNOWN_JOB
+
+
+def test_nobody_else_on_the_machine_may_look_into_a_new_data_folder(tmp_path: Path) -> None:
+    default_url(tmp_path / "data")
+    assert (tmp_path / "data").stat().st_mode & 0o077 == 0
