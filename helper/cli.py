@@ -17,6 +17,7 @@ from rich.table import Table
 
 from helper.floors import Floors
 from helper.keys import HelperKeys
+from helper.release_grid import DEFAULT_STEP_MS
 from maskedlark.canonical import encode
 from maskedlark.errors import HelperUnavailable, MaskedLarkError
 from maskedlark.rpc.certificates import write_certificate
@@ -98,6 +99,15 @@ def serve_command(
     round_threads: Annotated[
         int | None, typer.Option(envvar="HELPER_ROUND_THREADS", min=1, help="Threads that compute one round.", show_default="one a core")
     ] = None,
+    release_grid_ms: Annotated[
+        float,
+        typer.Option(
+            envvar="HELPER_RELEASE_GRID_MS",
+            min=0.1,
+            max=60_000,
+            help="Answers to rounds leave a whole number of these milliseconds after their requests, so that their time tells nothing.",
+        ),
+    ] = DEFAULT_STEP_MS,
     insecure: InsecureOption = False,
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
@@ -154,6 +164,7 @@ def serve_command(
         threads=threads,
         opening_workers=opening_workers,
         round_threads=round_threads,
+        release_grid_ms=release_grid_ms,
     )
     with _stopped_by_signals() as stop:
         serve(settings, stop)

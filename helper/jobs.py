@@ -11,6 +11,7 @@ from helper.budget import check_fits, cost
 from helper.datasets import Datasets
 from helper.gradient.engine import GradientEngine
 from helper.ledger import JobState, Ledger, Reservation
+from helper.noise_shelf import NoiseShelf
 from helper.numerics import numerics_digest
 from helper.running import Computation, RunningJob
 from helper.tasks import Caller, ServedTask, Tasks
@@ -84,7 +85,7 @@ class Jobs:
         self._datasets = datasets
         self._ledger = ledger
         self._engine_for = engine_for
-        self._randomness = randomness
+        self._noise = NoiseShelf(randomness)
         self._lock = Lock()
         self._running: OrderedDict[bytes, RunningJob] = OrderedDict()
 
@@ -107,7 +108,7 @@ class Jobs:
             raise JobRefused(JobReason.JOB_CHANGED, "a job of this id was started with another content: take a new id")
         if state.is_closed:
             raise JobRefused(JobReason.JOB_CLOSED, "the job is closed: start another one")
-        self._keep(computation)
+        self._keep(computation).draw_ahead(served)
         return self._started(served.task, computation, state)
 
     def at_work(self, job_id: bytes, caller: Caller) -> JobAtWork:
@@ -138,6 +139,7 @@ class Jobs:
         self._ledger.close_job(job_id)
         with self._lock:
             self._running.pop(job_id, None)
+        self._noise.drop(job_id)
         answered = self._state(job_id).rounds_answered
         _LOG.info("job closed: %d of %d rounds answered", answered, state.spec.rounds)
         return answered
@@ -172,7 +174,7 @@ class Jobs:
     def _keep(self, computation: Computation) -> RunningJob:
         """The job in memory; the least recently started one makes room, and is found in the ledger if it is asked for again."""
         job_id = computation.spec.job_id
-        fresh = RunningJob(computation=computation, datasets=self._datasets, ledger=self._ledger, randomness=self._randomness)
+        fresh = RunningJob(computation=computation, datasets=self._datasets, ledger=self._ledger, noise=self._noise)
         with self._lock:
             running = self._running.setdefault(job_id, fresh)
             self._running.move_to_end(job_id)

@@ -6,12 +6,13 @@ from threading import Lock
 from helper.datasets import Datasets
 from helper.gradient.engine import GradientEngine
 from helper.ledger import Ledger, StoredRound
+from helper.noise_shelf import NoiseOrder, NoiseShelf, NoiseVector
 from helper.tasks import ServedTask
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.job import JobSpec
+from maskedlark.job import JobSpec, noise_units
 from maskedlark.model import weights as weights_format
 from maskedlark.model.graph import Model
-from maskedlark.randomness import Randomness
+from maskedlark.noise import Mechanism
 from maskedlark.round import aggregate, transcript
 
 
@@ -35,11 +36,11 @@ class Computation:
 class RunningJob:
     """The rounds of one open job. Safe to call from many threads; the ledger decides between processes."""
 
-    def __init__(self, *, computation: Computation, datasets: Datasets, ledger: Ledger, randomness: Randomness) -> None:
+    def __init__(self, *, computation: Computation, datasets: Datasets, ledger: Ledger, noise: NoiseShelf) -> None:
         self.computation = computation
         self._datasets = datasets
         self._ledger = ledger
-        self._randomness = randomness
+        self._noise = noise
         self._computing = Lock()
 
     @property
@@ -62,12 +63,22 @@ class RunningJob:
             encoded = self._compute(served, round_index, weights)
             stored = StoredRound(weights_digest=weights_format.digest(weights), answer=encoded)
             if self._ledger.add_round(self.computation.spec.job_id, round_index, stored):
+                if round_index + 1 < self.computation.spec.rounds:
+                    self.draw_ahead(served)
                 return encoded
             # Another process was faster: what it stored counts, and what was computed here is forgotten.
             answered = self._stored_answer(round_index, weights)
             if answered is None:
                 raise JobRefused(JobReason.ROUND_OUT_OF_ORDER, f"round {round_index} is no longer the next one")
             return answered
+
+    def draw_ahead(self, served: ServedTask) -> None:
+        """Begin to draw the next round's noise in the background."""
+        spec = self.computation.spec
+        scale = noise_units(served.task, spec)
+        self._noise.prepare(
+            spec.job_id, NoiseOrder(mechanism=served.task.mechanism, scale=scale, count=self.computation.model.num_parameters)
+        )
 
     def _stored_answer(self, round_index: int, weights: bytes) -> bytes | None:
         """The bytes of an answered round, or None if it is the job's next one."""
@@ -101,6 +112,9 @@ class RunningJob:
             shares=self._datasets.opened(spec.dataset_id).shares,
             masked_sum=lambda batch: engine.masked_sum(tensors, batch),
             num_values=model.num_parameters,
-            randomness=self._randomness,
+            noise=self._take_noise,
         )
         return share.encode()
+
+    def _take_noise(self, mechanism: Mechanism, scale: int, count: int) -> NoiseVector:
+        return self._noise.take(self.computation.spec.job_id, NoiseOrder(mechanism=mechanism, scale=scale, count=count))

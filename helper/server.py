@@ -20,6 +20,7 @@ from helper.gradient.choose import engine_for
 from helper.keys import HelperKeys
 from helper.ledger import Ledger, open_database, sqlite_url
 from helper.opening_pool import OpeningPool
+from helper.release_grid import DEFAULT_STEP_MS, ReleaseGrid
 from helper.service import HelperService
 from maskedlark.errors import InvalidTask
 from maskedlark.rpc.transport import TlsFiles, is_loopback, make_server
@@ -47,6 +48,7 @@ class ServeSettings:
         opening_workers: Processes that open report shares; None for one a core.
         round_threads: Threads that share the computation of one round; None for one a core.
     """
+        release_grid_ms: Answers to rounds leave a whole number of these milliseconds after their requests.
 
     data: Path
     listen: str
@@ -58,6 +60,7 @@ class ServeSettings:
     opening_workers: int | None = None
     round_threads: int | None = None
 
+    release_grid_ms: float = DEFAULT_STEP_MS
 
 def serve(settings: ServeSettings, stop: Event) -> None:
     """Serve until `stop` is set; then finish the calls that are under way, within `DRAIN_S`.
@@ -71,7 +74,7 @@ def serve(settings: ServeSettings, stop: Event) -> None:
     with ExitStack() as stack:
         core = _open_core(settings, stack)
         server, port = make_server(settings.listen, settings.tls, threads=settings.threads)
-        helper_pb2_grpc.add_HelperServicer_to_server(HelperService(core), server)
+        helper_pb2_grpc.add_HelperServicer_to_server(HelperService(core, ReleaseGrid(step_s=settings.release_grid_ms / 1000)), server)
         server.start()
         stack.callback(_drain, server)
         address = f"{host}:{port}"

@@ -7,6 +7,7 @@ import grpc
 import numpy as np
 
 from helper.core import HelperCore
+from helper.release_grid import ReleaseGrid
 from maskedlark.canonical import MAX_BYTES, encode
 from maskedlark.dataset import ShareForHelper
 from maskedlark.errors import JobReason, JobRefused
@@ -25,8 +26,10 @@ _Part = TypeVar("_Part", pb.PrepareRequest, pb.StartJobRequest, pb.RoundRequest)
 class HelperService(helper_pb2_grpc.HelperServicer):
     """What the ad server calls; protos/helper.proto says what each method is for."""
 
-    def __init__(self, core: HelperCore) -> None:
+    def __init__(self, core: HelperCore, grid: ReleaseGrid | None = None) -> None:
+        """Serve a core; its answers to rounds leave on the grid, by default one of `DEFAULT_STEP_MS`."""
         self._core = core
+        self._grid = grid or ReleaseGrid()
 
     def GetStatus(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusReply:  # noqa: N802 (gRPC's name)
         """Who this helper is; anyone may ask."""
@@ -103,7 +106,10 @@ class HelperService(helper_pb2_grpc.HelperServicer):
             job = self._core.jobs.at_work(header.job_id, client_names(context))
             pieces = (_expect(request, "weights").weights for request in requests)
             weights = join(pieces, limit=job.running.weights_length, what="the weights")
-            for chunk in chunks(job.answer(header.round, weights)):
+            asked_at = self._grid.now()
+            answer = job.answer(header.round, weights)
+            self._grid.wait(asked_at)
+            for chunk in chunks(answer):
                 yield pb.RoundReply(chunk=chunk)
 
     def CloseJob(self, request: pb.CloseJobRequest, context: grpc.ServicerContext) -> pb.CloseJobReply:  # noqa: N802 (gRPC's name)

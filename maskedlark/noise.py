@@ -14,7 +14,7 @@ coins of probability g/1, g/2, g/3, ... (0 <= g <= 1) until one fails, at toss K
 A coin of probability n/m is "a uniform integer below m is below n". All functions toss whole vectors of coins at a time. Taking the
 first `count` accepted proposals of a sequence of independent ones leaves them independent and exactly distributed.
 
-How long a call takes depends on the bytes drawn. A helper that must not show its noise by its timing draws ahead of time.
+How long a call takes depends on the bytes drawn. A helper draws ahead of time, so that its noise does not show in its timing.
 
 Source: C. Canonne, G. Kamath, T. Steinke, "The Discrete Gaussian for Differential Privacy", 2020, algorithms 1 to 3.
 """
@@ -23,7 +23,7 @@ import math
 from collections.abc import Callable
 from enum import StrEnum, unique
 from fractions import Fraction
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +51,11 @@ class Mechanism(StrEnum):
     LAPLACE = "laplace"
     GAUSSIAN = "gaussian"
     NONE = "none"
+
+
+NoiseSource: TypeAlias = Callable[[Mechanism, int, int], NDArray[np.int64]]
+"""Gives the noise of one release, fresh at each call, for a mechanism, a scale and a count: `noise_vector` with its randomness bound, or
+what a helper drew ahead."""
 
 
 def discrete_laplace(scale: int, count: int, randomness: Randomness) -> NDArray[np.int64]:

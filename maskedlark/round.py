@@ -1,12 +1,17 @@
 """Step 7: one round at one helper, as a pure function from an opened dataset to an aggregate share; and step 8's first half.
 
-    sample -> masked, clipped sum in the field -> blind -> noise -> aggregate share, with a tag of what was summed
+    sample -> pad -> masked, clipped sum in the field -> blind -> noise -> aggregate share, with a tag of what was summed
 
-The caller (helper/service) has checked the job, and commits the charge and the response before anything is released.
+The caller (helper/running) has checked the job, and commits the charge and the response before anything is released.
+
+The work of a round does not depend on the secret sample: f is evaluated on a number of records that follows from public settings, the
+sampled ones first, the rest with mask shares of zero. So the time of an answer does not tell how many were sampled, nor that they
+were too few.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import isqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +20,8 @@ from maskedlark.canonical import digest
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.field import FieldVector, SignedVector, add, from_bytes, from_signed, reconstruct, to_bytes, to_signed
 from maskedlark.job import JobSpec, noise_units
-from maskedlark.noise import noise_vector
+from maskedlark.noise import NoiseSource
 from maskedlark.pair import PairKey
-from maskedlark.randomness import Randomness
 from maskedlark.report import InputShares
 from maskedlark.task import Task
 
@@ -42,7 +46,7 @@ class MaskedSum:
 
 
 SumFunction = Callable[[InputShares], MaskedSum]
-"""f of one round: from the sampled records, in canonical order, to their masked sum; no records give zeros."""
+"""f of one round: from the evaluated records, in canonical order, to their masked sum; no records give zeros."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +99,7 @@ def aggregate(
     shares: InputShares,
     masked_sum: SumFunction,
     num_values: int,
-    randomness: Randomness,
+    noise: NoiseSource,
 ) -> AggregateShare:
     """Compute one helper's aggregate share of a round. Called by a helper.
 
@@ -104,17 +108,24 @@ def aggregate(
     in the sample, the sum is of no records: noise around zero, of the same shape.
     """
     is_sampled = pair.sample(round_transcript, len(shares), job.sampling_numerator)
-    if len(shares) < task.min_batch_size or int(is_sampled.sum()) < task.min_batch_size:
-        is_sampled = np.zeros(len(shares), np.bool_)
-    summed = masked_sum(_rows(shares, is_sampled))
+    is_enough = int(is_sampled.sum()) >= task.min_batch_size
+    summed = masked_sum(_evaluated(shares, is_sampled, is_enough=is_enough, at_least=records_evaluated(task, job, len(shares))))
     if summed.sensitivity > task.clip.sensitivity:
         raise AssertionError("the sum function bounds its values by more than the task allows")
-    noise = noise_vector(task.mechanism, noise_units(task, job), num_values, randomness)
     blinded = add(summed.vector, pair.blind(round_transcript, num_values))
     return AggregateShare(
-        vector=add(blinded, from_signed(noise)),
+        vector=add(blinded, from_signed(noise(task.mechanism, noise_units(task, job), num_values))),
         agreement_tag=pair.agreement_tag(round_transcript, summed.values_digest),
     )
+
+
+def records_evaluated(task: Task, job: JobSpec, dataset_size: int) -> int:
+    """On how many records a round evaluates f, but for one sample in a thousand that is larger: from public settings alone.
+
+    The expected batch and three standard deviations, at least min_batch_size, at most all.
+    """
+    expected = dataset_size * job.sampling_numerator >> 32
+    return min(dataset_size, max(task.min_batch_size, expected + 3 * isqrt(expected) + 3))
 
 
 def combine(first: AggregateShare, second: AggregateShare) -> SignedVector:
@@ -131,5 +142,11 @@ def combine(first: AggregateShare, second: AggregateShare) -> SignedVector:
     return to_signed(reconstruct(first.vector, second.vector))
 
 
-def _rows(shares: InputShares, chosen: NDArray[np.bool_]) -> InputShares:
-    return InputShares(features=shares.features[chosen], labels=shares.labels[chosen], mask_shares=shares.mask_shares[chosen])
+def _evaluated(shares: InputShares, is_sampled: NDArray[np.bool_], *, is_enough: bool, at_least: int) -> InputShares:
+    """The sampled records among enough others, in canonical order; mask shares are zero but for sampled records, if they are enough."""
+    spare = np.flatnonzero(~is_sampled)[: max(0, at_least - int(is_sampled.sum()))]
+    chosen = is_sampled.copy()
+    chosen[spare] = True
+    counts = (is_sampled & is_enough)[chosen]
+    masks = np.where(counts[:, None], shares.mask_shares[chosen], np.uint64(0))
+    return InputShares(features=shares.features[chosen], labels=shares.labels[chosen], mask_shares=masks)

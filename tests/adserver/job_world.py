@@ -29,6 +29,7 @@ from maskedlark.model import weights
 from maskedlark.model.dense import dense_network
 from maskedlark.model.graph import Loss
 from maskedlark.model.onnx_file import parse
+from maskedlark.noise import noise_vector
 from maskedlark.randomness import seeded
 from maskedlark.report import InputShares
 from maskedlark.round import AggregateShare, MaskedSum
@@ -176,7 +177,7 @@ class MemoryHelper:
             shares=self.dataset.shares,
             masked_sum=partial(masked_sum, self.of.task, tensors),
             num_values=num_parameters,
-            randomness=seeded(round_index, f"noise of helper {self.role}"),
+            noise=partial(noise_vector, randomness=seeded(round_index, f"noise of helper {self.role}")),
         ).encode()
 
 
@@ -235,9 +236,10 @@ class Site:
     of: Sealed
     clock: SetClock = field(default_factory=SetClock)
     fuse: Fuse = field(default_factory=Fuse)
+    url: str | None = None
 
     def __post_init__(self) -> None:
-        self.engine: Engine = open_database(default_url(self.data_dir))
+        self.engine: Engine = open_database(self.url or default_url(self.data_dir))
         create_tables(self.engine)
         self.store = JobStore(self.engine, self.clock)
         first, second = (MemoryHelper(role=role, of=self.of.of, dataset=self.of.datasets[role], fuse=self.fuse) for role in (0, 1))

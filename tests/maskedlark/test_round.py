@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -18,10 +19,11 @@ from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.field import MODULUS
 from maskedlark.job import JobSpec, check_sums_fit, noise_units, sampling_numerator
 from maskedlark.model.graph import Loss
+from maskedlark.noise import noise_vector
 from maskedlark.pair import SAMPLING_DENOMINATOR, pair_key
 from maskedlark.randomness import seeded
 from maskedlark.report import InputShares
-from maskedlark.round import AggregateShare, MaskedSum, aggregate, combine, transcript
+from maskedlark.round import AggregateShare, MaskedSum, aggregate, combine, records_evaluated, transcript
 from maskedlark.upload import SealedShare
 from tests import reference
 from tests.builders import NOW, World, examples, helper_keys, reports, world
@@ -78,7 +80,7 @@ def answers(
             shares=shares[role],
             masked_sum=masked_sum(of),
             num_values=NUM_VALUES,
-            randomness=seeded(role, "noise"),
+            noise=partial(noise_vector, randomness=seeded(role, "noise")),
         )
         for role in (0, 1)
     ]
@@ -188,7 +190,7 @@ def test_without_the_other_share_even_zeros_look_uniform() -> None:
         shares=shares,
         masked_sum=zeros,
         num_values=count,
-        randomness=seeded(1),
+        noise=partial(noise_vector, randomness=seeded(1)),
     )
     counts = np.bincount(np.ascontiguousarray(answer.vector).view(np.uint8), minlength=256)
     chi_square = float(((counts - counts.mean()) ** 2 / counts.mean()).sum())
@@ -233,6 +235,34 @@ def test_a_sample_smaller_than_k_gives_a_sum_of_nothing() -> None:
     assert [combine(*answers(of, shares, rare, round_index=r)).tolist() for r in range(3)] == [[0] * NUM_VALUES] * 3
 
 
+@pytest.mark.parametrize(("rate", "k"), [(0.0005, 10), (0.01, 10), (0.1, 10), (0.1, 600), (1.0, 10)])
+def test_a_round_evaluates_as_many_records_whatever_the_secret_sample_is(rate: float, k: int) -> None:
+    of = world(min_batch_size=k)
+    shares, _ = random_shares(of, 2_000, 3)
+    spec = job(of, bytes(32), sampling_numerator=round(rate * SAMPLING_DENOMINATOR))
+    seen = []
+
+    def count(batch: InputShares) -> MaskedSum:
+        seen.append((len(batch), int((batch.mask_shares != 0).any(axis=1).sum())))
+        return MaskedSum(vector=np.zeros(1, np.uint64), values_digest=bytes(32), sensitivity=of.task.clip.sensitivity)
+
+    for index in range(20):
+        aggregate(
+            task=of.task,
+            job=spec,
+            pair=of.pair(0),
+            round_transcript=transcript(spec, round_index=index, weights=b"", numerics=b""),
+            shares=shares[0],
+            masked_sum=count,
+            num_values=1,
+            noise=partial(noise_vector, randomness=seeded(index)),
+        )
+    assert {evaluated for evaluated, _ in seen} == {records_evaluated(of.task, spec, 2_000)}
+    counted = {sampled for _, sampled in seen}
+    assert len(counted) > 1 or counted == {0} or rate == 1.0
+    assert all(sampled == 0 or sampled >= k for sampled in counted)
+
+
 @pytest.mark.parametrize(("mechanism", "norm"), [("gaussian", "l2"), ("laplace", "l1")])
 def test_each_helper_adds_noise_at_full_scale_once_per_coordinate(mechanism: str, norm: str) -> None:
     of = world(mechanism=mechanism, norm=norm, clip_norm=0.5)
@@ -252,7 +282,7 @@ def test_each_helper_adds_noise_at_full_scale_once_per_coordinate(mechanism: str
             shares=shares,
             masked_sum=zeros,
             num_values=count,
-            randomness=seeded(role, "noise"),
+            noise=partial(noise_vector, randomness=seeded(role, "noise")),
         )
         for role in (0, 1)
     ]
@@ -358,7 +388,7 @@ def test_a_sum_function_that_bounds_its_values_by_more_than_the_task_is_a_bug() 
             shares=shares,
             masked_sum=too_wide,
             num_values=1,
-            randomness=seeded(1),
+            noise=partial(noise_vector, randomness=seeded(1)),
         )
 
 

@@ -1,0 +1,35 @@
+"""When an answer leaves: a whole number of steps after its request, so that how long it took tells next to nothing."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
+from typing import Final
+
+DEFAULT_STEP_MS: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseGrid:
+    """A schedule of releases.
+
+    Attributes:
+        step_s: The distance of two release times, in seconds, above 0.
+        now: A clock that never goes back.
+        sleep: Waits for some seconds.
+    """
+
+    step_s: float = DEFAULT_STEP_MS / 1000
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+    def __post_init__(self) -> None:
+        if not 0 < self.step_s <= 60:
+            raise ValueError(f"a release grid's step is above 0 and at most 60 s, not {self.step_s}")
+
+    def wait(self, since: float) -> None:
+        """Return at the next whole number of steps, at least one, after `since`; used on the finished answer, before its first byte."""
+        steps = max(1, ceil((self.now() - since) / self.step_s))
+        left = since + steps * self.step_s - self.now()
+        if left > 0:
+            self.sleep(left)
