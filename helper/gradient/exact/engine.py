@@ -30,6 +30,8 @@ from maskedlark.model.weights import QuantisedTensor
 
 _BLOCK_BYTES: Final = 1 << 23
 _MAX_BLOCK: Final = 512
+_CHUNK_BYTES: Final = 1 << 27
+_BYTES_A_VALUE: Final = 32  # of a chunk: up to three float64 limbs of a masked delta and one operand
 _MIN_BLOCK: Final = 8
 
 
@@ -91,7 +93,7 @@ class _Work:
     def run(self, part: range) -> tuple[FieldVector, ValuesDigest]:
         """The masked sum over a range of records, and the digest of their values."""
         labels = self.batch.labels.shape[1]
-        chunks = _chunks(part)
+        chunks = _chunks(part, self._chunk_records())
         setup = RoundSetup(
             weights=self.weights,
             backend=self.backend,
@@ -114,6 +116,10 @@ class _Work:
         for layer in running:
             layer.write(vector)
         return vector, digest
+
+    def _chunk_records(self) -> int:
+        """As many records as an accumulator takes, or fewer where layers are so wide that a chunk would fill the memory."""
+        return int(np.clip(_CHUNK_BYTES // (_BYTES_A_VALUE * sum(self.plan.sizes)), _MAX_BLOCK, CHUNK_RECORDS))
 
     def _block_records(self, num_seeds: int) -> int:
         """As many records as keep a block's values in the cache."""
@@ -160,9 +166,9 @@ def _cut(records: int, parts: int) -> list[range]:
     return [range(low, high) for low, high in pairwise(bounds)]
 
 
-def _chunks(part: range) -> list[range]:
-    """A thread's records in chunks of nearly equal length."""
-    return list(_even(part, -(-len(part) // CHUNK_RECORDS)))
+def _chunks(part: range, most: int) -> list[range]:
+    """A thread's records in chunks of nearly equal length, at most `most`."""
+    return list(_even(part, -(-len(part) // most)))
 
 
 def _even(part: range, count: int) -> Iterator[range]:

@@ -1,6 +1,8 @@
 """Which engine a job gets: what either of torch's exporters writes of the exact set is exact, and anything else says why."""
 
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from maskedlark.model.onnx_file import parse
 from tests.helper.gradient.exact.checks import check_graph
 from tests.torch_models import EXPORTED, export
 
+ROOT = Path(__file__).resolve().parents[3]
 CLIP = Clip(norm=Norm.L2, bound=0.5, frac_bits=32)
 
 
@@ -67,6 +70,12 @@ def test_other_models_take_the_general_path_and_say_why(name: str, operator: str
     engine = engine_for(model, Loss.CROSS_ENTROPY, CLIP, model.output_width)
     assert engine.path == "general"
     assert any(part in engine.reason for part in operator.split("|"))
+
+
+def test_a_helper_on_the_exact_path_never_loads_torch() -> None:
+    program = "import sys, helper.gradient.choose, helper.gradient.exact.self_check as s; s.self_check(); print('torch' in sys.modules)"
+    answer = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=ROOT)
+    assert answer.stdout.strip() == "False"
 
 
 def test_without_torch_a_model_outside_the_exact_set_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
