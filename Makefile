@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := browser-sim,helper,helper-general,adserver,dev
+EXTRAS := browser-sim,helper,helper-general,adserver,postgres,dev
 
 .DEFAULT_GOAL := help
 .PHONY: help setup docs bench-memory demo demo-no-noise test test-fast check format protos bench-ingest bench-gradient table clean

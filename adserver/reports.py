@@ -44,7 +44,7 @@ _ROW_OVERHEAD_BYTES: Final = 64
 reports = Table(
     "reports",
     metadata,
-    # In order of arrival; a page of reports is "the next ones after this number".
+    # In order of arrival (of one transaction: by report id); a page of reports is "the next ones after this number".
     Column("sequence", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
     Column("task_id", LargeBinary(32), ForeignKey("tasks.task_id"), nullable=False),
     Column("report_id", LargeBinary(REPORT_ID_BYTES), nullable=False),
@@ -93,8 +93,10 @@ class ReportStore:
         """
         if not accepted:
             return 0
+        # In one order everywhere: two transactions with common ids in different orders would wait for each other (PostgreSQL).
+        rows = sorted((_row(report) for report in accepted), key=lambda row: (row["task_id"], row["report_id"]))
         with self._writing, self._engine.begin() as connection:
-            return connection.execute(self._insert, [_row(report) for report in accepted]).rowcount
+            return len(connection.execute(self._insert, rows).all())
 
     def counts(self, task_id: bytes) -> ReportCounts:
         """What there is of a task."""
@@ -164,9 +166,12 @@ def _column(connection: Connection, column: Column[Any], task_id: bytes, handle:
 
 
 def _insert_or_ignore(engine: Engine) -> Insert:
-    """An insert that leaves a stored report as it is; both engines spell it the same, each in its own module."""
+    """An insert that leaves a stored report as it is, and returns the others; both engines spell it the same, each in its own module.
+
+    They are counted by what is returned: PostgreSQL's driver does not know how many rows an insert of many left out.
+    """
     of_dialect = sqlite.insert if engine.dialect.name == "sqlite" else postgresql.insert
-    return of_dialect(reports).on_conflict_do_nothing(index_elements=["task_id", "report_id"])
+    return of_dialect(reports).on_conflict_do_nothing(index_elements=["task_id", "report_id"]).returning(reports.c.sequence)
 
 
 def _row(report: Report) -> dict[str, Any]:

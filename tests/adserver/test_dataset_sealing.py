@@ -41,7 +41,7 @@ class Broker:
     def receive(self, count: int) -> list[Report]:
         made = builders.reports(self.of, builders.examples(self.of.task, count, self.randomness), self.randomness)
         assert ReportStore(self.engine).add(made) == count
-        return made
+        return sorted(made, key=lambda report: report.report_id)  # as they are stored: those of one transaction by their ids
 
     def counts(self) -> ReportCounts:
         return ReportStore(self.engine).counts(self.of.task.task_id)
@@ -50,15 +50,15 @@ class Broker:
         return DatasetStore(self.engine)
 
 
-def _engine(folder: Path, of: World) -> Engine:
-    engine = open_database(default_url(folder))
+def _engine(url: str, of: World) -> Engine:
+    engine = open_database(url)
     create_tables(engine)
     TaskStore(engine).add(of.bundle, created_at=NOW)
     return engine
 
 
-def _broker(folder: Path, of: World = _KNOWN) -> Iterator[Broker]:
-    engine = _engine(folder, of)
+def _broker(url: str, of: World = _KNOWN) -> Iterator[Broker]:
+    engine = _engine(url, of)
     first, second = (FakeHelper(role=role, keys=of.keys[role], registered={of.task.task_id: of.task}) for role in (0, 1))
     with serving(first, second) as (client_0, client_1):
         sealer = DatasetSealer(
@@ -69,8 +69,8 @@ def _broker(folder: Path, of: World = _KNOWN) -> Iterator[Broker]:
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Broker]:
-    yield from _broker(tmp_path)
+def broker(database_url: str) -> Iterator[Broker]:
+    yield from _broker(database_url)
 
 
 def _tampered(report: Report, role: int) -> Report:
@@ -96,7 +96,7 @@ def test_both_helpers_hold_the_same_reports_and_everything_is_counted(broker: Br
 def test_a_dataset_is_exactly_the_reports_that_both_helpers_can_read_alike(
     tmp_path_factory: pytest.TempPathFactory, faults: list[str]
 ) -> None:
-    for broker in _broker(tmp_path_factory.mktemp("faults")):
+    for broker in _broker(default_url(tmp_path_factory.mktemp("faults"))):
         made = builders.reports(_KNOWN, builders.examples(_KNOWN.task, len(faults)))
         spoilt = [_with_fault(report, fault) for report, fault in zip(made, faults, strict=True)]
         ReportStore(broker.engine).add(spoilt)
@@ -156,7 +156,7 @@ def test_reports_are_taken_oldest_first_and_each_once(broker: Broker) -> None:
 
 
 def test_a_dataset_is_no_larger_than_its_task_allows(tmp_path: Path) -> None:
-    for broker in _broker(tmp_path, world(max_dataset_size=8)):
+    for broker in _broker(default_url(tmp_path), world(max_dataset_size=8)):
         broker.receive(12)
         assert broker.sealer.seal(max_reports=100).size == 8
 
@@ -246,7 +246,7 @@ def test_of_two_runs_over_the_same_reports_the_one_that_lost_them_commits_nothin
 
 def test_shares_stream_in_messages_far_below_grpcs_limit(tmp_path: Path) -> None:
     seen: list[tuple[int, int, int]] = []
-    for broker in _broker(tmp_path, world(num_features=3_000)):
+    for broker in _broker(default_url(tmp_path), world(num_features=3_000)):
         broker.receive(400)
         dataset = replace(broker.sealer, progress=lambda *told: seen.append(told)).seal()
         assert dataset.size == 400

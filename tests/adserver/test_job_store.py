@@ -1,4 +1,4 @@
-"""Jobs in the database: ids, leases, and figures that are kept once."""
+"""Jobs in the database, SQLite or PostgreSQL: ids, leases, and figures that are kept once."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,8 +19,8 @@ UNKNOWN = bytes(16)
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    made = Site(tmp_path, OF)
+def site(tmp_path: Path, database_url: str) -> Iterator[Site]:
+    made = Site(tmp_path, OF, url=database_url)
     yield made
     made.engine.dispose()
 

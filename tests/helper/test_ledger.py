@@ -1,8 +1,8 @@
-"""One contract, every store. A store is a function from a folder to the URL of an empty database."""
+"""One contract, on SQLite and on PostgreSQL."""
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -18,22 +18,10 @@ TASK, OTHER_TASK = b"t" * 32, b"u" * 32
 DATASET, OTHER_DATASET = b"d" * 32, b"e" * 32
 STORED_TASK = StoredTask(encoded=b"{}", role=1, signature=b"s" * 64)
 
-Store = Callable[[Path], str]
-
-
-def sqlite(folder: Path) -> str:
-    return sqlite_url(folder / "ledger.sqlite3")
-
-
-@pytest.fixture(params=[sqlite])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    store: Store = request.param
-    return store(tmp_path)
-
 
 @pytest.fixture
-def ledger(url: str) -> Iterator[Ledger]:
-    one = Ledger(open_database(url))
+def ledger(database_url: str) -> Iterator[Ledger]:
+    one = Ledger(open_database(database_url))
     one.add_task(TASK, STORED_TASK)
     one.add_task(OTHER_TASK, STORED_TASK)
     yield one
@@ -197,11 +185,11 @@ def test_answers_are_kept_until_the_job_has_moved_on(ledger: Ledger) -> None:
     assert ledger.round(b"j" * 16, KEPT_ANSWERS) == replace(answered(b"%d" % KEPT_ANSWERS), answer=None)
 
 
-def test_everything_is_there_after_a_restart(ledger: Ledger, url: str) -> None:
+def test_everything_is_there_after_a_restart(ledger: Ledger, database_url: str) -> None:
     with_job(ledger)
     ledger.add_round(b"j" * 16, 0, answered(b"0"))
     ledger.close()
-    again = Ledger(open_database(url))
+    again = Ledger(open_database(database_url))
     assert again.task(TASK) == STORED_TASK
     assert again.used_among(TASK, ids(0, 5)) == set(ids(0, 3))
     assert again.round(b"j" * 16, 0) == answered(b"0")
@@ -209,14 +197,14 @@ def test_everything_is_there_after_a_restart(ledger: Ledger, url: str) -> None:
     again.close()
 
 
-def test_an_empty_ledger_counts_nothing(url: str) -> None:
-    ledger = Ledger(open_database(url))
+def test_an_empty_ledger_counts_nothing(database_url: str) -> None:
+    ledger = Ledger(open_database(database_url))
     assert ledger.counts() == Counts(tasks=0, datasets=0, open_jobs=0, rounds_answered=0)
     ledger.close()
 
 
 def test_sqlite_commits_are_durable_and_checked(tmp_path: Path) -> None:
-    engine = open_database(sqlite(tmp_path))
+    engine = open_database(sqlite_url(tmp_path / "ledger.sqlite3"))
     with engine.begin() as connection:
         pragmas = {name: connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in ("journal_mode", "synchronous", "foreign_keys")}
     engine.dispose()

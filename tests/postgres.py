@@ -1,0 +1,45 @@
+"""A real PostgreSQL server as a library (the pgserver wheel), so that every store is tested on both engines that it promises."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from sqlalchemy import URL, create_engine, make_url
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Postgres:
+    """A running server."""
+
+    url: URL
+    numbers: Iterator[int]
+
+    def new_database(self) -> str:
+        """The URL of an empty database."""
+        name = f"database_{next(self.numbers)}"
+        engine = create_engine(self.url, isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            connection.exec_driver_sql(f"CREATE DATABASE {name}")
+        engine.dispose()
+        return self.url.set(database=name).render_as_string(hide_password=False)
+
+
+@contextmanager
+def running_postgres() -> Iterator[Postgres]:
+    """A server on a socket in a folder of its own; as root it runs under an account that pgserver makes. Skips where it cannot start."""
+    pgserver = pytest.importorskip("pgserver", reason="the pgserver wheel is not installed (it is in the dev extra)")
+    with TemporaryDirectory(prefix="maskedlark-postgres-") as folder:
+        os.environ.setdefault("XDG_RUNTIME_DIR", folder)  # where pgserver keeps its lock; without it, it warns
+        try:
+            server = pgserver.get_server(Path(folder) / "data", cleanup_mode="stop")
+        except (OSError, RuntimeError, AssertionError) as error:
+            pytest.skip(f"PostgreSQL does not start here: {type(error).__name__}: {error}")
+        try:
+            yield Postgres(url=make_url(server.get_uri()).set(drivername="postgresql+psycopg"), numbers=count())
+        finally:
+            server.cleanup()
