@@ -1,24 +1,14 @@
 """What a job's rounds cost, as the ad server shows it. The helpers' own ledgers decide; this repeats their sum for one job."""
 
 from adserver.plan import TrainingPlan
-from maskedlark.accounting import Charge, Epsilons, spent
+from maskedlark.accounting import Epsilons, spent
+from maskedlark.job import charge
 from maskedlark.noise import Mechanism
-
-
-def charge(plan: TrainingPlan, rounds: int) -> Charge:
-    """The charge of so many of a job's rounds, at least one."""
-    is_noisy = plan.task.mechanism is not Mechanism.NONE
-    return Charge(
-        mechanism=plan.task.mechanism,
-        noise_multiplier=plan.job.noise_multiplier if is_noisy else 0.0,
-        sampling_rate=plan.job.sampling_rate,
-        rounds=rounds,
-    )
 
 
 def job_epsilons(plan: TrainingPlan, rounds: int) -> Epsilons:
     """What so many rounds of a job cost at the task's delta, other jobs on the dataset left out; infinite without noise."""
-    return spent([charge(plan, rounds)] if rounds else [], plan.task.delta)
+    return spent([charge(plan.task, plan.job, rounds)] if rounds else [], plan.task.delta)
 
 
 def privacy_line(plan: TrainingPlan, rounds: int) -> str:

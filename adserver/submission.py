@@ -11,7 +11,7 @@ from adserver.plan import Optimizer, Schedule, TrainingPlan
 from maskedlark import canonical
 from maskedlark.accounting import fitting_noise_multiplier
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
-from maskedlark.job import JobSpec, check_sums_fit, sampling_numerator
+from maskedlark.job import JobSpec, check_sums_fit, multiplier_for_each_helper, sampling_numerator
 from maskedlark.model.graph import Model
 from maskedlark.model.losses import check_loss, loss_named
 from maskedlark.model.onnx_file import parse
@@ -129,7 +129,7 @@ def _noise_multiplier(submission: Submission, task: Task, sampling_rate: float) 
         raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, "a task with noise needs either an epsilon or a noise multiplier")
     if not 0 < epsilon < math.inf:
         raise InvalidTask(f"epsilon is positive and finite, not {epsilon}")
-    return fitting_noise_multiplier(
+    needed = fitting_noise_multiplier(
         min(epsilon, task.epsilon),
         task.delta,
         mechanism=task.mechanism,
@@ -138,6 +138,7 @@ def _noise_multiplier(submission: Submission, task: Task, sampling_rate: float) 
         already=(),
         collusion_epsilon=task.collusion_epsilon,
     )
+    return multiplier_for_each_helper(task, needed)
 
 
 def _check_helpers_would_accept(plan: TrainingPlan, model: Model) -> None:

@@ -30,7 +30,7 @@ from adserver.reports import ReportStore
 from adserver.task_settings import ALL_DECOYS, DEFAULT_COLLUSION_FACTOR, label_space, norm_for, num_decoys, period
 from adserver.tasks import StoredTask, TaskStore, create_task
 from maskedlark.canonical import encode
-from maskedlark.noise import Mechanism
+from maskedlark.noise import Mechanism, NoiseDivision
 
 _SALT_BYTES: Final = 16
 _LABELS = "Labels"
@@ -66,6 +66,14 @@ def create_command(
     mechanism: Annotated[
         Mechanism, typer.Option(rich_help_panel=_PRIVACY, help="The noise: gaussian clips in L2, laplace in L1; none only for debugging.")
     ] = Mechanism.GAUSSIAN,
+    split_noise: Annotated[
+        bool,
+        typer.Option(
+            "--split-noise",
+            rich_help_panel=_PRIVACY,
+            help="Each helper adds half of the noise's variance: less noise, and less privacy if a helper colludes. Gaussian only.",
+        ),
+    ] = False,
     no_noise: Annotated[
         bool, typer.Option("--no-noise", rich_help_panel=_PRIVACY, help="The same as --mechanism none; only loopback helpers accept it.")
     ] = False,
@@ -118,6 +126,7 @@ def create_command(
         "feature_epsilon": feature_epsilon,
         "min_batch_size": min_batch_size,
         "mechanism": noise,
+        "noise": NoiseDivision.SPLIT if split_noise else NoiseDivision.FULL,
         "norm": norm_for(noise),
         "clip_norm": clip_norm,
         "frac_bits": frac_bits,

@@ -4,15 +4,16 @@ import math
 from collections.abc import Sequence
 
 from helper.ledger import Reservation
-from maskedlark.accounting import Charge, Epsilons, spent
+from maskedlark.accounting import Epsilons, spent
 from maskedlark.errors import JobReason, JobRefused
+from maskedlark.job import charge
 from maskedlark.noise import Mechanism
 from maskedlark.task import Task
 
 
 def cost(task: Task, reservations: Sequence[Reservation]) -> Epsilons:
     """The cost of a dataset's jobs at the task's delta, open ones with all their planned rounds; infinite without noise."""
-    charges = [_charge(task, reservation) for reservation in reservations if reservation.rounds > 0]
+    charges = [charge(task, reservation.spec, reservation.rounds) for reservation in reservations if reservation.rounds > 0]
     return spent(charges, task.delta)
 
 
@@ -33,16 +34,6 @@ def check_fits(task: Task, before: Sequence[Reservation], new: Reservation) -> N
         f"{new.rounds} rounds do not fit this dataset: {_sentence('epsilon', already.ad_server, after.ad_server, task.epsilon)}; "
         f"{_sentence('collusion_epsilon', already.colluding, after.colluding, task.collusion_epsilon)}. "
         "Ask for fewer rounds, more noise, or use another dataset",
-    )
-
-
-def _charge(task: Task, reservation: Reservation) -> Charge:
-    spec = reservation.spec
-    return Charge(
-        mechanism=task.mechanism,
-        noise_multiplier=spec.noise_multiplier,
-        sampling_rate=spec.sampling_rate,
-        rounds=reservation.rounds,
     )
 
 

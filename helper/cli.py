@@ -136,6 +136,15 @@ def serve_command(
     max_dataset_bytes: Annotated[
         int, typer.Option(envvar="HELPER_MAX_DATASET_BYTES", min=1, rich_help_panel=_FLOORS, help="Most memory of a dataset.")
     ] = _DEFAULTS.max_dataset_bytes,
+    allow_split_noise: Annotated[
+        bool,
+        typer.Option(
+            "--allow-split-noise",
+            envvar="HELPER_ALLOW_SPLIT_NOISE",
+            rich_help_panel=_FLOORS,
+            help="Serve tasks whose noise each helper adds half of.",
+        ),
+    ] = False,
     allow_no_noise: Annotated[
         bool, typer.Option("--allow-no-noise", envvar="HELPER_ALLOW_NO_NOISE", rich_help_panel=_FLOORS, help="Debugging on loopback only.")
     ] = False,
@@ -153,6 +162,7 @@ def serve_command(
         max_dataset_size=max_dataset_size,
         max_dataset_bytes=max_dataset_bytes,
         is_noise_optional=allow_no_noise,
+        is_split_noise_allowed=allow_split_noise,
     )
     settings = ServeSettings(
         data=data,

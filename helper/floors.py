@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.noise import Mechanism
+from maskedlark.noise import Mechanism, NoiseDivision
 from maskedlark.task import Task
 
 
@@ -19,6 +19,8 @@ class Floors:
         min_decoys: The fewest decoy labels in each report.
         max_dataset_size: The most reports in one dataset.
         max_dataset_bytes: The most that one opened dataset may take in memory.
+        is_split_noise_allowed: Whether tasks are served in which this helper adds only half of the noise's variance, and so relies on
+            the other one for the rest.
         is_noise_optional: Whether tasks without noise are served: for debugging on loopback only.
     """
 
@@ -30,6 +32,7 @@ class Floors:
     max_dataset_size: int = 1 << 20
     max_dataset_bytes: int = 4 << 30
     is_noise_optional: bool = False
+    is_split_noise_allowed: bool = False
 
     def check(self, task: Task) -> None:
         """Refuse a task below the floors. Called before it is signed, and each time it is served: floors may have been raised since.
@@ -39,6 +42,8 @@ class Floors:
         """
         if task.mechanism is Mechanism.NONE and not self.is_noise_optional:
             _refuse("mechanism none is for loopback debugging: this helper was not started with --allow-no-noise")
+        if task.noise is NoiseDivision.SPLIT and not self.is_split_noise_allowed:
+            _refuse("noise is split between the helpers: this helper was not started with --allow-split-noise")
         at_least = (("min_batch_size", task.min_batch_size, self.min_batch_size), ("num_decoys", task.num_decoys, self.min_decoys))
         at_most = (
             ("epsilon", task.epsilon, self.max_epsilon),

@@ -1,14 +1,16 @@
 """Step 6: a training job, as both helpers hold it: canonical bytes that fix everything but the weights of each round."""
 
+import math
 from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
+from maskedlark.accounting import Charge
 from maskedlark.canonical import Bytes16, Bytes32, canonical, digest, encode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.fixed_point import check_no_overflow
 from maskedlark.model.graph import Loss
-from maskedlark.noise import noise_scale, tail_bound
+from maskedlark.noise import MIN_SCALE, Mechanism, NoiseDivision, noise_scale, split_scale, tail_bound
 from maskedlark.pair import SAMPLING_DENOMINATOR
 from maskedlark.task import Task
 
@@ -28,7 +30,8 @@ class JobSpec:
         loss: What the gradient is of.
         rounds: The most rounds that will be asked for; the helpers reserve budget for all of them.
         sampling_numerator: Each round uses each record with probability sampling_numerator / 2^32.
-        noise_multiplier: Each helper's noise scale divided by the sensitivity; 0 only in a task without noise.
+        noise_multiplier: The noise scale divided by the sensitivity: each helper's, or in a task of split noise that of the two
+            together; 0 only in a task without noise.
     """
 
     version: Literal[1] = VERSION
@@ -63,10 +66,46 @@ def noise_units(task: Task, job: JobSpec) -> int:
     Raises:
         JobRefused(NOISE_OUT_OF_RANGE): no noise in a task that requires it, or more than the field can hold.
     """
+    return units_of_each_helper(task, job.noise_multiplier, task.clip.sensitivity)
+
+
+def units_of_each_helper(task: Task, noise_multiplier: float, sensitivity: int) -> int:
+    """Each helper's noise scale, in units, for a release of a task: a round of a job, or a query.
+
+    Raises:
+        JobRefused(NOISE_OUT_OF_RANGE): as `noise_units`.
+    """
     try:
-        return noise_scale(task.mechanism, job.noise_multiplier, task.clip.sensitivity)
+        scale = noise_scale(task.mechanism, noise_multiplier, sensitivity)
     except ValueError as error:
         raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, str(error)) from None
+    if task.noise is not NoiseDivision.SPLIT:
+        return scale
+    half = split_scale(scale)
+    if half < MIN_SCALE:
+        raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, f"each half of the noise has {half} units, under {MIN_SCALE}: use more frac_bits")
+    return half
+
+
+def multiplier_of_each_helper(task: Task, noise_multiplier: float) -> float:
+    """What a job's noise multiplier leaves to each helper: all of it, or 1/sqrt(2) where the variance is split."""
+    return noise_multiplier / math.sqrt(2) if task.noise is NoiseDivision.SPLIT else noise_multiplier
+
+
+def multiplier_for_each_helper(task: Task, needed: float) -> float:
+    """The job's noise multiplier that leaves each helper what is needed: the inverse of `multiplier_of_each_helper`, rounded up."""
+    return needed * math.sqrt(2) * (1 + 2.0**-50) if task.noise is NoiseDivision.SPLIT else needed
+
+
+def charge(task: Task, job: JobSpec, rounds: int) -> Charge:
+    """What so many rounds of a job, at least one, are charged as: with the noise that each helper really adds. Called by all parties."""
+    is_noisy = task.mechanism is not Mechanism.NONE
+    return Charge(
+        mechanism=task.mechanism,
+        noise_multiplier=multiplier_of_each_helper(task, job.noise_multiplier) if is_noisy else 0.0,
+        sampling_rate=job.sampling_rate,
+        rounds=rounds,
+    )
 
 
 def check_sums_fit(task: Task, job: JobSpec, *, records: int, num_parameters: int) -> None:

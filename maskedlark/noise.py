@@ -53,6 +53,17 @@ class Mechanism(StrEnum):
     NONE = "none"
 
 
+@unique
+class NoiseDivision(StrEnum):
+    """How much of a release's noise each helper adds."""
+
+    FULL = "full"
+    """Each helper adds all of it, so that either one's noise alone is enough."""
+    SPLIT = "split"
+    """Each helper adds half of the variance: the sum has it once, and one helper's noise alone is less. Gaussian only, since the sum of two
+    Gaussians is Gaussian and nothing like it holds of Laplace."""
+
+
 NoiseSource: TypeAlias = Callable[[Mechanism, int, int], NDArray[np.int64]]
 """Gives the noise of one release, fresh at each call, for a mechanism, a scale and a count: `noise_vector` with its randomness bound, or
 what a helper drew ahead."""
@@ -130,6 +141,12 @@ def noise_scale(mechanism: Mechanism, noise_multiplier: float, sensitivity: int)
     if not MIN_SCALE <= scale <= MAX_SCALE:
         raise ValueError(f"the noise scale is {scale} units, outside {MIN_SCALE}..{MAX_SCALE}: change frac_bits or noise_multiplier")
     return scale
+
+
+def split_scale(scale: int) -> int:
+    """The least integer scale of which two Gaussians have, together, at least the variance of one of `scale`."""
+    half = math.isqrt((scale * scale + 1) // 2)
+    return half if 2 * half * half >= scale * scale else half + 1
 
 
 def tail_bound(mechanism: Mechanism, scale: int, count: int) -> int:

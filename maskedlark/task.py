@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 from maskedlark.canonical import Bytes16, Bytes32, Bytes64, canonical, digest, encode
 from maskedlark.clip import Clip, Norm
 from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
-from maskedlark.noise import Mechanism
+from maskedlark.noise import Mechanism, NoiseDivision
 from maskedlark.sealing import SignedKeyList, verify
 
 VERSION: Final = 1
@@ -114,6 +114,8 @@ class Task:
         feature_epsilon: Local differential privacy of each feature byte (section 4.2.3), or None for none.
         min_batch_size: The k of k-anonymity: fewer admitted or sampled records give noise around zero.
         mechanism: The noise that each helper adds; `none` only for loopback debugging.
+        noise: Whether each helper adds all of the noise, or half of its variance (Gaussian only). Split, either helper together with the
+            ad server faces 1/sqrt(2) of the noise that `noise_multiplier` names; the budgets are charged so.
         norm: The norm in which per-example values are clipped: L1 for Laplace, L2 for Gaussian.
         clip_norm: The bound in that norm.
         frac_bits: Gradients are integers in units of 2^-frac_bits.
@@ -139,6 +141,7 @@ class Task:
     feature_epsilon: Annotated[float, Field(gt=0.0, le=1e6)] | None = None
     min_batch_size: Annotated[int, Field(ge=1, le=1 << 30)]
     mechanism: Mechanism
+    noise: NoiseDivision = NoiseDivision.FULL
     norm: Norm
     clip_norm: Annotated[float, Field(ge=2.0**-10, le=2.0**10)]
     frac_bits: Annotated[int, Field(ge=16, le=40)] = 32
@@ -158,6 +161,8 @@ class Task:
             raise ValueError("the two helpers have different keys")
         if _NORM_OF.get(self.mechanism, self.norm) is not self.norm:
             raise ValueError("Laplace noise goes with norm l1, Gaussian with norm l2")
+        if self.noise is NoiseDivision.SPLIT and self.mechanism is not Mechanism.GAUSSIAN:
+            raise ValueError("noise split goes with mechanism gaussian")
         if self.expires_at <= self.starts_at:
             raise ValueError("expires_at is after starts_at")
         if self.min_batch_size > self.max_dataset_size:

@@ -72,3 +72,11 @@ def test_a_limit_that_is_no_number_allows_nothing(parties: tuple[Party, Party], 
     with pytest.raises(JobRefused, match="nan") as refused:
         replace(FLOORS, **{limit: float("nan")}).check(task(parties))
     assert refused.value.reason is JobReason.TASK_REFUSED
+
+
+def test_split_noise_is_refused_unless_the_operator_allows_it(parties: tuple[Party, Party]) -> None:
+    split = task(parties, noise="split")
+    with pytest.raises(JobRefused, match="--allow-split-noise") as refused:
+        FLOORS.check(split)
+    assert refused.value.reason is JobReason.TASK_REFUSED
+    replace(FLOORS, is_split_noise_allowed=True).check(split)
