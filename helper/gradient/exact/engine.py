@@ -7,7 +7,6 @@ values stay in the cache. Neither the cut nor the order of the records can chang
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import reduce
 from itertools import pairwise
 from typing import Final
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from helper.gradient.engine import Batch, MaskedSum
 from helper.gradient.exact.clipping import MAX_SENSITIVITY, Masking, clip_factors
+from helper.gradient.exact.field_kernels import add_to
 from helper.gradient.exact.layer import NotExact, RoundSetup, Running
 from helper.gradient.exact.losses import count_seeds, seeds
 from helper.gradient.exact.lowering import lower
@@ -24,7 +24,7 @@ from helper.gradient.exact.product import CHUNK_RECORDS, Backend
 from helper.gradient.exact.product_int8 import Int8Backend
 from helper.gradient.exact.rows import Real, Value
 from maskedlark.clip import Clip
-from maskedlark.field import FieldVector, add
+from maskedlark.field import FieldVector
 from maskedlark.model.graph import Loss, Model
 from maskedlark.model.weights import QuantisedTensor
 
@@ -33,6 +33,7 @@ _MAX_BLOCK: Final = 512
 _CHUNK_BYTES: Final = 1 << 27
 _BYTES_A_VALUE: Final = 32  # of a chunk: up to three float64 limbs of a masked delta and one operand
 _MIN_BLOCK: Final = 8
+_MIN_PART: Final = 128
 
 
 class ExactEngine:
@@ -75,7 +76,9 @@ class ExactEngine:
         digest = ValuesDigest()
         for _, part in results:
             digest.merge(part)
-        vector = reduce(add, (vector for vector, _ in results))
+        vector = results[0][0]
+        for other, _ in results[1:]:
+            add_to(vector, other)
         return MaskedSum(vector=vector, values_digest=digest.digest(), sensitivity=self._clip.sensitivity)
 
 
@@ -161,7 +164,7 @@ class _Work:
 
 def _cut(records: int, parts: int) -> list[range]:
     """Ranges of nearly equal length, at least one."""
-    count = max(1, min(parts, -(-records // _MAX_BLOCK)))
+    count = max(1, min(parts, -(-records // _MIN_PART)))
     bounds = [records * part // count for part in range(count + 1)]
     return [range(low, high) for low, high in pairwise(bounds)]
 

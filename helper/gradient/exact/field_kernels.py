@@ -4,8 +4,8 @@ from typing import Final
 
 import numpy as np
 
-from helper.gradient.exact.compiled import inlined
-from maskedlark.field import MODULUS
+from helper.gradient.exact.compiled import inlined, kernel
+from maskedlark.field import MODULUS, FieldVector
 
 _P: Final = np.uint64(MODULUS)
 _EPSILON: Final = np.uint64(2**32 - 1)  # 2^64 mod p
@@ -70,3 +70,10 @@ def signed_limbs(a: np.uint64) -> tuple[np.int32, np.int32]:
     signed = np.int64(a - (_P if a >= _TOP else _ZERO))
     low = np.int32(signed & np.int64(0xFFFFFFFF))
     return low, np.int32((signed - np.int64(low)) >> np.int64(32))
+
+
+@kernel
+def add_to(total: FieldVector, more: FieldVector) -> None:
+    """total += more, entry by entry."""
+    for i in range(len(total)):
+        total[i] = add(total[i], more[i])

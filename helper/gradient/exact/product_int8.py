@@ -26,7 +26,6 @@ Sums = NDArray[np.int32]
 _NARROW: Final = 48
 """Up to this many inputs a float64 product is faster than four digit products, and as exact."""
 _OFFSET: Final = 32768
-_TILE: Final = 64
 
 _EPSILON: Final = np.uint64(2**32 - 1)
 _LARGEST_BALANCED: Final = np.uint64(0x7F7F7F7F7F7F7F7F)  # 127 * (256^8 - 1) / 255
@@ -55,17 +54,19 @@ class DigitWeights:
             _combine_bytes(multiply_digits(operand.astype(np.uint8, copy=False), self.digits), result)
         else:
             planes = np.empty((2 * rows, operand.shape[1]), np.uint8)
-            _split_operand(operand, planes)
+            _split_operand(operand, planes[:rows], planes[rows:])
             _combine_planes(multiply_digits(planes, self.digits), self.offset, result)
         return result
 
 
 @cache
-def _session() -> onnxruntime.InferenceSession:
-    """A one-node graph: a helper's parallelism is over records, so each product runs on the calling thread."""
+def _session(*, transposes: bool) -> onnxruntime.InferenceSession:
+    """A graph of one product; a helper's parallelism is over records, so each product runs on the calling thread."""
     value = helper.make_tensor_value_info
+    left = "A^T" if transposes else "A"
+    product = helper.make_node("MatMulInteger", [left, "B"], ["Y"])
     graph = helper.make_graph(
-        [helper.make_node("MatMulInteger", ["A", "B"], ["Y"])],
+        [helper.make_node("Transpose", ["A"], [left], perm=[1, 0]), product] if transposes else [product],
         "product",
         [value("A", TensorProto.UINT8, [None, None]), value("B", TensorProto.INT8, [None, None])],
         [value("Y", TensorProto.INT32, [None, None])],
@@ -78,9 +79,9 @@ def _session() -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-def multiply_digits(left: Bytes, right: Digits) -> Sums:
-    """left (M, K) @ right (K, N), exact in 32 bits if the digits suit the machine."""
-    sums: Sums = _session().run(None, {"A": left, "B": right})[0]
+def multiply_digits(left: Bytes, right: Digits, *, transposes: bool = False) -> Sums:
+    """left (M, K) @ right (K, N), or left (K, M) transposed first; exact in 32 bits if the digits suit the machine."""
+    sums: Sums = _session(transposes=transposes).run(None, {"A": left, "B": right})[0]
     return sums
 
 
@@ -116,13 +117,13 @@ class Int8Backend:
 
 
 class _DigitAccumulator:
-    """Collects a chunk's transposed byte planes and digits, multiplies once."""
+    """Collects a chunk's operands as byte planes and its masked deltas as digits, multiplies once."""
 
-    __slots__ = ("_column_sums", "_count", "_digits", "_operand", "_planes", "_records", "_total")
+    __slots__ = ("_column_sums", "_count", "_digits", "_operand", "_records", "_total")
 
     def __init__(self, width: int, outputs: int, records: int, *, is_bytes: bool, base_bits: int) -> None:
-        self._planes, self._count = 1 if is_bytes else 2, 8 if base_bits == 8 else 10
-        self._operand = np.empty(self._planes * width * records, np.uint8)
+        self._count = 8 if base_bits == 8 else 10
+        self._operand = np.empty((records, width if is_bytes else 2 * width), np.uint8)
         self._digits = np.empty((records, self._count * outputs), np.int8)
         self._column_sums = np.zeros(outputs, np.uint64)
         self._total = np.zeros((width, outputs), np.uint64)
@@ -133,28 +134,24 @@ class _DigitAccumulator:
         self._records = records
         self._column_sums[:] = 0
 
-    def _transposed(self) -> Bytes:
-        """(planes * K, records): the chunk's operands."""
-        rows = self._planes * len(self._total)
-        return self._operand[: rows * self._records].reshape(rows, self._records)
-
     def put(self, first: int, operand: Operand, masked: FieldVector) -> None:
         """See `Accumulator`."""
-        digits = self._digits[first : first + len(operand)]
+        rows = slice(first, first + len(operand))
         if self._count == 8:
-            _split_256(masked, digits)
+            _split_256(masked, self._digits[rows])
         else:
-            _split_128(masked, digits)
-        if self._planes == 1:
-            _transpose_bytes(operand, self._transposed(), first)
+            _split_128(masked, self._digits[rows])
+        if operand.dtype == np.uint8:
+            self._operand[rows] = operand
         else:
-            _transpose_planes(operand, self._transposed(), first)
+            width = len(self._total)
+            _split_operand(operand, self._operand[rows, :width], self._operand[rows, width:])
             _add_columns(masked, self._column_sums)
 
     def flush(self) -> None:
         """See `Accumulator`."""
-        sums = multiply_digits(self._transposed(), self._digits[: self._records])
-        _recombine(sums, self._planes, self._count, self._column_sums, self._total)
+        sums = multiply_digits(self._operand[: self._records], self._digits[: self._records], transposes=True)
+        _recombine(sums, self._operand.shape[1] // len(self._total), self._count, self._column_sums, self._total)
 
     @property
     def total(self) -> FieldVector:
@@ -176,14 +173,13 @@ def _split_weights(weights: Weights, digits: Digits, offset: NDArray[np.int64]) 
 
 
 @kernel
-def _split_operand(operand: NDArray[np.int16], planes: Bytes) -> None:
-    """Rows (R, K) as high bytes of q + 32768 over low bytes: (2R, K)."""
-    rows, width = operand.shape
-    for r in range(rows):
-        for j in range(width):
+def _split_operand(operand: NDArray[np.int16], high: Bytes, low: Bytes) -> None:
+    """The two bytes of q + 32768, each (R, K)."""
+    for r in range(operand.shape[0]):
+        for j in range(operand.shape[1]):
             q = np.int32(operand[r, j]) + _OFFSET
-            planes[r, j] = q >> 8
-            planes[rows + r, j] = q & 255
+            high[r, j] = q >> 8
+            low[r, j] = q & 255
 
 
 @kernel
@@ -236,30 +232,6 @@ def _split_128(masked: FieldVector, digits: Digits) -> None:
             for d in range(8):
                 digits[r, (d + 1) * outputs + j] = ((rest >> (7 * d)) & 127) - 64
             digits[r, 9 * outputs + j] = rest >> 56
-
-
-@kernel
-def _transpose_bytes(operand: Bytes, out: Bytes, first: int) -> None:
-    """out[:, first:] = operand^T, by tiles."""
-    rows, width = operand.shape
-    for r0 in range(0, rows, _TILE):
-        for j0 in range(0, width, _TILE):
-            for j in range(j0, min(j0 + _TILE, width)):
-                for r in range(r0, min(r0 + _TILE, rows)):
-                    out[j, first + r] = operand[r, j]
-
-
-@kernel
-def _transpose_planes(operand: NDArray[np.int16], out: Bytes, first: int) -> None:
-    """Both byte planes of q + 32768, transposed: high bytes in the upper half of `out`."""
-    rows, width = operand.shape
-    for r0 in range(0, rows, _TILE):
-        for j0 in range(0, width, _TILE):
-            for j in range(j0, min(j0 + _TILE, width)):
-                for r in range(r0, min(r0 + _TILE, rows)):
-                    q = np.int32(operand[r, j]) + _OFFSET
-                    out[j, first + r] = q >> 8
-                    out[width + j, first + r] = q & 255
 
 
 @kernel
