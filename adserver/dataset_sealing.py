@@ -135,9 +135,10 @@ def _choice(task_id: bytes, report_ids: NDArray[np.uint8], admitted: tuple[Admit
     first, second = admitted
     is_chosen = admitted_by_both(first, second)
     chosen_ids = report_ids[is_chosen]
+    order = canonical_order(chosen_ids)
     return Choice(
         is_chosen=is_chosen,
-        dataset_id=dataset_id(task_id, chosen_ids[canonical_order(chosen_ids)]),
+        dataset_id=dataset_id(task_id, chosen_ids[order], first.view_tags[is_chosen][order]),
         view_mismatch=int((first.is_admitted & second.is_admitted & ~is_chosen).sum()),
         dropped=(first.dropped, second.dropped),
     )

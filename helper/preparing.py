@@ -84,11 +84,12 @@ class Preparation:
         prepared = join_prepared(self._chunks or [self._opener.open([])])
         self._chunks.clear()
         self._shelf.put(self._handle, prepared)
-        ids = prepared.report_ids[prepared.admitted.is_admitted]
+        ids, tags = (rows[prepared.admitted.is_admitted] for rows in (prepared.report_ids, prepared.admitted.view_tags))
+        order = canonical_order(ids)
         return PreparedTotals(
             received=self._received,
             admitted=len(ids),
-            admitted_digest=dataset_id(self._handle.task_id, ids[canonical_order(ids)]),
+            admitted_digest=dataset_id(self._handle.task_id, ids[order], tags[order]),
             dropped=prepared.admitted.dropped,
         )
 

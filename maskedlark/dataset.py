@@ -2,7 +2,8 @@
 
 Sealing takes two steps. Each helper *prepares*: it opens every share and says which it admits, with a tag of what it read. The
 ad server keeps the reports that both admit with equal tags; each helper *commits* that set, and none of its reports can enter
-another dataset of the task. The dataset's id is the digest of the task and the ids, so both helpers compute the same one.
+another dataset of the task. The dataset's id is the digest of the task, the ids and the
+tags: both helpers compute the same one if, and only if, they read the same.
 """
 
 from collections import Counter
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from maskedlark.canonical import digest
 from maskedlark.errors import ReportReason, ReportRejected
 from maskedlark.pair import VIEW_TAG_BYTES, PairKey
-from maskedlark.report import InputShares, check_length, decode_shares
+from maskedlark.report import InputShares, check_length, decode_shares, join_shares
 from maskedlark.sealing import OpeningKey, share_info
 from maskedlark.task import REPORT_ID_BYTES, Task
 from maskedlark.upload import SealedShare, check_sealed_length
@@ -37,7 +38,7 @@ class AdmittedSet:
 
     Attributes:
         is_admitted: bool (n,).
-        view_tags: u8 (n, 16): equal at both helpers if they read the same features and labels; zeros where not admitted.
+        view_tags: u8 (n, 16): equal at both helpers if they read the same nonce, features and labels; zeros where not admitted.
         dropped: How many were dropped, by reason.
     """
 
@@ -118,8 +119,7 @@ class ShareOpener:
         return plaintext
 
     def _view_tags(self, incoming: Sequence[ShareForHelper], rows: NDArray[np.uint8], is_admitted: NDArray[np.bool_]) -> NDArray[np.uint8]:
-        masks_start = self._task.share_length - 8 * self._task.num_candidates
-        views = np.ascontiguousarray(rows[:, :masks_start])
+        views = np.ascontiguousarray(rows[:, : self._task.view_length])
         tags = np.zeros((len(incoming), VIEW_TAG_BYTES), np.uint8)
         for row in np.flatnonzero(is_admitted).tolist():
             tags[row] = np.frombuffer(self._pair.view_tag(incoming[row].report_id, views[row].tobytes()), np.uint8)
@@ -148,11 +148,7 @@ def join_prepared(parts: Sequence[PreparedShares]) -> PreparedShares:
     """All parts as one sequence of rows; at least one part. Called by a helper."""
     return PreparedShares(
         report_ids=np.concatenate([part.report_ids for part in parts]),
-        shares=InputShares(
-            features=np.concatenate([part.shares.features for part in parts]),
-            labels=np.concatenate([part.shares.labels for part in parts]),
-            mask_shares=np.concatenate([part.shares.mask_shares for part in parts]),
-        ),
+        shares=join_shares([part.shares for part in parts]),
         admitted=AdmittedSet(
             is_admitted=np.concatenate([part.admitted.is_admitted for part in parts]),
             view_tags=np.concatenate([part.admitted.view_tags for part in parts]),
@@ -174,19 +170,19 @@ def open_dataset(task_id: bytes, prepared: PreparedShares, chosen: NDArray[np.bo
     rows = rows[canonical_order(prepared.report_ids[rows])]
     report_ids = prepared.report_ids[rows]
     return OpenedDataset(
-        dataset_id=dataset_id(task_id, report_ids),
+        dataset_id=dataset_id(task_id, report_ids, prepared.admitted.view_tags[rows]),
         report_ids=report_ids,
-        shares=InputShares(
-            features=prepared.shares.features[rows],
-            labels=prepared.shares.labels[rows],
-            mask_shares=prepared.shares.mask_shares[rows],
-        ),
+        shares=prepared.shares.rows(rows),
     )
 
 
-def dataset_id(task_id: bytes, report_ids: NDArray[np.uint8]) -> bytes:
-    """The digest of a task and a set of report ids (u8 (n, 16), in canonical order): 32 bytes."""
-    return digest("dataset", task_id, np.ascontiguousarray(report_ids).tobytes())
+def dataset_id(task_id: bytes, report_ids: NDArray[np.uint8], view_tags: NDArray[np.uint8]) -> bytes:
+    """The digest of a task, a set of report ids and what was read of each (u8 (n, 16) each, in canonical order): 32 bytes.
+
+    Guarantees: two helpers that read different features or labels of any report have different datasets. Jobs and transcripts name the
+    dataset, so their blinds do not cancel: an ad server that plants a share of its own under somebody's report id gets noise.
+    """
+    return digest("dataset", task_id, np.ascontiguousarray(report_ids).tobytes(), np.ascontiguousarray(view_tags).tobytes())
 
 
 def canonical_order(report_ids: NDArray[np.uint8]) -> NDArray[np.intp]:

@@ -45,7 +45,8 @@ class ReportReason(Reason):
     LABEL_OUTSIDE_TASK = "label_outside_task", "a candidate label is not in the label space of the task"
     LABELS_REPEAT = "labels_repeat", "a candidate label occurs twice"
     DEFAULT_LABEL_MISSING = "default_label_missing", "the default label of the task is not among the candidates"
-    MASK_NOT_CANONICAL = "mask_not_canonical", "a mask share is not below the modulus"
+    KEY_OUTSIDE_TASK = "key_outside_task", "the code of a key is not below the size that the task declares"
+    MASK_NOT_CANONICAL = "mask_not_canonical", "a mask or value share is not below the modulus"
     OUTSIDE_TASK_PERIOD = "outside_task_period", "the time bucket is before the task starts or after it expires"
     DUPLICATE_ID = "duplicate_id", "a report of this id is there already; the first one counts"
     ALREADY_USED = "already_used", "the report is in another dataset of the task"
@@ -89,6 +90,12 @@ class JobReason(Reason):
     ROUND_OUT_OF_ORDER = "round_out_of_order", "an earlier round was not asked yet"
     ROUND_BEYOND_PLAN = "round_beyond_plan", "the job planned fewer rounds"
     ROUND_CLOSED = "round_closed", "the answer was dropped after the job moved on"
+    UNDECLARED = "undeclared", "the measurement of the task declares no such value, histogram or key"
+    DOMAIN_TOO_LARGE = "domain_too_large", "the query has more cells than a helper answers: fewer keys, codes or values"
+    QUERY_CHANGED = (
+        "query_changed",
+        "the query of this id was charged with another content: values and levels that are released together are charged together",
+    )
     OVERFLOW = "overflow", "a sum could wrap in the field: fewer records, a smaller clip norm or fewer frac_bits"
     NOISE_OUT_OF_RANGE = "noise_out_of_range", "no noise where the task requires it, or more than the samplers hold"
     BUDGET_EXHAUSTED = (

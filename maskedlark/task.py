@@ -16,6 +16,7 @@ from pydantic import Field, model_validator
 from maskedlark.canonical import Bytes16, Bytes32, Bytes64, canonical, digest, encode
 from maskedlark.clip import Clip, Norm
 from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
+from maskedlark.measurement import Measurement
 from maskedlark.noise import Mechanism, NoiseDivision
 from maskedlark.sealing import SignedKeyList, verify
 
@@ -24,6 +25,7 @@ NUM_HELPERS: Final = 2
 MAX_FEATURES: Final = 65_536
 MAX_CANDIDATES: Final = 1_024
 REPORT_ID_BYTES: Final = 16
+VIEW_NONCE_BYTES: Final = 16
 _SIGNING_DOMAIN: Final = b"maskedlark/v1 task\0"
 _NORM_OF: Final = {Mechanism.LAPLACE: Norm.L1, Mechanism.GAUSSIAN: Norm.L2}
 
@@ -127,6 +129,7 @@ class Task:
         time_bucket_s: Reports carry their time rounded down to this many seconds.
         starts_at: Reports of earlier time buckets are dropped (Unix seconds).
         expires_at: Reports of time buckets from here on are dropped, and jobs refused (Unix seconds).
+        measurement: The values that queries sum, and the keys that they group by; None for a task that only trains.
     """
 
     version: Literal[1] = VERSION
@@ -152,6 +155,7 @@ class Task:
     time_bucket_s: Annotated[int, Field(ge=1, le=31 * 86_400)] = 3_600
     starts_at: Annotated[int, Field(ge=0, le=1 << 40)]
     expires_at: Annotated[int, Field(ge=0, le=1 << 40)]
+    measurement: Measurement | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -186,8 +190,13 @@ class Task:
 
     @property
     def share_length(self) -> int:
-        """The length of every input share's plaintext, in bytes: version, features, labels, mask shares."""
-        return 1 + self.num_features + self.num_candidates * (4 + 8)
+        """The length of every input share's plaintext, in bytes: the view, mask shares, value shares."""
+        return self.view_length + 8 * self.num_candidates + (self.measurement.share_bytes if self.measurement else 0)
+
+    @property
+    def view_length(self) -> int:
+        """The length of what both helpers read alike of a share, at its beginning: version, nonce, features, labels, keys."""
+        return 1 + VIEW_NONCE_BYTES + self.num_features + 4 * self.num_candidates + (self.measurement.view_bytes if self.measurement else 0)
 
     def time_bucket(self, unix_s: float) -> int:
         """The bucket that a moment falls into."""

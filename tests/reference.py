@@ -69,21 +69,22 @@ class Outcome:
 
 def run(setting: Setting, helpers: tuple[Helper, Helper], reports: Sequence[SealedReport], f: Function, length: int) -> Outcome:
     """From stored reports to the sum: steps 5 to 8 of the design."""
-    # Step 5. Both helpers open every report; the dataset is all reports, in order of their ids.
+    # Step 5. Each helper opens every report and tags what it read; the ad server sees that the tags are equal. The dataset is all
+    # reports, in order of their ids; its id names the reports and what both helpers read of them.
     in_order = sorted(reports, key=lambda report: report.report_id)
     ids = [report.report_id for report in in_order]
-    dataset_id = framed_hash("dataset", setting.task_id, b"".join(ids))
+    pair_keys = [pair_key(setting, helpers, role) for role in (0, 1)]
+    tags = [[view_tag(setting, role, helpers[role], pair_keys[role], report) for report in in_order] for role in (0, 1)]
+    assert tags[0] == tags[1]
+    dataset_id = framed_hash("dataset", setting.task_id, b"".join(ids), b"".join(tags[0]))
 
     # Steps 6 and 7. Each helper by itself: what follows uses one helper's keys and the other's public key.
     transcript = framed_hash("round", setting.job_digest, setting.round_index.to_bytes(8, "little"), setting.weights, setting.numerics)
     shares: list[Vector] = []
     sampled: list[bytes] = []
     for role in (0, 1):
-        us, them = helpers[role], helpers[1 - role].agreement.public_key()
-        pair_key = hkdf(us.agreement.exchange(X25519PublicKey.from_public_bytes(them.public_bytes_raw())), b"pair", setting.task_id)
-
         # The minibatch: a 32-bit word for each record, in order; a record is in if its word is below the numerator.
-        words = stream(hkdf(pair_key, b"sample", transcript), 4 * len(ids))
+        words = stream(hkdf(pair_keys[role], b"sample", transcript), 4 * len(ids))
         chosen = [
             report for i, report in enumerate(in_order) if int.from_bytes(words[4 * i : 4 * i + 4], "little") < setting.sampling_numerator
         ]
@@ -94,13 +95,13 @@ def run(setting: Setting, helpers: tuple[Helper, Helper], reports: Sequence[Seal
         # The masked sum, in the field: for each record and each candidate label, mask share times f.
         total = [0] * length
         for report in chosen:
-            features, labels, masks = open_report(setting, role, us, report)
+            features, labels, masks = open_report(setting, role, helpers[role], report)
             for label, mask in zip(labels, masks, strict=True):
                 value = f(features, label)
                 total = [(t + mask * v) % P for t, v in zip(total, value, strict=True)]
 
         # The blind: helper 0 adds it, helper 1 subtracts it.
-        blind = field_elements(hkdf(pair_key, b"blind", transcript), length)
+        blind = field_elements(hkdf(pair_keys[role], b"blind", transcript), length)
         sign = 1 if role == 0 else -1
         shares.append([(t + sign * b) % P for t, b in zip(total, blind, strict=True)])
 
@@ -124,10 +125,10 @@ def make_report(setting: Setting, helpers: tuple[Helper, Helper], features: byte
     masks_0 = [random.randrange(P) for _ in candidates]
     masks_1 = [((1 if candidate == label else 0) - mask) % P for candidate, mask in zip(candidates, masks_0, strict=True)]
 
-    report_id = random.randbytes(16)
+    report_id, nonce = random.randbytes(16), random.randbytes(16)
     ciphertexts = []
     for role, masks in enumerate((masks_0, masks_1)):
-        plaintext = b"\x01" + features
+        plaintext = b"\x01" + nonce + features
         plaintext += b"".join(candidate.to_bytes(4, "little") for candidate in candidates)
         plaintext += b"".join(mask.to_bytes(8, "little") for mask in masks)
         info = binding(setting, report_id, role, helpers[role].key_id)
@@ -140,11 +141,24 @@ def open_report(setting: Setting, role: int, helper: Helper, report: SealedRepor
     plaintext = HPKE.decrypt(report.ciphertexts[role], helper.hpke, binding(setting, report.report_id, role, helper.key_id))
     d, count = setting.num_features, setting.num_decoys + 1
     assert plaintext[0] == 1
-    assert len(plaintext) == 1 + d + 12 * count
-    labels = [int.from_bytes(plaintext[1 + d + 4 * i : 5 + d + 4 * i], "little") for i in range(count)]
-    start = 1 + d + 4 * count
+    assert len(plaintext) == 17 + d + 12 * count
+    labels = [int.from_bytes(plaintext[17 + d + 4 * i : 21 + d + 4 * i], "little") for i in range(count)]
+    start = 17 + d + 4 * count
     masks = [int.from_bytes(plaintext[start + 8 * i : start + 8 * i + 8], "little") for i in range(count)]
-    return plaintext[1 : 1 + d], labels, masks
+    return plaintext[17 : 17 + d], labels, masks
+
+
+def pair_key(setting: Setting, helpers: tuple[Helper, Helper], role: int) -> bytes:
+    """The key that only the helpers share, from one's private key and the other's public key."""
+    theirs = helpers[1 - role].agreement.public_key().public_bytes_raw()
+    return hkdf(helpers[role].agreement.exchange(X25519PublicKey.from_public_bytes(theirs)), b"pair", setting.task_id)
+
+
+def view_tag(setting: Setting, role: int, helper: Helper, key: bytes, report: SealedReport) -> bytes:
+    """What a helper says of its view (all of the plaintext but the mask shares) of a report: 16 bytes that nobody else can read."""
+    plaintext = HPKE.decrypt(report.ciphertexts[role], helper.hpke, binding(setting, report.report_id, role, helper.key_id))
+    view = plaintext[: len(plaintext) - 8 * (setting.num_decoys + 1)]
+    return hmac.digest(hkdf(key, b"view", b""), report.report_id + view, "sha256")[:16]
 
 
 def binding(setting: Setting, report_id: bytes, role: int, key_id: int) -> bytes:

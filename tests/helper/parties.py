@@ -170,9 +170,12 @@ class Scene:
         return Prepared(handle=handle, admitted=(admitted[0], admitted[1]), chosen=chosen, dataset_id=self.id_of(reports, chosen))
 
     def id_of(self, reports: Sequence[Report], chosen: NDArray[np.bool_]) -> bytes:
+        """The id of a dataset of reports that no dataset used yet."""
+        view_tags = self.cores[0].datasets.prepare(self.task_id, b"t" * 16, None).add(shares_for(list(reports), 0)).view_tags
         ids = [report.report_id for report, is_chosen in zip(reports, chosen, strict=True) if is_chosen]
         table = np.frombuffer(b"".join(ids), np.uint8).reshape(-1, 16)
-        return dataset_id(self.task_id, table[canonical_order(table)])
+        order = canonical_order(table)
+        return dataset_id(self.task_id, table[order], view_tags[chosen][order])
 
     def commit(self, prepared: Prepared) -> bytes:
         for core in self.cores:

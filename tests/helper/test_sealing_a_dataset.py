@@ -15,7 +15,7 @@ from maskedlark.errors import JobReason, JobRefused, ReportReason
 from maskedlark.randomness import seeded
 from maskedlark.report import split
 from maskedlark.sealing import SealingKey, share_info
-from maskedlark.task import Task
+from maskedlark.task import VIEW_NONCE_BYTES, Task
 from maskedlark.upload import SealedShare
 from tests.builders import NOW, examples, shares_for
 from tests.helper.parties import Scene, make_task
@@ -89,7 +89,7 @@ def plaintext_of(task: Task) -> bytearray:
 def hostile_shares(scene: Scene) -> dict[ReportReason, ShareForHelper]:
     """For each reason that a helper can drop a share for, a share of that kind (the two about repeats are tested below)."""
     honest = shares_for(scene.reports(1), 0)[0]
-    size = scene.task.num_features
+    labels_start = 1 + VIEW_NONCE_BYTES + scene.task.num_features
 
     def altered(start: int, content: bytes, number: int) -> ShareForHelper:
         plaintext = plaintext_of(scene.task)
@@ -103,13 +103,14 @@ def hostile_shares(scene: Scene) -> dict[ReportReason, ShareForHelper]:
         ReportReason.NOT_OPENED: replace(honest, time_bucket=honest.time_bucket + 1),
         ReportReason.OUTSIDE_TASK_PERIOD: replace(honest, time_bucket=0),
         ReportReason.WRONG_VERSION: altered(0, b"\x02", 1),
-        ReportReason.LABEL_OUTSIDE_TASK: altered(1 + size, (9).to_bytes(4, "little"), 2),
-        ReportReason.LABELS_REPEAT: altered(1 + size, bytes(8), 3),
-        ReportReason.MASK_NOT_CANONICAL: altered(1 + size + 8, b"\xff" * 8, 4),
+        ReportReason.LABEL_OUTSIDE_TASK: altered(labels_start, (9).to_bytes(4, "little"), 2),
+        ReportReason.LABELS_REPEAT: altered(labels_start, bytes(8), 3),
+        ReportReason.MASK_NOT_CANONICAL: altered(labels_start + 8, b"\xff" * 8, 4),
     }
     assert set(ordinary) == set(ReportReason) - {
         ReportReason.WRONG_TASK,  # the ad server's to see; a share of another task does not open
         ReportReason.DEFAULT_LABEL_MISSING,  # needs a third label, see below
+        ReportReason.KEY_OUTSIDE_TASK,  # needs a task with a measurement, see tests/maskedlark/test_measurement_reports.py
         ReportReason.DUPLICATE_ID,
         ReportReason.ALREADY_USED,
     }
@@ -129,7 +130,8 @@ def test_each_kind_of_wrong_share_is_dropped_for_its_reason_and_the_others_stand
 def test_a_share_without_the_default_label_is_dropped(tmp_path: Path) -> None:
     scene = Scene(tmp_path, labels={"kind": "classes", "size": 3, "default_label": 0})
     plaintext = plaintext_of(scene.task)
-    plaintext[5:13] = (1).to_bytes(4, "little") + (2).to_bytes(4, "little")
+    labels_start = 1 + VIEW_NONCE_BYTES + scene.task.num_features
+    plaintext[labels_start : labels_start + 8] = (1).to_bytes(4, "little") + (2).to_bytes(4, "little")
     preparation = scene.cores[0].datasets.prepare(scene.task_id, HANDLE, None)
     assert preparation.add([sealed_plaintext(scene, bytes(plaintext), b"r" * 16)]).dropped == {ReportReason.DEFAULT_LABEL_MISSING: 1}
 

@@ -146,7 +146,7 @@ def forge(task: Task, *, version: int = 1, labels: list[int] | None = None, mask
     labels = labels if labels is not None else list(range(task.num_candidates))
     masks = masks if masks is not None else [0] * task.num_candidates
     body = np.array(labels, "<u4").tobytes() + np.array(masks, "<u8").tobytes()
-    return rows(bytes([version]) + bytes(task.num_features) + body)
+    return rows(bytes([version]) + bytes(16 + task.num_features) + body)
 
 
 @pytest.mark.parametrize(

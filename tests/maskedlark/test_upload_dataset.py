@@ -175,9 +175,10 @@ def test_canonical_order_is_that_of_byte_strings(ids: list[bytes]) -> None:
 def test_the_dataset_id_is_the_digest_that_the_specification_says() -> None:
     ids = np.arange(32, dtype=np.uint8).reshape(2, 16)
     task_id = bytes(32)
-    parts = [task_id, ids.tobytes()]
+    tags = ids[::-1]
+    parts = [task_id, ids.tobytes(), tags.tobytes()]
     written_out = b"maskedlark/v1 dataset" + b"".join(len(part).to_bytes(8, "little") + part for part in parts)
-    assert dataset_id(task_id, ids) == sha256(written_out).digest()
+    assert dataset_id(task_id, ids, tags) == sha256(written_out).digest()
 
 
 def test_an_empty_chunk_opens_to_nothing() -> None:
