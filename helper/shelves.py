@@ -75,4 +75,5 @@ class OpenedShelf:
 
 def _num_bytes(dataset: OpenedDataset) -> int:
     shares = dataset.shares
-    return dataset.report_ids.nbytes + shares.features.nbytes + shares.labels.nbytes + shares.mask_shares.nbytes
+    measured = shares.measured.keys.nbytes + shares.measured.value_shares.nbytes if shares.measured else 0
+    return dataset.report_ids.nbytes + shares.features.nbytes + shares.labels.nbytes + shares.mask_shares.nbytes + measured

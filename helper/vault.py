@@ -17,16 +17,16 @@ from numpy.typing import NDArray
 
 from maskedlark.dataset import OpenedDataset
 from maskedlark.randomness import Randomness, system_randomness
-from maskedlark.report import InputShares
+from maskedlark.report import InputShares, MeasuredShares
 from maskedlark.task import REPORT_ID_BYTES
 
 KeyFor: TypeAlias = Callable[[bytes], bytes]
 """The 32-byte key of a context; see `HelperKeys.vault_key`."""
 
 SEGMENT_BYTES: Final = 8 << 20
-_MAGIC: Final = b"MLDS\x01\0\0\0"
+_MAGIC: Final = b"MLDS\x02\0\0\0"
 _SALT_BYTES: Final = 32
-_SHAPE_BYTES: Final = 3 * 8
+_SHAPE_BYTES: Final = 5 * 8
 _HEADER_BYTES: Final = len(_MAGIC) + _SALT_BYTES + _SHAPE_BYTES
 _TAG_BYTES: Final = 16
 
@@ -46,8 +46,7 @@ class Vault:
 
     def write(self, dataset: OpenedDataset) -> None:
         """Store a dataset, durably, before it is committed. Writing it again replaces the file as a whole."""
-        shape = (len(dataset), dataset.shares.features.shape[1], dataset.shares.labels.shape[1])
-        header = _MAGIC + self._randomness(_SALT_BYTES) + np.array(shape, "<u8").tobytes()
+        header = _MAGIC + self._randomness(_SALT_BYTES) + np.array(_shape(dataset), "<u8").tobytes()
         cipher = self._cipher(dataset.dataset_id, header)
         path = self._path(dataset.dataset_id)
         unfinished = path.with_suffix(".unfinished")
@@ -101,8 +100,8 @@ def _empty(dataset_id: bytes, header: bytes, file_bytes: int) -> OpenedDataset:
     """A dataset of the header's shape, to be filled in place; nothing is allocated for a shape that the file does not have."""
     if len(header) != _HEADER_BYTES or not header.startswith(_MAGIC):
         raise VaultDamaged("a stored dataset does not begin as one")
-    records, features, candidates = np.frombuffer(header[-_SHAPE_BYTES:], "<u8").tolist()
-    array_bytes = [records * width for width in (REPORT_ID_BYTES, features, 4 * candidates, 8 * candidates)]
+    records, features, candidates, keys, columns = np.frombuffer(header[-_SHAPE_BYTES:], "<u8").tolist()
+    array_bytes = [records * width for width in (REPORT_ID_BYTES, features, 4 * candidates, 8 * candidates, 4 * keys, 8 * columns)]
     segments = sum(-(-length // SEGMENT_BYTES) for length in array_bytes)
     if file_bytes != _HEADER_BYTES + sum(array_bytes) + _TAG_BYTES * segments:
         raise VaultDamaged("a stored dataset is not as long as it says")
@@ -113,15 +112,29 @@ def _empty(dataset_id: bytes, header: bytes, file_bytes: int) -> OpenedDataset:
             features=np.empty((records, features), np.uint8),
             labels=np.empty((records, candidates), np.uint32),
             mask_shares=np.empty((records, candidates), np.uint64),
+            measured=MeasuredShares(keys=np.empty((records, keys), np.uint32), value_shares=np.empty((records, columns), np.uint64))
+            if columns
+            else None,
         ),
     )
 
 
-def _segments(dataset: OpenedDataset) -> Iterator[memoryview]:
-    """The bytes of the four arrays, in place, in pieces of at most `SEGMENT_BYTES`."""
+def _shape(dataset: OpenedDataset) -> tuple[int, ...]:
+    """Records, features, candidates, keys and value shares; there are value shares wherever there is a measurement."""
     shares = dataset.shares
-    arrays: tuple[NDArray[Any], ...] = (dataset.report_ids, shares.features, shares.labels, shares.mask_shares)
+    measured = (shares.measured.keys.shape[1], shares.measured.value_shares.shape[1]) if shares.measured else (0, 0)
+    return (len(dataset), shares.features.shape[1], shares.labels.shape[1], *measured)
+
+
+def _segments(dataset: OpenedDataset) -> Iterator[memoryview]:
+    """The bytes of all arrays, in place, in pieces of at most `SEGMENT_BYTES`."""
+    shares = dataset.shares
+    arrays: list[NDArray[Any]] = [dataset.report_ids, shares.features, shares.labels, shares.mask_shares]
+    if shares.measured is not None:
+        arrays += [shares.measured.keys, shares.measured.value_shares]
     for array in arrays:
+        if not array.size:
+            continue  # a memory view of nothing cannot be cast
         flat = array.reshape(-1).data.cast("B")
         for start in range(0, len(flat), SEGMENT_BYTES):
             yield flat[start : start + SEGMENT_BYTES]
