@@ -58,6 +58,9 @@ class Charge:
         noise_multiplier: Each helper's noise scale over the sensitivity: Laplace b / L1, Gaussian sigma / L2; 0 for `none`.
         sampling_rate: The probability with which each record is in a round's secret minibatch, in (0, 1]; 1 for no sampling.
         rounds: How many releases, at least 1.
+        is_common: Whether both helpers draw the noise alike, from their common key, and apply it to what both see in clear: it counts
+            once, and against the ad server alone; a helper that colludes learns nothing new from such a release.
+        delta: The probability, of each release, that its noise fails to hide a report altogether; only of common noise, below 1/2.
 
     Raises:
         ValueError: a value is outside its range, or not a number.
@@ -67,6 +70,8 @@ class Charge:
     noise_multiplier: float
     sampling_rate: float
     rounds: int
+    is_common: bool = False
+    delta: float = 0.0
 
     def __post_init__(self) -> None:
         noiseless = self.mechanism is Mechanism.NONE
@@ -77,6 +82,8 @@ class Charge:
             raise ValueError(f"sampling_rate must be in (0, 1], not {self.sampling_rate}")
         if not isinstance(self.rounds, int) or self.rounds < 1:
             raise ValueError(f"rounds must be a positive integer, not {self.rounds}")
+        if not 0 <= self.delta < 0.5 or (self.delta and not self.is_common):
+            raise ValueError(f"delta must be in [0, 0.5), and is of common noise only, not {self.delta}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,10 +106,14 @@ def spent(charges: Sequence[Charge], delta: float) -> Epsilons:
     Raises:
         ValueError: `delta` is outside its range.
     """
-    return Epsilons(
-        ad_server=composed_epsilon([_seen_by_ad_server(charge) for charge in charges], delta),
-        colluding=composed_epsilon([replace(charge, sampling_rate=1.0) for charge in charges], delta),
-    )
+    if not 0 <= delta < 1:
+        raise ValueError(f"delta must be in [0, 1), not {delta}")
+    failures = math.fsum(charge.rounds * charge.delta for charge in charges)
+    seen = [_seen_by_ad_server(charge) for charge in charges]
+    # A release that fails with probability d is (0, d)-private in one direction and ln(1 / (1 - d)) <= 2 d in the other.
+    ad_server = math.inf if failures > delta else composed_epsilon(seen, delta - failures) + 2 * failures
+    colluding = [replace(charge, sampling_rate=1.0) for charge in charges if not charge.is_common]
+    return Epsilons(ad_server=ad_server, colluding=composed_epsilon(colluding, delta))
 
 
 def fitting_noise_multiplier(
@@ -132,20 +143,48 @@ def fitting_noise_multiplier(
         ValueError: a parameter is outside its range.
         JobRefused(BUDGET_EXHAUSTED): no noise is enough.
     """
+
+    def charges(noise_multiplier: float) -> tuple[Charge]:
+        return (Charge(mechanism=mechanism, noise_multiplier=noise_multiplier, sampling_rate=sampling_rate, rounds=rounds),)
+
+    is_noisy = mechanism is not Mechanism.NONE
+    return smallest_fitting(charges if is_noisy else None, epsilon, delta, already=already, collusion_epsilon=collusion_epsilon)
+
+
+def smallest_fitting(
+    charges: Callable[[float], Sequence[Charge]] | None,
+    epsilon: float,
+    delta: float,
+    *,
+    already: Sequence[Charge],
+    collusion_epsilon: float,
+) -> float:
+    """The smallest noise multiplier, to 1 %, whose charges stay within both budgets: as `fitting_noise_multiplier`, for any release.
+
+    Args:
+        charges: What a release at a noise multiplier is charged as, the less the larger it is; None for a release without noise.
+        epsilon: See `fitting_noise_multiplier`.
+        delta: The same.
+        already: The same.
+        collusion_epsilon: The same.
+
+    Raises:
+        ValueError: a parameter is outside its range.
+        JobRefused(BUDGET_EXHAUSTED): no noise is enough.
+    """
     if not (epsilon > 0 and collusion_epsilon > 0):
         raise ValueError(f"both budgets must be positive, not {epsilon} and {collusion_epsilon}")
 
     def fits(noise_multiplier: float) -> bool:
-        job = Charge(mechanism=mechanism, noise_multiplier=noise_multiplier, sampling_rate=sampling_rate, rounds=rounds)
-        cost = spent([*already, job], delta)
+        cost = spent([*already, *(charges(noise_multiplier) if charges else ())], delta)
         return cost.ad_server <= epsilon and cost.colluding <= collusion_epsilon
 
     lowest, highest = NOISE_MULTIPLIERS
-    if mechanism is Mechanism.NONE or not fits(highest):
+    if charges is None or not fits(highest):
         before = spent(already, delta)
         raise JobRefused(
             JobReason.BUDGET_EXHAUSTED,
-            f"no noise makes this job fit: {before.ad_server:.4g} of {epsilon:.4g} is spent against the ad server and "
+            f"no noise makes this fit: {before.ad_server:.4g} of {epsilon:.4g} is spent against the ad server and "
             f"{before.colluding:.4g} of {collusion_epsilon:.4g} against it with one helper, at delta {delta:.2g}: "
             "use another dataset or fewer rounds",
         )
@@ -165,7 +204,7 @@ def composed_epsilon(charges: Sequence[Charge], delta: float) -> float:
 
 def _seen_by_ad_server(charge: Charge) -> Charge:
     """The charge with the noise that the ad server cannot take off."""
-    if charge.mechanism is not Mechanism.GAUSSIAN:
+    if charge.mechanism is not Mechanism.GAUSSIAN or charge.is_common:
         return charge  # a second Laplace noise can only help, but is not counted
     return replace(charge, noise_multiplier=charge.noise_multiplier * math.sqrt(2))
 
