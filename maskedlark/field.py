@@ -75,8 +75,13 @@ def total(vectors: FieldVector, axis: int = 0) -> FieldVector:
     """The sum along one axis of at most 2^31 entries; the empty sum is zero."""
     low = (vectors & _LOW).sum(axis=axis, dtype=np.uint64, keepdims=True)
     high = (vectors >> _32).sum(axis=axis, dtype=np.uint64, keepdims=True)
+    return from_limbs(low, high).squeeze(axis)
+
+
+def from_limbs(low: FieldVector, high: FieldVector) -> FieldVector:
+    """Entry-wise low + 2^32 high, for any low below 2^64 and high below the modulus."""
     carried = np.where(low >= _P, low - _P, low)
-    return add(carried, multiply(high, np.full_like(high, 1 << 32))).squeeze(axis)
+    return add(carried, multiply(high, np.full_like(high, 1 << 32)))
 
 
 def from_signed(values: SignedVector) -> FieldVector:

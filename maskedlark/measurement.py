@@ -12,6 +12,7 @@ Source: the paper, section 3.3 (Algorithm 1: additive sharing; 3.3.1: query and 
 """
 
 from bisect import bisect_right
+from itertools import pairwise
 from typing import Annotated, Final, NamedTuple, Self
 
 from pydantic import Field, model_validator
@@ -60,7 +61,7 @@ class Value:
             raise ValueError("low is below high")
         if starts and not (starts[0] == self.low and starts[-1] <= self.high):
             raise ValueError("bucket_starts begin at low and stay within high")
-        if any(later <= earlier for earlier, later in zip(starts, starts[1:], strict=False)):
+        if any(later <= earlier for earlier, later in pairwise(starts)):
             raise ValueError("bucket_starts ascend")
         return self
 

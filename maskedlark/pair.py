@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from maskedlark.errors import InvalidTask
 from maskedlark.field import FieldVector, negate, random_vector
-from maskedlark.randomness import Stream, derive_key
+from maskedlark.randomness import Randomness, Stream, derive_key
 from maskedlark.task import Task
 
 SAMPLING_DENOMINATOR: Final = 1 << 32
@@ -54,6 +54,10 @@ class PairKey:
         """
         words = np.frombuffer(Stream(derive_key(self._secret, b"sample", transcript))(4 * count), dtype="<u4")
         return words.astype(np.uint64) < np.uint64(sampling_numerator)
+
+    def common_noise(self, transcript: bytes) -> Randomness:
+        """A fresh stream of bytes that both helpers draw alike and nobody else can predict: for decisions on what both see in clear."""
+        return Stream(derive_key(self._secret, b"common noise", transcript))
 
     def agreement_tag(self, transcript: bytes, values_digest: bytes) -> bytes:
         """32 bytes, equal at the two helpers if they summed the same values in the same round; they tell nothing else."""

@@ -232,7 +232,7 @@ def _measured(task: Task, example: Example) -> _Measured:
     """The keys, and the values as they are shared: count first; nothing at all in a task without measurement."""
     declared, measured = task.measurement, example.measured
     if declared is None or measured is None:
-        if declared is not measured:
+        if declared is not None or measured is not None:
             raise InvalidTask("an example holds keys and values if, and only if, the task has a measurement")
         return _Measured(np.empty(0, np.uint32), np.empty(0, np.int64))
     if (len(measured.keys), len(measured.values)) != (len(declared.keys), len(declared.values)):

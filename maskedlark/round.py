@@ -112,10 +112,23 @@ def aggregate(
     summed = masked_sum(_evaluated(shares, is_sampled, is_enough=is_enough, at_least=records_evaluated(task, job, len(shares))))
     if summed.sensitivity > task.clip.sensitivity:
         raise AssertionError("the sum function bounds its values by more than the task allows")
-    blinded = add(summed.vector, pair.blind(round_transcript, num_values))
+    return blinded(
+        pair=pair,
+        release_transcript=round_transcript,
+        vector=summed.vector,
+        values_digest=summed.values_digest,
+        noise=noise(task.mechanism, noise_units(task, job), num_values),
+    )
+
+
+def blinded(*, pair: PairKey, release_transcript: bytes, vector: FieldVector, values_digest: bytes, noise: SignedVector) -> AggregateShare:
+    """What leaves a helper of any release: its share of a sum, plus the blind, plus its noise, with the tag of what was summed.
+
+    Guarantees: uniform without the other helper's answer to the same transcript.
+    """
     return AggregateShare(
-        vector=add(blinded, from_signed(noise(task.mechanism, noise_units(task, job), num_values))),
-        agreement_tag=pair.agreement_tag(round_transcript, summed.values_digest),
+        vector=add(add(vector, pair.blind(release_transcript, len(vector))), from_signed(noise)),
+        agreement_tag=pair.agreement_tag(release_transcript, values_digest),
     )
 
 
