@@ -66,6 +66,11 @@ class ExactEngine:
         Raises:
             JobRefused(MALFORMED): a label is not a class of the model.
         """
+        batch = Batch(
+            features=np.ascontiguousarray(batch.features, np.uint8),
+            labels=np.ascontiguousarray(batch.labels, np.uint32),
+            mask_shares=np.ascontiguousarray(batch.mask_shares, np.uint64),
+        )  # what the loops are compiled for
         work = _Work(plan=self._plan, loss=self._loss, clip=self._clip, backend=self._backend, weights=weights, batch=batch)
         parts = _cut(len(batch), self._threads)
         if len(parts) == 1:
