@@ -1,6 +1,5 @@
 """The command line of the ad server: `adserver serve | keygen | task | dataset | job | model`."""
 
-import logging
 import sys
 import time
 from datetime import UTC, datetime
@@ -27,12 +26,16 @@ from adserver.options import (
 from adserver.server import serve, stopped_by_signals
 from adserver.task_cli import task_app
 from maskedlark.errors import HelperUnavailable, MaskedLarkError
+from maskedlark.observability.logs import LogFormat, configure_logging
+from maskedlark.observability.tracing import Traces, tracing
 from maskedlark.rpc.certificates import write_certificate
 
 REFUSED: Final = 1
 """Exit status: something was wrong or refused; asking again gives the same answer. Wrong options exit with 2."""
 UNAVAILABLE: Final = 75
 """Exit status: a helper did not answer; run the command again later (EX_TEMPFAIL)."""
+
+_WATCHING: Final = "What the operator sees"
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -66,13 +69,28 @@ def serve_command(
     tls_key: TlsKeyOption = None,
     tls_ca: TlsCaOption = None,
     deadline: DeadlineOption = 60.0,
+    metrics_listen: Annotated[
+        str | None,
+        typer.Option(
+            envvar="ADSERVER_METRICS_LISTEN",
+            metavar="HOST:PORT",
+            rich_help_panel=_WATCHING,
+            help="Serve /metrics and /healthz here; loopback.",
+        ),
+    ] = None,
+    log_format: Annotated[
+        LogFormat, typer.Option(envvar="ADSERVER_LOG_FORMAT", rich_help_panel=_WATCHING, help="Log lines for people or for programs.")
+    ] = LogFormat.TEXT,
+    traces: Annotated[
+        Traces, typer.Option(envvar="ADSERVER_TRACES", rich_help_panel=_WATCHING, help="Where spans go; otlp as OTEL_EXPORTER_OTLP_* says.")
+    ] = Traces.NONE,
 ) -> None:
     """Take reports in over gRPC and HTTP, serve tasks, and run jobs, until SIGTERM."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    configure_logging(log_format)
     peers = peer_options(
         helper_0=helper_0, helper_1=helper_1, insecure=insecure, tls_cert=tls_cert, tls_key=tls_key, tls_ca=tls_ca, deadline=deadline
     )
-    with stopped_by_signals() as stop:
+    with stopped_by_signals() as stop, tracing("adserver", traces):
         serve(
             open_store(data, database),
             peers,
@@ -80,6 +98,7 @@ def serve_command(
             grpc_listen=grpc_listen,
             http_listen=http_listen,
             addresses_file=addresses_file,
+            metrics_listen=metrics_listen,
             clock=time.time,
             stop=stop,
         )

@@ -27,6 +27,7 @@ from maskedlark.canonical import encode
 from maskedlark.dataset import AdmittedSet, ShareForHelper
 from maskedlark.errors import HelperUnavailable
 from maskedlark.job import JobSpec
+from maskedlark.observability.tracing import ClientTracing
 from maskedlark.round import TAG_BYTES, AggregateShare
 from maskedlark.rpc.faults import calling
 from maskedlark.rpc.tls_files import TlsFiles
@@ -47,7 +48,7 @@ class HelperClient:
     def __init__(self, address: str, tls: TlsFiles | None, deadline_s: float) -> None:
         self.address = address
         self._deadline_s = deadline_s
-        self._channel = RenewedChannel(address, tls)
+        self._channel = RenewedChannel(address, tls, (ClientTracing(),))
 
     def __enter__(self) -> Self:
         return self

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from contextvars import copy_context
 from functools import partial
 from threading import Event, Lock
 from typing import Any, Final, Protocol, TypeVar
@@ -91,7 +92,8 @@ class HelperPair:
             JobRefused(CANCELLED): interrupted.
             MaskedLarkError: what either helper refused with.
         """
-        first, second = (self._pool.submit(self._until_answered, role, call) for role in ROLES)
+        # each thread in a copy of this one's context, so that both calls belong to the trace of the job
+        first, second = (self._pool.submit(copy_context().run, self._until_answered, role, call) for role in ROLES)
         self._await(first, second)
         return first.result(), second.result()
 

@@ -11,25 +11,28 @@ from pathlib import Path
 from threading import Event
 from typing import Final
 
-import grpc
 from sqlalchemy import Engine
 
 from adserver.database import Clock
 from adserver.durable_file import write_durably
 from adserver.ingest.grpc_service import IngestService
-from adserver.ingest.http_app import http_app
+from adserver.ingest.http_app import counting_answers, http_app
 from adserver.ingest.http_server import HttpServer
 from adserver.ingest.intake import Intake
+from adserver.metrics import AdserverMetrics
 from adserver.options import PeerOptions
 from adserver.reports import ReportStore
 from adserver.tasks import TaskStore
 from adserver.worker import JobWorker
+from maskedlark.observability.endpoint import OperatorEndpoint
+from maskedlark.observability.serving import ServerSettings, WatchedServer
+from maskedlark.rpc.patience import Patience
 from maskedlark.rpc.tls_files import TlsFiles
-from maskedlark.rpc.transport import make_server
 from protos import ingest_pb2_grpc
 
 _LOG = logging.getLogger(__name__)
-_GRPC_THREADS: Final = 16
+_GRPC_THREADS: Final = 64
+_WITH_BROWSERS: Final = Patience(idle_s=30.0, total_s=120.0)
 _DRAIN_S: Final = 10.0
 
 
@@ -46,24 +49,29 @@ class Addresses:
 
 
 @contextmanager
-def running_ingest(engine: Engine, *, grpc_listen: str, http_listen: str, tls: TlsFiles | None) -> Iterator[Addresses]:
-    """Both front doors, open until the block ends; requests that have begun by then are finished.
+def running_ingest(
+    engine: Engine, *, grpc_listen: str, http_listen: str, tls: TlsFiles | None, metrics: AdserverMetrics | None = None
+) -> Iterator[Addresses]:
+    """Both front doors, open until the block ends; requests that have begun by then are finished. Browsers need no certificate.
 
     Raises:
         InvalidTask: an address is taken, or may not be used without TLS.
     """
     tasks = TaskStore(engine)
     intake = Intake(tasks, ReportStore(engine), time.monotonic)
+    metrics = metrics or AdserverMetrics(engine)
+    metrics.watch_intake(lambda: intake.counts)
+    settings = ServerSettings(listen=grpc_listen, tls=tls, threads=_GRPC_THREADS, is_open=True, patience=_WITH_BROWSERS, is_traced=False)
     with ExitStack() as stack:
         stack.callback(intake.log_counts)
-        server, grpc_port = make_server(grpc_listen, tls, threads=_GRPC_THREADS, is_open=True)
-        ingest_pb2_grpc.add_IngestServicer_to_server(IngestService(intake), server)
-        stack.callback(_drain, server)
-        http = HttpServer(http_app(intake, tasks), http_listen, tls)
+        watched = WatchedServer(settings, metrics.registry)
+        ingest_pb2_grpc.add_IngestServicer_to_server(IngestService(intake), watched.server)
+        stack.callback(watched.drain, _DRAIN_S)
+        http = HttpServer(counting_answers(http_app(intake, tasks), metrics.count_http), http_listen, tls)
         stack.callback(http.stop)
-        server.start()
+        watched.start()
         http.wait_until_started()
-        yield Addresses(grpc=_with_port(grpc_listen, grpc_port), http=_with_port(http_listen, http.port))
+        yield Addresses(grpc=_with_port(grpc_listen, watched.port), http=_with_port(http_listen, http.port))
 
 
 def serve(
@@ -74,6 +82,7 @@ def serve(
     grpc_listen: str,
     http_listen: str,
     addresses_file: Path | None,
+    metrics_listen: str | None = None,
     clock: Clock,
     stop: Event,
 ) -> None:
@@ -86,12 +95,18 @@ def serve(
         grpc_listen: host:port, port 0 for any.
         http_listen: The same.
         addresses_file: Gets the addresses as JSON, in one step, once both answer.
+        metrics_listen: host:port on loopback of /metrics and /healthz, or None.
         clock: Unix seconds.
         stop: Ends it.
     """
     with ExitStack() as stack:
         worker = JobWorker(engine, peers.open(stack), data_dir, clock)
-        addresses = stack.enter_context(running_ingest(engine, grpc_listen=grpc_listen, http_listen=http_listen, tls=peers.tls))
+        metrics = AdserverMetrics(engine, clock)
+        addresses = stack.enter_context(
+            running_ingest(engine, grpc_listen=grpc_listen, http_listen=http_listen, tls=peers.tls, metrics=metrics)
+        )
+        if metrics_listen is not None:
+            stack.enter_context(OperatorEndpoint(metrics_listen, metrics.registry, TaskStore(engine).all))
         worker.start()
         stack.callback(worker.stop)
         _LOG.info("gRPC on %s, HTTP on %s", addresses.grpc, addresses.http)
@@ -111,10 +126,6 @@ def stopped_by_signals() -> Iterator[Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _drain(server: grpc.Server) -> None:
-    server.stop(_DRAIN_S).wait()
 
 
 def _with_port(listen: str, port: int) -> str:

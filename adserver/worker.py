@@ -22,6 +22,7 @@ from adserver.job_state import JobEvent
 from adserver.job_store import JobRecord, JobStore, Stop
 from adserver.retrying import Backoff
 from maskedlark.errors import HelperUnavailable, InvalidModel, JobReason, JobRefused, MaskedLarkError, ModelReason
+from maskedlark.observability.tracing import span
 
 _LOG = logging.getLogger(__name__)
 
@@ -106,6 +107,7 @@ class JobWorker:
         with ExitStack() as stack:
             stack.enter_context(self._lease_kept(job.job_id, interrupted))
             pair = stack.enter_context(HelperPair.opened(self._helpers, self._backoff, interrupted=interrupted, watcher=waiting))
+            stack.enter_context(span("job", job_id=job.job_id.hex(), rounds_done=job.rounds_done))
             event, stop = self._outcome(job, pair)
         try:
             self._leases.let_go(job.job_id, event, stop)
@@ -157,18 +159,18 @@ class JobWorker:
                 return
 
     def _close_finished(self) -> None:
-        """Tell both helpers of jobs that are over. One that is down is told later; one that refuses has nothing to close."""
+        """Tell both helpers of jobs that are over, so that they give back unused budget. One that is down or refuses is told again later."""
         if self._clock() < self._close_again_s:
             return
         for job_id in self._leases.unclosed():
             try:
                 for helper in self._helpers:
                     _close(helper, job_id)
-            except HelperUnavailable as error:
+            except MaskedLarkError as error:
                 _LOG.warning("job %s is not closed yet: %s", job_id.hex(), error)
                 self._close_again_s = self._clock() + _CLOSE_AGAIN_S
-                return
-            self._leases.mark_closed(job_id)
+            else:
+                self._leases.mark_closed(job_id)
 
 
 class _JobWaits:
@@ -207,5 +209,7 @@ def outcome_of(error: Exception) -> tuple[JobEvent, Stop | None]:
 def _close(helper: JobHelper, job_id: bytes) -> None:
     try:
         helper.close_job(job_id)
-    except JobRefused as error:  # the job never reached this helper
+    except JobRefused as error:
+        if error.reason is not JobReason.UNKNOWN_JOB:  # else the job never reached this helper
+            raise
         _LOG.info("closing job %s: %s", job_id.hex(), error)

@@ -39,11 +39,12 @@ SeedOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 InsecureOption = Annotated[bool, typer.Option("--insecure", rich_help_panel=_PROTECTION, help="Allow plaintext, to loopback only.")]
-TlsCertOption = Annotated[
-    Path | None, typer.Option("--tls-cert", rich_help_panel=_PROTECTION, help="PEM: own certificate chain, if any.")
-]
+TlsCertOption = Annotated[Path | None, typer.Option("--tls-cert", rich_help_panel=_PROTECTION, help="PEM: own certificate chain, if any.")]
 TlsKeyOption = Annotated[Path | None, typer.Option("--tls-key", rich_help_panel=_PROTECTION, help="PEM: its private key.")]
-TlsCaOption = Annotated[Path | None, typer.Option("--tls-ca", rich_help_panel=_PROTECTION, help="PEM: authorities to trust peers by.")]
+TlsCaOption = Annotated[
+    Path | None,
+    typer.Option("--tls-ca", envvar="BROWSER_SIM_TLS_CA", rich_help_panel=_PROTECTION, help="PEM: authorities to trust peers by."),
+]
 TrustHelperOption = Annotated[
     list[str] | None,
     typer.Option("--trust-helper", rich_help_panel=_PROTECTION, help="Ed25519 key (hex) of a trusted helper; repeatable. Default: any."),

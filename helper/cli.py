@@ -1,7 +1,6 @@
 """The command line of a helper: `helper keygen | serve | status`."""
 
 import json
-import logging
 import signal
 import sys
 from collections.abc import Iterator
@@ -20,8 +19,10 @@ from helper.keys import HelperKeys
 from helper.release_grid import DEFAULT_STEP_MS
 from maskedlark.canonical import encode
 from maskedlark.errors import HelperUnavailable, MaskedLarkError
+from maskedlark.observability.logs import LogFormat, configure_logging
+from maskedlark.observability.tracing import Traces, tracing
 from maskedlark.rpc.certificates import write_certificate
-from maskedlark.rpc.transport import TlsFiles
+from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.sealing import HpkeSuite
 
 REFUSED: Final = 1
@@ -32,6 +33,7 @@ UNAVAILABLE: Final = 75
 _DEFAULTS: Final = Floors()
 _FLOORS: Final = "Floors: tasks that ask for less privacy or more memory are refused"
 _TLS: Final = "TLS"
+_WATCHING: Final = "What the operator sees"
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -92,6 +94,21 @@ def serve_command(
         str | None, typer.Option(envvar="HELPER_DATABASE", help="SQLAlchemy URL of another database than SQLite in --data.")
     ] = None,
     port_file: Annotated[Path | None, typer.Option(envvar="HELPER_PORT_FILE", help="Write the bound address here once it answers.")] = None,
+    metrics_listen: Annotated[
+        str | None,
+        typer.Option(
+            envvar="HELPER_METRICS_LISTEN",
+            metavar="HOST:PORT",
+            rich_help_panel=_WATCHING,
+            help="Serve /metrics and /healthz here; loopback.",
+        ),
+    ] = None,
+    log_format: Annotated[
+        LogFormat, typer.Option(envvar="HELPER_LOG_FORMAT", rich_help_panel=_WATCHING, help="Log lines for people or for programs.")
+    ] = LogFormat.TEXT,
+    traces: Annotated[
+        Traces, typer.Option(envvar="HELPER_TRACES", rich_help_panel=_WATCHING, help="Where spans go; otlp as OTEL_EXPORTER_OTLP_* says.")
+    ] = Traces.NONE,
     threads: Annotated[int, typer.Option(envvar="HELPER_THREADS", min=1, max=1024, help="Calls answered at once.")] = 16,
     opening_workers: Annotated[
         int | None, typer.Option(envvar="HELPER_OPENING_WORKERS", min=1, help="Processes that open reports.", show_default="one a core")
@@ -152,7 +169,7 @@ def serve_command(
     """Serve the ad server until SIGTERM, then finish what is under way."""
     from helper.server import ServeSettings, serve  # the engines take a second to import: the other commands do without
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    configure_logging(log_format)
     floors = Floors(
         min_batch_size=min_batch_size_floor,
         max_epsilon=max_epsilon,
@@ -174,9 +191,10 @@ def serve_command(
         threads=threads,
         opening_workers=opening_workers,
         round_threads=round_threads,
+        metrics_listen=metrics_listen,
         release_grid_ms=release_grid_ms,
     )
-    with _stopped_by_signals() as stop:
+    with _stopped_by_signals() as stop, tracing("helper", traces):
         serve(settings, stop)
 
 

@@ -12,6 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context, parent_process
 from typing import Final, Self
 
+from helper.hardening import forbid_core_files
 from maskedlark.dataset import PreparedShares, ShareForHelper, ShareOpener, join_prepared
 from maskedlark.errors import HelperUnavailable
 
@@ -62,7 +63,8 @@ def _open(opener: ShareOpener, incoming: Sequence[ShareForHelper]) -> PreparedSh
 
 
 def _end_with_parent() -> None:
-    """A spawned worker waits on a queue that outlives a killed parent; this thread ends it."""
+    """A spawned worker waits on a queue that outlives a killed parent; this thread ends it. Its memory is as secret as its parent's."""
+    forbid_core_files()
     threading.Thread(target=_watch_parent, daemon=True, name="end-with-parent").start()
 
 

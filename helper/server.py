@@ -12,18 +12,21 @@ from pathlib import Path
 from threading import Event
 from typing import Final
 
-import grpc
-
 from helper.core import HelperCore
 from helper.floors import Floors
 from helper.gradient.choose import engine_for
+from helper.hardening import forbid_core_files
 from helper.keys import HelperKeys
 from helper.ledger import Ledger, open_database, sqlite_url
+from helper.metrics import HelperMetrics
 from helper.opening_pool import OpeningPool
 from helper.release_grid import DEFAULT_STEP_MS, ReleaseGrid
 from helper.service import HelperService
 from maskedlark.errors import InvalidTask
-from maskedlark.rpc.transport import TlsFiles, is_loopback, make_server
+from maskedlark.observability.endpoint import OperatorEndpoint
+from maskedlark.observability.serving import ServerSettings, WatchedServer
+from maskedlark.rpc.tls_files import TlsFiles
+from maskedlark.rpc.transport import is_loopback
 from protos import helper_pb2_grpc
 
 DRAIN_S: Final = 30.0
@@ -47,8 +50,9 @@ class ServeSettings:
         threads: How many calls are answered at once.
         opening_workers: Processes that open report shares; None for one a core.
         round_threads: Threads that share the computation of one round; None for one a core.
-    """
         release_grid_ms: Answers to rounds leave a whole number of these milliseconds after their requests.
+        metrics_listen: host:port on loopback of /metrics and /healthz, or None.
+    """
 
     data: Path
     listen: str
@@ -59,8 +63,9 @@ class ServeSettings:
     threads: int = 16
     opening_workers: int | None = None
     round_threads: int | None = None
-
     release_grid_ms: float = DEFAULT_STEP_MS
+    metrics_listen: str | None = None
+
 
 def serve(settings: ServeSettings, stop: Event) -> None:
     """Serve until `stop` is set; then finish the calls that are under way, within `DRAIN_S`.
@@ -71,13 +76,18 @@ def serve(settings: ServeSettings, stop: Event) -> None:
     host = settings.listen.rsplit(":", 1)[0]
     if settings.floors.is_noise_optional and not is_loopback(host):
         raise InvalidTask(f"--allow-no-noise is for debugging on loopback: it cannot be used on {host}")
+    forbid_core_files()
     with ExitStack() as stack:
         core = _open_core(settings, stack)
-        server, port = make_server(settings.listen, settings.tls, threads=settings.threads)
-        helper_pb2_grpc.add_HelperServicer_to_server(HelperService(core, ReleaseGrid(step_s=settings.release_grid_ms / 1000)), server)
-        server.start()
-        stack.callback(_drain, server)
-        address = f"{host}:{port}"
+        metrics = HelperMetrics(lambda: core.status().counts)
+        service = HelperService(core, ReleaseGrid(step_s=settings.release_grid_ms / 1000), metrics)
+        watched = WatchedServer(ServerSettings(listen=settings.listen, tls=settings.tls, threads=settings.threads), metrics.registry)
+        helper_pb2_grpc.add_HelperServicer_to_server(service, watched.server)
+        if settings.metrics_listen is not None:
+            stack.enter_context(OperatorEndpoint(settings.metrics_listen, metrics.registry, core.status))
+        watched.start()
+        stack.callback(watched.drain, DRAIN_S)
+        address = f"{host}:{watched.port}"
         if settings.port_file is not None:
             _write_whole(settings.port_file, address)
         _LOG.info("serving on %s (%s)", address, "TLS" if settings.tls else "plaintext, loopback only")
@@ -111,10 +121,6 @@ def _only_process(data: Path) -> Iterator[None]:
         except BlockingIOError:
             raise InvalidTask(f"another helper process uses {data}") from None
         yield
-
-
-def _drain(server: grpc.Server) -> None:
-    server.stop(DRAIN_S).wait()
 
 
 def _write_whole(path: Path, text: str) -> None:

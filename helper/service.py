@@ -7,6 +7,7 @@ import grpc
 import numpy as np
 
 from helper.core import HelperCore
+from helper.metrics import HelperMetrics
 from helper.release_grid import ReleaseGrid
 from maskedlark.canonical import MAX_BYTES, encode
 from maskedlark.dataset import ShareForHelper
@@ -26,10 +27,11 @@ _Part = TypeVar("_Part", pb.PrepareRequest, pb.StartJobRequest, pb.RoundRequest)
 class HelperService(helper_pb2_grpc.HelperServicer):
     """What the ad server calls; protos/helper.proto says what each method is for."""
 
-    def __init__(self, core: HelperCore, grid: ReleaseGrid | None = None) -> None:
+    def __init__(self, core: HelperCore, grid: ReleaseGrid | None = None, metrics: HelperMetrics | None = None) -> None:
         """Serve a core; its answers to rounds leave on the grid, by default one of `DEFAULT_STEP_MS`."""
         self._core = core
         self._grid = grid or ReleaseGrid()
+        self._metrics = metrics or HelperMetrics(lambda: core.status().counts)
 
     def GetStatus(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusReply:  # noqa: N802 (gRPC's name)
         """Who this helper is; anyone may ask."""
@@ -65,6 +67,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
                     view_tags=np.ascontiguousarray(admitted.view_tags).tobytes(),
                 )
             totals = preparation.finish()
+            self._metrics.count_opens(totals.admitted, totals.dropped)
             yield pb.PrepareReply(
                 totals=pb.PrepareReply.Totals(
                     received=totals.received,
@@ -89,6 +92,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
             pieces = (_expect(request, "model").model for request in requests)
             model = join(pieces, limit=MAX_MODEL_BYTES, what="the model")
             started = self._core.jobs.start(job, model, client_names(context))
+            self._metrics.show_budget(started.dataset_id, started.epsilon_left)
             return pb.StartJobReply(
                 path=started.path,
                 reason=started.reason,

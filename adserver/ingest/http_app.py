@@ -25,6 +25,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from adserver.ingest.intake import Intake
 from adserver.tasks import TaskStore
@@ -99,6 +100,20 @@ def http_app(intake: Intake, tasks: TaskStore) -> Starlette:
         ],
         exception_handlers={ReportRejected: _rejected, HTTPException: _refused, ClientDisconnect: _disconnected, Exception: _failed},
     )
+
+
+def counting_answers(app: ASGIApp, count: Callable[[int], None]) -> ASGIApp:
+    """The same application, with the status of each answer counted."""
+
+    async def counted(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                count(message["status"])
+            await send(message)
+
+        await app(scope, receive, send_counted)
+
+    return counted
 
 
 async def _body(request: Request, limit: int) -> bytes:

@@ -5,7 +5,7 @@ from threading import Thread
 from typing import Final
 
 import uvicorn
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from maskedlark.errors import InvalidTask
 from maskedlark.rpc.tls_files import TlsFiles, server_context
@@ -22,7 +22,7 @@ _POLL_S: Final = 0.01
 class HttpServer:
     """A running HTTP server. It listens when the constructor returns; `stop` finishes the requests that have begun."""
 
-    def __init__(self, app: Starlette, address: str, tls: TlsFiles | None) -> None:
+    def __init__(self, app: ASGIApp, address: str, tls: TlsFiles | None) -> None:
         """Listen on host:port (port 0: any). Browsers show no certificates, so `tls` only proves who the server is.
 
         Raises:
@@ -70,7 +70,7 @@ def _listen(host: str, address: str) -> socket.socket:
     return listening
 
 
-def _config(app: Starlette, tls: TlsFiles | None) -> uvicorn.Config:
+def _config(app: ASGIApp, tls: TlsFiles | None) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
         http="h11",

@@ -7,7 +7,8 @@ The kind and reason travel as trailing metadata, so the client raises exactly wh
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, NoReturn
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
 
 import grpc
 
@@ -72,6 +73,21 @@ def calling(peer: str) -> Iterator[None]:
         yield
     except grpc.RpcError as error:
         raise _domain_error(error, peer) from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """What a call was refused with: codes, no message."""
+
+    kind: str
+    reason: str
+
+
+def refusal_of(context: Any) -> Refusal | None:
+    """What `answering` refused a call with, or None. Called by the server, after the call's body."""
+    trailing = dict(context.trailing_metadata() or ())
+    kind = trailing.get(_KIND)
+    return None if kind is None else Refusal(kind=str(kind), reason=str(trailing.get(_REASON, "")))
 
 
 def _domain_error(error: grpc.RpcError, peer: str) -> MaskedLarkError:

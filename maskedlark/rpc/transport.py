@@ -5,7 +5,7 @@ asked for by name.
 """
 
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,11 +62,13 @@ def make_server(
     threads: int,
     is_open: bool = False,
     interceptors: "Sequence[grpc.ServerInterceptor[Any, Any]]" = (),
+    on_handshake: Callable[[], None] = lambda: None,
 ) -> tuple[grpc.Server, int]:
     """A server that listens on `address` (host:port, port 0 for any) once started, and the port it got.
 
     With `tls` every client must show a certificate of the trusted authorities, unless the server `is_open` to browsers, which have
-    none. The files are read again when they change. Without `tls` the address must be loopback.
+    none. The files are read again when they change. Without `tls` the address must be loopback. `on_handshake` is called as a client
+    begins TLS, whether it will be let in or not.
 
     Raises:
         InvalidTask: no TLS on an address that others can reach, TLS files that do not fit together, or the address is taken.
@@ -77,9 +79,14 @@ def make_server(
             raise InvalidTask(f"without TLS a server listens on loopback only, not on {address}")
         return server, _bind(server, address, None)
     configuration = Reloaded(tls, _open_configuration if is_open else _closed_configuration)
+
+    def at_handshake() -> Any:
+        on_handshake()
+        return configuration.changed()
+
     credentials = grpc.dynamic_ssl_server_credentials(
         configuration.current(),
-        configuration.changed,  # type: ignore[arg-type]  # grpc-stubs forget that None stands for no change
+        at_handshake,
         require_client_authentication=not is_open,
     )
     return server, _bind(server, address, credentials)
@@ -107,21 +114,20 @@ def make_channel(address: str, tls: TlsFiles | TrustOnly | None) -> grpc.Channel
 class RenewedChannel:
     """A channel to one peer, made anew when this party's TLS files change. Safe to share between threads; close it."""
 
-    def __init__(self, address: str, tls: TlsFiles | None) -> None:
-        """Connect lazily; raises as `make_channel` does."""
+    def __init__(self, address: str, tls: TlsFiles | None, interceptors: Sequence[Any] = ()) -> None:
+        """Connect lazily, with gRPC client interceptors around each call; raises as `make_channel` does."""
         self._newest = Reloaded(tls, lambda contents: _secure_channel(address, contents)) if tls else None
+        self._interceptors = tuple(interceptors)
         self._lock = Lock()
         self._opened: list[grpc.Channel] = [self._newest.current() if self._newest else make_channel(address, tls)]
 
     def current(self) -> grpc.Channel:
         """The channel for the next call. Calls under way keep the one that they have."""
-        if self._newest is None:
-            return self._opened[0]
-        newest = self._newest.current()
+        newest = self._newest.current() if self._newest else self._opened[0]
         with self._lock:
             if newest is not self._opened[-1]:
                 self._opened.append(newest)
-        return newest
+        return grpc.intercept_channel(newest, *self._interceptors)
 
     def close(self) -> None:
         """End every call and connection."""

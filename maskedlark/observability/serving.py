@@ -1,0 +1,67 @@
+"""A gRPC server that its operator can watch: counted, traced, patient within bounds, and answering the gRPC health protocol."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from prometheus_client import CollectorRegistry
+
+from maskedlark.observability.call_metrics import CallMetrics
+from maskedlark.observability.tracing import ServerTracing
+from maskedlark.rpc.patience import WITH_KNOWN_CLIENTS, Patience, PatienceInterceptor
+from maskedlark.rpc.tls_files import TlsFiles
+from maskedlark.rpc.transport import make_server
+
+_WHOLE_SERVER: Final = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """How a gRPC server runs.
+
+    Attributes:
+        listen: host:port, port 0 for any.
+        tls: Its files, or None for plaintext on loopback.
+        threads: Calls answered at once.
+        is_open: Whether clients without a certificate are let in.
+        patience: What a slow client may cost.
+        is_traced: Whether each call is a span.
+    """
+
+    listen: str
+    tls: TlsFiles | None
+    threads: int
+    is_open: bool = False
+    patience: Patience = WITH_KNOWN_CLIENTS
+    is_traced: bool = True
+
+
+class WatchedServer:
+    """A gRPC server; add servicers to `server`, then `start`, and `drain` at the end."""
+
+    def __init__(self, settings: ServerSettings, registry: CollectorRegistry) -> None:
+        """Bind it; raises as `make_server` does."""
+        metrics = CallMetrics(registry)
+        interceptors: list[Any] = [metrics, *([ServerTracing()] if settings.is_traced else [])]
+        interceptors.append(PatienceInterceptor(settings.patience, metrics.count_slow_client))
+        self.server, self.port = make_server(
+            settings.listen,
+            settings.tls,
+            threads=settings.threads,
+            is_open=settings.is_open,
+            interceptors=interceptors,
+            on_handshake=metrics.count_handshake,
+        )
+        self._health = health.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
+        self._health.set(_WHOLE_SERVER, health_pb2.HealthCheckResponse.NOT_SERVING)
+
+    def start(self) -> None:
+        """Answer calls, and say so to who asks for health."""
+        self.server.start()
+        self._health.set(_WHOLE_SERVER, health_pb2.HealthCheckResponse.SERVING)
+
+    def drain(self, grace_s: float) -> None:
+        """Tell who asks that it ends, take no new calls, and finish those under way."""
+        self._health.enter_graceful_shutdown()
+        self.server.stop(grace_s).wait()

@@ -1,0 +1,106 @@
+"""docker/compose.yaml against the compose specification's schema, and what it promises: hardened, apart, with mutual TLS."""
+
+import json
+import re
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import typer.main
+import yaml
+
+import adserver.cli
+import browser_sim.cli
+import helper.cli
+
+ROOT = Path(__file__).parents[2]
+SCHEMA = ROOT / "tests/vectors/compose/compose_spec.json"
+COMPOSE: Mapping[str, Any] = yaml.safe_load((ROOT / "docker/compose.yaml").read_text())
+SERVICES: Mapping[str, Any] = COMPOSE["services"]
+SERVERS = ("helper-0", "helper-1", "adserver")
+DOCKERFILE = (ROOT / "docker/Dockerfile").read_text()
+
+
+def validate(composed: Mapping[str, Any]) -> None:
+    jsonschema.Draft7Validator(json.loads(SCHEMA.read_text())).validate(composed)
+
+
+def test_the_schema_is_the_one_that_its_note_names() -> None:
+    assert sha256(SCHEMA.read_bytes()).hexdigest() in SCHEMA.with_name("README.md").read_text()
+
+
+def test_the_file_keeps_to_the_specification() -> None:
+    validate(COMPOSE)
+
+
+@pytest.mark.parametrize(
+    ("key", "wrong"), [("read_only", "yes please"), ("depends_on", {"adserver": {"condition": "some day"}}), ("imaginary", 1)]
+)
+def test_the_schema_would_notice_a_mistake(key: str, wrong: object) -> None:
+    changed = {**COMPOSE, "services": {**SERVICES, "adserver": {**SERVICES["adserver"], key: wrong}}}
+    with pytest.raises(jsonschema.ValidationError):
+        validate(changed)
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_service_runs_as_a_user_on_a_read_only_file_system(name: str) -> None:
+    service = SERVICES[name]
+    assert service["user"] == "10001:10001"
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert "no-new-privileges:true" in service["security_opt"]
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_every_server_says_whether_it_is_well(name: str) -> None:
+    assert "/healthz" in " ".join(SERVICES[name]["healthcheck"]["test"])
+
+
+def test_helpers_meet_the_ad_server_only() -> None:
+    members = {network: {name for name, one in SERVICES.items() if network in one.get("networks", [])} for network in COMPOSE["networks"]}
+    assert members == {"helper-0": {"helper-0", "adserver"}, "helper-1": {"helper-1", "adserver"}, "front": {"adserver", "browsers"}}
+    assert COMPOSE["networks"]["helper-0"]["internal"]
+    assert COMPOSE["networks"]["helper-1"]["internal"]
+    assert not any("ports" in SERVICES[name] for name in ("helper-0", "helper-1"))
+
+
+def test_each_party_alone_mounts_its_secrets_and_others_only_read_its_certificate() -> None:
+    mounts = [(name, *mount.split(":")) for name, one in SERVICES.items() for mount in one.get("volumes", [])]
+    for name, volume, target, *mode in mounts:
+        owner = volume.removesuffix("-data").removesuffix("-public")
+        if name.removesuffix("-keygen") != owner:
+            assert volume.endswith("-public"), f"{name} mounts the secrets of {owner}"
+            assert mode == ["ro"]
+        if target == "/data":
+            assert volume == f"{name.removesuffix('-keygen')}-data"
+
+
+def test_no_service_speaks_plaintext() -> None:
+    assert "insecure" not in (ROOT / "docker/compose.yaml").read_text().lower()
+    for name in SERVERS:
+        variables = {variable.split("_", 1)[1] for variable in SERVICES[name]["environment"]}
+        assert {"TLS_CERT", "TLS_KEY", "TLS_CA"} <= variables
+
+
+def test_every_variable_is_one_that_a_command_reads() -> None:
+    known = {
+        variable
+        for app in (helper.cli.app, adserver.cli.app, browser_sim.cli.app)
+        for command in typer.main.get_group(app).commands.values()
+        for option in command.params
+        for variable in ([option.envvar] if isinstance(option.envvar, str) else option.envvar or [])
+    }
+    used = {variable for one in SERVICES.values() for variable in one.get("environment", {})}
+    assert used <= known
+    assert set(re.findall(r"\b((?:HELPER|ADSERVER)_[A-Z_]+)=", DOCKERFILE)) <= known
+
+
+def test_every_build_names_a_stage_of_the_dockerfile() -> None:
+    stages = set(re.findall(r"^FROM \S+ AS (\w+)$", DOCKERFILE, re.MULTILINE))
+    assert {one["build"]["target"] for one in SERVICES.values()} <= stages
+    for stage in ("helper", "adserver", "browser_sim"):
+        body = DOCKERFILE.split(f"AS {stage}\n")[1].split("\nFROM ")[0]
+        assert "\nUSER 10001:10001\n" in body
