@@ -31,6 +31,7 @@ from adserver.plan import TrainingPlan
 from adserver.training import Checkpoint, Masters, Trainer
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.fixed_point import decode_signed
+from maskedlark.job import check_sum_possible
 from maskedlark.model.onnx_file import parse, replace_parameters
 from maskedlark.round import AggregateShare, combine
 
@@ -117,9 +118,11 @@ def mean_gradient(plan: TrainingPlan, first: AggregateShare, second: AggregateSh
     """The noisy clipped sum over the fixed denominator, float64 (P,).
 
     Raises:
-        JobRefused(HELPERS_DISAGREE): no step may be taken.
+        JobRefused(HELPERS_DISAGREE, SUM_OUT_OF_RANGE): no step may be taken.
     """
-    return decode_signed(combine(first, second), plan.task.frac_bits) / plan.denominator
+    total = combine(first, second)
+    check_sum_possible(plan.task, plan.job, total, records=plan.dataset_size)
+    return decode_signed(total, plan.task.frac_bits) / plan.denominator
 
 
 def check_started(first: StartedJob, second: StartedJob, *, num_parameters: int) -> None:

@@ -159,7 +159,7 @@ class JobWorker:
                 return
 
     def _close_finished(self) -> None:
-        """Tell both helpers of jobs that are over, so that they give back unused budget. One that is down or refuses is told again later."""
+        """Tell both helpers of jobs that are over, so that they give back unused budget; again later if one does not answer."""
         if self._clock() < self._close_again_s:
             return
         for job_id in self._leases.unclosed():

@@ -26,7 +26,8 @@ class OpeningPool:
     def __init__(self, workers: int | None = None) -> None:
         """Prepare for `workers` processes (default: one a core); they start with the first chunk that needs them."""
         self._workers = workers or os.cpu_count() or 1
-        self._executor = ProcessPoolExecutor(self._workers, mp_context=get_context("spawn"), initializer=_end_with_parent)
+        self._executor = self._started()
+        self._replacing = threading.Lock()
 
     def open(self, opener: ShareOpener, incoming: Sequence[ShareForHelper]) -> PreparedShares:
         """`opener.open(incoming)`, but on all cores, and without looking for repeats between the parts.
@@ -37,15 +38,25 @@ class OpeningPool:
         if self._workers == 1 or len(incoming) < 2 * MIN_CHUNK:
             return opener.open(incoming)
         size = max(MIN_CHUNK, -(-len(incoming) // self._workers))
+        executor = self._executor
         try:
             parts: list[Future[PreparedShares]] = [
-                self._executor.submit(_open, opener, incoming[start : start + size]) for start in range(0, len(incoming), size)
+                executor.submit(_open, opener, incoming[start : start + size]) for start in range(0, len(incoming), size)
             ]
             return join_prepared([part.result() for part in parts])
         except BrokenProcessPool:
-            self._executor.shutdown(wait=False, cancel_futures=True)
-            self._executor = ProcessPoolExecutor(self._workers, mp_context=get_context("spawn"), initializer=_end_with_parent)
+            self._replace(executor)
             raise HelperUnavailable("a process that opens shares was lost; ask again") from None
+
+    def _replace(self, broken: ProcessPoolExecutor) -> None:
+        """Start anew, once, however many callers met the broken one."""
+        with self._replacing:
+            if self._executor is broken:
+                self._executor = self._started()
+        broken.shutdown(wait=False, cancel_futures=True)
+
+    def _started(self) -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(self._workers, mp_context=get_context("spawn"), initializer=_end_with_parent)
 
     def close(self) -> None:
         """End the workers."""

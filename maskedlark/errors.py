@@ -103,6 +103,7 @@ class JobReason(Reason):
         "the privacy budget of the dataset does not allow it: fewer rounds, more noise, or another dataset",
     )
     HELPERS_DISAGREE = "helpers_disagree", "the helpers did not sum the same values; the sum was thrown away"
+    SUM_OUT_OF_RANGE = "sum_out_of_range", "a report in the dataset has masks that add to neither 0 nor 1: the sum was thrown away"
     UNAUTHORIZED = "unauthorized", "the caller's certificate does not name the origin of the task"
     TOO_LARGE = "too_large", "a message or model is over its size limit"
     CANCELLED = "cancelled", "the caller cancelled"

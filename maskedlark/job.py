@@ -8,6 +8,7 @@ from pydantic import Field
 from maskedlark.accounting import Charge
 from maskedlark.canonical import Bytes16, Bytes32, canonical, digest, encode
 from maskedlark.errors import JobReason, JobRefused
+from maskedlark.field import SignedVector
 from maskedlark.fixed_point import check_no_overflow
 from maskedlark.model.graph import Loss
 from maskedlark.noise import MIN_SCALE, Mechanism, NoiseDivision, noise_scale, split_scale, tail_bound
@@ -114,5 +115,27 @@ def check_sums_fit(task: Task, job: JobSpec, *, records: int, num_parameters: in
     Raises:
         JobRefused(OVERFLOW, NOISE_OUT_OF_RANGE)
     """
-    bound = tail_bound(task.mechanism, noise_units(task, job), num_parameters)
-    check_no_overflow(records=records, sensitivity=task.clip.sensitivity, noise_bound=2 * bound)
+    check_no_overflow(records=records, sensitivity=task.clip.sensitivity, noise_bound=noise_bound(task, job, num_parameters))
+
+
+def noise_bound(task: Task, job: JobSpec, num_parameters: int) -> int:
+    """What both helpers' noise exceeds in no coordinate of a round, but with probability 2^-63, in units of 2^-frac_bits.
+
+    Raises:
+        JobRefused(NOISE_OUT_OF_RANGE)
+    """
+    return 2 * tail_bound(task.mechanism, noise_units(task, job), num_parameters)
+
+
+def check_sum_possible(task: Task, job: JobSpec, total: SignedVector, *, records: int) -> None:
+    """Refuse a sum that honest reports cannot have. Called by the ad server before it takes a step.
+
+    A browser can give its report mask shares that add to neither 0 nor 1; no one helper can see that. Random ones make the sum uniform
+    in the field, which this notices; a factor that stays within the bound goes unnoticed (docs/explanation/threat-model.md).
+
+    Raises:
+        JobRefused(SUM_OUT_OF_RANGE)
+    """
+    largest = records * task.clip.sensitivity + noise_bound(task, job, len(total))
+    if total.size and max(int(total.max()), -int(total.min())) > largest:
+        raise JobRefused(JobReason.SUM_OUT_OF_RANGE, f"a sum is beyond what {records} honest reports and the noise can reach")

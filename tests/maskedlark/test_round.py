@@ -17,7 +17,7 @@ from maskedlark.canonical import digest
 from maskedlark.dataset import ShareForHelper, open_dataset
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.field import MODULUS
-from maskedlark.job import JobSpec, check_sums_fit, noise_units, sampling_numerator
+from maskedlark.job import JobSpec, check_sum_possible, check_sums_fit, noise_bound, noise_units, sampling_numerator
 from maskedlark.model.graph import Loss
 from maskedlark.noise import noise_vector
 from maskedlark.pair import SAMPLING_DENOMINATOR, pair_key
@@ -401,3 +401,28 @@ def test_the_whole_way_from_examples_to_the_sum() -> None:
 
 
 WORLD = world()
+
+
+def test_a_report_whose_masks_add_to_anything_else_is_noticed_in_the_sum() -> None:
+    of = world()
+    shares, _ = random_shares(of, 50, 5)
+    poisoned = np.array(shares[0].mask_shares)
+    poisoned[7] = field.random_vector(2, seeded(9))
+    spec = job(of, bytes(32))
+    honest = combine(*answers(of, shares, spec))
+    check_sum_possible(of.task, spec, honest, records=50)
+    total = combine(*answers(of, (replace(shares[0], mask_shares=poisoned), shares[1]), spec))
+    with pytest.raises(JobRefused) as refusal:
+        check_sum_possible(of.task, spec, total, records=50)
+    assert refusal.value.reason is JobReason.SUM_OUT_OF_RANGE
+
+
+def test_the_largest_possible_sum_is_accepted_and_one_more_is_not() -> None:
+    of = world(mechanism="gaussian")
+    spec = job(of, bytes(32), noise_multiplier=1.0)
+    largest = 50 * of.task.clip.sensitivity + noise_bound(of.task, spec, 2)
+    for sign in (1, -1):
+        check_sum_possible(of.task, spec, np.array([0, sign * largest], np.int64), records=50)
+        with pytest.raises(JobRefused):
+            check_sum_possible(of.task, spec, np.array([0, sign * (largest + 1)], np.int64), records=50)
+    check_sum_possible(of.task, spec, np.empty(0, np.int64), records=50)
