@@ -12,6 +12,7 @@ from helper.keys import HelperKeys
 from helper.ledger import Counts, Ledger
 from helper.numerics import software_digest
 from helper.opening_pool import OpeningPool
+from helper.queries import Queries
 from helper.tasks import Clock, Tasks
 from helper.vault import Vault
 from maskedlark.randomness import Randomness, system_randomness
@@ -65,6 +66,7 @@ class HelperCore:
             engine_for=engine_for,
             randomness=randomness,
         )
+        self.queries = Queries(tasks=self.tasks, datasets=self.datasets, ledger=ledger, randomness=randomness)
 
     def status(self) -> Status:
         """Who this helper is and what it holds. Anyone may ask."""

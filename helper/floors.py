@@ -12,7 +12,7 @@ class Floors:
     """The operator's limits. A task is refused if it asks for less privacy, or for more memory, than they allow.
 
     Attributes:
-        min_batch_size: The least min_batch_size (k) of a task.
+        min_batch_size: The least min_batch_size (k) of a task, and min_cell_count of its measurement.
         max_epsilon: The most that one dataset may spend against the ad server.
         max_collusion_epsilon: The same, against the ad server together with the other helper.
         max_delta: The largest delta that budgets may be read at.
@@ -44,7 +44,10 @@ class Floors:
             _refuse("mechanism none is for loopback debugging: this helper was not started with --allow-no-noise")
         if task.noise is NoiseDivision.SPLIT and not self.is_split_noise_allowed:
             _refuse("noise is split between the helpers: this helper was not started with --allow-split-noise")
-        at_least = (("min_batch_size", task.min_batch_size, self.min_batch_size), ("num_decoys", task.num_decoys, self.min_decoys))
+        at_least: tuple[tuple[str, int, int], ...] = (
+            ("min_batch_size", task.min_batch_size, self.min_batch_size),
+            ("num_decoys", task.num_decoys, self.min_decoys),
+        )
         at_most = (
             ("epsilon", task.epsilon, self.max_epsilon),
             ("collusion_epsilon", task.collusion_epsilon, self.max_collusion_epsilon),
@@ -52,6 +55,8 @@ class Floors:
             ("max_dataset_size", task.max_dataset_size, self.max_dataset_size),
             ("max_dataset_size times the share's bytes", task.max_dataset_size * task.share_length, self.max_dataset_bytes),
         )
+        if task.measurement is not None:
+            at_least += (("measurement.min_cell_count", task.measurement.min_cell_count, self.min_batch_size),)
         for name, value, least in at_least:
             if value < least:
                 _refuse(f"{name} is {value}, this helper requires at least {least}")

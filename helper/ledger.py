@@ -13,10 +13,11 @@ from typing import Any, Final
 from sqlalchemy import Connection, Engine, create_engine, event, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from helper.schema import DATASETS, JOBS, METADATA, ROUNDS, TASKS, USED_REPORTS
+from helper.schema import DATASETS, JOBS, METADATA, QUERIES, ROUNDS, TASKS, USED_REPORTS
 from maskedlark.canonical import decode, encode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.job import JobSpec
+from maskedlark.query import AnyQuery, DiscoverySpec, QuerySpec
 
 KEPT_ANSWERS: Final = 2
 _LOOKUP_BATCH: Final = 1_000
@@ -51,10 +52,20 @@ class JobState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """What one job takes of its dataset's budget: all planned rounds while it is open, the answered ones once it is closed."""
+    """What one job or query takes of its dataset's budget.
 
-    spec: JobSpec
+    Attributes:
+        spec: The job, or the query.
+        rounds: Of a job all planned ones while it is open and the answered ones once it is closed; 1 of a query.
+    """
+
+    spec: JobSpec | AnyQuery
     rounds: int
+
+    @property
+    def job_id(self) -> bytes | None:
+        """The job's id; None of a query."""
+        return self.spec.job_id if isinstance(self.spec, JobSpec) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +74,14 @@ class StoredRound:
 
     weights_digest: bytes
     answer: bytes | None = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredQuery:
+    """An answered, and so charged, query."""
+
+    spec: AnyQuery
+    answer: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,12 +164,10 @@ class Ledger:
             False, and nothing changed, if a job of this id exists already.
         """
         row = {"job_id": spec.job_id, "dataset_id": spec.dataset_id, "spec": encode(spec), "model": model}
-        locked = select(DATASETS.c.size).where(DATASETS.c.dataset_id == spec.dataset_id).with_for_update()
         try:
             with self._engine.begin() as connection:
-                connection.execute(locked)  # other openings on this dataset wait (SQLite: every transaction does)
-                reserved = _reservations(connection, spec.dataset_id)
-                if any(other.spec.job_id == spec.job_id for other in reserved):
+                reserved = _locked_reservations(connection, spec.dataset_id)
+                if any(other.job_id == spec.job_id for other in reserved):
                     return False
                 check_budget(reserved)
                 connection.execute(insert(JOBS).values(row | {"rounds_answered": 0, "is_closed": False}))
@@ -159,7 +176,7 @@ class Ledger:
         return True
 
     def reservations(self, dataset_id: bytes) -> tuple[Reservation, ...]:
-        """What all jobs of a dataset take of its budget."""
+        """What all jobs and queries of a dataset take of its budget."""
         with self._engine.begin() as connection:
             return _reservations(connection, dataset_id)
 
@@ -205,6 +222,32 @@ class Ledger:
             connection.execute(update(JOBS).where(JOBS.c.job_id == job_id).values(is_closed=True))
             connection.execute(update(ROUNDS).where(ROUNDS.c.job_id == job_id, ROUNDS.c.answer.is_not(None)).values(answer=None))
 
+    def add_query(self, stored: StoredQuery, check_budget: Callable[[Sequence[Reservation]], None]) -> bool:
+        """Charge a query and keep its answer, if `check_budget` does not refuse: see `open_job`.
+
+        Returns:
+            False, and nothing changed, if a query of this id was charged already.
+        """
+        spec = stored.spec
+        row = {"query_id": spec.query_id, "dataset_id": spec.dataset_id, "is_discovery": isinstance(spec, DiscoverySpec)}
+        try:
+            with self._engine.begin() as connection:
+                reserved = _locked_reservations(connection, spec.dataset_id)
+                if connection.execute(select(QUERIES.c.query_id).where(QUERIES.c.query_id == spec.query_id)).first():
+                    return False
+                check_budget(reserved)
+                connection.execute(insert(QUERIES).values(row | {"spec": encode(spec), "answer": stored.answer}))
+        except IntegrityError:  # the id was taken on another dataset meanwhile
+            return False
+        return True
+
+    def query(self, query_id: bytes) -> StoredQuery | None:
+        """An answered query."""
+        found = select(QUERIES.c.is_discovery, QUERIES.c.spec, QUERIES.c.answer).where(QUERIES.c.query_id == query_id)
+        with self._engine.begin() as connection:
+            row = connection.execute(found).one_or_none()
+        return row and StoredQuery(spec=_query_spec(row), answer=row.answer)
+
     def counts(self) -> Counts:
         """How much the ledger holds."""
         with self._engine.begin() as connection:
@@ -244,4 +287,16 @@ def _set_up_sqlite(connection: Any, _: Any) -> None:
 def _reservations(connection: Connection, dataset_id: bytes) -> tuple[Reservation, ...]:
     query = select(JOBS.c.spec, JOBS.c.rounds_answered, JOBS.c.is_closed).where(JOBS.c.dataset_id == dataset_id)
     specs = ((decode(JobSpec, row.spec), row) for row in connection.execute(query))
-    return tuple(Reservation(spec=spec, rounds=row.rounds_answered if row.is_closed else spec.rounds) for spec, row in specs)
+    jobs = [Reservation(spec=spec, rounds=row.rounds_answered if row.is_closed else spec.rounds) for spec, row in specs]
+    answered = select(QUERIES.c.is_discovery, QUERIES.c.spec).where(QUERIES.c.dataset_id == dataset_id)
+    return (*jobs, *(Reservation(spec=_query_spec(row), rounds=1) for row in connection.execute(answered)))
+
+
+def _locked_reservations(connection: Connection, dataset_id: bytes) -> tuple[Reservation, ...]:
+    """The same, while nothing else of this dataset can be charged (SQLite: nothing at all) until the transaction ends."""
+    connection.execute(select(DATASETS.c.size).where(DATASETS.c.dataset_id == dataset_id).with_for_update())
+    return _reservations(connection, dataset_id)
+
+
+def _query_spec(row: Any) -> AnyQuery:
+    return decode(DiscoverySpec, row.spec) if row.is_discovery else decode(QuerySpec, row.spec)

@@ -1,6 +1,7 @@
 """The ledger's tables, on any engine that SQLAlchemy speaks to.
 
     tasks ──< datasets ──< jobs ──< rounds
+      │           └──────< queries
       └────< used_reports
 
 No feature, label or mask is stored here, only ids, public settings, models, and answers (which are uniform to anyone without the
@@ -59,4 +60,14 @@ ROUNDS: Final = Table(
     Column("weights_digest", LargeBinary(32), nullable=False),
     Column("answer", LargeBinary),  # null once the job has moved on
     PrimaryKeyConstraint("job_id", "round_index"),  # what makes it impossible to charge or answer a round twice
+)
+
+QUERIES: Final = Table(
+    "queries",
+    METADATA,
+    Column("query_id", LargeBinary(16), primary_key=True),  # what makes it impossible to charge or answer a query twice
+    Column("dataset_id", LargeBinary(32), ForeignKey("datasets.dataset_id"), nullable=False, index=True),
+    Column("is_discovery", Boolean, nullable=False),
+    Column("spec", LargeBinary, nullable=False),
+    Column("answer", LargeBinary, nullable=False),
 )

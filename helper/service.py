@@ -21,7 +21,7 @@ from protos import helper_pb2_grpc
 
 MAX_MODEL_BYTES: Final = Limits().max_bytes
 
-_Part = TypeVar("_Part", pb.PrepareRequest, pb.StartJobRequest, pb.RoundRequest)
+_Part = TypeVar("_Part", pb.PrepareRequest, pb.StartJobRequest, pb.RoundRequest, pb.QueryRequest)
 
 
 class HelperService(helper_pb2_grpc.HelperServicer):
@@ -120,6 +120,23 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         """End a job."""
         with answering(context):
             return pb.CloseJobReply(rounds_answered=self._core.jobs.close(request.job_id, client_names(context)))
+
+    def RunQuery(self, requests: Iterator[pb.QueryRequest], context: grpc.ServicerContext) -> Iterator[pb.QueryReply]:  # noqa: N802 (gRPC's name)
+        """Answer a query or a discovery: what is spent, then the answer in chunks."""
+        with answering(context):
+            asked_at = self._grid.now()
+            asked = next(requests, pb.QueryRequest())
+            if asked.WhichOneof("part") == "discovery":
+                answered = self._core.queries.discovery(asked.discovery, client_names(context))
+            else:
+                pieces = (_expect(request, "codes").codes for request in requests)
+                answered = self._core.queries.query(
+                    _expect(asked, "query").query, lambda limit: join(pieces, limit=limit, what="the codes"), client_names(context)
+                )
+            self._grid.wait(asked_at)
+            yield pb.QueryReply(spent=pb.QueryReply.Spent(epsilon=answered.spent.ad_server, collusion_epsilon=answered.spent.colluding))
+            for chunk in chunks(answered.answer):
+                yield pb.QueryReply(chunk=chunk)
 
 
 def _first(requests: Iterator[_Part], part: str) -> _Part:

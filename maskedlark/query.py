@@ -8,19 +8,21 @@ above them, and all of them are charged together.
 A *discovery* asks which codes of some keys occur at all, so that a domain need not be known beforehand.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
 from enum import StrEnum, unique
 from math import isqrt
-from typing import Annotated, Final, Literal, Self, TypeAlias
+from typing import Annotated, Final, Literal, Self, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from maskedlark.accounting import Charge
+from maskedlark.accounting import Charge, smallest_fitting
 from maskedlark.canonical import Bytes16, Bytes32, canonical, digest, encode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.fixed_point import check_no_overflow
-from maskedlark.job import multiplier_of_each_helper, units_of_each_helper
+from maskedlark.job import multiplier_for_each_helper, multiplier_of_each_helper, units_of_each_helper
 from maskedlark.measurement import COUNT, MAX_CODE, MAX_KEYS, MAX_VALUES, Measurement, Name
 from maskedlark.noise import Mechanism, noise_scale, tail_bound
 from maskedlark.task import Task
@@ -32,7 +34,11 @@ MAX_DOMAIN: Final = 1 << 20
 COUNT_UNITS: Final = 1 << 16
 """Counts of reports are compared with k, and noised, in units of 2^-16."""
 
-Multiplier = Annotated[float, Field(ge=0.0, le=1e6)]
+MAX_MULTIPLIER: Final = 4e6
+THRESHOLD_RATIO: Final = 3.0
+"""How much more noise a planned query puts on counts than on sums: it leaves all but a tenth of a Gaussian budget to the sums."""
+
+Multiplier = Annotated[float, Field(ge=0.0, le=MAX_MULTIPLIER)]
 Domain: TypeAlias = NDArray[np.uint32] | None
 """The codes of one axis, ascending; None for 0 to its size less one."""
 
@@ -181,6 +187,7 @@ class DiscoverySpec:
 
 
 AnyQuery: TypeAlias = QuerySpec | DiscoverySpec
+_Query = TypeVar("_Query", bound=QuerySpec | DiscoverySpec)
 
 
 def codes_digest(codes: NDArray[np.uint32]) -> bytes:
@@ -313,6 +320,41 @@ def charges(task: Task, spec: AnyQuery) -> tuple[Charge, ...]:
     sums = multiplier_of_each_helper(task, spec.noise_multiplier) if is_noisy else 0.0
     # The cells are compared with k first, and then the rests, which hold what the cells left.
     return (_charge(task, sums), _charge(task, counts, is_common=True, rounds=2 if spec.group_by else 1))
+
+
+def fitting(task: Task, spec: _Query, *, epsilon: float, already: Sequence[Charge] = ()) -> _Query:
+    """The same query with the least noise that keeps both budgets of its dataset. Called by the ad server, and by a helper to advise.
+
+    Args:
+        task: Its mechanism, delta and collusion budget count.
+        spec: Its noise multipliers are replaced.
+        epsilon: What the query and `already` may cost together against the ad server.
+        already: What was charged to the dataset before.
+
+    Raises:
+        JobRefused(BUDGET_EXHAUSTED): no noise is enough.
+    """
+    if task.mechanism is Mechanism.NONE:
+        return _with_noise(task, spec, 0.0)
+    least = smallest_fitting(
+        lambda each: charges(task, _with_noise(task, spec, each)),
+        epsilon,
+        task.delta,
+        already=already,
+        collusion_epsilon=task.collusion_epsilon,
+    )
+    return _with_noise(task, spec, least)
+
+
+def _with_noise(task: Task, spec: _Query, each_helpers: float) -> _Query:
+    """The query with this noise multiplier of each helper, and `THRESHOLD_RATIO` times it on the counts."""
+    if isinstance(spec, DiscoverySpec):
+        return replace(spec, noise_multiplier=each_helpers)
+    return replace(
+        spec,
+        noise_multiplier=multiplier_for_each_helper(task, each_helpers),
+        threshold_noise_multiplier=min(MAX_MULTIPLIER, THRESHOLD_RATIO * each_helpers),
+    )
 
 
 def _charge(task: Task, noise_multiplier: float, *, rounds: int = 1, is_common: bool = False, delta: float = 0.0) -> Charge:

@@ -183,3 +183,28 @@ class CloseJobReply(_message.Message):
     ROUNDS_ANSWERED_FIELD_NUMBER: _ClassVar[int]
     rounds_answered: int
     def __init__(self, rounds_answered: _Optional[int] = ...) -> None: ...
+
+class QueryRequest(_message.Message):
+    __slots__ = ("query", "discovery", "codes")
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    DISCOVERY_FIELD_NUMBER: _ClassVar[int]
+    CODES_FIELD_NUMBER: _ClassVar[int]
+    query: bytes
+    discovery: bytes
+    codes: bytes
+    def __init__(self, query: _Optional[bytes] = ..., discovery: _Optional[bytes] = ..., codes: _Optional[bytes] = ...) -> None: ...
+
+class QueryReply(_message.Message):
+    __slots__ = ("spent", "chunk")
+    class Spent(_message.Message):
+        __slots__ = ("epsilon", "collusion_epsilon")
+        EPSILON_FIELD_NUMBER: _ClassVar[int]
+        COLLUSION_EPSILON_FIELD_NUMBER: _ClassVar[int]
+        epsilon: float
+        collusion_epsilon: float
+        def __init__(self, epsilon: _Optional[float] = ..., collusion_epsilon: _Optional[float] = ...) -> None: ...
+    SPENT_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    spent: QueryReply.Spent
+    chunk: bytes
+    def __init__(self, spent: _Optional[_Union[QueryReply.Spent, _Mapping]] = ..., chunk: _Optional[bytes] = ...) -> None: ...

@@ -69,6 +69,11 @@ class HelperStub:
                 request_serializer=protos_dot_helper__pb2.CloseJobRequest.SerializeToString,
                 response_deserializer=protos_dot_helper__pb2.CloseJobReply.FromString,
                 _registered_method=True)
+        self.RunQuery = channel.stream_stream(
+                '/maskedlark.v1.Helper/RunQuery',
+                request_serializer=protos_dot_helper__pb2.QueryRequest.SerializeToString,
+                response_deserializer=protos_dot_helper__pb2.QueryReply.FromString,
+                _registered_method=True)
 
 
 class HelperServicer:
@@ -122,6 +127,13 @@ class HelperServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RunQuery(self, request_iterator, context):
+        """Charge a query over a dataset and answer it. The same query gets the same bytes; the same id with another content is refused.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_HelperServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -159,6 +171,11 @@ def add_HelperServicer_to_server(servicer, server):
                     servicer.CloseJob,
                     request_deserializer=protos_dot_helper__pb2.CloseJobRequest.FromString,
                     response_serializer=protos_dot_helper__pb2.CloseJobReply.SerializeToString,
+            ),
+            'RunQuery': grpc.stream_stream_rpc_method_handler(
+                    servicer.RunQuery,
+                    request_deserializer=protos_dot_helper__pb2.QueryRequest.FromString,
+                    response_serializer=protos_dot_helper__pb2.QueryReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -350,6 +367,33 @@ class Helper:
             '/maskedlark.v1.Helper/CloseJob',
             protos_dot_helper__pb2.CloseJobRequest.SerializeToString,
             protos_dot_helper__pb2.CloseJobReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RunQuery(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/maskedlark.v1.Helper/RunQuery',
+            protos_dot_helper__pb2.QueryRequest.SerializeToString,
+            protos_dot_helper__pb2.QueryReply.FromString,
             options,
             channel_credentials,
             insecure,

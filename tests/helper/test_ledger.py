@@ -110,7 +110,7 @@ def test_a_job_sees_what_the_other_jobs_of_its_dataset_reserve(ledger: Ledger) -
     assert [reservation.rounds for reservation in seen[0]] == [10]
     assert ledger.add_round(b"j" * 16, 0, answered(b"0"))
     ledger.close_job(b"j" * 16)
-    rounds = {reservation.spec.job_id: reservation.rounds for reservation in ledger.reservations(DATASET)}
+    rounds = {reservation.job_id: reservation.rounds for reservation in ledger.reservations(DATASET)}
     assert rounds == {b"j" * 16: 1, b"k" * 16: 10}  # closed: what was answered; open: what is planned
 
 
