@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 EXTRAS := browser-sim,helper,helper-general,adserver,postgres,dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup docs bench-memory demo demo-no-noise test test-fast check format protos bench-ingest bench-gradient table clean
+.PHONY: help setup docs bench-memory demo demo-no-noise test test-fast check format protos audit bench-ingest bench-gradient table clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -32,6 +32,9 @@ test: $(STAMP)  ## Run every test
 
 test-fast: $(STAMP)  ## Run the tests that take no longer than a moment
 	$(BIN)/python -m pytest -n 2 -m 'not slow'
+
+audit: $(STAMP)  ## Try the privacy claims on real helpers: canaries, and one helper's share (minutes; ends with one JSON object)
+	$(BIN)/python -m tests.audit
 
 check: $(STAMP)  ## Lint, formatting, types, direction of imports, generated code
 	$(BIN)/ruff check

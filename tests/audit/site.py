@@ -1,0 +1,176 @@
+"""Two real helpers behind gRPC ports, and the calls of an ad server that wants to know whether one report is in a dataset."""
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+from numpy.typing import NDArray
+
+from adserver.helper_client import HelperClient
+from adserver.helper_replies import StartedJob
+from helper.core import HelperCore
+from helper.floors import Floors
+from helper.gradient.choose import engine_for
+from helper.ledger import Ledger, open_database, sqlite_url
+from helper.noise_shelf import NoiseOrder, NoiseShelf, NoiseVector
+from helper.opening_pool import OpeningPool
+from helper.release_grid import ReleaseGrid
+from helper.service import HelperService
+from maskedlark import canonical
+from maskedlark.dataset import admitted_by_both, canonical_order, dataset_id
+from maskedlark.job import JobSpec
+from maskedlark.model import weights
+from maskedlark.model.graph import Loss
+from maskedlark.model.onnx_file import parse
+from maskedlark.randomness import Randomness, Stream, seeded
+from maskedlark.report import Example
+from maskedlark.round import AggregateShare, combine
+from maskedlark.rpc.transport import make_server
+from maskedlark.task import Task, TaskBundle
+from maskedlark.upload import Sealer
+from protos import helper_pb2_grpc
+from tests.builders import NOW, settings, shares_for
+from tests.helper.parties import Party, make_model
+
+DEADLINE_S = 60.0
+OPEN_FLOORS = Floors(min_batch_size=2, max_epsilon=1e6, max_collusion_epsilon=1e6, max_delta=1e-3, is_noise_optional=True)
+
+
+class RecordedNoise(NoiseShelf):
+    """The noise of a helper that colludes: it is used like any, and the adversary has it too."""
+
+    def __init__(self, randomness: Randomness) -> None:
+        super().__init__(randomness)
+        self.taken: list[NoiseVector] = []
+
+    def take(self, job_id: bytes, order: NoiseOrder) -> NoiseVector:
+        self.taken.append(super().take(job_id, order))
+        return self.taken[-1]
+
+
+class HalvedNoise(RecordedNoise):
+    """A helper with a bug that no user of it would notice: its noise has half the scale that it charges for."""
+
+    def _draw(self, order: NoiseOrder) -> NoiseVector:
+        return super()._draw(replace(order, scale=order.scale // 2))
+
+
+class Site:
+    """Two helpers and one task. Everything that a round takes and gives passes through gRPC."""
+
+    def __init__(
+        self, *, task: Task, clients: Sequence[HelperClient], cores: Sequence[HelperCore], model: bytes, loss: Loss, seed: int
+    ) -> None:
+        self.task = task
+        self.clients = clients
+        self.cores = cores
+        self.onnx = model
+        self.loss = loss
+        self.model = parse(model, num_features=task.num_features)
+        self.randomness = seeded(seed, "audit")
+        self._pool = ThreadPoolExecutor(2)
+        signatures = tuple(self.both(lambda client: client.register_task(task)))
+        key_lists = tuple(core.status().key_list for core in cores)
+        self._sealer = Sealer(TaskBundle(task=task, signatures=(signatures[0], signatures[1]), key_lists=(key_lists[0], key_lists[1])))
+
+    def both(self, call: Callable[[HelperClient], Any]) -> list[Any]:
+        """One call to both helpers at once; the answers by role."""
+        return list(self._pool.map(call, self.clients))
+
+    def seal(self, examples: Sequence[Example]) -> bytes:
+        """A dataset of these examples; its id."""
+        reports = [self._sealer.report(example, unix_s=NOW, randomness=self.randomness) for example in examples]
+        handle = self.randomness(16)
+        sets = [
+            client.prepare_dataset(self.task.task_id, handle, [shares_for(reports, role)], num_reports=len(reports))
+            for role, client in enumerate(self.clients)
+        ]
+        chosen = admitted_by_both(sets[0], sets[1])
+        assert chosen.all()
+        ids = np.frombuffer(b"".join(report.report_id for report in reports), np.uint8).reshape(-1, 16)
+        order = canonical_order(ids)
+        dataset = dataset_id(self.task.task_id, ids[order], sets[0].view_tags[order])
+        self.both(lambda client: client.commit_dataset(self.task.task_id, handle, chosen, dataset))
+        return dataset
+
+    def start(self, dataset: bytes, *, rounds: int, noise_multiplier: float, sampling_rate: float = 1.0) -> tuple[JobSpec, StartedJob]:
+        """A job at both helpers, and what the first of them says of it."""
+        spec = JobSpec(
+            job_id=self.randomness(16),
+            task_id=self.task.task_id,
+            dataset_id=dataset,
+            model_digest=self.model.digest,
+            loss=self.loss,
+            rounds=rounds,
+            sampling_numerator=round(sampling_rate * 2**32),
+            noise_multiplier=noise_multiplier,
+        )
+        return spec, self.both(lambda client: client.start_job(spec, self.onnx))[0]
+
+    def shares(self, spec: JobSpec, round_index: int) -> list[AggregateShare]:
+        """Both helpers' answers to one round at the model's initial weights."""
+        encoded = weights.encode([weights.quantise(values) for values in self.model.initial_values])
+        return self.both(lambda client: client.run_round(spec.job_id, round_index, encoded, self.model.num_parameters))
+
+    def sums(self, spec: JobSpec) -> NDArray[np.int64]:
+        """The noised sums of all rounds of a job, (rounds, parameters)."""
+        return np.stack([combine(*self.shares(spec, index)) for index in range(spec.rounds)])
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """In memory where there is such a folder: thousands of durable commits, none of which needs to last."""
+    memory = Path("/dev/shm")  # noqa: S108 (a folder of our own inside it)
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+        yield Path(folder)
+
+
+@contextmanager
+def open_site(
+    folder: Path,
+    *,
+    seed: int,
+    shelf: type[RecordedNoise] = RecordedNoise,
+    model: bytes | None = None,
+    loss: Loss = Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS,
+    **task_settings: Any,
+) -> Iterator[Site]:
+    """Helpers on two data folders, served on two free ports, with noise from a seed."""
+    parties = (Party(data=folder / "north"), Party(data=folder / "south"))
+    identities = (parties[0].keys.identity, parties[1].keys.identity)
+    task = canonical.build(Task, settings(helpers=identities, **task_settings))
+    with ExitStack() as stack:
+        cores = [_core(party, seeded(seed, f"noise of {party.data.name}"), shelf, stack) for party in parties]
+        clients = [_serve(core, stack) for core in cores]
+        yield Site(task=task, clients=clients, cores=cores, model=model or make_model(), loss=loss, seed=seed)
+
+
+def _core(party: Party, randomness: Stream, shelf: type[RecordedNoise], stack: ExitStack) -> HelperCore:
+    ledger = Ledger(open_database(sqlite_url(party.data / "ledger.sqlite3")))
+    stack.callback(ledger.close)
+    core = HelperCore(
+        data=party.data,
+        keys=party.keys,
+        floors=OPEN_FLOORS,
+        ledger=ledger,
+        pool=OpeningPool(1),
+        clock=lambda: NOW,
+        engine_for=engine_for,
+    )
+    core.jobs._noise = shelf(randomness)  # the one thing that is not as in production: where its bytes come from, and who sees them
+    return core
+
+
+def _serve(core: HelperCore, stack: ExitStack) -> HelperClient:
+    server: grpc.Server
+    server, port = make_server("127.0.0.1:0", None, threads=4)
+    helper_pb2_grpc.add_HelperServicer_to_server(HelperService(core, ReleaseGrid(step_s=0.0005)), server)
+    server.start()
+    stack.callback(lambda: server.stop(None).wait())
+    return stack.enter_context(HelperClient(f"127.0.0.1:{port}", None, DEADLINE_S))
