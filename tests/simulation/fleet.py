@@ -1,0 +1,220 @@
+"""Two helpers and an ad server of several processes on one database: real components, started again whenever they die."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from sqlalchemy import Engine
+
+from adserver.database import create_tables, default_url
+from adserver.database import open_database as open_store
+from adserver.durable_file import write_durably
+from adserver.helper_client import HelperClient
+from adserver.ingest.intake import Intake
+from adserver.reports import ReportStore
+from adserver.tasks import TaskStore
+from adserver.worker import JobWorker
+from helper.core import HelperCore
+from helper.floors import Floors
+from helper.gradient.choose import engine_for
+from helper.keys import HelperKeys
+from helper.ledger import Ledger, open_database, sqlite_url
+from helper.release_grid import ReleaseGrid
+from helper.service import HelperService
+from maskedlark import canonical
+from maskedlark.dataset import PreparedShares, ShareForHelper, ShareOpener
+from maskedlark.randomness import derive_key
+from maskedlark.sealing import HpkeSuite, OpeningKey
+from maskedlark.task import Task, TaskBundle
+from protos import helper_pb2_grpc
+from tests.builders import settings
+from tests.simulation.faults import Faults
+from tests.simulation.kernel import Kernel, Killed, Process
+from tests.simulation.network import Host, Network
+from tests.simulation.stores import Boundary, make_fragile
+
+HELPERS = ("north", "south")
+WORKERS = ("worker a", "worker b")
+LEASE_S = 12.0
+_POLL_S = 2.0
+_DEADLINE_S = 4.0
+_DOWN_S = (0.2, 6.0)
+_FLOORS = Floors(min_batch_size=2, max_collusion_epsilon=1000.0, is_noise_optional=True)
+
+
+@dataclass(slots=True, kw_only=True)
+class Running:
+    """A process of the ad server and what it holds open."""
+
+    process: Process
+    boundary: Boundary
+    engine: Engine
+    part: Any = None
+
+
+class _InlinePool:
+    """`OpeningPool` without processes."""
+
+    def open(self, opener: ShareOpener, incoming: list[ShareForHelper]) -> PreparedShares:
+        return opener.open(incoming)
+
+
+@dataclass(kw_only=True)
+class Fleet:
+    """Everything that runs.
+
+    Attributes:
+        kernel: Time.
+        faults: What goes wrong.
+        folder: Where all parties keep their files, a folder each.
+        starts: How many processes were started.
+        running: By name.
+    """
+
+    kernel: Kernel
+    faults: Faults
+    folder: Path
+    starts: int = 0
+    running: dict[str, Running] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.hosts = {name: Host(name=name) for name in HELPERS}
+        self.network = Network(self.kernel, self.faults, self.hosts)
+        self.keys = {name: _keys(self.faults.seed, name) for name in HELPERS}
+        self.skews = dict.fromkeys((*HELPERS, "ingest", "desk", *WORKERS), 0.0)
+        self.task, self.bundle = _task(self.keys)
+
+    def start_all(self) -> None:
+        """Start every process, and make the stores."""
+        for name in HELPERS:
+            (self.folder / name).mkdir()
+        was_on, self.faults.is_on = self.faults.is_on, False
+        for name in HELPERS:
+            self._start_helper(name)
+            self._register(name)
+        create_tables(self._start("desk").engine)
+        TaskStore(self.running["desk"].engine).add(self.bundle, created_at=self.kernel.now_s)
+        self._start_ingest()
+        for name in WORKERS:
+            self._start_worker(name)
+        self.faults.is_on = was_on
+
+    def stop_all(self) -> None:
+        """End every process, and let its threads unwind."""
+        for running in self.running.values():
+            running.process.on_death = lambda: None
+            running.process.kill()
+        self.kernel.run(self.kernel.now_s + 1.0)
+        for running in self.running.values():
+            running.engine.dispose()
+
+    def write_durably(self, path: Path, content: bytes) -> None:
+        """The ad server's way to write a file, with a boundary on either side."""
+        running = self.running[self.kernel.current_process().name]
+        running.boundary.around(f"write {path.name}", write_durably)(path, content)
+
+    def ledger_path(self, name: str) -> Path:
+        """A helper's ledger file."""
+        return self.folder / name / "ledger.sqlite3"
+
+    @property
+    def data_dir(self) -> Path:
+        """The ad server's folder."""
+        return self.folder / "adserver"
+
+    def clients(self) -> tuple[HelperClient, HelperClient]:
+        """Clients of both helpers."""
+        first, second = (HelperClient(name, None, _DEADLINE_S) for name in HELPERS)
+        return first, second
+
+    def desk(self) -> Running:
+        """Where people type commands."""
+        return self.running["desk"]
+
+    def _register(self, name: str) -> None:
+        core: HelperCore = self.running[name].part
+        core.tasks.register(canonical.encode(self.task), None)
+
+    def _new_process(self, name: str, restart: Callable[[], object]) -> tuple[Process, Boundary]:
+        """A process that is started again some time after it dies."""
+        self.starts += 1
+        number = self.starts
+
+        def died() -> None:
+            down_s = self.faults.random(f"downtime of {name} {number}").uniform(*_DOWN_S)
+            self.kernel.at(down_s, partial(self._again, restart))
+
+        process = Process(self.kernel, name, skew_s=self.skews[name], on_death=died)
+        return process, Boundary(process, self.faults)
+
+    def _again(self, restart: Callable[[], object]) -> None:
+        try:
+            restart()
+        except Killed:
+            return  # it died while it started: its death has planned the next attempt
+
+    def _start(self, name: str) -> Running:
+        """A process of the ad server with its own connection to the database."""
+        before = self.running.get(name)
+        if before is not None:
+            before.engine.dispose()
+        process, boundary = self._new_process(name, {"ingest": self._start_ingest, "desk": partial(self._start, "desk")}.get(name) or partial(self._start_worker, name))
+        engine = make_fragile(open_store(default_url(self.data_dir)), boundary)
+        self.running[name] = Running(process=process, boundary=boundary, engine=engine)
+        return self.running[name]
+
+    def _start_ingest(self) -> None:
+        running = self._start("ingest")
+        running.part = Intake(TaskStore(running.engine), ReportStore(running.engine), lambda: 0.0)
+
+    def _start_worker(self, name: str) -> None:
+        running = self._start(name)
+        worker = JobWorker(running.engine, self.clients(), self.data_dir, running.process.clock, lease_s=LEASE_S, poll_s=_POLL_S)
+        running.part = worker
+        self.kernel.spawn(running.process, worker.start, f"{name} starts")
+
+    def _start_helper(self, name: str) -> None:
+        before = self.running.get(name)
+        if before is not None:
+            before.engine.dispose()
+        process, boundary = self._new_process(name, partial(self._start_helper, name))
+        engine = make_fragile(open_database(sqlite_url(self.ledger_path(name))), boundary)
+        self.running[name] = Running(process=process, boundary=boundary, engine=engine)
+        core = HelperCore(
+            data=self.folder / name,
+            keys=self.keys[name],
+            floors=_FLOORS,
+            ledger=Ledger(engine),
+            pool=_InlinePool(),  # type: ignore[arg-type]  # it has the one method that is called
+            clock=process.clock,
+            engine_for=engine_for,
+        )
+        vault: Any = core.datasets._vault
+        vault.write = boundary.around("Vault.write", vault.write)
+        self.running[name].part = core
+        host = self.hosts[name]
+        helper_pb2_grpc.add_HelperServicer_to_server(HelperService(core, ReleaseGrid(now=lambda: 0.0, sleep=lambda _: None)), host)
+        host.process = process
+
+
+def _keys(seed: int, name: str) -> HelperKeys:
+    """Long-term keys of the seed: samples and blinds hang on them. What browsers seal with may be anything."""
+    secret = derive_key(seed.to_bytes(16, "little"), b"simulation", name.encode())
+    return HelperKeys(
+        name=name,
+        signing=Ed25519PrivateKey.from_private_bytes(derive_key(secret, b"simulation", b"signing")),
+        agreement=X25519PrivateKey.from_private_bytes(derive_key(secret, b"simulation", b"agreement")),
+        storage_key=derive_key(secret, b"simulation", b"storage"),
+        opening_keys=(OpeningKey.generate(key_id=1, suite=HpkeSuite.X25519_AES128GCM),),
+    )
+
+
+def _task(keys: dict[str, HelperKeys]) -> tuple[Task, TaskBundle]:
+    first, second = (keys[name] for name in HELPERS)
+    task = canonical.build(Task, settings(helpers=(first.identity, second.identity)))
+    signatures = (first.sign_task(task), second.sign_task(task))
+    return task, TaskBundle(task=task, signatures=signatures, key_lists=(first.key_list(), second.key_list()))

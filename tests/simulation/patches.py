@@ -1,0 +1,57 @@
+"""What product modules get in place of threads, files that are flushed, channels and curves while a simulation runs."""
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from tests.simulation.kernel import Kernel
+from tests.simulation.network import Channel, Network
+from tests.simulation.primitives import InlineExecutor, Primitives
+
+
+class _NoCurves:
+    """A job's pictures, not drawn."""
+
+    @classmethod
+    @contextmanager
+    def opened(cls, *_: Any, **__: Any) -> Iterator["_NoCurves"]:
+        yield cls()
+
+    def append(self, _: object) -> None:
+        pass
+
+
+@contextmanager
+def patched(kernel: Kernel, network: Network, write_durably: Callable[..., None], seed: int) -> Iterator[None]:
+    """The product on a kernel and a network, with one way to write files, and every global source of chance seeded."""
+    its = Primitives(kernel)
+    stand_ins: dict[str, Any] = {
+        "adserver.worker.Event": its.Event,
+        "adserver.worker.Thread": its.Thread,
+        "adserver.helper_pair.ThreadPoolExecutor": its.Executor,
+        "adserver.helper_pair.wait": its.wait,
+        "adserver.retrying.Event": its.Event,
+        "adserver.dataset_sealing.ThreadPoolExecutor": its.Executor,
+        "adserver.dataset_sealing.wait": its.wait,
+        "adserver.dataset_sealing.Event": its.Event,
+        "adserver.helper_client.Thread": its.Thread,
+        "adserver.helper_client.Event": its.Event,
+        "adserver.helper_client.RenewedChannel": lambda address, *_: Channel(kernel, network, address),
+        "adserver.job_folder.write_durably": write_durably,
+        "adserver.job_runner.CurveWriter": _NoCurves,
+        "helper.noise_shelf.ThreadPoolExecutor": InlineExecutor,
+    }
+    with ExitStack() as stack:
+        for name, stand_in in stand_ins.items():
+            stack.enter_context(patch(name, stand_in))
+        stack.enter_context(patch.object(os, "fsync", lambda _: None))
+        random.seed(seed)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        stack.callback(torch.set_num_threads, threads)
+        yield
