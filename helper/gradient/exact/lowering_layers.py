@@ -14,7 +14,7 @@ from helper.gradient.exact.normalisation import BatchNormalization
 from helper.gradient.exact.plan import PlanBuilder, Value, attribute, integers
 from helper.gradient.exact.pooling import AveragePool, MaxPool
 from helper.gradient.exact.product import MAX_POSITIONS, MAX_WIDTH
-from helper.gradient.exact.windows import PADDING, Windows, over_all, slide
+from helper.gradient.exact.windows import PADDING, Windows, reduced, slide
 from maskedlark.model.graph import Node
 
 
@@ -114,16 +114,16 @@ def average_pool(builder: PlanBuilder, node: Node) -> None:
     builder.add(node.outputs[0], AveragePool(windows=windows, counts=counts), (source,), (source.shape[0], *windows.result))
 
 
-def reduce_mean(builder: PlanBuilder, node: Node) -> None:
-    """The mean over all of space: what GlobalAveragePool becomes."""
+def reduce(builder: PlanBuilder, node: Node) -> None:
+    """ReduceMean or ReduceSum over some of a record's axes, as one pool; GlobalAveragePool becomes the first."""
     source = builder.value(node.inputs[0])
-    rank = len(source.shape)
-    if rank < 2 or integers(node, "axes") != tuple(range(2, rank + 1)):
-        raise NotExact("ReduceMean is exact only over all axes behind the channels")
-    windows = over_all(source.shape[1:])
-    counts = np.array([float(windows.places.shape[1])])
-    shape = (source.shape[0], *windows.result) if node.attributes["keepdims"] else source.shape[:1]
-    builder.add(node.outputs[0], AveragePool(windows=windows, counts=counts), (source,), shape)
+    axes = tuple(axis - 1 for axis in integers(node, "axes"))
+    if min(axes) < 0:
+        raise NotExact(f"{node.operator} joins the record axis")
+    windows = reduced(source.shape, axes)
+    counts = np.full(len(windows.places), windows.places.shape[1] if node.operator == "ReduceMean" else 1, np.float64)
+    kept = tuple(1 if axis in axes else size for axis, size in enumerate(source.shape) if node.attributes["keepdims"] or axis not in axes)
+    builder.add(node.outputs[0], AveragePool(windows=windows, counts=counts), (source,), kept)
 
 
 def batch_normalization(builder: PlanBuilder, node: Node) -> None:

@@ -53,7 +53,7 @@ class _RunningMaxPool(Running):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AveragePool:
-    """The exact sum of each window's quantised values over its count, in one division.
+    """The exact sum of each window's quantised values over its count, in one division; with counts of 1 a sum.
 
     Attributes:
         windows: Where each output looks.

@@ -49,6 +49,9 @@ def _outer(left: NDArray[Any], right: NDArray[Any], join: np.ufunc) -> NDArray[A
     return joined.reshape(len(left) * len(right), -1)
 
 
-def over_all(space: Sequence[int]) -> Windows:
-    """One window over everything."""
-    return Windows(places=np.arange(prod(space), dtype=np.int32)[None], space=tuple(space), result=(1,) * len(space))
+def reduced(shape: Sequence[int], axes: Sequence[int]) -> Windows:
+    """For each entry that is left when axes are reduced, the whole value being one channel, one window over what it is reduced from."""
+    kept = [axis for axis in range(len(shape)) if axis not in axes]
+    numbers = np.arange(prod(shape), dtype=np.int32).reshape(shape).transpose(*kept, *axes)
+    places = numbers.reshape(prod(shape[axis] for axis in kept), -1)
+    return Windows(places=np.ascontiguousarray(places), space=tuple(shape), result=tuple(shape[axis] for axis in kept))

@@ -144,13 +144,21 @@ def max_pool(record: "Record", node: Node, values: "Values", _: "list[Gradient]"
 
 
 def average(record: "Record", node: Node, values: "Values", _: "list[Gradient]") -> "Result":
-    channels, *space = record.shapes[node.inputs[0]]
+    whole = record.shapes[node.inputs[0]]
+    channels, *space = whole
     size = prod(space)
-    if node.operator == "ReduceMean":
-        entries: list[tuple[int, int, int | None]] = [(0, k, k) for k in range(size)]
-        result: tuple[int, ...] = (1,) * len(space)
-        shape = (channels, *result) if node.attributes["keepdims"] else (channels,)
-        counts = [size]
+    result: tuple[int, ...]
+    entries: list[tuple[int, int, int | None]]
+    if node.operator in ("ReduceMean", "ReduceSum"):
+        axes = [axis - 1 for axis in cast("tuple[int, ...]", node.attributes["axes"])]
+        result = tuple(1 if axis in axes else count for axis, count in enumerate(whole))
+        shape = result if node.attributes["keepdims"] else tuple(count for axis, count in enumerate(whole) if axis not in axes)
+        entries = []
+        for number, coordinates in enumerate(product(*map(range, whole))):
+            home = np.ravel_multi_index([0 if axis in axes else i for axis, i in enumerate(coordinates)], result)
+            entries.append((int(home), 0, number))
+        channels, size = 1, prod(whole)
+        counts = [prod(whole[axis] for axis in axes) if node.operator == "ReduceMean" else 1] * prod(result)
     else:
         kernel = cast("tuple[int, ...]", node.attributes["kernel_shape"])
         entries, result = list(window_entries(node, space, kernel)), result_space(node, space, kernel)
@@ -341,6 +349,7 @@ STEPS: "dict[str, Callable[[Record, Node, Values, list[Gradient]], Result]]" = {
     "MaxPool": max_pool,
     "AveragePool": average,
     "ReduceMean": average,
+    "ReduceSum": average,
     "BatchNormalization": batch_normalization,
     "Gather": gather,
     "Reshape": moved,

@@ -73,6 +73,16 @@ def test_embeddings_of_repeated_categories_beside_dense_features() -> None:
     check_example(model, Loss.CROSS_ENTROPY, L1, made)
 
 
+@pytest.mark.parametrize(("operator", "keepdims"), [("ReduceMean", 0), ("ReduceSum", 1)])
+def test_a_bag_of_embeddings(operator: str, keepdims: int) -> None:
+    graph = GraphBuilder(5, seed=11)
+    indices = graph.node("Cast", graph.node("Mul", "x", graph.tensor(np.array(256, np.float32))), to=7)
+    rows = graph.node("Gather", graph.weight(256, 4, scale=0.5), indices)
+    axes = [graph.tensor(np.array([1], np.int64))] if operator == "ReduceSum" else []
+    bag = graph.node(operator, rows, *axes, keepdims=keepdims, **({} if axes else {"axes": [1]}))
+    check_graph(graph.model(graph.gemm(flat(graph, bag), 4, 3), 3), Loss.CROSS_ENTROPY, L2, labels=2, records=8)
+
+
 def test_a_category_outside_the_table_gives_a_zero_gradient() -> None:
     graph = GraphBuilder(2, seed=4)
     indices = graph.node("Cast", graph.node("Mul", "x", graph.tensor(np.array(256, np.float32))), to=7)
