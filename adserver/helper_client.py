@@ -17,9 +17,11 @@ from numpy.typing import NDArray
 from adserver.helper_replies import (
     HelperStatus,
     PreparedReplies,
+    QueryAnswer,
     StartedJob,
     commit_from_reply,
     require,
+    spent_from_reply,
     started_job_from_reply,
     status_from_reply,
 )
@@ -28,6 +30,7 @@ from maskedlark.dataset import AdmittedSet, ShareForHelper
 from maskedlark.errors import HelperUnavailable
 from maskedlark.job import JobSpec
 from maskedlark.observability.tracing import ClientTracing
+from maskedlark.query import AnyQuery, DiscoverySpec
 from maskedlark.round import TAG_BYTES, AggregateShare
 from maskedlark.rpc.faults import calling
 from maskedlark.rpc.tls_files import TlsFiles
@@ -157,6 +160,26 @@ class HelperClient:
             with _ending(call), _cancelling(call, cancelled):
                 encoded = join((reply.chunk for reply in call), limit=TAG_BYTES + 8 * num_parameters, what="an aggregate share")
         return AggregateShare.decode(encoded, num_parameters)
+
+    def run_query(self, query: AnyQuery, codes: bytes, length: int) -> QueryAnswer:
+        """One helper's answer to a query: the same bytes however often the same query is asked.
+
+        Args:
+            query: The sums, or the discovery of codes.
+            codes: Of the axes of a query that name a digest, u32 little-endian.
+            length: Of the answer's vector.
+        """
+        if isinstance(query, DiscoverySpec):
+            requests = _then(helper_pb2.QueryRequest(discovery=encode(query)), ())
+        else:
+            pieces = (helper_pb2.QueryRequest(codes=piece) for piece in chunks(codes))
+            requests = _then(helper_pb2.QueryRequest(query=encode(query)), pieces)
+        with self._calling():
+            call = self._stub.RunQuery(requests, timeout=self._deadline_s)
+            with _ending(call):
+                spent = spent_from_reply(next(call, helper_pb2.QueryReply()), self.address)
+                encoded = join((reply.chunk for reply in call), limit=TAG_BYTES + 8 * length, what="an aggregate share")
+        return QueryAnswer(share=AggregateShare.decode(encoded, length), dataset_spent=spent)
 
     def close_job(self, job_id: bytes) -> int:
         """Give back the budget of rounds that were not run; how many were."""

@@ -3,16 +3,18 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from maskedlark.accounting import Epsilons
 from maskedlark.canonical import build, decode
 from maskedlark.dataset import AdmittedSet
 from maskedlark.errors import InvalidTask, JobReason, JobRefused, ReportReason
 from maskedlark.pair import VIEW_TAG_BYTES
+from maskedlark.round import AggregateShare
 from maskedlark.sealing import SignedKeyList
 from maskedlark.task import HelperIdentity
 from protos import helper_pb2
@@ -66,6 +68,19 @@ class StartedJob:
     epsilon_spent: float
     collusion_epsilon_spent: float
     rounds_answered: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryAnswer:
+    """A helper's answer to a query.
+
+    Attributes:
+        share: Its share of the sums.
+        dataset_spent: Of the dataset by this helper's ledger: all jobs and queries, this one included.
+    """
+
+    share: AggregateShare = field(repr=False)
+    dataset_spent: Epsilons
 
 
 class PreparedReplies:
@@ -148,6 +163,14 @@ def started_job_from_reply(reply: helper_pb2.StartJobReply, peer: str) -> Starte
         collusion_epsilon_spent=reply.collusion_epsilon_spent,
         rounds_answered=reply.rounds_answered,
     )
+
+
+def spent_from_reply(reply: helper_pb2.QueryReply, peer: str) -> Epsilons:
+    """Parse the first part of the answer to a query."""
+    require(reply.WhichOneof("part") == "spent", peer, "no budget that was spent")
+    epsilons = (reply.spent.epsilon, reply.spent.collusion_epsilon)
+    require(all(one >= 0 and not math.isnan(one) for one in epsilons), peer, "a spent budget that is no amount")
+    return Epsilons(ad_server=epsilons[0], colluding=epsilons[1])
 
 
 def require(condition: bool, peer: str, what: str) -> None:

@@ -90,6 +90,7 @@ class JobReason(Reason):
     ROUND_OUT_OF_ORDER = "round_out_of_order", "an earlier round was not asked yet"
     ROUND_BEYOND_PLAN = "round_beyond_plan", "the job planned fewer rounds"
     ROUND_CLOSED = "round_closed", "the answer was dropped after the job moved on"
+    UNKNOWN_QUERY = "unknown_query", "no query of this id was asked"
     UNDECLARED = "undeclared", "the measurement of the task declares no such value, histogram or key"
     DOMAIN_TOO_LARGE = "domain_too_large", "the query has more cells than a helper answers: fewer keys, codes or values"
     QUERY_CHANGED = (
