@@ -136,10 +136,10 @@ class Jobs:
             How many rounds were answered, and stay charged.
 
         Raises:
-            JobRefused(UNKNOWN_JOB, UNAUTHORIZED, TASK_REFUSED)
+            JobRefused(UNKNOWN_JOB, UNAUTHORIZED)
         """
         state = self._state(job_id)
-        self._tasks.served(state.spec.task_id, caller)
+        self._tasks.authorized(state.spec.task_id, caller)
         self._ledger.close_job(job_id)
         with self._lock:
             self._running.pop(job_id, None)

@@ -69,13 +69,23 @@ class Tasks:
         Raises:
             JobRefused(UNKNOWN_TASK, UNAUTHORIZED, TASK_REFUSED)
         """
+        task = self.authorized(task_id, caller)
+        self._floors.check(task)
+        role = self._role(task)
+        return ServedTask(task=task, task_id=task_id, role=role, pair=self._keys.pair(task, role))
+
+    def authorized(self, task_id: bytes, caller: Caller) -> Task:
+        """The task of an id, if the caller may use it, whatever the floors are by now: enough to give budget back.
+
+        Raises:
+            JobRefused(UNKNOWN_TASK, UNAUTHORIZED)
+        """
         stored = self._ledger.task(task_id)
         if stored is None:
             raise JobRefused(JobReason.UNKNOWN_TASK, "this helper does not know the task: register it first")
         task = decode(Task, stored.encoded)
         _authorize(task, caller)
-        self._floors.check(task)
-        return ServedTask(task=task, task_id=task_id, role=stored.role, pair=self._keys.pair(task, stored.role))
+        return task
 
     def check_not_expired(self, task: Task) -> None:
         """Refuse to begin anything in a task that has expired.
