@@ -24,6 +24,14 @@ IgnoreOption = Annotated[
     list[str] | None, typer.Option("--ignore", rich_help_panel=_SOURCE, help="csv: a column to leave out; repeatable.")
 ]
 BinningOption = Annotated[Binning, typer.Option("--binning", rich_help_panel=_SOURCE, help="csv: where bins of numeric columns lie.")]
+ValueOption = Annotated[
+    list[str] | None,
+    typer.Option("--value", metavar="NAME[=COLUMN]", rich_help_panel=_SOURCE, help="csv: a measured value's column; repeatable."),
+]
+KeyOption = Annotated[
+    list[str] | None,
+    typer.Option("--key", metavar="NAME[=COLUMN]", rich_help_panel=_SOURCE, help="csv: a measured key's column; repeatable."),
+]
 BinsOption = Annotated[int, typer.Option("--bins", rich_help_panel=_SOURCE, min=2, max=256, help="csv: bins of a numeric column.")]
 MnistDirOption = Annotated[
     Path | None, typer.Option("--mnist-dir", rich_help_panel=_SOURCE, help="mnist: idx files; default $MASKEDLARK_DATA/mnist.")
@@ -60,6 +68,8 @@ def source_settings(
     ignore: list[str] | None,
     binning: Binning,
     bins: int,
+    value: list[str] | None = None,
+    key: list[str] | None = None,
     mnist_dir: Path | None,
     synthetic_features: int,
     synthetic_rows: int,
@@ -70,7 +80,16 @@ def source_settings(
     if source is SourceKind.CSV:
         if csv is None or label is None:
             raise typer.BadParameter("source csv needs --csv FILE and --label COLUMN")
-        table = TableSettings(path=csv, label=label, label_kind=label_kind, ignore=tuple(ignore or ()), binning=binning, bins=bins)
+        table = TableSettings(
+            path=csv,
+            label=label,
+            label_kind=label_kind,
+            ignore=tuple(ignore or ()),
+            binning=binning,
+            bins=bins,
+            values=_columns(value),
+            keys=_columns(key),
+        )
     return SourceSettings(
         kind=source,
         table=table,
@@ -79,6 +98,11 @@ def source_settings(
         synthetic_rows=synthetic_rows,
         truth=truth,
     )
+
+
+def _columns(typed: list[str] | None) -> dict[str, str]:
+    """Columns by name, from NAME=COLUMN, or NAME where the column is called so too."""
+    return {name: column or name for name, _, column in (one.partition("=") for one in typed or ())}
 
 
 def protection(*, insecure: bool, certificate: Path | None, private_key: Path | None, authorities: Path | None) -> Protection:

@@ -11,7 +11,7 @@ from browser_sim.draws import Draws, permutation
 from browser_sim.endpoint import Protection, host_of
 from browser_sim.people import Campaign, Habits, live_through
 from browser_sim.sealing import seal_all, workers_for
-from browser_sim.source import PanelSplit, Source, check_fits, save_records, split_panel
+from browser_sim.source import PanelSplit, Source, check_fits, save_records, split_panel, with_measurement
 from browser_sim.sources import SourceSettings, load_source
 from browser_sim.summary import Summary
 from browser_sim.task_host import load_bundle
@@ -93,7 +93,7 @@ def run(settings: RunSettings, progress: Progress = lambda _: nullcontext(lambda
 
 def _cast(settings: RunSettings, task: Task) -> _Cast:
     """Load the records, set the panel aside, and take as many of the rest as were asked for, at random."""
-    source = load_source(settings.source, settings.draws)
+    source = with_measurement(load_source(settings.source, settings.draws), task)
     check_fits(source, task)
     if settings.panel_path is None:
         split = PanelSplit(reported=source.records, panel=None)

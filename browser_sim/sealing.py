@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from browser_sim.draws import Draws
 from browser_sim.people import Upload
-from browser_sim.source import Records
+from browser_sim.source import MeasuredRecords, Records
 from maskedlark import canonical
 from maskedlark.randomness import below
-from maskedlark.report import Example
+from maskedlark.report import Example, MeasuredValues
 from maskedlark.task import Task, TaskBundle
 from maskedlark.upload import Report, Sealer
 
@@ -37,13 +37,14 @@ _REPORTS_PER_WORKER: Final = 4_000
 class _Batch:
     """Reports to seal together: picklable, and complete but for the task.
 
-    Shapes: features u8 (n, d); labels float64 (n,), NaN for a fake report; at_s float64 (n,).
+    Shapes: features u8 (n, d); labels float64 (n,), NaN for a fake report; at_s float64 (n,); measured n rows.
     """
 
     first_index: int
     features: NDArray[np.uint8] = field(repr=False)
     labels: NDArray[np.float64] = field(repr=False)
     at_s: NDArray[np.float64]
+    measured: MeasuredRecords | None
 
 
 def seal_all(bundle: TaskBundle, uploads: Sequence[Upload], records: Records, draws: Draws, *, workers: int) -> Iterator[list[Report]]:
@@ -99,6 +100,27 @@ def fake_features(records: Records, draws: Draws, index: int) -> NDArray[np.uint
     return np.asarray(records.features[rows, np.arange(records.features.shape[1])])
 
 
+def fake_measured(records: MeasuredRecords, draws: Draws, index: int) -> MeasuredRecords:
+    """The keys of a fake report, one row: each on its own, as frequent as in the population. Its values count as zeros."""
+    rows = below(len(records.keys), records.keys.shape[1], draws.stream(f"fake keys {index}"))
+    keys = records.keys[rows, np.arange(records.keys.shape[1])]
+    return MeasuredRecords(keys=keys[None, :], values=np.zeros((1, records.values.shape[1]), np.int64))
+
+
+def _measured(uploads: Sequence[Upload], first_index: int, records: Records, draws: Draws) -> MeasuredRecords | None:
+    """The measured rows of some uploads."""
+    all_of_them = records.measured
+    if all_of_them is None:
+        return None
+    rows = [
+        fake_measured(all_of_them, draws, first_index + place)
+        if upload.row is None
+        else MeasuredRecords(keys=all_of_them.keys[[upload.row]], values=all_of_them.values[[upload.row]])
+        for place, upload in enumerate(uploads)
+    ]
+    return MeasuredRecords(keys=np.concatenate([row.keys for row in rows]), values=np.concatenate([row.values for row in rows]))
+
+
 def _batch(uploads: Sequence[Upload], first_index: int, records: Records, draws: Draws) -> _Batch:
     features = [
         fake_features(records, draws, first_index + place) if upload.row is None else records.features[upload.row]
@@ -109,6 +131,7 @@ def _batch(uploads: Sequence[Upload], first_index: int, records: Records, draws:
         features=np.stack(features),
         labels=np.array([np.nan if upload.row is None else records.labels[upload.row] for upload in uploads]),
         at_s=np.array([upload.at_s for upload in uploads]),
+        measured=_measured(uploads, first_index, records, draws),
     )
 
 
@@ -117,12 +140,18 @@ def _seal(bundle: bytes, draws: Draws, batch: _Batch) -> list[Report]:
     labels = [None if np.isnan(label) else float(label) for label in batch.labels]
     return [
         sealer.report(
-            Example(features=features, label=label),
+            Example(features=features, label=label, measured=_of_row(batch.measured, place)),
             unix_s=float(at_s),
             randomness=draws.stream(f"report {batch.first_index + place}"),
         )
         for place, (features, label, at_s) in enumerate(zip(batch.features, labels, batch.at_s, strict=True))
     ]
+
+
+def _of_row(measured: MeasuredRecords | None, place: int) -> MeasuredValues | None:
+    if measured is None:
+        return None
+    return MeasuredValues(keys=tuple(measured.keys[place].tolist()), values=tuple(measured.values[place].tolist()))
 
 
 @lru_cache(maxsize=1)

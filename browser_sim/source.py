@@ -5,7 +5,8 @@ own columns, as public knowledge: in real life the origin publishes the bin edge
 see (a consented panel, or its own inventory); the task carries the number of bytes only.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,21 +24,38 @@ class InvalidSource(MaskedLarkError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRecords:
+    """What n records hold of a task's measurement, in the order in which it declares them.
+
+    Shapes: keys u32 (n, K); values int64 (n, V).
+    """
+
+    keys: NDArray[np.uint32] = field(repr=False)
+    values: NDArray[np.int64] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
     """n records in clear: what the people know, never what anybody else does.
 
-    Shapes: features u8 (n, d); labels float64 (n,), whole numbers for classes.
+    Shapes: features u8 (n, d); labels float64 (n,), whole numbers for classes; measured n rows, or None in a task without measurement.
     """
 
     features: NDArray[np.uint8] = field(repr=False)
     labels: NDArray[np.float64] = field(repr=False)
+    measured: MeasuredRecords | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def take(self, rows: NDArray[np.intp]) -> "Records":
         """These rows, in this order."""
-        return Records(features=self.features[rows], labels=self.labels[rows])
+        measured = self.measured
+        return Records(
+            features=self.features[rows],
+            labels=self.labels[rows],
+            measured=measured and MeasuredRecords(keys=measured.keys[rows], values=measured.values[rows]),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +73,7 @@ class Source:
             impression ends in a label of its own.
         scaling: How features become bytes, for people.
         notes: What was left out or assumed, for people.
+        cells: For each name that a measurement may declare, the cells of its column, one a record; None where missing.
     """
 
     name: str
@@ -66,6 +85,7 @@ class Source:
     default_label: int | None
     scaling: str
     notes: tuple[str, ...] = ()
+    cells: Mapping[str, Sequence[str | None]] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,9 +125,52 @@ def check_fits(source: Source, task: Task) -> None:
         raise InvalidTask(f"source {source.name} has labels outside the task's 0..{task.labels.size - 1}")
 
 
+def with_measurement(source: Source, task: Task) -> Source:
+    """The source with the keys and values that a task measures, read from the columns of these names.
+
+    Values are rounded to whole numbers; browsers hold them to their bounds.
+
+    Raises:
+        InvalidSource: no column was said for a name, a cell is missing, a value is no number, or a key's category is not declared.
+    """
+    declared = task.measurement
+    if declared is None:
+        return source
+    names = [key.name for key in declared.keys] + [value.name for value in declared.values]
+    missing = [name for name in names if name not in source.cells]
+    if missing:
+        raise InvalidSource(f"the task measures {missing[0]!r}: say which column of source {source.name} holds it")
+    try:
+        keys = [[key.code(_whole(cell)) for cell in source.cells[key.name]] for key in declared.keys]
+        values = [[round(float(cell or "")) for cell in source.cells[value.name]] for value in declared.values]
+    except (ValueError, OverflowError):
+        raise InvalidSource(f"source {source.name} has a value that is no number, or none") from None
+    except InvalidTask as error:
+        raise InvalidSource(f"source {source.name}: {error}") from None
+    count = len(source.records)
+    measured = MeasuredRecords(
+        keys=np.array(keys, np.uint32).reshape(len(keys), count).T.copy(),
+        values=np.array(values, np.int64).reshape(len(values), count).T.copy(),
+    )
+    return replace(source, records=replace(source.records, measured=measured))
+
+
+def _whole(cell: str | None) -> str:
+    """A key's cell: 3.0 means 3."""
+    if cell is None:
+        raise InvalidTask("a key has no value in some row")
+    return cell.removesuffix(".0")
+
+
 def save_records(path: Path, records: Records, kind: LabelKind) -> None:
-    """Write records in clear as .npz: `features` u8 (n, d), `labels` int64 (n,) for classes or float64 for values."""
+    """Write records in clear as .npz: `features` u8 (n, d), `labels` int64 (n,) for classes or float64 for values.
+
+    With a measurement also its `keys` u32 (n, K) and `values` int64 (n, V).
+    """
     labels = records.labels if kind is LabelKind.VALUES else records.labels.astype(np.int64)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:  # savez adds a suffix to names, not to files
-        np.savez(file, features=records.features, labels=labels)
+        if records.measured is None:
+            np.savez(file, features=records.features, labels=labels)
+        else:
+            np.savez(file, features=records.features, labels=labels, keys=records.measured.keys, values=records.measured.values)

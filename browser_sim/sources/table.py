@@ -2,8 +2,8 @@
 
 import csv
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +28,8 @@ class TableSettings:
         ignore: Columns to leave out, such as row numbers.
         binning: Where the bins of numeric columns lie.
         bins: How many there are, 2 to 256.
+        values: The columns of measured values, by their names in the task. They are secret, so they are no features.
+        keys: The columns of measured keys, by their names in the task.
     """
 
     path: Path
@@ -36,6 +38,8 @@ class TableSettings:
     ignore: tuple[str, ...] = ()
     binning: Binning = Binning.RANGE
     bins: int = 256
+    values: Mapping[str, str] = field(default_factory=dict)
+    keys: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +57,13 @@ def load_table(settings: TableSettings) -> Source:
         InvalidSource: unreadable, ragged, without such a label column, or with labels that are not of their kind.
     """
     whole = _read(settings.path)
-    unknown = [name for name in (settings.label, *settings.ignore) if name not in whole.columns]
+    measured = {**settings.values, **settings.keys}
+    unknown = [name for name in (settings.label, *settings.ignore, *measured.values()) if name not in whole.columns]
     if unknown:
         raise InvalidSource(f"{settings.path.name} has no column {unknown[0]!r}; it has {', '.join(whole.columns)}")
     table = _labelled(whole, settings.label)
-    names = tuple(name for name in table.columns if name != settings.label and name not in settings.ignore)
+    left_out = {settings.label, *settings.ignore, *settings.values.values()}
+    names = tuple(name for name in table.columns if name not in left_out)
     if not names or not table.rows:
         raise InvalidSource(f"{settings.path.name} has no features or no labelled rows")
     labels, label_names = _labels([cell or "" for cell in table.columns[settings.label]], settings.label_kind)
@@ -72,6 +78,7 @@ def load_table(settings: TableSettings) -> Source:
         default_label=0 if len(label_names) == 2 else None,
         scaling=f"each numeric column in {settings.bins} bins {where}; each column of words by rank of frequency",
         notes=_notes(words, whole.rows - table.rows),
+        cells={name: table.columns[column] for name, column in measured.items()},
     )
 
 
