@@ -1,4 +1,4 @@
-"""The command line of the ad server: `adserver serve | keygen | task | dataset | job | model`."""
+"""The command line of the ad server: `adserver serve | keygen | task | dataset | job | model | aggregate`."""
 
 import sys
 import time
@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
+from adserver.aggregate_cli import aggregate_command
 from adserver.dataset_cli import dataset_app
 from adserver.job_cli import job_app, model_app
 from adserver.options import (
@@ -46,6 +47,7 @@ app.add_typer(task_app, name="task")
 app.add_typer(dataset_app, name="dataset")
 app.add_typer(job_app, name="job")
 app.add_typer(model_app, name="model")
+app.command("aggregate")(aggregate_command)
 
 
 @app.command("serve")

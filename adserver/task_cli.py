@@ -27,7 +27,15 @@ from adserver.options import (
 )
 from adserver.output import moment, print_json, print_table
 from adserver.reports import ReportStore
-from adserver.task_settings import ALL_DECOYS, DEFAULT_COLLUSION_FACTOR, label_space, norm_for, num_decoys, period
+from adserver.task_settings import (
+    ALL_DECOYS,
+    DEFAULT_COLLUSION_FACTOR,
+    label_space,
+    measurement_from,
+    norm_for,
+    num_decoys,
+    period,
+)
 from adserver.tasks import StoredTask, TaskStore, create_task
 from maskedlark.canonical import encode
 from maskedlark.noise import Mechanism, NoiseDivision
@@ -92,6 +100,12 @@ def create_command(
     ] = None,
     fake_report_rate: Annotated[float, typer.Option(rich_help_panel=_PRIVACY, help="The share of reports that are all decoys.")] = 0.0,
     frac_bits: Annotated[int, typer.Option(rich_help_panel=_PRIVACY, help="Gradients are integers in units of 2^-frac_bits.")] = 32,
+    measurement: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True, dir_okay=False, help="JSON: the values and keys that reports hold to be measured; see reference/task.md."
+        ),
+    ] = None,
     max_dataset_size: Annotated[int, typer.Option(help="The most reports in one dataset.")] = 1 << 20,
     time_bucket_s: Annotated[int, typer.Option(rich_help_panel=_PERIOD, help="Reports tell their time rounded down to this.")] = 3_600,
     days: Annotated[float, typer.Option(rich_help_panel=_PERIOD, help="How long the task lasts from its start.")] = 30.0,
@@ -137,6 +151,7 @@ def create_command(
         "time_bucket_s": time_bucket_s,
         "starts_at": lasting.starts_at,
         "expires_at": lasting.expires_at,
+        "measurement": measurement_from(measurement),
     }
     store = TaskStore(open_store(data, database))
     with ExitStack() as stack:

@@ -1,11 +1,14 @@
 """From what a person types to a task's fields."""
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from maskedlark import canonical
 from maskedlark.clip import Norm
 from maskedlark.errors import InvalidTask
+from maskedlark.measurement import Measurement
 from maskedlark.noise import Mechanism
 from maskedlark.task import LabelKind, LabelSpace
 
@@ -50,6 +53,21 @@ def num_decoys(typed: str, labels: LabelSpace) -> int:
     if not typed.isdecimal():
         raise InvalidTask(f"--decoys is a number or {ALL_DECOYS!r}, not {typed!r}")
     return int(typed)
+
+
+def measurement_from(path: Path | None) -> Measurement | None:
+    """The measurement that a JSON file declares: its fields as docs/reference/task.md lists them.
+
+    Raises:
+        InvalidTask: not JSON, or a setting is wrong.
+    """
+    if path is None:
+        return None
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        raise InvalidTask(f"{path.name} is not JSON in UTF-8") from None
+    return canonical.build(Measurement, settings)
 
 
 def norm_for(mechanism: Mechanism) -> Norm:
