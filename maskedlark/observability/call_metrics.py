@@ -21,6 +21,13 @@ class CallMetrics(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stu
     """A server interceptor; one per server and registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        self._begun = Counter(
+            "maskedlark_calls_begun",
+            "Calls that arrived; those that never ended were malformed or too large.",
+            ("method",),
+            registry=registry,
+        )
+        self._malformed = Counter("maskedlark_malformed_messages", "Messages that did not parse.", ("method",), registry=registry)
         self._calls = Counter("maskedlark_calls", "gRPC calls that ended.", ("method", "code"), registry=registry)
         self._seconds = Histogram("maskedlark_call_seconds", "How long calls took.", ("method",), registry=registry, buckets=_SECONDS)
         self._refusals = Counter("maskedlark_refusals", "Calls refused with a typed error.", ("kind", "reason"), registry=registry)
@@ -47,7 +54,8 @@ class CallMetrics(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stu
             self._calls.labels(UNKNOWN_METHOD, grpc.StatusCode.UNIMPLEMENTED.name).inc()
             return None
         method = handler_call_details.method.rsplit("/", 1)[-1]
-        return wrapped(handler, lambda context: self._counted(method, context))
+        self._begun.labels(method).inc()
+        return wrapped(handler, lambda context: self._counted(method, context), self._malformed.labels(method).inc)
 
     @contextmanager
     def _counted(self, method: str, context: grpc.ServicerContext) -> Iterator[None]:
@@ -63,7 +71,7 @@ class CallMetrics(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stu
             self._calls.labels(method, _status(context).name).inc()
 
     def _count_connection(self, context: grpc.ServicerContext) -> None:
-        if "transport_security_type" not in context.auth_context():
+        if b"ssl" not in context.auth_context().get("transport_security_type", ()):
             return
         peer = context.peer()
         with self._lock:

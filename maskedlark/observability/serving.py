@@ -1,5 +1,6 @@
 """A gRPC server that its operator can watch: counted, traced, patient within bounds, and answering the gRPC health protocol."""
 
+import logging
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,7 +13,9 @@ from maskedlark.rpc.patience import WITH_KNOWN_CLIENTS, Patience, PatienceInterc
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import make_server
 
+_LOG: Final = logging.getLogger(__name__)
 _WHOLE_SERVER: Final = ""
+_AFTER_GRACE_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +65,8 @@ class WatchedServer:
         self._health.set(_WHOLE_SERVER, health_pb2.HealthCheckResponse.SERVING)
 
     def drain(self, grace_s: float) -> None:
-        """Tell who asks that it ends, take no new calls, and finish those under way."""
+        """Tell who asks that it ends, take no new calls, and finish those under way; return soon after `grace_s` at the latest."""
         self._health.enter_graceful_shutdown()
-        self.server.stop(grace_s).wait()
+        # gRPC waits without end for a client that keeps its connection after a message that was refused as too large
+        if not self.server.stop(grace_s).wait(grace_s + _AFTER_GRACE_S):
+            _LOG.warning("a connection did not end in time; it is dropped")

@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias
 
 import grpc
+from google.protobuf.message import DecodeError
 
 
 class Streams(Protocol):
@@ -21,8 +22,21 @@ Around: TypeAlias = Callable[[grpc.ServicerContext], AbstractContextManager[Stre
 """Given a call's context, what to enter before its body and to leave after it; what it yields sees the call's streams."""
 
 
-def wrapped(handler: "grpc.RpcMethodHandler[Any, Any]", around: Around) -> "grpc.RpcMethodHandler[Any, Any]":
-    """The same handler with `around` around its body; one that holds no thread (gRPC's health watch) stays as it is."""
+def wrapped(
+    handler: "grpc.RpcMethodHandler[Any, Any]", around: Around, on_malformed: Callable[[], None] = lambda: None
+) -> "grpc.RpcMethodHandler[Any, Any]":
+    """The same handler with `around` around its body; one that holds no thread (gRPC's health watch) stays as it is.
+
+    `on_malformed` is called for each message that does not parse; gRPC ends such a call by itself.
+    """
+    parse: Any = handler.request_deserializer
+
+    def parsed(encoded: bytes) -> Any:
+        try:
+            return parse(encoded)
+        except DecodeError:
+            on_malformed()
+            raise
 
     def single(request: Any, context: grpc.ServicerContext) -> Any:
         with around(context) as streams:
@@ -46,7 +60,7 @@ def wrapped(handler: "grpc.RpcMethodHandler[Any, Any]", around: Around) -> "grpc
             behaviour, make = handler.stream_stream, grpc.stream_stream_rpc_method_handler
     made: grpc.RpcMethodHandler[Any, Any] = make(
         streaming if handler.response_streaming else single,
-        request_deserializer=handler.request_deserializer,
+        request_deserializer=parsed,
         response_serializer=handler.response_serializer,
     )
     return made

@@ -1,0 +1,112 @@
+import json
+import logging
+import sys
+import time
+from collections.abc import Iterator
+
+import grpc
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from prometheus_client import CollectorRegistry
+
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.observability import tracing
+from maskedlark.observability.logs import JsonFormatter, LogFormat, configure_logging
+from maskedlark.observability.serving import ServerSettings, WatchedServer
+from maskedlark.rpc.faults import answering, calling
+from maskedlark.rpc.transport import RenewedChannel
+from protos import helper_pb2 as pb
+from protos import helper_pb2_grpc
+
+
+def line(message: str, *, error: bool = False) -> dict[str, str]:
+    record = logging.LogRecord("helper.jobs", logging.WARNING, __file__, 1, message, (), sys.exc_info() if error else None)
+    parsed: dict[str, str] = json.loads(JsonFormatter().format(record))
+    return parsed
+
+
+def test_a_log_line_is_one_json_object() -> None:
+    parsed = line('said "so"\nand so')
+    assert (parsed["message"], parsed["level"], parsed["logger"]) == ('said "so"\nand so', "warning", "helper.jobs")
+    assert parsed["time"].endswith("+00:00")
+    try:
+        raise KeyError("lost")
+    except KeyError:
+        assert "KeyError: 'lost'" in line("failed", error=True)["error"]
+
+
+@pytest.mark.parametrize("log_format", LogFormat)
+def test_the_process_log_takes_the_chosen_form(log_format: LogFormat, capsys: pytest.CaptureFixture[str]) -> None:
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    try:
+        root.handlers = []
+        configure_logging(log_format)
+        logging.getLogger("here").info("hello")
+        assert capsys.readouterr().err.startswith("{") is (log_format is LogFormat.JSON)
+    finally:
+        root.handlers, root.level = before, level
+
+
+@pytest.fixture
+def exporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
+    """Spans are kept here; OpenTelemetry lets a process set its provider once, so the tracer itself is replaced."""
+    kept = InMemorySpanExporter()
+    provider = tracing.provider_of("test", kept)
+    monkeypatch.setattr(tracing, "_TRACER", provider.get_tracer("maskedlark"))
+    yield kept
+    provider.shutdown()
+
+
+class Refusing(helper_pb2_grpc.HelperServicer):
+    """Answers status, and refuses a task with a message that a trace must not show."""
+
+    def GetStatus(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusReply:  # noqa: N802 # gRPC's name
+        return pb.StatusReply(name=json.loads(JsonFormatter().format(logging.makeLogRecord({"msg": ""})))["trace_id"])
+
+    def RegisterTask(self, request: pb.RegisterTaskRequest, context: grpc.ServicerContext) -> pb.RegisterTaskReply:  # noqa: N802 # gRPC's name
+        with answering(context):
+            raise JobRefused(JobReason.TASK_REFUSED, "a long story")
+
+
+@pytest.fixture
+def stub() -> Iterator[helper_pb2_grpc.HelperStub]:
+    watched = WatchedServer(ServerSettings(listen="127.0.0.1:0", tls=None, threads=2), CollectorRegistry())
+    helper_pb2_grpc.add_HelperServicer_to_server(Refusing(), watched.server)
+    watched.start()
+    channel = RenewedChannel(f"127.0.0.1:{watched.port}", None, (tracing.ClientTracing(),))
+    yield helper_pb2_grpc.HelperStub(channel.current())
+    channel.close()
+    watched.drain(1)
+
+
+def spans(exporter: InMemorySpanExporter, count: int) -> list[ReadableSpan]:
+    """All spans, once there are so many: the server's ends a moment after the client's."""
+    for _ in range(100):
+        found = list(exporter.get_finished_spans())
+        if len(found) >= count:
+            break
+        time.sleep(0.02)
+    assert len(found) == count
+    return found
+
+
+def test_one_trace_runs_through_both_services_and_their_logs(exporter: InMemorySpanExporter, stub: helper_pb2_grpc.HelperStub) -> None:
+    with tracing.span("job", job_id="ab"):
+        logged = stub.GetStatus(pb.StatusRequest(), timeout=10).name
+    job, client, server = sorted(spans(exporter, 3), key=lambda one: one.start_time or 0)
+    assert (job.name, client.name, server.name) == ("job", "GetStatus", "GetStatus")
+    assert server.parent is not None
+    assert client.parent is not None
+    assert server.parent.span_id == client.context.span_id
+    assert client.parent.span_id == job.context.span_id
+    assert {one.context.trace_id for one in (job, client, server)} == {int(logged, 16)}
+
+
+def test_a_refusal_is_traced_by_its_code_and_without_its_message(exporter: InMemorySpanExporter, stub: helper_pb2_grpc.HelperStub) -> None:
+    with pytest.raises(JobRefused), tracing.span("job"), calling("helper"):
+        stub.RegisterTask(pb.RegisterTaskRequest(), timeout=10)
+    found = spans(exporter, 3)
+    assert {"refusal.kind": "JobRefused", "refusal.reason": "task_refused"} in [dict(one.attributes or {}) for one in found]
+    assert "a long story" not in "".join(one.to_json() for one in found)
