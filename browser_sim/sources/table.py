@@ -2,7 +2,7 @@
 
 import csv
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -61,7 +61,7 @@ def load_table(settings: TableSettings) -> Source:
     unknown = [name for name in (settings.label, *settings.ignore, *measured.values()) if name not in whole.columns]
     if unknown:
         raise InvalidSource(f"{settings.path.name} has no column {unknown[0]!r}; it has {', '.join(whole.columns)}")
-    table = _labelled(whole, settings.label)
+    table = _complete(whole, {settings.label, *measured.values()})
     left_out = {settings.label, *settings.ignore, *settings.values.values()}
     names = tuple(name for name in table.columns if name not in left_out)
     if not names or not table.rows:
@@ -84,7 +84,7 @@ def load_table(settings: TableSettings) -> Source:
 
 def _notes(words: list[str], unlabelled: int) -> tuple[str, ...]:
     coded = (f"columns of words: {', '.join(words)}",) if words else ()
-    return (*coded, f"{unlabelled} rows without a label are left out") if unlabelled else coded
+    return (*coded, f"{unlabelled} rows without a label or a measured cell are left out") if unlabelled else coded
 
 
 def _read(path: Path) -> _Table:
@@ -109,8 +109,9 @@ def _row(cells: list[str], header: list[str], where: str) -> list[str | None]:
     return [None if cell.strip().lower() in _MISSING else cell.strip() for cell in cells]
 
 
-def _labelled(table: _Table, label: str) -> _Table:
-    kept = [row for row, cell in enumerate(table.columns[label]) if cell is not None]
+def _complete(table: _Table, needed: Collection[str]) -> _Table:
+    """The rows that lack neither label nor measured cells."""
+    kept = [row for row in range(table.rows) if all(table.columns[name][row] is not None for name in needed)]
     return _Table(columns={name: [cells[row] for row in kept] for name, cells in table.columns.items()}, rows=len(kept))
 
 
