@@ -55,7 +55,7 @@ def test_csv_gaps_keep_a_byte_of_their_own(tmp_path: Path) -> None:
 def test_csv_rows_without_a_label_are_left_out_and_said(tmp_path: Path) -> None:
     source = table(tmp_path, "n,y\n1,0\n2,\n3,1\n")
     assert source.records.features[:, 0].tolist() == [0, 255]
-    assert source.notes == ("1 rows without a label are left out",)
+    assert source.notes == ("1 rows without a label or a measured cell are left out",)
 
 
 def test_csv_classes_that_are_numbers_are_ordered_as_numbers(tmp_path: Path) -> None:
