@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from maskedlark.clip import Clip
 from maskedlark.job import JobSpec, noise_units
 from maskedlark.noise import Mechanism
 from maskedlark.task import Task
@@ -34,9 +35,16 @@ class RoundFigures:
     accuracy: float | None = None
 
 
-def noise_norm(task: Task, job: JobSpec, *, num_parameters: int, denominator: float) -> float:
-    """The root mean square L2 norm of the noise in a mean gradient, both helpers' together, in the gradient's units."""
-    scale = noise_units(task, job)
+def noise_norm(task: Task, job: JobSpec, *, num_parameters: int, denominator: float, clip: Clip | None = None) -> float:
+    """The root mean square L2 norm of the noise in a mean gradient, both helpers' together, in the gradient's units.
+
+    An adaptive job has it of each round's `clip`.
+    """
+    return noise_norm_of(task, noise_units(task, job, clip), num_parameters=num_parameters, denominator=denominator)
+
+
+def noise_norm_of(task: Task, scale: int, *, num_parameters: int, denominator: float) -> float:
+    """The same, of each helper's noise scale in units of 2^-frac_bits."""
     match task.mechanism:
         case Mechanism.NONE:
             variance = 0.0

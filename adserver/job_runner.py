@@ -11,6 +11,7 @@ What happens in a round, in the order that makes a crash harmless:
 So a process that dies anywhere leaves a job that ends in the same bits as one that was never disturbed.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -29,9 +30,10 @@ from adserver.job_leases import JobLeases
 from adserver.job_privacy import curve_title
 from adserver.plan import TrainingPlan
 from adserver.training import Checkpoint, Masters, Trainer
+from maskedlark.clip import Clip
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.fixed_point import decode_signed
-from maskedlark.job import check_sum_possible
+from maskedlark.job import check_sum_possible, num_values
 from maskedlark.model.onnx_file import parse, replace_parameters
 from maskedlark.round import AggregateShare, combine
 
@@ -55,7 +57,6 @@ class JobRun:
         stored = folder.checkpoint()
         self._trainer = Trainer(model=self._model, plan=plan, checkpoint=None if stored is None else Checkpoint.decode(stored))
         self._history = tuple(figures for figures in history if figures.rounds_done <= self._trainer.rounds_done)
-        self._noise = noise_norm(plan.task, plan.job, num_parameters=self._model.num_parameters, denominator=plan.denominator)
 
     def to_the_end(self) -> None:
         """Run every round that is left.
@@ -75,17 +76,22 @@ class JobRun:
 
     def _round(self) -> RoundFigures:
         """One round up to and including the optimizer's step."""
-        job, trainer = self._plan.job, self._trainer
-        shares = self._pair.run_round(job.job_id, trainer.rounds_done, trainer.weights(), self._model.num_parameters)
-        gradient = mean_gradient(self._plan, *shares)
+        plan, job, trainer, size = self._plan, self._plan.job, self._trainer, self._model.num_parameters
+        clip = trainer.clip()
+        shares = self._pair.run_round(job.job_id, trainer.rounds_done, trainer.weights(), num_values(job, size))
+        mean = mean_gradient(plan, *shares)
+        gradient, within = mean[:size], mean[size:]
         learning_rate = trainer.step(gradient)
+        if within.size:
+            trainer.follow_quantile(mean_excess(plan, clip, float(within[0])))
+        noise = noise_norm(plan.task, job, num_parameters=size, denominator=plan.denominator, clip=clip)
         length = norm(gradient)
         figures = RoundFigures(
             rounds_done=trainer.rounds_done,
             finished_at_s=self._clock(),
             learning_rate=learning_rate,
             gradient_norm=length,
-            noise_to_signal=noise_to_signal(length, self._noise),
+            noise_to_signal=noise_to_signal(length, noise),
         )
         return self._evaluated(figures) if self._plan.is_evaluated(trainer.rounds_done) else figures
 
@@ -123,6 +129,17 @@ def mean_gradient(plan: TrainingPlan, first: AggregateShare, second: AggregateSh
     total = combine(first, second)
     check_sum_possible(plan.task, plan.job, total, records=plan.dataset_size)
     return decode_signed(total, plan.task.frac_bits) / plan.denominator
+
+
+def mean_excess(plan: TrainingPlan, clip: Clip, within: float) -> float:
+    """Of an adaptive job: the noised mean of +1 for each real report's gradient within the bound and -1 for each that was clipped.
+
+    Args:
+        plan: The job.
+        clip: The bound of the round.
+        within: The last element of `mean_gradient`.
+    """
+    return math.ldexp(within, clip.frac_bits) / max(1, clip.count_units) / (1 - plan.task.fake_report_rate)
 
 
 def check_started(first: StartedJob, second: StartedJob, *, num_parameters: int) -> None:

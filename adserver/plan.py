@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from maskedlark.adaptive_clip import AdaptiveClip
 from maskedlark.canonical import canonical
 from maskedlark.job import JobSpec
 from maskedlark.task import Task
@@ -92,7 +93,9 @@ class TrainingPlan:
         dataset_size: How many reports the dataset has, fake ones included.
         optimizer: The optimizer.
         schedule: The learning rate's.
+        adaptive_clip: How the clip bound moves from round to round; None where it is the task's in all.
         eval_every: Evaluate after every so many rounds, and before the first and after the last one.
+        is_until_budget: Whether the job's rounds are all that its budget held when it was submitted, so that it stops with its budget.
     """
 
     version: Literal[1] = 1
@@ -102,11 +105,15 @@ class TrainingPlan:
     optimizer: Optimizer
     schedule: Schedule
     eval_every: Annotated[int, Field(ge=1)]
+    adaptive_clip: AdaptiveClip | None = None
+    is_until_budget: bool = False
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.task.task_id != self.job.task_id:
             raise ValueError("the job is of another task")
+        if self.job.is_clip_adaptive != (self.adaptive_clip is not None):
+            raise ValueError("adaptive_clip goes with a job whose clip is adaptive, and only with it")
         if self.schedule.kind is ScheduleKind.LINEAR_WARMUP and self.schedule.warmup_rounds > self.job.rounds:
             raise ValueError("warmup_rounds is at most the job's rounds")
         return self

@@ -13,7 +13,10 @@ from numpy.typing import NDArray
 from torch.optim.lr_scheduler import LambdaLR
 
 from adserver.plan import Optimizer, OptimizerKind, TrainingPlan
+from maskedlark import adaptive_clip
+from maskedlark.clip import Clip
 from maskedlark.errors import InvalidModel, ModelReason
+from maskedlark.job import job_clip
 from maskedlark.model.graph import Model, Parameter
 from maskedlark.model.weights import encode, quantise
 
@@ -30,12 +33,14 @@ class Checkpoint:
         masters: The weights.
         optimizer: torch's state of the optimizer.
         schedule: torch's state of the learning-rate schedule.
+        clip_share: Of an adaptive clip: the bound over the task's; 1 otherwise.
     """
 
     rounds_done: int
     masters: tuple[torch.Tensor, ...]
     optimizer: dict[str, Any]
     schedule: dict[str, Any]
+    clip_share: float = 1.0
 
     def encode(self) -> bytes:
         """The stored form."""
@@ -45,6 +50,7 @@ class Checkpoint:
             "masters": list(self.masters),
             "optimizer": self.optimizer,
             "schedule": self.schedule,
+            "clip_share": self.clip_share,
         }
         torch.save(state, stored)
         return stored.getvalue()
@@ -58,6 +64,7 @@ class Checkpoint:
             masters=tuple(state["masters"]),
             optimizer=state["optimizer"],
             schedule=state["schedule"],
+            clip_share=state["clip_share"],
         )
 
     def values(self) -> Masters:
@@ -74,17 +81,34 @@ class Trainer:
         self._masters = [torch.from_numpy(values.copy()) for values in model.initial_values]
         self._optimizer = _optimizer(plan.optimizer, self._masters)
         self._schedule = LambdaLR(self._optimizer, lambda index: plan.schedule.factor(index, plan.job.rounds))
+        self._plan = plan
+        self._clip_share = 1.0 if plan.adaptive_clip is None else plan.adaptive_clip.initial
         self.rounds_done = 0
         if checkpoint is not None:
             self._restore(checkpoint)
 
     def weights(self) -> bytes:
-        """The next round's weights as both helpers get them: the masters, rounded to 14 bits.
+        """The next round's input as both helpers get it: the masters, rounded to 14 bits, and behind them an adaptive clip's bound.
 
         Raises:
             InvalidModel(NOT_FINITE): training diverged.
         """
-        return encode([quantise(master.numpy(), of.name) for master, of in zip(self._masters, self._parameters, strict=True)])
+        encoded = encode([quantise(master.numpy(), of.name) for master, of in zip(self._masters, self._parameters, strict=True)])
+        if self._plan.adaptive_clip is None:
+            return encoded
+        return adaptive_clip.encode(adaptive_clip.RoundInput(weights=encoded, bound=self.clip().bound))
+
+    def clip(self) -> Clip:
+        """The next round's bound on one record's gradient."""
+        bound = self._plan.task.clip_norm
+        if self._plan.adaptive_clip is not None:
+            bound *= adaptive_clip.on_grid(self._clip_share)
+        return job_clip(self._plan.task, self._plan.job, bound)
+
+    def follow_quantile(self, excess: float) -> None:
+        """Move an adaptive clip's bound by what a round tells of the one before: see `AdaptiveClip.next`."""
+        if self._plan.adaptive_clip is not None:
+            self._clip_share = self._plan.adaptive_clip.next(self._clip_share, excess)
 
     def values(self) -> Masters:
         """A copy of the masters."""
@@ -118,6 +142,7 @@ class Trainer:
             masters=tuple(self._masters),
             optimizer=self._optimizer.state_dict(),
             schedule=self._schedule.state_dict(),
+            clip_share=self._clip_share,
         )
 
     def _restore(self, checkpoint: Checkpoint) -> None:
@@ -125,6 +150,7 @@ class Trainer:
             master.copy_(stored)
         self._optimizer.load_state_dict(checkpoint.optimizer)
         self._schedule.load_state_dict(checkpoint.schedule)
+        self._clip_share = checkpoint.clip_share
         self.rounds_done = checkpoint.rounds_done
 
     def _check_range(self) -> None:

@@ -18,7 +18,7 @@ from helper.tasks import Caller, ServedTask, Tasks
 from maskedlark.canonical import decode
 from maskedlark.clip import Clip
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.job import JobSpec, check_sums_fit
+from maskedlark.job import JobSpec, check_sums_fit, job_clip
 from maskedlark.model.graph import Loss, Model
 from maskedlark.model.losses import check_loss
 from maskedlark.model.onnx_file import parse
@@ -160,7 +160,7 @@ class Jobs:
             raise JobRefused(JobReason.MALFORMED, "the ONNX file is not the model that the job's model_digest names")
         num_classes = task.labels.size if task.labels.kind is LabelKind.CLASSES else None
         check_loss(model, spec.loss, num_classes)
-        engine = self._engine_for(model, spec.loss, task.clip, num_classes)
+        engine = self._engine_for(model, spec.loss, job_clip(task, spec), num_classes)
         return Computation(spec=spec, model=model, engine=engine, numerics=numerics_digest(engine))
 
     def _open(self, served: ServedTask, spec: JobSpec, onnx: bytes, model: Model) -> None:

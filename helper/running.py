@@ -8,8 +8,10 @@ from helper.gradient.engine import GradientEngine
 from helper.ledger import Ledger, StoredRound
 from helper.noise_shelf import NoiseOrder, NoiseShelf, NoiseVector
 from helper.tasks import ServedTask
+from maskedlark import adaptive_clip
+from maskedlark.clip import Clip
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.job import JobSpec, noise_units
+from maskedlark.job import JobSpec, job_clip, noise_units, num_values
 from maskedlark.model import weights as weights_format
 from maskedlark.model.graph import Model
 from maskedlark.noise import Mechanism
@@ -45,8 +47,9 @@ class RunningJob:
 
     @property
     def weights_length(self) -> int:
-        """How many bytes the encoded weights of a round have."""
-        return weights_format.encoded_length(self.computation.model.parameters)
+        """How many bytes the encoded weights of a round have, with its clip bound behind them in an adaptive job."""
+        bound = adaptive_clip.BOUND_BYTES if self.computation.spec.is_clip_adaptive else 0
+        return weights_format.encoded_length(self.computation.model.parameters) + bound
 
     def answer(self, served: ServedTask, round_index: int, weights: bytes) -> bytes:
         """The encoded aggregate share of a round: computed once, then the same bytes for the same weights.
@@ -64,7 +67,7 @@ class RunningJob:
             stored = StoredRound(weights_digest=weights_format.digest(weights), answer=encoded)
             if self._ledger.add_round(self.computation.spec.job_id, round_index, stored):
                 if round_index + 1 < self.computation.spec.rounds:
-                    self.draw_ahead(served)
+                    self.draw_ahead(served, self._clip(served, weights))
                 return encoded
             # Another process was faster: what it stored counts, and what was computed here is forgotten.
             answered = self._stored_answer(round_index, weights)
@@ -72,13 +75,12 @@ class RunningJob:
                 raise JobRefused(JobReason.ROUND_OUT_OF_ORDER, f"round {round_index} is no longer the next one")
             return answered
 
-    def draw_ahead(self, served: ServedTask) -> None:
-        """Begin to draw the next round's noise in the background."""
+    def draw_ahead(self, served: ServedTask, clip: Clip | None = None) -> None:
+        """Begin to draw the next round's noise in the background; that of an adaptive job on the guess that its bound stays."""
         spec = self.computation.spec
-        scale = noise_units(served.task, spec)
-        self._noise.prepare(
-            spec.job_id, NoiseOrder(mechanism=served.task.mechanism, scale=scale, count=self.computation.model.num_parameters)
-        )
+        count = num_values(spec, self.computation.model.num_parameters)
+        order = NoiseOrder(mechanism=served.task.mechanism, scale=noise_units(served.task, spec, clip), count=count)
+        self._noise.prepare(spec.job_id, order)
 
     def _stored_answer(self, round_index: int, weights: bytes) -> bytes | None:
         """The bytes of an answered round, or None if it is the job's next one."""
@@ -103,7 +105,10 @@ class RunningJob:
 
     def _compute(self, served: ServedTask, round_index: int, weights: bytes) -> bytes:
         spec, model, engine = self.computation.spec, self.computation.model, self.computation.engine
-        tensors = weights_format.decode(weights, model.parameters)
+        clip, encoded_weights = self._clip(served, weights), weights
+        if spec.is_clip_adaptive:
+            engine, encoded_weights = engine.with_clip(clip), weights[: -adaptive_clip.BOUND_BYTES]
+        tensors = weights_format.decode(encoded_weights, model.parameters)
         share = aggregate(
             task=served.task,
             job=spec,
@@ -111,10 +116,17 @@ class RunningJob:
             round_transcript=transcript(spec, round_index=round_index, weights=weights, numerics=self.computation.numerics),
             shares=self._datasets.opened(spec.dataset_id).shares,
             masked_sum=lambda batch: engine.masked_sum(tensors, batch),
-            num_values=model.num_parameters,
+            num_values=num_values(spec, model.num_parameters),
             noise=self._take_noise,
+            clip=clip,
         )
         return share.encode()
+
+    def _clip(self, served: ServedTask, weights: bytes) -> Clip:
+        """The bound of a round: the task's, or the one behind the weights of an adaptive job."""
+        spec = self.computation.spec
+        bound = adaptive_clip.decode(weights, served.task.clip).bound if spec.is_clip_adaptive else None
+        return job_clip(served.task, spec, bound)
 
     def _take_noise(self, mechanism: Mechanism, scale: int, count: int) -> NoiseVector:
         return self._noise.take(self.computation.spec.job_id, NoiseOrder(mechanism=mechanism, scale=scale, count=count))

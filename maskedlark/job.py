@@ -1,12 +1,14 @@
 """Step 6: a training job, as both helpers hold it: canonical bytes that fix everything but the weights of each round."""
 
 import math
+from dataclasses import replace
 from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
 from maskedlark.accounting import Charge
 from maskedlark.canonical import Bytes16, Bytes32, canonical, digest, encode
+from maskedlark.clip import Clip
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.field import SignedVector
 from maskedlark.fixed_point import check_no_overflow
@@ -33,6 +35,7 @@ class JobSpec:
         sampling_numerator: Each round uses each record with probability sampling_numerator / 2^32.
         noise_multiplier: The noise scale divided by the sensitivity: each helper's, or in a task of split noise that of the two
             together; 0 only in a task without noise.
+        is_clip_adaptive: Whether each round names its own clip bound, up to the task's, and tells how many values were within it.
     """
 
     version: Literal[1] = VERSION
@@ -44,6 +47,7 @@ class JobSpec:
     rounds: Annotated[int, Field(ge=1, le=1_000_000)]
     sampling_numerator: Annotated[int, Field(ge=1, le=SAMPLING_DENOMINATOR)]
     noise_multiplier: Annotated[float, Field(ge=0.0, le=1e6)]
+    is_clip_adaptive: bool = False
 
     @property
     def digest(self) -> bytes:
@@ -61,13 +65,28 @@ def sampling_numerator(*, expected_batch_size: float, dataset_size: int) -> int:
     return max(1, min(SAMPLING_DENOMINATOR, round(SAMPLING_DENOMINATOR * expected_batch_size / dataset_size)))
 
 
-def noise_units(task: Task, job: JobSpec) -> int:
+def job_clip(task: Task, job: JobSpec, bound: float | None = None) -> Clip:
+    """The bound on one record's value in a round of a job: the task's, or in an adaptive job the round's own."""
+    return replace(task.clip, bound=task.clip.bound if bound is None else bound, is_counted=job.is_clip_adaptive)
+
+
+def num_values(job: JobSpec, num_parameters: int) -> int:
+    """The length of a round's sum."""
+    return num_parameters + 1 if job.is_clip_adaptive else num_parameters
+
+
+def noise_units(task: Task, job: JobSpec, clip: Clip | None = None) -> int:
     """Each helper's noise scale (Laplace scale or Gaussian sigma) in units of 2^-frac_bits; the same integer for every party.
+
+    Args:
+        task: The task.
+        job: The job.
+        clip: The round's, where it is not the largest that the job may have.
 
     Raises:
         JobRefused(NOISE_OUT_OF_RANGE): no noise in a task that requires it, or more than the field can hold.
     """
-    return units_of_each_helper(task, job.noise_multiplier, task.clip.sensitivity)
+    return units_of_each_helper(task, job.noise_multiplier, (clip or job_clip(task, job)).released_sensitivity)
 
 
 def units_of_each_helper(task: Task, noise_multiplier: float, sensitivity: int) -> int:
@@ -115,7 +134,8 @@ def check_sums_fit(task: Task, job: JobSpec, *, records: int, num_parameters: in
     Raises:
         JobRefused(OVERFLOW, NOISE_OUT_OF_RANGE)
     """
-    check_no_overflow(records=records, sensitivity=task.clip.sensitivity, noise_bound=noise_bound(task, job, num_parameters))
+    bound = noise_bound(task, job, num_values(job, num_parameters))
+    check_no_overflow(records=records, sensitivity=job_clip(task, job).released_sensitivity, noise_bound=bound)
 
 
 def noise_bound(task: Task, job: JobSpec, num_parameters: int) -> int:
@@ -136,6 +156,6 @@ def check_sum_possible(task: Task, job: JobSpec, total: SignedVector, *, records
     Raises:
         JobRefused(SUM_OUT_OF_RANGE)
     """
-    largest = records * task.clip.sensitivity + noise_bound(task, job, len(total))
+    largest = records * job_clip(task, job).released_sensitivity + noise_bound(task, job, len(total))
     if total.size and max(int(total.max()), -int(total.min())) > largest:
         raise JobRefused(JobReason.SUM_OUT_OF_RANGE, f"a sum is beyond what {records} honest reports and the noise can reach")

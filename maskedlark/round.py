@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskedlark.canonical import digest
+from maskedlark.clip import Clip
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.field import FieldVector, SignedVector, add, from_bytes, from_signed, reconstruct, to_bytes, to_signed
-from maskedlark.job import JobSpec, noise_units
+from maskedlark.job import JobSpec, job_clip, noise_units
 from maskedlark.noise import NoiseSource
 from maskedlark.pair import PairKey
 from maskedlark.report import InputShares
@@ -100,8 +101,11 @@ def aggregate(
     masked_sum: SumFunction,
     num_values: int,
     noise: NoiseSource,
+    clip: Clip | None = None,
 ) -> AggregateShare:
     """Compute one helper's aggregate share of a round. Called by a helper.
+
+    `clip` is the round's own bound in an adaptive job; without it the noise is that of the largest one.
 
     Guarantees: without the other helper's answer to the same transcript the share is uniform. The sum of both shares is the
     sampled records' clipped values plus both helpers' full-scale noise. With fewer than min_batch_size records in the dataset or
@@ -110,14 +114,15 @@ def aggregate(
     is_sampled = pair.sample(round_transcript, len(shares), job.sampling_numerator)
     is_enough = int(is_sampled.sum()) >= task.min_batch_size
     summed = masked_sum(_evaluated(shares, is_sampled, is_enough=is_enough, at_least=records_evaluated(task, job, len(shares))))
-    if summed.sensitivity > task.clip.sensitivity:
+    bound = clip or job_clip(task, job)
+    if summed.sensitivity > bound.released_sensitivity or bound.sensitivity > task.clip.sensitivity:
         raise AssertionError("the sum function bounds its values by more than the task allows")
     return blinded(
         pair=pair,
         release_transcript=round_transcript,
         vector=summed.vector,
         values_digest=summed.values_digest,
-        noise=noise(task.mechanism, noise_units(task, job), num_values),
+        noise=noise(task.mechanism, noise_units(task, job, bound), num_values),
     )
 
 

@@ -4,8 +4,9 @@ Two engines exist: `exact` (integers throughout, the same bits on every machine)
 outside the exact set). `choose.engine_for` picks one for a job and says why.
 """
 
-from typing import Protocol, TypeAlias
+from typing import Protocol, Self, TypeAlias
 
+from maskedlark.clip import Clip
 from maskedlark.model.weights import QuantisedTensor
 from maskedlark.report import InputShares
 from maskedlark.round import MaskedSum
@@ -25,8 +26,15 @@ class GradientEngine(Protocol):
     def reason(self) -> str:
         """One sentence on why this path was taken."""
 
+    def with_clip(self, clip: Clip) -> Self:
+        """The same engine at another bound: what a round of an adaptive job uses."""
+
     def masked_sum(self, weights: tuple[QuantisedTensor, ...], batch: Batch) -> MaskedSum:
-        """The masked sum over the batch at these weights; an empty batch gives zeros."""
+        """The masked sum over the batch at these weights; an empty batch gives zeros.
+
+        One element a parameter; then, where the clip is counted, one more: the sum of `count_units` for each value within the bound and
+        minus that for each that was clipped.
+        """
 
 
 __all__ = ["Batch", "GradientEngine", "MaskedSum"]

@@ -7,8 +7,9 @@ between machines. The digest shows it, and the ad server then discards the round
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from hashlib import sha256
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from helper.gradient.engine import Batch, MaskedSum
 from helper.gradient.interpreter import Interpreter
 from helper.gradient.masked_products import MAX_ROWS, MaskedProducts
 from helper.gradient.output_gradients import output_gradients
-from helper.gradient.rounding import MAX_SENSITIVITY, clip_to_integers
+from helper.gradient.rounding import MAX_SENSITIVITY, clip_to_integers, with_count
 from maskedlark.clip import Clip
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.model.graph import Loss, Model
@@ -68,6 +69,12 @@ class GeneralEngine:
         """One sentence on why this path was taken."""
         return f"{self._why}: gradients are float64, coarsely rounded"
 
+    def with_clip(self, clip: Clip) -> Self:
+        """See `GradientEngine`."""
+        other = copy(self)
+        other._clip = clip
+        return other
+
     def masked_sum(self, weights: tuple[QuantisedTensor, ...], batch: Batch) -> MaskedSum:
         """The masked sum over the batch at these weights. Called by a helper once a round.
 
@@ -80,16 +87,19 @@ class GeneralEngine:
         hasher = sha256(b"maskedlark/v1 general values\0")
         hasher.update(np.array([len(batch), num_labels, self._model.num_parameters], "<u8").tobytes())
         stored = np.dtype("<i4" if self._clip.sensitivity < 1 << 31 else "<i8")
-        products = MaskedProducts(self._model.num_parameters, self._clip.sensitivity)
+        products = MaskedProducts(self._model.num_parameters + self._clip.is_counted, self._clip.sensitivity)
         parameters = [torch.from_numpy(weight.to_float()) for weight in weights]
         size = self._chunk_records(num_labels)
         with _one_thread():
             for start in range(0, len(batch), size):
                 chunk = slice(start, start + size)
-                values = clip_to_integers(self._gradients(parameters, batch.features[chunk], batch.labels[chunk]), self._clip)
+                gradients = self._gradients(parameters, batch.features[chunk], batch.labels[chunk])
+                values = clip_to_integers(gradients, self._clip)
+                if self._clip.is_counted:
+                    values = with_count(values, gradients, self._clip)
                 hasher.update(values.astype(stored).data)
                 products.add(values, batch.mask_shares[chunk].reshape(-1))
-        return MaskedSum(vector=products.total(), values_digest=hasher.digest(), sensitivity=self._clip.sensitivity)
+        return MaskedSum(vector=products.total(), values_digest=hasher.digest(), sensitivity=self._clip.released_sensitivity)
 
     def _chunk_records(self, num_labels: int) -> int:
         """How many records to evaluate at once: the same at both helpers, for sums in float64 depend on it."""

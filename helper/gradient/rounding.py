@@ -43,11 +43,26 @@ def clip_to_integers(gradients: NDArray[np.float64], clip: Clip) -> SignedVector
     return values
 
 
+def with_count(values: SignedVector, gradients: NDArray[np.float64], clip: Clip) -> SignedVector:
+    """Rows of integers with the coordinate that tells whether the gradient was within the bound; one that is not finite counts as clipped.
+
+    Shapes: values and gradients (rows, parameters); the result (rows, parameters + 1).
+    """
+    with np.errstate(all="ignore"):
+        is_within = _norms(gradients, clip) <= clip.bound
+    return np.column_stack([values, np.where(is_within, clip.count_units, -clip.count_units)])
+
+
+def _norms(gradients: NDArray[np.float64], clip: Clip) -> NDArray[np.float64]:
+    norms: NDArray[np.float64] = np.abs(gradients).sum(1) if clip.norm is Norm.L1 else np.sqrt(np.einsum("ij,ij->i", gradients, gradients))
+    return norms
+
+
 def _on_grid(gradients: NDArray[np.float64], clip: Clip) -> SignedVector:
     """Clip, round to the grid, and truncate; a row's norm can exceed the bound by rounding."""
     grid_exponent = frexp(clip.bound)[1] - 1 - _GRID_BITS
     with np.errstate(all="ignore"):  # rows that are not finite are zeroed
-        norms = np.abs(gradients).sum(1) if clip.norm is Norm.L1 else np.sqrt(np.einsum("ij,ij->i", gradients, gradients))
+        norms = _norms(gradients, clip)
         factors = np.minimum(1.0, clip.bound / norms)
         factors[norms == 0.0] = 1.0
         scaled = gradients * np.ldexp(factors, -grid_exponent)[:, None]

@@ -4,32 +4,24 @@ Each time the sum is uniform, the job stops before the optimizer steps, and each
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import numpy as np
 import pytest
 
-from adserver.database import create_tables, default_url, open_database
-from adserver.helper_client import HelperClient
-from adserver.helper_replies import StartedJob
 from adserver.job_folder import JobFolder
 from adserver.job_state import JobState
-from adserver.job_store import JobStore
 from adserver.plan import Optimizer, OptimizerKind, Schedule, TrainingPlan
-from adserver.retrying import Backoff
-from adserver.worker import JobWorker
 from maskedlark.errors import JobReason
 from maskedlark.field import reconstruct
 from maskedlark.job import JobSpec
 from maskedlark.model.graph import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.randomness import seeded
-from maskedlark.round import AggregateShare
 from tests.audit.site import Site, open_site
-from tests.builders import NOW, examples
+from tests.builders import examples
+from tests.e2e.small_adserver import AdServer, Diverted
 from tests.helper.parties import make_model
 
 NUM_FEATURES = 2_000
@@ -38,32 +30,6 @@ ROUNDS = 3
 MODEL = make_model(NUM_FEATURES)
 OTHER_MODEL = MODEL.replace(np.float32(0.25).tobytes(), np.float32(0.125).tobytes())
 """Of the same shapes; the bias begins elsewhere."""
-
-
-@dataclass
-class Diverted:
-    """A helper behind somebody who changes what it is told."""
-
-    client: HelperClient
-    job: dict[str, Any] = field(default_factory=dict)
-    model: bytes | None = None
-    weights_at: int | None = None
-    answers: list[AggregateShare] = field(default_factory=list)
-
-    def start_job(self, job: JobSpec, model: bytes) -> StartedJob:
-        return self.client.start_job(replace(job, **self.job), self.model or model)
-
-    def run_round(
-        self, job_id: bytes, round_index: int, weights: bytes, num_parameters: int, *, cancelled: Event | None = None
-    ) -> AggregateShare:
-        if self.weights_at == round_index:
-            weights = weights[:1] + bytes([weights[1] ^ 1]) + weights[2:]
-        share = self.client.run_round(job_id, round_index, weights, num_parameters, cancelled=cancelled)
-        self.answers.append(share)
-        return share
-
-    def close_job(self, job_id: bytes) -> int:
-        return self.client.close_job(job_id)
 
 
 @pytest.fixture
@@ -95,25 +61,6 @@ def plan_for(site: Site, dataset: bytes) -> TrainingPlan:
     )
     optimizer = Optimizer(kind=OptimizerKind.SGD, learning_rate=0.1)
     return TrainingPlan(task=site.task, job=spec, dataset_size=RECORDS, optimizer=optimizer, schedule=Schedule(), eval_every=10)
-
-
-class AdServer:
-    """A store and a worker that asks the two helpers of a site, the second by way of somebody."""
-
-    def __init__(self, data: Path, site: Site, diverted: Diverted) -> None:
-        self.data = data
-        self.engine = open_database(default_url(data))
-        create_tables(self.engine)
-        self.store = JobStore(self.engine, lambda: NOW)
-        self.helpers = (Diverted(client=site.clients[0]), diverted)
-
-    def run(self, plan: TrainingPlan) -> None:
-        JobFolder(self.data, plan.job.job_id).write_submission(MODEL, None)
-        self.store.submit(plan)
-        self.go_on()
-
-    def go_on(self) -> None:
-        JobWorker(self.engine, self.helpers, self.data, lambda: NOW, backoff=Backoff(give_up_after_s=5.0)).run_one()
 
 
 def seal(site: Site, seed: int) -> bytes:

@@ -1,10 +1,11 @@
 """Two helpers on two data folders, and the ad server's and the browsers' part of each step, for the tests of the helper."""
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import onnx
@@ -48,6 +49,11 @@ class FakeEngine:
         self.num_values = num_values
         self.clip = clip
         self.calls = 0
+
+    def with_clip(self, clip: Clip) -> Self:
+        other = copy(self)
+        other.clip = clip
+        return other
 
     def masked_sum(self, tensors: tuple[weights.QuantisedTensor, ...], batch: Batch) -> MaskedSum:
         self.calls += 1

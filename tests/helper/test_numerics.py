@@ -1,5 +1,3 @@
-from dataclasses import dataclass
-
 import pytest
 
 from helper import numerics
@@ -9,11 +7,12 @@ from maskedlark.clip import Clip, Norm
 from tests.helper.parties import FakeEngine
 
 
-@dataclass
 class Engine(FakeEngine):
     """An engine of either path."""
 
-    path: str
+    def __init__(self, path: str) -> None:
+        super().__init__(1, Clip(norm=Norm.L2, bound=1.0, frac_bits=16))
+        self.path = path
 
 
 EXACT, GENERAL = Engine(path="exact"), Engine(path="general")

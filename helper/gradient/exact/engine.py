@@ -6,9 +6,10 @@ values stay in the cache. Neither the cut nor the order of the records can chang
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from helper.gradient.exact.plan import Plan
 from helper.gradient.exact.product import CHUNK_RECORDS, Backend
 from helper.gradient.exact.product_int8 import Int8Backend
 from helper.gradient.exact.rows import Real, Value
+from helper.gradient.exact.within_count import WithinCount
 from maskedlark.clip import Clip
 from maskedlark.field import FieldVector
 from maskedlark.model.graph import Loss, Model
@@ -60,6 +62,12 @@ class ExactEngine:
         self._threads = threads
         self._backend: Backend = Int8Backend() if backend is None else backend
 
+    def with_clip(self, clip: Clip) -> Self:
+        """See `GradientEngine`."""
+        other = copy(self)
+        other._clip = clip
+        return other
+
     def masked_sum(self, weights: tuple[QuantisedTensor, ...], batch: Batch) -> MaskedSum:
         """See `GradientEngine`.
 
@@ -84,7 +92,7 @@ class ExactEngine:
         vector = results[0][0]
         for other, _ in results[1:]:
             add_to(vector, other)
-        return MaskedSum(vector=vector, values_digest=digest.digest(), sensitivity=self._clip.sensitivity)
+        return MaskedSum(vector=vector, values_digest=digest.digest(), sensitivity=self._clip.released_sensitivity)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,20 +118,20 @@ class _Work:
             chunk_records=max((len(chunk) for chunk in chunks), default=0),
         )
         running = [step.layer.start(setup) for step in self.plan.steps]
-        digest = ValuesDigest()
+        digest, within = ValuesDigest(), WithinCount(self.clip, labels)
         size = self._block_records(count_seeds(self.loss, labels))
         for chunk in chunks:
             for layer in running:
                 layer.begin(len(chunk))
             with np.errstate(all="ignore"):  # infinities and NaNs have a defined result, see `rows`
                 for start in range(0, len(chunk), size):
-                    self._block(running, chunk[start : start + size], start, digest)
+                    self._block(running, chunk[start : start + size], start, digest, within)
             for layer in running:
                 layer.flush()
         vector = np.zeros(self.plan.num_parameters, np.uint64)
         for layer in running:
             layer.write(vector)
-        return vector, digest
+        return within.appended_to(vector), digest
 
     def _chunk_records(self) -> int:
         """As many records as an accumulator takes, or fewer where layers are so wide that a chunk would fill the memory."""
@@ -134,7 +142,7 @@ class _Work:
         a_record = 8 * (1 + num_seeds) * sum(self.plan.sizes)
         return int(np.clip(_BLOCK_BYTES // a_record, _MIN_BLOCK, _MAX_BLOCK))
 
-    def _block(self, running: list[Running], block: range, first: int, digest: ValuesDigest) -> None:
+    def _block(self, running: list[Running], block: range, first: int, digest: ValuesDigest, within: WithinCount) -> None:
         """Forward, loss, backward, norms, clip, mask for the records of one block, which starts at record `first` of its chunk."""
         rows = slice(block.start, block.stop)
         values: dict[int, Value] = {0: self.batch.features[rows]}
@@ -153,6 +161,7 @@ class _Work:
         )
         for layer in running:
             layer.mask(masking, first)
+        within.add(masking, start.coefficients)
         digest.add(masking.hashes)
 
     def _back(self, running: list[Running], output: Real) -> None:
