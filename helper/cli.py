@@ -16,6 +16,7 @@ from rich.table import Table
 
 from helper.floors import Floors
 from helper.keys import HelperKeys
+from helper.keys_cli import keys_app
 from helper.release_grid import DEFAULT_STEP_MS
 from maskedlark.canonical import encode
 from maskedlark.errors import HelperUnavailable, MaskedLarkError
@@ -40,6 +41,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="A helper of Masked LARk: opens its shares of reports, and answers rounds with masked, clipped, noised sums.",
 )
+
+app.add_typer(keys_app, name="keys")
 
 DataOption = Annotated[Path, typer.Option("--data", envvar="HELPER_DATA", help="Folder of this helper's keys, ledger and datasets.")]
 InsecureOption = Annotated[

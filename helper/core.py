@@ -50,11 +50,12 @@ class HelperCore:
         randomness: Randomness = system_randomness,
     ) -> None:
         self._keys = keys
+        self._clock = clock
         self._ledger = ledger
         self.tasks = Tasks(keys=keys, floors=floors, ledger=ledger, clock=clock)
         self.datasets = Datasets(
             tasks=self.tasks,
-            opening_keys=keys.opening_keys,
+            opening_keys=lambda: keys.opening_keys(clock()),
             pool=pool,
             ledger=ledger,
             vault=Vault(data / DATASETS_FOLDER, keys.vault_key),
@@ -73,7 +74,7 @@ class HelperCore:
         return Status(
             version=VERSION,
             identity=self._keys.identity,
-            key_list=self._keys.key_list(),
+            key_list=self._keys.key_list(self._clock()),
             numerics=software_digest(),
             counts=self._ledger.counts(),
         )

@@ -1,7 +1,7 @@
 """Sealing, second step: make the chosen reports a dataset, once and for good; and give it to the jobs that run over it."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Final
 
@@ -26,7 +26,9 @@ _LOG: Final = logging.getLogger(__name__)
 class Datasets:
     """The datasets of one helper."""
 
-    def __init__(self, *, tasks: Tasks, opening_keys: Sequence[OpeningKey], pool: OpeningPool, ledger: Ledger, vault: Vault) -> None:
+    def __init__(
+        self, *, tasks: Tasks, opening_keys: Callable[[], Sequence[OpeningKey]], pool: OpeningPool, ledger: Ledger, vault: Vault
+    ) -> None:
         self._tasks = tasks
         self._opening_keys = opening_keys
         self._pool = pool
@@ -48,7 +50,7 @@ class Datasets:
         return Preparation(
             served=served,
             handle=Handle(task_id=task_id, name=handle),
-            opening_keys=self._opening_keys,
+            opening_keys=self._opening_keys(),
             pool=self._pool,
             ledger=self._ledger,
             shelf=self._prepared,

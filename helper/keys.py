@@ -4,14 +4,18 @@ One file, `keys.json`, holds the long-term signing key (who this helper is), the
 a task), the HPKE keys that open report shares, and the storage key that its datasets are encrypted under at rest.
 """
 
+import fcntl
+import logging
 import os
 from pathlib import Path
+from threading import Lock
 from typing import Annotated, Final, Literal
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from pydantic import Field
 
+from helper.key_ring import MAX_KEY_ID, Ring, RingKey, first_ring, opening_keys, published_keys, rotated
 from maskedlark.canonical import Bytes32, build, canonical, decode, encode
 from maskedlark.errors import InvalidTask
 from maskedlark.pair import PairKey, pair_key
@@ -21,17 +25,10 @@ from maskedlark.task import HelperIdentity, Task, signing_bytes
 
 FILE_NAME: Final = "keys.json"
 STORAGE_KEY_BYTES: Final = 32
+_LOCK_NAME: Final = "keys.lock"
+_LOG: Final = logging.getLogger(__name__)
 _PRIVATE_FILE: Final = 0o600
 _PRIVATE_FOLDER: Final = 0o700
-
-
-@canonical
-class _StoredOpeningKey:
-    """One HPKE key in the file."""
-
-    key_id: Annotated[int, Field(ge=0, le=255)]
-    suite: HpkeSuite
-    secret: bytes = Field(min_length=32, max_length=96, repr=False)
 
 
 @canonical
@@ -43,13 +40,13 @@ class _KeyFile:
     signing_key: Bytes32 = Field(repr=False)
     agreement_key: Bytes32 = Field(repr=False)
     storage_key: Bytes32 = Field(repr=False)
-    opening_keys: Annotated[tuple[_StoredOpeningKey, ...], Field(min_length=1, max_length=16)]
+    opening_keys: Annotated[tuple[RingKey, ...], Field(min_length=1, max_length=MAX_KEY_ID + 1)]
 
 
 class HelperKeys:
     """One helper's secrets. Its repr shows the operator's name only; its methods are the only use of the long-term keys."""
 
-    __slots__ = ("_agreement", "_signing", "_storage_key", "name", "opening_keys")
+    __slots__ = ("_agreement", "_lock", "_path", "_ring", "_signing", "_stamp", "_storage_key", "name")
 
     def __init__(
         self,
@@ -58,10 +55,15 @@ class HelperKeys:
         signing: Ed25519PrivateKey,
         agreement: X25519PrivateKey,
         storage_key: bytes,
-        opening_keys: tuple[OpeningKey, ...],
+        ring: Ring,
+        path: Path | None = None,
     ) -> None:
+        """Secrets of the file at `path`, whose HPKE keys are looked up again when it changes; or of no file."""
         self.name = name
-        self.opening_keys = opening_keys
+        self._ring = ring
+        self._path = path
+        self._stamp = _stamp(path)
+        self._lock = Lock()
         self._signing = signing
         self._agreement = agreement
         self._storage_key = storage_key
@@ -74,7 +76,7 @@ class HelperKeys:
             signing=Ed25519PrivateKey.generate(),
             agreement=X25519PrivateKey.generate(),
             storage_key=randomness(STORAGE_KEY_BYTES),
-            opening_keys=(OpeningKey.generate(key_id=1, suite=suite),),
+            ring=first_ring(suite),
         )
 
     @classmethod
@@ -98,7 +100,8 @@ class HelperKeys:
             signing=Ed25519PrivateKey.from_private_bytes(file.signing_key),
             agreement=X25519PrivateKey.from_private_bytes(file.agreement_key),
             storage_key=file.storage_key,
-            opening_keys=tuple(OpeningKey(key_id=key.key_id, suite=key.suite, secret=key.secret) for key in file.opening_keys),
+            ring=file.opening_keys,
+            path=path,
         )
 
     def write(self, folder: Path) -> Path:
@@ -132,9 +135,24 @@ class HelperKeys:
             agreement_key=self._agreement.public_key().public_bytes_raw(),
         )
 
-    def key_list(self) -> SignedKeyList:
-        """The HPKE keys that browsers seal to, signed."""
-        return sign_keys(self._signing, tuple(key.public() for key in self.opening_keys))
+    def ring(self) -> Ring:
+        """The HPKE keys, as they stand in the file now; if it cannot be read at the moment, as they stood."""
+        with self._lock:
+            stamp = _stamp(self._path)
+            if self._path is not None and stamp is not None and stamp != self._stamp:
+                try:
+                    self._ring, self._stamp = HelperKeys.read(self._path.parent)._ring, stamp
+                except InvalidTask as error:
+                    _LOG.warning("the key file is not used yet, the keys before stay in use: %s", error)
+            return self._ring
+
+    def opening_keys(self, now: float) -> tuple[OpeningKey, ...]:
+        """The HPKE keys that open report shares now."""
+        return opening_keys(self.ring(), now)
+
+    def key_list(self, now: float) -> SignedKeyList:
+        """The HPKE keys that browsers seal to now, signed."""
+        return sign_keys(self._signing, published_keys(self.ring(), now))
 
     def sign_task(self, task: Task) -> bytes:
         """This helper's acceptance of a task."""
@@ -156,11 +174,51 @@ class HelperKeys:
                 "signing_key": self._signing.private_bytes_raw(),
                 "agreement_key": self._agreement.private_bytes_raw(),
                 "storage_key": self._storage_key,
-                "opening_keys": tuple(
-                    _StoredOpeningKey(key_id=key.key_id, suite=key.suite, secret=key.secret_bytes()) for key in self.opening_keys
-                ),
+                "opening_keys": self._ring,
             },
         )
 
     def __repr__(self) -> str:
         return f"HelperKeys(name={self.name!r}, secrets=<redacted>)"
+
+
+def rotate(folder: Path, *, now: float, suite: HpkeSuite, active_in_s: int, overlap_s: int) -> Ring:
+    """Add a new HPKE key to a data folder. Called by the operator; a helper that serves from it goes on, and sees the key.
+
+    Guarantees: a reader finds the file as it was or as it is, whatever happens; two rotations at once are two rotations.
+
+    Raises:
+        InvalidTask: the keys cannot be read or written, or all ids are used up.
+    """
+    with (folder / _LOCK_NAME).open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        keys = HelperKeys.read(folder)
+        keys._ring = rotated(keys._ring, now=now, suite=suite, active_in_s=active_in_s, overlap_s=overlap_s)
+        _replace(folder / FILE_NAME, encode(keys._as_file()))
+        return keys._ring
+
+
+def _replace(path: Path, encoded: bytes) -> None:
+    """Put a new file in another's place, durably and in one step."""
+    unfinished = path.with_name(path.name + ".unfinished")
+    unfinished.unlink(missing_ok=True)
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE_FILE)
+    with os.fdopen(descriptor, "wb") as stream:
+        stream.write(encoded)
+        stream.flush()
+        os.fsync(stream.fileno())
+    unfinished.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _stamp(path: Path | None) -> tuple[int, int, int] | None:
+    """Something that differs once the file was replaced; None if there is none."""
+    try:
+        stat = path.stat() if path else None
+    except OSError:
+        return None
+    return stat and (stat.st_mtime_ns, stat.st_ino, stat.st_size)

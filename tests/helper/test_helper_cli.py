@@ -67,7 +67,7 @@ def test_keygen_for_people_shows_public_keys_and_no_secret(tmp_path: Path) -> No
     keys = HelperKeys.read(tmp_path / "a")
     assert shown.exit_code == 0
     assert keys.identity.verify_key.hex() in shown.output
-    assert keys.opening_keys[0].suite is HpkeSuite.MLKEM768_X25519_AES128GCM
+    assert keys.opening_keys(0)[0].suite is HpkeSuite.MLKEM768_X25519_AES128GCM
     secrets = [part for part in (tmp_path / "a" / "keys.json").read_text().split('"') if len(part) >= 64]
     assert not any(secret in shown.output for secret in secrets)
 

@@ -7,6 +7,7 @@ from helper.keys import FILE_NAME, HelperKeys
 from maskedlark.errors import InvalidTask
 from maskedlark.sealing import HpkeSuite, verify
 from maskedlark.task import signing_bytes
+from tests.builders import NOW
 from tests.helper.parties import Party, make_task
 
 
@@ -22,15 +23,15 @@ def test_keys_read_back_are_the_keys_written(tmp_path: Path, suite: HpkeSuite) -
     written.write(tmp_path)
     read = HelperKeys.read(tmp_path)
     assert read.identity == written.identity
-    assert read.key_list().key_list == written.key_list().key_list
+    assert read.key_list(NOW).key_list == written.key_list(NOW).key_list
     assert read.vault_key(b"c") == written.vault_key(b"c")
-    assert read.opening_keys[0].public() == written.opening_keys[0].public()
+    assert read.opening_keys(NOW)[0].public() == written.opening_keys(NOW)[0].public()
 
 
 def test_the_key_list_and_tasks_are_signed_by_the_long_term_key(tmp_path: Path) -> None:
     parties = (Party(data=tmp_path / "a"), Party(data=tmp_path / "b"))
     keys, task = parties[0].keys, make_task(parties)
-    keys.key_list().verified_key(keys.identity.verify_key)
+    keys.key_list(NOW).verified_key(keys.identity.verify_key)
     verify(keys.identity.verify_key, signing_bytes(task), keys.sign_task(task))
 
 
@@ -87,7 +88,7 @@ def test_a_damaged_key_file_is_a_typed_error_that_shows_no_secret(tmp_path: Path
 def test_no_repr_shows_a_secret(tmp_path: Path) -> None:
     keys = HelperKeys.generate(name="north", suite=HpkeSuite.X25519_AES128GCM)
     keys.write(tmp_path)
-    shown = f"{keys!r} {keys._as_file()!r} {keys.opening_keys!r} {vars(type(keys))!r}"
+    shown = f"{keys!r} {keys._as_file()!r} {keys.opening_keys(NOW)!r} {keys.ring()!r} {vars(type(keys))!r}"
     assert "north" in shown
     for secret in secrets_of(tmp_path):
         assert secret.decode() not in shown

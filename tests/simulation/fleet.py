@@ -21,6 +21,7 @@ from adserver.worker import JobWorker
 from helper.core import HelperCore
 from helper.floors import Floors
 from helper.gradient.choose import engine_for
+from helper.key_ring import first_ring
 from helper.keys import HelperKeys
 from helper.ledger import Ledger, open_database, sqlite_url
 from helper.release_grid import ReleaseGrid
@@ -28,10 +29,10 @@ from helper.service import HelperService
 from maskedlark import canonical
 from maskedlark.dataset import PreparedShares, ShareForHelper, ShareOpener
 from maskedlark.randomness import derive_key
-from maskedlark.sealing import HpkeSuite, OpeningKey
+from maskedlark.sealing import HpkeSuite
 from maskedlark.task import Task, TaskBundle
 from protos import helper_pb2_grpc
-from tests.builders import settings
+from tests.builders import NOW, settings
 from tests.simulation.faults import Faults
 from tests.simulation.kernel import Kernel, Killed, Process
 from tests.simulation.network import Host, Network
@@ -162,7 +163,8 @@ class Fleet:
         before = self.running.get(name)
         if before is not None:
             before.engine.dispose()
-        process, boundary = self._new_process(name, {"ingest": self._start_ingest, "desk": partial(self._start, "desk")}.get(name) or partial(self._start_worker, name))
+        restarts: dict[str, Callable[[], object]] = {"ingest": self._start_ingest, "desk": partial(self._start, "desk")}
+        process, boundary = self._new_process(name, restarts.get(name, partial(self._start_worker, name)))
         engine = make_fragile(open_store(default_url(self.data_dir)), boundary)
         self.running[name] = Running(process=process, boundary=boundary, engine=engine)
         return self.running[name]
@@ -209,7 +211,7 @@ def _keys(seed: int, name: str) -> HelperKeys:
         signing=Ed25519PrivateKey.from_private_bytes(derive_key(secret, b"simulation", b"signing")),
         agreement=X25519PrivateKey.from_private_bytes(derive_key(secret, b"simulation", b"agreement")),
         storage_key=derive_key(secret, b"simulation", b"storage"),
-        opening_keys=(OpeningKey.generate(key_id=1, suite=HpkeSuite.X25519_AES128GCM),),
+        ring=first_ring(HpkeSuite.X25519_AES128GCM),
     )
 
 
@@ -217,4 +219,4 @@ def _task(keys: dict[str, HelperKeys]) -> tuple[Task, TaskBundle]:
     first, second = (keys[name] for name in HELPERS)
     task = canonical.build(Task, settings(helpers=(first.identity, second.identity)))
     signatures = (first.sign_task(task), second.sign_task(task))
-    return task, TaskBundle(task=task, signatures=signatures, key_lists=(first.key_list(), second.key_list()))
+    return task, TaskBundle(task=task, signatures=signatures, key_lists=(first.key_list(NOW), second.key_list(NOW)))
