@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 EXTRAS := browser-sim,helper,helper-general,adserver,postgres,dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup docs bench-memory demo demo-no-noise test test-fast check format protos audit bench-ingest bench-gradient table clean
+.PHONY: help setup docs bench-memory demo demo-no-noise test simulate test-fast check format protos audit bench-ingest bench-aggregate bench-gradient table clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -29,6 +29,9 @@ demo-no-noise: $(STAMP)  ## The same without noise: equal to plain training, to 
 
 test: $(STAMP)  ## Run every test
 	$(BIN)/python -m pytest -n 2
+
+simulate: $(STAMP)  ## A million simulated operations under faults (ARGS="--operations 20000", or ARGS="--seed 7" for one seed)
+	$(BIN)/python -m tests.simulation $(ARGS)
 
 test-fast: $(STAMP)  ## Run the tests that take no longer than a moment
 	$(BIN)/python -m pytest -n 2 -m 'not slow'
@@ -60,6 +63,9 @@ bench-ingest: $(STAMP)  ## Reports sealed, opened and stored per second and core
 
 bench-memory: $(STAMP)  ## Peak memory of every process while 100,000 reports are sealed (ARGS=--json)
 	$(BIN)/python -m tests.bench.memory $(ARGS)
+
+bench-aggregate: $(STAMP)  ## Grouped sums of a million reports per second and core (ARGS=--json)
+	$(BIN)/python -m tests.bench.aggregate $(ARGS)
 
 bench-gradient: $(STAMP)  ## The exact gradient engine beside plain PyTorch, Opacus and torch.func (ARGS=--json)
 	$(BIN)/python tests/bench/gradient.py $(ARGS)

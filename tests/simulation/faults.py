@@ -11,7 +11,6 @@ from typing import Final
 
 MESSAGE_FAULTS: Final = ("drop_request", "drop_reply", "duplicate", "late", "cut")
 CRASH: Final = "crash"
-RESTORE: Final = "restore"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +52,6 @@ class Faults:
     def is_crash(self, point: str) -> bool:
         """Whether the process dies at this passing of a point."""
         return self._draw(point, self.rates.crash, (CRASH,)) is not None
-
-    def happens(self, what: str, chance: float) -> bool:
-        """Whether a fault of another kind strikes."""
-        return self._draw(what, chance, (what.split()[0],)) is not None
 
     def random(self, what: str) -> Random:
         """A stream for details, of the seed and the name alone."""

@@ -4,6 +4,7 @@ import sqlite3
 from collections import Counter
 
 import numpy as np
+from sqlalchemy import select
 
 from adserver.database import reading
 from adserver.datasets import Dataset, DatasetState, DatasetStore
@@ -22,7 +23,6 @@ from maskedlark.fixed_point import decode_signed
 from maskedlark.model.weights import decode
 from maskedlark.report import InputShares
 from maskedlark.round import transcript
-from sqlalchemy import select
 from tests.simulation.fleet import HELPERS
 from tests.simulation.observer import charged
 from tests.simulation.world import MODEL, World

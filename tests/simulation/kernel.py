@@ -90,14 +90,14 @@ class Kernel:
         self.turn.acquire()
         self.running: Actor | None = None
         self.complaints: list[str] = []
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._queue: list[tuple[float, int, Callable[[], object]]] = []
         self._count = 0
 
     def complain(self, what: str) -> None:
         """Note something that must never happen."""
         self.complaints.append(what)
 
-    def at(self, delay_s: float, action: Callable[[], None]) -> None:
+    def at(self, delay_s: float, action: Callable[[], object]) -> None:
         """Do something later, in no process."""
         self._count += 1
         heappush(self._queue, (self.now_s + max(0.0, delay_s), self._count, action))

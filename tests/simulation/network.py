@@ -30,7 +30,7 @@ class CallFailed(grpc.RpcError):
     def details(self) -> str:
         return self._details
 
-    def trailing_metadata(self) -> list[Any]:
+    def trailing_metadata(self) -> Any:
         return [_Item(key=key, value=value) for key, value in self._trailing]
 
 
@@ -41,10 +41,6 @@ class _Item:
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.key, self.value))
-
-
-class _Aborted(Exception):  # noqa: N818  what grpc raises, by the name that `answering` lets through
-    pass
 
 
 class Context:
@@ -72,7 +68,7 @@ class Context:
 
     def abort(self, code: grpc.StatusCode, details: str) -> NoReturn:
         self.failure = CallFailed(code, details, self.trailing)
-        raise Exception  # noqa: TRY002  exactly what grpc raises
+        raise Exception  # exactly what grpc raises
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

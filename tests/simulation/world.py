@@ -7,7 +7,7 @@ may happen; all others are left out. That is what `tests.simulation.shrinking` w
 import hashlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -17,10 +17,10 @@ from adserver.dataset_sealing import DatasetSealer
 from adserver.datasets import Dataset, DatasetState, DatasetStore
 from adserver.ingest.intake import Intake
 from adserver.job_folder import JobFolder
-from adserver.job_state import FINAL, STOPPED, JobState
+from adserver.job_state import FINAL, STOPPED
 from adserver.job_store import JobStore
 from adserver.plan import Optimizer, OptimizerKind, Schedule, TrainingPlan
-from maskedlark.errors import MaskedLarkError
+from maskedlark.errors import HelperUnavailable, MaskedLarkError
 from maskedlark.job import JobSpec, sampling_numerator
 from maskedlark.model.graph import Loss
 from maskedlark.model.onnx_file import parse
@@ -41,6 +41,8 @@ _EVERYONE: Final = (*HELPERS, *WORKERS, "ingest", "desk")
 _SETTLE_S: Final = 900.0
 _RESEND_S: Final = (1.0, 4.0)
 _ATTEMPTS: Final = 40
+_COMMANDS: Final = 6
+_COMMAND_AGAIN_S: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +182,7 @@ class World:
         stream = self.faults.random(f"upload {number} {attempt}")
         is_heard = False
         if fault in ("late", "duplicate"):
-            self.kernel.at(stream.uniform(0.5, 30), lambda: self._arrive(number, encoded))
+            self.kernel.at(stream.uniform(0.5, 30), partial(self._arrive, number, encoded))
         if fault not in ("drop_request", "late", "cut"):
             is_heard = self._arrive(number, encoded) and fault != "drop_reply"
         if is_heard:
@@ -218,11 +220,17 @@ class World:
         self.kernel.spawn(desk.process, body, "command")
 
     def _seal(self, desk: Running) -> str:
-        handles = seeded(self.seed, f"handle at {self.kernel.now_s}")
+        """Seal a dataset; a person types the command again while a helper is away."""
+        handles = seeded(self.seed, f"handles from {self.kernel.now_s}")
         sealer = DatasetSealer(
             engine=desk.engine, helpers=self.fleet.clients(), task=self.fleet.task, clock=desk.process.clock, randomness=handles
         )
-        return f"sealed {sealer.seal(max_reports=70).size}"
+        for _ in range(_COMMANDS):
+            try:
+                return f"sealed {sealer.seal(max_reports=70).size}"
+            except HelperUnavailable:
+                self.kernel.sleep(_COMMAND_AGAIN_S)
+        return "gave up sealing"
 
     def _submit(self, number: int, desk: Running) -> str:
         committed = [one for one in DatasetStore(desk.engine).all() if one.state is DatasetState.COMMITTED]
@@ -300,7 +308,11 @@ class World:
 
     def _unsettled(self) -> list[str]:
         jobs = JobStore(self.fleet.desk().engine, self.fleet.desk().process.clock).all()
-        return [f"job {job.job_id.hex()[:6]} {job.state}" for job in jobs if job.state not in STOPPED or (job.state in FINAL and not job.is_closed)]
+        return [
+            f"job {job.job_id.hex()[:6]} {job.state}"
+            for job in jobs
+            if job.state not in STOPPED or (job.state in FINAL and not job.is_closed)
+        ]
 
 
 class _ErrorsNoted(logging.Handler):

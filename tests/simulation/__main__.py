@@ -1,0 +1,78 @@
+"""`make simulate`: seeds until so many operations are simulated. Ends with one JSON object; fails if an invariant was broken."""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from itertools import count
+
+from tests.simulation.running import Verdict, run_seed, shrunk
+
+
+def main() -> int:
+    """Simulate, report, and make the first failure small."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--operations", type=int, default=1_000_000)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, help="run this seed alone, and print what happens in it")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    arguments = parser.parse_args()
+    started = time.monotonic()
+    if arguments.seed is not None:
+        verdicts = [run_seed(arguments.seed)]
+    else:
+        verdicts = list(_verdicts(arguments.operations, arguments.first_seed, arguments.processes))
+    failing = [verdict for verdict in verdicts if verdict.violations]
+    for verdict in failing:
+        print(f"seed {verdict.seed}: {'; '.join(verdict.violations)}", file=sys.stderr)
+    if failing:
+        _print_small(failing[0])
+    seconds = time.monotonic() - started
+    operations = sum(verdict.operations for verdict in verdicts)
+    print(
+        json.dumps(
+            {
+                "operations": operations,
+                "violations": sum(len(verdict.violations) for verdict in verdicts),
+                "seeds": len(verdicts),
+                "first_seed": min(verdict.seed for verdict in verdicts),
+                "failing_seeds": sorted(verdict.seed for verdict in failing),
+                "faults": sum("=" in name for verdict in verdicts for name in verdict.happened),
+                "crashes": sum(name.endswith("=crash") for verdict in verdicts for name in verdict.happened),
+                "seconds": round(seconds, 1),
+                "operations_per_second": round(operations / seconds, 1),
+            }
+        )
+    )
+    return 1 if failing else 0
+
+
+def _verdicts(operations: int, first_seed: int, processes: int) -> Iterator[Verdict]:
+    """Seeds in order, several at a time, until there are enough operations."""
+    seeds, done = count(first_seed), 0
+    with ProcessPoolExecutor(processes) as pool:
+        running: set[Future[Verdict]] = {pool.submit(run_seed, next(seeds)) for _ in range(2 * processes)}
+        while running:
+            finished, running = wait(running, return_when=FIRST_COMPLETED)
+            for one in finished:
+                verdict = one.result()
+                done += verdict.operations
+                yield verdict
+                if done < operations:
+                    running.add(pool.submit(run_seed, next(seeds)))
+                elif sys.stderr.isatty():
+                    print(f"{done} operations", file=sys.stderr)
+
+
+def _print_small(failing: Verdict) -> None:
+    small = shrunk(failing)
+    print(f"the smallest run of seed {small.seed} that breaks something: {'; '.join(small.violations)}", file=sys.stderr)
+    for name in small.happened:
+        print(f"  {name}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

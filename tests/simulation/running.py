@@ -1,0 +1,64 @@
+"""One seed, from an empty folder to a verdict; and a failing one, made small."""
+
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from tests.simulation.faults import Faults, Rates
+from tests.simulation.invariants import violations
+from tests.simulation.shrinking import shrink
+from tests.simulation.world import Scale, World
+
+_MEMORY: Final = Path("/dev/shm")  # noqa: S108  a folder of its own in it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What came of a seed.
+
+    Attributes:
+        seed: The seed.
+        operations: Messages delivered, processes started, things that people did.
+        violations: What must never happen, but did.
+        happened: The names of the steps that were taken and of the faults that struck.
+        digest: Of everything that was observed, in order: two runs of a seed have the same.
+    """
+
+    seed: int
+    operations: int
+    violations: tuple[str, ...]
+    happened: tuple[str, ...]
+    digest: str
+
+
+def run_seed(seed: int, *, only: frozenset[str] | None = None, rates: Rates | None = None, scale: Scale | None = None) -> Verdict:
+    """Simulate a seed.
+
+    Args:
+        seed: Decides everything.
+        only: If given, no other steps and faults than these.
+        rates: How often things go wrong.
+        scale: How much happens.
+    """
+    logging.getLogger("adserver").setLevel(logging.ERROR)  # the retries of a run would drown its findings
+    folder = _MEMORY if os.access(_MEMORY, os.W_OK) else None
+    with TemporaryDirectory(prefix="maskedlark-simulation-", dir=folder) as path:
+        faults = Faults(seed=seed, rates=rates or Rates(), allowed=only)
+        world = World(seed=seed, folder=Path(path), scale=scale or Scale(), faults=faults, only=only)
+        found = world.run(violations)
+    return Verdict(
+        seed=seed,
+        operations=world.operations,
+        violations=tuple(found),
+        happened=(*world.taken, *faults.happened),
+        digest=world.digest(),
+    )
+
+
+def shrunk(failing: Verdict, *, most_runs: int = 200, scale: Scale | None = None) -> Verdict:
+    """The smallest run that still breaks an invariant, among those that leaving out steps and faults leads to."""
+    kept = shrink(failing.happened, lambda only: bool(run_seed(failing.seed, only=only, scale=scale).violations), most_runs=most_runs)
+    return run_seed(failing.seed, only=frozenset(kept), scale=scale)

@@ -1,0 +1,32 @@
+"""Make a failing run small: leave out steps and faults, in ever smaller pieces, for as long as it still fails."""
+
+from collections.abc import Callable, Sequence
+
+Fails = Callable[[frozenset[str]], bool]
+"""Whether a run in which only these steps and faults may happen still fails."""
+
+
+def shrink(happened: Sequence[str], fails: Fails, *, most_runs: int = 200) -> list[str]:
+    """A list from which nothing more could be left out within so many runs (Zeller's ddmin).
+
+    Args:
+        happened: The steps and faults of a failing run.
+        fails: Runs a part of them.
+        most_runs: How often.
+    """
+    kept, pieces, runs = list(happened), 2, 0
+    while len(kept) >= 2 and runs < most_runs:
+        size = -(-len(kept) // pieces)
+        for start in range(0, len(kept), size):
+            runs += 1
+            without = kept[:start] + kept[start + size :]
+            if without and fails(frozenset(without)):
+                kept, pieces = without, max(2, pieces - 1)
+                break
+            if runs >= most_runs:
+                break
+        else:
+            if size == 1:
+                break
+            pieces = min(len(kept), 2 * pieces)
+    return kept
