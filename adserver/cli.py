@@ -1,4 +1,4 @@
-"""The command line of the ad server: `adserver serve | keygen | task | dataset | job | model | aggregate`."""
+"""The command line of the ad server: `adserver serve | keygen | task | dataset | job | model | budget | aggregate`."""
 
 import sys
 import time
@@ -9,6 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from adserver.aggregate_cli import aggregate_command
+from adserver.budget_cli import budget_command
 from adserver.dataset_cli import dataset_app
 from adserver.job_cli import job_app, model_app
 from adserver.options import (
@@ -47,6 +48,7 @@ app.add_typer(task_app, name="task")
 app.add_typer(dataset_app, name="dataset")
 app.add_typer(job_app, name="job")
 app.add_typer(model_app, name="model")
+app.command("budget")(budget_command)
 app.command("aggregate")(aggregate_command)
 
 
@@ -71,6 +73,9 @@ def serve_command(
     tls_key: TlsKeyOption = None,
     tls_ca: TlsCaOption = None,
     deadline: DeadlineOption = 60.0,
+    refresh_keys: Annotated[
+        float, typer.Option(envvar="ADSERVER_REFRESH_KEYS", min=1.0, help="Seconds between two looks at the helpers' HPKE keys.")
+    ] = 60.0,
     metrics_listen: Annotated[
         str | None,
         typer.Option(
@@ -101,6 +106,7 @@ def serve_command(
             http_listen=http_listen,
             addresses_file=addresses_file,
             metrics_listen=metrics_listen,
+            refresh_keys_s=refresh_keys,
             clock=time.time,
             stop=stop,
         )

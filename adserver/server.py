@@ -19,6 +19,7 @@ from adserver.ingest.grpc_service import IngestService
 from adserver.ingest.http_app import counting_answers, http_app
 from adserver.ingest.http_server import HttpServer
 from adserver.ingest.intake import Intake
+from adserver.key_refresh import KeyRefresher
 from adserver.metrics import AdserverMetrics
 from adserver.options import PeerOptions
 from adserver.reports import ReportStore
@@ -83,6 +84,7 @@ def serve(
     http_listen: str,
     addresses_file: Path | None,
     metrics_listen: str | None = None,
+    refresh_keys_s: float = 60.0,
     clock: Clock,
     stop: Event,
 ) -> None:
@@ -95,12 +97,15 @@ def serve(
         grpc_listen: host:port, port 0 for any.
         http_listen: The same.
         addresses_file: Gets the addresses as JSON, in one step, once both answer.
+        refresh_keys_s: How often the helpers are asked for their HPKE keys.
         metrics_listen: host:port on loopback of /metrics and /healthz, or None.
         clock: Unix seconds.
         stop: Ends it.
     """
     with ExitStack() as stack:
-        worker = JobWorker(engine, peers.open(stack), data_dir, clock)
+        helpers = peers.open(stack)
+        worker = JobWorker(engine, helpers, data_dir, clock)
+        refresher = KeyRefresher(TaskStore(engine), helpers, refresh_keys_s)
         metrics = AdserverMetrics(engine, clock)
         addresses = stack.enter_context(
             running_ingest(engine, grpc_listen=grpc_listen, http_listen=http_listen, tls=peers.tls, metrics=metrics)
@@ -109,6 +114,8 @@ def serve(
             stack.enter_context(OperatorEndpoint(metrics_listen, metrics.registry, TaskStore(engine).all))
         worker.start()
         stack.callback(worker.stop)
+        refresher.start()
+        stack.callback(refresher.stop)
         _LOG.info("gRPC on %s, HTTP on %s", addresses.grpc, addresses.http)
         if addresses_file is not None:
             write_durably(addresses_file, addresses.encode())

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from adserver.durable_file import write_durably
+from adserver.key_refresh import refresh_keys
 from adserver.options import (
     DatabaseOption,
     DataOption,
@@ -185,6 +186,28 @@ def show_command(
     rows += [(f"helper {role}", helper["name"]) for role, helper in enumerate(task_settings.pop("helpers"))]
     rows += [(f"labels.{name}", value) for name, value in task_settings.pop("labels").items()]
     print_table(("setting", "value"), [*rows, *task_settings.items()])
+
+
+@task_app.command("refresh-keys")
+def refresh_keys_command(
+    *,
+    data: DataOption,
+    helper_0: Helper0Option,
+    helper_1: Helper1Option,
+    database: DatabaseOption = None,
+    insecure: InsecureOption = False,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    tls_ca: TlsCaOption = None,
+    deadline: DeadlineOption = 60.0,
+) -> None:
+    """Ask the helpers for their HPKE keys now; a running server does so every minute."""
+    peers = peer_options(
+        helper_0=helper_0, helper_1=helper_1, insecure=insecure, tls_cert=tls_cert, tls_key=tls_key, tls_ca=tls_ca, deadline=deadline
+    )
+    with ExitStack() as stack:
+        changed = refresh_keys(TaskStore(open_store(data, database)), peers.open(stack))
+    typer.echo(f"{changed} tasks have new keys")
 
 
 @task_app.command("list")

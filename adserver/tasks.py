@@ -42,7 +42,7 @@ class TaskStore:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._known: dict[bytes, TaskBundle] = {}  # a task never changes, so what was read once stays right
+        self._known: dict[bytes, Task] = {}  # a task never changes, so what was read once stays right
 
     def add(self, bundle: TaskBundle, *, created_at: float) -> bytes:
         """Store a task that both helpers signed; its id.
@@ -58,15 +58,30 @@ class TaskStore:
         return task_id
 
     def get(self, task_id: bytes) -> TaskBundle | None:
+        """What browsers are served of the task of an id, as it is now, or None."""
+        with reading(self._engine) as connection:
+            encoded = connection.execute(select(tasks.c.bundle).where(tasks.c.task_id == task_id)).scalar()
+        return None if encoded is None else canonical.decode(TaskBundle, encoded)
+
+    def task(self, task_id: bytes) -> Task | None:
         """The task of an id, or None."""
         known = self._known.get(task_id)
         if known is None:
-            with reading(self._engine) as connection:
-                encoded = connection.execute(select(tasks.c.bundle).where(tasks.c.task_id == task_id)).scalar()
-            if encoded is None:
+            bundle = self.get(task_id)
+            if bundle is None:
                 return None
-            known = self._known[task_id] = canonical.decode(TaskBundle, encoded)
+            known = self._known[task_id] = bundle.task
         return known
+
+    def replace_keys(self, bundle: TaskBundle) -> None:
+        """Serve a task that is there with other key lists.
+
+        Raises:
+            InvalidTask: a signature does not verify.
+        """
+        bundle.verify()
+        with self._engine.begin() as connection:
+            connection.execute(tasks.update().where(tasks.c.task_id == bundle.task.task_id).values(bundle=canonical.encode(bundle)))
 
     def find(self, prefix: str) -> StoredTask:
         """The task whose id starts with these hex digits.

@@ -108,10 +108,10 @@ class Intake:
         _LOG.info("reports: %d accepted, %d duplicates, rejected: %s", counts.accepted, counts.duplicates, counts.by_reason() or "none")
 
     def _check(self, report: Report) -> None:
-        bundle = self._tasks.get(report.task_id)
-        if bundle is None:
+        task = self._tasks.task(report.task_id)
+        if task is None:
             raise ReportRejected(ReportReason.WRONG_TASK, "this ad server has no such task")
-        check_report(bundle.task, report)
+        check_report(task, report)
 
     def _store(self, checked: list[Report]) -> IntakeCounts:
         accepted = self._reports.add(checked)
