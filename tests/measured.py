@@ -1,5 +1,7 @@
 """Reports of a task with a measurement, opened, at both helpers: as sealing and opening would give them, without the sealing."""
 
+from collections import Counter
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -7,14 +9,12 @@ from numpy.typing import NDArray
 
 from adserver.datasets import Dataset, DatasetState
 from adserver.helper_replies import QueryAnswer
-from collections import Counter
-from functools import partial
-from maskedlark.accounting import Epsilons, spent
+from maskedlark.accounting import spent
 from maskedlark.field import from_signed, share
 from maskedlark.grouping import answer_discovery, answer_query, decode_domains
 from maskedlark.measurement import Measurement
 from maskedlark.noise import noise_vector
-from maskedlark.query import AnyQuery, DiscoverySpec, charges, measurement_of
+from maskedlark.query import AnyQuery, DiscoverySpec, QuerySpec, charges
 from maskedlark.randomness import Randomness, seeded
 from maskedlark.report import InputShares, MeasuredShares
 from tests.builders import NOW, World, world
@@ -41,10 +41,10 @@ def measuring_world(measurement: dict[str, Any] | None = None, **changes: Any) -
 
 def columns_of(measurement: Measurement, values: NDArray[np.int64]) -> NDArray[np.int64]:
     """What reports share of their values (n, V): (n, W)."""
-    rows = [[1] for _ in values]
-    for place, value in enumerate(measurement.values):
-        for row, held in zip(rows, values[:, place].tolist(), strict=True):
-            row += value.encoded(value.within(held))
+    rows = [
+        [1, *(column for value, one in zip(measurement.values, held, strict=True) for column in value.encoded(value.within(one)))]
+        for held in values.tolist()
+    ]
     return np.array(rows, np.int64).reshape(len(values), measurement.num_columns)
 
 
@@ -95,12 +95,10 @@ class MemoryQueryHelper:
         if isinstance(query, DiscoverySpec):
             answered = answer_discovery(task=task, spec=query, pair=pair, role=self._role, shares=self._shares)
         else:
+            assert isinstance(query, QuerySpec)
             noise = partial(noise_vector, randomness=self._randomness)
             domains = decode_domains(query, codes)
             answered = answer_query(task=task, spec=query, pair=pair, shares=self._shares, domains=domains, noise=noise)
         assert len(answered.vector) == length
         everything = [charge for one in {one.query_id: one for one in self.asked}.values() for charge in charges(task, one)]
         return QueryAnswer(share=answered, dataset_spent=spent(everything, task.delta))
-
-
-__all__ = ["DATASET", "SHOP", "Epsilons", "MemoryQueryHelper", "columns_of", "dataset_of", "measurement_of", "measuring_world", "opened"]
