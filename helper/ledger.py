@@ -5,7 +5,7 @@ round is charged and answered once, in order; a job is opened only while its dat
 either all of a method's effect or nothing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -16,10 +16,14 @@ from sqlalchemy.exc import IntegrityError
 from helper.schema import DATASETS, JOBS, METADATA, QUERIES, ROUNDS, TASKS, USED_REPORTS
 from maskedlark.canonical import decode, encode
 from maskedlark.errors import JobReason, JobRefused
+from maskedlark.evaluation import EvaluationSpec
 from maskedlark.job import JobSpec
 from maskedlark.query import AnyQuery, DiscoverySpec, QuerySpec
 
 KEPT_ANSWERS: Final = 2
+LEDGER_FILE: Final = "ledger.sqlite3"
+"""The embedded ledger, in the helper's data folder."""
+_QUERY_KINDS: Final[Mapping[str, type[Any]]] = {"query": QuerySpec, "discovery": DiscoverySpec, "evaluation": EvaluationSpec}
 _LOOKUP_BATCH: Final = 1_000
 _BUSY_TIMEOUT_MS: Final = 30_000
 
@@ -229,7 +233,7 @@ class Ledger:
             False, and nothing changed, if a query of this id was charged already.
         """
         spec = stored.spec
-        row = {"query_id": spec.query_id, "dataset_id": spec.dataset_id, "is_discovery": isinstance(spec, DiscoverySpec)}
+        row = {"query_id": spec.query_id, "dataset_id": spec.dataset_id, "kind": _kind(spec)}
         try:
             with self._engine.begin() as connection:
                 reserved = _locked_reservations(connection, spec.dataset_id)
@@ -243,10 +247,10 @@ class Ledger:
 
     def query(self, query_id: bytes) -> StoredQuery | None:
         """An answered query."""
-        found = select(QUERIES.c.is_discovery, QUERIES.c.spec, QUERIES.c.answer).where(QUERIES.c.query_id == query_id)
+        found = select(QUERIES.c.kind, QUERIES.c.spec, QUERIES.c.answer).where(QUERIES.c.query_id == query_id)
         with self._engine.begin() as connection:
             row = connection.execute(found).one_or_none()
-        return row and StoredQuery(spec=_query_spec(row), answer=row.answer)
+        return row and StoredQuery(spec=query_spec(row.kind, row.spec), answer=row.answer)
 
     def counts(self) -> Counts:
         """How much the ledger holds."""
@@ -288,8 +292,8 @@ def _reservations(connection: Connection, dataset_id: bytes) -> tuple[Reservatio
     query = select(JOBS.c.spec, JOBS.c.rounds_answered, JOBS.c.is_closed).where(JOBS.c.dataset_id == dataset_id)
     specs = ((decode(JobSpec, row.spec), row) for row in connection.execute(query))
     jobs = [Reservation(spec=spec, rounds=row.rounds_answered if row.is_closed else spec.rounds) for spec, row in specs]
-    answered = select(QUERIES.c.is_discovery, QUERIES.c.spec).where(QUERIES.c.dataset_id == dataset_id)
-    return (*jobs, *(Reservation(spec=_query_spec(row), rounds=1) for row in connection.execute(answered)))
+    answered = select(QUERIES.c.kind, QUERIES.c.spec).where(QUERIES.c.dataset_id == dataset_id)
+    return (*jobs, *(Reservation(spec=query_spec(row.kind, row.spec), rounds=1) for row in connection.execute(answered)))
 
 
 def _locked_reservations(connection: Connection, dataset_id: bytes) -> tuple[Reservation, ...]:
@@ -298,5 +302,11 @@ def _locked_reservations(connection: Connection, dataset_id: bytes) -> tuple[Res
     return _reservations(connection, dataset_id)
 
 
-def _query_spec(row: Any) -> AnyQuery:
-    return decode(DiscoverySpec, row.spec) if row.is_discovery else decode(QuerySpec, row.spec)
+def query_spec(kind: str, encoded: bytes) -> AnyQuery:
+    """A query of a stored kind."""
+    found: AnyQuery = decode(_QUERY_KINDS[kind], bytes(encoded))
+    return found
+
+
+def _kind(spec: AnyQuery) -> str:
+    return next(kind for kind, cls in _QUERY_KINDS.items() if isinstance(spec, cls))

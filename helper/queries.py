@@ -9,11 +9,16 @@ from typing import Final
 from helper.budget import check_fits, cost
 from helper.datasets import Datasets
 from helper.ledger import Ledger, Reservation, StoredQuery
+from helper.scoring import score
 from helper.tasks import Caller, ServedTask, Tasks
 from maskedlark.accounting import Epsilons
 from maskedlark.canonical import decode
 from maskedlark.errors import JobReason, JobRefused
+from maskedlark.evaluation import EvaluationSpec, answer_evaluation, evaluated_loss
 from maskedlark.grouping import answer_discovery, answer_query, decode_domains
+from maskedlark.model import weights
+from maskedlark.model.onnx_file import parse
+from maskedlark.model.weights import quantise
 from maskedlark.noise import noise_vector
 from maskedlark.query import AnyQuery, DiscoverySpec, QuerySpec, check_query
 from maskedlark.randomness import STREAM_KEY_BYTES, Randomness, Stream
@@ -77,6 +82,37 @@ class Queries:
         def compute(served: ServedTask) -> AggregateShare:
             shares = self._datasets.opened(spec.dataset_id).shares
             return answer_discovery(task=served.task, spec=spec, pair=served.pair, role=served.role, shares=shares)
+
+        return self._answer(spec, compute, caller)
+
+    def evaluation(self, encoded: bytes, onnx: Callable[[], bytes], caller: Caller) -> AnsweredQuery:
+        """How good a model is. Called by the ad server; idempotent; guarantees as of `query`.
+
+        Args:
+            encoded: An `EvaluationSpec`.
+            onnx: Reads the model with its weights; not called for an evaluation that was answered before.
+            caller: Who asks.
+
+        Raises:
+            InvalidTask: the evaluation is not canonical.
+            InvalidModel: the model is not accepted, does not fit the task's labels, or has no exact form.
+            JobRefused: as `query`; MALFORMED also for another model, or other weights, than the evaluation names.
+        """
+        spec = decode(EvaluationSpec, encoded)
+
+        def compute(served: ServedTask) -> AggregateShare:
+            task = served.task
+            model = parse(onnx(), num_features=task.num_features)
+            loss = evaluated_loss(task, model)
+            tensors = tuple(quantise(values, known.name) for values, known in zip(model.initial_values, model.parameters, strict=True))
+            if (model.digest, weights.digest(weights.encode(tensors))) != (spec.model_digest, spec.weights_digest):
+                raise JobRefused(JobReason.MALFORMED, "the ONNX file is not the model, or has not the weights, that the evaluation names")
+            shares = self._datasets.opened(spec.dataset_id).shares
+            scores = score(model, loss, tensors, shares.features, spec.num_bins)
+            noise = partial(noise_vector, randomness=Stream(self._randomness(STREAM_KEY_BYTES)))
+            return answer_evaluation(
+                task=task, spec=spec, pair=served.pair, shares=shares, bins=scores.bins, choices=scores.choices, noise=noise
+            )
 
         return self._answer(spec, compute, caller)
 

@@ -10,7 +10,18 @@ other helper's).
 
 from typing import Final
 
-from sqlalchemy import Boolean, Column, ForeignKey, ForeignKeyConstraint, Integer, LargeBinary, MetaData, PrimaryKeyConstraint, Table
+from sqlalchemy import (
+    Boolean,
+    Column,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Integer,
+    LargeBinary,
+    MetaData,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+)
 
 METADATA: Final = MetaData()
 
@@ -67,7 +78,7 @@ QUERIES: Final = Table(
     METADATA,
     Column("query_id", LargeBinary(16), primary_key=True),  # what makes it impossible to charge or answer a query twice
     Column("dataset_id", LargeBinary(32), ForeignKey("datasets.dataset_id"), nullable=False, index=True),
-    Column("is_discovery", Boolean, nullable=False),
+    Column("kind", String(16), nullable=False),  # names in `helper.ledger`
     Column("spec", LargeBinary, nullable=False),
     Column("answer", LargeBinary, nullable=False),
 )

@@ -1,6 +1,7 @@
 """The gRPC face of a helper: each method decodes, calls one function of the core, and encodes. No decision is taken here."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Final, TypeVar
 
 import grpc
@@ -8,11 +9,14 @@ import numpy as np
 
 from helper.core import HelperCore
 from helper.metrics import HelperMetrics
+from helper.queries import AnsweredQuery
 from helper.release_grid import ReleaseGrid
+from helper.tasks import Caller
 from maskedlark.canonical import MAX_BYTES, encode
 from maskedlark.dataset import ShareForHelper
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.model.limits import Limits
+from maskedlark.rpc.admission import Admission
 from maskedlark.rpc.faults import answering
 from maskedlark.rpc.transport import client_names
 from maskedlark.rpc.wire import chunks, join, share_from_message
@@ -20,6 +24,7 @@ from protos import helper_pb2 as pb
 from protos import helper_pb2_grpc
 
 MAX_MODEL_BYTES: Final = Limits().max_bytes
+DEFAULT_HEAVY_CALLS: Final = 12
 
 _Part = TypeVar("_Part", pb.PrepareRequest, pb.StartJobRequest, pb.RoundRequest, pb.QueryRequest)
 
@@ -27,9 +32,23 @@ _Part = TypeVar("_Part", pb.PrepareRequest, pb.StartJobRequest, pb.RoundRequest,
 class HelperService(helper_pb2_grpc.HelperServicer):
     """What the ad server calls; protos/helper.proto says what each method is for."""
 
-    def __init__(self, core: HelperCore, grid: ReleaseGrid | None = None, metrics: HelperMetrics | None = None) -> None:
-        """Serve a core; its answers to rounds leave on the grid, by default one of `DEFAULT_STEP_MS`."""
+    def __init__(
+        self,
+        core: HelperCore,
+        grid: ReleaseGrid | None = None,
+        metrics: HelperMetrics | None = None,
+        admission: Admission | None = None,
+    ) -> None:
+        """Serve a core.
+
+        Args:
+            core: The helper.
+            grid: When answers to rounds leave; by default in steps of `DEFAULT_STEP_MS`.
+            metrics: Where things are counted.
+            admission: Room for preparations, rounds and queries; by default for `DEFAULT_HEAVY_CALLS`.
+        """
         self._core = core
+        self._admission = admission or Admission(DEFAULT_HEAVY_CALLS)
         self._grid = grid or ReleaseGrid()
         self._metrics = metrics or HelperMetrics(lambda: core.status().counts)
 
@@ -57,7 +76,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
 
     def PrepareDataset(self, requests: Iterator[pb.PrepareRequest], context: grpc.ServicerContext) -> Iterator[pb.PrepareReply]:  # noqa: N802 (gRPC's name)
         """Open shares: one reply for each chunk, then the totals."""
-        with answering(context):
+        with answering(context), self._admission.entered():
             header = _first(requests, "header").header
             preparation = self._core.datasets.prepare(header.task_id, header.handle, client_names(context))
             for request in requests:
@@ -105,13 +124,13 @@ class HelperService(helper_pb2_grpc.HelperServicer):
 
     def RunRound(self, requests: Iterator[pb.RoundRequest], context: grpc.ServicerContext) -> Iterator[pb.RoundReply]:  # noqa: N802 (gRPC's name)
         """Answer a round, in chunks."""
-        with answering(context):
+        with answering(context), self._admission.entered():
             header = _first(requests, "header").header
             job = self._core.jobs.at_work(header.job_id, client_names(context))
             pieces = (_expect(request, "weights").weights for request in requests)
             weights = join(pieces, limit=job.running.weights_length, what="the weights")
             asked_at = self._grid.now()
-            answer = job.answer(header.round, weights)
+            answer = job.answer(header.round, weights, partial(_check_awaited, context))
             self._grid.wait(asked_at)
             for chunk in chunks(answer):
                 yield pb.RoundReply(chunk=chunk)
@@ -122,21 +141,34 @@ class HelperService(helper_pb2_grpc.HelperServicer):
             return pb.CloseJobReply(rounds_answered=self._core.jobs.close(request.job_id, client_names(context)))
 
     def RunQuery(self, requests: Iterator[pb.QueryRequest], context: grpc.ServicerContext) -> Iterator[pb.QueryReply]:  # noqa: N802 (gRPC's name)
-        """Answer a query or a discovery: what is spent, then the answer in chunks."""
-        with answering(context):
+        """Answer a query, a discovery or an evaluation: what is spent, then the answer in chunks."""
+        with answering(context), self._admission.entered():
             asked_at = self._grid.now()
             asked = next(requests, pb.QueryRequest())
-            if asked.WhichOneof("part") == "discovery":
-                answered = self._core.queries.discovery(asked.discovery, client_names(context))
-            else:
-                pieces = (_expect(request, "codes").codes for request in requests)
-                answered = self._core.queries.query(
-                    _expect(asked, "query").query, lambda limit: join(pieces, limit=limit, what="the codes"), client_names(context)
-                )
+            answered = self._answered(asked, requests, client_names(context))
             self._grid.wait(asked_at)
             yield pb.QueryReply(spent=pb.QueryReply.Spent(epsilon=answered.spent.ad_server, collusion_epsilon=answered.spent.colluding))
             for chunk in chunks(answered.answer):
                 yield pb.QueryReply(chunk=chunk)
+
+    def _answered(self, asked: pb.QueryRequest, rest: Iterator[pb.QueryRequest], caller: Caller) -> AnsweredQuery:
+        """The answer to a query of any kind; what is sent beside it is read only if it is needed."""
+        queries = self._core.queries
+        match asked.WhichOneof("part"):
+            case "discovery":
+                return queries.discovery(asked.discovery, caller)
+            case "evaluation":
+                pieces = (_expect(request, "model").model for request in rest)
+                return queries.evaluation(asked.evaluation, lambda: join(pieces, limit=MAX_MODEL_BYTES, what="the model"), caller)
+            case _:
+                pieces = (_expect(request, "codes").codes for request in rest)
+                return queries.query(_expect(asked, "query").query, lambda limit: join(pieces, limit=limit, what="the codes"), caller)
+
+
+def _check_awaited(context: grpc.ServicerContext) -> None:
+    """Raise if nobody waits for the answer any more: the call was cancelled, its deadline has passed, or the connection is gone."""
+    if not context.is_active():
+        raise JobRefused(JobReason.CANCELLED, "the caller has gone: the round was not finished, and is not charged")
 
 
 def _first(requests: Iterator[_Part], part: str) -> _Part:

@@ -5,7 +5,8 @@ combinations of codes of the first l keys, and beside the codes of the l-th key 
 domain, or whose own cell is too small to be shown. Level 0 is one cell. Levels that are released together roll up: cells add to the cell
 above them, and all of them are charged together.
 
-A *discovery* asks which codes of some keys occur at all, so that a domain need not be known beforehand.
+A *discovery* asks which codes of some keys occur at all, so that a domain need not be known beforehand. The third kind of query, the
+evaluation of a model, has a file of its own; here it is checked, charged and fitted to a budget like the others.
 """
 
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from pydantic import Field, model_validator
 from maskedlark.accounting import Charge, smallest_fitting
 from maskedlark.canonical import Bytes16, Bytes32, canonical, digest, encode
 from maskedlark.errors import JobReason, JobRefused
+from maskedlark.evaluation import EvaluationSpec, check_evaluation, evaluation_charge
 from maskedlark.fixed_point import check_no_overflow
 from maskedlark.job import multiplier_for_each_helper, multiplier_of_each_helper, units_of_each_helper
 from maskedlark.measurement import COUNT, MAX_CODE, MAX_KEYS, MAX_VALUES, Measurement, Name
@@ -187,8 +189,9 @@ class DiscoverySpec:
         return len(self.keys) * (1 + self.max_codes)
 
 
-AnyQuery: TypeAlias = QuerySpec | DiscoverySpec
-_Query = TypeVar("_Query", bound=QuerySpec | DiscoverySpec)
+MeasuringQuery: TypeAlias = QuerySpec | DiscoverySpec
+AnyQuery: TypeAlias = MeasuringQuery | EvaluationSpec
+_Query = TypeVar("_Query", bound=QuerySpec | DiscoverySpec | EvaluationSpec)
 
 
 def codes_digest(codes: NDArray[np.uint32]) -> bytes:
@@ -253,6 +256,9 @@ def check_query(task: Task, spec: AnyQuery, *, records: int) -> None:
     Raises:
         JobRefused(UNDECLARED, DOMAIN_TOO_LARGE, NOISE_OUT_OF_RANGE, OVERFLOW)
     """
+    if isinstance(spec, EvaluationSpec):
+        check_evaluation(task, spec, records=records)
+        return
     measurement = measurement_of(task)
     for condition in spec.where:
         key_index(measurement, condition.key)
@@ -285,7 +291,7 @@ def sensitivity(measurement: Measurement, spec: QuerySpec, mechanism: Mechanism)
     return _root_up(len(spec.levels) * sum(bound * bound for bound in bounds))
 
 
-def count_sensitivity(spec: AnyQuery, mechanism: Mechanism) -> int:
+def count_sensitivity(spec: MeasuringQuery, mechanism: Mechanism) -> int:
     """The most that one report changes the counts that are compared with k at once, in `COUNT_UNITS`: it is in one cell of each level."""
     lists = len(spec.keys) if isinstance(spec, DiscoverySpec) else len(spec.levels)
     return COUNT_UNITS * lists if mechanism is Mechanism.LAPLACE else _root_up(COUNT_UNITS**2 * lists)
@@ -300,7 +306,7 @@ def sum_noise_units(task: Task, spec: QuerySpec) -> int:
     return units_of_each_helper(task, spec.noise_multiplier, sensitivity(measurement_of(task), spec, task.mechanism))
 
 
-def count_noise_units(task: Task, spec: AnyQuery) -> int:
+def count_noise_units(task: Task, spec: MeasuringQuery) -> int:
     """The scale of the common noise on counts of reports, in `COUNT_UNITS`: drawn once, whatever the task's division of noise.
 
     Raises:
@@ -314,6 +320,8 @@ def count_noise_units(task: Task, spec: AnyQuery) -> int:
 
 def charges(task: Task, spec: AnyQuery) -> tuple[Charge, ...]:
     """What a query is charged as: its sums, and every look at noisy counts. Called by all parties."""
+    if isinstance(spec, EvaluationSpec):
+        return (evaluation_charge(task, spec),)
     is_noisy = task.mechanism is not Mechanism.NONE
     counts = _count_multiplier(spec) if is_noisy else 0.0
     if isinstance(spec, DiscoverySpec):
@@ -351,6 +359,8 @@ def _with_noise(task: Task, spec: _Query, each_helpers: float) -> _Query:
     """The query with this noise multiplier of each helper, and `THRESHOLD_RATIO` times it on the counts."""
     if isinstance(spec, DiscoverySpec):
         return replace(spec, noise_multiplier=each_helpers)
+    if isinstance(spec, EvaluationSpec):
+        return replace(spec, noise_multiplier=multiplier_for_each_helper(task, each_helpers))
     return replace(
         spec,
         noise_multiplier=multiplier_for_each_helper(task, each_helpers),
@@ -364,7 +374,7 @@ def _charge(task: Task, noise_multiplier: float, *, rounds: int = 1, is_common: 
     )
 
 
-def _count_multiplier(spec: AnyQuery) -> float:
+def _count_multiplier(spec: MeasuringQuery) -> float:
     return spec.noise_multiplier if isinstance(spec, DiscoverySpec) else spec.threshold_noise_multiplier
 
 

@@ -185,14 +185,18 @@ class CloseJobReply(_message.Message):
     def __init__(self, rounds_answered: _Optional[int] = ...) -> None: ...
 
 class QueryRequest(_message.Message):
-    __slots__ = ("query", "discovery", "codes")
+    __slots__ = ("query", "discovery", "codes", "evaluation", "model")
     QUERY_FIELD_NUMBER: _ClassVar[int]
     DISCOVERY_FIELD_NUMBER: _ClassVar[int]
     CODES_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
     query: bytes
     discovery: bytes
     codes: bytes
-    def __init__(self, query: _Optional[bytes] = ..., discovery: _Optional[bytes] = ..., codes: _Optional[bytes] = ...) -> None: ...
+    evaluation: bytes
+    model: bytes
+    def __init__(self, query: _Optional[bytes] = ..., discovery: _Optional[bytes] = ..., codes: _Optional[bytes] = ..., evaluation: _Optional[bytes] = ..., model: _Optional[bytes] = ...) -> None: ...
 
 class QueryReply(_message.Message):
     __slots__ = ("spent", "chunk")
