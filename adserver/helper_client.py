@@ -27,7 +27,7 @@ from adserver.helper_replies import (
 )
 from maskedlark.canonical import encode
 from maskedlark.dataset import AdmittedSet, ShareForHelper
-from maskedlark.errors import HelperUnavailable
+from maskedlark.errors import MaskedLarkError
 from maskedlark.job import JobSpec
 from maskedlark.observability.tracing import ClientTracing
 from maskedlark.query import AnyQuery, DiscoverySpec
@@ -103,7 +103,7 @@ class HelperClient:
                 with _ending(call):
                     for reply in call:
                         progress(replies.take(reply, outgoing.sizes))
-        except HelperUnavailable:
+        except MaskedLarkError:
             if outgoing.error is not None:  # gRPC tells only that the requests ended badly
                 raise outgoing.error from None
             raise
@@ -182,7 +182,7 @@ class HelperClient:
         return QueryAnswer(share=AggregateShare.decode(encoded, length), dataset_spent=spent)
 
     def close_job(self, job_id: bytes) -> int:
-        """Give back the budget of rounds that were not run; how many were."""
+        """Give back the budget of the rounds that were not run; how many were answered, and stay charged."""
         with self._calling():
             reply = self._stub.CloseJob(helper_pb2.CloseJobRequest(job_id=job_id), timeout=self._deadline_s)
         return int(reply.rounds_answered)

@@ -7,6 +7,7 @@ from threading import Event
 from typing import Final, TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, stop_never, wait_exponential_jitter
+from tenacity.wait import wait_base
 
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
 
@@ -54,13 +55,25 @@ def with_retries(call: Callable[[], _T], backoff: Backoff, *, cancelled: Event |
 
     attempts = Retrying(
         retry=retry_if_exception_type(HelperUnavailable),
-        wait=wait_exponential_jitter(multiplier=backoff.first_s, max=backoff.longest_s, jitter=backoff.first_s),
+        wait=_Wait(backoff),
         stop=stop_never if backoff.give_up_after_s is None else stop_after_delay(backoff.give_up_after_s),
         sleep=wait,
         before_sleep=_log_attempt,
         reraise=True,
     )
     return attempts(call)
+
+
+class _Wait(wait_base):
+    """Exponential with jitter, and never less than what the peer asked for."""
+
+    def __init__(self, backoff: Backoff) -> None:
+        self._jittered = wait_exponential_jitter(multiplier=backoff.first_s, max=backoff.longest_s, jitter=backoff.first_s)
+
+    def __call__(self, retry_state: RetryCallState) -> float:
+        error = retry_state.outcome.exception() if retry_state.outcome else None
+        asked_s = error.retry_after_s if isinstance(error, HelperUnavailable) else None
+        return max(self._jittered(retry_state), asked_s or 0.0)
 
 
 def _log_attempt(state: RetryCallState) -> None:

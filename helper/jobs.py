@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 from helper.budget import check_fits, cost
 from helper.datasets import Datasets
-from helper.gradient.engine import GradientEngine
+from helper.gradient.engine import GradientEngine, Interrupt, never
 from helper.ledger import JobState, Ledger, Reservation
 from helper.noise_shelf import NoiseShelf
 from helper.numerics import numerics_digest
@@ -68,9 +68,9 @@ class JobAtWork:
     served: ServedTask
     running: RunningJob
 
-    def answer(self, round_index: int, weights: bytes) -> bytes:
+    def answer(self, round_index: int, weights: bytes, interrupt: Interrupt = never) -> bytes:
         """The encoded aggregate share of a round; see `RunningJob.answer`."""
-        return self.running.answer(self.served, round_index, weights)
+        return self.running.answer(self.served, round_index, weights, interrupt)
 
 
 class Jobs:

@@ -1,10 +1,13 @@
 """One job at work: answers its rounds, one at a time, and commits each before anything of it leaves the helper."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
+from typing import Final
 
 from helper.datasets import Datasets
-from helper.gradient.engine import GradientEngine
+from helper.gradient.engine import GradientEngine, Interrupt, never
 from helper.ledger import Ledger, StoredRound
 from helper.noise_shelf import NoiseOrder, NoiseShelf, NoiseVector
 from helper.tasks import ServedTask
@@ -16,6 +19,8 @@ from maskedlark.model import weights as weights_format
 from maskedlark.model.graph import Model
 from maskedlark.noise import Mechanism
 from maskedlark.round import aggregate, transcript
+
+_INTERRUPTED_EVERY_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,19 +56,25 @@ class RunningJob:
         bound = adaptive_clip.BOUND_BYTES if self.computation.spec.is_clip_adaptive else 0
         return weights_format.encoded_length(self.computation.model.parameters) + bound
 
-    def answer(self, served: ServedTask, round_index: int, weights: bytes) -> bytes:
+    def answer(self, served: ServedTask, round_index: int, weights: bytes, interrupt: Interrupt = never) -> bytes:
         """The encoded aggregate share of a round: computed once, then the same bytes for the same weights.
+
+        Args:
+            served: The task.
+            round_index: From 0.
+            weights: As the ad server encoded them.
+            interrupt: Called while this waits or computes; what it raises ends the round, uncharged.
 
         Guarantees: when it returns, the charge and the answer are durable; when it raises, neither was made and nothing left.
 
         Raises:
             JobRefused(UNKNOWN_JOB, JOB_CLOSED, ROUND_CHANGED, ROUND_CLOSED, ROUND_BEYOND_PLAN, ROUND_OUT_OF_ORDER, MALFORMED)
         """
-        with self._computing:
+        with self._alone(interrupt):
             answered = self._stored_answer(round_index, weights)
             if answered is not None:
                 return answered
-            encoded = self._compute(served, round_index, weights)
+            encoded = self._compute(served, round_index, weights, interrupt)
             stored = StoredRound(weights_digest=weights_format.digest(weights), answer=encoded)
             if self._ledger.add_round(self.computation.spec.job_id, round_index, stored):
                 if round_index + 1 < self.computation.spec.rounds:
@@ -74,6 +85,16 @@ class RunningJob:
             if answered is None:
                 raise JobRefused(JobReason.ROUND_OUT_OF_ORDER, f"round {round_index} is no longer the next one")
             return answered
+
+    @contextmanager
+    def _alone(self, interrupt: Interrupt) -> Iterator[None]:
+        """The job's rounds are computed one at a time; who waits for another one can still be interrupted."""
+        while not self._computing.acquire(timeout=_INTERRUPTED_EVERY_S):
+            interrupt()
+        try:
+            yield
+        finally:
+            self._computing.release()
 
     def draw_ahead(self, served: ServedTask, clip: Clip | None = None) -> None:
         """Begin to draw the next round's noise in the background; that of an adaptive job on the guess that its bound stays."""
@@ -103,7 +124,7 @@ class RunningJob:
             raise JobRefused(JobReason.ROUND_CLOSED, f"the job has moved on: the answer to round {round_index} is no longer kept")
         return stored.answer
 
-    def _compute(self, served: ServedTask, round_index: int, weights: bytes) -> bytes:
+    def _compute(self, served: ServedTask, round_index: int, weights: bytes, interrupt: Interrupt) -> bytes:
         spec, model, engine = self.computation.spec, self.computation.model, self.computation.engine
         clip, encoded_weights = self._clip(served, weights), weights
         if spec.is_clip_adaptive:
@@ -115,7 +136,7 @@ class RunningJob:
             pair=served.pair,
             round_transcript=transcript(spec, round_index=round_index, weights=weights, numerics=self.computation.numerics),
             shares=self._datasets.opened(spec.dataset_id).shares,
-            masked_sum=lambda batch: engine.masked_sum(tensors, batch),
+            masked_sum=lambda batch: engine.masked_sum(tensors, batch, interrupt),
             num_values=num_values(spec, model.num_parameters),
             noise=self._take_noise,
             clip=clip,

@@ -25,11 +25,14 @@ from helper.service import HelperService
 from maskedlark.errors import InvalidTask
 from maskedlark.observability.endpoint import OperatorEndpoint
 from maskedlark.observability.serving import ServerSettings, WatchedServer
+from maskedlark.rpc.admission import Admission
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import is_loopback
 from protos import helper_pb2_grpc
 
 DRAIN_S: Final = 30.0
+LIGHT_CALLS: Final = 4
+"""Threads that preparations, rounds and queries leave free for calls that take no time."""
 LEDGER_FILE: Final = "ledger.sqlite3"
 _LOCK_FILE: Final = "lock"
 
@@ -80,7 +83,12 @@ def serve(settings: ServeSettings, stop: Event) -> None:
     with ExitStack() as stack:
         core = _open_core(settings, stack)
         metrics = HelperMetrics(lambda: core.status().counts)
-        service = HelperService(core, ReleaseGrid(step_s=settings.release_grid_ms / 1000), metrics)
+        service = HelperService(
+            core,
+            ReleaseGrid(step_s=settings.release_grid_ms / 1000),
+            metrics,
+            Admission(max(1, settings.threads - LIGHT_CALLS)),
+        )
         watched = WatchedServer(ServerSettings(listen=settings.listen, tls=settings.tls, threads=settings.threads), metrics.registry)
         helper_pb2_grpc.add_HelperServicer_to_server(service, watched.server)
         if settings.metrics_listen is not None:

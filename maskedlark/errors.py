@@ -108,6 +108,7 @@ class JobReason(Reason):
     UNAUTHORIZED = "unauthorized", "the caller's certificate does not name the origin of the task"
     TOO_LARGE = "too_large", "a message or model is over its size limit"
     CANCELLED = "cancelled", "the caller cancelled"
+    PEER_FAILED = "peer_failed", "the peer met an error of its own, and would meet it again: its operator's log says which"
 
 
 class MaskedLarkError(Exception):
@@ -143,4 +144,8 @@ class JobRefused(MaskedLarkError):
 
 
 class HelperUnavailable(MaskedLarkError):
-    """The peer did not answer in time; the same request may be sent again."""
+    """The peer did not answer in time; the same request may be sent again, at the earliest after `retry_after_s` if it says so."""
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s

@@ -4,6 +4,7 @@ Two engines exist: `exact` (integers throughout, the same bits on every machine)
 outside the exact set). `choose.engine_for` picks one for a job and says why.
 """
 
+from collections.abc import Callable
 from typing import Protocol, Self, TypeAlias
 
 from maskedlark.clip import Clip
@@ -13,6 +14,13 @@ from maskedlark.round import MaskedSum
 
 Batch: TypeAlias = InputShares
 """The records of one round, in canonical order (ascending report id)."""
+
+Interrupt: TypeAlias = Callable[[], None]
+"""Called many times a second while an engine computes; what it raises ends the computation, because the caller has gone."""
+
+
+def never() -> None:
+    """An `Interrupt` that does not."""
 
 
 class GradientEngine(Protocol):
@@ -29,7 +37,7 @@ class GradientEngine(Protocol):
     def with_clip(self, clip: Clip) -> Self:
         """The same engine at another bound: what a round of an adaptive job uses."""
 
-    def masked_sum(self, weights: tuple[QuantisedTensor, ...], batch: Batch) -> MaskedSum:
+    def masked_sum(self, weights: tuple[QuantisedTensor, ...], batch: Batch, interrupt: Interrupt = never) -> MaskedSum:
         """The masked sum over the batch at these weights; an empty batch gives zeros.
 
         One element a parameter; then, where the clip is counted, one more: the sum of `count_units` for each value within the bound and
@@ -37,4 +45,4 @@ class GradientEngine(Protocol):
         """
 
 
-__all__ = ["Batch", "GradientEngine", "MaskedSum"]
+__all__ = ["Batch", "GradientEngine", "Interrupt", "MaskedSum", "never"]

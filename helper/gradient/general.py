@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from helper.gradient.engine import Batch, MaskedSum
+from helper.gradient.engine import Batch, Interrupt, MaskedSum, never
 from helper.gradient.interpreter import Interpreter
 from helper.gradient.masked_products import MAX_ROWS, MaskedProducts
 from helper.gradient.output_gradients import output_gradients
@@ -75,7 +75,7 @@ class GeneralEngine:
         other._clip = clip
         return other
 
-    def masked_sum(self, weights: tuple[QuantisedTensor, ...], batch: Batch) -> MaskedSum:
+    def masked_sum(self, weights: tuple[QuantisedTensor, ...], batch: Batch, interrupt: Interrupt = never) -> MaskedSum:
         """The masked sum over the batch at these weights. Called by a helper once a round.
 
         Guarantees: every value summed is an integer vector of clip norm at most `sensitivity`; the products with the mask shares
@@ -92,6 +92,7 @@ class GeneralEngine:
         size = self._chunk_records(num_labels)
         with _one_thread():
             for start in range(0, len(batch), size):
+                interrupt()
                 chunk = slice(start, start + size)
                 gradients = self._gradients(parameters, batch.features[chunk], batch.labels[chunk])
                 values = clip_to_integers(gradients, self._clip)

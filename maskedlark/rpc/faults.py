@@ -1,7 +1,8 @@
 """Domain errors across gRPC: `answering` turns them into a status on the server, `calling` back into the same error at the client.
 
 The kind and reason travel as trailing metadata, so the client raises exactly what the server refused with. Anything that is not a
-`MaskedLarkError` is a bug: logged in full at the server, answered with INTERNAL and no detail.
+`MaskedLarkError` is a bug: logged in full at the server, answered with INTERNAL and no detail, and raised at the client as
+JobRefused(PEER_FAILED), for asking again would run into it again. What the transport itself reports is worth asking again.
 """
 
 import logging
@@ -27,6 +28,19 @@ from maskedlark.errors import (
 _LOG = logging.getLogger(__name__)
 _KIND: Final = "maskedlark-kind"
 _REASON: Final = "maskedlark-reason"
+_RETRY_AFTER: Final = "maskedlark-retry-after-s"
+_GRPC_IS_FULL: Final = "Concurrent RPC limit exceeded"
+"""What gRPC itself says when a server has `maximum_concurrent_rpcs` at work."""
+_FULL_RETRY_AFTER_S: Final = 1.0
+_WORTH_ANOTHER_TRY: Final = frozenset(
+    {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.ABORTED, grpc.StatusCode.INTERNAL}
+)
+"""INTERNAL without a kind is the transport's (a broken stream), not the server's body."""
+_FINAL: Final = {
+    grpc.StatusCode.CANCELLED: JobReason.CANCELLED,
+    grpc.StatusCode.UNAUTHENTICATED: JobReason.UNAUTHORIZED,
+    grpc.StatusCode.PERMISSION_DENIED: JobReason.UNAUTHORIZED,
+}
 _REFUSALS: Final[dict[str, Callable[[str, str], MaskedLarkError]]] = {
     "InvalidTask": lambda _, message: InvalidTask(message),
     "InvalidModel": lambda reason, message: InvalidModel(ModelReason(reason), message),
@@ -48,10 +62,7 @@ def answering(context: grpc.ServicerContext) -> Iterator[None]:
     try:
         yield
     except MaskedLarkError as error:
-        kind = type(error).__name__
-        reason = getattr(error, "reason", None)
-        context.set_trailing_metadata(((_KIND, kind), (_REASON, str(reason.value) if reason else "")))
-        context.abort(_STATUS[kind], str(error))
+        _abort(context, error)
     except grpc.RpcError:
         raise
     except Exception as error:
@@ -99,13 +110,37 @@ def _domain_error(error: grpc.RpcError, peer: str) -> MaskedLarkError:
             return refusal(trailing.get(_REASON, ""), details)
         except ValueError:
             return JobRefused(JobReason.MALFORMED, f"{peer} refused for a reason unknown to this version: {trailing.get(_REASON)}")
-    if code is grpc.StatusCode.CANCELLED:
-        return JobRefused(JobReason.CANCELLED, f"{peer}: the call was cancelled")
-    if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
-        return JobRefused(JobReason.UNAUTHORIZED, f"{peer}: {details}")
-    return HelperUnavailable(f"{peer}: {code.name.lower()}: {details}")
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return _exhausted(peer, details, trailing.get(_RETRY_AFTER))
+    what = f"{peer}: {code.name.lower()}: {details}"
+    return HelperUnavailable(what) if code in _WORTH_ANOTHER_TRY else JobRefused(_FINAL.get(code, JobReason.PEER_FAILED), what)
+
+
+def _exhausted(peer: str, details: str, retry_after: str | None) -> MaskedLarkError:
+    """A server that is full says when to come again; without that, gRPC found a message over its size limit."""
+    if retry_after is None and not details.startswith(_GRPC_IS_FULL):
+        return JobRefused(JobReason.TOO_LARGE, f"{peer}: {details}")
+    try:
+        retry_after_s = float(retry_after) if retry_after is not None else _FULL_RETRY_AFTER_S
+    except ValueError:
+        retry_after_s = _FULL_RETRY_AFTER_S
+    return HelperUnavailable(f"{peer} is busy: {details}", retry_after_s=retry_after_s)
+
+
+def _abort(context: grpc.ServicerContext, error: MaskedLarkError) -> NoReturn:
+    """End a call with an error's kind, reason and message."""
+    kind, reason = type(error).__name__, getattr(error, "reason", None)
+    status = _STATUS[kind]
+    trailing = [(_KIND, kind), (_REASON, str(reason.value) if reason else "")]
+    if isinstance(error, HelperUnavailable) and error.retry_after_s is not None:
+        status = grpc.StatusCode.RESOURCE_EXHAUSTED
+        trailing.append((_RETRY_AFTER, f"{error.retry_after_s:g}"))
+    context.set_trailing_metadata(tuple(trailing))
+    context.abort(status, str(error))
+    raise AssertionError("context.abort returned")
 
 
 def _abort_internal(context: grpc.ServicerContext) -> NoReturn:
+    context.set_trailing_metadata(((_KIND, JobRefused.__name__), (_REASON, JobReason.PEER_FAILED.value)))
     context.abort(grpc.StatusCode.INTERNAL, "internal error")
     raise AssertionError("context.abort returned")

@@ -30,6 +30,9 @@ _OPTIONS: Final = (
 )
 
 
+_CALLS_A_THREAD: Final = 8
+"""How many calls may wait for each thread; gRPC answers more with RESOURCE_EXHAUSTED, which `faults.calling` knows."""
+
 _SERVER_OPTIONS: Final = (
     *_OPTIONS,
     ("grpc.server_handshake_timeout_ms", 10_000),  # who does not finish TLS and the HTTP/2 preface by then is gone
@@ -73,7 +76,12 @@ def make_server(
     Raises:
         InvalidTask: no TLS on an address that others can reach, TLS files that do not fit together, or the address is taken.
     """
-    server = grpc.server(ThreadPoolExecutor(threads), options=_SERVER_OPTIONS, interceptors=list(interceptors))
+    server = grpc.server(
+        ThreadPoolExecutor(threads),
+        maximum_concurrent_rpcs=_CALLS_A_THREAD * threads,
+        options=_SERVER_OPTIONS,
+        interceptors=list(interceptors),
+    )
     if tls is None:
         if not is_loopback(address.rsplit(":", 1)[0]):
             raise InvalidTask(f"without TLS a server listens on loopback only, not on {address}")

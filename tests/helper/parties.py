@@ -15,7 +15,7 @@ from onnx import helper as make
 
 from helper.core import HelperCore
 from helper.floors import Floors
-from helper.gradient.engine import Batch, MaskedSum
+from helper.gradient.engine import Batch, Interrupt, MaskedSum, never
 from helper.keys import HelperKeys
 from helper.ledger import Ledger, open_database, sqlite_url
 from helper.opening_pool import OpeningPool
@@ -55,7 +55,7 @@ class FakeEngine:
         other.clip = clip
         return other
 
-    def masked_sum(self, tensors: tuple[weights.QuantisedTensor, ...], batch: Batch) -> MaskedSum:
+    def masked_sum(self, tensors: tuple[weights.QuantisedTensor, ...], batch: Batch, interrupt: Interrupt = never) -> MaskedSum:
         self.calls += 1
         values = fake_values(batch.features, batch.labels, self.num_values)
         products = multiply(from_signed(values), np.broadcast_to(batch.mask_shares[:, :, None], values.shape))

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
-from helper.gradient.engine import Batch, MaskedSum
+from helper.gradient.engine import Batch, Interrupt, MaskedSum, never
 from helper.service import MAX_MODEL_BYTES, HelperService
 from maskedlark import canonical
 from maskedlark.dataset import ShareForHelper
@@ -189,7 +189,7 @@ def test_more_weights_than_the_model_has_are_cut_off(scene: Scene, wires: tuple[
 class BrokenEngine(FakeEngine):
     """An engine with a bug."""
 
-    def masked_sum(self, tensors: tuple[QuantisedTensor, ...], batch: Batch) -> MaskedSum:
+    def masked_sum(self, tensors: tuple[QuantisedTensor, ...], batch: Batch, interrupt: Interrupt = never) -> MaskedSum:
         raise RuntimeError("secret detail")
 
 
@@ -200,8 +200,9 @@ def test_a_bug_is_internal_without_detail_and_leaves_the_service_alive(scene: Sc
     server, port = serve(scene, 0)
     with make_channel(f"127.0.0.1:{port}", None) as channel:
         wire = Wire(stub=helper_pb2_grpc.HelperStub(channel))
-        with pytest.raises(HelperUnavailable) as caught:
+        with pytest.raises(JobRefused) as caught:
             wire.round(spec.job_id, 0)
+        assert caught.value.reason is JobReason.PEER_FAILED
         assert "secret" not in str(caught.value)
         assert wire.stub.GetStatus(pb.StatusRequest(), timeout=5).rounds_answered == 0
     server.stop(None).wait()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helper.gradient.engine import Batch, MaskedSum
+from helper.gradient.engine import Batch, Interrupt, MaskedSum, never
 from helper.ledger import Ledger, StoredRound
 from maskedlark import canonical
 from maskedlark.errors import JobReason, JobRefused
@@ -120,7 +120,7 @@ def test_two_processes_on_one_ledger_release_one_answer(tmp_path: Path) -> None:
     first_computes, may_go_on = Event(), Event()
 
     class SlowEngine(FakeEngine):
-        def masked_sum(self, tensors: tuple[QuantisedTensor, ...], batch: Batch) -> MaskedSum:
+        def masked_sum(self, tensors: tuple[QuantisedTensor, ...], batch: Batch, interrupt: Interrupt = never) -> MaskedSum:
             first_computes.set()
             assert may_go_on.wait(10)
             return super().masked_sum(tensors, batch)
@@ -139,7 +139,7 @@ def test_a_round_that_is_cut_off_by_closing_the_job_releases_nothing(scene: Scen
     spec = started(scene)
 
     class ClosingEngine(FakeEngine):
-        def masked_sum(self, tensors: tuple[QuantisedTensor, ...], batch: Batch) -> MaskedSum:
+        def masked_sum(self, tensors: tuple[QuantisedTensor, ...], batch: Batch, interrupt: Interrupt = never) -> MaskedSum:
             scene.cores[0].jobs.close(spec.job_id, None)
             return super().masked_sum(tensors, batch)
 
@@ -194,7 +194,7 @@ def test_a_crash_after_the_commit_is_charged_once_and_answered_from_the_ledger(t
 class NeverCalled(FakeEngine):
     """An engine for rounds that must not be computed again."""
 
-    def masked_sum(self, tensors: tuple[QuantisedTensor, ...], batch: Batch) -> MaskedSum:
+    def masked_sum(self, tensors: tuple[QuantisedTensor, ...], batch: Batch, interrupt: Interrupt = never) -> MaskedSum:
         raise AssertionError("computed again")
 
 

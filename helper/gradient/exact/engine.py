@@ -13,7 +13,7 @@ from typing import Final, Self
 
 import numpy as np
 
-from helper.gradient.engine import Batch, MaskedSum
+from helper.gradient.engine import Batch, Interrupt, MaskedSum, never
 from helper.gradient.exact.clipping import MAX_SENSITIVITY, Masking, clip_factors
 from helper.gradient.exact.field_kernels import add_to
 from helper.gradient.exact.layer import NotExact, RoundSetup, Running
@@ -68,7 +68,7 @@ class ExactEngine:
         other._clip = clip
         return other
 
-    def masked_sum(self, weights: tuple[QuantisedTensor, ...], batch: Batch) -> MaskedSum:
+    def masked_sum(self, weights: tuple[QuantisedTensor, ...], batch: Batch, interrupt: Interrupt = never) -> MaskedSum:
         """See `GradientEngine`.
 
         Raises:
@@ -79,7 +79,9 @@ class ExactEngine:
             labels=np.ascontiguousarray(batch.labels, np.uint32),
             mask_shares=np.ascontiguousarray(batch.mask_shares, np.uint64),
         )  # what the loops are compiled for
-        work = _Work(plan=self._plan, loss=self._loss, clip=self._clip, backend=self._backend, weights=weights, batch=batch)
+        work = _Work(
+            plan=self._plan, loss=self._loss, clip=self._clip, backend=self._backend, weights=weights, batch=batch, interrupt=interrupt
+        )
         parts = _cut(len(batch), self._threads)
         if len(parts) == 1:
             results = [work.run(parts[0])]
@@ -105,6 +107,7 @@ class _Work:
     backend: Backend
     weights: tuple[QuantisedTensor, ...]
     batch: Batch
+    interrupt: Interrupt
 
     def run(self, part: range) -> tuple[FieldVector, ValuesDigest]:
         """The masked sum over a range of records, and the digest of their values."""
@@ -125,6 +128,7 @@ class _Work:
                 layer.begin(len(chunk))
             with np.errstate(all="ignore"):  # infinities and NaNs have a defined result, see `rows`
                 for start in range(0, len(chunk), size):
+                    self.interrupt()
                     self._block(running, chunk[start : start + size], start, digest, within)
             for layer in running:
                 layer.flush()

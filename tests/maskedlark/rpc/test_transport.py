@@ -2,6 +2,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -88,10 +89,48 @@ def test_a_domain_error_arrives_as_itself(peer: Peer, failure: MaskedLarkError) 
 
 def test_a_bug_is_answered_without_any_detail(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
     peer.servicer.failure = KeyError("a secret detail")
-    with pytest.raises(HelperUnavailable) as arrived:
+    with pytest.raises(JobRefused) as arrived:
         peer.call()
+    assert arrived.value.reason is JobReason.PEER_FAILED  # it would fail again: nobody asks again
     assert "secret" not in str(arrived.value)
     assert "a secret detail" in caplog.text  # logged in full where it happened
+
+
+def test_a_peer_that_is_full_says_when_to_come_again(peer: Peer) -> None:
+    peer.servicer.failure = HelperUnavailable("no room", retry_after_s=2.5)
+    with pytest.raises(HelperUnavailable, match="no room") as arrived:
+        peer.call()
+    assert arrived.value.retry_after_s == 2.5
+
+
+def test_only_what_is_worth_another_try_is_unavailable(peer: Peer) -> None:
+    arrived = {code: _arriving(code) for code in grpc.StatusCode if code is not grpc.StatusCode.OK}
+    again = {code.name for code, error in arrived.items() if isinstance(error, HelperUnavailable)}
+    assert again == {"UNAVAILABLE", "DEADLINE_EXCEEDED", "ABORTED", "INTERNAL"}  # the last as the transport says it, without a kind
+    refused = {code.name: error.reason for code, error in arrived.items() if isinstance(error, JobRefused)}
+    assert refused["RESOURCE_EXHAUSTED"] is JobReason.TOO_LARGE  # gRPC itself, of a message over the limit
+    assert refused["UNKNOWN"] is refused["UNIMPLEMENTED"] is JobReason.PEER_FAILED
+    assert len(arrived) == len(again) + len(refused)
+
+
+class _Failed(grpc.RpcError):
+    def __init__(self, code: grpc.StatusCode) -> None:
+        self._code = code
+
+    def code(self) -> grpc.StatusCode:
+        return self._code
+
+    def details(self) -> str:
+        return "details"
+
+    def trailing_metadata(self) -> tuple[Any, ...]:
+        return ()
+
+
+def _arriving(code: grpc.StatusCode) -> MaskedLarkError:
+    with pytest.raises(MaskedLarkError) as arrived, calling("helper 0"):
+        raise _Failed(code)
+    return arrived.value
 
 
 def test_a_peer_that_is_down_is_unavailable(peer: Peer) -> None:
