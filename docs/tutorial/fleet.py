@@ -15,6 +15,8 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 ORIGIN: Final = "https://ads.example"
+HOST: Final = "localhost"
+HELPERS: Final = ("helper-0", "helper-1")
 START_S: Final = 60.0
 _BIN: Final = Path(sys.executable).parent
 
@@ -30,12 +32,16 @@ class Fleet:
     Attributes:
         folder: Each party's data folder and log lie in here.
         is_no_noise: Start the helpers so that they accept a task without noise.
+        is_tls: Mutual TLS between ad server and helpers, with certificates of `keygen`, and TLS for browsers; else plaintext.
         helper_options: Further options of `helper serve`.
+        adserver_options: Further options of `adserver serve`.
     """
 
     folder: Path
     is_no_noise: bool = False
+    is_tls: bool = False
     helper_options: tuple[str, ...] = ()
+    adserver_options: tuple[str, ...] = ()
     grpc: str = ""
     http: str = ""
     _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
@@ -44,7 +50,10 @@ class Fleet:
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             for role in (0, 1):
-                self.run("helper", "keygen", "--data", str(self.data(f"helper-{role}")), "--name", f"operator {role}")
+                self.run("helper", "keygen", "--data", str(self.data(HELPERS[role])), "--name", f"operator {role}", "--host", HOST)
+            self.run("adserver", "keygen", "--data", str(self.data("adserver")), "--origin", ORIGIN, "--host", HOST)
+            self._exchange_certificates()
+            for role in (0, 1):
                 self.start_helper(role)
             self.start_adserver()
         except BaseException:
@@ -62,9 +71,9 @@ class Fleet:
     def start_helper(self, role: int) -> None:
         """Start a helper, at the address that it had before if it ran before."""
         address_file = self.folder / f"helper-{role}.address"
-        listen = address_file.read_text() if address_file.exists() else "127.0.0.1:0"
+        listen = address_file.read_text() if address_file.exists() else f"{HOST}:0"
         address_file.unlink(missing_ok=True)
-        options = ["--insecure", *(["--allow-no-noise"] if self.is_no_noise else []), *self.helper_options]
+        options = [*self._tls(HELPERS[role]), *(["--allow-no-noise"] if self.is_no_noise else []), *self.helper_options]
         data = str(self.data(f"helper-{role}"))
         self._start(f"helper-{role}", "helper", "serve", "--data", data, "--listen", listen, "--port-file", str(address_file), *options)
         self._await(f"helper-{role}", address_file)
@@ -73,7 +82,8 @@ class Fleet:
         """Start the ad server, intake and job worker."""
         addresses_file = self.folder / "adserver.addresses"
         addresses_file.unlink(missing_ok=True)
-        self._start("adserver", "adserver", "serve", *self.common(), "--addresses-file", str(addresses_file))
+        listen = ["--grpc-listen", f"{HOST}:0", "--http-listen", f"{HOST}:0", "--addresses-file", str(addresses_file)]
+        self._start("adserver", "adserver", "serve", *self.common(), *listen, *self.adserver_options)
         self._await("adserver", addresses_file)
         addresses = json.loads(addresses_file.read_text())
         self.grpc, self.http = addresses["grpc"], addresses["http"]
@@ -89,7 +99,8 @@ class Fleet:
 
     def browsers(self, *arguments: str) -> Any:
         """Run `browser-sim run` and give its JSON summary."""
-        return json.loads(self.run("browser-sim", "run", *arguments, "--insecure", "--json"))
+        protection = ["--tls-ca", str(self.data("adserver") / "tls.crt")] if self.is_tls else ["--insecure"]
+        return json.loads(self.run("browser-sim", "run", *arguments, *protection, "--json"))
 
     def run(self, program: str, *arguments: str) -> str:
         """Run one command to its end; its progress goes to this terminal, its output is returned.
@@ -140,7 +151,21 @@ class Fleet:
     def common(self) -> list[str]:
         """The options by which every `adserver` command finds its data and the helpers."""
         helpers = [(self.folder / f"helper-{role}.address").read_text() for role in (0, 1)]
-        return ["--data", str(self.data("adserver")), "--helper-0", helpers[0], "--helper-1", helpers[1], "--insecure"]
+        return ["--data", str(self.data("adserver")), "--helper-0", helpers[0], "--helper-1", helpers[1], *self._tls("adserver")]
+
+    def _tls(self, party: str) -> list[str]:
+        """The options by which a party protects its connections."""
+        if not self.is_tls:
+            return ["--insecure"]
+        files = self.data(party)
+        return ["--tls-cert", str(files / "tls.crt"), "--tls-key", str(files / "tls.key"), "--tls-ca", str(files / "trusted.crt")]
+
+    def _exchange_certificates(self) -> None:
+        """What the operators do: each adds the other side's certificate to those that it trusts."""
+        shown = {party: (self.data(party) / "tls.crt").read_bytes() for party in (*HELPERS, "adserver")}
+        (self.data("adserver") / "trusted.crt").write_bytes(shown[HELPERS[0]] + shown[HELPERS[1]])
+        for helper in HELPERS:
+            (self.data(helper) / "trusted.crt").write_bytes(shown["adserver"])
 
     def _start(self, party: str, program: str, *arguments: str) -> None:
         with (self.folder / f"{party}.log").open("ab") as log:
