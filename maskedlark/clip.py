@@ -1,9 +1,9 @@
 """The bound on what one record can add to a sum: the number that every privacy claim is calibrated to."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum, unique
 from fractions import Fraction
-from math import isqrt
+from math import isqrt, ldexp
 
 
 @unique
@@ -23,17 +23,29 @@ class Clip:
         bound: The bound itself, in the units of the gradient.
         frac_bits: Values are carried as integers in units of 2^-frac_bits.
         is_counted: Whether each value carries one more coordinate, which tells whether it was within the bound (`adaptive_clip`).
+        is_per_layer: Whether each layer's part of a value is clipped by itself, to a bound of its own, instead of the value as a whole.
     """
 
     norm: Norm
     bound: float
     frac_bits: int
     is_counted: bool = False
+    is_per_layer: bool = False
 
     @property
     def sensitivity(self) -> int:
         """The bound in units of 2^-frac_bits, rounded down: exact, the same integer for every party."""
         return int(Fraction(self.bound) * 2**self.frac_bits)
+
+    def of_each(self, layers: int) -> "Clip":
+        """The bound on each layer's part, all alike, such that the whole stays within this bound: the integers' squares, or sums, add up.
+
+        McMahan et al. 2018 ("per-layer clipping" with S_j = S / sqrt(m)) in L2; S / m in L1.
+        """
+        whole = self.sensitivity
+        units = whole // layers if self.norm is Norm.L1 else isqrt(whole * whole // layers)
+        excess = max(0, units.bit_length() - 53)  # what a float64 does not hold
+        return replace(self, bound=ldexp(units >> excess << excess, -self.frac_bits), is_per_layer=False)
 
     @property
     def count_units(self) -> int:

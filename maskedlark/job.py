@@ -2,9 +2,9 @@
 
 import math
 from dataclasses import replace
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from maskedlark.accounting import Charge
 from maskedlark.canonical import Bytes16, Bytes32, canonical, digest, encode
@@ -35,6 +35,8 @@ class JobSpec:
         sampling_numerator: Each round uses each record with probability sampling_numerator / 2^32.
         noise_multiplier: The noise scale divided by the sensitivity: each helper's, or in a task of split noise that of the two
             together; 0 only in a task without noise.
+        is_clip_per_layer: Whether each layer's part of a gradient is clipped by itself: of m layers to 1/sqrt(m) of the bound in L2, to
+            1/m in L1. On the exact path a layer's weights and bias are clipped together, on the general path each tensor.
         is_clip_adaptive: Whether each round names its own clip bound, up to the task's, and tells how many values were within it.
     """
 
@@ -47,7 +49,14 @@ class JobSpec:
     rounds: Annotated[int, Field(ge=1, le=1_000_000)]
     sampling_numerator: Annotated[int, Field(ge=1, le=SAMPLING_DENOMINATOR)]
     noise_multiplier: Annotated[float, Field(ge=0.0, le=1e6)]
+    is_clip_per_layer: bool = False
     is_clip_adaptive: bool = False
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.is_clip_per_layer and self.is_clip_adaptive:
+            raise ValueError("an adaptive clip is of the whole gradient, not per layer")
+        return self
 
     @property
     def digest(self) -> bytes:
@@ -67,7 +76,12 @@ def sampling_numerator(*, expected_batch_size: float, dataset_size: int) -> int:
 
 def job_clip(task: Task, job: JobSpec, bound: float | None = None) -> Clip:
     """The bound on one record's value in a round of a job: the task's, or in an adaptive job the round's own."""
-    return replace(task.clip, bound=task.clip.bound if bound is None else bound, is_counted=job.is_clip_adaptive)
+    return replace(
+        task.clip,
+        bound=task.clip.bound if bound is None else bound,
+        is_counted=job.is_clip_adaptive,
+        is_per_layer=job.is_clip_per_layer,
+    )
 
 
 def num_values(job: JobSpec, num_parameters: int) -> int:

@@ -23,6 +23,7 @@ from helper.gradient.output_gradients import output_gradients
 from helper.gradient.rounding import MAX_SENSITIVITY, clip_to_integers, with_count
 from maskedlark.clip import Clip
 from maskedlark.errors import JobReason, JobRefused
+from maskedlark.field import SignedVector
 from maskedlark.model.graph import Loss, Model
 from maskedlark.model.losses import check_loss
 from maskedlark.model.weights import QuantisedTensor
@@ -95,7 +96,7 @@ class GeneralEngine:
                 interrupt()
                 chunk = slice(start, start + size)
                 gradients = self._gradients(parameters, batch.features[chunk], batch.labels[chunk])
-                values = clip_to_integers(gradients, self._clip)
+                values = self._clipped(gradients)
                 if self._clip.is_counted:
                     values = with_count(values, gradients, self._clip)
                 hasher.update(values.astype(stored).data)
@@ -106,6 +107,15 @@ class GeneralEngine:
         """How many records to evaluate at once: the same at both helpers, for sums in float64 depend on it."""
         numbers = num_labels * self._model.num_parameters + self._activations
         return max(1, min(_CHUNK_NUMBERS // numbers, _MAX_CHUNK_RECORDS, MAX_ROWS // num_labels))
+
+    def _clipped(self, gradients: NDArray[np.float64]) -> SignedVector:
+        """Rows of gradients as integers within the bound: as a whole, or each tensor's part by itself."""
+        if not self._clip.is_per_layer:
+            return clip_to_integers(gradients, self._clip)
+        sizes = [parameter.size for parameter in self._model.parameters]
+        clip = self._clip.of_each(len(sizes))
+        parts = np.split(gradients, np.cumsum(sizes)[:-1], axis=1)
+        return np.concatenate([clip_to_integers(np.ascontiguousarray(part), clip) for part in parts], axis=1)
 
     def _gradients(self, parameters: Sequence[Tensor], features: NDArray[np.uint8], labels: NDArray[np.uint32]) -> NDArray[np.float64]:
         """Every (record, label)'s flat gradient.

@@ -154,19 +154,29 @@ class _Work:
             values[step.output] = layer.forward(*(values[number] for number in step.inputs))
         start = seeds(self.loss, values[self.plan.output], self.batch.labels[rows])
         self._back(running, start.deltas)
-        squares = np.zeros(start.deltas.shape[:2])
-        for layer in running:
-            layer.add_norm(squares)
-        masking = Masking(
-            factors=clip_factors(squares, start.coefficients, self.clip),
-            shares=self.batch.mask_shares[rows],
-            hashes=np.zeros(len(block), np.uint64),
-            frac_bits=self.clip.frac_bits,
-        )
-        for layer in running:
-            layer.mask(masking, first)
-        within.add(masking, start.coefficients)
-        digest.add(masking.hashes)
+        hashes = np.zeros(len(block), np.uint64)
+        groups, clip = self._clipped_together(running)
+        for layers in groups:
+            squares = np.zeros(start.deltas.shape[:2])
+            for layer in layers:
+                layer.add_norm(squares)
+            masking = Masking(
+                factors=clip_factors(squares, start.coefficients, clip),
+                shares=self.batch.mask_shares[rows],
+                hashes=hashes,
+                frac_bits=clip.frac_bits,
+            )
+            for layer in layers:
+                layer.mask(masking, first)
+            within.add(masking, start.coefficients)
+        digest.add(hashes)
+
+    def _clipped_together(self, running: list[Running]) -> tuple[list[list[Running]], Clip]:
+        """All layers and the bound; or each that has parameters by itself, and its part of the bound."""
+        if not self.clip.is_per_layer:
+            return [running], self.clip
+        trained = [[layer] for layer, step in zip(running, self.plan.steps, strict=True) if step.has_parameters]
+        return trained, self.clip.of_each(len(trained))
 
     def _back(self, running: list[Running], output: Real) -> None:
         """Send the deltas back through every layer; a value with several readers gets the sum of their deltas, last reader first."""

@@ -21,11 +21,12 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One layer with the numbers of the values that it reads and writes."""
+    """One layer with the numbers of the values that it reads and writes, and whether it has parameters that are trained."""
 
     layer: Layer
     inputs: tuple[int, ...]
     output: int
+    has_parameters: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +148,8 @@ class PlanBuilder:
         """Add a step whose output has a name and a shape."""
         number = len(self._sizes)
         self._num_trained += has_parameters
-        self._steps.append(Step(layer=layer, inputs=tuple(value.number for value in inputs), output=number))
+        read = tuple(value.number for value in inputs)
+        self._steps.append(Step(layer=layer, inputs=read, output=number, has_parameters=has_parameters))
         self._sizes.append(prod(shape))
         self._is_trained.append(has_parameters or any(self.is_trained(value) for value in inputs))
         self._values[name] = Value(number=number, shape=shape)
