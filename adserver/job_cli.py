@@ -18,6 +18,7 @@ from adserver.output import print_json
 from adserver.plan import Optimizer, OptimizerKind, Schedule, ScheduleKind
 from adserver.submission import JOB_ID_BYTES, Submission, plan_job
 from adserver.tasks import TaskStore
+from maskedlark.adaptive_clip import AdaptiveClip
 from maskedlark.canonical import build
 from maskedlark.model.graph import Loss
 
@@ -65,6 +66,20 @@ def submit_command(
     noise_multiplier: Annotated[
         float | None, typer.Option(rich_help_panel=_PRIVACY, help="Instead of --epsilon: each helper's noise over the clip norm.")
     ] = None,
+    per_layer_clip: Annotated[
+        bool, typer.Option("--per-layer-clip", rich_help_panel=_PRIVACY, help="Clip each layer's gradient by itself, to an equal share.")
+    ] = False,
+    adaptive_clip: Annotated[
+        float | None,
+        typer.Option(
+            rich_help_panel=_PRIVACY,
+            help="Let the clip bound, up to the task's, follow this quantile of the gradients' norms, between 0 and 1 (privately).",
+        ),
+    ] = None,
+    clip_learning_rate: Annotated[float, typer.Option(rich_help_panel=_PRIVACY, help="Of --adaptive-clip: how fast it moves.")] = 0.2,
+    initial_clip: Annotated[
+        float, typer.Option(rich_help_panel=_PRIVACY, help="Of --adaptive-clip: the first bound, as a share of the task's.")
+    ] = 0.1,
     eval_set: Annotated[
         Path | None,
         typer.Option(exists=True, dir_okay=False, rich_help_panel=_EVALUATION, help="An .npz of your own: features and labels."),
@@ -97,6 +112,10 @@ def submit_command(
         ),
         eval_set=eval_set.read_bytes() if eval_set else None,
         eval_every=eval_every,
+        is_clip_per_layer=per_layer_clip,
+        adaptive_clip=None
+        if adaptive_clip is None
+        else build(AdaptiveClip, {"quantile": adaptive_clip, "learning_rate": clip_learning_rate, "initial": initial_clip}),
     )
     job_id = os.urandom(JOB_ID_BYTES)
     the_task = TaskStore(engine).find(task or found.task_id.hex()).bundle.task

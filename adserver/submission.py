@@ -10,6 +10,7 @@ from adserver.job_privacy import job_epsilons
 from adserver.plan import Optimizer, Schedule, TrainingPlan
 from maskedlark import canonical
 from maskedlark.accounting import fitting_noise_multiplier
+from maskedlark.adaptive_clip import AdaptiveClip
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.job import JobSpec, check_sums_fit, multiplier_for_each_helper, sampling_numerator
 from maskedlark.model.graph import Model
@@ -38,6 +39,8 @@ class Submission:
         schedule: Its learning rate's.
         eval_set: An .npz file, or None.
         eval_every: Rounds between evaluations; None: about fifty evaluations in all.
+        adaptive_clip: How the clip bound follows a quantile of the gradients' norms; None: it is the task's.
+        is_clip_per_layer: Whether each layer's gradient is clipped by itself.
     """
 
     model: bytes = field(repr=False)
@@ -50,6 +53,8 @@ class Submission:
     schedule: Schedule
     eval_set: bytes | None = field(repr=False)
     eval_every: int | None
+    adaptive_clip: AdaptiveClip | None = None
+    is_clip_per_layer: bool = False
 
 
 def plan_job(submission: Submission, *, task: Task, dataset: Dataset, job_id: bytes, now_s: float) -> TrainingPlan:
@@ -77,6 +82,8 @@ def plan_job(submission: Submission, *, task: Task, dataset: Dataset, job_id: by
         "rounds": submission.rounds,
         "sampling_numerator": rate,
         "noise_multiplier": 0.0,
+        "is_clip_per_layer": submission.is_clip_per_layer,
+        "is_clip_adaptive": submission.adaptive_clip is not None,
     }
     canonical.build(JobSpec, settings)  # refuses numbers out of range before the accountant sees them
     job = canonical.build(JobSpec, {**settings, "noise_multiplier": _noise_multiplier(submission, task, rate / SAMPLING_DENOMINATOR)})
@@ -88,6 +95,7 @@ def plan_job(submission: Submission, *, task: Task, dataset: Dataset, job_id: by
             "dataset_size": dataset.size,
             "optimizer": submission.optimizer,
             "schedule": submission.schedule,
+            "adaptive_clip": submission.adaptive_clip,
             "eval_every": submission.eval_every or max(1, submission.rounds // _EVALUATIONS),
         },
     )
