@@ -21,7 +21,9 @@ from maskedlark.errors import (
     ReportRejected,
 )
 from maskedlark.job import JobSpec
+from maskedlark.measurement import Key, Measurement, Value
 from maskedlark.model.graph import Loss
+from maskedlark.query import Axis, DiscoverySpec, Measure, QuerySpec
 from maskedlark.task import HelperIdentity, LabelSpace, Task
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -49,7 +51,8 @@ def cli(module: str, name: str) -> str:
 def settings() -> str:
     """The fields of the canonical objects, from their docstrings and types."""
     parts = ["# Task and job settings\n\nThe canonical objects that parties agree on ([protocol](../explanation/protocol.md)).\n"]
-    parts += [attributes(cls) for cls in (Task, LabelSpace, HelperIdentity, JobSpec)]
+    objects = (Task, LabelSpace, HelperIdentity, Measurement, Value, Key, JobSpec, QuerySpec, Measure, Axis, DiscoverySpec)
+    parts += [attributes(cls) for cls in objects]
     losses = "\n".join(f"| `{loss.value}` |" for loss in Loss)
     return NOTE + "\n".join(parts) + f"\n## Losses\n\n| loss |\n|---|\n{losses}\n"
 
