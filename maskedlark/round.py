@@ -20,7 +20,7 @@ from maskedlark.canonical import digest
 from maskedlark.clip import Clip
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.field import FieldVector, SignedVector, add, from_bytes, from_signed, reconstruct, to_bytes, to_signed
-from maskedlark.job import JobSpec, job_clip, noise_units
+from maskedlark.job import JobSpec, job_clip, units_of_each_helper
 from maskedlark.noise import NoiseSource
 from maskedlark.pair import PairKey
 from maskedlark.report import InputShares
@@ -122,7 +122,7 @@ def aggregate(
         release_transcript=round_transcript,
         vector=summed.vector,
         values_digest=summed.values_digest,
-        noise=noise(task.mechanism, noise_units(task, job, bound), num_values),
+        noise=noise(task.mechanism, units_of_each_helper(task, job.noise_multiplier, summed.sensitivity), num_values),
     )
 
 
@@ -138,12 +138,12 @@ def blinded(*, pair: PairKey, release_transcript: bytes, vector: FieldVector, va
 
 
 def records_evaluated(task: Task, job: JobSpec, dataset_size: int) -> int:
-    """On how many records a round evaluates f, but for one sample in a thousand that is larger: from public settings alone.
+    """On how many records a round evaluates f, but for one sample in ten thousand that is larger: from public settings alone.
 
-    The expected batch and three standard deviations, at least min_batch_size, at most all.
+    The expected batch and four standard deviations, at least min_batch_size, at most all.
     """
     expected = dataset_size * job.sampling_numerator >> 32
-    return min(dataset_size, max(task.min_batch_size, expected + 3 * isqrt(expected) + 3))
+    return min(dataset_size, max(task.min_batch_size, expected + isqrt(16 * expected) + 4))
 
 
 def combine(first: AggregateShare, second: AggregateShare) -> SignedVector:
