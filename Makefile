@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 EXTRAS := browser-sim,helper,helper-general,adserver,postgres,dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup docs bench-memory demo demo-no-noise test simulate test-fast check format protos audit bench-ingest bench-aggregate bench-gradient table clean
+.PHONY: help setup docs bench-memory bench-load chaos demo demo-no-noise test simulate test-fast check format protos audit bench-ingest bench-aggregate bench-gradient table clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -66,6 +66,12 @@ bench-memory: $(STAMP)  ## Peak memory of every process while 100,000 reports ar
 
 bench-aggregate: $(STAMP)  ## Grouped sums of a million reports per second and core (ARGS=--json)
 	$(BIN)/python -m tests.bench.aggregate $(ARGS)
+
+bench-load: $(STAMP)  ## Sustained ingest for five minutes: reports/s a core, latency, memory (ARGS="--seconds 30 --json")
+	$(BIN)/python -m tests.bench.load $(ARGS)
+
+chaos: $(STAMP)  ## Kill processes for five minutes while jobs and uploads run (ARGS="--seconds 60")
+	$(BIN)/python -m tests.chaos.chaos $(ARGS)
 
 bench-gradient: $(STAMP)  ## The exact gradient engine beside plain PyTorch, Opacus and torch.func (ARGS=--json)
 	$(BIN)/python tests/bench/gradient.py $(ARGS)

@@ -3,12 +3,16 @@
 The file is an .npz with `features` u8 (n, d) and `labels` (n,), as `browser-sim run --holdout` writes it.
 """
 
+import math
+import zlib
 from dataclasses import dataclass, field
 from io import BytesIO
+from tokenize import TokenError
 from typing import Any, Final
-from zipfile import BadZipFile
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
+from numpy.lib.format import read_array_header_1_0, read_array_header_2_0, read_magic
 from numpy.typing import NDArray
 
 from maskedlark.errors import JobReason, JobRefused
@@ -16,6 +20,11 @@ from maskedlark.model.graph import Loss, Model
 
 MAX_BYTES: Final = 1 << 30
 _KINDS_OF_NUMBERS: Final = "uif"
+_NOT_NPZ: Final = (
+    ValueError, KeyError, OSError, EOFError, BadZipFile, TypeError, AttributeError, OverflowError, RuntimeError, SyntaxError, TokenError,
+    zlib.error,
+)  # fmt: skip
+"""What zipfile and numpy raise at bytes of another form."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +62,9 @@ def read_eval_set(encoded: bytes) -> EvalSet:
     if len(encoded) > MAX_BYTES:
         raise JobRefused(JobReason.TOO_LARGE, f"an evaluation set has at most {MAX_BYTES} bytes, not {len(encoded)}")
     try:
-        with np.load(BytesIO(encoded), allow_pickle=False) as arrays:
-            features, labels = arrays["features"], arrays["labels"]
-    except (ValueError, KeyError, OSError, EOFError, BadZipFile, TypeError, AttributeError) as error:
+        with ZipFile(BytesIO(encoded)) as archive:
+            features, labels = _array(archive, "features"), _array(archive, "labels")
+    except _NOT_NPZ as error:
         raise _malformed(f"is no .npz file with features and labels: {type(error).__name__}") from None
     if features.dtype != np.uint8 or features.ndim != 2:
         raise _malformed(f"has features of {features.dtype} {features.shape}, not uint8 (records, width)")
@@ -64,6 +73,20 @@ def read_eval_set(encoded: bytes) -> EvalSet:
     if labels.dtype.kind not in _KINDS_OF_NUMBERS or not np.isfinite(labels).all():
         raise _malformed("has labels that are not finite numbers")
     return EvalSet(features=features, labels=labels)
+
+
+def _array(archive: ZipFile, name: str) -> NDArray[Any]:
+    """One array of the file. Its header is believed only where the bytes are there, so that it cannot ask for memory."""
+    member = archive.getinfo(f"{name}.npy")
+    if member.file_size > MAX_BYTES:
+        raise JobRefused(JobReason.TOO_LARGE, f"an evaluation set unpacks to at most {MAX_BYTES} bytes an array, not {member.file_size}")
+    stream = BytesIO(archive.read(member))
+    read_header = read_array_header_1_0 if read_magic(stream) == (1, 0) else read_array_header_2_0
+    shape, is_fortran, dtype = read_header(stream)
+    values = stream.read()
+    if dtype.hasobject or math.prod(shape) * dtype.itemsize != len(values):
+        raise ValueError("the header does not fit the values")
+    return np.frombuffer(values, dtype).reshape(shape, order="F" if is_fortran else "C")
 
 
 def _num_classes(model: Model, loss: Loss) -> int | None:

@@ -1,0 +1,12 @@
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.chaos import run
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(280)
+def test_killing_any_process_loses_nothing_and_charges_nothing_twice(tmp_path: Path) -> None:
+    outcome = run(30.0, tmp_path, seed=7)
+    assert outcome.is_right, outcome
