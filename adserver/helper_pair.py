@@ -31,7 +31,7 @@ class JobHelper(Protocol):
         """The helper's answer to a round; ends early when `cancelled` is set."""
 
     def close_job(self, job_id: bytes) -> int:
-        """Tell the helper that no more rounds will come."""
+        """Tell the helper that no more rounds will come; how many it answered, and charged."""
 
 
 class Watcher(Protocol):

@@ -1,4 +1,4 @@
-"""`adserver job`: submit, list, show, watch, cancel, resume."""
+"""`adserver job`: plan, submit, list, show, watch, cancel, resume."""
 
 import os
 import time
@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from adserver.budget import Budgets
 from adserver.datasets import DatasetStore
 from adserver.job_folder import JobFolder
 from adserver.job_state import JobState
@@ -16,6 +17,7 @@ from adserver.model_cli import model_app
 from adserver.options import DatabaseOption, DataOption, JsonOption, open_store
 from adserver.output import print_json
 from adserver.plan import Optimizer, OptimizerKind, Schedule, ScheduleKind
+from adserver.planning_cli import plan_command
 from adserver.submission import JOB_ID_BYTES, Submission, plan_job
 from adserver.tasks import TaskStore
 from maskedlark.adaptive_clip import AdaptiveClip
@@ -30,7 +32,8 @@ _TRAINING = "Training"
 _PRIVACY = "Privacy"
 _EVALUATION = "Evaluation"
 
-job_app = typer.Typer(no_args_is_help=True, help="Train models: submit jobs, follow them, cancel and resume them.")
+job_app = typer.Typer(no_args_is_help=True, help="Train models: plan and submit jobs, follow them, cancel and resume them.")
+job_app.command("plan")(plan_command)
 
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job, by the start of its id; not needed if there is only one.")]
 
@@ -41,10 +44,12 @@ def submit_command(
     data: DataOption,
     model: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="ONNX file; training begins at its weights.")],
     loss: Annotated[Loss, typer.Option(rich_help_panel=_TRAINING, help="What is minimised.")],
-    rounds: Annotated[int, typer.Option(min=1, rich_help_panel=_TRAINING, help="Optimizer steps; each asks both helpers once.")],
     learning_rate: Annotated[float, typer.Option(rich_help_panel=_TRAINING, help="Of the optimizer, before the schedule.")],
     task: Annotated[str, typer.Option(metavar="ID", help="The task, by the start of its id; by default the dataset's.")] = "",
     dataset: Annotated[str, typer.Option(metavar="ID", help="The dataset, by the start of its id; not needed if there is only one.")] = "",
+    rounds: Annotated[
+        int | None, typer.Option(min=1, rich_help_panel=_TRAINING, help="Optimizer steps; each asks both helpers once.")
+    ] = None,
     batch_size: Annotated[
         float | None, typer.Option(rich_help_panel=_TRAINING, help="Expected reports in a round; by default the whole dataset.")
     ] = None,
@@ -66,6 +71,14 @@ def submit_command(
     noise_multiplier: Annotated[
         float | None, typer.Option(rich_help_panel=_PRIVACY, help="Instead of --epsilon: each helper's noise over the clip norm.")
     ] = None,
+    until_budget: Annotated[
+        bool,
+        typer.Option(
+            "--until-budget",
+            rich_help_panel=_PRIVACY,
+            help="Instead of --rounds: as many as fit with --noise-multiplier; the job stops when the budget (or --epsilon) is spent.",
+        ),
+    ] = False,
     per_layer_clip: Annotated[
         bool, typer.Option("--per-layer-clip", rich_help_panel=_PRIVACY, help="Clip each layer's gradient by itself, to an equal share.")
     ] = False,
@@ -89,7 +102,12 @@ def submit_command(
     database: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check a job and queue it; `adserver serve` runs it. Prints its id."""
+    """Check a job and queue it; `adserver serve` runs it. Prints its id.
+
+    `adserver job plan` shows beforehand what fits. A job takes no more than its dataset's budgets have left beside all other jobs.
+    """
+    if (rounds is None) != until_budget:
+        raise typer.BadParameter("give either --rounds or --until-budget")
     engine = open_store(data, database)
     found = DatasetStore(engine).find(dataset)
     submission = Submission(
@@ -119,7 +137,14 @@ def submit_command(
     )
     job_id = os.urandom(JOB_ID_BYTES)
     the_task = TaskStore(engine).find(task or found.task_id.hex()).bundle.task
-    plan = plan_job(submission, task=the_task, dataset=found, job_id=job_id, now_s=time.time())
+    plan = plan_job(
+        submission,
+        task=the_task,
+        dataset=found,
+        job_id=job_id,
+        now_s=time.time(),
+        already=Budgets(engine=engine, clock=time.time).held(found),
+    )
     JobFolder(data, job_id).write_submission(submission.model, submission.eval_set)
     store = JobStore(engine, time.time)
     store.submit(plan)

@@ -83,10 +83,10 @@ class JobLeases:
         with reading(self._engine) as connection:
             return tuple(bytes(job_id) for job_id in connection.execute(asked).scalars())
 
-    def mark_closed(self, job_id: bytes) -> None:
-        """Both helpers know that the job is over."""
+    def mark_closed(self, job_id: bytes, *, rounds_charged: int) -> None:
+        """Both helpers know that the job is over, and neither charged more rounds than so many."""
         with self._engine.begin() as connection:
-            connection.execute(update(jobs).where(jobs.c.job_id == job_id).values(is_closed=True))
+            connection.execute(update(jobs).where(jobs.c.job_id == job_id).values(is_closed=True, rounds_charged=rounds_charged))
 
     def _claimable(self) -> Select[Any]:
         is_abandoned = and_(jobs.c.state.in_(LEASED), jobs.c.lease_until_s <= self._clock())

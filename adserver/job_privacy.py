@@ -22,6 +22,12 @@ def privacy_line(plan: TrainingPlan, rounds: int) -> str:
     )
 
 
+def budget_spent_line(plan: TrainingPlan) -> str:
+    """Why a job that was to go on until its budget ends has stopped."""
+    rounds = plan.job.rounds
+    return f"{rounds} rounds are what the budget held when the job was submitted: {privacy_line(plan, rounds)}"
+
+
 def curve_title(plan: TrainingPlan) -> str:
     """What stands above a job's curves; the epsilons are those of all its rounds."""
     job = plan.job

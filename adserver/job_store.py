@@ -44,6 +44,7 @@ jobs: Final = Table(
     Column("cause", Text),
     Column("rounds_done", Integer, nullable=False),
     Column("is_closed", Boolean, nullable=False),
+    Column("rounds_charged", Integer),
     Column("lease_owner", String(32)),
     Column("lease_until_s", Float, nullable=False),
 )
@@ -89,6 +90,7 @@ class JobRecord:
         stop: Why it stopped or waits; None while all is well.
         rounds_done: Rounds whose step was taken.
         is_closed: Whether both helpers were told that no more rounds will come.
+        rounds_charged: How many rounds the helpers answered in all, as they said when the job was closed; None before.
         lease_until_s: How long it belongs to the worker that runs it.
     """
 
@@ -98,6 +100,7 @@ class JobRecord:
     stop: Stop | None
     rounds_done: int
     is_closed: bool
+    rounds_charged: int | None
     lease_until_s: float
 
     @property
@@ -217,5 +220,6 @@ def record_from_row(row: RowMapping) -> JobRecord:
         stop=Stop(reason=row["reason"], cause=row["cause"]) if row["reason"] is not None else None,
         rounds_done=row["rounds_done"],
         is_closed=row["is_closed"],
+        rounds_charged=row["rounds_charged"],
         lease_until_s=row["lease_until_s"],
     )

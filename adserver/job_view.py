@@ -33,6 +33,7 @@ def job_json(job: JobRecord, history: tuple[RoundFigures, ...]) -> dict[str, Any
         "cause": job.stop.cause if job.stop else None,
         "submitted_at": job.submitted_at_s,
         "rounds": spec.rounds,
+        "is_until_budget": plan.is_until_budget,
         "rounds_done": job.rounds_done,
         "loss_name": spec.loss.value,
         "expected_batch_size": plan.denominator,

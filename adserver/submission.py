@@ -1,23 +1,21 @@
 """From what a person asks for to a job that the helpers will accept: everything that can be checked here is checked before it is stored."""
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from adserver.datasets import Dataset, DatasetState
 from adserver.eval_set import read_eval_set
-from adserver.job_privacy import job_epsilons
 from adserver.plan import Optimizer, Schedule, TrainingPlan
+from adserver.room import Room, check_batch
 from maskedlark import canonical
-from maskedlark.accounting import fitting_noise_multiplier
+from maskedlark.accounting import Charge
 from maskedlark.adaptive_clip import AdaptiveClip
-from maskedlark.errors import InvalidTask, JobReason, JobRefused
-from maskedlark.job import JobSpec, check_sums_fit, multiplier_for_each_helper, sampling_numerator
-from maskedlark.model.graph import Model
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.job import JobSpec, check_sums_fit, sampling_numerator
 from maskedlark.model.losses import check_loss, loss_named
 from maskedlark.model.onnx_file import parse
 from maskedlark.noise import Mechanism
-from maskedlark.pair import SAMPLING_DENOMINATOR
 from maskedlark.task import LabelKind, Task
 
 JOB_ID_BYTES: Final = 16
@@ -31,10 +29,10 @@ class Submission:
     Attributes:
         model: An ONNX file; training begins at its weights.
         loss: A name of `maskedlark.model.graph.Loss`.
-        rounds: How many.
+        rounds: How many; None: as many as fit beside the noise multiplier, so that the job stops with its budget.
         batch_size: Expected reports in a round; None: the whole dataset in every round.
-        epsilon: What all rounds together may cost against the ad server, at the task's delta; or
-        noise_multiplier: each helper's noise over the sensitivity. One of the two in a task with noise, none in one without.
+        epsilon: What all rounds together may cost against the ad server, at the task's delta; None: what the dataset has left.
+        noise_multiplier: Each helper's noise over the sensitivity; None: the least that fits. With noise, one of the two is given.
         optimizer: The optimizer.
         schedule: Its learning rate's.
         eval_set: An .npz file, or None.
@@ -45,7 +43,7 @@ class Submission:
 
     model: bytes = field(repr=False)
     loss: str
-    rounds: int
+    rounds: int | None
     batch_size: float | None
     epsilon: float | None
     noise_multiplier: float | None
@@ -57,8 +55,18 @@ class Submission:
     is_clip_per_layer: bool = False
 
 
-def plan_job(submission: Submission, *, task: Task, dataset: Dataset, job_id: bytes, now_s: float) -> TrainingPlan:
-    """Check a submission against its task and dataset, and fix its noise.
+def plan_job(
+    submission: Submission, *, task: Task, dataset: Dataset, job_id: bytes, now_s: float, already: Sequence[Charge] = ()
+) -> TrainingPlan:
+    """Check a submission against its task and dataset, and fix its noise, or its rounds.
+
+    Args:
+        submission: What is asked for.
+        task: Its task.
+        dataset: Its dataset.
+        job_id: 16 random bytes.
+        now_s: Unix seconds.
+        already: What is spent or reserved on the dataset.
 
     Raises:
         InvalidTask: a number is out of its range.
@@ -72,21 +80,23 @@ def plan_job(submission: Submission, *, task: Task, dataset: Dataset, job_id: by
     if submission.eval_set is not None:
         read_eval_set(submission.eval_set).check_fits(model, loss)
     _check_usable(task, dataset, now_s)
-    rate = _sampling_numerator(submission, task, dataset)
+    batch_size = float(dataset.size) if submission.batch_size is None else submission.batch_size
+    check_batch(task, batch_size, dataset.size)
     settings = {
         "job_id": job_id,
         "task_id": task.task_id,
         "dataset_id": dataset.dataset_id,
         "model_digest": model.digest,
         "loss": loss,
-        "rounds": submission.rounds,
-        "sampling_numerator": rate,
-        "noise_multiplier": 0.0,
+        "rounds": 1 if submission.rounds is None else submission.rounds,
+        "sampling_numerator": sampling_numerator(expected_batch_size=batch_size, dataset_size=dataset.size),
+        "noise_multiplier": submission.noise_multiplier or 0.0,
         "is_clip_per_layer": submission.is_clip_per_layer,
         "is_clip_adaptive": submission.adaptive_clip is not None,
     }
     canonical.build(JobSpec, settings)  # refuses numbers out of range before the accountant sees them
-    job = canonical.build(JobSpec, {**settings, "noise_multiplier": _noise_multiplier(submission, task, rate / SAMPLING_DENOMINATOR)})
+    fixed = _fixed(submission, task, dataset, batch_size, already)
+    job = canonical.build(JobSpec, {**settings, "rounds": fixed.rounds, "noise_multiplier": fixed.noise_multiplier})
     plan = canonical.build(
         TrainingPlan,
         {
@@ -96,11 +106,20 @@ def plan_job(submission: Submission, *, task: Task, dataset: Dataset, job_id: by
             "optimizer": submission.optimizer,
             "schedule": submission.schedule,
             "adaptive_clip": submission.adaptive_clip,
-            "eval_every": submission.eval_every or max(1, submission.rounds // _EVALUATIONS),
+            "eval_every": submission.eval_every or max(1, job.rounds // _EVALUATIONS),
+            "is_until_budget": submission.rounds is None,
         },
     )
-    _check_helpers_would_accept(plan, model)
+    check_sums_fit(task, job, records=dataset.size, num_parameters=model.num_parameters)
     return plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fixed:
+    """What a job's settings become once nothing is left open."""
+
+    rounds: int
+    noise_multiplier: float
 
 
 def _check_usable(task: Task, dataset: Dataset, now_s: float) -> None:
@@ -112,53 +131,24 @@ def _check_usable(task: Task, dataset: Dataset, now_s: float) -> None:
         raise JobRefused(JobReason.UNKNOWN_DATASET, f"the dataset is {dataset.state}: finish it with `adserver dataset seal`")
 
 
-def _sampling_numerator(submission: Submission, task: Task, dataset: Dataset) -> int:
-    """The sampling rate of the asked-for batch size."""
-    batch_size = float(dataset.size) if submission.batch_size is None else submission.batch_size
-    if not task.min_batch_size <= batch_size <= dataset.size:  # also false for NaN
-        raise JobRefused(
-            JobReason.MALFORMED,
-            f"a batch of {batch_size:g} reports is not within the task's min_batch_size {task.min_batch_size} and the dataset's "
-            f"{dataset.size}: smaller ones would be noise only",
-        )
-    return sampling_numerator(expected_batch_size=batch_size, dataset_size=dataset.size)
-
-
-def _noise_multiplier(submission: Submission, task: Task, sampling_rate: float) -> float:
-    """The noise that was asked for, or the least that keeps within the epsilon that was."""
-    epsilon, multiplier = submission.epsilon, submission.noise_multiplier
+def _fixed(submission: Submission, task: Task, dataset: Dataset, batch_size: float, already: Sequence[Charge]) -> _Fixed:
+    """The noise or the rounds that were left open, and a check that the job fits both budgets with all that is held already."""
+    rounds, epsilon, multiplier = submission.rounds, submission.epsilon, submission.noise_multiplier
     if task.mechanism is Mechanism.NONE:
         if epsilon is not None or multiplier is not None:
             raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, "the task has no noise: give neither an epsilon nor a noise multiplier")
-        return 0.0
-    if multiplier is not None and epsilon is None:
-        return multiplier
-    if epsilon is None or multiplier is not None:
+        if rounds is None:
+            raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, "the task has no noise, and so no budget to stop at: give rounds")
+        return _Fixed(rounds=rounds, noise_multiplier=0.0)
+    room = Room(task=task, dataset_size=dataset.size, already=already, epsilon=epsilon)
+    if rounds is None:
+        if multiplier is None:
+            raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, "a job that goes on until its budget ends needs a noise multiplier")
+        most = room.rounds_for(noise_multiplier=multiplier, batch_size=batch_size)
+        return _Fixed(rounds=most, noise_multiplier=multiplier)
+    if (epsilon is None) == (multiplier is None):
         raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, "a task with noise needs either an epsilon or a noise multiplier")
-    if not 0 < epsilon < math.inf:
-        raise InvalidTask(f"epsilon is positive and finite, not {epsilon}")
-    needed = fitting_noise_multiplier(
-        min(epsilon, task.epsilon),
-        task.delta,
-        mechanism=task.mechanism,
-        sampling_rate=sampling_rate,
-        rounds=submission.rounds,
-        already=(),
-        collusion_epsilon=task.collusion_epsilon,
-    )
-    return multiplier_for_each_helper(task, needed)
-
-
-def _check_helpers_would_accept(plan: TrainingPlan, model: Model) -> None:
-    """Refuse here what both helpers would refuse: sums that could wrap, and a cost above a dataset's whole budget."""
-    task, job = plan.task, plan.job
-    check_sums_fit(task, job, records=plan.dataset_size, num_parameters=model.num_parameters)
-    if task.mechanism is Mechanism.NONE:
-        return
-    cost = job_epsilons(plan, job.rounds)
-    if cost.ad_server > task.epsilon or cost.colluding > task.collusion_epsilon:
-        raise JobRefused(
-            JobReason.BUDGET_EXHAUSTED,
-            f"the job costs epsilon {cost.ad_server:.4g} ({cost.colluding:.4g} with one helper), a dataset of this task has "
-            f"{task.epsilon:.4g} ({task.collusion_epsilon:.4g}): use more noise, fewer rounds or smaller batches",
-        )
+    if multiplier is None:
+        return _Fixed(rounds=rounds, noise_multiplier=room.noise_for(rounds=rounds, batch_size=batch_size))
+    room.check(rounds=rounds, batch_size=batch_size, noise_multiplier=multiplier)
+    return _Fixed(rounds=rounds, noise_multiplier=multiplier)

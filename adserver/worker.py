@@ -18,6 +18,7 @@ from adserver.database import Clock
 from adserver.helper_pair import HelperPair, JobHelper
 from adserver.job_folder import JobFolder
 from adserver.job_leases import JobLeases
+from adserver.job_privacy import budget_spent_line
 from adserver.job_state import JobEvent
 from adserver.job_store import JobRecord, JobStore, Stop
 from adserver.retrying import Backoff
@@ -29,6 +30,8 @@ _LOG = logging.getLogger(__name__)
 HELPER_UNAVAILABLE: Final = "helper_unavailable"
 INVALID_TASK: Final = "invalid_task"
 INTERNAL_ERROR: Final = "internal_error"
+BUDGET_SPENT: Final = "budget_spent"
+"""The reason of a job that is done because its budget is: it was submitted with --until-budget."""
 _CLOSE_AGAIN_S: Final = 5.0
 
 JOB_PATIENCE: Final = Backoff(give_up_after_s=7 * 86_400.0)
@@ -129,7 +132,7 @@ class JobWorker:
             ).to_the_end()
         except Exception as error:  # noqa: BLE001  whatever it is, the job must not stay with this worker
             return outcome_of(error)
-        return JobEvent.FINISH, None
+        return JobEvent.FINISH, Stop(reason=BUDGET_SPENT, cause=budget_spent_line(job.plan)) if job.plan.is_until_budget else None
 
     @contextmanager
     def _lease_kept(self, job_id: bytes, interrupted: Event) -> Iterator[None]:
@@ -164,13 +167,12 @@ class JobWorker:
             return
         for job_id in self._leases.unclosed():
             try:
-                for helper in self._helpers:
-                    _close(helper, job_id)
+                rounds_charged = max(_close(helper, job_id) for helper in self._helpers)
             except MaskedLarkError as error:
                 _LOG.warning("job %s is not closed yet: %s", job_id.hex(), error)
                 self._close_again_s = self._clock() + _CLOSE_AGAIN_S
             else:
-                self._leases.mark_closed(job_id)
+                self._leases.mark_closed(job_id, rounds_charged=rounds_charged)
 
 
 class _JobWaits:
@@ -206,10 +208,12 @@ def outcome_of(error: Exception) -> tuple[JobEvent, Stop | None]:
     return event, Stop(reason=reason, cause=str(error))
 
 
-def _close(helper: JobHelper, job_id: bytes) -> None:
+def _close(helper: JobHelper, job_id: bytes) -> int:
+    """Close a job at a helper; how many rounds it charged."""
     try:
-        helper.close_job(job_id)
+        return helper.close_job(job_id)
     except JobRefused as error:
         if error.reason is not JobReason.UNKNOWN_JOB:  # else the job never reached this helper
             raise
         _LOG.info("closing job %s: %s", job_id.hex(), error)
+        return 0

@@ -1,4 +1,4 @@
-"""The command line of a helper: `helper keygen | serve | status`."""
+"""The command line of a helper: `helper keygen | serve | status | budget`."""
 
 import json
 import signal
@@ -18,6 +18,8 @@ from helper.floors import Floors
 from helper.keys import HelperKeys
 from helper.keys_cli import keys_app
 from helper.release_grid import DEFAULT_STEP_MS
+from maskedlark.budget import PlannedJob, budget_of
+from maskedlark.budget_view import budget_json, budget_table
 from maskedlark.canonical import encode
 from maskedlark.errors import HelperUnavailable, MaskedLarkError
 from maskedlark.observability.logs import LogFormat, configure_logging
@@ -34,6 +36,7 @@ UNAVAILABLE: Final = 75
 _DEFAULTS: Final = Floors()
 _FLOORS: Final = "Floors: tasks that ask for less privacy or more memory are refused"
 _TLS: Final = "TLS"
+_PLANNED: Final = "A planned job"
 _WATCHING: Final = "What the operator sees"
 
 app = typer.Typer(
@@ -223,6 +226,38 @@ def status_command(
     for row in rows:
         table.add_row(row.name, str(row.value))
     Console().print(table)
+
+
+@app.command("budget")
+def budget_command(
+    *,
+    data: DataOption,
+    database: Annotated[
+        str | None, typer.Option(envvar="HELPER_DATABASE", help="SQLAlchemy URL of another database than SQLite in --data.")
+    ] = None,
+    dataset: Annotated[str, typer.Option(metavar="ID", help="Only datasets whose ids start so.")] = "",
+    rounds: Annotated[int, typer.Option(min=0, max=1_000_000, rich_help_panel=_PLANNED, help="Its rounds; 0 for no planned job.")] = 0,
+    batch_size: Annotated[
+        float | None, typer.Option(rich_help_panel=_PLANNED, help="Its expected batch.", show_default="the whole dataset")
+    ] = None,
+    noise_multiplier: Annotated[float, typer.Option(rich_help_panel=_PLANNED, help="Its noise over the clip norm.")] = 1.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what is spent, reserved and left of each dataset's budgets, and what a planned job would bring them to.
+
+    Reads the ledger of --data, also while the helper serves; changes nothing.
+    """
+    from helper.budget_report import BudgetReport, open_ledger
+
+    report = BudgetReport(open_ledger(data, database))
+    planned = PlannedJob(rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier) if rounds else None
+    found = [budget_of(one, report.uses(one), planned) for one in report.datasets(dataset)]
+    if as_json:
+        typer.echo(json.dumps([budget_json(one) for one in found]))
+    elif not found:
+        typer.echo("no dataset is committed yet")
+    for one in [] if as_json else found:
+        Console().print(budget_table(one))
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from helper.floors import Floors
 from helper.gradient.choose import engine_for
 from helper.hardening import forbid_core_files
 from helper.keys import HelperKeys
-from helper.ledger import Ledger, open_database, sqlite_url
+from helper.ledger import LEDGER_FILE, Ledger, open_database, sqlite_url
 from helper.metrics import HelperMetrics
 from helper.opening_pool import OpeningPool
 from helper.release_grid import DEFAULT_STEP_MS, ReleaseGrid
@@ -33,7 +33,6 @@ from protos import helper_pb2_grpc
 DRAIN_S: Final = 30.0
 LIGHT_CALLS: Final = 4
 """Threads that preparations, rounds and queries leave free for calls that take no time."""
-LEDGER_FILE: Final = "ledger.sqlite3"
 _LOCK_FILE: Final = "lock"
 
 _LOG: Final = logging.getLogger(__name__)

@@ -1,0 +1,78 @@
+"""What a helper's ledger says of its datasets' budgets, for the operator: read beside a running helper, changing nothing."""
+
+from pathlib import Path
+
+from sqlalchemy import Connection, Engine, select
+from sqlalchemy.exc import DatabaseError
+
+from helper.ledger import LEDGER_FILE, open_database, query_spec, sqlite_url
+from helper.schema import DATASETS, JOBS, QUERIES, TASKS
+from maskedlark.budget import Dataset, Use, job_use, query_use
+from maskedlark.canonical import decode
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.job import JobSpec
+from maskedlark.task import Task
+
+
+class BudgetReport:
+    """The budgets that one ledger holds."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def datasets(self, prefix: str = "") -> tuple[Dataset, ...]:
+        """The datasets whose ids start with some hex digits, by id.
+
+        Raises:
+            JobRefused(UNKNOWN_DATASET): none does.
+        """
+        query = select(DATASETS.c.dataset_id, DATASETS.c.size, TASKS.c.task).join_from(DATASETS, TASKS).order_by(DATASETS.c.dataset_id)
+        try:
+            with self._engine.begin() as connection:
+                rows = connection.execute(query).all()
+        except DatabaseError as error:
+            raise JobRefused(JobReason.UNKNOWN_DATASET, f"this database is no helper's ledger: {type(error.orig).__name__}") from None
+        found = [
+            Dataset(dataset_id=bytes(row.dataset_id), task=decode(Task, bytes(row.task)), size=row.size)
+            for row in rows
+            if bytes(row.dataset_id).hex().startswith(prefix.lower())
+        ]
+        if prefix and not found:
+            raise JobRefused(JobReason.UNKNOWN_DATASET, f"no dataset of this helper has an id that starts with {prefix!r}")
+        return tuple(found)
+
+    def uses(self, dataset: Dataset) -> tuple[Use, ...]:
+        """What takes of a dataset's budgets: its jobs, then its queries, each by id."""
+        with self._engine.begin() as connection:
+            return (*_jobs(connection, dataset), *_queries(connection, dataset))
+
+
+def open_ledger(data: Path, database: str | None) -> Engine:
+    """The database of a helper's ledger, which must exist.
+
+    Raises:
+        JobRefused(UNKNOWN_DATASET): nothing was ever served from this folder.
+    """
+    if database is None and not (data / LEDGER_FILE).is_file():
+        raise JobRefused(JobReason.UNKNOWN_DATASET, f"{data} holds no ledger: no helper has served from it yet")
+    return open_database(database or sqlite_url(data / LEDGER_FILE))
+
+
+def _jobs(connection: Connection, dataset: Dataset) -> tuple[Use, ...]:
+    query = select(JOBS.c.spec, JOBS.c.rounds_answered, JOBS.c.is_closed).where(JOBS.c.dataset_id == dataset.dataset_id)
+    return tuple(
+        job_use(
+            dataset.task,
+            decode(JobSpec, bytes(row.spec)),
+            state="closed" if row.is_closed else "open",
+            rounds_answered=row.rounds_answered,
+            is_open=not row.is_closed,
+        )
+        for row in connection.execute(query.order_by(JOBS.c.job_id))
+    )
+
+
+def _queries(connection: Connection, dataset: Dataset) -> tuple[Use, ...]:
+    query = select(QUERIES.c.spec, QUERIES.c.kind).where(QUERIES.c.dataset_id == dataset.dataset_id)
+    found = connection.execute(query.order_by(QUERIES.c.query_id))
+    return tuple(query_use(dataset.task, query_spec(row.kind, row.spec)) for row in found)
