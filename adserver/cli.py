@@ -1,4 +1,4 @@
-"""The command line of the ad server: `adserver serve | keygen | task | dataset | job | model | budget | aggregate`."""
+"""The command line of the ad server: `adserver serve | keygen | task | dataset | job | model | budget | aggregate | evaluate`."""
 
 import sys
 import time
@@ -11,6 +11,7 @@ import typer
 from adserver.aggregate_cli import aggregate_command
 from adserver.budget_cli import budget_command
 from adserver.dataset_cli import dataset_app
+from adserver.evaluate_cli import evaluate_command
 from adserver.job_cli import job_app, model_app
 from adserver.options import (
     DatabaseOption,
@@ -50,6 +51,7 @@ app.add_typer(job_app, name="job")
 app.add_typer(model_app, name="model")
 app.command("budget")(budget_command)
 app.command("aggregate")(aggregate_command)
+app.command("evaluate")(evaluate_command)
 
 
 @app.command("serve")

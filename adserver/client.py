@@ -18,10 +18,12 @@ from typing import Self
 from adserver.aggregate_result import AggregateResult
 from adserver.database import create_tables, default_url, open_database
 from adserver.datasets import Dataset, DatasetStore
+from adserver.evaluating import DEFAULT_BINS, Evaluator, plan_evaluation
+from adserver.evaluation_result import EvaluationResult
 from adserver.helper_client import HelperClient
 from adserver.measuring import Measurer
 from adserver.queries import QueryStore
-from adserver.query_request import Request, distinct_codes
+from adserver.query_request import QUERY_ID_BYTES, Request, distinct_codes
 from adserver.tasks import StoredTask, TaskStore
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.query import key_index, measurement_of
@@ -135,8 +137,49 @@ class Client:
         """
         stored = QueryStore(self._engine).find(query)
         if stored.planned is None:
-            raise JobRefused(JobReason.UNKNOWN_QUERY, "this query found groups, and is asked again by no one")
+            raise JobRefused(JobReason.UNKNOWN_QUERY, "this query is not one of sums")
         return self.measurer(DatasetStore(self._engine).find(stored.planned.spec.dataset_id.hex())).again(stored.planned)
+
+    def evaluate(
+        self, model: str | Path | bytes, *, bins: int = DEFAULT_BINS, epsilon: float | None = None, dataset: str = ""
+    ) -> EvaluationResult:
+        """How good a classifier is on a dataset's reports: loss, accuracy, ROC and PR curves, calibration. It is charged to the dataset.
+
+        Args:
+            model: An ONNX file with its weights, or its path.
+            bins: How many score bins; more of them bear more noise.
+            epsilon: What it may cost against the ad server; by default a tenth of the task's budget.
+            dataset: The start of its id; not needed if there is only one.
+
+        Raises:
+            MaskedLarkError: as `aggregate`.
+        """
+        found = DatasetStore(self._engine).find(dataset)
+        encoded = model if isinstance(model, bytes) else Path(model).read_bytes()
+        planned = plan_evaluation(
+            encoded,
+            task=self._task(found).bundle.task,
+            dataset=found,
+            query_id=os.urandom(QUERY_ID_BYTES),
+            epsilon=epsilon,
+            num_bins=bins,
+        )
+        QueryStore(self._engine).add(planned.spec, planned.model, asked_at=time.time())
+        return self._evaluator(found).evaluate(planned)
+
+    def evaluate_again(self, query: str) -> EvaluationResult:
+        """The answer to an evaluation that was asked before, by the start of its id; it costs nothing.
+
+        Raises:
+            JobRefused(UNKNOWN_QUERY), HelperUnavailable
+        """
+        stored = QueryStore(self._engine).find(query).evaluation
+        if stored is None:
+            raise JobRefused(JobReason.UNKNOWN_QUERY, "this query is no evaluation: ask it again with `adserver aggregate`")
+        return self._evaluator(DatasetStore(self._engine).find(stored.spec.dataset_id.hex())).evaluate(stored)
+
+    def _evaluator(self, dataset: Dataset) -> Evaluator:
+        return Evaluator(helpers=self._helpers, task=self._task(dataset).bundle.task, dataset=dataset)
 
     def measurer(self, dataset: Dataset) -> Measurer:
         """What asks queries over one dataset."""

@@ -28,9 +28,10 @@ from adserver.helper_replies import (
 from maskedlark.canonical import encode
 from maskedlark.dataset import AdmittedSet, ShareForHelper
 from maskedlark.errors import MaskedLarkError
+from maskedlark.evaluation import EvaluationSpec
 from maskedlark.job import JobSpec
 from maskedlark.observability.tracing import ClientTracing
-from maskedlark.query import AnyQuery, DiscoverySpec
+from maskedlark.query import DiscoverySpec, MeasuringQuery
 from maskedlark.round import TAG_BYTES, AggregateShare
 from maskedlark.rpc.faults import calling
 from maskedlark.rpc.tls_files import TlsFiles
@@ -161,7 +162,7 @@ class HelperClient:
                 encoded = join((reply.chunk for reply in call), limit=TAG_BYTES + 8 * num_parameters, what="an aggregate share")
         return AggregateShare.decode(encoded, num_parameters)
 
-    def run_query(self, query: AnyQuery, codes: bytes, length: int) -> QueryAnswer:
+    def run_query(self, query: MeasuringQuery, codes: bytes, length: int) -> QueryAnswer:
         """One helper's answer to a query: the same bytes however often the same query is asked.
 
         Args:
@@ -174,6 +175,19 @@ class HelperClient:
         else:
             pieces = (helper_pb2.QueryRequest(codes=piece) for piece in chunks(codes))
             requests = _then(helper_pb2.QueryRequest(query=encode(query)), pieces)
+        return self._answered(requests, length)
+
+    def run_evaluation(self, spec: EvaluationSpec, model: bytes) -> QueryAnswer:
+        """One helper's answer to an evaluation: the same bytes however often the same one is asked.
+
+        Args:
+            spec: The evaluation.
+            model: The ONNX file with the weights that it names.
+        """
+        pieces = (helper_pb2.QueryRequest(model=piece) for piece in chunks(model))
+        return self._answered(_then(helper_pb2.QueryRequest(evaluation=encode(spec)), pieces), spec.num_numbers)
+
+    def _answered(self, requests: Iterator[helper_pb2.QueryRequest], length: int) -> QueryAnswer:
         with self._calling():
             call = self._stub.RunQuery(requests, timeout=self._deadline_s)
             with _ending(call):

@@ -33,9 +33,9 @@ from maskedlark.grouping import decode_domains
 from maskedlark.measurement import Key
 from maskedlark.noise import Mechanism
 from maskedlark.query import (
-    AnyQuery,
     DiscoverySpec,
     MeasureKind,
+    MeasuringQuery,
     QuerySpec,
     charges,
     key_index,
@@ -55,7 +55,7 @@ BRIEF: Final = Backoff(give_up_after_s=30.0)
 class QueryHelper(Protocol):
     """What a query needs of a helper; `adserver.helper_client.HelperClient` is one."""
 
-    def run_query(self, query: AnyQuery, codes: bytes, length: int) -> QueryAnswer:
+    def run_query(self, query: MeasuringQuery, codes: bytes, length: int) -> QueryAnswer:
         """The helper's answer, the same however often it is asked."""
 
 
@@ -141,7 +141,7 @@ class Measurer:
             found[name] = distinct_codes(numbers[1 : 1 + count].tolist())
         return found
 
-    def _ask(self, spec: AnyQuery, codes: bytes, length: int) -> _Answer:
+    def _ask(self, spec: MeasuringQuery, codes: bytes, length: int) -> _Answer:
         """Both helpers at the same time, each until it answers or the backoff gives up."""
 
         def ask(helper: QueryHelper) -> QueryAnswer:

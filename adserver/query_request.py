@@ -113,7 +113,7 @@ def plan_discovery(request: Request, *, task: Task, dataset: Dataset, query_id: 
             "delta": max(2.0**-60, DISCOVERY_DELTA * task.delta),
         },
     )
-    planned = fitting(task, spec, epsilon=DISCOVERY_SHARE * _epsilon(request, task))
+    planned = fitting(task, spec, epsilon=DISCOVERY_SHARE * query_epsilon(request.epsilon, task))
     check_query(task, planned, records=dataset.size)
     return planned
 
@@ -144,7 +144,7 @@ def plan_query(request: Request, *, task: Task, dataset: Dataset, query_id: byte
         },
     )
     share = 1 - DISCOVERY_SHARE if request.is_discovered else 1.0
-    planned = fitting(task, spec, epsilon=share * _epsilon(request, task))
+    planned = fitting(task, spec, epsilon=share * query_epsilon(request.epsilon, task))
     check_query(task, planned, records=dataset.size)
     listed = [request.domains[axis.key] for axis in axes if axis.codes_digest is not None]
     return PlannedQuery(spec=planned, codes=b"".join(codes.astype("<u4").tobytes() for codes in listed))
@@ -160,6 +160,24 @@ def check_usable(task: Task, dataset: Dataset) -> None:
         raise JobRefused(JobReason.UNKNOWN_DATASET, "the dataset is of another task")
     if dataset.state is not DatasetState.COMMITTED:
         raise JobRefused(JobReason.UNKNOWN_DATASET, f"the dataset is {dataset.state}: finish it with `adserver dataset seal`")
+
+
+def query_epsilon(epsilon: float | None, task: Task) -> float:
+    """What a query may cost against the ad server: what was said, or its default share of the task's budget; infinite without noise.
+
+    Raises:
+        InvalidTask: it is not positive and finite.
+        JobRefused(NOISE_OUT_OF_RANGE): the task has no noise, and so no epsilon.
+    """
+    if task.mechanism is Mechanism.NONE:
+        if epsilon is not None:
+            raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, "the task has no noise: give no epsilon")
+        return math.inf
+    if epsilon is None:
+        return DEFAULT_SHARE * task.epsilon
+    if not 0 < epsilon < math.inf:
+        raise InvalidTask(f"epsilon is positive and finite, not {epsilon}")
+    return min(epsilon, task.epsilon)
 
 
 def read_domains(encoded: str, measurement: Measurement) -> dict[str, Codes]:
@@ -237,14 +255,3 @@ def _conditions(request: Request, measurement: Measurement) -> tuple[Condition, 
     return tuple(
         Condition(key=name, code=measurement.keys[key_index(measurement, name)].code(said)) for name, said in request.where.items()
     )
-
-
-def _epsilon(request: Request, task: Task) -> float:
-    if task.mechanism is Mechanism.NONE:
-        if request.epsilon is not None:
-            raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, "the task has no noise: give no epsilon")
-        return math.inf
-    epsilon = DEFAULT_SHARE * task.epsilon if request.epsilon is None else request.epsilon
-    if not 0 < epsilon < math.inf:
-        raise InvalidTask(f"epsilon is positive and finite, not {epsilon}")
-    return min(epsilon, task.epsilon)

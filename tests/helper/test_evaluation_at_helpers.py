@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from decimal import Decimal, localcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from maskedlark.model import weights
 from maskedlark.model.dense import dense_network
 from maskedlark.model.graph import Loss
 from maskedlark.model.onnx_file import parse
+from maskedlark.noise import noise_vector
 from maskedlark.randomness import seeded
 from maskedlark.report import Example, InputShares
 from maskedlark.round import AggregateShare, combine
@@ -190,10 +192,16 @@ def test_one_report_changes_the_histogram_by_at_most_the_sensitivity(seed: int, 
         total = np.zeros(2 * bins, np.uint64)
         for role, part in enumerate(split(from_signed(held.reshape(-1)), seeded(seed, "masks"))):
             shares = InputShares(features=np.zeros((records, 4), np.uint8), labels=labels, mask_shares=part.reshape(held.shape))
-            given_to = {"task": of.task, "spec": named(of.task.task_id, bins), "pair": of.pair(role), "shares": shares}
-            total = add(
-                total, answer_evaluation(**given_to, bins=places, choices=choices, noise=lambda _, __, n: np.zeros(n, np.int64)).vector
+            answer = answer_evaluation(
+                task=of.task,
+                spec=named(of.task.task_id, bins),
+                pair=of.pair(role),
+                shares=shares,
+                bins=places,
+                choices=choices,
+                noise=partial(noise_vector, randomness=seeded(0, "none")),
             )
+            total = add(total, answer.vector)
         return to_signed(total)
 
     change = summed(masks) - summed(silent)
