@@ -1,0 +1,107 @@
+"""Browsers that report what a task measures: columns of a table become keys and shared values."""
+
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from browser_sim.draws import Draws
+from browser_sim.people import Habits, live_through
+from browser_sim.sealing import seal_all
+from browser_sim.source import InvalidSource, Source, save_records, with_measurement
+from browser_sim.sources.table import TableSettings, load_table
+from maskedlark.errors import InvalidTask
+from maskedlark.field import reconstruct
+from maskedlark.task import LabelKind
+from tests.builders import World, world
+
+TABLE = "f,month,who,paid,y\n1,3,new,10,0\n2,3.0,back,20.4,1\n3,5,back,,0\n4,5,new,99,1\n"
+MEASUREMENT: dict[str, Any] = {
+    "min_cell_count": 1,
+    "values": [{"name": "spend", "low": 0, "high": 50, "is_clamped": True}],
+    "keys": [{"name": "month", "size": 13}, {"name": "visitor", "size": 2, "categories": ["back", "new"]}],
+}
+
+
+def source(folder: Path, text: str = TABLE, **columns: dict[str, str]) -> Source:
+    path = folder / "table.csv"
+    path.write_text(text)
+    said: dict[str, Any] = {"values": {"spend": "paid"}, "keys": {"month": "month", "visitor": "who"}, **columns}
+    return load_table(TableSettings(path=path, label="y", **said))
+
+
+def measuring(**changes: Any) -> World:
+    return world(num_features=3, measurement={**MEASUREMENT, **changes})
+
+
+def test_columns_become_keys_and_rounded_values_and_values_are_no_features(tmp_path: Path) -> None:
+    loaded = source(tmp_path)
+    assert loaded.feature_names == ("f", "month", "who")
+    assert loaded.notes[-1] == "1 rows without a label or a measured cell are left out"
+    measured = with_measurement(loaded, measuring().task).records.measured
+    assert measured is not None
+    assert measured.keys.tolist() == [[3, 1], [3, 0], [5, 1]]
+    assert measured.values.tolist() == [[10], [20], [99]]
+
+
+def test_a_task_without_measurement_takes_the_source_as_it_is(tmp_path: Path) -> None:
+    assert with_measurement(source(tmp_path), world(num_features=3).task).records.measured is None
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "why"),
+    [
+        (TABLE, {"values": {}}, "measures 'spend'"),
+        (TABLE, {"keys": {"month": "month"}}, "measures 'visitor'"),
+        (TABLE, {"values": {"spend": "cost"}}, "no column 'cost'"),
+        (TABLE.replace("20.4", "much"), {}, "no number"),
+        (TABLE.replace(",new,", ",old,"), {}, "no category"),
+        (TABLE.replace("5,new", "13,new"), {}, "no category"),
+    ],
+)
+def test_a_table_that_does_not_hold_what_is_measured_is_refused(tmp_path: Path, text: str, columns: dict[str, Any], why: str) -> None:
+    with pytest.raises(InvalidSource, match=why):
+        with_measurement(source(tmp_path, text, **columns), measuring().task)
+
+
+def sums(of: World, loaded: Source, fake_rate: float = 0.0) -> tuple[list[int], int]:
+    """Both helpers' shares of count and spend added over all reports, and how many reports there are."""
+    given, draws = loaded.records, Draws(seed=1)
+    lived = live_through(
+        given.labels != 0, Habits(fake_rate=fake_rate), starts_at_s=of.task.starts_at, expires_at_s=of.task.expires_at, draws=draws
+    )
+    reports = list(chain.from_iterable(seal_all(of.bundle, lived.uploads, given, draws, workers=1)))
+    first, second = (dataset.shares.measured for dataset in of.datasets(reports))
+    assert first is not None
+    assert second is not None
+    assert set(map(tuple, first.keys.tolist())) <= {(3, 1), (3, 0), (5, 1), (5, 0)}
+    values = reconstruct(first.value_shares.reshape(-1), second.value_shares.reshape(-1)).reshape(first.value_shares.shape)
+    return [int(total) for total in values.sum(axis=0)], len(reports)
+
+
+def test_sealed_reports_share_clamped_values(tmp_path: Path) -> None:
+    of = measuring()
+    assert sums(of, with_measurement(source(tmp_path), of.task)) == ([3, 10 + 20 + 50], 3)
+
+
+def test_fake_reports_have_keys_of_the_population_and_add_nothing(tmp_path: Path) -> None:
+    of = measuring()
+    totals, reports = sums(of, with_measurement(source(tmp_path), of.task), fake_rate=0.9)
+    assert totals == [3, 80]
+    assert reports > 3
+
+
+def test_a_value_outside_strict_bounds_stops_the_run(tmp_path: Path) -> None:
+    of = measuring(values=[{"name": "spend", "low": 0, "high": 50}])
+    with pytest.raises(InvalidTask, match="outside its bounds"):
+        sums(of, with_measurement(source(tmp_path), of.task))
+
+
+def test_records_in_clear_hold_keys_and_values(tmp_path: Path) -> None:
+    records = with_measurement(source(tmp_path), measuring().task).records
+    save_records(tmp_path / "clear.npz", records.take(np.array([2, 0])), LabelKind.CLASSES)
+    stored = np.load(tmp_path / "clear.npz")
+    assert stored["keys"].tolist() == [[5, 1], [3, 1]]
+    assert stored["values"].tolist() == [[99], [10]]
