@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from maskedlark.error_contract import INVALID_TASK, UNAVAILABLE, Contract, contract
 from maskedlark.errors import (
     HelperUnavailable,
     InvalidModel,
@@ -67,21 +68,31 @@ def attributes(cls: type[Any]) -> str:
 
 
 def errors() -> str:
-    """Every error and reason."""
-    parts = ["# Errors\n\nEvery error that one party can cause at another. Codes are stable; over HTTP they are the field `reason`.\n"]
-    kinds: list[tuple[type[MaskedLarkError], type[Reason] | None]] = [
-        (InvalidTask, None),
+    """Every error and reason, and what follows from it."""
+    parts = [
+        "# Errors\n\nEvery error that one party can cause at another. Codes are stable; over HTTP they are the field `reason`, in metrics"
+        " the label `reason`.\n\n*Again*: the same request may succeed later. *Charged*: what it cost of a dataset's privacy budget.\n"
+    ]
+    kinds: list[tuple[type[MaskedLarkError], type[Reason] | Contract]] = [
+        (InvalidTask, INVALID_TASK),
         (InvalidModel, ModelReason),
         (ReportRejected, ReportReason),
         (JobRefused, JobReason),
-        (HelperUnavailable, None),
+        (HelperUnavailable, UNAVAILABLE),
     ]
-    for error, reasons in kinds:
-        retry = "yes, with backoff" if error is HelperUnavailable else "no: the same request gets the same answer"
-        parts.append(f"## {error.__name__}\n\n{inspect.getdoc(error)}\n\nWorth retrying: {retry}.\n")
-        if reasons is not None:
-            parts.append("| reason | meaning |\n|---|---|\n" + "\n".join(f"| `{one.value}` | {one.meaning} |" for one in reasons) + "\n")
+    for error, known in kinds:
+        parts.append(f"## {error.__name__}\n\n{inspect.getdoc(error)}\n")
+        if isinstance(known, Contract):
+            parts.append(f"| again | charged | what to do |\n|---|---|---|\n| {follows(known)} |\n")
+        else:
+            rows = "\n".join(f"| `{one.value}` | {one.meaning} | {follows(contract(one))} |" for one in known)
+            parts.append(f"| reason | meaning | again | charged | what to do |\n|---|---|---|---|---|\n{rows}\n")
     return NOTE + "\n".join(parts)
+
+
+def follows(known: Contract) -> str:
+    """The last three cells of a row."""
+    return f"{'yes' if known.is_retryable else 'no'} | {known.charged} | {known.remedy}"
 
 
 if __name__ == "__main__":

@@ -1,0 +1,27 @@
+import pytest
+
+from maskedlark.error_contract import INVALID_TASK, UNAVAILABLE, Charged, contract
+from maskedlark.errors import JobReason, ModelReason, Reason, ReportReason
+
+
+@pytest.mark.parametrize("reason", [*ReportReason, *ModelReason, *JobReason], ids=lambda reason: f"{type(reason).__name__}-{reason.value}")
+def test_every_reason_says_what_to_do(reason: Reason) -> None:
+    assert len(contract(reason).remedy) > 10
+
+
+def test_only_what_did_not_arrive_is_worth_asking_again_as_it_is() -> None:
+    assert [reason for reason in (*ReportReason, *ModelReason, *JobReason) if contract(reason).is_retryable] == [JobReason.CANCELLED]
+    assert UNAVAILABLE.is_retryable
+    assert not INVALID_TASK.is_retryable
+
+
+def test_a_refusal_charges_nothing_unless_it_came_after_an_answer() -> None:
+    assert contract(JobReason.BUDGET_EXHAUSTED).charged is Charged.NO
+    assert contract(JobReason.ROUND_CHANGED).charged is Charged.BEFORE
+    assert contract(JobReason.HELPERS_DISAGREE).charged is Charged.YES
+    assert UNAVAILABLE.charged is Charged.ONCE
+
+
+def test_equal_words_of_two_kinds_are_two_reasons() -> None:
+    assert contract(ModelReason.TOO_LARGE) != contract(JobReason.TOO_LARGE)
+    assert contract(ReportReason.MALFORMED) != contract(JobReason.MALFORMED)
