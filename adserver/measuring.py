@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import Final, Protocol
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adserver.aggregate_result import ALL, REST, AggregateResult, Column, Estimate, Row, half_width
+from adserver.asking import BothAnswers, ask_both
 from adserver.consistency import LevelEstimate, consistent
 from adserver.datasets import Dataset
 from adserver.helper_replies import QueryAnswer
@@ -25,8 +26,8 @@ from adserver.query_request import (
     plan_query,
     undiscovered,
 )
-from adserver.retrying import Backoff, with_retries
-from maskedlark.accounting import Epsilons, spent
+from adserver.retrying import Backoff
+from maskedlark.accounting import spent
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.field import SignedVector
 from maskedlark.grouping import decode_domains
@@ -45,7 +46,6 @@ from maskedlark.query import (
     sum_noise_units,
 )
 from maskedlark.randomness import Randomness
-from maskedlark.round import combine
 from maskedlark.task import Task
 
 BRIEF: Final = Backoff(give_up_after_s=30.0)
@@ -57,14 +57,6 @@ class QueryHelper(Protocol):
 
     def run_query(self, query: MeasuringQuery, codes: bytes, length: int) -> QueryAnswer:
         """The helper's answer, the same however often it is asked."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Answer:
-    """Both helpers' answers added."""
-
-    total: SignedVector
-    dataset_spent: Epsilons
 
 
 class Measurer:
@@ -98,6 +90,7 @@ class Measurer:
         """
         found: DiscoverySpec | None = None
         missing = undiscovered(request, self._task) if request.is_discovered else ()
+        request = replace(request, is_discovered=bool(missing))  # what is known already costs nothing to find
         if missing:
             found = plan_discovery(request, task=self._task, dataset=self._dataset, query_id=self._new_id(), keys=missing)
             request = _with_domains(request, self._discover(found))
@@ -141,19 +134,9 @@ class Measurer:
             found[name] = distinct_codes(numbers[1 : 1 + count].tolist())
         return found
 
-    def _ask(self, spec: MeasuringQuery, codes: bytes, length: int) -> _Answer:
-        """Both helpers at the same time, each until it answers or the backoff gives up."""
-
-        def ask(helper: QueryHelper) -> QueryAnswer:
-            return with_retries(lambda: helper.run_query(spec, codes, length), self._backoff)
-
-        with ThreadPoolExecutor(len(self._helpers), thread_name_prefix="query") as pool:
-            first, second = pool.map(ask, self._helpers)
-        worst = Epsilons(
-            ad_server=max(first.dataset_spent.ad_server, second.dataset_spent.ad_server),
-            colluding=max(first.dataset_spent.colluding, second.dataset_spent.colluding),
-        )
-        return _Answer(total=combine(first.share, second.share), dataset_spent=worst)
+    def _ask(self, spec: MeasuringQuery, codes: bytes, length: int) -> BothAnswers:
+        calls = [partial(helper.run_query, spec, codes, length) for helper in self._helpers]
+        return ask_both(calls, self._backoff, store=self._store, query_id=spec.query_id)
 
     def _new_id(self) -> bytes:
         return self._randomness(QUERY_ID_BYTES)

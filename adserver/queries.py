@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Column, Double, Engine, ForeignKey, LargeBinary, String, Table, insert, select
+from sqlalchemy import Column, Double, Engine, ForeignKey, LargeBinary, String, Table, delete, insert, select
 
 from adserver.database import find_id, metadata, reading
 from adserver.evaluating import PlannedEvaluation
@@ -69,6 +69,11 @@ class QueryStore:
         row = {"query_id": spec.query_id, "task_id": spec.task_id, "dataset_id": spec.dataset_id, "asked_at": asked_at, "kind": kind}
         with self._engine.begin() as connection:
             connection.execute(insert(queries).values(row | {"spec": encode(spec), "codes": codes}))
+
+    def remove(self, query_id: bytes) -> None:
+        """Forget a query that both helpers refused, and so did not charge."""
+        with self._engine.begin() as connection:
+            connection.execute(delete(queries).where(queries.c.query_id == query_id))
 
     def find(self, prefix: str) -> StoredQuery:
         """The query whose id starts with these hex digits.

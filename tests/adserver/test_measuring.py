@@ -59,6 +59,9 @@ class Store:
         assert asked_at == NOW
         self.asked.append(spec)
 
+    def remove(self, query_id: bytes) -> None:
+        self.asked = [spec for spec in self.asked if spec.query_id != query_id]
+
 
 class Laboratory:
     """Both helpers with the same reports, and the truth."""
@@ -229,6 +232,23 @@ def test_a_helper_that_is_down_for_a_moment_is_asked_again() -> None:
     with pytest.raises(HelperUnavailable):
         laboratory.measurer(helper_1=gone).measure(REQUESTS[0])
     assert len(laboratory.store.asked) == 2  # kept before the helpers were asked, so that it can be asked again
+
+
+class Refusing(MemoryQueryHelper):
+    """Refuses everything."""
+
+    def run_query(self, query: AnyQuery, codes: bytes, length: int) -> Any:
+        raise JobRefused(JobReason.BUDGET_EXHAUSTED, "nothing is left")
+
+
+def test_a_query_is_forgotten_only_if_both_helpers_refuse_it() -> None:
+    laboratory = shop()
+    refusing = [Refusing(laboratory.of, role, laboratory.shares[role]) for role in (0, 1)]
+    cases: list[tuple[dict[str, Any], int]] = [({"helper_0": refusing[0], "helper_1": refusing[1]}, 0), ({"helper_1": refusing[1]}, 1)]
+    for helpers, remembered in cases:
+        with pytest.raises(JobRefused, match="nothing is left"):
+            laboratory.measurer(**helpers).measure(REQUESTS[0])
+        assert len(laboratory.store.asked) == remembered  # the helper that did not refuse has charged it
 
 
 def test_helpers_that_hold_different_reports_give_no_result() -> None:
