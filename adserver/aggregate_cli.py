@@ -94,9 +94,10 @@ def aggregate_command(
     peers = peer_options(
         helper_0=helper_0, helper_1=helper_1, insecure=insecure, tls_cert=tls_cert, tls_key=tls_key, tls_ca=tls_ca, deadline=deadline
     )
-    engine = open_store(data, database)
+    conditions = dict(_condition(one) for one in where or ())
     quantiles = [_quantile(one) for one in quantile or ()]
     statistics = [_mean(name) for name in mean or ()] + [_statistic(name, share) for name, share in quantiles]
+    engine = open_store(data, database)
     with Client(
         data=data, helpers=peers.addresses, insecure=insecure, tls=peers.tls, database=database, deadline_s=peers.deadline_s
     ) as client:
@@ -111,7 +112,7 @@ def aggregate_command(
                 values=_distinct([*(value or ()), *(mean or ()), *([COUNT] if mean else ())]),
                 histograms=_distinct([*(histogram or ()), *(name for name, _ in quantiles)]),
                 group_by=tuple(name.strip() for name in group_by.split(",") if name.strip()),
-                where=dict(_condition(one) for one in where or ()),
+                where=conditions,
                 domains=load_domains(domain, the_task.bundle.task),
                 is_discovered=discover,
                 is_rolled_up=roll_up,
