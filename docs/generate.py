@@ -21,6 +21,7 @@ from maskedlark.errors import (
     ReportReason,
     ReportRejected,
 )
+from maskedlark.evaluation import EvaluationSpec
 from maskedlark.job import JobSpec
 from maskedlark.measurement import Key, Measurement, Value
 from maskedlark.model.graph import Loss
@@ -52,7 +53,7 @@ def cli(module: str, name: str) -> str:
 def settings() -> str:
     """The fields of the canonical objects, from their docstrings and types."""
     parts = ["# Task and job settings\n\nThe canonical objects that parties agree on ([protocol](../explanation/protocol.md)).\n"]
-    objects = (Task, LabelSpace, HelperIdentity, Measurement, Value, Key, JobSpec, QuerySpec, Measure, Axis, DiscoverySpec)
+    objects = (Task, LabelSpace, HelperIdentity, Measurement, Value, Key, JobSpec, QuerySpec, Measure, Axis, DiscoverySpec, EvaluationSpec)
     parts += [attributes(cls) for cls in objects]
     losses = "\n".join(f"| `{loss.value}` |" for loss in Loss)
     return NOTE + "\n".join(parts) + f"\n## Losses\n\n| loss |\n|---|\n{losses}\n"
