@@ -58,7 +58,7 @@ def open_database(url: str) -> Engine:
 
 def create_tables(engine: Engine) -> None:
     """Create what is missing of every table, also when several processes start at once."""
-    from adserver import datasets, job_store, queries, reports, tasks  # noqa: F401 they declare the tables, and import this module
+    from adserver import datasets, job_store, queries, receipts, reports, tasks  # noqa: F401 they declare the tables, and import this module
 
     with engine.begin() as connection:
         metadata.create_all(connection)

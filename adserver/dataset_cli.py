@@ -62,7 +62,7 @@ def seal_command(
         bars = stack.enter_context(progress_bars())
         sealer = DatasetSealer(
             engine=engine,
-            helpers=peers.open(stack),
+            helpers=peers.open(stack, engine),
             task=found.bundle.task,
             clock=time.time,
             randomness=os.urandom,

@@ -25,6 +25,7 @@ from adserver.helper_replies import (
     started_job_from_reply,
     status_from_reply,
 )
+from adserver.receipts import ReceiptBook, ReceiptExchange
 from maskedlark.canonical import encode
 from maskedlark.dataset import AdmittedSet, ShareForHelper
 from maskedlark.errors import MaskedLarkError
@@ -49,10 +50,11 @@ _SIGNATURE_BYTES: Final = 64
 class HelperClient:
     """One helper, as the ad server sees it. Safe to share between threads; close it, or use it in a `with`."""
 
-    def __init__(self, address: str, tls: TlsFiles | None, deadline_s: float) -> None:
+    def __init__(self, address: str, tls: TlsFiles | None, deadline_s: float, receipts: ReceiptBook | None = None) -> None:
+        """A client that connects lazily, and keeps the helper's receipts in a book, by default one of its own."""
         self.address = address
         self._deadline_s = deadline_s
-        self._channel = RenewedChannel(address, tls, (ClientTracing(),))
+        self._channel = RenewedChannel(address, tls, (ClientTracing(), ReceiptExchange(receipts or ReceiptBook(), address)))
 
     def __enter__(self) -> Self:
         return self

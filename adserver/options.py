@@ -10,6 +10,7 @@ from sqlalchemy import Engine
 
 from adserver.database import create_tables, default_url, open_database
 from adserver.helper_client import HelperClient
+from adserver.receipts import ReceiptBook
 from maskedlark.rpc.tls_files import TlsFiles
 
 _STORE = "Where things are kept"
@@ -72,9 +73,10 @@ class PeerOptions:
     tls: TlsFiles | None
     deadline_s: float
 
-    def open(self, stack: ExitStack) -> tuple[HelperClient, HelperClient]:
-        """Clients of both helpers, closed when the stack unwinds."""
-        first, second = (stack.enter_context(HelperClient(address, self.tls, self.deadline_s)) for address in self.addresses)
+    def open(self, stack: ExitStack, engine: Engine | None = None) -> tuple[HelperClient, HelperClient]:
+        """Clients of both helpers, closed when the stack unwinds; their receipts are kept in the database, if one is given."""
+        book = ReceiptBook(engine)
+        first, second = (stack.enter_context(HelperClient(address, self.tls, self.deadline_s, book)) for address in self.addresses)
         return first, second
 
 

@@ -103,7 +103,7 @@ def serve(
         stop: Ends it.
     """
     with ExitStack() as stack:
-        helpers = peers.open(stack)
+        helpers = peers.open(stack, engine)
         worker = JobWorker(engine, helpers, data_dir, clock)
         refresher = KeyRefresher(TaskStore(engine), helpers, refresh_keys_s)
         metrics = AdserverMetrics(engine, clock)

@@ -15,6 +15,7 @@ from helper.opening_pool import OpeningPool
 from helper.queries import Queries
 from helper.tasks import Clock, Tasks
 from helper.vault import Vault
+from helper.witness import Witness
 from maskedlark.randomness import Randomness, system_randomness
 from maskedlark.sealing import SignedKeyList
 from maskedlark.task import HelperIdentity
@@ -52,6 +53,7 @@ class HelperCore:
         self._keys = keys
         self._clock = clock
         self._ledger = ledger
+        self.witness = Witness(ledger=ledger, folder=data, key=keys.witness_key())
         self.tasks = Tasks(keys=keys, floors=floors, ledger=ledger, clock=clock)
         self.datasets = Datasets(
             tasks=self.tasks,

@@ -166,6 +166,10 @@ class HelperKeys:
         """A 32-byte key for one file at rest."""
         return derive_key(self._storage_key, b"dataset at rest", context)
 
+    def witness_key(self) -> bytes:
+        """The 32-byte key of the receipts that show whether the ledger was rolled back."""
+        return derive_key(self._storage_key, b"ledger receipt", b"")
+
     def _as_file(self) -> _KeyFile:
         return build(
             _KeyFile,

@@ -13,12 +13,13 @@ from typing import Any, Final
 from sqlalchemy import Connection, Engine, create_engine, event, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from helper.schema import DATASETS, JOBS, METADATA, QUERIES, ROUNDS, TASKS, USED_REPORTS
-from maskedlark.canonical import decode, encode
+from helper.schema import CHAIN, DATASETS, JOBS, METADATA, QUERIES, ROUNDS, TASKS, USED_REPORTS
+from maskedlark.canonical import decode, digest, encode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.evaluation import EvaluationSpec
 from maskedlark.job import JobSpec
 from maskedlark.query import AnyQuery, DiscoverySpec, QuerySpec
+from maskedlark.randomness import system_randomness
 
 KEPT_ANSWERS: Final = 2
 LEDGER_FILE: Final = "ledger.sqlite3"
@@ -89,6 +90,14 @@ class StoredQuery:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """Where a ledger stands: how often it has moved on, and the digest of all that it committed, its random beginning included."""
+
+    sequence: int
+    head: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
     """How much the ledger holds."""
 
@@ -105,6 +114,7 @@ class Ledger:
         """Make the tables that are missing."""
         self._engine = engine
         METADATA.create_all(engine)
+        _begin_chain(engine)
 
     def add_task(self, task_id: bytes, task: StoredTask) -> None:
         """Keep a signed task; keeping it again changes nothing."""
@@ -143,6 +153,7 @@ class Ledger:
             with self._engine.begin() as connection:
                 connection.execute(insert(DATASETS).values(dataset))
                 connection.execute(insert(USED_REPORTS), [{"task_id": task_id, "report_id": report_id} for report_id in report_ids])
+                _move_on(connection, "dataset", dataset_id)
         except IntegrityError:
             raise JobRefused(
                 JobReason.REPORT_ALREADY_USED, "a report is in another dataset of this task already: prepare the dataset again"
@@ -175,6 +186,7 @@ class Ledger:
                     return False
                 check_budget(reserved)
                 connection.execute(insert(JOBS).values(row | {"rounds_answered": 0, "is_closed": False}))
+                _move_on(connection, "job", row["spec"])
         except IntegrityError:  # the id was taken on another dataset
             return False
         return True
@@ -211,6 +223,7 @@ class Ledger:
             connection.execute(insert(ROUNDS).values(row))
             past = (ROUNDS.c.job_id == job_id) & (ROUNDS.c.round_index == round_index - KEPT_ANSWERS)
             connection.execute(update(ROUNDS).where(past).values(answer=None))
+            _move_on(connection, "round", job_id, round_index.to_bytes(8, "little"), answered.answer or b"")
         return True
 
     def round(self, job_id: bytes, round_index: int) -> StoredRound | None:
@@ -223,8 +236,11 @@ class Ledger:
     def close_job(self, job_id: bytes) -> None:
         """Close a job, which gives back the rounds that it did not run, and drop its answers. Closing again changes nothing."""
         with self._engine.begin() as connection:
-            connection.execute(update(JOBS).where(JOBS.c.job_id == job_id).values(is_closed=True))
+            is_open = (JOBS.c.job_id == job_id) & JOBS.c.is_closed.is_(False)
+            if connection.execute(update(JOBS).where(is_open).values(is_closed=True)).rowcount != 1:
+                return
             connection.execute(update(ROUNDS).where(ROUNDS.c.job_id == job_id, ROUNDS.c.answer.is_not(None)).values(answer=None))
+            _move_on(connection, "close", job_id)
 
     def add_query(self, stored: StoredQuery, check_budget: Callable[[Sequence[Reservation]], None]) -> bool:
         """Charge a query and keep its answer, if `check_budget` does not refuse: see `open_job`.
@@ -241,6 +257,7 @@ class Ledger:
                     return False
                 check_budget(reserved)
                 connection.execute(insert(QUERIES).values(row | {"spec": encode(spec), "answer": stored.answer}))
+                _move_on(connection, "query", encode(spec), stored.answer)
         except IntegrityError:  # the id was taken on another dataset meanwhile
             return False
         return True
@@ -251,6 +268,17 @@ class Ledger:
         with self._engine.begin() as connection:
             row = connection.execute(found).one_or_none()
         return row and StoredQuery(spec=query_spec(row.kind, row.spec), answer=row.answer)
+
+    def position(self) -> Position:
+        """Where the ledger stands."""
+        with self._engine.begin() as connection:
+            return _position(connection)
+
+    def holds(self, position: Position) -> bool:
+        """Whether the ledger stands at a position, or stood there."""
+        with self._engine.begin() as connection:
+            head = connection.execute(select(CHAIN.c.head).where(CHAIN.c.sequence == position.sequence)).scalar()
+        return head == position.head
 
     def counts(self) -> Counts:
         """How much the ledger holds."""
@@ -286,6 +314,29 @@ def _set_up_sqlite(connection: Any, _: Any) -> None:
     connection.isolation_level = None
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", f"busy_timeout={_BUSY_TIMEOUT_MS}"):
         connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _begin_chain(engine: Engine) -> None:
+    """Give a new ledger its beginning: random, so that no two ledgers are ever at the same position."""
+    try:
+        with engine.begin() as connection:
+            if connection.execute(select(CHAIN.c.head).where(CHAIN.c.sequence == 0)).first() is None:
+                connection.execute(insert(CHAIN).values(sequence=0, head=system_randomness(32)))
+    except IntegrityError:
+        return  # another process was faster
+
+
+def _move_on(connection: Connection, *what: str | bytes) -> None:
+    """Lengthen the chain by what the transaction has done. Its last act, for others wait for the beginning's lock (PostgreSQL)."""
+    connection.execute(select(CHAIN.c.head).where(CHAIN.c.sequence == 0).with_for_update())
+    before = _position(connection)
+    head = digest("ledger", before.head, *(part.encode() if isinstance(part, str) else part for part in what))
+    connection.execute(insert(CHAIN).values(sequence=before.sequence + 1, head=head))
+
+
+def _position(connection: Connection) -> Position:
+    row = connection.execute(select(CHAIN.c.sequence, CHAIN.c.head).order_by(CHAIN.c.sequence.desc()).limit(1)).one()
+    return Position(sequence=row.sequence, head=row.head)
 
 
 def _reservations(connection: Connection, dataset_id: bytes) -> tuple[Reservation, ...]:

@@ -4,6 +4,8 @@
       │           └──────< queries
       └────< used_reports
 
+    chain    every position that the ledger was ever at: what shows that it was rolled back
+
 No feature, label or mask is stored here, only ids, public settings, models, and answers (which are uniform to anyone without the
 other helper's).
 """
@@ -81,4 +83,11 @@ QUERIES: Final = Table(
     Column("kind", String(16), nullable=False),  # names in `helper.ledger`
     Column("spec", LargeBinary, nullable=False),
     Column("answer", LargeBinary, nullable=False),
+)
+
+CHAIN: Final = Table(
+    "chain",
+    METADATA,
+    Column("sequence", Integer, primary_key=True, autoincrement=False),  # 0 is the ledger's beginning
+    Column("head", LargeBinary(32), nullable=False),
 )

@@ -1,6 +1,7 @@
 """The gRPC face of a helper: each method decodes, calls one function of the core, and encodes. No decision is taken here."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Final, TypeVar
 
@@ -18,6 +19,7 @@ from maskedlark.errors import JobReason, JobRefused
 from maskedlark.model.limits import Limits
 from maskedlark.rpc.admission import Admission
 from maskedlark.rpc.faults import answering
+from maskedlark.rpc.receipts import METADATA_KEY, receipt_in
 from maskedlark.rpc.transport import client_names
 from maskedlark.rpc.wire import chunks, join, share_from_message
 from protos import helper_pb2 as pb
@@ -52,6 +54,17 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         self._grid = grid or ReleaseGrid()
         self._metrics = metrics or HelperMetrics(lambda: core.status().counts)
 
+    @contextmanager
+    def _acting(self, context: grpc.ServicerContext) -> Iterator[None]:
+        """Around every call that acts on the ledger: refused if the ledger was rolled back; errors become a status."""
+        with answering(context):
+            self._core.witness.check(receipt_in(context.invocation_metadata()))
+            yield
+
+    def _give_receipt(self, context: grpc.ServicerContext) -> None:
+        """Before what the ledger committed is told: where the ledger stands now, for the caller to show with its next call."""
+        context.set_trailing_metadata(((METADATA_KEY, self._core.witness.receipt()),))
+
     def GetStatus(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusReply:  # noqa: N802 (gRPC's name)
         """Who this helper is; anyone may ask."""
         with answering(context):
@@ -71,12 +84,12 @@ class HelperService(helper_pb2_grpc.HelperServicer):
 
     def RegisterTask(self, request: pb.RegisterTaskRequest, context: grpc.ServicerContext) -> pb.RegisterTaskReply:  # noqa: N802 (gRPC's name)
         """Sign a task."""
-        with answering(context):
+        with self._acting(context):
             return pb.RegisterTaskReply(signature=self._core.tasks.register(request.task, client_names(context)))
 
     def PrepareDataset(self, requests: Iterator[pb.PrepareRequest], context: grpc.ServicerContext) -> Iterator[pb.PrepareReply]:  # noqa: N802 (gRPC's name)
         """Open shares: one reply for each chunk, then the totals."""
-        with answering(context), self._admission.entered():
+        with self._acting(context), self._admission.entered():
             header = _first(requests, "header").header
             preparation = self._core.datasets.prepare(header.task_id, header.handle, client_names(context))
             for request in requests:
@@ -98,13 +111,14 @@ class HelperService(helper_pb2_grpc.HelperServicer):
 
     def CommitDataset(self, request: pb.CommitRequest, context: grpc.ServicerContext) -> pb.CommitReply:  # noqa: N802 (gRPC's name)
         """Make the chosen reports a dataset."""
-        with answering(context):
+        with self._acting(context):
             size = self._core.datasets.commit(request.task_id, request.handle, request.chosen, request.dataset_id, client_names(context))
+            self._give_receipt(context)
             return pb.CommitReply(dataset_id=request.dataset_id, size=size)
 
     def StartJob(self, requests: Iterator[pb.StartJobRequest], context: grpc.ServicerContext) -> pb.StartJobReply:  # noqa: N802 (gRPC's name)
         """Check a job and reserve its budget."""
-        with answering(context):
+        with self._acting(context):
             job = _first(requests, "job").job
             if len(job) > MAX_BYTES:
                 raise JobRefused(JobReason.TOO_LARGE, f"a job has at most {MAX_BYTES} bytes")
@@ -112,6 +126,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
             model = join(pieces, limit=MAX_MODEL_BYTES, what="the model")
             started = self._core.jobs.start(job, model, client_names(context))
             self._metrics.show_budget(started.dataset_id, started.epsilon_left)
+            self._give_receipt(context)
             return pb.StartJobReply(
                 path=started.path,
                 reason=started.reason,
@@ -124,28 +139,32 @@ class HelperService(helper_pb2_grpc.HelperServicer):
 
     def RunRound(self, requests: Iterator[pb.RoundRequest], context: grpc.ServicerContext) -> Iterator[pb.RoundReply]:  # noqa: N802 (gRPC's name)
         """Answer a round, in chunks."""
-        with answering(context), self._admission.entered():
+        with self._acting(context), self._admission.entered():
             header = _first(requests, "header").header
             job = self._core.jobs.at_work(header.job_id, client_names(context))
             pieces = (_expect(request, "weights").weights for request in requests)
             weights = join(pieces, limit=job.running.weights_length, what="the weights")
             asked_at = self._grid.now()
             answer = job.answer(header.round, weights, partial(_check_awaited, context))
+            self._give_receipt(context)
             self._grid.wait(asked_at)
             for chunk in chunks(answer):
                 yield pb.RoundReply(chunk=chunk)
 
     def CloseJob(self, request: pb.CloseJobRequest, context: grpc.ServicerContext) -> pb.CloseJobReply:  # noqa: N802 (gRPC's name)
         """End a job."""
-        with answering(context):
-            return pb.CloseJobReply(rounds_answered=self._core.jobs.close(request.job_id, client_names(context)))
+        with self._acting(context):
+            rounds_answered = self._core.jobs.close(request.job_id, client_names(context))
+            self._give_receipt(context)
+            return pb.CloseJobReply(rounds_answered=rounds_answered)
 
     def RunQuery(self, requests: Iterator[pb.QueryRequest], context: grpc.ServicerContext) -> Iterator[pb.QueryReply]:  # noqa: N802 (gRPC's name)
         """Answer a query, a discovery or an evaluation: what is spent, then the answer in chunks."""
-        with answering(context), self._admission.entered():
+        with self._acting(context), self._admission.entered():
             asked_at = self._grid.now()
             asked = next(requests, pb.QueryRequest())
             answered = self._answered(asked, requests, client_names(context))
+            self._give_receipt(context)
             self._grid.wait(asked_at)
             yield pb.QueryReply(spent=pb.QueryReply.Spent(epsilon=answered.spent.ad_server, collusion_epsilon=answered.spent.colluding))
             for chunk in chunks(answered.answer):

@@ -107,6 +107,10 @@ class JobReason(Reason):
     SUM_OUT_OF_RANGE = "sum_out_of_range", "a report in the dataset has masks that add to neither 0 nor 1: the sum was thrown away"
     UNAUTHORIZED = "unauthorized", "the caller's certificate does not name the origin of the task"
     TOO_LARGE = "too_large", "a message or model is over its size limit"
+    LEDGER_ROLLED_BACK = (
+        "ledger_rolled_back",
+        "the helper's ledger has forgotten what it told before: its operator must bring back the newest one, or make new keys",
+    )
     CANCELLED = "cancelled", "the caller cancelled"
     PEER_FAILED = "peer_failed", "the peer met an error of its own, and would meet it again: its operator's log says which"
 

@@ -1,5 +1,6 @@
 """A real PostgreSQL server as a library (the pgserver wheel), so that every store is tested on both engines that it promises."""
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,6 +36,7 @@ def running_postgres() -> Iterator[Postgres]:
     pgserver = pytest.importorskip("pgserver", reason="the pgserver wheel is not installed (it is in the dev extra)")
     with TemporaryDirectory(prefix="maskedlark-postgres-") as folder:
         os.environ.setdefault("XDG_RUNTIME_DIR", folder)  # where pgserver keeps its lock; without it, it warns
+        logging.getLogger("pgserver").setLevel(logging.WARNING)  # it logs once more when Python ends, to a stream that is closed by then
         try:
             server = pgserver.get_server(Path(folder) / "data", cleanup_mode="stop")
         except (OSError, RuntimeError, AssertionError) as error:

@@ -96,11 +96,11 @@ def test_of_many_datasets_committed_at_once_with_a_common_report_one_stands(ledg
     assert len(ledger.used_among(TASK, ids(0, 2000))) == 51
 
 
-def test_a_hundred_thousand_reports_are_used_up_in_seconds(ledger: Ledger) -> None:
+def test_a_hundred_thousand_reports_are_used_up_within_two_minutes(ledger: Ledger) -> None:
     started = time.monotonic()
     ledger.add_dataset(DATASET, TASK, ids(0, 100_000))
     assert len(ledger.used_among(TASK, ids(50_000, 150_000))) == 50_000
-    assert time.monotonic() - started < 30
+    assert time.monotonic() - started < 120
 
 
 def test_a_job_sees_what_the_other_jobs_of_its_dataset_reserve(ledger: Ledger) -> None:
@@ -183,6 +183,40 @@ def test_answers_are_kept_until_the_job_has_moved_on(ledger: Ledger) -> None:
     ledger.close_job(b"j" * 16)
     ledger.close_job(b"j" * 16)
     assert ledger.round(b"j" * 16, KEPT_ANSWERS) == replace(answered(b"%d" % KEPT_ANSWERS), answer=None)
+
+
+def test_whatever_is_committed_moves_the_ledger_on_and_nothing_else_does(ledger: Ledger) -> None:
+    positions = [ledger.position()]
+
+    def has_moved() -> bool:
+        positions.append(ledger.position())
+        return positions[-1].sequence == positions[-2].sequence + 1 and positions[-1].head != positions[-2].head
+
+    ledger.add_dataset(DATASET, TASK, ids(0, 3))
+    assert has_moved()
+    assert ledger.open_job(spec(), b"onnx", fits)
+    assert has_moved()
+    assert ledger.add_round(b"j" * 16, 0, answered(b"0"))
+    assert has_moved()
+    ledger.close_job(b"j" * 16)
+    assert has_moved()
+    ledger.close_job(b"j" * 16)
+    assert not ledger.add_round(b"j" * 16, 1, answered(b"1"))
+    assert not ledger.open_job(spec(), b"onnx", fits)
+    with pytest.raises(JobRefused):
+        ledger.add_dataset(OTHER_DATASET, TASK, ids(2, 4))
+    assert ledger.position() == positions[-1]
+    assert all(ledger.holds(position) for position in positions)
+    assert not ledger.holds(replace(positions[-1], sequence=positions[-1].sequence + 1))
+    assert not ledger.holds(replace(positions[-1], head=bytes(32)))
+
+
+def test_the_chain_is_one_line_whoever_lengthens_it(ledger: Ledger) -> None:
+    ledger.add_dataset(DATASET, TASK, ids(0, 3))
+    with ThreadPoolExecutor(8) as threads:
+        opened = list(threads.map(lambda number: ledger.open_job(spec(bytes([number]) * 16), b"onnx", fits), range(24)))
+    assert all(opened)
+    assert ledger.position().sequence == 25
 
 
 def test_everything_is_there_after_a_restart(ledger: Ledger, database_url: str) -> None:

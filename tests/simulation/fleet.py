@@ -15,6 +15,7 @@ from adserver.database import open_database as open_store
 from adserver.durable_file import write_durably
 from adserver.helper_client import HelperClient
 from adserver.ingest.intake import Intake
+from adserver.receipts import ReceiptBook
 from adserver.reports import ReportStore
 from adserver.tasks import TaskStore
 from adserver.worker import JobWorker
@@ -127,9 +128,10 @@ class Fleet:
         """The ad server's folder."""
         return self.folder / "adserver"
 
-    def clients(self) -> tuple[HelperClient, HelperClient]:
-        """Clients of both helpers."""
-        first, second = (HelperClient(name, None, _DEADLINE_S) for name in HELPERS)
+    def clients(self, engine: Engine) -> tuple[HelperClient, HelperClient]:
+        """Clients of both helpers, for a process of the ad server."""
+        book = ReceiptBook(engine)
+        first, second = (HelperClient(name, None, _DEADLINE_S, book) for name in HELPERS)
         return first, second
 
     def desk(self) -> Running:
@@ -175,7 +177,9 @@ class Fleet:
 
     def _start_worker(self, name: str) -> None:
         running = self._start(name)
-        worker = JobWorker(running.engine, self.clients(), self.data_dir, running.process.clock, lease_s=LEASE_S, poll_s=_POLL_S)
+        worker = JobWorker(
+            running.engine, self.clients(running.engine), self.data_dir, running.process.clock, lease_s=LEASE_S, poll_s=_POLL_S
+        )
         running.part = worker
         self.kernel.spawn(running.process, worker.start, f"{name} starts")
 
@@ -197,6 +201,8 @@ class Fleet:
         )
         vault: Any = core.datasets._vault
         vault.write = boundary.around("Vault.write", vault.write)
+        witness: Any = core.witness
+        witness._write = boundary.around("Witness.write", witness._write)
         self.running[name].part = core
         host = self.hosts[name]
         helper_pb2_grpc.add_HelperServicer_to_server(HelperService(core, ReleaseGrid(now=lambda: 0.0, sleep=lambda _: None)), host)

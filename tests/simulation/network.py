@@ -6,10 +6,12 @@ up, or a stream of requests is cut in the middle.
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, NoReturn
+from functools import partial
+from typing import Any, Final, NamedTuple, NoReturn
 
 import grpc
 
+from adserver.receipts import ReceiptExchange
 from tests.simulation.faults import Faults
 from tests.simulation.kernel import Kernel, Killed, Process
 
@@ -156,20 +158,20 @@ class Network:
     def call(self, call: "Call", address: str, path: str, requests: list[bytes]) -> Answer:
         """One call of the running actor, from its sending to its reply, in simulated time."""
         kernel, host = self._kernel, self._hosts[address]
-        deadline_s = kernel.now_s + call.timeout_s
+        deadline_s, metadata = kernel.now_s + call.details.timeout, tuple(call.details.metadata or ())
         what = f"{path.rsplit('/', 1)[1]} to {address}"
         fault = self._faults.of_message(what)
         stream = self._faults.random(f"way of {what} at {kernel.now_s:.6f}")
         call.wait(stream.uniform(*_LATENCY_S), deadline_s)
         if fault == "late":
-            kernel.at(stream.uniform(*_LATE_S), lambda: self._deliver_unheard(host, path, requests, call.metadata))
+            kernel.at(stream.uniform(*_LATE_S), lambda: self._deliver_unheard(host, path, requests, metadata))
         if fault in ("drop_request", "late"):
             call.wait(None, deadline_s)
         cut_after = stream.randrange(len(requests) + 1) if fault == "cut" and len(requests) > 1 else None
         self.delivered += 1
-        answer = host.deliver(path, requests, call.metadata, cut_after)
+        answer = host.deliver(path, requests, metadata, cut_after)
         if fault == "duplicate":
-            kernel.at(stream.uniform(0.0, _LATE_S[1]), lambda: self._deliver_unheard(host, path, requests, call.metadata))
+            kernel.at(stream.uniform(0.0, _LATE_S[1]), lambda: self._deliver_unheard(host, path, requests, metadata))
         if fault == "drop_reply":
             call.wait(None, deadline_s)
         call.wait(stream.uniform(*_LATENCY_S), deadline_s)
@@ -185,17 +187,28 @@ class Network:
             return
 
 
-class Call:
-    """A call as stubs return it: its replies, and its end."""
+class Details(NamedTuple):
+    """`grpc.ClientCallDetails`."""
 
-    def __init__(self, kernel: Kernel, timeout_s: float, metadata: tuple[tuple[str, Any], ...]) -> None:
-        self.timeout_s = timeout_s
-        self.metadata = metadata
+    method: str
+    timeout: float
+    metadata: Any
+    credentials: Any = None
+    wait_for_ready: Any = None
+    compression: Any = None
+
+
+class Call:
+    """A call as stubs and interceptors know it: its replies, and its end."""
+
+    def __init__(self, kernel: Kernel, details: Details) -> None:
+        self.details = details
         self.answer: Answer | None = None
         self.ask: Callable[[], Iterator[Any]] = lambda: iter(())
         self._kernel = kernel
         self._is_cancelled = False
         self._waiting = kernel.running
+        self._when_done: list[Callable[[Call], None]] = []
 
     def wait(self, seconds: float | None, deadline_s: float) -> None:
         """Wait on the way; None: for a reply that never comes."""
@@ -207,11 +220,21 @@ class Call:
         if kernel.now_s >= deadline_s:
             raise CallFailed(grpc.StatusCode.DEADLINE_EXCEEDED, "no answer in time")
 
+    def done(self, answer: Answer) -> None:
+        """The answer is there."""
+        self.answer = answer
+        for callback in self._when_done:
+            callback(self)
+
     def cancel(self) -> None:
         """End it from another thread."""
         self._is_cancelled = True
         if self._waiting is not None and not self._waiting.is_over:
             self._kernel.wake(self._waiting)
+
+    def add_done_callback(self, callback: "Callable[[Call], None]") -> None:
+        """Tell somebody of the answer."""
+        self._when_done.append(callback)
 
     def trailing_metadata(self) -> tuple[_Item, ...]:
         """What came with the reply's end."""
@@ -220,12 +243,19 @@ class Call:
     def __iter__(self) -> Iterator[Any]:
         return self.ask()
 
+    def __next__(self) -> Any:
+        """The next reply, as a stream that is read piece by piece."""
+        if not hasattr(self, "_replies"):
+            self._replies = self.ask()
+        return next(self._replies)
+
 
 class Channel:
-    """`grpc.Channel`, and the product's renewed one."""
+    """`grpc.Channel`, and the product's renewed one; of its interceptors, those that exchange receipts."""
 
-    def __init__(self, kernel: Kernel, network: Network, address: str) -> None:
+    def __init__(self, kernel: Kernel, network: Network, address: str, interceptors: Iterable[Any]) -> None:
         self._kernel, self._network, self._address = kernel, network, address
+        self.exchanges = [one for one in interceptors if isinstance(one, ReceiptExchange)]
 
     def current(self) -> "Channel":
         """The newest channel."""
@@ -248,12 +278,13 @@ class Channel:
 
     def exchange(self, call: Call, path: str, requests: list[bytes]) -> list[bytes]:
         """Send a call and wait for its answer."""
-        call.answer = self._network.call(call, self._address, path, requests)
-        return call.answer.messages
+        answer = self._network.call(call, self._address, path, requests)
+        call.done(answer)
+        return answer.messages
 
-    def new_call(self, timeout_s: float, metadata: Any) -> Call:
+    def new_call(self, details: Details) -> Call:
         """A call of the running actor."""
-        return Call(self._kernel, timeout_s, tuple(metadata or ()))
+        return Call(self._kernel, details)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,16 +297,15 @@ class _Method:
     is_stream_out: bool = field(kw_only=True)
 
     def __call__(self, request: Any, timeout: float, metadata: Any = None) -> Any:
-        call = self._prepared(request, timeout, metadata)
-        return call if self.is_stream_out else next(iter(call))
+        details = Details(self.path, timeout, metadata)
+        begin: Callable[[Any, Any], Any] = self._begin
+        for exchange in self.channel.exchanges:
+            begin = partial(exchange.intercept_stream_stream, begin)  # one body for all shapes
+        call = begin(details, request)
+        return call if self.is_stream_out else next(call)
 
-    def with_call(self, request: Any, timeout: float, metadata: Any = None) -> Any:
-        """The reply, and the call that it came by."""
-        call = self._prepared(request, timeout, metadata)
-        return next(iter(call)), call
-
-    def _prepared(self, request: Any, timeout: float, metadata: Any) -> Call:
-        call = self.channel.new_call(timeout, metadata)
+    def _begin(self, details: Any, request: Any) -> Call:
+        call = self.channel.new_call(Details(*details))
 
         def ask() -> Iterator[Any]:
             requests = [self.serialize(one) for one in (request if self.is_stream_in else [request])]

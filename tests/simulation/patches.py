@@ -41,7 +41,7 @@ def patched(kernel: Kernel, network: Network, write_durably: Callable[..., None]
         "adserver.dataset_sealing.Event": its.Event,
         "adserver.helper_client.Thread": its.Thread,
         "adserver.helper_client.Event": its.Event,
-        "adserver.helper_client.RenewedChannel": lambda address, *_: Channel(kernel, network, address),
+        "adserver.helper_client.RenewedChannel": lambda address, _tls, interceptors: Channel(kernel, network, address, interceptors),
         "adserver.job_folder.write_durably": write_durably,
         "adserver.job_runner.CurveWriter": _NoCurves,
         "helper.noise_shelf.ThreadPoolExecutor": InlineExecutor,

@@ -223,7 +223,7 @@ class World:
         """Seal a dataset; a person types the command again while a helper is away."""
         handles = seeded(self.seed, f"handles from {self.kernel.now_s}")
         sealer = DatasetSealer(
-            engine=desk.engine, helpers=self.fleet.clients(), task=self.fleet.task, clock=desk.process.clock, randomness=handles
+            engine=desk.engine, helpers=self.fleet.clients(desk.engine), task=self.fleet.task, clock=desk.process.clock, randomness=handles
         )
         for _ in range(_COMMANDS):
             try:
