@@ -1,17 +1,13 @@
 """Datasets as the ad server keeps them, from the reports that one takes to the id that both helpers know it by.
 
-    (none) --begin--> preparing --choose--> committing --finish--> committed
-                          |                     |
-                          +------release--------+        the reports wait again
-
-A dataset is known by its handle until both helpers have admitted its reports, and by its dataset id from then on. Once it is
-committing, what was chosen is durable, and the same commit is sent until both helpers have it.
+`adserver.dataset_state` decides what can happen to one. A dataset is known by its handle until both helpers have admitted its reports,
+and by its dataset id from then on. Once it is committing, what was chosen is durable, and the same commit is sent until both helpers
+have it.
 """
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum, unique
 from typing import Any, Final
 
 import numpy as np
@@ -34,21 +30,11 @@ from sqlalchemy import (
 
 from adserver import reports
 from adserver.database import find_id, metadata, reading
+from adserver.dataset_state import DatasetEvent, after
+from adserver.dataset_state import DatasetState as DatasetState  # noqa: PLC0414 whoever imports `Dataset` from here gets its state from here
 from maskedlark.errors import JobReason, JobRefused, ReportReason
 
 HANDLE_BYTES: Final = 16
-
-
-@unique
-class DatasetState(StrEnum):
-    """How far the sealing of a dataset has come."""
-
-    PREPARING = "preparing"
-    """The helpers open its shares."""
-    COMMITTING = "committing"
-    """Its reports are fixed; not known yet that both helpers have committed them."""
-    COMMITTED = "committed"
-    """Both helpers have it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,8 +118,9 @@ class DatasetStore:
             JobRefused(DATASET_EMPTY): no report waits.
         """
         with self._engine.begin() as connection:
-            for (left,) in connection.execute(select(datasets.c.handle).where(*_is(task_id, DatasetState.PREPARING))).all():
-                _release(connection, task_id, left)
+            preparing = select(datasets.c.handle).where(*_is(task_id, DatasetState.PREPARING)).with_for_update()
+            for (left,) in connection.execute(preparing).all():
+                _abort(connection, task_id, left)
             row = {"handle": handle, "task_id": task_id, "state": DatasetState.PREPARING, "created_at": created_at, "received": 0}
             connection.execute(datasets.insert().values(row))
             received = reports.take(connection, task_id, handle, limit)
@@ -149,16 +136,13 @@ class DatasetStore:
             JobRefused(DATASET_CHANGED): another run has released it meanwhile.
         """
         values = {
-            "state": DatasetState.COMMITTING,
             "size": int(choice.is_chosen.sum()),
             "view_mismatch": choice.view_mismatch,
             "dataset_id": choice.dataset_id,
             "chosen": np.packbits(choice.is_chosen, bitorder="little").tobytes(),
         }
-        ours = update(datasets).where(datasets.c.handle == dataset.handle, datasets.c.state == DatasetState.PREPARING)
         with self._engine.begin() as connection:
-            if not connection.execute(ours.values(values)).rowcount:
-                raise taken_over()
+            _change_state(connection, dataset.handle, DatasetEvent.CHOOSE, **values)
             reports.drop(connection, dataset.task_id, dataset.handle, choice.is_chosen)
             rows = [
                 {"handle": dataset.handle, "role": role, "reason": reason, "reports": count}
@@ -175,19 +159,15 @@ class DatasetStore:
         Raises:
             JobRefused(DATASET_CHANGED): a person has given it up meanwhile.
         """
-        chosen = datasets.c.state.in_((DatasetState.COMMITTING, DatasetState.COMMITTED))
-        query = update(datasets).where(datasets.c.handle == dataset.handle, chosen).values(state=DatasetState.COMMITTED)
         with self._engine.begin() as connection:
-            if not connection.execute(query).rowcount:
-                raise JobRefused(JobReason.DATASET_CHANGED, "the dataset was given up while it was committed")
+            _change_state(connection, dataset.handle, DatasetEvent.FINISH)
             return _one(connection, select(datasets).where(datasets.c.handle == dataset.handle))
 
     def release(self, dataset: Dataset) -> None:
         """Forget a dataset that is not committed, and let its reports wait again; one that is committed stays."""
-        query = select(datasets.c.handle).where(datasets.c.handle == dataset.handle, datasets.c.state != DatasetState.COMMITTED)
         with self._engine.begin() as connection:
-            if connection.execute(query).first() is not None:
-                _release(connection, dataset.task_id, dataset.handle)
+            if _locked_state(connection, dataset.handle) not in (None, DatasetState.COMMITTED):
+                _abort(connection, dataset.task_id, dataset.handle)
 
     def committing(self, task_id: bytes) -> Dataset | None:
         """The task's dataset that waits for its commits, if there is one: the oldest."""
@@ -239,7 +219,23 @@ def _is(task_id: bytes, state: DatasetState) -> Sequence[Any]:
     return datasets.c.task_id == task_id, datasets.c.state == state
 
 
-def _release(connection: Connection, task_id: bytes, handle: bytes) -> None:
+def _locked_state(connection: Connection, handle: bytes) -> DatasetState | None:
+    """A dataset's state, which nobody else changes until the transaction ends; None if it is gone."""
+    state = connection.execute(select(datasets.c.state).where(datasets.c.handle == handle).with_for_update()).scalar()
+    return None if state is None else DatasetState(state)
+
+
+def _change_state(connection: Connection, handle: bytes, event: DatasetEvent, **columns: Any) -> None:
+    """Let an event happen to a dataset, and set other columns with it; JobRefused(DATASET_CHANGED) if it is not possible."""
+    state = _locked_state(connection, handle)
+    if state is None:
+        raise taken_over()
+    connection.execute(update(datasets).where(datasets.c.handle == handle).values(state=after(state, event), **columns))
+
+
+def _abort(connection: Connection, task_id: bytes, handle: bytes) -> None:
+    """Forget a dataset, and let its reports wait again."""
+    after(_locked_state(connection, handle) or DatasetState.ABORTED, DatasetEvent.RELEASE)
     reports.give_back(connection, task_id, handle)
     connection.execute(delete(dropped_reports).where(dropped_reports.c.handle == handle))
     connection.execute(delete(datasets).where(datasets.c.handle == handle))
