@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from maskedlark.errors import JobReason, JobRefused, ModelReason, InvalidModel
+from maskedlark.errors import InvalidModel, JobReason, JobRefused, ModelReason
 from maskedlark.model.graph import Parameter
 
 MAX_MAGNITUDE: Final = 8127  # 63 + 63 * 128
