@@ -13,11 +13,13 @@ from sqlalchemy.exc import IntegrityError
 
 from adserver.database import create_tables, default_url, open_database
 from adserver.helper_client import HelperClient
+from adserver.key_refresh import refresh_keys
 from adserver.task_settings import label_space, norm_for, num_decoys, period
 from adserver.tasks import TaskStore, create_task
 from maskedlark.clip import Norm
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
 from maskedlark.noise import Mechanism
+from maskedlark.sealing import OpeningKey
 from maskedlark.task import LabelKind, Task
 from tests.adserver.fake_helper import FakeHelper, serving
 from tests.builders import NOW, settings, world
@@ -41,6 +43,22 @@ def test_a_created_task_has_the_helpers_own_identities_and_both_signatures(engin
     store = TaskStore(engine)
     assert store.add(bundle, created_at=NOW) == bundle.task.task_id
     assert store.get(bundle.task.task_id) == TaskStore(engine).get(bundle.task.task_id) == bundle
+
+
+def test_a_helpers_new_key_reaches_the_bundle_that_browsers_are_served(engine: Engine) -> None:
+    fakes = FakeHelper(role=0), FakeHelper(role=1)
+    store = TaskStore(engine)
+    with serving(*fakes) as (first, second):
+        task_id = store.add(create_task((first, second), settings()), created_at=NOW)
+        assert refresh_keys(store, (first, second)) == 0
+        fakes[1].keys = replace(fakes[1].keys, opening=OpeningKey.generate(key_id=9))
+        assert refresh_keys(store, (first, second)) == 1
+    served = TaskStore(engine).get(task_id)
+    assert served is not None
+    served.verify()
+    assert [lists.key_list.keys[0].key_id for lists in served.key_lists] == [fakes[0].keys.opening.key_id, 9]
+    with HelperClient("127.0.0.1:1", None, 1.0) as away:
+        assert refresh_keys(store, (away, away)) == 0  # what is served stays
 
 
 def test_the_same_operator_twice_is_no_task() -> None:

@@ -1,0 +1,103 @@
+"""What the ad server's operator sees: intake, jobs, batches; and that what is refused at either door is counted."""
+
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+
+import grpc
+import httpx
+import pytest
+from sqlalchemy import Engine
+
+from adserver import server
+from adserver.database import create_tables, default_url, open_database
+from adserver.ingest.http_app import MAX_BATCH_BYTES
+from adserver.metrics import AdserverMetrics
+from adserver.server import Addresses, running_ingest
+from adserver.tasks import TaskStore
+from maskedlark.rpc.patience import Patience
+from maskedlark.rpc.transport import make_channel
+from maskedlark.rpc.wire import encode_report, report_to_message
+from protos import ingest_pb2_grpc
+from tests.builders import NOW, examples, reports, world
+
+WORLD = world(min_batch_size=4)
+SOME = reports(WORLD, examples(WORLD.task, 3))
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    opened = open_database(default_url(tmp_path))
+    create_tables(opened)
+    TaskStore(opened).add(WORLD.bundle, created_at=NOW)
+    yield opened
+    opened.dispose()
+
+
+@pytest.fixture
+def metrics(engine: Engine) -> AdserverMetrics:
+    return AdserverMetrics(engine, lambda: NOW)
+
+
+@pytest.fixture
+def addresses(engine: Engine, metrics: AdserverMetrics, monkeypatch: pytest.MonkeyPatch) -> Iterator[Addresses]:
+    monkeypatch.setattr(server, "_WITH_BROWSERS", Patience(idle_s=0.4))
+    with running_ingest(engine, grpc_listen="127.0.0.1:0", http_listen="127.0.0.1:0", tls=None, metrics=metrics) as opened:
+        yield opened
+
+
+def value(metrics: AdserverMetrics, name: str, **labels: str) -> float:
+    return metrics.registry.get_sample_value(name, labels) or 0.0
+
+
+def test_reports_and_batches_are_counted(addresses: Addresses, metrics: AdserverMetrics) -> None:
+    for report in (*SOME, SOME[0], replace(SOME[1], task_id=bytes(32))):
+        httpx.post(f"http://{addresses.http}/v1/reports", content=encode_report(report))
+    task = WORLD.task.task_id.hex()[:12]
+    assert value(metrics, "adserver_reports_total", outcome="accepted") == 3
+    assert value(metrics, "adserver_reports_total", outcome="duplicate") == 1
+    assert value(metrics, "adserver_reports_total", outcome="wrong_task") == 1
+    assert value(metrics, "adserver_reports_waiting", task=task) == 3
+    assert value(metrics, "adserver_batch_fill", task=task) == 0.75
+    assert value(metrics, "adserver_http_responses_total", status="201") == 3
+    assert value(metrics, "adserver_jobs", state="queued") == 0
+
+
+def test_bodies_over_the_limit_are_refused_and_counted(addresses: Addresses, metrics: AdserverMetrics) -> None:
+    host, port = addresses.http.rsplit(":", 1)
+    for path in ("/v1/reports", "/v1/reports/batch"):
+        with socket.create_connection((host, int(port)), timeout=10) as connection:
+            connection.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {MAX_BATCH_BYTES + 1}\r\n\r\n".encode())
+            assert connection.recv(64).startswith(b"HTTP/1.1 413")
+    assert value(metrics, "adserver_http_responses_total", status="413") == 2
+    assert httpx.get(f"http://{addresses.http}/healthz").status_code == 200
+
+
+def test_frames_that_are_no_http_end_the_connection_only(addresses: Addresses) -> None:
+    host, port = addresses.http.rsplit(":", 1)
+    for frames in (b"\xff" * 100 + b"\r\n\r\n", b"POST / HTTP/9.9\r\n\r\n", b"GET /" + b"a" * 100_000):
+        with socket.create_connection((host, int(port)), timeout=10) as connection:
+            connection.sendall(frames)
+            try:
+                answer = connection.recv(64)
+            except ConnectionError:
+                continue
+            assert answer == b"" or answer.startswith(b"HTTP/1.1 4")
+    assert httpx.get(f"http://{addresses.http}/healthz").status_code == 200
+
+
+def test_a_browser_that_stops_in_its_stream_is_ended_and_counted(addresses: Addresses, metrics: AdserverMetrics) -> None:
+    def stopping() -> Iterator[object]:
+        yield report_to_message(SOME[0])
+        over.wait(20)
+
+    over = Event()
+    with make_channel(addresses.grpc, None) as channel:
+        with pytest.raises(grpc.RpcError) as ended:
+            ingest_pb2_grpc.IngestStub(channel).Submit(stopping(), timeout=15)
+        over.set()
+        assert ended.value.code() is grpc.StatusCode.CANCELLED
+        assert ingest_pb2_grpc.IngestStub(channel).Submit(iter([report_to_message(SOME[1])]), timeout=15).accepted == 1
+    assert value(metrics, "maskedlark_slow_clients_total") == 1
