@@ -29,7 +29,7 @@ from maskedlark.model.weights import QuantisedTensor, quantise  # noqa: E402
 from tests.bench import mnist, peers  # noqa: E402
 
 WIDTHS = (784, 500, 10)
-BATCH, RATE, CLIP = 512, 1.0, Clip(norm=Norm.L2, bound=1.0, frac_bits=32)
+BATCH, RATE, CLIP = 512, 4.0, Clip(norm=Norm.L2, bound=1.0, frac_bits=32)
 Parameters = list[NDArray[np.float32]]
 
 

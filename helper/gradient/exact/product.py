@@ -9,10 +9,12 @@ products of limbs whose every partial sum is below 2^53. A helper checks the one
 Specification: docs/explanation/numerics.md, section "Products".
 """
 
+from functools import cache
 from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
 
 from helper.gradient.exact.rows import Real
 from maskedlark.field import FieldVector
@@ -27,6 +29,15 @@ MAX_POSITIONS: Final = 2**20
 Operand = NDArray[Any]
 """int16 rows, or the features themselves as uint8."""
 Weights = NDArray[np.int16]
+
+
+@cache
+def use_one_blas_thread() -> None:
+    """Set this process's BLAS to one thread, for good. Both backends call it.
+
+    An engine is parallel over records; on a busy machine a narrow product would wait for its second thread longer than it takes.
+    """
+    ThreadpoolController().limit(limits=1, user_api="blas")
 
 
 class Factor(Protocol):

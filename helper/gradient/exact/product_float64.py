@@ -9,7 +9,7 @@ import numpy as np
 
 from helper.gradient.exact.compiled import kernel
 from helper.gradient.exact.field_kernels import add, from_signed, multiply
-from helper.gradient.exact.product import Accumulator, Operand, Weights
+from helper.gradient.exact.product import Accumulator, Operand, Weights, use_one_blas_thread
 from helper.gradient.exact.rows import Real
 from maskedlark.field import FieldVector
 
@@ -28,6 +28,9 @@ class FloatWeights:
 
 class Float64Backend:
     """Products of 16-bit operands: 15 + 13 bits and a width of 2^15 leave room below 2^53; masked sums go in limbs."""
+
+    def __init__(self) -> None:
+        use_one_blas_thread()
 
     def factor(self, weights: Weights) -> FloatWeights:
         """A (K, N) matrix as float64."""

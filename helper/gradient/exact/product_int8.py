@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 
 from helper.gradient.exact.compiled import kernel
 from helper.gradient.exact.field_kernels import add, from_signed, multiply
-from helper.gradient.exact.product import Accumulator, Operand, Weights
+from helper.gradient.exact.product import Accumulator, Operand, Weights, use_one_blas_thread
 from helper.gradient.exact.rows import Bytes, Real
 from maskedlark.field import MODULUS, FieldVector
 
@@ -102,6 +102,7 @@ class Int8Backend:
     __slots__ = ("_base_bits",)
 
     def __init__(self, *, base_bits: int | None = None) -> None:
+        use_one_blas_thread()
         self._base_bits = base_bits if base_bits is not None else (7 if is_saturating() else 8)
 
     def factor(self, weights: Weights) -> DigitWeights:
