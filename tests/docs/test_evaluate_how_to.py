@@ -31,7 +31,7 @@ def test_the_how_to_on_evaluation_runs_from_top_to_bottom(tmp_path: Path) -> Non
     listening = re.compile(r"^(.*(?:--listen|--http-listen) (127\.0\.0\.1):(\d+).* &)$", re.MULTILINE)
     script = f"await() {{ {waiting}; }}\n" + listening.sub(r"\1\nawait \2/\3", script)
     env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "MASKEDLARK_DATA": str(DATA)}
-    done = subprocess.run(["/bin/bash", "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(["/bin/bash", "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     found = re.search(r"AUC (0\.\d+), between (0\.\d+) and ([01]\.\d+)", done.stdout)
     assert found is not None, done.stdout
