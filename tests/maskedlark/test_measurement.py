@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maskedlark.canonical import build, decode, encode
@@ -73,6 +73,7 @@ def test_a_clamped_value_moves_to_its_nearer_bound() -> None:
     assert shared_values(example(measured=replace(HONEST, values=(1, -80))))[2:] == [-5, 1, 0, 0, 0, 0]
 
 
+@settings(deadline=None)
 @given(st.integers(-5, 100))
 def test_every_value_within_bounds_falls_into_exactly_the_bucket_that_holds_it(value: int) -> None:
     declared = MEASUREMENT.values[1]
