@@ -69,8 +69,9 @@ def test_no_noise_is_accepted_only_where_the_operator_said_so(parties: tuple[Par
 
 @pytest.mark.parametrize("limit", ["max_epsilon", "max_collusion_epsilon", "max_delta"])
 def test_a_limit_that_is_no_number_allows_nothing(parties: tuple[Party, Party], limit: str) -> None:
+    no_number: dict[str, Any] = {limit: float("nan")}
     with pytest.raises(JobRefused, match="nan") as refused:
-        replace(FLOORS, **{limit: float("nan")}).check(task(parties))
+        replace(FLOORS, **no_number).check(task(parties))
     assert refused.value.reason is JobReason.TASK_REFUSED
 
 
