@@ -4,7 +4,7 @@ A lease is a worker's name and a moment. While it lasts no other worker takes th
 that no longer holds it, so several workers may share one store. A worker that was killed loses its job when the lease runs out.
 """
 
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Engine, and_, delete, insert, or_, select, update
 from sqlalchemy.engine import Connection
@@ -15,6 +15,11 @@ from adserver.history import RoundFigures
 from adserver.job_state import FINAL, LEASED, JobEvent, JobState
 from adserver.job_store import JobRecord, Stop, change_state, figures_row, job_rounds, jobs, read_job
 from maskedlark.errors import JobReason, JobRefused
+
+MAX_WORKERS_LOST: Final = 10
+"""More workers than any run of bad luck kills between two rounds."""
+WORKERS_LOST: Final = "workers_lost"
+"""The reason of a job that kills who runs it."""
 
 
 class JobLeases:
@@ -31,7 +36,10 @@ class JobLeases:
         self._lease_s = lease_s
 
     def claim(self) -> JobRecord | None:
-        """Take the oldest job that is queued, or whose worker's lease has run out; None if there is none."""
+        """Take the oldest job that is queued, or whose worker's lease has run out; None if there is none.
+
+        A job on which one worker after the other died, without a round between them, is not taken again: it fails, with that cause.
+        """
         with reading(self._engine) as connection:  # the usual answer is none, and needs no write lock
             if connection.execute(self._claimable()).first() is None:
                 return None
@@ -39,9 +47,13 @@ class JobLeases:
             row = connection.execute(self._claimable().with_for_update(skip_locked=True)).first()
             if row is None:
                 return None
-            job_id = bytes(row.job_id)
-            lease_until_s = self._clock() + self._lease_s
-            change_state(connection, job_id, JobEvent.START, reason=None, cause=None, lease_owner=self._owner, lease_until_s=lease_until_s)
+            job_id, workers_lost = bytes(row.job_id), row.workers_lost + (row.state in LEASED)
+            if workers_lost >= MAX_WORKERS_LOST:
+                stop = {"reason": WORKERS_LOST, "cause": f"{workers_lost} workers died or hung on it, one after the other, without a round"}
+                change_state(connection, job_id, JobEvent.FAIL, lease_owner=None, lease_until_s=0.0, workers_lost=0, **stop)
+                return None
+            lease = {"lease_owner": self._owner, "lease_until_s": self._clock() + self._lease_s, "workers_lost": workers_lost}
+            change_state(connection, job_id, JobEvent.START, reason=None, cause=None, **lease)
             return read_job(connection, job_id)
 
     def is_held(self, job_id: bytes) -> bool:
@@ -75,7 +87,7 @@ class JobLeases:
             self._check_held(connection, job_id)
             connection.execute(delete(job_rounds).where(same))
             connection.execute(insert(job_rounds).values(row))
-            connection.execute(update(jobs).where(jobs.c.job_id == job_id).values(rounds_done=figures.rounds_done))
+            connection.execute(update(jobs).where(jobs.c.job_id == job_id).values(rounds_done=figures.rounds_done, workers_lost=0))
 
     def unclosed(self) -> tuple[bytes, ...]:
         """Jobs that are over, and that the helpers were not told of yet."""
@@ -91,7 +103,9 @@ class JobLeases:
     def _claimable(self) -> Select[Any]:
         is_abandoned = and_(jobs.c.state.in_(LEASED), jobs.c.lease_until_s <= self._clock())
         is_free = or_(jobs.c.state == JobState.QUEUED, is_abandoned)
-        return select(jobs.c.job_id).where(is_free).order_by(jobs.c.submitted_at_s, jobs.c.job_id).limit(1)
+        return (
+            select(jobs.c.job_id, jobs.c.state, jobs.c.workers_lost).where(is_free).order_by(jobs.c.submitted_at_s, jobs.c.job_id).limit(1)
+        )
 
     def _held(self, job_id: bytes) -> ColumnElement[bool]:
         return and_(jobs.c.job_id == job_id, jobs.c.lease_owner == self._owner, jobs.c.state.in_(LEASED))

@@ -47,6 +47,8 @@ jobs: Final = Table(
     Column("rounds_charged", Integer),
     Column("lease_owner", String(32)),
     Column("lease_until_s", Float, nullable=False),
+    # Workers that died on it since its last round, or since it was last queued by a person.
+    Column("workers_lost", Integer, nullable=False, default=0),
 )
 
 job_rounds: Final = Table(
@@ -180,7 +182,7 @@ class JobStore:
             JobRefused(UNKNOWN_JOB, WRONG_STATE)
         """
         with self._engine.begin() as connection:
-            change_state(connection, job_id, JobEvent.RESUME, reason=None, cause=None)
+            change_state(connection, job_id, JobEvent.RESUME, reason=None, cause=None, workers_lost=0)
 
 
 def read_job(connection: Connection, job_id: bytes, *, to_change: bool = False) -> JobRecord:

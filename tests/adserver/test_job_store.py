@@ -7,7 +7,7 @@ from threading import Barrier, Thread
 import pytest
 
 from adserver.history import RoundFigures
-from adserver.job_leases import JobLeases
+from adserver.job_leases import MAX_WORKERS_LOST, WORKERS_LOST, JobLeases
 from adserver.job_state import JobEvent, JobState
 from adserver.job_store import JobRecord, Stop
 from maskedlark.errors import JobReason, JobRefused
@@ -149,3 +149,28 @@ def test_a_stopped_job_keeps_its_cause_until_it_is_resumed(site: Site) -> None:
     site.store.resume(job_id)
     assert (site.store.get(job_id).state, site.store.get(job_id).stop) == (JobState.QUEUED, None)
     assert held.claim() is not None
+
+
+def test_a_job_on_which_worker_after_worker_dies_fails_with_that_cause(site: Site) -> None:
+    job_id = submitted(site)
+    for number in range(MAX_WORKERS_LOST):
+        assert leases(site, f"worker {number}").claim() is not None
+        site.clock.now_s += LEASE_S + 1
+    assert leases(site, "the next one").claim() is None
+    job = site.store.get(job_id)
+    assert job.state is JobState.FAILED
+    assert job.stop is not None
+    assert job.stop.reason == WORKERS_LOST
+    assert leases(site, "the one after").claim() is None
+    site.store.resume(job_id)  # a person may try again
+    assert leases(site, "another").claim() is not None
+
+
+def test_a_round_in_between_shows_that_the_job_does_not_kill_its_workers(site: Site) -> None:
+    job_id = submitted(site)
+    for number in range(3 * MAX_WORKERS_LOST):
+        worker = leases(site, f"worker {number}")
+        assert worker.claim() is not None
+        worker.record(job_id, RoundFigures(rounds_done=number, finished_at_s=0.0))
+        site.clock.now_s += LEASE_S + 1
+    assert site.store.get(job_id).state is JobState.RUNNING
