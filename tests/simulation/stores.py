@@ -73,8 +73,15 @@ class _Transaction:
         return None
 
 
+_ENGINES: list[Engine] = []
+"""The first engine, if there was one: its compiled statements serve all, for processes start by the hundred here."""
+
+
 def make_fragile(engine: Engine, boundary: Boundary) -> Engine:
     """The same engine with boundaries; without fsync, for a simulated crash takes no page cache with it."""
+    if not _ENGINES:
+        _ENGINES.append(engine)
+    engine.dialect, engine._compiled_cache = _ENGINES[0].dialect, _ENGINES[0]._compiled_cache
     engine.__class__ = FragileEngine
     engine.boundary = boundary  # type: ignore[attr-defined]  # of the class just above
     event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous=OFF").close())
