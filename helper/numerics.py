@@ -4,11 +4,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from helper.gradient.engine import GradientEngine
+from helper.gradient.exact.self_check import NUMERICS_DIGEST
 from maskedlark.canonical import digest
-
-EXACT_REVISION: Final = 1
-"""Of docs/explanation/numerics.md as `helper.gradient.exact` implements it: raised whenever any value that it gives changes. Versions of
-libraries do not count: they cannot change an integer."""
 
 _DECIDE_GENERAL_BITS: Final = ("numpy", "torch")
 """The libraries whose version can change the last bit of the general path."""
@@ -25,7 +22,8 @@ def software_digest() -> bytes:
 
 
 def _exact_digest() -> bytes:
-    return digest("exact numerics", EXACT_REVISION.to_bytes(8, "little"))
+    """Of the golden vectors, which a helper reproduces before it serves; versions of libraries do not count: they change no integer."""
+    return digest("exact numerics", NUMERICS_DIGEST)
 
 
 def _general_digest() -> bytes:

@@ -15,6 +15,7 @@ from typing import Final
 from helper.core import HelperCore
 from helper.floors import Floors
 from helper.gradient.choose import engine_for
+from helper.gradient.exact.self_check import SelfCheckFailed, self_check
 from helper.hardening import forbid_core_files
 from helper.keys import HelperKeys
 from helper.ledger import LEDGER_FILE, Ledger, open_database, sqlite_url
@@ -73,12 +74,14 @@ def serve(settings: ServeSettings, stop: Event) -> None:
     """Serve until `stop` is set; then finish the calls that are under way, within `DRAIN_S`.
 
     Raises:
-        InvalidTask: the settings are unsafe, the keys cannot be read, the folder is in use, or the address is taken.
+        InvalidTask: the settings are unsafe, the keys cannot be read, the folder is in use, the address is taken, or this machine's
+            arithmetic does not give the protocol's golden vectors.
     """
     host = settings.listen.rsplit(":", 1)[0]
     if settings.floors.is_noise_optional and not is_loopback(host):
         raise InvalidTask(f"--allow-no-noise is for debugging on loopback: it cannot be used on {host}")
     forbid_core_files()
+    _check_numerics()
     with ExitStack() as stack:
         core = _open_core(settings, stack)
         metrics = HelperMetrics(lambda: core.status().counts)
@@ -100,6 +103,14 @@ def serve(settings: ServeSettings, stop: Event) -> None:
         _LOG.info("serving on %s (%s)", address, "TLS" if settings.tls else "plaintext, loopback only")
         stop.wait()
         _LOG.info("draining")
+
+
+def _check_numerics() -> None:
+    """Reproduce the golden vectors on every backend; it also compiles the kernels, so that no round waits for that."""
+    try:
+        self_check()
+    except SelfCheckFailed as error:
+        raise InvalidTask(f"this machine must not serve: {error}") from None
 
 
 def _open_core(settings: ServeSettings, stack: ExitStack) -> HelperCore:
