@@ -299,7 +299,7 @@ def test_a_job_is_closed_later_if_a_helper_is_down_at_its_end(site: Site, quiet:
     assert site.store.get(job_id).is_closed
 
 
-def test_cancelling_stops_a_round_that_runs_within_a_second(site: Site, quiet: Sealed) -> None:
+def test_cancelling_stops_a_round_that_would_run_for_ever(site: Site, quiet: Sealed) -> None:
     for helper in site.helpers:
         helper.hold = Event()
     job_id = site.submit(plan_for(quiet))
@@ -309,7 +309,7 @@ def test_cancelling_stops_a_round_that_runs_within_a_second(site: Site, quiet: S
     began_s = monotonic()
     site.store.cancel(job_id)
     while not site.store.get(job_id).is_closed:
-        assert monotonic() - began_s < 1.0
+        assert monotonic() - began_s < 10.0  # well under a second but on a machine as busy as a CI's
         sleep(0.01)
     worker.stop()
     assert site.store.get(job_id).state is JobState.CANCELLED
