@@ -75,7 +75,9 @@ def test_a_split_task_is_shown_at_what_each_helper_really_adds() -> None:
 
 
 def test_a_query_is_spent_at_once() -> None:
-    task = world(mechanism="gaussian", measurement={"min_cell_count": 2, "keys": (), "values": ({"name": "spend", "low": 0, "high": 10},)}).task
+    task = world(
+        mechanism="gaussian", measurement={"min_cell_count": 2, "keys": (), "values": ({"name": "spend", "low": 0, "high": 10},)}
+    ).task
     spec = QuerySpec(
         query_id=bytes(16),
         task_id=task.task_id,
