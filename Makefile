@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := browser-sim,helper,helper-general,adserver,postgres,dev
+EXTRAS := browser-sim,helper,helper-general,adserver,postgres,traces,dev
 
 .DEFAULT_GOAL := help
 .PHONY: help setup docs bench-memory bench-load chaos demo demo-no-noise test simulate test-fast check format protos audit bench-ingest bench-aggregate bench-gradient table clean
