@@ -110,8 +110,10 @@ class _Candidates(NamedTuple):
 def split(task: Task, example: Example, randomness: Randomness) -> SplitExample:
     """Add decoys, draw masks and encode both helpers' input shares. Called by the browser.
 
-    Guarantees: each plaintext alone is distributed independently of which candidate is real and of all values; both have
-    `task.share_length` bytes.
+    Guarantees: given the candidate labels, each plaintext alone is distributed independently of which one is real, if any, and of all
+    values; both have `task.share_length` bytes. Which candidates are offered can favour some labels: with a default label, n classes and
+    m < n - 1 decoys, a set {default, y, ...} comes (n - 1) / m times as often from a real y as from a real default. Use all classes
+    where that matters (docs/explanation/pitfalls.md); two classes always are all.
 
     Raises:
         InvalidTask: the features, label, keys or values do not fit the task; nothing is sent.
