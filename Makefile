@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 EXTRAS := browser-sim,helper,helper-general,adserver,postgres,traces,dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup docs bench-memory bench-load chaos demo demo-no-noise test simulate test-fast check format protos audit bench-ingest bench-aggregate bench-gradient table clean
+.PHONY: help setup docs bench-memory bench-load chaos demo demo-no-noise test simulate test-fast check format protos audit bench-ingest bench-aggregate bench-gradient table figures clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -78,6 +78,9 @@ bench-gradient: $(STAMP)  ## The exact gradient engine beside plain PyTorch, Opa
 
 table: $(STAMP)  ## Measure the README's accuracy table anew
 	$(BIN)/python -m tests.bench.accuracy $(ARGS)
+
+figures: $(STAMP)  ## Measure docs/explanation/utility.md anew: accuracy against epsilon, clip bound and local noise (ARGS=--quick)
+	$(BIN)/python -m tests.bench.privacy $(ARGS)
 
 clean:  ## Remove what make made
 	rm -rf $(VENV) demo-out build dist *.egg-info

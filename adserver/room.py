@@ -125,7 +125,8 @@ class Room:
             return self._excess(rounds, smallest + extra - 1, noise_multiplier) is None
 
         self.check(rounds=rounds, batch_size=smallest, noise_multiplier=noise_multiplier)
-        return float(smallest - 1 + _largest(fits, self.dataset_size - smallest + 1))
+        most = self.dataset_size - smallest + 1
+        return float(smallest - 1 + (most if fits(most) else _largest(fits, most)))
 
     def check(self, *, rounds: int, batch_size: float, noise_multiplier: float) -> None:
         """Refuse a job that does not fit.
@@ -205,8 +206,6 @@ def check_batch(task: Task, batch_size: float, dataset_size: int) -> None:
 
 def _largest(fits: Callable[[int], bool], most: int) -> int:
     """Where a predicate that holds at 1 turns false, to 1 % and from below; at most `most`."""
-    if fits(most):
-        return most
     low = 1
     while low < most and fits(min(2 * low, most)):
         low = min(2 * low, most)

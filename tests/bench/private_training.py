@@ -1,0 +1,270 @@
+"""One training at one privacy setting, in this process, by the product's own functions: what tests/bench/privacy.py repeats.
+
+What runs is what the services run: the sample from the helpers' key, the exact gradient engine, `round.aggregate` at both helpers with
+the blind and the discrete noise of each, `combine`, and the ad server's trainer with 14-bit weights. What is left out are sealing, the
+network and the stores, which change no number; and the masks: helper 0's is 1 at the real label, helper 1's is 0, and there is no decoy.
+Both helpers' sums add up to the same field elements as with random masks, bit for bit, and helper 1 is spared a gradient.
+"""
+
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adserver.job_runner import mean_gradient
+from adserver.plan import Optimizer, OptimizerKind, Schedule, TrainingPlan
+from adserver.training import Masters, Trainer
+from browser_sim.binning import Binning
+from browser_sim.sources.table import TableSettings, load_table
+from browser_sim.sources.wbcd import load_wbcd
+from helper.gradient.choose import engine_for
+from maskedlark.accounting import Epsilons, fitting_noise_multiplier, spent
+from maskedlark.clip import Norm
+from maskedlark.job import JobSpec, charge, sampling_numerator
+from maskedlark.model import weights
+from maskedlark.model.dense import dense_network
+from maskedlark.model.graph import Loss, Model
+from maskedlark.model.onnx_file import parse
+from maskedlark.noise import Mechanism, noise_bytes, noise_vector
+from maskedlark.randomness import Randomness, seeded, system_randomness
+from maskedlark.report import InputShares
+from maskedlark.round import AggregateShare, MaskedSum, aggregate, transcript
+from tests.bench import mnist
+from tests.builders import World, world
+
+DELTA: Final = 1e-5
+MOMENTUM: Final = 0.9
+_DATA: Final = Path(os.environ.get("MASKEDLARK_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
+_LEAST_BATCH: Final = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """One data set with its network and schedule: the same at every privacy setting.
+
+    Attributes:
+        name: For people.
+        layers: Of the dense ReLU network.
+        rounds: Optimizer steps.
+        batch_size: Expected records in a round; None: all.
+        learning_rate: Of SGD with momentum at a clip norm of 1; divided by the clip norm, so that the longest step is one length.
+        is_auc: Whether the area under the ROC curve is reported, and not the accuracy.
+        seeds: How often it is repeated: another split (where there is no fixed test set), initial model, sample and noise each time.
+    """
+
+    name: str
+    layers: tuple[int, ...]
+    rounds: int
+    batch_size: int | None
+    learning_rate: float
+    is_auc: bool
+    seeds: int
+
+    @property
+    def loss(self) -> Loss:
+        """By the number of outputs."""
+        return Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS if self.layers[-1] == 1 else Loss.CROSS_ENTROPY
+
+
+SETUPS: Final = (
+    Setup(name="wbcd", layers=(30, 50, 50, 1), rounds=30, batch_size=None, learning_rate=0.3, is_auc=False, seeds=8),
+    Setup(name="mnist", layers=(784, 32, 10), rounds=100, batch_size=1000, learning_rate=1.0, is_auc=False, seeds=2),
+    Setup(name="online_shoppers", layers=(17, 32, 1), rounds=150, batch_size=1000, learning_rate=0.5, is_auc=True, seeds=4),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Data:
+    """Records to train on and to test with, in the clear."""
+
+    features: NDArray[np.uint8] = field(repr=False)
+    labels: NDArray[np.int64] = field(repr=False)
+    test_features: NDArray[np.uint8] = field(repr=False)
+    test_labels: NDArray[np.int64] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Privacy:
+    """One privacy setting.
+
+    Attributes:
+        epsilon: What the noise is calibrated to at `DELTA`, all rounds together, with secret sampling; infinite: no noise.
+        is_split: Whether the two helpers' noises are calibrated together, instead of each alone.
+        clip_norm: In L2.
+        feature_epsilon: Of the browser's own noise on each feature byte; None for none.
+    """
+
+    epsilon: float = math.inf
+    is_split: bool = False
+    clip_norm: float = 1.0
+    feature_epsilon: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of a training.
+
+    Attributes:
+        score: Accuracy, or area under the curve, on the test records.
+        noise_multiplier: As the job names it; 0 without noise.
+        cost: What the product's accountant charges; infinite without noise.
+    """
+
+    score: float
+    noise_multiplier: float
+    cost: Epsilons
+
+
+@lru_cache(maxsize=4)
+def load(setup: Setup, seed: int) -> Data:
+    """The records of one repeat: a fifth is kept to test with, where there is no fixed test set."""
+    if setup.name == "mnist":
+        features, labels = mnist.load_training_set()
+        test_features, test_labels = mnist.load_test_set()
+        return Data(features=features, labels=labels, test_features=test_features, test_labels=test_labels)
+    if setup.name == "wbcd":
+        records = load_wbcd().records
+    else:
+        csv = TableSettings(path=_DATA / "online_shoppers_intention.csv", label="Revenue", binning=Binning.QUANTILE)
+        records = load_table(csv).records
+    order = np.random.default_rng(seed).permutation(len(records))
+    test, train = np.split(order, [len(order) // 5])
+    features, labels = records.features, records.labels.astype(np.int64)
+    return Data(features=features[train], labels=labels[train], test_features=features[test], test_labels=labels[test])
+
+
+def untrained(setup: Setup, seed: int) -> Model:
+    """The initial model of a repeat."""
+    return parse(dense_network(list(setup.layers), "relu", seed=seed), num_features=setup.layers[0])
+
+
+@lru_cache(maxsize=64)
+def one_curators_noise(epsilon: float, sampling_rate: float, rounds: int) -> float:
+    """The noise multiplier that a single trusted curator needs: all the noise that there is, with secret sampling. DP-SGD's."""
+    of_each = fitting_noise_multiplier(
+        epsilon, DELTA, mechanism=Mechanism.GAUSSIAN, sampling_rate=sampling_rate, rounds=rounds, already=(), collusion_epsilon=math.inf
+    )
+    return of_each * math.sqrt(2)  # of two helpers' noises, which are counted together
+
+
+def train(setup: Setup, privacy: Privacy, seed: int) -> Outcome:
+    """Train by the product's functions, and test."""
+    data, model = load(setup, seed), untrained(setup, seed)
+    site = _Site(setup, privacy, data, model, seed)
+    for round_index in range(setup.rounds):
+        site.step(round_index)
+    job = site.plan.job
+    return Outcome(
+        score=score(setup, site.trainer.values(), data),
+        noise_multiplier=job.noise_multiplier,
+        cost=spent([charge(site.plan.task, job, job.rounds)], DELTA),
+    )
+
+
+def score(setup: Setup, values: Masters, data: Data) -> float:
+    """Accuracy or area under the curve of a dense ReLU network on the test records, in float32."""
+    hidden = data.test_features.astype(np.float32) / 256
+    layers = list(zip(values[::2], values[1::2], strict=True))
+    for matrix, bias in layers[:-1]:
+        hidden = np.maximum(hidden @ matrix.T + bias, 0)
+    outputs = hidden @ layers[-1][0].T + layers[-1][1]
+    if setup.is_auc:
+        from sklearn.metrics import roc_auc_score
+
+        return float(roc_auc_score(data.test_labels, outputs[:, 0]))
+    predicted = (outputs[:, 0] > 0) if outputs.shape[1] == 1 else outputs.argmax(1)
+    return float((predicted == data.test_labels).mean())
+
+
+class _Site:
+    """Two helpers and an ad server in this process."""
+
+    def __init__(self, setup: Setup, privacy: Privacy, data: Data, model: Model, seed: int) -> None:
+        of = _world(setup, privacy)
+        self._pairs = (of.pair(0), of.pair(1))
+        self._model = model
+        self._engine = engine_for(model, setup.loss, of.task.clip, of.task.labels.size)
+        features = data.features
+        if privacy.feature_epsilon is not None:
+            features = _noised(features, privacy.feature_epsilon, seeded(seed, "features"))
+        labels = data.labels[:, None].astype(np.uint32)
+        real = InputShares(features=features, labels=labels, mask_shares=np.ones(labels.shape, np.uint64))
+        self._shares = (real, replace(real, mask_shares=np.zeros(labels.shape, np.uint64)))
+        self.plan = _plan(setup, privacy, of, model, records=len(features), job_id=seed.to_bytes(16, "big"))
+        self.trainer = Trainer(model=model, plan=self.plan)
+
+    def step(self, round_index: int) -> None:
+        """One round at both helpers, and the optimizer's step."""
+        encoded = self.trainer.weights()
+        tensors = weights.decode(encoded, self._model.parameters)
+        round_transcript = transcript(self.plan.job, round_index=round_index, weights=encoded, numerics=bytes(32))
+        summed: list[MaskedSum] = []
+
+        def by_helper_0(batch: InputShares) -> MaskedSum:
+            summed.append(self._engine.masked_sum(tensors, batch))
+            return summed[0]
+
+        def by_helper_1(_: InputShares) -> MaskedSum:
+            return replace(summed[0], vector=np.zeros_like(summed[0].vector))  # its masks are zeros
+
+        first = self._share(0, round_transcript, by_helper_0)
+        second = self._share(1, round_transcript, by_helper_1)
+        self.trainer.step(mean_gradient(self.plan, first, second))
+
+    def _share(self, role: int, round_transcript: bytes, masked_sum: Callable[[InputShares], MaskedSum]) -> AggregateShare:
+        return aggregate(
+            task=self.plan.task,
+            job=self.plan.job,
+            pair=self._pairs[role],
+            round_transcript=round_transcript,
+            shares=self._shares[role],
+            masked_sum=masked_sum,
+            num_values=self._model.num_parameters,
+            noise=lambda mechanism, scale, count: noise_vector(mechanism, scale, count, system_randomness),
+        )
+
+
+def _noised(features: NDArray[np.uint8], epsilon: float, randomness: Randomness) -> NDArray[np.uint8]:
+    """Every browser's own noise on its features, some thousand records at a time to bound the memory."""
+    parts = np.array_split(features, max(1, len(features) // 2_000))
+    return np.concatenate([noise_bytes(part, epsilon, randomness) for part in parts])
+
+
+def _world(setup: Setup, privacy: Privacy) -> World:
+    """A task and both helpers' keys."""
+    is_noisy = math.isfinite(privacy.epsilon)
+    return world(
+        num_features=setup.layers[0],
+        labels={"kind": "classes", "size": max(2, setup.layers[-1])},
+        min_batch_size=_LEAST_BATCH,
+        mechanism=Mechanism.GAUSSIAN if is_noisy else Mechanism.NONE,
+        noise="split" if privacy.is_split and is_noisy else "full",
+        norm=Norm.L2,
+        clip_norm=privacy.clip_norm,
+        delta=DELTA,
+    )
+
+
+def _plan(setup: Setup, privacy: Privacy, of: World, model: Model, *, records: int, job_id: bytes) -> TrainingPlan:
+    """The job at both helpers, with its noise."""
+    numerator = sampling_numerator(expected_batch_size=setup.batch_size or records, dataset_size=records)
+    job = JobSpec(
+        job_id=job_id,
+        task_id=of.task.task_id,
+        dataset_id=bytes(32),
+        model_digest=model.digest,
+        loss=setup.loss,
+        rounds=setup.rounds,
+        sampling_numerator=numerator,
+        noise_multiplier=0.0,
+    )
+    if math.isfinite(privacy.epsilon):
+        job = replace(job, noise_multiplier=one_curators_noise(privacy.epsilon, job.sampling_rate, setup.rounds))
+    optimizer = Optimizer(kind=OptimizerKind.MOMENTUM, learning_rate=setup.learning_rate / privacy.clip_norm, momentum=MOMENTUM)
+    return TrainingPlan(task=of.task, job=job, dataset_size=records, optimizer=optimizer, schedule=Schedule(), eval_every=setup.rounds)
