@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from maskedlark.errors import ReportReason, ReportRejected
 from maskedlark.randomness import Randomness
 from maskedlark.report import Example, split
-from maskedlark.sealing import MAX_OVERHEAD, HpkeKey, SealingKey, share_info
+from maskedlark.sealing import MAX_OVERHEAD, SealingKey, share_info
 from maskedlark.task import REPORT_ID_BYTES, Task, TaskBundle
 
 
@@ -46,7 +46,7 @@ class Sealer:
         bundle.verify()
         self.task = bundle.task
         self._task_id = bundle.task.task_id
-        self._keys = tuple(SealingKey(_newest(keys.key_list.keys)) for keys in bundle.key_lists)
+        self._keys = tuple(SealingKey(keys.key_list.keys[0]) for keys in bundle.key_lists)
 
     def report(self, example: Example, *, unix_s: float, randomness: Randomness) -> Report:
         """Split an example and seal each share to its helper. Called by the browser.
@@ -98,7 +98,3 @@ def check_sealed_length(task: Task, ciphertext: bytes) -> None:
             ReportReason.WRONG_LENGTH,
             f"a sealed share of this task has {task.share_length + 48} to {task.share_length + MAX_OVERHEAD} bytes, not {len(ciphertext)}",
         )
-
-
-def _newest(keys: tuple[HpkeKey, ...]) -> HpkeKey:
-    return keys[0]
