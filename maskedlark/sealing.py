@@ -203,8 +203,9 @@ def sealed_length(suite: HpkeSuite, plaintext_length: int) -> int:
     return plaintext_length + _OVERHEAD[suite]
 
 
+MIN_OVERHEAD: Final = min(_OVERHEAD.values())
 MAX_OVERHEAD: Final = max(_OVERHEAD.values())
-"""The most bytes that sealing adds to a plaintext, over all suites."""
+"""The least and the most bytes that sealing adds to a plaintext, over all suites."""
 
 
 def share_info(*, task_id: bytes, report_id: bytes, time_bucket: int, role: int, key_id: int) -> bytes:

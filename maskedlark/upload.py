@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from maskedlark.errors import ReportReason, ReportRejected
 from maskedlark.randomness import Randomness
 from maskedlark.report import Example, split
-from maskedlark.sealing import MAX_OVERHEAD, SealingKey, share_info
+from maskedlark.sealing import MAX_OVERHEAD, MIN_OVERHEAD, SealingKey, share_info
 from maskedlark.task import REPORT_ID_BYTES, Task, TaskBundle
 
 
@@ -93,8 +93,6 @@ def check_sealed_length(task: Task, ciphertext: bytes) -> None:
     Raises:
         ReportRejected(WRONG_LENGTH)
     """
-    if not task.share_length + 48 <= len(ciphertext) <= task.share_length + MAX_OVERHEAD:
-        raise ReportRejected(
-            ReportReason.WRONG_LENGTH,
-            f"a sealed share of this task has {task.share_length + 48} to {task.share_length + MAX_OVERHEAD} bytes, not {len(ciphertext)}",
-        )
+    least, most = task.share_length + MIN_OVERHEAD, task.share_length + MAX_OVERHEAD
+    if not least <= len(ciphertext) <= most:
+        raise ReportRejected(ReportReason.WRONG_LENGTH, f"a sealed share of this task has {least} to {most} bytes, not {len(ciphertext)}")
