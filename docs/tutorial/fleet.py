@@ -6,6 +6,7 @@ Everything goes through the three command lines, as an operator would use them.
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -25,6 +26,13 @@ class CommandFailed(Exception):
     """A command ended with another status than 0; the message is what it wrote to standard error."""
 
 
+def free_port() -> int:
+    """A port of this machine that nobody listened on a moment ago."""
+    with socket.socket() as one:
+        one.bind((HOST, 0))
+        return int(one.getsockname()[1])
+
+
 @dataclass(kw_only=True)
 class Fleet:
     """The running parties. Use as a context: leaving it stops every process.
@@ -34,6 +42,7 @@ class Fleet:
         is_no_noise: Start the helpers so that they accept a task without noise.
         is_tls: Mutual TLS between ad server and helpers, with certificates of `keygen`, and TLS for browsers; else plaintext.
         helper_options: Further options of `helper serve`.
+        helper_options_of: The same, of each helper alone.
         adserver_options: Further options of `adserver serve`.
     """
 
@@ -41,6 +50,7 @@ class Fleet:
     is_no_noise: bool = False
     is_tls: bool = False
     helper_options: tuple[str, ...] = ()
+    helper_options_of: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     adserver_options: tuple[str, ...] = ()
     grpc: str = ""
     http: str = ""
@@ -73,7 +83,8 @@ class Fleet:
         address_file = self.folder / f"helper-{role}.address"
         listen = address_file.read_text() if address_file.exists() else f"{HOST}:0"
         address_file.unlink(missing_ok=True)
-        options = [*self._tls(HELPERS[role]), *(["--allow-no-noise"] if self.is_no_noise else []), *self.helper_options]
+        options = [*self._tls(HELPERS[role]), *(["--allow-no-noise"] if self.is_no_noise else [])]
+        options += [*self.helper_options, *self.helper_options_of[role]]
         data = str(self.data(f"helper-{role}"))
         self._start(f"helper-{role}", "helper", "serve", "--data", data, "--listen", listen, "--port-file", str(address_file), *options)
         self._await(f"helper-{role}", address_file)

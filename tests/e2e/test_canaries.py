@@ -8,7 +8,6 @@ import base64
 import json
 import os
 import signal
-import socket
 import ssl
 import time
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ import httpx
 import numpy as np
 import pytest
 
-from docs.tutorial.fleet import HELPERS, HOST, ORIGIN, CommandFailed, Fleet
+from docs.tutorial.fleet import HELPERS, HOST, ORIGIN, CommandFailed, Fleet, free_port
 from helper.gradient.choose import engine_for
 from helper.keys import HelperKeys
 from maskedlark import canonical
@@ -59,13 +58,6 @@ def forms(secret: bytes) -> list[bytes]:
     return [secret, *(form.encode() for form in written)]
 
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind((HOST, 0))
-        port: int = one.getsockname()[1]
-        return port
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     folder = tmp_path_factory.mktemp("canaries")
@@ -75,10 +67,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         folder=folder / "parties",
         is_tls=True,
         helper_options=watching,
+        helper_options_of=(("--metrics-listen", f"{HOST}:{ports[0]}"), ("--metrics-listen", f"{HOST}:{ports[1]}")),
         adserver_options=(*watching, "--metrics-listen", f"{HOST}:{ports[2]}"),
     ) as fleet:
         made = Run(fleet=fleet, ports=ports)
-        watch_helpers(made)
         task, dataset = sealed_dataset(made)
         trained(made, task, dataset, folder / "model.onnx")
         provoke_errors(made, task)
@@ -87,15 +79,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
                 made.seen[f"metrics of {name}"] = answer.read()
         plant_keys(made, task)
         yield made
-
-
-def watch_helpers(run: Run) -> None:
-    """Start the helpers again, each with its own port for the operator."""
-    before = run.fleet.helper_options
-    for role in (0, 1):
-        run.fleet.kill(HELPERS[role])
-        run.fleet.helper_options = (*before, "--metrics-listen", f"{HOST}:{run.ports[role]}")
-        run.fleet.start_helper(role)
 
 
 def sealed_dataset(run: Run) -> tuple[Task, str]:

@@ -1,0 +1,116 @@
+"""Browsers that upload without pause to an ad server that may be away: they fetch the task's bundle, seal, and send until acknowledged."""
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from threading import Event, Thread
+from typing import Final
+
+import httpx
+
+from docs.tutorial.fleet import Fleet
+from maskedlark import canonical
+from maskedlark.randomness import seeded
+from maskedlark.rpc.wire import report_to_message
+from maskedlark.task import TaskBundle
+from maskedlark.upload import Report, Sealer
+from protos import report_pb2
+from tests.builders import examples
+
+BATCH: Final = 20
+_BUNDLES: Final = 3
+_FETCH_EVERY: Final = 5
+_PAUSE_S: Final = 0.05
+_GIVE_UP_S: Final = 120.0
+
+
+class Uploads:
+    """One stream of batches. Some are sealed with the bundle of now, some with one that was fetched before the latest rotations.
+
+    Attributes:
+        acknowledged: Ids of the reports that the ad server said to hold.
+        key_ids: Of both helpers, the HPKE keys that acknowledged reports were sealed to.
+    """
+
+    def __init__(self, fleet: Fleet, task: str) -> None:
+        """Upload to the ad server of a fleet, wherever it listens at the moment; `task` is the id in hexadecimal."""
+        self.acknowledged: set[bytes] = set()
+        self.key_ids: tuple[set[int], set[int]] = (set(), set())
+        self._fleet = fleet
+        self._task = task
+        self._sealers: deque[Sealer] = deque(maxlen=_BUNDLES)
+        self._stop = Event()
+        self._error: BaseException | None = None
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Upload while the block runs; the batch under way is acknowledged before it ends."""
+        thread = Thread(target=self._guarded, name="uploads")
+        thread.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def bundle(self) -> TaskBundle:
+        """What a browser fetches now."""
+        answer = httpx.get(f"http://{self._fleet.http}/v1/tasks/{self._task}", timeout=10)
+        return canonical.decode(TaskBundle, answer.raise_for_status().content)
+
+    def send(self, batch: list[Report]) -> bool:
+        """Send a batch once; whether all of it was acknowledged."""
+        body = report_pb2.ReportBatch(reports=map(report_to_message, batch)).SerializeToString()
+        try:
+            answer = httpx.post(f"http://{self._fleet.http}/v1/reports/batch", content=body, timeout=10)
+        except httpx.HTTPError:
+            return False
+        if answer.status_code != 200 or answer.json()["accepted"] + answer.json()["duplicates"] != len(batch):
+            return False
+        self.acknowledged.update(report.report_id for report in batch)
+        for role, key_ids in enumerate(self.key_ids):
+            key_ids.update(report.shares[role].key_id for report in batch)
+        return True
+
+    def _guarded(self) -> None:
+        try:
+            self._run()
+        except BaseException as error:  # noqa: BLE001  raised where the run waits for this thread
+            self._error = error
+
+    def _run(self) -> None:
+        for number in count():
+            if number % _FETCH_EVERY == 0:
+                self._fetch()
+            self._deliver(self._seal(number))
+            if self._stop.wait(_PAUSE_S):
+                return
+
+    def _deliver(self, batch: list[Report]) -> None:
+        until = time.monotonic() + _GIVE_UP_S
+        while not self.send(batch):
+            if time.monotonic() > until:
+                raise AssertionError(f"no batch was acknowledged for {_GIVE_UP_S:.0f} s")
+            time.sleep(0.1)
+
+    def _fetch(self) -> None:
+        """A newer bundle, if the ad server answers; without any, ask until it does."""
+        while True:
+            try:
+                bundle = self.bundle()
+            except httpx.HTTPError:
+                if self._sealers:
+                    return
+                time.sleep(0.1)
+            else:
+                self._sealers.append(Sealer(bundle))
+                return
+
+    def _seal(self, number: int) -> list[Report]:
+        """A batch of which another one is never made."""
+        sealer, randomness = self._sealers[number % len(self._sealers)], seeded(number, "uploads")
+        return [sealer.report(example, unix_s=time.time(), randomness=randomness) for example in examples(sealer.task, BATCH, randomness)]
