@@ -1,42 +1,33 @@
-"""`make chaos`: two helpers and an ad server as real processes; every few seconds one of them is killed (SIGKILL) and started again,
-while three jobs run and browsers upload without pause.
+"""`make chaos`: two helpers and an ad server as real processes. Every few seconds one process is killed (SIGKILL): a helper, one of its
+workers, the ad server, or a command that seals a dataset. Meanwhile three jobs run, browsers upload without pause, datasets of what they
+upload are sealed, and the helpers' keys are rotated.
 
-It shows that all jobs end once, with the same model to the bit; that no report is lost after the ad server acknowledged it; that no
-helper charges a round twice; and that no job stands still for longer than two leases. Ends with one JSON object.
+It shows that all jobs end once, with the same model to the bit; that no report is lost after the ad server acknowledged it, and none used
+twice; that no helper charges a round twice; and that no state lasts longer than two leases. Ends with one JSON object.
 """
 
 import argparse
 import json
-import random
-import sqlite3
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, field
-from itertools import count
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from threading import Event, Thread
-from typing import Any, Final
-
-import httpx
+from typing import Final
 
 from docs.tutorial.fleet import HELPERS, ORIGIN, Fleet
-from maskedlark import canonical
-from maskedlark.randomness import seeded
-from maskedlark.rpc.wire import report_to_message
-from maskedlark.task import TaskBundle
-from maskedlark.upload import Report, Sealer
-from protos import report_pb2
-from tests.builders import examples
+from tests.chaos.books import Books
+from tests.chaos.disturbance import ADSERVER, Disturbance, Operator
+from tests.chaos.uploads import Uploads
+from tests.chaos.watch import Stillness, watching
+from tests.progress import Show, shown
 
 JOBS: Final = 3
-BATCH: Final = 20
 LEASE_S: Final = 6.0
-PARTIES: Final = (*HELPERS, "adserver")
-ROUNDS_PER_SECOND: Final = 1.0
-_END_S: Final = 300.0
-_PAUSE_S: Final = (1.5, 4.0)
+_TRIAL_ROUNDS: Final = 25
+_BUSY_SHARE: Final = 0.8
+_QUIET_S: Final = 60.0
+"""How much longer than the disturbance the jobs may take afterwards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,179 +36,165 @@ class Outcome:
 
     Attributes:
         jobs_ended_once: Jobs that are done, with each of their rounds taken once.
+        rounds: Of each job.
+        rounds_under_fire: Of all jobs, done before the last kill; the others followed it.
         distinct_models: Models that the jobs, all of the same plan, trained.
         reports_acknowledged: Reports that the ad server said to hold.
-        reports_lost: Of these, those that it does not hold.
-        double_charges: Rounds that a helper charged beyond the plan, or that only one helper charged, and reports used twice.
-        stuck: Looks at which a job stood still with a lease that ran out more than another lease ago, the ad server being up.
+        reports_lost: Of these, those that are in no dataset of a helper after all that waits was sealed.
+        reports_used_twice: Reports in two datasets, at one helper only, or elsewhere than the ad server says.
+        datasets: Sealed meanwhile.
+        datasets_half_sealed: Of these, those that one helper has and another party has not, or that are not finished.
+        double_charges: Rounds that a helper charged beyond the plan, or that only one helper charged.
+        stuck: How often a state of a job lasted longer than two leases, all who could change it being up.
+        failed_opens: Shares that a helper had no key for, or could not open.
+        rotations: Of a helper's HPKE keys.
         kills: Processes killed.
+        killed: The same, by what they were.
         seconds: How long it went on.
     """
 
     jobs_ended_once: int
+    rounds: int
+    rounds_under_fire: int
     distinct_models: int
     reports_acknowledged: int
     reports_lost: int
+    reports_used_twice: int
+    datasets: int
+    datasets_half_sealed: int
     double_charges: int
     stuck: int
+    failed_opens: int
+    rotations: int
     kills: int
+    killed: dict[str, int]
     seconds: float
 
     @property
     def is_right(self) -> bool:
         """Whether everything held, and something happened."""
-        wrong = self.reports_lost + self.double_charges + self.stuck
-        return self.jobs_ended_once == JOBS and self.distinct_models == 1 and not wrong and self.kills > 0 and self.reports_acknowledged > 0
+        wrong = (
+            self.reports_lost + self.reports_used_twice + self.datasets_half_sealed + self.double_charges + self.stuck + self.failed_opens
+        )
+        happened = self.kills > 0 and self.reports_acknowledged > 0 and self.datasets > 1
+        return self.jobs_ended_once == JOBS and self.distinct_models == 1 and not wrong and happened
 
 
-@dataclass(kw_only=True)
-class Uploads:
-    """Browsers that upload for as long as the run lasts, and send a batch again until it is acknowledged."""
-
-    bundle: TaskBundle
-    fleet: Fleet
-    acknowledged: set[bytes] = field(default_factory=set)
-    _stop: Event = field(default_factory=Event)
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        thread = Thread(target=self._run, name="uploads")
-        thread.start()
-        try:
-            yield
-        finally:
-            self._stop.set()
-            thread.join()
-
-    def _run(self) -> None:
-        sealer, task = Sealer(self.bundle), self.bundle.task
-        for number in count():
-            randomness = seeded(number, "chaos")
-            batch = [sealer.report(example, unix_s=time.time(), randomness=randomness) for example in examples(task, BATCH, randomness)]
-            while not self._stop.is_set() and not self._send(batch):
-                time.sleep(0.1)
-            if self._stop.wait(0.05):
-                return
-
-    def _send(self, batch: list[Report]) -> bool:
-        body = report_pb2.ReportBatch(reports=map(report_to_message, batch)).SerializeToString()
-        try:
-            answer = httpx.post(f"http://{self.fleet.http}/v1/reports/batch", content=body, timeout=10)
-        except httpx.HTTPError:
-            return False
-        if answer.status_code != 200 or answer.json()["accepted"] + answer.json()["duplicates"] != BATCH:
-            return False
-        self.acknowledged.update(report.report_id for report in batch)
-        return True
-
-
-def run(seconds: float, folder: Path, seed: int) -> Outcome:
-    """One run; the fleet's folder keeps everything that was written."""
+def run(seconds: float, folder: Path, seed: int, show: Show = lambda _done, _note: None) -> Outcome:
+    """One run; the fleet's folder keeps everything that was written. `show` is told seconds, of twice as many in all."""
     began = time.monotonic()
-    rounds = max(5, int(seconds * ROUNDS_PER_SECOND))
-    with Fleet(folder=folder, is_no_noise=True) as fleet:
-        bundle = make_task(fleet)
-        jobs = submit_jobs(fleet, bundle, rounds)
-        uploads = Uploads(bundle=bundle, fleet=fleet)
+    with Fleet(folder=folder, is_no_noise=True, adserver_options=("--refresh-keys", "1")) as fleet:
+        task, books = make_task(fleet), Books(fleet=fleet)
+        uploads, operator = Uploads(fleet, task), Operator(fleet, task)
+        disturbance = Disturbance(fleet, operator, seed)
         with uploads.running():
-            kills, stuck = disturb(fleet, seconds, random.Random(seed))
-        await_end(fleet)
-        models = {exported(fleet, job) for job in jobs if state_of(fleet, job) == "done"}
+            rounds = rounds_for(fleet, books, task, seconds)
+            jobs = [submit(fleet, task, rounds) for _ in range(JOBS)]
+            watched = Watched(books, jobs, disturbance)
+            with watching(watched.look):
+                with operator.sealing():
+                    disturb(disturbance, seconds, show)
+                under_fire = books.rounds_done(jobs)
+                await_end(books, jobs, seconds, show)
+        seal_the_rest(fleet, books, task)
+        used = books.used_reports(HELPERS[0]) & books.used_reports(HELPERS[1])
         return Outcome(
-            jobs_ended_once=sum(ended_once(fleet, job, rounds) for job in jobs),
-            distinct_models=len(models),
+            jobs_ended_once=sum(books.ended_once(job, rounds) for job in jobs),
+            rounds=rounds,
+            rounds_under_fire=under_fire,
+            distinct_models=len({exported(fleet, job) for job in jobs if books.state_of(job) == "done"}),
             reports_acknowledged=len(uploads.acknowledged),
-            reports_lost=len(uploads.acknowledged - stored_reports(fleet)),
-            double_charges=double_charges(fleet, jobs, rounds),
-            stuck=stuck,
-            kills=kills,
+            reports_lost=len(uploads.acknowledged - used),
+            reports_used_twice=books.used_twice(),
+            datasets=books.num_datasets(),
+            datasets_half_sealed=books.half_sealed(),
+            double_charges=books.double_charges(jobs, rounds),
+            stuck=watched.stuck,
+            failed_opens=books.failed_opens(),
+            rotations=disturbance.rotations,
+            kills=disturbance.kills.total(),
+            killed=dict(disturbance.kills),
             seconds=round(time.monotonic() - began, 1),
         )
 
 
-def make_task(fleet: Fleet) -> TaskBundle:
-    """A task whose dataset is sealed before anything goes wrong."""
+class Watched:
+    """The jobs' states, and who is up: what may not last."""
+
+    def __init__(self, books: Books, jobs: Sequence[str], disturbance: Disturbance) -> None:
+        self._books = books
+        self._jobs = tuple(jobs)
+        self._disturbance = disturbance
+        # A lease is renewed while its job is worked on or waits for a helper; if it is not, an ad server that is up takes the job.
+        self._leases = Stillness(limit_s=2 * LEASE_S)
+        # With everybody up, a job that waits for a helper finds it.
+        self._waits = Stillness(limit_s=2 * LEASE_S)
+
+    @property
+    def stuck(self) -> int:
+        """How often something lasted too long."""
+        return self._leases.times + self._waits.times
+
+    def look(self) -> None:
+        """Take note of how things are."""
+        down = self._disturbance.down
+        jobs = tuple(self._books.rows(ADSERVER, "SELECT job_id, state, rounds_done, lease_until_s FROM jobs ORDER BY job_id"))
+        waiting = tuple(row[:3] for row in jobs if row[1] == "waiting")
+        self._leases.look(jobs, may_rest=ADSERVER in down or self._books.have_stopped(self._jobs))
+        self._waits.look(waiting, may_rest=not waiting or bool(down))
+
+
+def make_task(fleet: Fleet) -> str:
+    """A task whose first dataset is sealed before anything goes wrong: the jobs run over it."""
     task = fleet.adserver(
         "task", "create", "--name", "chaos", "--origin", ORIGIN, "--classes", "2", "--default-label", "0", "--num-features", "30",
         "--min-batch-size", "50", "--no-noise", "--epsilon", "1", "--clip-norm", "1",
     ).strip()  # fmt: skip
     fleet.browsers("--task", f"http://{fleet.http}/v1/tasks/{task}", "--to", f"http://{fleet.http}", "--source", "wbcd", "--seed", "3")
     fleet.adserver_json("dataset", "seal", "--task", task)
-    return canonical.decode(TaskBundle, httpx.get(f"http://{fleet.http}/v1/tasks/{task}").content)
+    fleet.run("adserver", "model", "create", str(fleet.folder / "untrained.onnx"), "--layers", "30,8,1", "--seed", "2")
+    return task
 
 
-def submit_jobs(fleet: Fleet, bundle: TaskBundle, rounds: int) -> list[str]:
-    """Three jobs of one plan; their ids."""
-    model = fleet.folder / "untrained.onnx"
-    fleet.run("adserver", "model", "create", str(model), "--layers", "30,8,1", "--seed", "2")
+def submit(fleet: Fleet, task: str, rounds: int, *more: str) -> str:
+    """A job over the first dataset; its id."""
     dataset = fleet.adserver_json("dataset", "list", options=False)[0]["dataset_id"]
-    return [
-        fleet.adserver_json(
-            "job", "submit", "--task", bundle.task.task_id.hex(), "--dataset", dataset, "--model", str(model),
-            "--loss", "binary_cross_entropy_with_logits", "--rounds", str(rounds), "--learning-rate", "0.1", options=False,
-        )["job_id"]
-        for _ in range(JOBS)
-    ]  # fmt: skip
+    submitted = fleet.adserver_json(
+        "job", "submit", "--task", task, "--dataset", dataset, "--model", str(fleet.folder / "untrained.onnx"),
+        "--loss", "binary_cross_entropy_with_logits", "--rounds", str(rounds), "--learning-rate", "0.1", *more, options=False,
+    )  # fmt: skip
+    return str(submitted["job_id"])
 
 
-def disturb(fleet: Fleet, seconds: float, chance: random.Random) -> tuple[int, int]:
-    """Kill and start again until the time is over; how many were killed, and how often a job was seen stuck."""
-    kills = stuck = 0
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        time.sleep(chance.uniform(*_PAUSE_S))
-        party = chance.choice(PARTIES)
-        fleet.kill(party)
-        kills += 1
-        time.sleep(chance.uniform(0.0, 1.5))
-        fleet.start_adserver() if party == "adserver" else fleet.start_helper(HELPERS.index(party))
-        stuck += overdue(fleet)
-    return kills, stuck
+def rounds_for(fleet: Fleet, books: Books, task: str, seconds: float) -> int:
+    """As many rounds for each job as keep all of them busy for most of `seconds` if nothing disturbs them, by a trial of a few rounds.
+
+    So they do not end before the disturbance does, and end soon after it.
+    """
+    trial = submit(fleet, task, _TRIAL_ROUNDS, "--wait")
+    return max(5, int(books.rounds_per_s(trial) * seconds * _BUSY_SHARE / JOBS))
 
 
-def overdue(fleet: Fleet) -> int:
-    """Jobs whose lease ran out more than one lease ago, and that nobody took over although the ad server was up since."""
-    log_age = time.time() - (fleet.folder / "adserver.addresses").stat().st_mtime
-    query = "SELECT count(*) FROM jobs WHERE state IN ('running', 'waiting') AND lease_until_s < ?"
-    return int(rows(fleet, "adserver", query, time.time() - LEASE_S)[0][0]) if log_age > LEASE_S else 0
+def disturb(disturbance: Disturbance, seconds: float, show: Show) -> None:
+    """Strike until the time is over."""
+    began = time.monotonic()
+    while time.monotonic() < began + seconds:
+        disturbance.strike()
+        show(time.monotonic() - began, f"{disturbance.kills.total()} kills, {disturbance.rotations} rotations")
 
 
-def await_end(fleet: Fleet) -> None:
+def await_end(books: Books, jobs: Sequence[str], seconds: float, show: Show) -> None:
     """Until every job has stopped, or for as long as is bearable."""
-    until = time.monotonic() + _END_S
-    while time.monotonic() < until:
-        states = {state for (state,) in rows(fleet, "adserver", "SELECT state FROM jobs")}
-        if states <= {"done", "refused", "failed", "cancelled"}:
-            return
+    began = time.monotonic()
+    while not books.have_stopped(jobs) and time.monotonic() < began + seconds + _QUIET_S:
         time.sleep(0.5)
+        show(seconds + time.monotonic() - began, f"no more kills; {books.rounds_done(jobs)} rounds are done")
 
 
-def ended_once(fleet: Fleet, job: str, rounds: int) -> bool:
-    """Whether a job is done, with each round in its history once."""
-    history = [done for (done,) in rows(fleet, "adserver", "SELECT rounds_done FROM job_rounds WHERE job_id = ?", bytes.fromhex(job))]
-    taken = [done for done in sorted(history) if done > 0]
-    return state_of(fleet, job) == "done" and taken == list(range(1, rounds + 1))
-
-
-def double_charges(fleet: Fleet, jobs: list[str], rounds: int) -> int:
-    """Rounds charged beyond the plan or at one helper only, and reports used more than once."""
-    wrong = 0
-    for helper in HELPERS:
-        for job in jobs:
-            found = rows(fleet, helper, "SELECT rounds_answered FROM jobs WHERE job_id = ?", bytes.fromhex(job))
-            charged = rows(fleet, helper, "SELECT count(*) FROM rounds WHERE job_id = ?", bytes.fromhex(job))
-            wrong += abs(found[0][0] - rounds) + max(0, charged[0][0] - rounds)
-        used, size = (rows(fleet, helper, query)[0][0] for query in ("SELECT count(*) FROM used_reports", "SELECT sum(size) FROM datasets"))
-        wrong += abs(used - size)
-    return wrong
-
-
-def stored_reports(fleet: Fleet) -> set[bytes]:
-    return {bytes(report_id) for (report_id,) in rows(fleet, "adserver", "SELECT report_id FROM reports")}
-
-
-def state_of(fleet: Fleet, job: str) -> str:
-    return str(rows(fleet, "adserver", "SELECT state FROM jobs WHERE job_id = ?", bytes.fromhex(job))[0][0])
+def seal_the_rest(fleet: Fleet, books: Books, task: str) -> None:
+    """First what an interrupted command left to be finished, if there is something; then all that waits."""
+    while not books.is_all_sealed():
+        fleet.adserver("dataset", "seal", "--task", task, "--allow-small")
 
 
 def exported(fleet: Fleet, job: str) -> bytes:
@@ -226,21 +203,14 @@ def exported(fleet: Fleet, job: str) -> bytes:
     return out.read_bytes()
 
 
-def rows(fleet: Fleet, party: str, query: str, *values: Any) -> list[Any]:
-    """What a party's database says, read from outside."""
-    [path] = fleet.data(party).glob("*.sqlite3")
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30)) as connection:
-        return connection.execute(query, values).fetchall()
-
-
 def main() -> None:
     """Run and print the one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        outcome = run(arguments.seconds, Path(folder), arguments.seed)
+    with tempfile.TemporaryDirectory() as folder, shown("chaos", 2 * arguments.seconds) as show:
+        outcome = run(arguments.seconds, Path(folder), arguments.seed, show)
     print(json.dumps(asdict(outcome)))  # the benchmark's output
     raise SystemExit(0 if outcome.is_right else 1)
 

@@ -1,4 +1,3 @@
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,5 +9,4 @@ from tests.chaos.chaos import run
 @pytest.mark.timeout(280)
 def test_killing_any_process_loses_nothing_and_charges_nothing_twice(tmp_path: Path) -> None:
     outcome = run(30.0, tmp_path, seed=7)
-    # How long a state lasts (`stuck`) says as much about a busy machine as about the code: `make chaos` judges it.
-    assert replace(outcome, stuck=0).is_right, outcome
+    assert outcome.is_right, outcome

@@ -1,0 +1,97 @@
+"""What the parties' databases say, read from outside: what was lost, charged or used twice, and what does not end."""
+
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, Final
+
+from docs.tutorial.fleet import HELPERS, Fleet
+
+STOPPED: Final = frozenset({"done", "refused", "failed", "cancelled"})
+KEY_REASONS: Final = ("unknown_key", "not_opened")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Books:
+    """The databases of a fleet's three parties."""
+
+    fleet: Fleet
+
+    def rows(self, party: str, query: str, *values: Any) -> list[Any]:
+        """The answer of one party's database."""
+        [path] = self.fleet.data(party).glob("*.sqlite3")
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30)) as connection:
+            return connection.execute(query, values).fetchall()
+
+    def state_of(self, job: str) -> str:
+        """A job's state at the ad server."""
+        return str(self.rows("adserver", "SELECT state FROM jobs WHERE job_id = ?", bytes.fromhex(job))[0][0])
+
+    def rounds_done(self, jobs: Sequence[str]) -> int:
+        """Of all these jobs."""
+        return sum(
+            done for job in jobs for (done,) in self.rows("adserver", "SELECT rounds_done FROM jobs WHERE job_id = ?", bytes.fromhex(job))
+        )
+
+    def have_stopped(self, jobs: Sequence[str]) -> bool:
+        """Whether no job goes on by itself."""
+        return all(self.state_of(job) in STOPPED for job in jobs)
+
+    def rounds_per_s(self, job: str) -> float:
+        """How fast a job ran, once it did."""
+        found = self.rows("adserver", "SELECT finished_at_s FROM job_rounds WHERE job_id = ? AND rounds_done > 0", bytes.fromhex(job))
+        moments = [moment for (moment,) in found]
+        return (len(moments) - 1) / float(max(moments) - min(moments))
+
+    def ended_once(self, job: str, rounds: int) -> bool:
+        """Whether a job is done, with each round in its history once."""
+        history = [done for (done,) in self.rows("adserver", "SELECT rounds_done FROM job_rounds WHERE job_id = ?", bytes.fromhex(job))]
+        taken = [done for done in sorted(history) if done > 0]
+        return self.state_of(job) == "done" and taken == list(range(1, rounds + 1))
+
+    def double_charges(self, jobs: Sequence[str], rounds: int) -> int:
+        """Rounds charged beyond the plan or at one helper only."""
+        wrong = 0
+        for helper in HELPERS:
+            for job in jobs:
+                found = self.rows(helper, "SELECT rounds_answered FROM jobs WHERE job_id = ?", bytes.fromhex(job))
+                charged = self.rows(helper, "SELECT count(*) FROM rounds WHERE job_id = ?", bytes.fromhex(job))
+                wrong += abs(found[0][0] - rounds) + max(0, charged[0][0] - rounds)
+        return wrong
+
+    def used_reports(self, helper: str) -> set[bytes]:
+        """Reports in a helper's datasets: no report is in two of them if the datasets are as large together."""
+        return {bytes(report_id) for (report_id,) in self.rows(helper, "SELECT report_id FROM used_reports")}
+
+    def used_twice(self) -> int:
+        """Reports in more than one dataset, in a dataset of one helper only, or in another than the ad server put them in."""
+        chosen = self.rows("adserver", "SELECT report_id FROM reports WHERE handle IS NOT NULL AND NOT is_dropped")
+        ours = {bytes(report_id) for (report_id,) in chosen}
+        wrong = 0
+        for helper in HELPERS:
+            used, size = self.used_reports(helper), self.rows(helper, "SELECT coalesce(sum(size), 0) FROM datasets")[0][0]
+            wrong += abs(len(used) - size) + len(used ^ ours)
+        return wrong
+
+    def half_sealed(self) -> int:
+        """Datasets that are not committed, or not at the ad server and both helpers alike."""
+        datasets = [(state, bytes(name or b"")) for state, name in self.rows("adserver", "SELECT state, dataset_id FROM datasets")]
+        ours = {name for _, name in datasets}
+        unequal = sum(len(ours ^ {bytes(name) for (name,) in self.rows(one, "SELECT dataset_id FROM datasets")}) for one in HELPERS)
+        return unequal + sum(state != "committed" for state, _ in datasets)
+
+    def is_all_sealed(self) -> bool:
+        """Whether no report waits, and no dataset is left to be finished."""
+        waiting = self.rows("adserver", "SELECT count(*) FROM reports WHERE handle IS NULL")[0][0]
+        begun = self.rows("adserver", "SELECT count(*) FROM datasets WHERE state != 'committed'")[0][0]
+        return not waiting and not begun
+
+    def num_datasets(self) -> int:
+        """That the ad server made."""
+        return int(self.rows("adserver", "SELECT count(*) FROM datasets")[0][0])
+
+    def failed_opens(self) -> int:
+        """Shares that a helper had no key for, or could not open."""
+        dropped = self.rows("adserver", "SELECT reason, reports FROM dropped_reports")
+        return sum(count for reason, count in dropped if reason in KEY_REASONS)

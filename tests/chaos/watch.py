@@ -1,0 +1,61 @@
+"""Sees what stands still: no state of a job may last longer than two leases while those who could change it are up.
+
+What counts is the time that was watched, not what a clock says: a look that comes late, because the machine is busy with something
+else, counts as one that came in time. So an overloaded machine hides a little, and accuses nobody.
+"""
+
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Event, Thread
+from typing import Final
+
+LOOK_EVERY_S: Final = 0.5
+
+
+@dataclass(slots=True, kw_only=True)
+class Stillness:
+    """How long one thing has stood still, in time that was watched.
+
+    Attributes:
+        limit_s: The longest that is right.
+        times: How often it was longer.
+    """
+
+    limit_s: float
+    times: int = 0
+    _seen: Hashable = None
+    _still_s: float = 0.0
+
+    def look(self, state: Hashable, *, may_rest: bool) -> None:
+        """One look, `LOOK_EVERY_S` after the one before. `may_rest`: nobody who could change the state is up, or nothing is to be done."""
+        self._still_s = 0.0 if may_rest or state != self._seen else self._still_s + LOOK_EVERY_S
+        self._seen = state
+        if self._still_s > self.limit_s:
+            self.times += 1
+            self._still_s = 0.0
+
+
+@contextmanager
+def watching(look: Callable[[], None]) -> Iterator[None]:
+    """Call `look` again and again while the block runs; what it raises is raised at the end."""
+    is_over = Event()
+    errors: list[Exception] = []
+
+    def watch() -> None:
+        while not is_over.wait(LOOK_EVERY_S):
+            try:
+                look()
+            except Exception as error:  # noqa: BLE001  raised where the block ends
+                errors.append(error)
+                return
+
+    thread = Thread(target=watch, name="watch")
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+    if errors:
+        raise errors[0]
