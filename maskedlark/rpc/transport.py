@@ -24,21 +24,55 @@ _OPTIONS: Final = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_metadata_size", MAX_METADATA_BYTES),
     ("grpc.so_reuseport", 0),
-    ("grpc.keepalive_time_ms", 60_000),
-    ("grpc.http2.max_pings_without_data", 2),
-    ("grpc.max_reconnect_backoff_ms", 5_000),  # gRPC's own 120 s would outlast a helper's restart by far
 )
-
-
 _CALLS_A_THREAD: Final = 8
 """How many calls may wait for each thread; gRPC answers more with RESOURCE_EXHAUSTED, which `faults.calling` knows."""
 
 _SERVER_OPTIONS: Final = (
     *_OPTIONS,
+    ("grpc.keepalive_time_ms", 60_000),  # a client that is dead holds a connection no longer than this and the next
+    ("grpc.http2.ping_timeout_ms", 20_000),
     ("grpc.server_handshake_timeout_ms", 10_000),  # who does not finish TLS and the HTTP/2 preface by then is gone
     ("grpc.max_connection_idle_ms", 300_000),
     ("grpc.max_concurrent_streams", 128),
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keepalive:
+    """How soon a dead peer is noticed while a call waits for it, however long that call may take.
+
+    The client pings on a connection that carries a call and is silent otherwise. gRPC answers pings by itself, whatever the server's
+    body computes.
+
+    Attributes:
+        every_s: Between two pings.
+        answer_s: How long an answer may take; then every call on the connection fails, as `HelperUnavailable`.
+    """
+
+    every_s: float = 10.0
+    answer_s: float = 10.0
+
+    @property
+    def noticed_within_s(self) -> float:
+        """The longest that a peer can be dead unnoticed."""
+        return self.every_s + self.answer_s
+
+    def of_client(self) -> tuple[tuple[str, int], ...]:
+        """Channel options."""
+        return (
+            ("grpc.keepalive_time_ms", round(1_000 * self.every_s)),
+            ("grpc.keepalive_timeout_ms", round(1_000 * self.answer_s)),
+            ("grpc.http2.ping_timeout_ms", round(1_000 * self.answer_s)),  # without it gRPC waits a minute, whatever the line above says
+            ("grpc.http2.max_pings_without_data", 0),  # no limit: a round is silent for minutes
+        )
+
+    def of_server(self) -> tuple[tuple[str, int], ...]:
+        """Server options that permit what `of_client` sends, twice over; gRPC's own limit, five minutes, would end the connection."""
+        return (("grpc.http2.min_ping_interval_without_data_ms", round(500 * self.every_s)),)
+
+
+_KEEPALIVE: Final = Keepalive()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +100,13 @@ def make_server(
     is_open: bool = False,
     interceptors: "Sequence[grpc.ServerInterceptor[Any, Any]]" = (),
     on_handshake: Callable[[], None] = lambda: None,
+    keepalive: Keepalive = _KEEPALIVE,
 ) -> tuple[grpc.Server, int]:
     """A server that listens on `address` (host:port, port 0 for any) once started, and the port it got.
 
     With `tls` every client must show a certificate of the trusted authorities, unless the server `is_open` to browsers, which have
     none. The files are read again when they change. Without `tls` the address must be loopback. `on_handshake` is called as a client
-    begins TLS, whether it will be let in or not.
+    begins TLS, whether it will be let in or not. `keepalive` is that of the clients.
 
     Raises:
         InvalidTask: no TLS on an address that others can reach, TLS files that do not fit together, or the address is taken.
@@ -79,7 +114,7 @@ def make_server(
     server = grpc.server(
         ThreadPoolExecutor(threads),
         maximum_concurrent_rpcs=_CALLS_A_THREAD * threads,
-        options=_SERVER_OPTIONS,
+        options=(*_SERVER_OPTIONS, *keepalive.of_server()),
         interceptors=list(interceptors),
     )
     if tls is None:
@@ -100,34 +135,34 @@ def make_server(
     return server, _bind(server, address, credentials)
 
 
-def make_channel(address: str, tls: TlsFiles | TrustOnly | None) -> grpc.Channel:
+def make_channel(address: str, tls: TlsFiles | TrustOnly | None, *, keepalive: Keepalive = _KEEPALIVE) -> grpc.Channel:
     """A channel to a peer; without `tls` the peer must be on loopback.
 
     Raises:
         InvalidTask: no TLS to an address that is not loopback, or TLS files that cannot be used.
     """
     if isinstance(tls, TlsFiles):
-        return _secure_channel(address, tls.read())
+        return _secure_channel(address, tls.read(), keepalive)
     if tls is None:
         if not is_loopback(address.rsplit(":", 1)[0]):
             raise InvalidTask(f"without TLS only loopback peers are called, not {address}")
-        return grpc.insecure_channel(address, options=_OPTIONS)
+        return grpc.insecure_channel(address, options=_client_options(keepalive))
     try:
         trusted = tls.trusted_authorities.read_bytes()
     except OSError as error:
         raise InvalidTask(f"cannot read {tls.trusted_authorities}: {error.strerror}") from None
-    return grpc.secure_channel(address, grpc.ssl_channel_credentials(root_certificates=trusted), options=_OPTIONS)
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(root_certificates=trusted), options=_client_options(keepalive))
 
 
 class RenewedChannel:
     """A channel to one peer, made anew when this party's TLS files change. Safe to share between threads; close it."""
 
-    def __init__(self, address: str, tls: TlsFiles | None, interceptors: Sequence[Any] = ()) -> None:
+    def __init__(self, address: str, tls: TlsFiles | None, interceptors: Sequence[Any] = (), *, keepalive: Keepalive = _KEEPALIVE) -> None:
         """Connect lazily, with gRPC client interceptors around each call; raises as `make_channel` does."""
-        self._newest = Reloaded(tls, lambda contents: _secure_channel(address, contents)) if tls else None
+        self._newest = Reloaded(tls, lambda contents: _secure_channel(address, contents, keepalive)) if tls else None
         self._interceptors = tuple(interceptors)
         self._lock = Lock()
-        self._opened: list[grpc.Channel] = [self._newest.current() if self._newest else make_channel(address, tls)]
+        self._opened: list[grpc.Channel] = [self._newest.current() if self._newest else make_channel(address, tls, keepalive=keepalive)]
 
     def current(self) -> grpc.Channel:
         """The channel for the next call. Calls under way keep the one that they have."""
@@ -143,11 +178,16 @@ class RenewedChannel:
             channel.close()
 
 
-def _secure_channel(address: str, contents: TlsContents) -> grpc.Channel:
+def _client_options(keepalive: Keepalive) -> tuple[tuple[str, int], ...]:
+    # gRPC's own longest wait before it connects again, 120 s, would outlast a helper's restart by far
+    return (*_OPTIONS, *keepalive.of_client(), ("grpc.max_reconnect_backoff_ms", 5_000))
+
+
+def _secure_channel(address: str, contents: TlsContents, keepalive: Keepalive) -> grpc.Channel:
     credentials = grpc.ssl_channel_credentials(
         root_certificates=_trusted(contents), private_key=contents.private_key, certificate_chain=contents.certificate
     )
-    return grpc.secure_channel(address, credentials, options=_OPTIONS)
+    return grpc.secure_channel(address, credentials, options=_client_options(keepalive))
 
 
 def _closed_configuration(contents: TlsContents) -> Any:
