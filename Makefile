@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 EXTRAS := browser-sim,helper,helper-general,adserver,postgres,traces,dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup docs bench-memory bench-load chaos demo demo-no-noise test simulate test-fast check format protos audit bench-ingest bench-aggregate bench-gradient table figures clean
+.PHONY: help setup docs bench-memory bench-load chaos same-round demo demo-no-noise test simulate test-fast check format protos audit bench-ingest bench-aggregate bench-gradient table figures clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -72,6 +72,9 @@ bench-load: $(STAMP)  ## Sustained ingest for five minutes: reports/s a core, la
 
 chaos: $(STAMP)  ## Kill processes for five minutes while jobs and uploads run (ARGS="--seconds 60")
 	$(BIN)/python -m tests.chaos.chaos $(ARGS)
+
+same-round: $(STAMP)  ## Send one round 10,000 times to a helper that is killed again and again: one answer (ARGS="--times 2000")
+	$(BIN)/python -m tests.e2e.same_round $(ARGS)
 
 bench-gradient: $(STAMP)  ## The exact gradient engine beside plain PyTorch, Opacus and torch.func (ARGS=--json)
 	$(BIN)/python tests/bench/gradient.py $(ARGS)

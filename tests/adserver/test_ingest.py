@@ -4,6 +4,7 @@ import contextlib
 import json
 import socket
 import ssl
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -316,6 +317,17 @@ def test_a_body_that_comes_too_slowly_is_given_up(door: Door, monkeypatch: pytes
     with socket.create_connection((host, int(port)), timeout=10) as connection:
         connection.sendall(f"POST /v1/reports HTTP/1.1\r\nHost: {host}\r\nContent-Length: 100\r\n\r\nslow".encode())
         assert b"".join(iter(lambda: connection.recv(4096), b"")).startswith(b"HTTP/1.1 408")
+
+
+def test_an_answer_does_not_wait_for_the_browsers_delayed_acknowledgement(door: Door) -> None:
+    """40 ms each, if Nagle's algorithm were on: an answer is written in two parts."""
+    body, took = encode_report(_GOOD), []
+    with httpx.Client() as client:
+        for _ in range(31):
+            began = time.monotonic()
+            client.post(door.url("/v1/reports"), content=body)
+            took.append(time.monotonic() - began)
+    assert sorted(took)[15] < 0.035
 
 
 def test_with_tls_browsers_know_the_server_and_need_no_certificate(tmp_path: Path) -> None:

@@ -72,14 +72,14 @@ class Books:
         for helper in HELPERS:
             used, size = self.used_reports(helper), self.rows(helper, "SELECT coalesce(sum(size), 0) FROM datasets")[0][0]
             wrong += abs(len(used) - size) + len(used ^ ours)
-        return wrong
+        return int(wrong)
 
     def half_sealed(self) -> int:
         """Datasets that are not committed, or not at the ad server and both helpers alike."""
         datasets = [(state, bytes(name or b"")) for state, name in self.rows("adserver", "SELECT state, dataset_id FROM datasets")]
         ours = {name for _, name in datasets}
         unequal = sum(len(ours ^ {bytes(name) for (name,) in self.rows(one, "SELECT dataset_id FROM datasets")}) for one in HELPERS)
-        return unequal + sum(state != "committed" for state, _ in datasets)
+        return unequal + len([state for state, _ in datasets if state != "committed"])
 
     def is_all_sealed(self) -> bool:
         """Whether no report waits, and no dataset is left to be finished."""
