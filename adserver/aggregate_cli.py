@@ -10,6 +10,7 @@ import typer
 from adserver.aggregate_result import AggregateResult, Estimate, Row
 from adserver.client import Client
 from adserver.datasets import DatasetStore
+from adserver.helper_client import ROUND_DEADLINE_S
 from adserver.options import (
     DatabaseOption,
     DataOption,
@@ -18,6 +19,7 @@ from adserver.options import (
     Helper1Option,
     InsecureOption,
     JsonOption,
+    RoundDeadlineOption,
     TlsCaOption,
     TlsCertOption,
     TlsKeyOption,
@@ -88,18 +90,32 @@ def aggregate_command(
     tls_key: TlsKeyOption = None,
     tls_ca: TlsCaOption = None,
     deadline: DeadlineOption = 60.0,
+    round_deadline: RoundDeadlineOption = ROUND_DEADLINE_S,
     as_json: JsonOption = False,
 ) -> None:
     """Measure a dataset: sums of values over groups of reports, charged to its privacy budget."""
     peers = peer_options(
-        helper_0=helper_0, helper_1=helper_1, insecure=insecure, tls_cert=tls_cert, tls_key=tls_key, tls_ca=tls_ca, deadline=deadline
+        helper_0=helper_0,
+        helper_1=helper_1,
+        insecure=insecure,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        tls_ca=tls_ca,
+        deadline=deadline,
+        round_deadline=round_deadline,
     )
     conditions = dict(_condition(one) for one in where or ())
     quantiles = [_quantile(one) for one in quantile or ()]
     statistics = [_mean(name) for name in mean or ()] + [_statistic(name, share) for name, share in quantiles]
     engine = open_store(data, database)
     with Client(
-        data=data, helpers=peers.addresses, insecure=insecure, tls=peers.tls, database=database, deadline_s=peers.deadline_s
+        data=data,
+        helpers=peers.addresses,
+        insecure=insecure,
+        tls=peers.tls,
+        database=database,
+        deadline_s=peers.deadline_s,
+        round_deadline_s=peers.round_deadline_s,
     ) as client:
         if again:
             result = client.again(again)

@@ -1,15 +1,20 @@
 """A query put to both helpers at once, each until it answers; one that both refuse was charged by neither, and is forgotten."""
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from functools import partial
+from threading import Event
+from typing import Final, NamedTuple, Protocol
 
 from adserver.helper_replies import QueryAnswer
 from adserver.retrying import Backoff, with_retries
 from maskedlark.accounting import Epsilons
-from maskedlark.errors import HelperUnavailable, MaskedLarkError
+from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, MaskedLarkError
 from maskedlark.field import SignedVector
 from maskedlark.round import combine
+
+_REFUSAL_S: Final = 2.0
+"""What the second helper is given to refuse as the first did: a query is forgotten only if both say no."""
 
 
 class BothAnswers(NamedTuple):
@@ -26,24 +31,42 @@ class Forgetful(Protocol):
         """Forget a query that was not charged."""
 
 
-def ask_both(calls: Sequence[Callable[[], QueryAnswer]], backoff: Backoff, *, store: Forgetful, query_id: bytes) -> BothAnswers:
-    """Both helpers' answers, added.
+class Question(Protocol):
+    """One helper's part of a query."""
+
+    def __call__(self, *, cancelled: Event | None) -> QueryAnswer:
+        """The helper's answer, the same however often it is asked; ends early when `cancelled` is set."""
+
+
+def ask_both(calls: Sequence[Question], backoff: Backoff, *, store: Forgetful, query_id: bytes) -> BothAnswers:
+    """Both helpers' answers, added. If one helper fails, the other is waited for only as long as a refusal takes.
 
     Raises:
         HelperUnavailable: a helper did not answer before the backoff gave up; it may have charged the query, so it stays remembered.
         MaskedLarkError: what a helper refused with.
         JobRefused(HELPERS_DISAGREE)
     """
+    cancelled = Event()
     with ThreadPoolExecutor(len(calls), thread_name_prefix="query") as pool:
-        asked = [pool.submit(with_retries, call, backoff) for call in calls]
-    errors = [error for one in asked if (error := one.exception()) is not None]
-    if len(errors) == len(asked) and all(isinstance(one, MaskedLarkError) and not isinstance(one, HelperUnavailable) for one in errors):
+        asked = [pool.submit(with_retries, partial(call, cancelled=cancelled), backoff, cancelled=cancelled) for call in calls]
+        try:
+            done, pending = wait(asked, return_when=FIRST_EXCEPTION)
+            wait(pending, timeout=_REFUSAL_S)
+        finally:  # also when a person interrupts the wait
+            cancelled.set()
+    if all(_is_refusal(one.exception()) for one in asked):
         store.remove(query_id)
-    if errors:
-        raise errors[0]
+    for one in (*done, *asked):  # what came first is the cause; the other may only have been cancelled for it
+        one.result()
     first, second = (one.result() for one in asked)
     worst = Epsilons(
         ad_server=max(first.dataset_spent.ad_server, second.dataset_spent.ad_server),
         colluding=max(first.dataset_spent.colluding, second.dataset_spent.colluding),
     )
     return BothAnswers(combine(first.share, second.share), worst)
+
+
+def _is_refusal(error: BaseException | None) -> bool:
+    """Whether a helper surely has not charged: it said no, and was not merely unheard."""
+    is_cancelled = isinstance(error, JobRefused) and error.reason is JobReason.CANCELLED
+    return isinstance(error, MaskedLarkError) and not isinstance(error, HelperUnavailable) and not is_cancelled

@@ -12,6 +12,7 @@ from adserver.aggregate_cli import aggregate_command
 from adserver.budget_cli import budget_command
 from adserver.dataset_cli import dataset_app
 from adserver.evaluate_cli import evaluate_command
+from adserver.helper_client import ROUND_DEADLINE_S
 from adserver.job_cli import job_app, model_app
 from adserver.options import (
     DatabaseOption,
@@ -20,6 +21,7 @@ from adserver.options import (
     Helper0Option,
     Helper1Option,
     InsecureOption,
+    RoundDeadlineOption,
     TlsCaOption,
     TlsCertOption,
     TlsKeyOption,
@@ -75,6 +77,7 @@ def serve_command(
     tls_key: TlsKeyOption = None,
     tls_ca: TlsCaOption = None,
     deadline: DeadlineOption = 60.0,
+    round_deadline: RoundDeadlineOption = ROUND_DEADLINE_S,
     refresh_keys: Annotated[
         float, typer.Option(envvar="ADSERVER_REFRESH_KEYS", min=1.0, help="Seconds between two looks at the helpers' HPKE keys.")
     ] = 60.0,
@@ -97,7 +100,14 @@ def serve_command(
     """Take reports in over gRPC and HTTP, serve tasks, and run jobs, until SIGTERM."""
     configure_logging(log_format)
     peers = peer_options(
-        helper_0=helper_0, helper_1=helper_1, insecure=insecure, tls_cert=tls_cert, tls_key=tls_key, tls_ca=tls_ca, deadline=deadline
+        helper_0=helper_0,
+        helper_1=helper_1,
+        insecure=insecure,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        tls_ca=tls_ca,
+        deadline=deadline,
+        round_deadline=round_deadline,
     )
     with stopped_by_signals() as stop, tracing("adserver", traces):
         serve(

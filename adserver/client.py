@@ -20,7 +20,7 @@ from adserver.database import create_tables, default_url, open_database
 from adserver.datasets import Dataset, DatasetStore
 from adserver.evaluating import DEFAULT_BINS, Evaluator, plan_evaluation
 from adserver.evaluation_result import EvaluationResult
-from adserver.helper_client import HelperClient
+from adserver.helper_client import ROUND_DEADLINE_S, HelperClient
 from adserver.measuring import Measurer
 from adserver.queries import QueryStore
 from adserver.query_request import QUERY_ID_BYTES, Request, distinct_codes
@@ -42,6 +42,7 @@ class Client:
         tls: TlsFiles | None = None,
         database: str | None = None,
         deadline_s: float = 60.0,
+        round_deadline_s: float = ROUND_DEADLINE_S,
     ) -> None:
         """Reach the ad server's store and both helpers.
 
@@ -51,7 +52,8 @@ class Client:
             insecure: Speak plaintext, to loopback addresses only; otherwise `tls` is needed.
             tls: This server's TLS files.
             database: SQLAlchemy URL of another database than SQLite in `data`.
-            deadline_s: What a helper has for one answer.
+            deadline_s: What a helper has for an answer that takes it no time.
+            round_deadline_s: What it has for a query or an evaluation.
 
         Raises:
             ValueError: neither insecure nor TLS files, or both.
@@ -61,7 +63,9 @@ class Client:
         self._engine = open_database(database or default_url(Path(data)))
         create_tables(self._engine)
         self._stack = ExitStack()
-        first, second = (self._stack.enter_context(HelperClient(address, tls, deadline_s)) for address in helpers)
+        first, second = (
+            self._stack.enter_context(HelperClient(address, tls, deadline_s, round_deadline_s=round_deadline_s)) for address in helpers
+        )
         self._helpers = (first, second)
 
     def __enter__(self) -> Self:
@@ -179,7 +183,7 @@ class Client:
         return self._evaluator(DatasetStore(self._engine).find(stored.spec.dataset_id.hex())).evaluate(stored)
 
     def _evaluator(self, dataset: Dataset) -> Evaluator:
-        return Evaluator(helpers=self._helpers, task=self._task(dataset).bundle.task, dataset=dataset)
+        return Evaluator(helpers=self._helpers, task=self._task(dataset).bundle.task, dataset=dataset, store=QueryStore(self._engine))
 
     def measurer(self, dataset: Dataset) -> Measurer:
         """What asks queries over one dataset."""

@@ -10,6 +10,7 @@ from rich.progress import Progress
 
 from adserver.dataset_sealing import DatasetSealer, SealingProgress
 from adserver.datasets import Dataset, DatasetState, DatasetStore
+from adserver.helper_client import ROUND_DEADLINE_S
 from adserver.options import (
     DatabaseOption,
     DataOption,
@@ -18,6 +19,7 @@ from adserver.options import (
     Helper1Option,
     InsecureOption,
     JsonOption,
+    RoundDeadlineOption,
     TlsCaOption,
     TlsCertOption,
     TlsKeyOption,
@@ -25,6 +27,7 @@ from adserver.options import (
     peer_options,
 )
 from adserver.output import moment, print_json, print_table, progress_bars, short
+from adserver.retrying import BRIEF
 from adserver.tasks import TaskStore
 
 dataset_app = typer.Typer(no_args_is_help=True, help="Seal reports into datasets, and list them.")
@@ -47,6 +50,7 @@ def seal_command(
     tls_key: TlsKeyOption = None,
     tls_ca: TlsCaOption = None,
     deadline: DeadlineOption = 60.0,
+    round_deadline: RoundDeadlineOption = ROUND_DEADLINE_S,
     as_json: JsonOption = False,
 ) -> None:
     """Make the waiting reports of a task a dataset at both helpers.
@@ -54,7 +58,14 @@ def seal_command(
     A run that was interrupted while the helpers committed is finished first: run the same command again.
     """
     peers = peer_options(
-        helper_0=helper_0, helper_1=helper_1, insecure=insecure, tls_cert=tls_cert, tls_key=tls_key, tls_ca=tls_ca, deadline=deadline
+        helper_0=helper_0,
+        helper_1=helper_1,
+        insecure=insecure,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        tls_ca=tls_ca,
+        deadline=deadline,
+        round_deadline=round_deadline,
     )
     engine = open_store(data, database)
     found = TaskStore(engine).find(task)
@@ -67,6 +78,7 @@ def seal_command(
             clock=time.time,
             randomness=os.urandom,
             progress=_shown_in(bars),
+            backoff=BRIEF,
         )
         dataset = sealer.seal(max_reports=max_reports, is_small_allowed=allow_small)
     if as_json:

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from threading import Event
 from typing import TypeVar
 
@@ -21,6 +22,7 @@ from adserver.database import Clock
 from adserver.datasets import HANDLE_BYTES, Choice, Dataset, DatasetStore, taken_over
 from adserver.helper_client import HelperClient
 from adserver.reports import ReportStore
+from adserver.retrying import ONCE, Backoff, with_retries
 from maskedlark.dataset import AdmittedSet, ShareForHelper, admitted_by_both, canonical_order, dataset_id
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.randomness import Randomness
@@ -43,7 +45,8 @@ class DatasetSealer:
         task: The task.
         clock: Dates the dataset.
         randomness: Draws the handle.
-        progress: Told how far the helpers are.
+        progress: Told how far the helpers are; it begins again when a helper is asked again.
+        backoff: How long a helper that does not answer is asked again.
     """
 
     engine: Engine
@@ -52,6 +55,7 @@ class DatasetSealer:
     clock: Clock
     randomness: Randomness
     progress: SealingProgress = lambda _role, _count, _total: None
+    backoff: Backoff = ONCE
 
     def seal(self, *, max_reports: int | None = None, is_small_allowed: bool = False) -> Dataset:
         """Finish the dataset that an earlier run began to commit; if there is none, seal a new one.
@@ -78,7 +82,7 @@ class DatasetSealer:
         dataset = store.begin(self.task.task_id, self.randomness(HANDLE_BYTES), limit=limit, created_at=self.clock())
         try:
             _check_enough(dataset.received, least, "wait")
-            admitted = _at_both(lambda role, cancelled: self._prepare_at(dataset, role, cancelled))
+            admitted = self._at_both(lambda role, cancelled: self._prepare_at(dataset, role, cancelled))
             choice = _choice(self.task.task_id, store.report_ids(dataset), admitted)
             _check_enough(int(choice.is_chosen.sum()), least, "are admitted by both helpers")
             return store.choose(dataset, choice)
@@ -98,6 +102,7 @@ class DatasetSealer:
             dataset.handle,
             pages(),
             num_reports=dataset.received,
+            cancelled=cancelled,
             progress=lambda count: self.progress(role, count, dataset.received),
         )
         if len(admitted.is_admitted) != dataset.received:
@@ -107,8 +112,12 @@ class DatasetSealer:
     def _commit(self, store: DatasetStore, dataset: Dataset) -> Dataset:
         """Have both helpers commit what was chosen."""
         is_chosen = store.is_chosen(dataset)
-        _at_both(lambda role, cancelled: self._commit_at(dataset, is_chosen, role, cancelled))
+        self._at_both(lambda role, cancelled: self._commit_at(dataset, is_chosen, role, cancelled))
         return store.finish(dataset)
+
+    def _at_both(self, call: Callable[[int, Event], _T]) -> tuple[_T, _T]:
+        """A call for both roles, each until it is answered or the backoff gives up."""
+        return _at_both(lambda role, cancelled: with_retries(partial(call, role, cancelled), self.backoff, cancelled=cancelled))
 
     def _commit_at(self, dataset: Dataset, is_chosen: NDArray[np.bool_], role: int, cancelled: Event) -> None:
         """Commit at one helper; if it has forgotten the preparation (it was restarted), prepare the same reports again."""

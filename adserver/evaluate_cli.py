@@ -9,6 +9,7 @@ import typer
 from adserver.client import Client
 from adserver.evaluating import DEFAULT_BINS
 from adserver.evaluation_files import calibration_rows, evaluation_json, evaluation_lines, metric_rows, write_plot
+from adserver.helper_client import ROUND_DEADLINE_S
 from adserver.job_folder import JobFolder
 from adserver.job_store import JobStore
 from adserver.options import (
@@ -19,6 +20,7 @@ from adserver.options import (
     Helper1Option,
     InsecureOption,
     JsonOption,
+    RoundDeadlineOption,
     TlsCaOption,
     TlsCertOption,
     TlsKeyOption,
@@ -52,16 +54,30 @@ def evaluate_command(
     tls_key: TlsKeyOption = None,
     tls_ca: TlsCaOption = None,
     deadline: DeadlineOption = 60.0,
+    round_deadline: RoundDeadlineOption = ROUND_DEADLINE_S,
     as_json: JsonOption = False,
 ) -> None:
     """Evaluate a model on a dataset: accuracy, AUC, loss and calibration from one noised histogram, charged to its privacy budget."""
     if sum(map(bool, (model, job, again))) != 1:
         raise typer.BadParameter("give one of --model, --job and --again")
     peers = peer_options(
-        helper_0=helper_0, helper_1=helper_1, insecure=insecure, tls_cert=tls_cert, tls_key=tls_key, tls_ca=tls_ca, deadline=deadline
+        helper_0=helper_0,
+        helper_1=helper_1,
+        insecure=insecure,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        tls_ca=tls_ca,
+        deadline=deadline,
+        round_deadline=round_deadline,
     )
     with Client(
-        data=data, helpers=peers.addresses, insecure=insecure, tls=peers.tls, database=database, deadline_s=peers.deadline_s
+        data=data,
+        helpers=peers.addresses,
+        insecure=insecure,
+        tls=peers.tls,
+        database=database,
+        deadline_s=peers.deadline_s,
+        round_deadline_s=peers.round_deadline_s,
     ) as client:
         if again:
             result = client.evaluate_again(again)

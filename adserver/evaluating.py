@@ -1,35 +1,35 @@
 """Ask both helpers how good a model is, and read their answer."""
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
+from threading import Event
 from typing import Final, Protocol
 
+from adserver.asking import Forgetful, ask_both
 from adserver.datasets import Dataset
 from adserver.evaluation_result import EvaluationResult, read
 from adserver.helper_replies import QueryAnswer
 from adserver.query_request import check_usable, query_epsilon
-from adserver.retrying import Backoff, with_retries
-from maskedlark.accounting import Epsilons, spent
+from adserver.retrying import BRIEF, Backoff
+from maskedlark.accounting import spent
 from maskedlark.canonical import build
 from maskedlark.evaluation import ROWS, UNITS, EvaluationSpec, check_evaluation, evaluated_loss, evaluation_charge, evaluation_noise_units
 from maskedlark.model import weights
 from maskedlark.model.graph import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.query import fitting
-from maskedlark.round import combine
 from maskedlark.task import Task
 
 DEFAULT_BINS: Final = 64
 """With 12,000 records at epsilon 1, coarser bins cost AUC more than finer ones add noise to it: either is about 0.002."""
-BRIEF: Final = Backoff(give_up_after_s=30.0)
 
 
 class EvaluationHelper(Protocol):
     """What an evaluation needs of a helper; `adserver.helper_client.HelperClient` is one."""
 
-    def run_evaluation(self, spec: EvaluationSpec, model: bytes) -> QueryAnswer:
-        """The helper's answer, the same however often it is asked."""
+    def run_evaluation(self, spec: EvaluationSpec, model: bytes, *, cancelled: Event | None = None) -> QueryAnswer:
+        """The helper's answer, the same however often it is asked; ends early when `cancelled` is set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,11 +83,18 @@ class Evaluator:
     """Asks evaluations over one dataset of a task."""
 
     def __init__(
-        self, *, helpers: tuple[EvaluationHelper, EvaluationHelper], task: Task, dataset: Dataset, backoff: Backoff = BRIEF
+        self,
+        *,
+        helpers: tuple[EvaluationHelper, EvaluationHelper],
+        task: Task,
+        dataset: Dataset,
+        store: Forgetful,
+        backoff: Backoff = BRIEF,
     ) -> None:
         self._helpers = helpers
         self._task = task
         self._dataset = dataset
+        self._store = store
         self._backoff = backoff
 
     def evaluate(self, planned: PlannedEvaluation) -> EvaluationResult:
@@ -98,8 +105,8 @@ class Evaluator:
             HelperUnavailable: a helper did not answer in time.
         """
         spec = planned.spec
-        first, second = self._ask(planned)
-        total = combine(first.share, second.share)
+        calls = [partial(helper.run_evaluation, spec, planned.model) for helper in self._helpers]
+        total, dataset_spent = ask_both(calls, self._backoff, store=self._store, query_id=spec.query_id)
         noise_scale = evaluation_noise_units(self._task, spec) / UNITS
         is_of_classes = evaluated_loss(self._task, parse(planned.model, num_features=self._task.num_features)) is Loss.CROSS_ENTROPY
         readings = read(
@@ -124,18 +131,5 @@ class Evaluator:
             records=self._dataset.size,
             delta=self._task.delta,
             cost=spent([evaluation_charge(self._task, spec)], self._task.delta),
-            dataset_spent=Epsilons(
-                ad_server=max(first.dataset_spent.ad_server, second.dataset_spent.ad_server),
-                colluding=max(first.dataset_spent.colluding, second.dataset_spent.colluding),
-            ),
+            dataset_spent=dataset_spent,
         )
-
-    def _ask(self, planned: PlannedEvaluation) -> tuple[QueryAnswer, QueryAnswer]:
-        """Both helpers at the same time, each until it answers or the backoff gives up."""
-
-        def ask(helper: EvaluationHelper) -> QueryAnswer:
-            return with_retries(lambda: helper.run_evaluation(planned.spec, planned.model), self._backoff)
-
-        with ThreadPoolExecutor(len(self._helpers), thread_name_prefix="evaluation") as pool:
-            first, second = pool.map(ask, self._helpers)
-        return first, second

@@ -41,6 +41,8 @@ from maskedlark.rpc.wire import chunks, join, share_to_message
 from maskedlark.task import Task
 from protos import helper_pb2, helper_pb2_grpc
 
+ROUND_DEADLINE_S: Final = 900.0
+"""By default: several times what the largest round takes that a helper lets in, for a machine that is busy with others."""
 _OPENING_S: Final = 0.01
 """What a helper is given to open one share, on top of the deadline: a hundred times what it takes."""
 _CANCEL_POLL_S: Final = 0.1
@@ -50,10 +52,28 @@ _SIGNATURE_BYTES: Final = 64
 class HelperClient:
     """One helper, as the ad server sees it. Safe to share between threads; close it, or use it in a `with`."""
 
-    def __init__(self, address: str, tls: TlsFiles | None, deadline_s: float, receipts: ReceiptBook | None = None) -> None:
-        """A client that connects lazily, and keeps the helper's receipts in a book, by default one of its own."""
+    def __init__(
+        self,
+        address: str,
+        tls: TlsFiles | None,
+        deadline_s: float,
+        receipts: ReceiptBook | None = None,
+        *,
+        round_deadline_s: float | None = None,
+    ) -> None:
+        """A client that connects lazily.
+
+        Args:
+            address: host:port.
+            tls: This party's files, or None for plaintext on loopback.
+            deadline_s: For answers that take a helper no time.
+            receipts: Where the helper's receipts are kept; by default for as long as this client.
+            round_deadline_s: For what a helper computes: rounds, queries, evaluations, datasets; by default `deadline_s`. It may be long: a
+                helper that is dead is noticed by its silence (`maskedlark.rpc.transport.Keepalive`).
+        """
         self.address = address
         self._deadline_s = deadline_s
+        self._round_deadline_s = deadline_s if round_deadline_s is None else round_deadline_s
         self._channel = RenewedChannel(address, tls, (ClientTracing(), ReceiptExchange(receipts or ReceiptBook(), address)))
 
     def __enter__(self) -> Self:
@@ -87,6 +107,7 @@ class HelperClient:
         *,
         num_reports: int,
         progress: Callable[[int], None] = lambda _: None,
+        cancelled: Event | None = None,
     ) -> AdmittedSet:
         """Have the helper open shares, and learn which it admits, in the order in which they were sent.
 
@@ -96,14 +117,15 @@ class HelperClient:
             share_chunks: The shares, each chunk well under gRPC's message limit. An error that it raises is raised here.
             num_reports: How many shares there are; the call's deadline grows with it.
             progress: Called with the number of shares in each chunk that the helper has answered for.
+            cancelled: When it is set, the call ends within a moment with `JobRefused(CANCELLED)`.
         """
         header = helper_pb2.PrepareRequest(header=helper_pb2.PrepareRequest.Header(task_id=task_id, handle=handle))
         outgoing = _Outgoing(header, share_chunks)
         replies = PreparedReplies(self.address)
         try:
             with self._calling():
-                call = self._stub.PrepareDataset(iter(outgoing), timeout=self._deadline_s + _OPENING_S * num_reports)
-                with _ending(call):
+                call = self._stub.PrepareDataset(iter(outgoing), timeout=self._round_deadline_s + _OPENING_S * num_reports)
+                with _ending(call), _cancelling(call, cancelled):
                     for reply in call:
                         progress(replies.take(reply, outgoing.sizes))
         except MaskedLarkError:
@@ -124,7 +146,7 @@ class HelperClient:
         bits = np.packbits(chosen, bitorder="little").tobytes()
         request = helper_pb2.CommitRequest(task_id=task_id, handle=handle, chosen=bits, dataset_id=dataset_id)
         with self._calling():
-            reply = self._stub.CommitDataset(request, timeout=self._deadline_s + _OPENING_S * len(chosen))
+            reply = self._stub.CommitDataset(request, timeout=self._round_deadline_s + _OPENING_S * len(chosen))
         commit_from_reply(reply, self.address, dataset_id=dataset_id, size=int(chosen.sum()))
 
     def start_job(self, job: JobSpec, model: bytes) -> StartedJob:
@@ -132,19 +154,12 @@ class HelperClient:
         first = helper_pb2.StartJobRequest(job=encode(job))
         with self._calling():
             reply = self._stub.StartJob(
-                _then(first, (helper_pb2.StartJobRequest(model=piece) for piece in chunks(model))), timeout=self._deadline_s
+                _then(first, (helper_pb2.StartJobRequest(model=piece) for piece in chunks(model))), timeout=self._round_deadline_s
             )
         return started_job_from_reply(reply, self.address)
 
     def run_round(
-        self,
-        job_id: bytes,
-        round_index: int,
-        weights: bytes,
-        num_parameters: int,
-        *,
-        deadline_s: float | None = None,
-        cancelled: Event | None = None,
+        self, job_id: bytes, round_index: int, weights: bytes, num_parameters: int, *, cancelled: Event | None = None
     ) -> AggregateShare:
         """One helper's answer to a round: the same bytes however often the same round is asked.
 
@@ -153,46 +168,47 @@ class HelperClient:
             round_index: From 0.
             weights: The encoded weights (`maskedlark.model.weights`).
             num_parameters: The length of the answer's vector.
-            deadline_s: Instead of the client's own.
             cancelled: When it is set, the call ends within a moment with `JobRefused(CANCELLED)`.
         """
         header = helper_pb2.RoundRequest(header=helper_pb2.RoundRequest.Header(job_id=job_id, round=round_index))
         requests = _then(header, (helper_pb2.RoundRequest(weights=piece) for piece in chunks(weights)))
         with self._calling():
-            call = self._stub.RunRound(requests, timeout=self._deadline_s if deadline_s is None else deadline_s)
+            call = self._stub.RunRound(requests, timeout=self._round_deadline_s)
             with _ending(call), _cancelling(call, cancelled):
                 encoded = join((reply.chunk for reply in call), limit=TAG_BYTES + 8 * num_parameters, what="an aggregate share")
         return AggregateShare.decode(encoded, num_parameters)
 
-    def run_query(self, query: MeasuringQuery, codes: bytes, length: int) -> QueryAnswer:
+    def run_query(self, query: MeasuringQuery, codes: bytes, length: int, *, cancelled: Event | None = None) -> QueryAnswer:
         """One helper's answer to a query: the same bytes however often the same query is asked.
 
         Args:
             query: The sums, or the discovery of codes.
             codes: Of the axes of a query that name a digest, u32 little-endian.
             length: Of the answer's vector.
+            cancelled: As of `run_round`.
         """
         if isinstance(query, DiscoverySpec):
             requests = _then(helper_pb2.QueryRequest(discovery=encode(query)), ())
         else:
             pieces = (helper_pb2.QueryRequest(codes=piece) for piece in chunks(codes))
             requests = _then(helper_pb2.QueryRequest(query=encode(query)), pieces)
-        return self._answered(requests, length)
+        return self._answered(requests, length, cancelled)
 
-    def run_evaluation(self, spec: EvaluationSpec, model: bytes) -> QueryAnswer:
+    def run_evaluation(self, spec: EvaluationSpec, model: bytes, *, cancelled: Event | None = None) -> QueryAnswer:
         """One helper's answer to an evaluation: the same bytes however often the same one is asked.
 
         Args:
             spec: The evaluation.
             model: The ONNX file with the weights that it names.
+            cancelled: As of `run_round`.
         """
         pieces = (helper_pb2.QueryRequest(model=piece) for piece in chunks(model))
-        return self._answered(_then(helper_pb2.QueryRequest(evaluation=encode(spec)), pieces), spec.num_numbers)
+        return self._answered(_then(helper_pb2.QueryRequest(evaluation=encode(spec)), pieces), spec.num_numbers, cancelled)
 
-    def _answered(self, requests: Iterator[helper_pb2.QueryRequest], length: int) -> QueryAnswer:
+    def _answered(self, requests: Iterator[helper_pb2.QueryRequest], length: int, cancelled: Event | None) -> QueryAnswer:
         with self._calling():
-            call = self._stub.RunQuery(requests, timeout=self._deadline_s)
-            with _ending(call):
+            call = self._stub.RunQuery(requests, timeout=self._round_deadline_s)
+            with _ending(call), _cancelling(call, cancelled):
                 spent = spent_from_reply(next(call, helper_pb2.QueryReply()), self.address)
                 encoded = join((reply.chunk for reply in call), limit=TAG_BYTES + 8 * length, what="an aggregate share")
         return QueryAnswer(share=AggregateShare.decode(encoded, length), dataset_spent=spent)
@@ -266,7 +282,7 @@ def _cancelling(call: grpc.Call, cancelled: Event | None) -> Iterator[None]:
                 call.cancel()  # type: ignore[no-untyped-call]  # grpc-stubs
                 return
 
-    watcher = Thread(target=watch, name="cancel-round", daemon=True)
+    watcher = Thread(target=watch, name="cancel-call", daemon=True)
     watcher.start()
     try:
         yield

@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from typing import Final, Protocol
+from threading import Event
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,7 @@ from adserver.query_request import (
     plan_query,
     undiscovered,
 )
-from adserver.retrying import Backoff
+from adserver.retrying import BRIEF, Backoff
 from maskedlark.accounting import spent
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.field import SignedVector
@@ -48,15 +49,12 @@ from maskedlark.query import (
 from maskedlark.randomness import Randomness
 from maskedlark.task import Task
 
-BRIEF: Final = Backoff(give_up_after_s=30.0)
-"""For people who wait: a helper that is restarting is given half a minute."""
-
 
 class QueryHelper(Protocol):
     """What a query needs of a helper; `adserver.helper_client.HelperClient` is one."""
 
-    def run_query(self, query: MeasuringQuery, codes: bytes, length: int) -> QueryAnswer:
-        """The helper's answer, the same however often it is asked."""
+    def run_query(self, query: MeasuringQuery, codes: bytes, length: int, *, cancelled: Event | None = None) -> QueryAnswer:
+        """The helper's answer, the same however often it is asked; ends early when `cancelled` is set."""
 
 
 class Measurer:

@@ -9,9 +9,10 @@ import typer
 from sqlalchemy import Engine
 
 from adserver.database import create_tables, default_url, open_database
-from adserver.helper_client import HelperClient
+from adserver.helper_client import ROUND_DEADLINE_S, HelperClient
 from adserver.receipts import ReceiptBook
 from maskedlark.rpc.tls_files import TlsFiles
+from maskedlark.rpc.transport import Keepalive
 
 _STORE = "Where things are kept"
 _PEERS = "Helpers and TLS"
@@ -53,7 +54,22 @@ TlsCaOption = Annotated[
 DeadlineOption = Annotated[
     float,
     typer.Option(
-        "--deadline", envvar="ADSERVER_DEADLINE", rich_help_panel=_PEERS, min=0.1, help="Seconds that a helper has for one answer."
+        "--deadline",
+        envvar="ADSERVER_DEADLINE",
+        rich_help_panel=_PEERS,
+        min=0.1,
+        help="Seconds that a helper has for an answer that takes it no time.",
+    ),
+]
+RoundDeadlineOption = Annotated[
+    float,
+    typer.Option(
+        "--round-deadline",
+        envvar="ADSERVER_ROUND_DEADLINE",
+        rich_help_panel=_PEERS,
+        min=0.1,
+        help="Seconds that a helper has for what it computes: a round, a query, an evaluation, a dataset. One that is dead is noticed"
+        f" within {Keepalive().noticed_within_s:g}.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
@@ -66,29 +82,43 @@ class PeerOptions:
     Attributes:
         addresses: host:port, by role.
         tls: This server's files, or None for plaintext on loopback.
-        deadline_s: What a helper has for one answer.
+        deadline_s: What a helper has for an answer that takes it no time.
+        round_deadline_s: What it has for what it computes.
     """
 
     addresses: tuple[str, str]
     tls: TlsFiles | None
     deadline_s: float
+    round_deadline_s: float = ROUND_DEADLINE_S
 
     def open(self, stack: ExitStack, engine: Engine | None = None) -> tuple[HelperClient, HelperClient]:
         """Clients of both helpers, closed when the stack unwinds; their receipts are kept in the database, if one is given."""
         book = ReceiptBook(engine)
-        first, second = (stack.enter_context(HelperClient(address, self.tls, self.deadline_s, book)) for address in self.addresses)
+        first, second = (
+            stack.enter_context(HelperClient(address, self.tls, self.deadline_s, book, round_deadline_s=self.round_deadline_s))
+            for address in self.addresses
+        )
         return first, second
 
 
 def peer_options(
-    *, helper_0: str, helper_1: str, insecure: bool, tls_cert: Path | None, tls_key: Path | None, tls_ca: Path | None, deadline: float
+    *,
+    helper_0: str,
+    helper_1: str,
+    insecure: bool,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    tls_ca: Path | None,
+    deadline: float,
+    round_deadline: float = ROUND_DEADLINE_S,
 ) -> PeerOptions:
     """Check the options about helpers and TLS.
 
     Raises:
         typer.BadParameter: neither --insecure nor all three TLS files, or both.
     """
-    return PeerOptions(addresses=(helper_0, helper_1), tls=tls_files(insecure, tls_cert, tls_key, tls_ca), deadline_s=deadline)
+    tls = tls_files(insecure, tls_cert, tls_key, tls_ca)
+    return PeerOptions(addresses=(helper_0, helper_1), tls=tls, deadline_s=deadline, round_deadline_s=round_deadline)
 
 
 def tls_files(insecure: bool, certificate: Path | None, private_key: Path | None, authorities: Path | None) -> TlsFiles | None:

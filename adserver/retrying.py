@@ -32,6 +32,10 @@ class Backoff:
 
 PATIENT: Final = Backoff()
 """For jobs: waits until the helper is back."""
+BRIEF: Final = Backoff(give_up_after_s=30.0)
+"""For people who wait: a helper that is restarting is given half a minute."""
+ONCE: Final = Backoff(give_up_after_s=0.0)
+"""For callers that ask again by themselves."""
 
 
 def with_retries(call: Callable[[], _T], backoff: Backoff, *, cancelled: Event | None = None) -> _T:

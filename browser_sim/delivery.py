@@ -4,6 +4,7 @@ A batch whose answer got lost is sent again as it is: the ad server stores each 
 nothing is lost and nothing counts twice.
 """
 
+import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +18,7 @@ from pydantic import BaseModel, NonNegativeInt, ValidationError
 
 from browser_sim.endpoint import REQUEST_TIMEOUT_S, Protection, check_protected, http_client, is_url, read_limited
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, ReportReason
-from maskedlark.rpc.faults import calling
+from maskedlark.rpc.faults import calling, hinted_s
 from maskedlark.rpc.transport import make_channel
 from maskedlark.rpc.wire import report_to_message
 from maskedlark.upload import Report
@@ -147,7 +148,7 @@ def deliver(
 
     Raises:
         HelperUnavailable: the ad server stayed away for all attempts of one batch (about half a minute, besides the time each
-            attempt takes).
+            attempt takes, and what an ad server that is full asks for).
         JobRefused: the ad server refused a whole batch.
     """
     total = Receipt()
@@ -161,8 +162,10 @@ def _send_persistently(sender: Sender, batch: Sequence[Report], pause: Callable[
     for attempt in range(_ATTEMPTS - 1):
         try:
             receipt = sender.send(batch)
-        except HelperUnavailable:
-            pause(min(_FIRST_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S))
+        except HelperUnavailable as error:
+            longest_s = min(_FIRST_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S)
+            jittered_s = random.uniform(longest_s / 2, longest_s)  # noqa: S311  browsers that were turned away must not come back as one
+            pause(max(jittered_s, error.retry_after_s or 0.0))
         else:
             receipt.resent = int(attempt > 0)
             return receipt
@@ -176,7 +179,7 @@ def _check_status(response: httpx.Response) -> None:
     if status == 200:
         return
     if status in (408, 425, 429) or status >= 500:
-        raise HelperUnavailable(f"the ad server answered {status}")
+        raise HelperUnavailable(f"the ad server answered {status}", retry_after_s=hinted_s(response.headers.get("retry-after", "")))
     reason = {401: JobReason.UNAUTHORIZED, 403: JobReason.UNAUTHORIZED, 413: JobReason.TOO_LARGE}.get(status, JobReason.MALFORMED)
     raise JobRefused(reason, f"the ad server answered {status} to a batch of reports")
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from functools import partial
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -89,7 +90,7 @@ class MemoryQueryHelper:
         self._randomness = seeded(seed, f"noise of helper {role}")
         self.asked: list[AnyQuery] = []
 
-    def run_query(self, query: AnyQuery, codes: bytes, length: int) -> QueryAnswer:
+    def run_query(self, query: AnyQuery, codes: bytes, length: int, *, cancelled: Event | None = None) -> QueryAnswer:
         self.asked.append(query)
         task, pair = self._of.task, self._of.pair(self._role)
         if isinstance(query, DiscoverySpec):

@@ -32,6 +32,7 @@ _RETRY_AFTER: Final = "maskedlark-retry-after-s"
 _GRPC_IS_FULL: Final = "Concurrent RPC limit exceeded"
 """What gRPC itself says when a server has `maximum_concurrent_rpcs` at work."""
 _FULL_RETRY_AFTER_S: Final = 1.0
+_LONGEST_HINT_S: Final = 600.0
 _WORTH_ANOTHER_TRY: Final = frozenset(
     {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.ABORTED, grpc.StatusCode.INTERNAL}
 )
@@ -101,6 +102,15 @@ def refusal_of(context: Any) -> Refusal | None:
     return None if kind is None else Refusal(kind=str(kind), reason=str(trailing.get(_REASON, "")))
 
 
+def hinted_s(told: str) -> float | None:
+    """When a peer that is full asks to be called again, in seconds from now; None for what is no number, or longer than ten minutes."""
+    try:
+        seconds = float(told)
+    except ValueError:
+        return None
+    return seconds if 0 <= seconds <= _LONGEST_HINT_S else None
+
+
 def _domain_error(error: grpc.RpcError, peer: str) -> MaskedLarkError:
     code, details = error.code(), error.details() or ""
     trailing = {item.key: str(item.value) for item in error.trailing_metadata() or ()}
@@ -120,11 +130,7 @@ def _exhausted(peer: str, details: str, retry_after: str | None) -> MaskedLarkEr
     """A server that is full says when to come again; without that, gRPC found a message over its size limit."""
     if retry_after is None and not details.startswith(_GRPC_IS_FULL):
         return JobRefused(JobReason.TOO_LARGE, f"{peer}: {details}")
-    try:
-        retry_after_s = float(retry_after) if retry_after is not None else _FULL_RETRY_AFTER_S
-    except ValueError:
-        retry_after_s = _FULL_RETRY_AFTER_S
-    return HelperUnavailable(f"{peer} is busy: {details}", retry_after_s=retry_after_s)
+    return HelperUnavailable(f"{peer} is busy: {details}", retry_after_s=hinted_s(retry_after or "") or _FULL_RETRY_AFTER_S)
 
 
 def _abort(context: grpc.ServicerContext, error: MaskedLarkError) -> NoReturn:

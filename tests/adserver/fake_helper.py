@@ -152,7 +152,7 @@ def unavailable() -> Exception:
 
 
 @contextmanager
-def serving(*fakes: FakeHelper, deadline_s: float = 10.0) -> Iterator[tuple[HelperClient, ...]]:
+def serving(*fakes: FakeHelper, deadline_s: float = 10.0, round_deadline_s: float | None = None) -> Iterator[tuple[HelperClient, ...]]:
     """Each fake behind gRPC on a free port, and a client of each."""
     with ExitStack() as stack:
         clients = []
@@ -161,7 +161,7 @@ def serving(*fakes: FakeHelper, deadline_s: float = 10.0) -> Iterator[tuple[Help
             helper_pb2_grpc.add_HelperServicer_to_server(fake, server)  # type: ignore[no-untyped-call,unused-ignore] # generated code
             server.start()
             stack.callback(_stop, server)
-            clients.append(stack.enter_context(HelperClient(f"127.0.0.1:{port}", None, deadline_s)))
+            clients.append(stack.enter_context(HelperClient(f"127.0.0.1:{port}", None, deadline_s, round_deadline_s=round_deadline_s)))
         yield tuple(clients)
 
 

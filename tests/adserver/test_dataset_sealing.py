@@ -16,6 +16,7 @@ from adserver.database import create_tables, default_url, open_database
 from adserver.dataset_sealing import DatasetSealer
 from adserver.datasets import DatasetState, DatasetStore
 from adserver.reports import ReportCounts, ReportStore
+from adserver.retrying import Backoff
 from adserver.tasks import TaskStore
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused, ReportReason
 from maskedlark.randomness import Stream, seeded
@@ -293,6 +294,14 @@ def test_a_dataset_given_up_while_it_is_committed_is_reported(broker: Broker) ->
     with pytest.raises(JobRefused) as refusal:
         broker.store().finish(dataset)
     assert refusal.value.reason is JobReason.DATASET_CHANGED
+
+
+def test_a_helper_that_restarts_while_it_commits_is_asked_again(broker: Broker) -> None:
+    broker.receive(5)
+    broker.fakes[0].commit_failures += [unavailable(), unavailable()]
+    sealer = replace(broker.sealer, backoff=Backoff(first_s=0.01, longest_s=0.02, give_up_after_s=30.0))
+    assert sealer.seal().state is DatasetState.COMMITTED
+    assert broker.fakes[0].committed == broker.fakes[1].committed
 
 
 def test_a_helpers_refusal_to_commit_is_raised_as_it_is(broker: Broker) -> None:

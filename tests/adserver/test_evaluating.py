@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,13 @@ def shoppers() -> Examples:
     return Examples(features=features, labels=labels, model=model_of(values.shape[1], fitted.coef_[0], float(fitted.intercept_[0])))
 
 
+class Forgetful:
+    """What is left of the ad server's store in these tests."""
+
+    def remove(self, _query_id: bytes) -> None:
+        raise AssertionError("no helper refuses in these tests")
+
+
 class MemoryHelper:
     """One honest helper, without ledger, wire or disk."""
 
@@ -100,7 +108,7 @@ class MemoryHelper:
         self.of, self.role, self.shares = of, role, shares
         self.noise = partial(noise_vector, randomness=seeded(seed, f"noise of helper {role}"))
 
-    def run_evaluation(self, spec: EvaluationSpec, model: bytes) -> QueryAnswer:
+    def run_evaluation(self, spec: EvaluationSpec, model: bytes, *, cancelled: Event | None = None) -> QueryAnswer:
         task = self.of.task
         parsed = parse(model, num_features=task.num_features)
         tensors = tuple(weights.quantise(values) for values in parsed.initial_values)
@@ -152,7 +160,7 @@ def evaluated(
     dataset = dataset_of(of, len(examples.labels))
     plan = plan_evaluation(examples.model, task=of.task, dataset=dataset, query_id=bytes(16), epsilon=epsilon, num_bins=bins)
     first, second = (MemoryHelper(of, role, one, seed) for role, one in enumerate(shares_of(examples, of.task.num_candidates)))
-    return Evaluator(helpers=(first, second), task=of.task, dataset=dataset).evaluate(plan)
+    return Evaluator(helpers=(first, second), task=of.task, dataset=dataset, store=Forgetful()).evaluate(plan)
 
 
 @pytest.mark.parametrize("bins", [10, 64, 1_000])

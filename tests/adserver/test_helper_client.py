@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -235,6 +236,38 @@ def test_a_helper_that_is_too_slow_is_unavailable(known: World) -> None:
         with pytest.raises(HelperUnavailable, match="deadline"):
             client.run_round(bytes(16), 0, b"", 5)
         release.set()
+
+
+def test_a_round_may_take_longer_than_any_other_answer(known: World) -> None:
+    fake, release = _fake(known), threading.Event()
+    fake.hold_rounds = release
+    fake.answer_round = lambda _: AggregateShare(vector=random_vector(5, seeded(1)), agreement_tag=bytes(32)).encode()
+    with serving(fake, deadline_s=0.05, round_deadline_s=60.0) as (client,):
+        threading.Timer(0.3, release.set).start()
+        assert len(client.run_round(bytes(16), 0, b"", 5).vector) == 5
+
+
+def test_a_preparation_ends_when_the_other_helper_failed(known: World) -> None:
+    cancelled, begun = threading.Event(), threading.Event()
+
+    def endless() -> Iterator[list[ShareForHelper]]:
+        yield _shares(known, 2)
+        begun.set()
+        threading.Event().wait(30)
+
+    def stop() -> None:
+        begun.wait(30)
+        cancelled.set()
+
+    with serving(_fake(known)) as (client,):
+        stopping = threading.Thread(target=stop)
+        stopping.start()
+        began_s = monotonic()
+        with pytest.raises(JobRefused) as refusal:
+            client.prepare_dataset(known.task.task_id, bytes(16), endless(), num_reports=2, cancelled=cancelled)
+        assert monotonic() - began_s < 5
+        stopping.join()
+    assert refusal.value.reason is JobReason.CANCELLED
 
 
 def test_a_helper_that_is_down_is_unavailable() -> None:

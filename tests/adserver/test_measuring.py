@@ -5,6 +5,7 @@ import os
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -216,7 +217,7 @@ class Flaky(MemoryQueryHelper):
 
     failures = 2
 
-    def run_query(self, query: AnyQuery, codes: bytes, length: int) -> Any:
+    def run_query(self, query: AnyQuery, codes: bytes, length: int, *, cancelled: Event | None = None) -> Any:
         if self.failures:
             self.failures -= 1
             raise HelperUnavailable("down")
@@ -237,7 +238,7 @@ def test_a_helper_that_is_down_for_a_moment_is_asked_again() -> None:
 class Refusing(MemoryQueryHelper):
     """Refuses everything."""
 
-    def run_query(self, query: AnyQuery, codes: bytes, length: int) -> Any:
+    def run_query(self, query: AnyQuery, codes: bytes, length: int, *, cancelled: Event | None = None) -> Any:
         raise JobRefused(JobReason.BUDGET_EXHAUSTED, "nothing is left")
 
 

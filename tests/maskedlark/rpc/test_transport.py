@@ -20,7 +20,7 @@ from maskedlark.errors import (
 )
 from maskedlark.rpc import wire
 from maskedlark.rpc.certificates import write_certificate
-from maskedlark.rpc.faults import answering, calling
+from maskedlark.rpc.faults import answering, calling, hinted_s
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import RenewedChannel, client_names, is_loopback, make_channel, make_server
 from maskedlark.upload import Report, SealedShare
@@ -101,6 +101,13 @@ def test_a_peer_that_is_full_says_when_to_come_again(peer: Peer) -> None:
     with pytest.raises(HelperUnavailable, match="no room") as arrived:
         peer.call()
     assert arrived.value.retry_after_s == 2.5
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"), [("2.5", 2.5), ("0", 0.0), ("", None), ("soon", None), ("nan", None), ("inf", None), ("-1", None), ("1e9", None)]
+)
+def test_a_hint_that_makes_no_sense_is_none(told: str, expected: float | None) -> None:
+    assert hinted_s(told) == expected
 
 
 def test_only_what_is_worth_another_try_is_unavailable(peer: Peer) -> None:

@@ -1,0 +1,104 @@
+"""A query at two helpers: together, and no longer than it makes sense."""
+
+from threading import Event
+from time import monotonic
+
+import numpy as np
+import pytest
+
+from adserver import asking
+from adserver.asking import ask_both
+from adserver.helper_replies import QueryAnswer
+from adserver.retrying import Backoff
+from maskedlark.accounting import Epsilons
+from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, MaskedLarkError
+from maskedlark.round import AggregateShare
+
+_BACKOFF = Backoff(first_s=0.01, longest_s=0.02, give_up_after_s=0.1)
+_QUERY = bytes(16)
+_REFUSED = JobRefused(JobReason.BUDGET_EXHAUSTED, "nothing is left")
+
+
+class Book:
+    """Which queries were forgotten."""
+
+    def __init__(self) -> None:
+        self.forgotten: list[bytes] = []
+
+    def remove(self, query_id: bytes) -> None:
+        self.forgotten.append(query_id)
+
+
+def _answer(spent: float) -> QueryAnswer:
+    share = AggregateShare(vector=np.array([1, 2], np.uint64), agreement_tag=bytes(32))
+    return QueryAnswer(share=share, dataset_spent=Epsilons(ad_server=spent, colluding=2 * spent))
+
+
+class Answers:
+    """Answers at once."""
+
+    def __init__(self, spent: float = 1.0) -> None:
+        self.spent = spent
+
+    def __call__(self, *, cancelled: Event | None) -> QueryAnswer:
+        return _answer(self.spent)
+
+
+class Fails:
+    """Fails at once, always."""
+
+    def __init__(self, error: MaskedLarkError) -> None:
+        self.error = error
+
+    def __call__(self, *, cancelled: Event | None) -> QueryAnswer:
+        raise self.error
+
+
+class Computes:
+    """Computes until it is cancelled, as `HelperClient` ends a call."""
+
+    def __init__(self) -> None:
+        self.is_cancelled = False
+
+    def __call__(self, *, cancelled: Event | None) -> QueryAnswer:
+        assert cancelled is not None
+        self.is_cancelled = cancelled.wait(30)
+        raise JobRefused(JobReason.CANCELLED, "the call was cancelled")
+
+
+def test_the_shares_are_added_and_the_worse_ledger_is_told() -> None:
+    both = ask_both([Answers(1.0), Answers(3.0)], _BACKOFF, store=Book(), query_id=_QUERY)
+    assert both.total.tolist() == [2, 4]
+    assert both.dataset_spent == Epsilons(ad_server=3.0, colluding=6.0)
+
+
+@pytest.mark.parametrize("error", [_REFUSED, HelperUnavailable("down")], ids=["refused", "down"])
+def test_when_one_helper_fails_the_others_work_is_ended_and_the_query_remembered(
+    error: MaskedLarkError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "_REFUSAL_S", 0.1)
+    for place in (0, 1):
+        computing, book = Computes(), Book()
+        calls: list[asking.Question] = [computing, computing]
+        calls[place] = Fails(error)
+        begun_s = monotonic()
+        with pytest.raises(type(error), match=str(error)):
+            ask_both(calls, _BACKOFF, store=book, query_id=_QUERY)
+        assert monotonic() - begun_s < 5
+        assert computing.is_cancelled
+        assert book.forgotten == []  # it may have been charged in the moment before
+
+
+def test_a_query_that_both_refuse_is_forgotten() -> None:
+    book = Book()
+    with pytest.raises(JobRefused, match="nothing is left"):
+        ask_both([Fails(_REFUSED), Fails(_REFUSED)], _BACKOFF, store=book, query_id=_QUERY)
+    assert book.forgotten == [_QUERY]
+
+
+@pytest.mark.parametrize("other", [Answers(), Fails(HelperUnavailable("down"))], ids=["answered", "unheard"])
+def test_a_query_that_one_refuses_is_remembered(other: asking.Question) -> None:
+    book = Book()
+    with pytest.raises(JobRefused, match="nothing is left"):
+        ask_both([other, Fails(_REFUSED)], _BACKOFF, store=book, query_id=_QUERY)
+    assert book.forgotten == []
