@@ -81,6 +81,10 @@ class Books:
         unequal = sum(len(ours ^ {bytes(name) for (name,) in self.rows(one, "SELECT dataset_id FROM datasets")}) for one in HELPERS)
         return unequal + len([state for state, _ in datasets if state != "committed"])
 
+    def num_reports(self) -> int:
+        """That the ad server holds."""
+        return int(self.rows("adserver", "SELECT count(*) FROM reports")[0][0])
+
     def is_all_sealed(self) -> bool:
         """Whether no report waits, and no dataset is left to be finished."""
         waiting = self.rows("adserver", "SELECT count(*) FROM reports WHERE handle IS NULL")[0][0]
