@@ -1,12 +1,14 @@
 """uvicorn in a thread of its own, so that one process serves gRPC, HTTP and jobs."""
 
 import socket
+from collections.abc import Callable
 from threading import Thread
 from typing import Final
 
 import uvicorn
 from starlette.types import ASGIApp
 
+from adserver.ingest.patient_http import patient_protocol
 from maskedlark.errors import InvalidTask
 from maskedlark.rpc.tls_files import TlsFiles, server_context
 from maskedlark.rpc.transport import is_loopback
@@ -14,6 +16,7 @@ from maskedlark.rpc.transport import is_loopback
 _START_DEADLINE_S: Final = 30.0
 _DRAIN_S: Final = 10
 _KEEP_ALIVE_S: Final = 30
+_HEAD_S: Final = 10.0
 _MAX_CONNECTIONS: Final = 2_000
 _BACKLOG: Final = 512
 _POLL_S: Final = 0.01
@@ -22,8 +25,12 @@ _POLL_S: Final = 0.01
 class HttpServer:
     """A running HTTP server. It listens when the constructor returns; `stop` finishes the requests that have begun."""
 
-    def __init__(self, app: ASGIApp, address: str, tls: TlsFiles | None) -> None:
+    def __init__(
+        self, app: ASGIApp, address: str, tls: TlsFiles | None, *, on_refused: Callable[[int], None] = lambda _status: None
+    ) -> None:
         """Listen on host:port (port 0: any). Browsers show no certificates, so `tls` only proves who the server is.
+
+        `on_refused` is called with the status of what was refused before it was a request: `app` does not see it.
 
         Raises:
             InvalidTask: no TLS on an address that others can reach, or the address is taken.
@@ -33,7 +40,7 @@ class HttpServer:
             raise InvalidTask(f"without TLS the HTTP server listens on loopback only, not on {address}")
         self._socket = _listen(host, address)
         self.port: int = self._socket.getsockname()[1]
-        self._server = uvicorn.Server(_config(app, tls))
+        self._server = uvicorn.Server(_config(app, tls, on_refused))
         self._thread = Thread(target=self._server.run, kwargs={"sockets": [self._socket]}, name="http", daemon=True)
         self._thread.start()
 
@@ -71,10 +78,10 @@ def _listen(host: str, address: str) -> socket.socket:
     return listening
 
 
-def _config(app: ASGIApp, tls: TlsFiles | None) -> uvicorn.Config:
+def _config(app: ASGIApp, tls: TlsFiles | None, on_refused: Callable[[int], None]) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
-        http="h11",
+        http=patient_protocol(_HEAD_S, on_refused),
         ws="none",
         loop="asyncio",
         lifespan="off",

@@ -13,6 +13,7 @@ from sqlalchemy import Engine
 
 from adserver import server
 from adserver.database import create_tables, default_url, open_database
+from adserver.ingest import http_server
 from adserver.ingest.http_app import MAX_BATCH_BYTES
 from adserver.metrics import AdserverMetrics
 from adserver.server import Addresses, running_ingest
@@ -75,7 +76,7 @@ def test_bodies_over_the_limit_are_refused_and_counted(addresses: Addresses, met
     assert httpx.get(f"http://{addresses.http}/healthz").status_code == 200
 
 
-def test_frames_that_are_no_http_end_the_connection_only(addresses: Addresses) -> None:
+def test_frames_that_are_no_http_end_the_connection_only_and_are_counted(addresses: Addresses, metrics: AdserverMetrics) -> None:
     host, port = addresses.http.rsplit(":", 1)
     for frames in (b"\xff" * 100 + b"\r\n\r\n", b"POST / HTTP/9.9\r\n\r\n", b"GET /" + b"a" * 100_000):
         with socket.create_connection((host, int(port)), timeout=10) as connection:
@@ -85,7 +86,30 @@ def test_frames_that_are_no_http_end_the_connection_only(addresses: Addresses) -
             except ConnectionError:
                 continue
             assert answer == b"" or answer.startswith(b"HTTP/1.1 4")
+    assert [value(metrics, "adserver_http_responses_total", status=status) for status in ("400", "404")] == [2, 1]
     assert httpx.get(f"http://{addresses.http}/healthz").status_code == 200
+
+
+@pytest.mark.parametrize("is_second", [False, True])
+@pytest.mark.parametrize("begun", [b"P", b"POST /v1/reports HTTP/1.1\r\nHost: "])
+def test_a_connection_that_never_makes_a_request_is_ended_and_counted(
+    engine: Engine, metrics: AdserverMetrics, monkeypatch: pytest.MonkeyPatch, begun: bytes, is_second: bool
+) -> None:
+    monkeypatch.setattr(http_server, "_HEAD_S", 0.4)
+    with running_ingest(engine, grpc_listen="127.0.0.1:0", http_listen="127.0.0.1:0", tls=None, metrics=metrics) as addresses:
+        host, port = addresses.http.rsplit(":", 1)
+        with socket.create_connection((host, int(port)), timeout=10) as connection:
+            if is_second:
+                connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+            connection.sendall(begun)
+            assert b"HTTP/1.1 408" in b"".join(iter(lambda: connection.recv(4096), b""))
+        assert value(metrics, "adserver_http_responses_total", status="408") == 1
+        with httpx.Client() as kept:  # who makes requests may stay, and pause between them
+            assert kept.get(f"http://{addresses.http}/healthz").status_code == 200
+            assert not Event().wait(0.6)
+            assert kept.get(f"http://{addresses.http}/healthz").status_code == 200
+        assert value(metrics, "adserver_http_responses_total", status="408") == 1
 
 
 def test_a_browser_that_stops_in_its_stream_is_ended_and_counted(addresses: Addresses, metrics: AdserverMetrics) -> None:
