@@ -10,7 +10,8 @@ from adserver.durable_file import write_durably
 
 _MODEL: Final = "model.onnx"
 _EVAL_SET: Final = "eval.npz"
-_CHECKPOINT: Final = "checkpoint.pt"
+_CHECKPOINT: Final = "checkpoint-{:08d}.pt"
+_ANY_CHECKPOINT: Final = "checkpoint-*.pt"
 
 
 class JobFolder:
@@ -33,13 +34,28 @@ class JobFolder:
         """The submitted evaluation set (npz), if there was one."""
         return _read(self.path / _EVAL_SET)
 
-    def write_checkpoint(self, encoded: bytes) -> None:
-        """Replace the checkpoint in one step."""
-        write_durably(self.path / _CHECKPOINT, encoded)
+    def write_checkpoint(self, encoded: bytes, *, rounds_done: int) -> None:
+        """Keep the state after so many rounds, in one step; earlier ones go.
+
+        Guarantees: a worker that was stopped here and goes on when the job is another's changes nothing. The state after a round has the
+        same bytes whoever reaches it, it has a name of its own, and the latest one counts.
+        """
+        mine = self.path / _CHECKPOINT.format(rounds_done)
+        write_durably(mine, encoded)
+        for other in self._checkpoints():
+            if other.name < mine.name:
+                other.unlink(missing_ok=True)
 
     def checkpoint(self) -> bytes | None:
         """The latest checkpoint, or None before the first round."""
-        return _read(self.path / _CHECKPOINT)
+        while found := self._checkpoints():
+            stored = _read(max(found))
+            if stored is not None:  # else a later one was written, and this one removed, since it was found
+                return stored
+        return None
+
+    def _checkpoints(self) -> list[Path]:
+        return list(self.path.glob(_ANY_CHECKPOINT))
 
 
 def _read(path: Path) -> bytes | None:

@@ -6,9 +6,11 @@ What happens in a round, in the order that makes a crash harmless:
     2. both helpers answer round r                  each stores its answer before it sends it, and charges once
     3. compare, add, step
     4. figures of r + 1 into the store              replaced if step 5 was not reached and round r is run again
-    5. checkpoint r + 1 over checkpoint r           one rename: from here on round r is over
+    5. checkpoint r + 1 beside checkpoint r         one rename: the latest one counts, and from here on round r is over
+    6. checkpoint r goes
 
-So a process that dies anywhere leaves a job that ends in the same bits as one that was never disturbed.
+So a process that dies anywhere leaves a job that ends in the same bits as one that was never disturbed. One that was only stopped, and goes
+on when another worker has the job, is refused at step 4, or writes a checkpoint that is there already or no more the latest.
 """
 
 import math
@@ -72,7 +74,7 @@ class JobRun:
                 self._keep(self._evaluated(RoundFigures(rounds_done=0, finished_at_s=self._clock())), curves)
             while self._trainer.rounds_done < self._plan.job.rounds:
                 self._keep(self._round(), curves)
-                self._folder.write_checkpoint(self._trainer.checkpoint().encode())
+                self._folder.write_checkpoint(self._trainer.checkpoint().encode(), rounds_done=self._trainer.rounds_done)
 
     def _round(self) -> RoundFigures:
         """One round up to and including the optimizer's step."""

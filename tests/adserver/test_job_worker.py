@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Thread, current_thread
 from time import monotonic, sleep
 
 import numpy as np
@@ -12,7 +12,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from adserver import curves, job_runner
+from adserver import curves, durable_file, job_folder, job_runner
 from adserver.history import RoundFigures
 from adserver.job_leases import JobLeases
 from adserver.job_state import JobState
@@ -178,7 +178,7 @@ def test_a_job_killed_at_any_point_ends_in_the_same_bytes_as_an_undisturbed_one(
 
         assert site.store.get(job.job_id).state is JobState.DONE, points[burns_at - 1]
         files = {path.name: path.read_bytes() for path in site.folder(job.job_id).path.iterdir() if path.is_file()}
-        for name in ("model.onnx", "eval.npz", "checkpoint.pt"):
+        for name in ("model.onnx", "eval.npz", "checkpoint-00000003.pt"):
             assert files[name] == expected_files[name], points[burns_at - 1]
         history = site.store.history(job.job_id)
         assert [timeless(figures) for figures in history] == [timeless(figures) for figures in expected_history]
@@ -346,6 +346,42 @@ def test_a_worker_that_lost_its_lease_lets_go_of_the_job(site: Site, quiet: Seal
     assert site.store.get(job_id).rounds_done == 0
 
 
+@pytest.mark.parametrize("after_write", [False, True], ids=["before its checkpoint is there", "before the old ones go"])
+@pytest.mark.usefixtures("no_pictures")
+def test_a_worker_that_was_stopped_at_a_checkpoint_does_not_undo_its_successors_rounds(
+    site: Site, quiet: Sealed, monkeypatch: pytest.MonkeyPatch, after_write: bool
+) -> None:
+    stopped, go_on = Event(), Event()
+    plan = plan_for(quiet)
+    job_id = site.submit(plan)
+    paused = Thread(target=site.worker(lease_s=-1.0).run_one)  # its lease is over as soon as it is taken
+    write = durable_file.write_durably
+
+    def stopping(path: Path, content: bytes) -> None:
+        is_here = current_thread() is paused and path.name == "checkpoint-00000002.pt"
+        if is_here and not after_write:
+            stopped.set()
+            go_on.wait(60)
+        write(path, content)
+        if is_here and after_write:
+            stopped.set()
+            go_on.wait(60)
+
+    monkeypatch.setattr(job_folder, "write_durably", stopping)
+    paused.start()
+    assert stopped.wait(60)
+    site.worker().run_one()
+    assert site.store.get(job_id).state is JobState.DONE
+    go_on.set()
+    paused.join(60)
+    assert site.store.get(job_id).state is JobState.DONE
+    stored = site.folder(job_id).checkpoint()
+    assert stored is not None
+    assert Checkpoint.decode(stored).rounds_done == plan.job.rounds
+    for ours, plain in zip(masters(site, job_id), trained_in_the_clear(quiet, plan), strict=True):
+        assert ours.tobytes() == plain.tobytes()
+
+
 def test_jobs_run_in_the_order_of_their_submission(site: Site, quiet: Sealed) -> None:
     order = [bytes([9]) * 16, bytes([3]) * 16]
     for job_id in order:
@@ -368,7 +404,7 @@ def test_the_curves_and_the_history_hold_loss_and_accuracy(site: Site, quiet: Se
     assert last < first
     assert all(figures.noise_to_signal == 0.0 for figures in history[1:])
     names = {path.name for path in site.folder(job.job_id).path.iterdir()}
-    assert names == {"model.onnx", "eval.npz", "checkpoint.pt", "curves.csv", "curves.png", "events"}
+    assert names == {"model.onnx", "eval.npz", "checkpoint-00000005.pt", "curves.csv", "curves.png", "events"}
 
 
 def test_an_unparsable_model_file_is_refused_with_the_parsers_reason(site: Site, quiet: Sealed) -> None:
