@@ -129,8 +129,10 @@ def test_a_browsers_upload_to_a_helper_finds_no_such_method(door: Door) -> None:
 
 
 def raw(door: Door, method: str, encoded: bytes, **call: Any) -> grpc.StatusCode:
-    """The status that bytes of our own choice are answered with."""
-    with make_channel(door.address, door.ours) as channel, pytest.raises(grpc.RpcError) as refused:
+    """How bytes of our own choice are answered, if they are sent without our channels' own limit."""
+    root, key, chain_of = (one.read_bytes() for one in (door.ours.trusted_authorities, door.ours.private_key, door.ours.certificate))
+    credentials, options = grpc.ssl_channel_credentials(root, key, chain_of), (("grpc.max_send_message_length", -1),)
+    with grpc.secure_channel(door.address, credentials, options) as channel, pytest.raises(grpc.RpcError) as refused:
         channel.unary_unary(f"/maskedlark.v1.Helper/{method}", None, None)(encoded, timeout=10, **call)
     code: grpc.StatusCode = refused.value.code()
     return code
@@ -138,6 +140,7 @@ def raw(door: Door, method: str, encoded: bytes, **call: Any) -> grpc.StatusCode
 
 def test_a_message_over_the_limit_is_refused_before_it_is_parsed(door: Door) -> None:
     assert raw(door, "CommitDataset", bytes(MAX_MESSAGE_BYTES + 1)) is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert door.count("maskedlark_calls_begun_total", method="CommitDataset") == 1
     assert door.count("maskedlark_call_seconds_count", method="CommitDataset") == 0
 
 
@@ -148,8 +151,10 @@ def test_a_stream_over_its_limit_is_refused_and_counted(door: Door) -> None:
     assert door.count("maskedlark_refusals_total", kind="JobRefused", reason="too_large") == 1
 
 
-def test_metadata_over_the_limit_is_refused(door: Door) -> None:
+def test_metadata_over_the_limit_is_refused_and_counted(door: Door) -> None:
+    before = refused_handshakes(door)
     assert raw(door, "GetStatus", b"", metadata=(("padding", "x" * 40_000),)) is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert refused_handshakes(door) == before + 1
 
 
 def test_a_message_that_does_not_parse_is_refused_and_counted(door: Door) -> None:
