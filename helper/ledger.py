@@ -26,6 +26,8 @@ LEDGER_FILE: Final = "ledger.sqlite3"
 """The embedded ledger, in the helper's data folder."""
 _QUERY_KINDS: Final[Mapping[str, type[Any]]] = {"query": QuerySpec, "discovery": DiscoverySpec, "evaluation": EvaluationSpec}
 _LOOKUP_BATCH: Final = 1_000
+_INSERT_BATCH: Final = 10_000
+"""Rows handed to the driver at once: they take a kilobyte each on the way there."""
 _BUSY_TIMEOUT_MS: Final = 30_000
 
 
@@ -152,7 +154,9 @@ class Ledger:
         try:
             with self._engine.begin() as connection:
                 connection.execute(insert(DATASETS).values(dataset))
-                connection.execute(insert(USED_REPORTS), [{"task_id": task_id, "report_id": report_id} for report_id in report_ids])
+                for start in range(0, len(report_ids), _INSERT_BATCH):
+                    batch = report_ids[start : start + _INSERT_BATCH]
+                    connection.execute(insert(USED_REPORTS), [{"task_id": task_id, "report_id": report_id} for report_id in batch])
                 _move_on(connection, "dataset", dataset_id)
         except IntegrityError:
             raise JobRefused(
