@@ -6,8 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from sqlalchemy import Engine
 
 from adserver.database import create_tables, default_url
@@ -15,37 +13,34 @@ from adserver.database import open_database as open_store
 from adserver.durable_file import write_durably
 from adserver.helper_client import HelperClient
 from adserver.ingest.intake import Intake
+from adserver.key_refresh import KeyRefresher
 from adserver.receipts import ReceiptBook
 from adserver.reports import ReportStore
 from adserver.tasks import TaskStore
 from adserver.worker import JobWorker
 from helper.core import HelperCore
-from helper.floors import Floors
 from helper.gradient.choose import engine_for
-from helper.key_ring import first_ring
-from helper.keys import HelperKeys
+from helper.keys import HelperKeys, _replace
 from helper.ledger import Ledger, open_database, sqlite_url
 from helper.release_grid import ReleaseGrid
 from helper.service import HelperService
 from maskedlark import canonical
 from maskedlark.dataset import PreparedShares, ShareForHelper, ShareOpener
-from maskedlark.randomness import derive_key
-from maskedlark.sealing import HpkeSuite
-from maskedlark.task import Task, TaskBundle
+from maskedlark.randomness import seeded
 from protos import helper_pb2_grpc
-from tests.builders import NOW, settings
 from tests.simulation.faults import Faults
 from tests.simulation.kernel import Kernel, Killed, Process
+from tests.simulation.ledger_view import LedgerView
 from tests.simulation.network import Host, Network
+from tests.simulation.parties import FLOORS, HELPERS, WORKERS, bundles, helper_keys
 from tests.simulation.stores import Boundary, make_fragile
 
-HELPERS = ("north", "south")
-WORKERS = ("worker a", "worker b")
 LEASE_S = 12.0
+REFRESH_S = 15.0
+LEDGER_FILE = "ledger.sqlite3"
 _POLL_S = 2.0
 _DEADLINE_S = 4.0
 _DOWN_S = (0.2, 6.0)
-_FLOORS = Floors(min_batch_size=2, max_collusion_epsilon=1000.0, is_noise_optional=True)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,6 +70,7 @@ class Fleet:
         folder: Where all parties keep their files, a folder each.
         starts: How many processes were started.
         running: By name.
+        on_commit: Told of every transaction that a helper has committed: the helper, and the name of the method.
     """
 
     kernel: Kernel
@@ -82,24 +78,27 @@ class Fleet:
     folder: Path
     starts: int = 0
     running: dict[str, Running] = field(default_factory=dict)
+    on_commit: Callable[[str, str], None] = lambda _name, _method: None
 
     def __post_init__(self) -> None:
         self.hosts = {name: Host(name=name) for name in HELPERS}
         self.network = Network(self.kernel, self.faults, self.hosts)
-        self.keys = {name: _keys(self.faults.seed, name) for name in HELPERS}
+        for name in HELPERS:
+            helper_keys(self.faults.seed, name).write(self.folder / name)
+        self.keys = {name: HelperKeys.read(self.folder / name) for name in HELPERS}
+        self.ledgers = {name: LedgerView(self.folder / name / LEDGER_FILE) for name in HELPERS}
         self.skews = dict.fromkeys((*HELPERS, "ingest", "desk", *WORKERS), 0.0)
-        self.task, self.bundle = _task(self.keys)
+        self.bundles = bundles(self.keys)
 
     def start_all(self) -> None:
         """Start every process, and make the stores."""
-        for name in HELPERS:
-            (self.folder / name).mkdir()
         was_on, self.faults.is_on = self.faults.is_on, False
         for name in HELPERS:
             self._start_helper(name)
             self._register(name)
         create_tables(self._start("desk").engine)
-        TaskStore(self.running["desk"].engine).add(self.bundle, created_at=self.kernel.now_s)
+        for bundle in self.bundles.all:
+            TaskStore(self.running["desk"].engine).add(bundle, created_at=self.kernel.now_s)
         self._start_ingest()
         for name in WORKERS:
             self._start_worker(name)
@@ -113,15 +112,18 @@ class Fleet:
         self.kernel.run(self.kernel.now_s + 1.0)
         for running in self.running.values():
             running.engine.dispose()
+        for ledger in self.ledgers.values():
+            ledger.close()
 
     def write_durably(self, path: Path, content: bytes) -> None:
         """The ad server's way to write a file, with a boundary on either side."""
         running = self.running[self.kernel.current_process().name]
         running.boundary.around(f"write {path.name}", write_durably)(path, content)
 
-    def ledger_path(self, name: str) -> Path:
-        """A helper's ledger file."""
-        return self.folder / name / "ledger.sqlite3"
+    def replace_key_file(self, path: Path, content: bytes) -> None:
+        """The way in which an operator's command replaces a helper's keys, with a boundary on either side."""
+        command = Process(self.kernel, "operator", skew_s=0.0, on_death=lambda: None)
+        Boundary(command, self.faults).around(f"write {path.name}", _replace)(path, content)
 
     @property
     def data_dir(self) -> Path:
@@ -140,7 +142,8 @@ class Fleet:
 
     def _register(self, name: str) -> None:
         core: HelperCore = self.running[name].part
-        core.tasks.register(canonical.encode(self.task), None)
+        for bundle in self.bundles.all:
+            core.tasks.register(canonical.encode(bundle.task), None)
 
     def _new_process(self, name: str, restart: Callable[[], object]) -> tuple[Process, Boundary]:
         """A process that is started again some time after it dies."""
@@ -152,7 +155,9 @@ class Fleet:
             self.kernel.at(down_s, partial(self._again, restart))
 
         process = Process(self.kernel, name, skew_s=self.skews[name], on_death=died)
-        return process, Boundary(process, self.faults)
+        is_helper = name in HELPERS
+        on_commit: Callable[[str], None] = (lambda method: self.on_commit(name, method)) if is_helper else lambda _: None
+        return process, Boundary(process, self.faults, on_commit)
 
     def _again(self, restart: Callable[[], object]) -> None:
         try:
@@ -174,6 +179,8 @@ class Fleet:
     def _start_ingest(self) -> None:
         running = self._start("ingest")
         running.part = Intake(TaskStore(running.engine), ReportStore(running.engine), lambda: 0.0)
+        refresher = KeyRefresher(TaskStore(running.engine), self.clients(running.engine), REFRESH_S)
+        self.kernel.spawn(running.process, refresher.start, "key refresh starts")
 
     def _start_worker(self, name: str) -> None:
         running = self._start(name)
@@ -188,16 +195,17 @@ class Fleet:
         if before is not None:
             before.engine.dispose()
         process, boundary = self._new_process(name, partial(self._start_helper, name))
-        engine = make_fragile(open_database(sqlite_url(self.ledger_path(name))), boundary)
+        engine = make_fragile(open_database(sqlite_url(self.ledgers[name].path)), boundary)
         self.running[name] = Running(process=process, boundary=boundary, engine=engine)
         core = HelperCore(
             data=self.folder / name,
-            keys=self.keys[name],
-            floors=_FLOORS,
+            keys=HelperKeys.read(self.folder / name),
+            floors=FLOORS,
             ledger=Ledger(engine),
             pool=_InlinePool(),  # type: ignore[arg-type]  # it has the one method that is called
             clock=process.clock,
             engine_for=engine_for,
+            randomness=seeded(self.faults.seed, f"noise of {name} {self.starts}"),
         )
         vault: Any = core.datasets._vault
         vault.write = boundary.around("Vault.write", vault.write)
@@ -207,22 +215,3 @@ class Fleet:
         host = self.hosts[name]
         helper_pb2_grpc.add_HelperServicer_to_server(HelperService(core, ReleaseGrid(now=lambda: 0.0, sleep=lambda _: None)), host)
         host.process = process
-
-
-def _keys(seed: int, name: str) -> HelperKeys:
-    """Long-term keys of the seed: samples and blinds hang on them. What browsers seal with may be anything."""
-    secret = derive_key(seed.to_bytes(16, "little"), b"simulation", name.encode())
-    return HelperKeys(
-        name=name,
-        signing=Ed25519PrivateKey.from_private_bytes(derive_key(secret, b"simulation", b"signing")),
-        agreement=X25519PrivateKey.from_private_bytes(derive_key(secret, b"simulation", b"agreement")),
-        storage_key=derive_key(secret, b"simulation", b"storage"),
-        ring=first_ring(HpkeSuite.X25519_AES128GCM),
-    )
-
-
-def _task(keys: dict[str, HelperKeys]) -> tuple[Task, TaskBundle]:
-    first, second = (keys[name] for name in HELPERS)
-    task = canonical.build(Task, settings(helpers=(first.identity, second.identity)))
-    signatures = (first.sign_task(task), second.sign_task(task))
-    return task, TaskBundle(task=task, signatures=signatures, key_lists=(first.key_list(NOW), second.key_list(NOW)))

@@ -90,12 +90,14 @@ class Host:
         process: The one that serves; None while it is down.
         methods: Its handlers by path.
         on_answer: Told of every reply that left, with the path, the requests and the replies.
+        on_refusal: Told of every call that the servicer refused, with its context.
     """
 
     name: str
     process: Process | None = None
     methods: dict[str, Any] = field(default_factory=dict)
     on_answer: Callable[[str, list[bytes], list[bytes]], None] = lambda _path, _requests, _replies: None
+    on_refusal: Callable[[Context], None] = lambda _context: None
 
     def add_generic_rpc_handlers(self, handlers: Iterable[Any]) -> None:
         """What gRPC's generated code calls; the registered ones suffice."""
@@ -116,6 +118,7 @@ class Host:
             process.kill()
             raise CallFailed(grpc.StatusCode.UNAVAILABLE, "connection reset") from None
         if context.failure is not None:
+            self.on_refusal(context)
             raise context.failure
         self.on_answer(path, requests, replies)
         return Answer(messages=replies, trailing=context.trailing)
@@ -205,6 +208,7 @@ class Call:
         self.details = details
         self.answer: Answer | None = None
         self.ask: Callable[[], Iterator[Any]] = lambda: iter(())
+        self._replies: Iterator[Any] | None = None
         self._kernel = kernel
         self._is_cancelled = False
         self._waiting = kernel.running
@@ -240,12 +244,12 @@ class Call:
         """What came with the reply's end."""
         return tuple(_Item(key=key, value=value) for key, value in (self.answer.trailing if self.answer else ()))
 
-    def __iter__(self) -> Iterator[Any]:
-        return self.ask()
+    def __iter__(self) -> "Call":
+        return self
 
     def __next__(self) -> Any:
-        """The next reply, as a stream that is read piece by piece."""
-        if not hasattr(self, "_replies"):
+        """The next reply; the first one sends the call."""
+        if self._replies is None:
             self._replies = self.ask()
         return next(self._replies)
 

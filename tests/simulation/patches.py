@@ -2,15 +2,16 @@
 
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import torch
 
-from tests.simulation.kernel import Kernel
-from tests.simulation.network import Channel, Network
+from tests.simulation.fleet import Fleet
+from tests.simulation.network import Channel
 from tests.simulation.primitives import InlineExecutor, Primitives
 
 
@@ -27,8 +28,9 @@ class _NoCurves:
 
 
 @contextmanager
-def patched(kernel: Kernel, network: Network, write_durably: Callable[..., None], seed: int) -> Iterator[None]:
-    """The product on a kernel and a network, with one way to write files, and every global source of chance seeded."""
+def patched(fleet: Fleet) -> Iterator[None]:
+    """The product on a fleet's kernel and network, with its ways to write files, and every global source of chance seeded."""
+    kernel, network = fleet.kernel, fleet.network
     its = Primitives(kernel)
     stand_ins: dict[str, Any] = {
         "adserver.worker.Event": its.Event,
@@ -39,10 +41,17 @@ def patched(kernel: Kernel, network: Network, write_durably: Callable[..., None]
         "adserver.dataset_sealing.ThreadPoolExecutor": its.Executor,
         "adserver.dataset_sealing.wait": its.wait,
         "adserver.dataset_sealing.Event": its.Event,
+        "adserver.asking.ThreadPoolExecutor": its.Executor,
+        "adserver.asking.wait": its.wait,
+        "adserver.asking.Event": its.Event,
+        "adserver.key_refresh.Thread": its.Thread,
+        "adserver.key_refresh.Event": its.Event,
+        "tenacity.time": SimpleNamespace(monotonic=lambda: kernel.now_s),
         "adserver.helper_client.Thread": its.Thread,
         "adserver.helper_client.Event": its.Event,
         "adserver.helper_client.RenewedChannel": lambda address, _tls, interceptors: Channel(kernel, network, address, interceptors),
-        "adserver.job_folder.write_durably": write_durably,
+        "adserver.job_folder.write_durably": fleet.write_durably,
+        "helper.keys._replace": fleet.replace_key_file,
         "adserver.job_runner.CurveWriter": _NoCurves,
         "helper.noise_shelf.ThreadPoolExecutor": InlineExecutor,
     }
@@ -50,7 +59,7 @@ def patched(kernel: Kernel, network: Network, write_durably: Callable[..., None]
         for name, stand_in in stand_ins.items():
             stack.enter_context(patch(name, stand_in))
         stack.enter_context(patch.object(os, "fsync", lambda _: None))
-        random.seed(seed)
+        random.seed(fleet.faults.seed)
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         stack.callback(torch.set_num_threads, threads)

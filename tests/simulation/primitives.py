@@ -1,7 +1,7 @@
 """`threading` and `concurrent.futures` as the product uses them, on the simulated clock."""
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import FIRST_EXCEPTION, Future
+from concurrent.futures import ALL_COMPLETED, FIRST_EXCEPTION, Future
 from typing import Any, NamedTuple
 
 from tests.simulation.kernel import Actor, Kernel, Killed
@@ -79,13 +79,13 @@ class Primitives:
             def __exit__(self, *_: object) -> None:
                 self.shutdown(wait=True)
 
-            def submit(self, call: Callable[..., Any], *args: Any) -> "Future[Any]":
+            def submit(self, call: Callable[..., Any], *args: Any, **named: Any) -> "Future[Any]":
                 future: Future[Any] = Future()
                 future.set_running_or_notify_cancel()
 
                 def body() -> None:
                     try:
-                        result = call(*args)
+                        result = call(*args, **named)
                     except Killed:
                         raise
                     except BaseException as error:  # noqa: BLE001  as ThreadPoolExecutor does
@@ -101,7 +101,7 @@ class Primitives:
                     for actor in self._actors:
                         _join(kernel, actor, None)
 
-        def simulated_wait(futures: "Iterable[Future[Any]]", timeout: float | None = None, return_when: str = FIRST_EXCEPTION) -> Waited:
+        def simulated_wait(futures: "Iterable[Future[Any]]", timeout: float | None = None, return_when: str = ALL_COMPLETED) -> Waited:
             waited = list(futures)
             actor = kernel.running
             if actor is None:
@@ -112,7 +112,8 @@ class Primitives:
 
             def is_enough() -> bool:
                 done = [future for future in waited if future.done()]
-                return len(done) == len(waited) or any(future.exception() is not None for future in done)
+                has_failed = return_when == FIRST_EXCEPTION and any(future.exception() is not None for future in done)
+                return len(done) == len(waited) or has_failed
 
             kernel.wait_for(is_enough, timeout)
             done = {future for future in waited if future.done()}
@@ -130,10 +131,10 @@ class InlineExecutor:
     def __init__(self, max_workers: int = 1, thread_name_prefix: str = "pool") -> None:
         """Take what ThreadPoolExecutor takes."""
 
-    def submit(self, call: Callable[..., Any], *args: Any) -> "Future[Any]":
+    def submit(self, call: Callable[..., Any], *args: Any, **named: Any) -> "Future[Any]":
         """The call's result, already there."""
         future: Future[Any] = Future()
-        future.set_result(call(*args))
+        future.set_result(call(*args, **named))
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:

@@ -10,7 +10,8 @@ from typing import Final
 from tests.simulation.faults import Faults, Rates
 from tests.simulation.invariants import violations
 from tests.simulation.shrinking import shrink
-from tests.simulation.world import Scale, World
+from tests.simulation.steps import Scale
+from tests.simulation.world import World
 
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108  a folder of its own in it
 
@@ -54,7 +55,7 @@ def run_seed(seed: int, *, only: frozenset[str] | None = None, rates: Rates | No
         operations=world.operations,
         violations=tuple(found),
         happened=(*world.taken, *faults.happened),
-        digest=world.digest(),
+        digest=world.journal.digest(),
     )
 
 

@@ -13,7 +13,7 @@ from maskedlark.upload import Report
 from tests.simulation.faults import Rates
 from tests.simulation.running import run_seed, shrunk
 from tests.simulation.shrinking import shrink
-from tests.simulation.world import Scale
+from tests.simulation.steps import Scale
 
 OPERATIONS = 10_000
 _SMALL = Scale(reports=60, datasets=2, jobs_each=1, spread_s=60.0)

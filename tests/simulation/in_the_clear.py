@@ -1,0 +1,85 @@
+"""What should come out, from what the browsers know: no shares, no masks, no network, nothing that goes wrong."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adserver.aggregate_result import ALL, REST
+from adserver.datasets import Dataset, DatasetStore
+from adserver.plan import TrainingPlan
+from adserver.training import Masters, Trainer
+from helper.gradient.choose import engine_for
+from helper.numerics import numerics_digest
+from maskedlark.dataset import canonical_order
+from maskedlark.field import to_signed
+from maskedlark.fixed_point import decode_signed
+from maskedlark.model.weights import decode
+from maskedlark.query import QuerySpec
+from maskedlark.report import Example, InputShares, MeasuredValues
+from maskedlark.round import transcript
+from tests.simulation.desk import MODEL
+from tests.simulation.parties import HELPERS, PLACES
+from tests.simulation.world import World
+
+Cells = Mapping[tuple[str, ...], tuple[float, ...]]
+"""The numbers of each group of a query."""
+
+
+def trained(world: World, plan: TrainingPlan) -> Masters:
+    """The model of a job without noise."""
+    people = _people(world, plan.job.dataset_id)
+    features = np.stack([person.features for person in people])
+    labels = np.array([[int(person.label or 0)] for person in people], np.uint32)
+    engine = engine_for(MODEL, plan.job.loss, plan.task.clip, plan.task.labels.size)
+    pair, trainer = world.fleet.keys[HELPERS[0]].pair(plan.task, 0), Trainer(model=MODEL, plan=plan)
+    for index in range(plan.job.rounds):
+        weights = trainer.weights()
+        script = transcript(plan.job, round_index=index, weights=weights, numerics=numerics_digest(engine))
+        rows = pair.sample(script, len(people), plan.job.sampling_numerator)
+        rows &= rows.sum() >= plan.task.min_batch_size
+        shares = InputShares(features=features[rows], labels=labels[rows], mask_shares=np.ones((int(rows.sum()), 1), np.uint64))
+        total = to_signed(engine.masked_sum(decode(weights, MODEL.parameters), shares).vector)
+        trainer.step(decode_signed(total, plan.task.frac_bits) / plan.denominator)
+    return trainer.values()
+
+
+def measured(world: World, spec: QuerySpec, least: int) -> Cells:
+    """The answer to a query without noise, grouped by place or not at all.
+
+    Args:
+        world: Where the dataset is.
+        spec: The query.
+        least: The task's min_cell_count: smaller cells show nothing, and their reports are in the rest.
+    """
+    purses = [person.measured for person in _people(world, spec.dataset_id) if person.measured is not None]
+    purses = [purse for purse in purses if all(purse.keys[0] == one.code for one in spec.where)]
+    if not spec.group_by:
+        return {(): _sums(spec, purses, least)}
+    cells: dict[tuple[str, ...], tuple[float, ...]] = {}
+    if 0 in spec.levels:
+        cells[ALL,] = _sums(spec, purses, least)
+        purses = purses if len(purses) >= least else []
+    by_place = [[purse for purse in purses if purse.keys[0] == code] for code in range(len(PLACES))]
+    for place, group in zip(PLACES, by_place, strict=True):
+        cells[place,] = _sums(spec, group, least)
+    cells[REST,] = _sums(spec, [purse for group in by_place if len(group) < least for purse in group], least)
+    return cells
+
+
+def chosen_ids(world: World, dataset: Dataset) -> NDArray[np.uint8]:
+    """The ids of a dataset's reports at the ad server, u8 (n, 16), in canonical order."""
+    store = DatasetStore(world.fleet.desk().engine)
+    ids = store.report_ids(dataset)[store.is_chosen(dataset)]
+    return ids[canonical_order(ids)]
+
+
+def _people(world: World, dataset_id: bytes) -> list[Example]:
+    stored = DatasetStore(world.fleet.desk().engine).all()
+    (dataset,) = [one for one in stored if one.dataset_id == dataset_id]
+    return [world.browsers.examples[one.tobytes()] for one in chosen_ids(world, dataset)]
+
+
+def _sums(spec: QuerySpec, purses: Sequence[MeasuredValues], least: int) -> tuple[float, ...]:
+    shown = purses if len(purses) >= least else []
+    return tuple(float(len(shown) if one.value == "count" else sum(purse.values[0] for purse in shown)) for one in spec.measures)

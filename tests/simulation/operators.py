@@ -1,0 +1,121 @@
+"""What machines and those who run them do to the fleet: kills, clocks that are wrong, pauses, new keys, and old backups brought back."""
+
+import shutil
+from dataclasses import dataclass, field
+from enum import StrEnum, unique
+from pathlib import Path
+from typing import Final
+
+from adserver.receipts import ReceiptBook
+from helper.core import HelperCore
+from helper.keys import rotate
+from helper.witness import FILE_NAME as WITNESS_FILE
+from maskedlark.rpc.receipts import Receipt, decode_receipt
+from tests.simulation.fleet import LEDGER_FILE, Fleet
+from tests.simulation.journal import Journal
+from tests.simulation.kernel import Killed
+from tests.simulation.ledger_view import LedgerView
+from tests.simulation.parties import SUITE
+
+_BACKUPS: Final = "backups"
+
+
+@unique
+class Restored(StrEnum):
+    """What is brought back."""
+
+    LEDGER = "ledger"
+    """Its file alone: the helper's own witness, beside it, knows better."""
+    FOLDER = "folder"
+    """The whole data folder: only the ad server's receipts know better."""
+
+
+@dataclass(kw_only=True)
+class Operators:
+    """Those who run the machines.
+
+    Attributes:
+        fleet: Theirs.
+        journal: What they do is written down.
+        restored: The helpers whose past was brought back.
+        forgotten: For each of them, the reports of every dataset that it had committed before.
+    """
+
+    fleet: Fleet
+    journal: Journal
+    restored: set[str] = field(default_factory=set)
+    forgotten: dict[str, dict[bytes, list[bytes]]] = field(default_factory=dict)
+
+    def kill(self, who: str) -> None:
+        """End a process."""
+        self.fleet.running[who].process.kill()
+
+    def skew(self, who: str, skew_s: float) -> None:
+        """A machine's clock is so much ahead from now on."""
+        self.fleet.skews[who] = self.fleet.running[who].process.skew_s = skew_s
+
+    def pause(self, who: str, length_s: float) -> None:
+        """A process stands still."""
+        self.fleet.running[who].process.paused_until_s = self.fleet.kernel.now_s + length_s
+
+    def rotate(self, who: str, *, active_in_s: int, overlap_s: int) -> None:
+        """Give a helper a new HPKE key. The command can die before or after it has replaced the file."""
+        now = self.fleet.kernel.now_s + self.fleet.skews[who]
+        try:
+            rotate(self.fleet.folder / who, now=now, suite=SUITE, active_in_s=active_in_s, overlap_s=overlap_s)
+        except Killed:
+            self.journal.note(f"the rotation of {who} died")
+
+    def back_up(self, who: str) -> None:
+        """Copy a helper's data folder."""
+        to = self.fleet.folder / _BACKUPS / who
+        shutil.copytree(self.fleet.folder / who, to, ignore=shutil.ignore_patterns(f"{LEDGER_FILE}*", "*.unfinished", "*.lock"))
+        self.fleet.ledgers[who].copy(to / LEDGER_FILE)
+
+    def restore_once(self, who: str, what: Restored) -> None:
+        """Bring a backup back, if that was not done yet, the ledger has moved on since, and a witness of it remains."""
+        backup = self.fleet.folder / _BACKUPS / who
+        if who in self.restored:
+            return
+        if not backup.exists() or not self._is_noticeable(who, what, backup):
+            self.journal.note(f"nothing of {who} would be lost")
+            return
+        self.forgotten[who] = self.committed_reports(who)
+        self.fleet.running[who].process.kill()
+        self.fleet.running[who].engine.dispose()
+        self.fleet.ledgers[who].close()
+        folder = self.fleet.folder / who
+        if what is Restored.FOLDER:
+            shutil.rmtree(folder)
+            shutil.copytree(backup, folder)
+        else:
+            for old in folder.glob(f"{LEDGER_FILE}*"):
+                old.unlink()
+            shutil.copy(backup / LEDGER_FILE, folder / LEDGER_FILE)
+        self.restored.add(who)
+        self.journal.note(f"the {what} of {who} was brought back")
+
+    def committed_reports(self, who: str) -> dict[bytes, list[bytes]]:
+        """The reports of every dataset that a helper has committed, and of those it had before its past was brought back."""
+        core: HelperCore = self.fleet.running[who].part
+        found = dict(self.forgotten.get(who, {}))
+        for dataset_id in self.fleet.ledgers[who].dataset_ids():
+            if dataset_id not in found:
+                found[dataset_id] = core.datasets._vault.read(dataset_id).report_ids.view("V16").ravel().tolist()
+        return found
+
+    def _is_noticeable(self, who: str, what: Restored, backup: Path) -> bool:
+        """Whether a witness that stays behind has seen the ledger at a later place than the backup is at."""
+        view = LedgerView(backup / LEDGER_FILE)
+        copied = view.sequence()
+        view.close()
+        if what is Restored.LEDGER:
+            return _sequence(self.fleet.folder / who / WITNESS_FILE) > copied
+        kept: Receipt | None = ReceiptBook(self.fleet.desk().engine).newest(who)
+        return kept is not None and kept.sequence > copied
+
+
+def _sequence(witness: Path) -> int:
+    """How often the ledger had moved on when a witness saw it."""
+    receipt = decode_receipt(witness.read_bytes()) if witness.exists() else None
+    return receipt.sequence if receipt is not None else -1
