@@ -68,9 +68,13 @@ class AdserverMetrics(Collector):
     def _of_tasks(self) -> Iterable[Metric]:
         waiting = GaugeMetricFamily("adserver_reports_waiting", "Stored reports that no dataset took yet.", labels=("task",))
         fill = GaugeMetricFamily("adserver_batch_fill", "The same, over the task's min_batch_size.", labels=("task",))
+        expired = GaugeMetricFamily(
+            "adserver_reports_expired", "Reports that no dataset took before their task was over.", labels=("task",)
+        )
         for stored in self._tasks.all():
             name = stored.task_id.hex()[:_ID_DIGITS]
-            count = self._reports.counts(stored.task_id).waiting
-            waiting.add_metric((name,), count)
-            fill.add_metric((name,), count / stored.bundle.task.min_batch_size)
-        yield from (waiting, fill)
+            counts = self._reports.counts(stored.task_id)
+            waiting.add_metric((name,), counts.waiting)
+            fill.add_metric((name,), counts.waiting / stored.bundle.task.min_batch_size)
+            expired.add_metric((name,), counts.expired)
+        yield from (waiting, fill, expired)

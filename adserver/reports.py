@@ -1,18 +1,18 @@
-"""The reports as they lie here: ciphertext, the id under which each counts once, and which dataset used it.
+"""The reports as they lie here: ciphertext, the id under which each counts once, its state, and which dataset used it.
 
+`adserver.report_state` decides what can happen to one; nothing here changes a report but `_move`, which asks it.
 No column tells who sent a report or when it came in.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import (
     BigInteger,
-    Boolean,
     Column,
     Connection,
     Engine,
@@ -21,17 +21,21 @@ from sqlalchemy import (
     Insert,
     Integer,
     LargeBinary,
+    Select,
     SmallInteger,
+    String,
     Table,
     UniqueConstraint,
-    bindparam,
+    case,
     func,
     select,
     update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.sql import ColumnElement
 
 from adserver.database import metadata, reading
+from adserver.report_state import ReportEvent, ReportState, arrows
 from maskedlark.dataset import ShareForHelper
 from maskedlark.sealing import MAX_OVERHEAD
 from maskedlark.task import REPORT_ID_BYTES, Task
@@ -53,10 +57,9 @@ reports = Table(
     Column("ciphertext_0", LargeBinary, nullable=False),
     Column("key_id_1", SmallInteger, nullable=False),
     Column("ciphertext_1", LargeBinary, nullable=False),
-    # The dataset that took this report; empty: none yet.
+    Column("state", String(8), nullable=False, default=ReportState.RECEIVED),
+    # The dataset that took this report; empty: none.
     Column("handle", LargeBinary(16), ForeignKey("datasets.handle")),
-    # Taken, but not admitted by both helpers.
-    Column("is_dropped", Boolean, nullable=False, default=False),
     UniqueConstraint("task_id", "report_id"),
     Index("reports_by_dataset", "task_id", "handle", "sequence"),
 )
@@ -70,11 +73,20 @@ class ReportCounts:
         waiting: Not yet taken by a dataset.
         sealed: In a dataset, or about to be.
         dropped: Taken, but not admitted by both helpers.
+        expired: Not taken before the task was over.
     """
 
     waiting: int
     sealed: int
     dropped: int
+    expired: int = 0
+
+
+class Expired(NamedTuple):
+    """How many reports one transaction expired, and the sequence of the last; None if no more wait."""
+
+    reports: int
+    last: int | None
 
 
 class ReportStore:
@@ -100,14 +112,28 @@ class ReportStore:
 
     def counts(self, task_id: bytes) -> ReportCounts:
         """What there is of a task."""
-        is_taken = reports.c.handle.is_not(None)
-        query = select(is_taken, reports.c.is_dropped, func.count()).where(reports.c.task_id == task_id)
+        query = select(reports.c.state, func.count()).where(reports.c.task_id == task_id).group_by(reports.c.state)
         with reading(self._engine) as connection:
-            found = {
-                (bool(taken), bool(dropped)): int(count)
-                for taken, dropped, count in connection.execute(query.group_by(is_taken, reports.c.is_dropped))
-            }
-        return ReportCounts(waiting=found.get((False, False), 0), sealed=found.get((True, False), 0), dropped=found.get((True, True), 0))
+            found = {ReportState(state): int(count) for state, count in connection.execute(query)}
+        return ReportCounts(
+            waiting=found.get(ReportState.RECEIVED, 0),
+            sealed=found.get(ReportState.SEALED, 0),
+            dropped=found.get(ReportState.DROPPED, 0),
+            expired=found.get(ReportState.EXPIRED, 0),
+        )
+
+    def expire(self, task_id: bytes, *, after: int, limit: int) -> Expired:
+        """Expire up to `limit` of a task's waiting reports with a sequence over `after`, in one transaction; their shares are deleted.
+
+        Guarantees: a report that a dataset takes at the same time is either expired, and not taken, or taken, and left alone.
+        """
+        with self._writing, self._engine.begin() as connection:
+            waiting = _waiting(task_id).where(reports.c.sequence > after).order_by(reports.c.sequence).limit(limit)
+            chosen = list(connection.execute(waiting).scalars())
+            if not chosen:
+                return Expired(0, None)
+            count = _move(connection, ReportEvent.EXPIRE, reports.c.sequence.in_(chosen), ciphertext_0=b"", ciphertext_1=b"")
+        return Expired(count, chosen[-1])
 
     def share_pages(self, task: Task, handle: bytes, role: int) -> Iterator[list[ShareForHelper]]:
         """One helper's shares of the reports that a dataset took, in order of arrival, in pages well under a gRPC message.
@@ -132,31 +158,44 @@ class ReportStore:
 
 def take(connection: Connection, task_id: bytes, handle: bytes, limit: int) -> int:
     """Give a dataset up to `limit` of the task's waiting reports, the oldest first; how many it got."""
-    waiting = select(reports.c.sequence).where(reports.c.task_id == task_id, reports.c.handle.is_(None))
-    chosen = waiting.order_by(reports.c.sequence).limit(limit)
-    # Asked twice for `handle`: PostgreSQL looks again at rows that another transaction took while this one waited for them.
-    free = update(reports).where(reports.c.sequence.in_(chosen), reports.c.handle.is_(None))
-    return connection.execute(free.values(handle=handle)).rowcount
+    chosen = _waiting(task_id).order_by(reports.c.sequence).limit(limit)
+    return _move(connection, ReportEvent.TAKE, reports.c.sequence.in_(chosen), handle=handle)
 
 
 def give_back(connection: Connection, task_id: bytes, handle: bytes) -> None:
     """Let all reports that a dataset took wait again."""
-    taken = (reports.c.task_id == task_id, reports.c.handle == handle)
-    connection.execute(update(reports).where(*taken).values(handle=None, is_dropped=False))
+    _move(connection, ReportEvent.RELEASE, reports.c.task_id == task_id, reports.c.handle == handle, handle=None)
 
 
 def drop(connection: Connection, task_id: bytes, handle: bytes, is_kept: NDArray[np.bool_]) -> None:
     """Mark those of a dataset's reports, in order of arrival, that are not kept."""
     sequences = _column(connection, reports.c.sequence, task_id, handle)
-    rows = [{"of": sequences[position]} for position in np.flatnonzero(~is_kept).tolist()]
-    if rows:
-        connection.execute(update(reports).where(reports.c.sequence == bindparam("of")).values(is_dropped=True), rows)
+    dropped = [sequences[position] for position in np.flatnonzero(~is_kept).tolist()]
+    for start in range(0, len(dropped), _PAGE_ROWS):
+        _move(connection, ReportEvent.DROP, reports.c.sequence.in_(dropped[start : start + _PAGE_ROWS]))
 
 
 def report_ids(connection: Connection, task_id: bytes, handle: bytes) -> NDArray[np.uint8]:
     """The ids of the reports that a dataset took, u8 (n, 16), in order of arrival."""
     joined = b"".join(_column(connection, reports.c.report_id, task_id, handle))
     return np.frombuffer(joined, np.uint8).reshape(-1, REPORT_ID_BYTES)
+
+
+def _move(connection: Connection, event: ReportEvent, *which: ColumnElement[bool], **columns: Any) -> int:
+    """Let an event happen to those reports that are in a state which allows it, and set other columns with it; how many there were.
+
+    PostgreSQL looks at the state again in rows that another transaction changed while this one waited for them.
+    """
+    moves = arrows(event)
+    following = case({before.value: after.value for before, after in moves.items()}, value=reports.c.state)
+    moving = update(reports).where(reports.c.state.in_([before.value for before in moves]), *which)
+    return connection.execute(moving.values(state=following, **columns)).rowcount
+
+
+def _waiting(task_id: bytes) -> Select[Any]:
+    """The sequences of a task's reports that wait; the empty handle is what the index knows them by."""
+    is_waiting = (reports.c.handle.is_(None), reports.c.state == ReportState.RECEIVED)
+    return select(reports.c.sequence).where(reports.c.task_id == task_id, *is_waiting)
 
 
 def _column(connection: Connection, column: Column[Any], task_id: bytes, handle: bytes) -> Sequence[Any]:

@@ -22,6 +22,7 @@ from adserver.ingest.intake import Intake
 from adserver.key_refresh import KeyRefresher
 from adserver.metrics import AdserverMetrics
 from adserver.options import PeerOptions
+from adserver.report_expiry import ReportExpirer
 from adserver.reports import ReportStore
 from adserver.tasks import TaskStore
 from adserver.worker import JobWorker
@@ -115,6 +116,9 @@ def serve(
             stack.enter_context(OperatorEndpoint(metrics_listen, metrics.registry, TaskStore(engine).all))
         worker.start()
         stack.callback(worker.stop)
+        expirer = ReportExpirer(TaskStore(engine), ReportStore(engine), clock)
+        expirer.start()
+        stack.callback(expirer.stop)
         refresher.start()
         stack.callback(refresher.stop)
         _LOG.info("gRPC on %s, HTTP on %s", addresses.grpc, addresses.http)

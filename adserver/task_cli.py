@@ -218,7 +218,7 @@ def list_command(data: DataOption, database: DatabaseOption = None, as_json: Jso
     if as_json:
         print_json(rows)
     else:
-        columns = ("name", "origin", "expires_at", "waiting", "sealed", "dropped")
+        columns = ("name", "origin", "expires_at", "waiting", "sealed", "dropped", "expired")
         print_table(("task", *columns), [(row["task_id"][:12], *(row[column] for column in columns)) for row in rows])
 
 

@@ -16,9 +16,11 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
+from adserver import dataset_cli
 from adserver.cli import REFUSED, UNAVAILABLE, app, main
 from adserver.database import default_url, open_database
 from adserver.reports import ReportStore
+from adserver.retrying import ONCE
 from maskedlark.canonical import decode
 from maskedlark.errors import InvalidTask
 from maskedlark.noise import Mechanism
@@ -89,7 +91,7 @@ def test_a_task_is_created_written_for_browsers_and_shown(shell: Shell) -> None:
     assert task.starts_at <= time.time() < task.expires_at == task.starts_at + 30 * 86_400
     shown = shell.json("task", "show", task.task_id.hex()[:6])
     assert shown["task_id"] == task.task_id.hex()
-    assert shown["reports"] == {"waiting": 0, "sealed": 0, "dropped": 0}
+    assert shown["reports"] == {"waiting": 0, "sealed": 0, "dropped": 0, "expired": 0}
     assert shown["task"]["helpers"][1]["name"] == "helper 1"
     assert task.task_id.hex() in shell.run("task", "show")
     assert [row["task_id"] for row in shell.json("task", "list")] == [task.task_id.hex()]
@@ -128,7 +130,7 @@ def test_reports_are_sealed_and_listed_with_counts(shell: Shell) -> None:
     assert "admitted by both helpers" in printed
     assert [row["received"] for row in shell.json("dataset", "list")] == [6, 3]
     assert sealed["dataset_id"][:12] in shell.run("dataset", "list")
-    assert shell.json("task", "show")["reports"] == {"waiting": 0, "sealed": 9, "dropped": 0}
+    assert shell.json("task", "show")["reports"] == {"waiting": 0, "sealed": 9, "dropped": 0, "expired": 0}
 
 
 def test_a_dataset_that_is_stuck_can_be_given_up_and_a_committed_one_not(shell: Shell) -> None:
@@ -166,6 +168,7 @@ def test_a_refusal_is_one_line_and_an_exit_status(
     shell.create()
     for name, value in shell.environment.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setattr(dataset_cli, "BRIEF", ONCE)
     monkeypatch.setattr(sys, "argv", ["adserver", "dataset", "seal"])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -181,6 +184,7 @@ def test_a_helper_that_is_down_is_told_apart_by_the_exit_status(
     shell.fakes[0].commit_failures.append(unavailable())
     for name, value in shell.environment.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setattr(dataset_cli, "BRIEF", ONCE)
     monkeypatch.setattr(sys, "argv", ["adserver", "dataset", "seal"])
     with pytest.raises(SystemExit) as ended:
         main()

@@ -16,6 +16,8 @@ from adserver.database import create_tables, default_url, open_database
 from adserver.ingest import http_server
 from adserver.ingest.http_app import MAX_BATCH_BYTES
 from adserver.metrics import AdserverMetrics
+from adserver.report_expiry import GRACE_S, expire_reports
+from adserver.reports import ReportStore
 from adserver.server import Addresses, running_ingest
 from adserver.tasks import TaskStore
 from maskedlark.rpc.patience import Patience
@@ -64,6 +66,14 @@ def test_reports_and_batches_are_counted(addresses: Addresses, metrics: Adserver
     assert value(metrics, "adserver_batch_fill", task=task) == 0.75
     assert value(metrics, "adserver_http_responses_total", status="201") == 3
     assert value(metrics, "adserver_jobs", state="queued") == 0
+
+
+def test_expired_reports_are_counted(engine: Engine, metrics: AdserverMetrics) -> None:
+    ReportStore(engine).add(SOME)
+    expire_reports(TaskStore(engine), ReportStore(engine), WORLD.task.expires_at + GRACE_S)
+    task = WORLD.task.task_id.hex()[:12]
+    assert value(metrics, "adserver_reports_expired", task=task) == 3
+    assert value(metrics, "adserver_reports_waiting", task=task) == 0
 
 
 def test_bodies_over_the_limit_are_refused_and_counted(addresses: Addresses, metrics: AdserverMetrics) -> None:

@@ -66,7 +66,7 @@ class Books:
 
     def used_twice(self) -> int:
         """Reports in more than one dataset, in a dataset of one helper only, or in another than the ad server put them in."""
-        chosen = self.rows("adserver", "SELECT report_id FROM reports WHERE handle IS NOT NULL AND NOT is_dropped")
+        chosen = self.rows("adserver", "SELECT report_id FROM reports WHERE state = 'sealed'")
         ours = {bytes(report_id) for (report_id,) in chosen}
         wrong = 0
         for helper in HELPERS:
