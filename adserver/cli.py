@@ -131,7 +131,7 @@ def keygen_command(
     host: Annotated[list[str] | None, typer.Option(help="A host name or address that the server is reached at; may be repeated.")] = None,
 ) -> None:
     """Make this server's TLS key and certificate in --data, for helpers to trust; existing ones stay."""
-    data.mkdir(parents=True, exist_ok=True)
+    data.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         files = write_certificate(data, name=origin, hosts=tuple(host or ()), now=datetime.now(UTC))
     except FileExistsError:

@@ -9,13 +9,33 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import URL, Column, Connection, Engine, MetaData, create_engine, event, make_url, select
+from sqlalchemy import (
+    URL,
+    Column,
+    Connection,
+    Engine,
+    Integer,
+    MetaData,
+    Table,
+    create_engine,
+    event,
+    func,
+    insert,
+    inspect,
+    make_url,
+    select,
+)
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 
 metadata = MetaData()
 """Every table of the ad server."""
+
+SCHEMA_VERSION: Final = 2
+"""Of all tables together: one more whenever a column or its meaning changes. A database of version 1 does not say which it has."""
+
+schema_version: Final = Table("schema_version", metadata, Column("version", Integer, primary_key=True))
 
 Clock = Callable[[], float]
 """Unix seconds, as an argument; `time.time` in production."""
@@ -24,6 +44,9 @@ _BUSY_TIMEOUT_MS: Final = 30_000
 _DIALECTS: Final = ("sqlite", "postgresql")
 _FILE_NAME: Final = "adserver.sqlite3"
 _LONGEST_ID_DIGITS: Final = 64
+_OLDEST_TABLE: Final = "tasks"
+_CREATING_LOCK: Final = 0x6D6C61726B
+"""PostgreSQL's advisory lock of who creates tables: any number that others do not use."""
 
 
 def default_url(data_dir: Path) -> str:
@@ -39,29 +62,65 @@ def open_database(url: str) -> Engine:
     once, so a transaction that reads and then writes never fails half-way because another process wrote in between. Wrap long reads
     in `reading`, which takes no lock.
 
+    A SQLite file is made readable by this user only; what SQLite puts beside it is as readable as it is.
+
     Raises:
-        InvalidTask: not a URL of an engine that this server runs on.
+        InvalidTask: not a URL of an engine that this server runs on, or its file cannot be had.
     """
     try:
         dialect = make_url(url).get_backend_name()
         if dialect not in _DIALECTS:
             raise InvalidTask(f"the database is one of {', '.join(_DIALECTS)}, not {dialect}")
         # Every request thread may hold a connection for a moment; waiting for one must not fail an upload.
-        engine = create_engine(url, pool_size=8, max_overflow=64)
+        engine = create_engine(url, pool_size=8, max_overflow=64, hide_parameters=True)
     except (ArgumentError, SQLAlchemyError, ImportError) as error:
         raise InvalidTask(f"cannot use the database URL: {type(error).__name__}") from None
     if dialect == "sqlite":
+        _make_private(engine.url.database)
         event.listen(engine, "connect", _configure_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
     return engine
 
 
 def create_tables(engine: Engine) -> None:
-    """Create what is missing of every table, also when several processes start at once."""
+    """Create what is missing of every table, also when several processes start at once.
+
+    Raises:
+        InvalidTask: the tables are of another version of the ad server; they are left as they are.
+    """
     from adserver import datasets, job_store, queries, receipts, reports, tasks  # noqa: F401 they declare the tables, and import this module
 
-    with engine.begin() as connection:
-        metadata.create_all(connection)
+    with engine.begin() as connection:  # which on SQLite lets in one process at a time
+        if engine.dialect.name == "postgresql":
+            connection.execute(select(func.pg_advisory_xact_lock(_CREATING_LOCK)))
+        found = _found_version(connection)
+        if found is None:
+            metadata.create_all(connection)
+            connection.execute(insert(schema_version).values(version=SCHEMA_VERSION))
+        elif found != SCHEMA_VERSION:
+            raise InvalidTask(
+                f"the database has tables of schema version {found}, and this ad server needs {SCHEMA_VERSION}: run the version that made it until"
+                " its tasks are over, and begin with an empty database (another --data or --database) beside it"
+            )
+
+
+def _found_version(connection: Connection) -> int | None:
+    """The schema version of the tables that are there, or None if there are none."""
+    names = inspect(connection).get_table_names()
+    if schema_version.name in names:
+        return int(connection.execute(select(schema_version.c.version)).scalar_one())
+    return 1 if _OLDEST_TABLE in names else None
+
+
+def _make_private(path: str | None) -> None:
+    """Create a SQLite file, if it is one and missing, and let nobody but its owner read it."""
+    if not path or path == ":memory:" or path.startswith("file:"):
+        return
+    try:
+        Path(path).touch(mode=0o600)
+        Path(path).chmod(0o600)
+    except OSError as error:
+        raise InvalidTask(f"cannot use the database file {path}: {error.strerror}") from None
 
 
 @contextmanager

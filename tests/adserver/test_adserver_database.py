@@ -1,14 +1,18 @@
 """The database layer: durable, locked when it writes, and lenient about how much of an id is typed."""
 
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import Column, Engine, Integer, LargeBinary, MetaData, Table, create_engine, select, text, update
+from sqlalchemy import Column, Engine, Integer, LargeBinary, MetaData, Table, create_engine, inspect, select, text, update
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.schema import CreateTable
 
-from adserver.database import create_tables, default_url, find_id, open_database, reading
+from adserver.database import SCHEMA_VERSION, create_tables, default_url, find_id, metadata, open_database, reading, schema_version
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 
 _metadata = MetaData()
@@ -95,6 +99,62 @@ def test_what_starts_no_id_is_refused_as_unknown(engine: Engine, prefix: str) ->
         with pytest.raises(JobRefused) as refusal:
             find_id(connection, _named.c.id, prefix, missing=JobReason.UNKNOWN_JOB)
     assert refusal.value.reason is JobReason.UNKNOWN_JOB
+
+
+def test_tables_are_created_once_on_either_engine_and_know_their_version(database_url: str) -> None:
+    engines = [open_database(database_url) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(create_tables, engines))
+    with reading(engines[0]) as connection:
+        assert connection.execute(select(schema_version.c.version)).scalars().all() == [SCHEMA_VERSION]
+    for one in engines:
+        one.dispose()
+
+
+def test_whoever_changes_a_table_gives_it_another_version(engine: Engine) -> None:
+    create_tables(engine)
+    ours = [str(CreateTable(table).compile(dialect=sqlite.dialect())) for table in metadata.sorted_tables]
+    assert (SCHEMA_VERSION, sha256("".join(ours).encode()).hexdigest()[:16]) == (2, "e5e5c6b43f35cfa3")
+
+
+@pytest.mark.parametrize("found", ["older", "newer", "without a version"])
+def test_tables_of_another_version_are_refused_with_what_to_do_and_left_alone(database_url: str, found: str) -> None:
+    engine = open_database(database_url)
+    if found == "without a version":  # as it was before there were versions
+        with engine.begin() as connection:
+            connection.execute(text("CREATE TABLE tasks (task_id INTEGER PRIMARY KEY)"))
+    else:
+        create_tables(engine)
+        with engine.begin() as connection:
+            connection.execute(update(schema_version).values(version=SCHEMA_VERSION + (1 if found == "newer" else -1)))
+    before = inspect(engine).get_table_names()
+    with pytest.raises(InvalidTask, match=r"schema version .*begin with an empty database"):
+        create_tables(engine)
+    assert inspect(engine).get_table_names() == before
+    engine.dispose()
+
+
+def test_an_error_of_the_database_shows_no_value(engine: Engine) -> None:
+    with pytest.raises(SQLAlchemyError) as failure, engine.begin() as connection:
+        connection.execute(_named.insert(), [{"id": b"a secret"}, {"id": b"a secret"}])
+    assert "secret" not in str(failure.value)
+
+
+def test_nobody_else_on_the_machine_may_read_the_database(tmp_path: Path) -> None:
+    loose = tmp_path / "loose.sqlite3"
+    loose.touch(mode=0o644)
+    for path in (loose, tmp_path / "new.sqlite3"):
+        opened = open_database(f"sqlite:///{path}")
+        create_tables(opened)
+        beside = list(tmp_path.glob(f"{path.name}*"))
+        assert len(beside) > 1  # the write-ahead log, too
+        assert all(one.stat().st_mode & 0o077 == 0 for one in beside)
+        opened.dispose()
+
+
+def test_a_database_file_that_cannot_be_had_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidTask, match="cannot use the database file"):
+        open_database(f"sqlite:///{tmp_path / 'missing' / 'one.sqlite3'}")
 
 
 def test_nobody_else_on_the_machine_may_look_into_a_new_data_folder(tmp_path: Path) -> None:
