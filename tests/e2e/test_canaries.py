@@ -19,24 +19,31 @@ import httpx
 import numpy as np
 import pytest
 
+from adserver.helper_client import HelperClient
 from docs.tutorial.fleet import HELPERS, HOST, ORIGIN, CommandFailed, Fleet, free_port
 from helper.gradient.choose import engine_for
 from helper.keys import HelperKeys
 from maskedlark import canonical
-from maskedlark.field import to_signed
+from maskedlark.field import subtract, to_signed
+from maskedlark.job import JobSpec
 from maskedlark.model import weights
 from maskedlark.model.graph import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.randomness import seeded
-from maskedlark.report import Example, InputShares, split
+from maskedlark.report import Example, InputShares, decode_shares, split
+from maskedlark.round import combine, transcript
+from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.wire import encode_report
 from maskedlark.sealing import HpkeSuite
 from maskedlark.task import Task, TaskBundle
 from maskedlark.upload import Sealer
+from tests.e2e import canary_forms
 
 pytestmark = pytest.mark.slow
 FEATURES = 24
 REPORTS = 120
+IN_ALL_FORMS = 20
+"""So many reports are searched for in every form; the others as they are."""
 LOSS = Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS
 
 
@@ -46,16 +53,18 @@ class Run:
 
     fleet: Fleet
     ports: tuple[int, int, int]
-    secrets: dict[str, list[bytes]] = field(default_factory=dict)
+    people: list[Example] = field(default_factory=list)
+    plaintexts: tuple[list[bytes], list[bytes]] = field(default_factory=lambda: ([], []))
+    forms: dict[str, set[bytes]] = field(default_factory=dict)
     seen: dict[str, bytes] = field(default_factory=dict)
 
+    def plant(self, kind: str, forms: set[bytes]) -> None:
+        self.forms.setdefault(kind, set()).update(forms)
 
-def forms(secret: bytes) -> list[bytes]:
-    """A secret as it is, and as logs, JSON, arrays and databases would write it."""
-    numbers = [str(byte) for byte in secret]
-    written = [", ".join(numbers), ",".join(numbers), " ".join(number.rjust(3) for number in numbers), " ".join(numbers), secret.hex()]
-    written += [secret.hex().upper(), base64.b64encode(secret).decode().rstrip("=")[:-2], repr(secret)[2:-1]]
-    return [secret, *(form.encode() for form in written)]
+    @property
+    def adserver_tls(self) -> TlsFiles:
+        files = self.fleet.data("adserver")
+        return TlsFiles(certificate=files / "tls.crt", private_key=files / "tls.key", trusted_authorities=files / "trusted.crt")
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +81,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     ) as fleet:
         made = Run(fleet=fleet, ports=ports)
         task, dataset = sealed_dataset(made)
+        fleet.run("adserver", "model", "create", str(folder / "model.onnx"), "--layers", f"{FEATURES},4,1", "--seed", "5")
         trained(made, task, dataset, folder / "model.onnx")
+        plant_reports(made)
+        plant_noise(made, task, dataset, folder / "model.onnx")
         provoke_errors(made, task)
         for name, port in zip((*HELPERS, "adserver"), ports, strict=True):
             with urlopen(f"http://{HOST}:{port}/metrics", timeout=10) as answer:  # our own server
@@ -98,11 +110,9 @@ def sealed_dataset(run: Run) -> tuple[Task, str]:
             for number in range(half, REPORTS, 2):
                 example = Example(features=features[number], label=float(number % 3 == 0))
                 report = sealer.report(example, unix_s=time.time(), randomness=seeded(number, "canary report"))
-                plaintexts = split(bundle.task, example, seeded(number, "canary report"))
-                for plaintext in plaintexts:
-                    run.secrets.setdefault("features, labels and masks", []).append(plaintext[1:])
-                    run.secrets.setdefault("masks", []).extend((plaintext[-8:], plaintext[-16:-8]))
-                run.secrets.setdefault("features", []).append(features[number].tobytes()[: FEATURES // 2])
+                run.people.append(example)
+                for role, plaintext in enumerate(split(bundle.task, example, seeded(number, "canary report"))):
+                    run.plaintexts[role].append(plaintext)
                 assert browser.post("/v1/reports", content=encode_report(report)).status_code == 201
             if half == 0:
                 rotate_keys(fleet)
@@ -118,23 +128,59 @@ def rotate_keys(fleet: Fleet) -> None:
 
 
 def trained(run: Run, task: Task, dataset: str, model: Path) -> None:
-    """A job of a few rounds; the sum of its first round, before noise, is a secret too."""
-    run.fleet.run("adserver", "model", "create", str(model), "--layers", f"{FEATURES},4,1", "--seed", "5")
+    """A job of a few rounds, from its submission to its end."""
     job = run.fleet.adserver_json(
         "job", "submit", "--task", task.task_id.hex(), "--dataset", dataset, "--model", str(model), "--loss", LOSS.value, "--rounds", "3",
         "--epsilon", "2", "--learning-rate", "0.1", "--wait", options=False,
     )  # fmt: skip
     assert job["state"] == "done"
+
+
+def plant_reports(run: Run) -> None:
+    """What browsers know and each helper learns; the labels in the order of upload."""
+    for number, example in enumerate(run.people):
+        for plaintexts in run.plaintexts:
+            run.plant("whole shares", {plaintexts[number][1:]})
+            run.plant("masks", {plaintexts[number][-8:], plaintexts[number][-16:-8]})
+            if number < IN_ALL_FORMS:
+                run.plant("masks", canary_forms.of_bytes(plaintexts[number][-16:]))
+        run.plant("features", {example.features.tobytes()[: FEATURES // 2]})
+        if number < IN_ALL_FORMS:
+            run.plant("features", canary_forms.of_bytes(example.features.tobytes()[: FEATURES // 2]))
+    run.plant("labels", canary_forms.of_labels(np.array([example.label for example in run.people], np.int64)[:32]))
+
+
+def plant_noise(run: Run, task: Task, dataset: str, model: Path) -> None:
+    """One more round, asked for as the ad server does: its sum before noise, and each helper's noise and blind, are known here only.
+
+    Each is worked out from the browsers' plaintexts and the helpers' key files, and they explain the helpers' answers to the bit.
+    """
     parsed = parse(model.read_bytes(), num_features=FEATURES)
-    tensors = weights.decode(weights.encode([weights.quantise(value) for value in parsed.initial_values]), parsed.parameters)
-    rows = np.array([np.frombuffer(secret, np.uint8, FEATURES) for secret in run.secrets["features, labels and masks"][::2]])
-    labels = np.array([[int(number % 3 == 0)] for half in (0, 1) for number in range(half, REPORTS, 2)], np.uint32)
-    batch = InputShares(features=rows, labels=labels, mask_shares=np.ones_like(labels, np.uint64))
-    summed = to_signed(engine_for(parsed, LOSS, task.clip, 2).masked_sum(tensors, batch).vector)
-    large = [int(value) for value in summed if abs(int(value)) > 1 << 28]
-    assert large
-    run.secrets["un-noised sums"] = [value.to_bytes(8, "little", signed=True) for value in large]
-    run.secrets["un-noised sums in decimal"] = [str(value).encode() for value in large]
+    encoded = weights.encode([weights.quantise(value) for value in parsed.initial_values])
+    engine, tensors = engine_for(parsed, LOSS, task.clip, 2), weights.decode(encoded, parsed.parameters)
+    spec = JobSpec(
+        job_id=b"of noisy canarys", task_id=task.task_id, dataset_id=bytes.fromhex(dataset), model_digest=parsed.digest, loss=LOSS,
+        rounds=2, sampling_numerator=1 << 32, noise_multiplier=40.0,
+    )  # fmt: skip
+    answers, noises = [], []
+    for role, helper in enumerate(HELPERS):
+        with HelperClient((run.fleet.folder / f"helper-{role}.address").read_text(), run.adserver_tls, 30.0) as client:
+            numerics = client.start_job(spec, model.read_bytes()).numerics_digest
+            answer = client.run_round(spec.job_id, 0, encoded, parsed.num_parameters)
+        shares, _ = decode_shares(task, np.frombuffer(b"".join(run.plaintexts[role]), np.uint8).reshape(REPORTS, -1))
+        told = transcript(spec, round_index=0, weights=encoded, numerics=numerics)
+        blind = HelperKeys.read(run.fleet.data(helper)).pair(task, role).blind(told, len(answer.vector))
+        noise = to_signed(subtract(subtract(answer.vector, blind), engine.masked_sum(tensors, shares).vector))
+        run.plant("noise", canary_forms.of_numbers(noise, task.frac_bits))
+        run.plant("blinds", {blind[first : first + 2].tobytes() for first in range(len(blind) - 1)})
+        answers.append(answer)
+        noises.append(noise)
+    labels = np.array([[example.label] for example in run.people], np.uint32)
+    clear = InputShares(features=np.stack([one.features for one in run.people]), labels=labels, mask_shares=np.ones_like(labels, np.uint64))
+    summed = to_signed(engine.masked_sum(tensors, clear).vector)
+    assert np.array_equal(combine(*answers), summed + noises[0] + noises[1])
+    assert all(0.2 < np.std(noise) / (40.0 * 2**task.frac_bits) < 2 for noise in noises)
+    run.plant("un-noised sums", canary_forms.of_numbers(summed, task.frac_bits))
 
 
 def provoke_errors(run: Run, task: Task) -> None:
@@ -151,7 +197,7 @@ def provoke_errors(run: Run, task: Task) -> None:
         said.append(str(failed.value))
     context = ssl.create_default_context(cafile=str(fleet.data("adserver") / "tls.crt"))
     with httpx.Client(base_url=f"https://{fleet.http}", verify=context) as browser:
-        broken = run.secrets["features, labels and masks"][0]
+        broken = run.plaintexts[0][0]
         said += [browser.post(path, content=broken).text for path in ("/v1/reports", "/v1/reports/batch")]
         said.append(browser.get("/v1/counts").text)
     run.seen["errors"] = "\n".join(said).encode()
@@ -171,7 +217,8 @@ def plant_keys(run: Run, task: Task) -> None:
     for party in (*HELPERS, "adserver"):
         lines = (run.fleet.data(party) / "tls.key").read_text().splitlines()
         keys.append(base64.b64decode("".join(lines[1:-1]))[36:68])
-    run.secrets["keys"] = keys
+    for key in keys:
+        run.plant("keys", canary_forms.of_bytes(key))
 
 
 def places(run: Run) -> Iterator[tuple[str, bytes]]:
@@ -182,20 +229,16 @@ def places(run: Run) -> Iterator[tuple[str, bytes]]:
             yield str(path.relative_to(run.fleet.folder)), path.read_bytes()
 
 
-@pytest.mark.parametrize("kind", ["features", "masks", "features, labels and masks", "un-noised sums", "un-noised sums in decimal", "keys"])
+@pytest.mark.parametrize("kind", ["features", "labels", "masks", "whole shares", "un-noised sums", "noise", "blinds", "keys"])
 def test_no_planted_secret_is_found_anywhere_in_clear(run: Run, kind: str) -> None:
-    assert run.secrets[kind]
-    found = []
-    wanted = {form for secret in run.secrets[kind] for form in ([secret] if "decimal" in kind else forms(secret)) if len(form) >= 8}
-    for name, content in places(run):
-        found += [f"{kind} in {name}" for form in wanted if form in content]
-    assert not found
+    assert run.forms[kind]
+    assert not [f"{kind} in {name}" for name, content in places(run) for form in run.forms[kind] if form in content]
 
 
 def test_the_search_finds_what_is_there(run: Run) -> None:
     """The same search over what may hold secrets: it does."""
     keys = (run.fleet.data("helper-0") / "keys.json").read_bytes()
-    assert any(form in keys for form in forms(run.secrets["keys"][0]))
+    assert any(form in keys for form in run.forms["keys"])
     names = [name for name, _ in places(run)]
     for expected in ("helper-0.log", "adserver.log", "helper-0/ledger.sqlite3", "metrics of helper-1", "errors"):
         assert any(name.startswith(expected) for name in names), expected
@@ -209,7 +252,7 @@ def test_logs_name_traces_and_metrics_count_what_happened(run: Run) -> None:
     assert '"name": "job"' in run.fleet.log("adserver")
     metrics = run.seen["metrics of helper-0"].decode()
     assert f'helper_shares_opened_total{{outcome="admitted"}} {REPORTS}.0' in metrics
-    assert "helper_rounds_answered_total 3.0" in metrics
+    assert "helper_rounds_answered_total 4.0" in metrics
     assert "helper_budget_left{" in metrics
     assert f'adserver_reports_total{{outcome="accepted"}} {REPORTS}.0' in run.seen["metrics of adserver"].decode()
 
