@@ -99,8 +99,8 @@ def create_tables(engine: Engine) -> None:
             connection.execute(insert(schema_version).values(version=SCHEMA_VERSION))
         elif found != SCHEMA_VERSION:
             raise InvalidTask(
-                f"the database has tables of schema version {found}, and this ad server needs {SCHEMA_VERSION}: run the version that made it until"
-                " its tasks are over, and begin with an empty database (another --data or --database) beside it"
+                f"the database has tables of schema version {found}, and this ad server needs {SCHEMA_VERSION}: run the version that made"
+                " it until its tasks are over, and begin with an empty database (another --data or --database) beside it"
             )
 
 
