@@ -5,9 +5,8 @@ import os
 import struct
 from collections import Counter
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import numpy as np
@@ -25,19 +24,16 @@ from adserver.datasets import Dataset, DatasetState
 from adserver.evaluating import DEFAULT_BINS, Evaluator, plan_evaluation
 from adserver.evaluation_files import calibration_rows, evaluation_json, evaluation_lines, metric_rows, write_plot
 from adserver.evaluation_result import EvaluationResult, read
-from adserver.helper_replies import QueryAnswer
-from helper.scoring import score
-from maskedlark.accounting import spent
 from maskedlark.errors import InvalidModel, InvalidTask, JobReason, JobRefused, ModelReason
-from maskedlark.evaluation import EvaluationSpec, answer_evaluation, evaluated_loss, evaluation_charge
 from maskedlark.field import from_signed
 from maskedlark.field import share as split
 from maskedlark.model import weights
 from maskedlark.model.dense import dense_network
 from maskedlark.model.onnx_file import parse, replace_parameters
-from maskedlark.noise import Mechanism, noise_vector
+from maskedlark.noise import Mechanism
 from maskedlark.randomness import seeded
 from maskedlark.report import InputShares
+from tests.adserver.evaluation_helper import MemoryEvaluationHelper
 from tests.builders import NOW, World, world
 
 DATASET = b"d" * 32
@@ -101,30 +97,6 @@ class Forgetful:
         raise AssertionError("no helper refuses in these tests")
 
 
-class MemoryHelper:
-    """One honest helper, without ledger, wire or disk."""
-
-    def __init__(self, of: World, role: int, shares: InputShares, seed: int) -> None:
-        self.of, self.role, self.shares = of, role, shares
-        self.noise = partial(noise_vector, randomness=seeded(seed, f"noise of helper {role}"))
-
-    def run_evaluation(self, spec: EvaluationSpec, model: bytes, *, cancelled: Event | None = None) -> QueryAnswer:
-        task = self.of.task
-        parsed = parse(model, num_features=task.num_features)
-        tensors = tuple(weights.quantise(values) for values in parsed.initial_values)
-        found = score(parsed, evaluated_loss(task, parsed), tensors, self.shares.features, spec.num_bins)
-        answer = answer_evaluation(
-            task=task,
-            spec=spec,
-            pair=self.of.pair(self.role),
-            shares=self.shares,
-            bins=found.bins,
-            choices=found.choices,
-            noise=self.noise,
-        )
-        return QueryAnswer(share=answer, dataset_spent=spent([evaluation_charge(task, spec)], task.delta))
-
-
 def shares_of(examples: Examples, candidates: int = 2) -> tuple[InputShares, InputShares]:
     """Every label is a candidate; the first one is the real one."""
     count = len(examples.labels)
@@ -159,7 +131,7 @@ def evaluated(
     of = world(num_features=examples.features.shape[1], **changes)
     dataset = dataset_of(of, len(examples.labels))
     plan = plan_evaluation(examples.model, task=of.task, dataset=dataset, query_id=bytes(16), epsilon=epsilon, num_bins=bins)
-    first, second = (MemoryHelper(of, role, one, seed) for role, one in enumerate(shares_of(examples, of.task.num_candidates)))
+    first, second = (MemoryEvaluationHelper(of, role, one, seed) for role, one in enumerate(shares_of(examples, of.task.num_candidates)))
     return Evaluator(helpers=(first, second), task=of.task, dataset=dataset, store=Forgetful()).evaluate(plan)
 
 

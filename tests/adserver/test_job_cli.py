@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from threading import Event
 
@@ -11,14 +12,16 @@ import pytest
 from sqlalchemy import insert
 from typer.testing import CliRunner, Result
 
-from adserver import curves
+from adserver import client, curves
 from adserver.cli import app
 from adserver.datasets import DatasetState, datasets
 from adserver.job_state import JobState
+from adserver.queries import QueryStore
 from adserver.tasks import TaskStore
 from adserver.training import Checkpoint
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
 from maskedlark.model.onnx_file import parse
+from tests.adserver.evaluation_helper import MemoryEvaluationHelper
 from tests.adserver.job_world import ENCODED_MODEL, RECORDS, Site, eval_set_npz, sealed
 from tests.builders import NOW
 
@@ -178,6 +181,26 @@ def test_the_exported_models_evaluation_is_the_jobs_last_one(site: Site, adserve
     evaluated = json.loads(adserver("model evaluate out.onnx --eval-set panel.npz --loss binary_cross_entropy_with_logits --json").stdout)
     shown = json.loads(adserver("job show --json").stdout)
     assert (evaluated["loss"], evaluated["accuracy"], evaluated["examples"]) == (shown["loss"], shown["accuracy"], RECORDS)
+
+
+def test_a_jobs_latest_weights_are_evaluated_on_the_reports_of_its_dataset(
+    site: Site, adserver: Adserver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = submitted(adserver)
+    site.worker().run_one()
+    adserver("model export out.onnx")
+    helpers = {f"127.0.0.1:{role}": MemoryEvaluationHelper(OF.of, role, OF.datasets[role].shares, seed=1) for role in (0, 1)}
+    monkeypatch.setattr(client, "HelperClient", lambda address, *_, **__: nullcontext(helpers[address]))
+    reach = "evaluate --insecure --helper-0 127.0.0.1:0 --helper-1 127.0.0.1:1 --json"
+    told = json.loads(adserver(f"{reach} --job {job_id.hex()[:6]} --epsilon 2").stdout)
+    assert told["dataset_id"] == OF.datasets[0].dataset_id.hex()
+    assert 1.9 < told["epsilon"]["ad_server"] <= 2
+    for helper in helpers.values():
+        assert helper.models == [(tmp_path / "out.onnx").read_bytes()]
+    again = json.loads(adserver(f"{reach} --again {told['query_id'][:8]}").stdout)
+    assert again["query_id"] == told["query_id"]
+    assert len(QueryStore(site.engine).of_dataset(OF.datasets[0].dataset_id)) == 1
+    adserver(f"{reach} --again 00 --job 00", exit_code=2)
 
 
 def test_a_created_model_is_what_show_says(adserver: Adserver, tmp_path: Path) -> None:

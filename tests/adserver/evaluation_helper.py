@@ -1,0 +1,41 @@
+"""A helper for tests of evaluations, in memory: the real scores and the real answer."""
+
+from functools import partial
+from threading import Event
+
+from adserver.helper_replies import QueryAnswer
+from helper.scoring import score
+from maskedlark.accounting import spent
+from maskedlark.evaluation import EvaluationSpec, answer_evaluation, evaluated_loss, evaluation_charge
+from maskedlark.model import weights
+from maskedlark.model.onnx_file import parse
+from maskedlark.noise import noise_vector
+from maskedlark.randomness import seeded
+from maskedlark.report import InputShares
+from tests.builders import World
+
+
+class MemoryEvaluationHelper:
+    """One honest helper, without ledger, wire or disk."""
+
+    def __init__(self, of: World, role: int, shares: InputShares, seed: int) -> None:
+        self.of, self.role, self.shares = of, role, shares
+        self.models: list[bytes] = []
+        self.noise = partial(noise_vector, randomness=seeded(seed, f"noise of helper {role}"))
+
+    def run_evaluation(self, spec: EvaluationSpec, model: bytes, *, cancelled: Event | None = None) -> QueryAnswer:
+        self.models.append(model)
+        task = self.of.task
+        parsed = parse(model, num_features=task.num_features)
+        tensors = tuple(weights.quantise(values) for values in parsed.initial_values)
+        found = score(parsed, evaluated_loss(task, parsed), tensors, self.shares.features, spec.num_bins)
+        answer = answer_evaluation(
+            task=task,
+            spec=spec,
+            pair=self.of.pair(self.role),
+            shares=self.shares,
+            bins=found.bins,
+            choices=found.choices,
+            noise=self.noise,
+        )
+        return QueryAnswer(share=answer, dataset_spent=spent([evaluation_charge(task, spec)], task.delta))
