@@ -4,7 +4,7 @@ Tables stand beside the code that uses them (tasks, reports, datasets, job_store
 the data folder; PostgreSQL is a URL.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +25,7 @@ from sqlalchemy import (
     make_url,
     select,
 )
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
@@ -128,6 +129,12 @@ def reading(engine: Engine) -> Iterator[Connection]:
     """A connection that sees one consistent state and never holds up a writer."""
     with engine.connect().execution_options(sqlite_begin="DEFERRED") as connection:
         yield connection
+
+
+def insert_or_ignore(engine: Engine, table: Table, key: Sequence[str]) -> postgresql.Insert | sqlite.Insert:
+    """An insert that leaves rows with a key that is there as they are; both engines spell it the same, each in its own module."""
+    of_dialect = sqlite.insert if engine.dialect.name == "sqlite" else postgresql.insert
+    return of_dialect(table).on_conflict_do_nothing(index_elements=list(key))
 
 
 def find_id(connection: Connection, column: Column[Any], prefix: str, *, missing: JobReason) -> bytes:

@@ -5,9 +5,9 @@ from threading import Lock
 from typing import Any, Final, NamedTuple
 
 import grpc
-from sqlalchemy import Column, Engine, LargeBinary, String, Table, delete, insert, select
+from sqlalchemy import Column, Engine, LargeBinary, String, Table, select, update
 
-from adserver.database import metadata, reading
+from adserver.database import insert_or_ignore, metadata, reading
 from maskedlark.rpc.receipts import METADATA_KEY, Receipt, decode_receipt, encode_receipt, receipt_in
 
 helper_receipts: Final = Table(
@@ -42,12 +42,13 @@ class ReceiptBook:
             self._newest[address] = receipt
             if self._engine is None:
                 return
-            with self._engine.begin() as connection:
-                asked = select(helper_receipts.c.receipt).where(helper_receipts.c.address == address).with_for_update()
-                stored = connection.execute(asked).scalar()
-                if receipt.is_newer_than(decode_receipt(bytes(stored)) if stored is not None else None):
-                    connection.execute(delete(helper_receipts).where(helper_receipts.c.address == address))
-                    connection.execute(insert(helper_receipts).values(address=address, receipt=encode_receipt(receipt)))
+            row = {"address": address, "receipt": encode_receipt(receipt)}
+            is_its = helper_receipts.c.address == address
+            with self._engine.begin() as connection:  # the row is made first, so that there is one to lock
+                connection.execute(insert_or_ignore(self._engine, helper_receipts, ["address"]).values(row))
+                stored = connection.execute(select(helper_receipts.c.receipt).where(is_its).with_for_update()).scalar_one()
+                if receipt.is_newer_than(decode_receipt(bytes(stored))):
+                    connection.execute(update(helper_receipts).where(is_its).values(row))
 
     def _stored(self, address: str) -> Receipt | None:
         if self._engine is None:

@@ -18,7 +18,6 @@ from sqlalchemy import (
     Engine,
     ForeignKey,
     Index,
-    Insert,
     Integer,
     LargeBinary,
     Select,
@@ -31,10 +30,9 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql import ColumnElement
 
-from adserver.database import metadata, reading
+from adserver.database import insert_or_ignore, metadata, reading
 from adserver.report_state import ReportEvent, ReportState, arrows
 from maskedlark.dataset import ShareForHelper
 from maskedlark.sealing import MAX_OVERHEAD
@@ -95,7 +93,8 @@ class ReportStore:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._writing = Lock()  # threads of one process queue here instead of polling for the database's lock
-        self._insert = _insert_or_ignore(engine)
+        # What is new is counted by what is returned: PostgreSQL's driver does not know how many rows an insert of many left out.
+        self._insert = insert_or_ignore(engine, reports, ["task_id", "report_id"]).returning(reports.c.sequence)
 
     def add(self, accepted: Sequence[Report]) -> int:
         """Store checked reports, in one transaction; how many of them are new. The others were stored before and stay as they are.
@@ -202,15 +201,6 @@ def _column(connection: Connection, column: Column[Any], task_id: bytes, handle:
     """One column of the reports that a dataset took, in order of arrival."""
     query = select(column).where(reports.c.task_id == task_id, reports.c.handle == handle).order_by(reports.c.sequence)
     return connection.execute(query).scalars().all()
-
-
-def _insert_or_ignore(engine: Engine) -> Insert:
-    """An insert that leaves a stored report as it is, and returns the others; both engines spell it the same, each in its own module.
-
-    They are counted by what is returned: PostgreSQL's driver does not know how many rows an insert of many left out.
-    """
-    of_dialect = sqlite.insert if engine.dialect.name == "sqlite" else postgresql.insert
-    return of_dialect(reports).on_conflict_do_nothing(index_elements=["task_id", "report_id"]).returning(reports.c.sequence)
 
 
 def _row(report: Report) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from adserver.aggregate_result import ALL, REST, AggregateResult
-from adserver.database import create_tables, default_url, open_database
+from adserver.database import create_tables, open_database
 from adserver.measuring import Measurer
 from adserver.queries import QueryStore
 from adserver.query_request import Request, distinct_codes
@@ -260,9 +260,9 @@ def test_helpers_that_hold_different_reports_give_no_result() -> None:
     assert refused.value.reason is JobReason.HELPERS_DISAGREE
 
 
-def test_a_stored_query_is_found_again_with_its_codes(tmp_path: Path) -> None:
+def test_a_stored_query_is_found_again_with_its_codes(database_url: str) -> None:
     laboratory = shop()
-    engine = open_database(default_url(tmp_path))
+    engine = open_database(database_url)
     create_tables(engine)
     TaskStore(engine).add(laboratory.of.bundle, created_at=NOW)
     store = QueryStore(engine)
@@ -276,3 +276,4 @@ def test_a_stored_query_is_found_again_with_its_codes(tmp_path: Path) -> None:
     with pytest.raises(JobRefused) as refused:
         store.find("00" * 16 if not result.query_id.startswith("00") else "11" * 16)
     assert refused.value.reason is JobReason.UNKNOWN_QUERY
+    engine.dispose()

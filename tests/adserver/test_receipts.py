@@ -1,0 +1,60 @@
+"""The helpers' receipts in the database, SQLite or PostgreSQL: of many that come at the same time to many processes, the newest stays."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+from threading import Barrier
+
+import pytest
+from sqlalchemy import Engine
+
+from adserver.database import create_tables, open_database
+from adserver.receipts import ReceiptBook
+from maskedlark.rpc.receipts import Receipt
+
+ADDRESS = "north:1"
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[Engine]:
+    opened = open_database(database_url)
+    create_tables(opened)
+    yield opened
+    opened.dispose()
+
+
+def receipt(sequence: int) -> Receipt:
+    return Receipt(helper_id=b"h" * 16, sequence=sequence, head=sequence.to_bytes(32, "big"), tag=b"t" * 32)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_of_receipts_that_come_to_several_processes_at_once_the_newest_stays(engine: Engine, seed: int) -> None:
+    workers = 4
+    together, rng = Barrier(workers), Random(seed)
+
+    def keep(sequences: list[int]) -> None:
+        book = ReceiptBook(engine)
+        together.wait()
+        for sequence in sequences:
+            book.keep(ADDRESS, receipt(sequence))
+
+    numbers = rng.sample(range(1, 41), 40)
+    with ThreadPoolExecutor(workers) as pool:
+        for done in [pool.submit(keep, numbers[worker::workers]) for worker in range(workers)]:
+            done.result()
+    assert ReceiptBook(engine).newest(ADDRESS) == receipt(40)
+
+
+def test_each_helper_has_its_own(engine: Engine) -> None:
+    book = ReceiptBook(engine)
+    book.keep("north:1", receipt(1))
+    book.keep("south:1", receipt(2))
+    again = ReceiptBook(engine)
+    assert (again.newest("north:1"), again.newest("south:1"), again.newest("west:1")) == (receipt(1), receipt(2), None)
+
+
+def test_without_a_database_receipts_are_kept_for_the_process() -> None:
+    book = ReceiptBook()
+    for sequence in (1, 3, 2):
+        book.keep(ADDRESS, receipt(sequence))
+    assert book.newest(ADDRESS) == receipt(3)
