@@ -1,12 +1,13 @@
 """The workers' half of the job store: claim a job, hold it, record its rounds, let it go.
 
 A lease is a worker's name and a moment. While it lasts no other worker takes the job, and nothing is recorded for a job by a worker
-that no longer holds it, so several workers may share one store. A worker that was killed loses its job when the lease runs out.
+that no longer holds it, so several workers may share one store. A worker that was killed loses its job when the lease runs out: any
+other one puts it back into the queue.
 """
 
 from typing import Any, Final
 
-from sqlalchemy import Engine, and_, delete, insert, or_, select, update
+from sqlalchemy import Engine, and_, delete, insert, select, update
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql import ColumnElement, Select
 
@@ -20,10 +21,11 @@ MAX_WORKERS_LOST: Final = 10
 """More workers than any run of bad luck kills between two rounds."""
 WORKERS_LOST: Final = "workers_lost"
 """The reason of a job that kills who runs it."""
+_QUEUED: Final = select(jobs.c.job_id).where(jobs.c.state == JobState.QUEUED).order_by(jobs.c.submitted_at_s, jobs.c.job_id).limit(1)
 
 
 class JobLeases:
-    """What one worker does with stored jobs. Every method but `claim` and those on closing needs the job's lease.
+    """What one worker does with stored jobs. Every method but `claim`, `release_abandoned` and those on closing needs the job's lease.
 
     Methods that need it raise JobRefused(CANCELLED) once the job is another's or cancelled: the worker must let go of it.
     """
@@ -36,25 +38,32 @@ class JobLeases:
         self._lease_s = lease_s
 
     def claim(self) -> JobRecord | None:
-        """Take the oldest job that is queued, or whose worker's lease has run out; None if there is none.
-
-        A job on which one worker after the other died, without a round between them, is not taken again: it fails, with that cause.
-        """
+        """Take the oldest job that is queued; None if there is none. Jobs whose workers are gone are queued again first."""
+        self.release_abandoned()
         with reading(self._engine) as connection:  # the usual answer is none, and needs no write lock
-            if connection.execute(self._claimable()).first() is None:
+            if connection.execute(_QUEUED).first() is None:
                 return None
         with self._engine.begin() as connection:
-            row = connection.execute(self._claimable().with_for_update(skip_locked=True)).first()
+            row = connection.execute(_QUEUED.with_for_update(skip_locked=True)).first()
             if row is None:
                 return None
-            job_id, workers_lost = bytes(row.job_id), row.workers_lost + (row.state in LEASED)
-            if workers_lost >= MAX_WORKERS_LOST:
-                stop = {"reason": WORKERS_LOST, "cause": f"{workers_lost} workers died or hung on it, one after the other, without a round"}
-                change_state(connection, job_id, JobEvent.FAIL, lease_owner=None, lease_until_s=0.0, workers_lost=0, **stop)
-                return None
-            lease = {"lease_owner": self._owner, "lease_until_s": self._clock() + self._lease_s, "workers_lost": workers_lost}
-            change_state(connection, job_id, JobEvent.START, reason=None, cause=None, **lease)
-            return read_job(connection, job_id)
+            lease = {"lease_owner": self._owner, "lease_until_s": self._clock() + self._lease_s}
+            change_state(connection, bytes(row.job_id), JobEvent.START, reason=None, cause=None, **lease)
+            return read_job(connection, bytes(row.job_id))
+
+    def release_abandoned(self, *, but: bytes = b"") -> None:
+        """Queue the jobs again whose workers' leases have run out. Busy workers do so too: no job is called running that nobody runs.
+
+        `but` is the job that this worker runs itself.
+
+        A job on which one worker after the other died, without a round between them, is not queued again: it fails, with that cause.
+        """
+        with reading(self._engine) as connection:
+            if connection.execute(self._abandoned(but)).first() is None:
+                return
+        with self._engine.begin() as connection:
+            for row in connection.execute(self._abandoned(but).with_for_update(skip_locked=True)).all():
+                _release(connection, bytes(row.job_id), row.workers_lost + 1)
 
     def is_held(self, job_id: bytes) -> bool:
         """Whether the job is still this worker's: not cancelled and not taken over."""
@@ -100,12 +109,9 @@ class JobLeases:
         with self._engine.begin() as connection:
             connection.execute(update(jobs).where(jobs.c.job_id == job_id).values(is_closed=True, rounds_charged=rounds_charged))
 
-    def _claimable(self) -> Select[Any]:
-        is_abandoned = and_(jobs.c.state.in_(LEASED), jobs.c.lease_until_s <= self._clock())
-        is_free = or_(jobs.c.state == JobState.QUEUED, is_abandoned)
-        return (
-            select(jobs.c.job_id, jobs.c.state, jobs.c.workers_lost).where(is_free).order_by(jobs.c.submitted_at_s, jobs.c.job_id).limit(1)
-        )
+    def _abandoned(self, but: bytes) -> Select[Any]:
+        is_abandoned = and_(jobs.c.state.in_(LEASED), jobs.c.lease_until_s <= self._clock(), jobs.c.job_id != but)
+        return select(jobs.c.job_id, jobs.c.workers_lost).where(is_abandoned)
 
     def _held(self, job_id: bytes) -> ColumnElement[bool]:
         return and_(jobs.c.job_id == job_id, jobs.c.lease_owner == self._owner, jobs.c.state.in_(LEASED))
@@ -119,3 +125,13 @@ class JobLeases:
     def _check_held(self, connection: Connection, job_id: bytes) -> None:
         if connection.execute(select(jobs.c.job_id).where(self._held(job_id)).with_for_update()).first() is None:
             raise JobRefused(JobReason.CANCELLED, f"job {job_id.hex()} was cancelled, or taken over by another worker")
+
+
+def _release(connection: Connection, job_id: bytes, workers_lost: int) -> None:
+    """Let the next worker have a job that was lost with its worker, unless it costs too many of them."""
+    lease = {"lease_owner": None, "lease_until_s": 0.0}
+    if workers_lost < MAX_WORKERS_LOST:
+        change_state(connection, job_id, JobEvent.RELEASE, reason=None, cause=None, **lease, workers_lost=workers_lost)
+        return
+    stop = {"reason": WORKERS_LOST, "cause": f"{workers_lost} workers died or hung on it, one after the other, without a round"}
+    change_state(connection, job_id, JobEvent.FAIL, **stop, **lease, workers_lost=0)

@@ -2,15 +2,15 @@
 
     state      start    helper_down  helper_back  release  finish  refuse   fail    cancel     resume
     queued     running  .            .            .        .       .        .       cancelled  .
-    running    running  waiting      .            queued   done    refused  failed  cancelled  .
-    waiting    running  waiting      running      queued   .       refused  failed  cancelled  .
+    running    .        waiting      .            queued   done    refused  failed  cancelled  .
+    waiting    .        waiting      running      queued   .       refused  failed  cancelled  .
     refused    .        .            .            .        .       .        .       cancelled  queued
     failed     .        .            .            .        .       .        .       cancelled  queued
     done       .        .            .            .        .       .        .       .          .
     cancelled  .        .            .            .        .       .        .       .          .
 
-A running or waiting job belongs to one worker for as long as its lease lasts; `start` in those two states is a worker taking over a
-job whose lease ran out. Refused and failed jobs stay open at the helpers, so that they can be resumed where they were (one
+A running or waiting job belongs to one worker for as long as its lease lasts; once it has run out, whichever worker sees it first
+releases the job. Refused and failed jobs stay open at the helpers, so that they can be resumed where they were (one
 whose cause still stands stops again, and spends nothing); cancelling one gives its unused budget back. Done and cancelled jobs are
 closed at the helpers, for good.
 """
@@ -46,7 +46,7 @@ class JobEvent(StrEnum):
     HELPER_DOWN = "helper_down"
     HELPER_BACK = "helper_back"
     RELEASE = "release"
-    """The worker stops, and leaves the job to the next one."""
+    """The worker stops, or its lease has run out: the job is left to the next one."""
     FINISH = "finish"
     REFUSE = "refuse"
     FAIL = "fail"
@@ -64,7 +64,6 @@ STOPPED: Final = FINAL | {JobState.REFUSED, JobState.FAILED}
 """States in which nothing happens until somebody asks."""
 
 _AT_A_WORKER: Final = {
-    JobEvent.START: JobState.RUNNING,
     JobEvent.HELPER_DOWN: JobState.WAITING,
     JobEvent.RELEASE: JobState.QUEUED,
     JobEvent.REFUSE: JobState.REFUSED,

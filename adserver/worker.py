@@ -154,6 +154,7 @@ class JobWorker:
                 if is_held and self._clock() > renewed_s + self._lease_s / 3:
                     is_held = self._leases.renew(job_id)
                     renewed_s = self._clock()
+                    self._leases.release_abandoned(but=job_id)
             except SQLAlchemyError:
                 _LOG.exception("cannot renew the lease of job %s yet", job_id.hex())
                 is_held = self._clock() < renewed_s + self._lease_s

@@ -166,6 +166,23 @@ def test_a_job_on_which_worker_after_worker_dies_fails_with_that_cause(site: Sit
     assert leases(site, "another").claim() is not None
 
 
+def test_a_job_whose_worker_is_gone_is_queued_again_by_one_that_is_busy_with_another(site: Site) -> None:
+    first, second = submitted(site, 1), submitted(site, 2)
+    assert leases(site, "killed soon").claim() is not None
+    busy = leases(site, "busy")
+    claimed = busy.claim()
+    assert claimed is not None
+    lost, held = (one for one in (first, second) if one != claimed.job_id), claimed.job_id
+    site.clock.now_s += LEASE_S - 1
+    assert busy.renew(held)
+    busy.release_abandoned()
+    assert {site.store.get(job_id).state for job_id in (first, second)} == {JobState.RUNNING}
+    site.clock.now_s += 2
+    busy.release_abandoned()
+    assert [site.store.get(job_id).state for job_id in (*lost, held)] == [JobState.QUEUED, JobState.RUNNING]
+    assert busy.is_held(held)
+
+
 def test_a_round_in_between_shows_that_the_job_does_not_kill_its_workers(site: Site) -> None:
     job_id = submitted(site)
     for number in range(3 * MAX_WORKERS_LOST):

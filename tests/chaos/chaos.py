@@ -23,6 +23,7 @@ from tests.chaos.watch import Stillness, watching
 from tests.progress import Show, shown
 
 JOBS: Final = 3
+LEASED: Final = frozenset({"running", "waiting"})
 LEASE_S: Final = 6.0
 _TRIAL_ROUNDS: Final = 25
 _BUSY_SHARE: Final = 0.8
@@ -123,25 +124,29 @@ class Watched:
 
     def __init__(self, books: Books, jobs: Sequence[str], disturbance: Disturbance) -> None:
         self._books = books
-        self._jobs = tuple(jobs)
         self._disturbance = disturbance
-        # A lease is renewed while its job is worked on or waits for a helper; if it is not, an ad server that is up takes the job.
-        self._leases = Stillness(limit_s=2 * LEASE_S)
-        # With everybody up, a job that waits for a helper finds it.
-        self._waits = Stillness(limit_s=2 * LEASE_S)
+        # The lease of a job that is said to run is renewed, or an ad server that is up queues the job again.
+        self._leases = {bytes.fromhex(job): Stillness(limit_s=2 * LEASE_S) for job in jobs}
+        # A job that waits for a helper finds it once everybody is up.
+        self._waits = {bytes.fromhex(job): Stillness(limit_s=2 * LEASE_S) for job in jobs}
+        # While some jobs are queued, one of them or another one runs.
+        self._queue = Stillness(limit_s=2 * LEASE_S)
 
     @property
     def stuck(self) -> int:
         """How often something lasted too long."""
-        return self._leases.times + self._waits.times
+        return sum(one.times for one in (self._queue, *self._leases.values(), *self._waits.values()))
 
     def look(self) -> None:
         """Take note of how things are."""
         down = self._disturbance.down
-        jobs = tuple(self._books.rows(ADSERVER, "SELECT job_id, state, rounds_done, lease_until_s FROM jobs ORDER BY job_id"))
-        waiting = tuple(row[:3] for row in jobs if row[1] == "waiting")
-        self._leases.look(jobs, may_rest=ADSERVER in down or self._books.have_stopped(self._jobs))
-        self._waits.look(waiting, may_rest=not waiting or bool(down))
+        found = self._books.rows(ADSERVER, "SELECT job_id, state, rounds_done, lease_until_s FROM jobs")
+        for job, state, rounds_done, lease_until_s in found:
+            if bytes(job) in self._leases:
+                self._leases[bytes(job)].look(lease_until_s, may_rest=state not in LEASED or ADSERVER in down)
+                self._waits[bytes(job)].look(rounds_done, may_rest=state != "waiting" or bool(down))
+        states = [state for _, state, _, _ in found]
+        self._queue.look(states.count("queued"), may_rest="queued" not in states or bool(LEASED & set(states)) or ADSERVER in down)
 
 
 def make_task(fleet: Fleet) -> str:
