@@ -28,16 +28,19 @@ def shown(what: str, total: float) -> Iterator[Show]:
 
 
 def _lines(what: str, total: float) -> Show:
-    """A line now and then; the last one is no less than `LINE_EVERY_S` old."""
+    """A line now and then. What is done at the first call was done in no time: the time that is left is guessed from the calls after it."""
     began = shown_at = time.monotonic()
+    first: tuple[float, float] | None = None
 
     def show(done: float, note: str) -> None:
-        nonlocal shown_at
+        nonlocal shown_at, first
         now = time.monotonic()
+        first = first or (now, done)
         if now - shown_at < LINE_EVERY_S:
             return
         shown_at = now
-        left = f", about {(now - began) * (total - done) / done:.0f} s left" if 0 < done < total else ""
+        per_unit_s = (now - first[0]) / (done - first[1]) if done > first[1] else 0.0
+        left = f", about {per_unit_s * (total - done):.0f} s left" if per_unit_s and done < total else ""
         sys.stderr.write(f"{what}: {min(1.0, done / total):.0%} after {now - began:.0f} s{left}; {note}\n")
 
     return show

@@ -183,6 +183,7 @@ def rounds_for(fleet: Fleet, books: Books, task: str, seconds: float) -> int:
 def disturb(disturbance: Disturbance, seconds: float, show: Show) -> None:
     """Strike until the time is over."""
     began = time.monotonic()
+    show(0.0, "the first kill comes")
     while time.monotonic() < began + seconds:
         disturbance.strike()
         show(time.monotonic() - began, f"{disturbance.kills.total()} kills, {disturbance.rotations} rotations")
