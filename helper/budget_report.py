@@ -5,12 +5,13 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, select
 from sqlalchemy.exc import DatabaseError
 
-from helper.ledger import LEDGER_FILE, open_database, query_spec, sqlite_url
+from helper.ledger import LEDGER_FILE, query_spec, sqlite_url
 from helper.schema import DATASETS, JOBS, QUERIES, TASKS
 from maskedlark.budget import Dataset, Use, job_use, query_use
 from maskedlark.canonical import decode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.job import JobSpec
+from maskedlark.storage import open_database, reading
 from maskedlark.task import Task
 
 
@@ -28,7 +29,7 @@ class BudgetReport:
         """
         query = select(DATASETS.c.dataset_id, DATASETS.c.size, TASKS.c.task).join_from(DATASETS, TASKS).order_by(DATASETS.c.dataset_id)
         try:
-            with self._engine.begin() as connection:
+            with reading(self._engine) as connection:
                 rows = connection.execute(query).all()
         except DatabaseError as error:
             raise JobRefused(JobReason.UNKNOWN_DATASET, f"this database is no helper's ledger: {type(error.orig).__name__}") from None
@@ -43,7 +44,7 @@ class BudgetReport:
 
     def uses(self, dataset: Dataset) -> tuple[Use, ...]:
         """What takes of a dataset's budgets: its jobs, then its queries, each by id."""
-        with self._engine.begin() as connection:
+        with reading(self._engine) as connection:
             return (*_jobs(connection, dataset), *_queries(connection, dataset))
 
 

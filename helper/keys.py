@@ -95,6 +95,7 @@ class HelperKeys:
         if mode & 0o077:
             raise InvalidTask(f"{path} may be read by others: chmod 600 it")
         file = decode(_KeyFile, encoded)
+        _check_ring(path, file.opening_keys)
         return cls(
             name=file.name,
             signing=Ed25519PrivateKey.from_private_bytes(file.signing_key),
@@ -200,6 +201,16 @@ def rotate(folder: Path, *, now: float, suite: HpkeSuite, active_in_s: int, over
         keys._ring = rotated(keys._ring, now=now, suite=suite, active_in_s=active_in_s, overlap_s=overlap_s)
         _replace(folder / FILE_NAME, encode(keys._as_file()))
         return keys._ring
+
+
+def _check_ring(path: Path, ring: Ring) -> None:
+    """Refuse secrets that are no keys now, and not when the first report comes."""
+    for key in ring:
+        try:
+            if key.secret:
+                OpeningKey(key_id=key.key_id, suite=key.suite, secret=key.secret)
+        except ValueError:
+            raise InvalidTask(f"{path} is damaged: the secret of HPKE key {key.key_id} is not one of its suite") from None
 
 
 def _replace(path: Path, encoded: bytes) -> None:

@@ -8,18 +8,19 @@ either all of a method's effect or nothing.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-from sqlalchemy import Connection, Engine, create_engine, event, func, insert, select, update
+from sqlalchemy import Connection, Engine, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from helper.schema import CHAIN, DATASETS, JOBS, METADATA, QUERIES, ROUNDS, TASKS, USED_REPORTS
+from helper.schema import CHAIN, DATASETS, JOBS, METADATA, QUERIES, ROUNDS, SCHEMA_VERSION, TASKS, USED_REPORTS
 from maskedlark.canonical import decode, digest, encode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.evaluation import EvaluationSpec
 from maskedlark.job import JobSpec
 from maskedlark.query import AnyQuery, DiscoverySpec, QuerySpec
 from maskedlark.randomness import system_randomness
+from maskedlark.storage import create_tables, reading
 
 KEPT_ANSWERS: Final = 2
 LEDGER_FILE: Final = "ledger.sqlite3"
@@ -28,7 +29,6 @@ _QUERY_KINDS: Final[Mapping[str, type[Any]]] = {"query": QuerySpec, "discovery":
 _LOOKUP_BATCH: Final = 1_000
 _INSERT_BATCH: Final = 10_000
 """Rows handed to the driver at once: they take a kilobyte each on the way there."""
-_BUSY_TIMEOUT_MS: Final = 30_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +70,9 @@ class Reservation:
     rounds: int
 
     @property
-    def job_id(self) -> bytes | None:
-        """The job's id; None of a query."""
-        return self.spec.job_id if isinstance(self.spec, JobSpec) else None
+    def id(self) -> bytes:
+        """The job's or the query's."""
+        return self.spec.job_id if isinstance(self.spec, JobSpec) else self.spec.query_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,13 +109,21 @@ class Counts:
     rounds_answered: int
 
 
+CheckBudget: TypeAlias = Callable[[Sequence[Reservation]], None]
+"""Raises if what a dataset's jobs and queries take leaves no room for one more."""
+
+
 class Ledger:
     """The ledger on one database. Safe to call from many threads."""
 
     def __init__(self, engine: Engine) -> None:
-        """Make the tables that are missing."""
+        """Make the tables, if the database is empty.
+
+        Raises:
+            InvalidTask: it holds tables of another version of the helper.
+        """
         self._engine = engine
-        METADATA.create_all(engine)
+        create_tables(engine, METADATA, version=SCHEMA_VERSION, whose="helper")
         _begin_chain(engine)
 
     def add_task(self, task_id: bytes, task: StoredTask) -> None:
@@ -130,14 +138,14 @@ class Ledger:
     def task(self, task_id: bytes) -> StoredTask | None:
         """The task of an id."""
         query = select(TASKS.c.task, TASKS.c.role, TASKS.c.signature).where(TASKS.c.task_id == task_id)
-        with self._engine.begin() as connection:
+        with reading(self._engine) as connection:
             row = connection.execute(query).one_or_none()
         return row and StoredTask(encoded=row.task, role=row.role, signature=row.signature)
 
     def used_among(self, task_id: bytes, report_ids: Sequence[bytes]) -> set[bytes]:
         """Those of some reports that a dataset of the task holds already."""
         used: set[bytes] = set()
-        with self._engine.begin() as connection:
+        with reading(self._engine) as connection:
             for start in range(0, len(report_ids), _LOOKUP_BATCH):
                 batch = report_ids[start : start + _LOOKUP_BATCH]
                 query = select(USED_REPORTS.c.report_id).where(USED_REPORTS.c.task_id == task_id, USED_REPORTS.c.report_id.in_(batch))
@@ -166,50 +174,45 @@ class Ledger:
     def dataset(self, dataset_id: bytes) -> StoredDataset | None:
         """The dataset of an id."""
         query = select(DATASETS.c.task_id, DATASETS.c.size).where(DATASETS.c.dataset_id == dataset_id)
-        with self._engine.begin() as connection:
+        with reading(self._engine) as connection:
             row = connection.execute(query).one_or_none()
         return row and StoredDataset(task_id=row.task_id, size=row.size)
 
-    def open_job(self, spec: JobSpec, model: bytes, check_budget: Callable[[Sequence[Reservation]], None]) -> bool:
+    def open_job(self, spec: JobSpec, model: bytes, check_budget: CheckBudget) -> bool:
         """Open a job and reserve all its rounds, if `check_budget` does not refuse.
 
         Args:
             spec: The job; its dataset exists.
             model: The ONNX file.
-            check_budget: Called with what the dataset's other jobs take, while no other job of the dataset can be opened. What it
-                raises is raised here, and the job is not opened.
+            check_budget: Called with what the dataset's other jobs and queries take, anew whenever that changes before the job is
+                opened. What it raises is raised here, and the job is not opened.
 
         Returns:
             False, and nothing changed, if a job of this id exists already.
         """
         row = {"job_id": spec.job_id, "dataset_id": spec.dataset_id, "spec": encode(spec), "model": model}
-        try:
-            with self._engine.begin() as connection:
-                reserved = _locked_reservations(connection, spec.dataset_id)
-                if any(other.job_id == spec.job_id for other in reserved):
-                    return False
-                check_budget(reserved)
-                connection.execute(insert(JOBS).values(row | {"rounds_answered": 0, "is_closed": False}))
-                _move_on(connection, "job", row["spec"])
-        except IntegrityError:  # the id was taken on another dataset
-            return False
-        return True
+
+        def add(connection: Connection) -> None:
+            connection.execute(insert(JOBS).values(row | {"rounds_answered": 0, "is_closed": False}))
+            _move_on(connection, "job", row["spec"])
+
+        return self._reserve(spec.job_id, spec.dataset_id, check_budget, add)
 
     def reservations(self, dataset_id: bytes) -> tuple[Reservation, ...]:
         """What all jobs and queries of a dataset take of its budget."""
-        with self._engine.begin() as connection:
+        with reading(self._engine) as connection:
             return _reservations(connection, dataset_id)
 
     def job_state(self, job_id: bytes) -> JobState | None:
         """The job of an id."""
         query = select(JOBS.c.spec, JOBS.c.rounds_answered, JOBS.c.is_closed).where(JOBS.c.job_id == job_id)
-        with self._engine.begin() as connection:
+        with reading(self._engine) as connection:
             row = connection.execute(query).one_or_none()
         return row and JobState(spec=decode(JobSpec, row.spec), rounds_answered=row.rounds_answered, is_closed=row.is_closed)
 
     def job_model(self, job_id: bytes) -> bytes:
         """The ONNX file of a job that exists."""
-        with self._engine.begin() as connection:
+        with reading(self._engine) as connection:
             model: bytes = connection.execute(select(JOBS.c.model).where(JOBS.c.job_id == job_id)).scalar_one()
             return model
 
@@ -233,7 +236,7 @@ class Ledger:
     def round(self, job_id: bytes, round_index: int) -> StoredRound | None:
         """An answered round."""
         query = select(ROUNDS.c.weights_digest, ROUNDS.c.answer).where(ROUNDS.c.job_id == job_id, ROUNDS.c.round_index == round_index)
-        with self._engine.begin() as connection:
+        with reading(self._engine) as connection:
             row = connection.execute(query).one_or_none()
         return row and StoredRound(weights_digest=row.weights_digest, answer=row.answer)
 
@@ -246,7 +249,7 @@ class Ledger:
             connection.execute(update(ROUNDS).where(ROUNDS.c.job_id == job_id, ROUNDS.c.answer.is_not(None)).values(answer=None))
             _move_on(connection, "close", job_id)
 
-    def add_query(self, stored: StoredQuery, check_budget: Callable[[Sequence[Reservation]], None]) -> bool:
+    def add_query(self, stored: StoredQuery, check_budget: CheckBudget) -> bool:
         """Charge a query and keep its answer, if `check_budget` does not refuse: see `open_job`.
 
         Returns:
@@ -254,39 +257,54 @@ class Ledger:
         """
         spec = stored.spec
         row = {"query_id": spec.query_id, "dataset_id": spec.dataset_id, "kind": _kind(spec)}
-        try:
-            with self._engine.begin() as connection:
-                reserved = _locked_reservations(connection, spec.dataset_id)
-                if connection.execute(select(QUERIES.c.query_id).where(QUERIES.c.query_id == spec.query_id)).first():
-                    return False
-                check_budget(reserved)
-                connection.execute(insert(QUERIES).values(row | {"spec": encode(spec), "answer": stored.answer}))
-                _move_on(connection, "query", encode(spec), stored.answer)
-        except IntegrityError:  # the id was taken on another dataset meanwhile
-            return False
-        return True
+
+        def add(connection: Connection) -> None:
+            connection.execute(insert(QUERIES).values(row | {"spec": encode(spec), "answer": stored.answer}))
+            _move_on(connection, "query", encode(spec), stored.answer)
+
+        return self._reserve(spec.query_id, spec.dataset_id, check_budget, add)
+
+    def _reserve(self, new_id: bytes, dataset_id: bytes, check_budget: CheckBudget, add: Callable[[Connection], None]) -> bool:
+        """Add what takes budget, if `check_budget` does not refuse; False if something of its id is there.
+
+        The check takes its time, and holds no lock meanwhile. What it looked at is compared with what is there when the lock is had; if
+        that has changed, another one was faster, and the check is made anew: so of those that try at once, one gets on at every turn.
+        """
+        while True:
+            before = self.reservations(dataset_id)
+            if any(other.id == new_id for other in before):
+                return False
+            check_budget(before)
+            try:
+                with self._engine.begin() as connection:
+                    if _locked_reservations(connection, dataset_id) != before:
+                        continue
+                    add(connection)
+            except IntegrityError:  # the id was taken on another dataset
+                return False
+            return True
 
     def query(self, query_id: bytes) -> StoredQuery | None:
         """An answered query."""
         found = select(QUERIES.c.kind, QUERIES.c.spec, QUERIES.c.answer).where(QUERIES.c.query_id == query_id)
-        with self._engine.begin() as connection:
+        with reading(self._engine) as connection:
             row = connection.execute(found).one_or_none()
         return row and StoredQuery(spec=query_spec(row.kind, row.spec), answer=row.answer)
 
     def position(self) -> Position:
         """Where the ledger stands."""
-        with self._engine.begin() as connection:
+        with reading(self._engine) as connection:
             return _position(connection)
 
     def holds(self, position: Position) -> bool:
         """Whether the ledger stands at a position, or stood there."""
-        with self._engine.begin() as connection:
+        with reading(self._engine) as connection:
             head = connection.execute(select(CHAIN.c.head).where(CHAIN.c.sequence == position.sequence)).scalar()
         return head == position.head
 
     def counts(self) -> Counts:
         """How much the ledger holds."""
-        with self._engine.begin() as connection:
+        with reading(self._engine) as connection:
             return Counts(
                 tasks=connection.execute(select(func.count()).select_from(TASKS)).scalar_one(),
                 datasets=connection.execute(select(func.count()).select_from(DATASETS)).scalar_one(),
@@ -299,25 +317,9 @@ class Ledger:
         self._engine.dispose()
 
 
-def open_database(url: str) -> Engine:
-    """The database at a SQLAlchemy URL, set up as the ledger needs it."""
-    engine = create_engine(url)
-    if engine.dialect.name == "sqlite":
-        event.listen(engine, "connect", _set_up_sqlite)
-        event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
-    return engine
-
-
 def sqlite_url(path: Path) -> str:
     """The URL of the embedded ledger."""
     return f"sqlite:///{path.absolute()}"
-
-
-def _set_up_sqlite(connection: Any, _: Any) -> None:
-    """Durable commits (FULL), readers beside one writer (WAL), and transactions that this module begins itself."""
-    connection.isolation_level = None
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", f"busy_timeout={_BUSY_TIMEOUT_MS}"):
-        connection.execute(f"PRAGMA {pragma}").close()
 
 
 def _begin_chain(engine: Engine) -> None:
@@ -344,10 +346,10 @@ def _position(connection: Connection) -> Position:
 
 
 def _reservations(connection: Connection, dataset_id: bytes) -> tuple[Reservation, ...]:
-    query = select(JOBS.c.spec, JOBS.c.rounds_answered, JOBS.c.is_closed).where(JOBS.c.dataset_id == dataset_id)
+    query = select(JOBS.c.spec, JOBS.c.rounds_answered, JOBS.c.is_closed).where(JOBS.c.dataset_id == dataset_id).order_by(JOBS.c.job_id)
     specs = ((decode(JobSpec, row.spec), row) for row in connection.execute(query))
     jobs = [Reservation(spec=spec, rounds=row.rounds_answered if row.is_closed else spec.rounds) for spec, row in specs]
-    answered = select(QUERIES.c.kind, QUERIES.c.spec).where(QUERIES.c.dataset_id == dataset_id)
+    answered = select(QUERIES.c.kind, QUERIES.c.spec).where(QUERIES.c.dataset_id == dataset_id).order_by(QUERIES.c.query_id)
     return (*jobs, *(Reservation(spec=query_spec(row.kind, row.spec), rounds=1) for row in connection.execute(answered)))
 
 

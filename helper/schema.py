@@ -25,7 +25,13 @@ from sqlalchemy import (
     Table,
 )
 
+from maskedlark.storage import schema_version_of
+
 METADATA: Final = MetaData()
+SCHEMA_VERSION: Final = 2
+"""Of all tables together: one more whenever a column or its meaning changes. A ledger of version 1 does not say which it has."""
+
+schema_version_of(METADATA)
 
 TASKS: Final = Table(
     "tasks",

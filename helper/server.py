@@ -18,7 +18,7 @@ from helper.gradient.choose import engine_for
 from helper.gradient.exact.self_check import SelfCheckFailed, self_check
 from helper.hardening import forbid_core_files
 from helper.keys import HelperKeys
-from helper.ledger import LEDGER_FILE, Ledger, open_database, sqlite_url
+from helper.ledger import LEDGER_FILE, Ledger, sqlite_url
 from helper.metrics import HelperMetrics
 from helper.opening_pool import OpeningPool
 from helper.release_grid import DEFAULT_STEP_MS, ReleaseGrid
@@ -29,6 +29,7 @@ from maskedlark.observability.serving import ServerSettings, WatchedServer
 from maskedlark.rpc.admission import Admission
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import is_loopback
+from maskedlark.storage import open_database
 from protos import helper_pb2_grpc
 
 DRAIN_S: Final = 30.0

@@ -17,7 +17,7 @@ from adserver.helper_replies import StartedJob
 from helper.core import HelperCore
 from helper.floors import Floors
 from helper.gradient.choose import engine_for
-from helper.ledger import Ledger, open_database, sqlite_url
+from helper.ledger import Ledger, sqlite_url
 from helper.noise_shelf import NoiseOrder, NoiseShelf, NoiseVector
 from helper.opening_pool import OpeningPool
 from helper.release_grid import ReleaseGrid
@@ -32,6 +32,7 @@ from maskedlark.randomness import Randomness, Stream, seeded
 from maskedlark.report import Example
 from maskedlark.round import AggregateShare, combine
 from maskedlark.rpc.transport import make_server
+from maskedlark.storage import open_database
 from maskedlark.task import Task, TaskBundle
 from maskedlark.upload import Sealer
 from protos import helper_pb2_grpc

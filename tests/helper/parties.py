@@ -17,7 +17,7 @@ from helper.core import HelperCore
 from helper.floors import Floors
 from helper.gradient.engine import Batch, Interrupt, MaskedSum, never
 from helper.keys import HelperKeys
-from helper.ledger import Ledger, open_database, sqlite_url
+from helper.ledger import Ledger, sqlite_url
 from helper.opening_pool import OpeningPool
 from maskedlark import canonical
 from maskedlark.clip import Clip
@@ -31,6 +31,7 @@ from maskedlark.randomness import seeded
 from maskedlark.report import Example
 from maskedlark.round import AggregateShare, combine
 from maskedlark.sealing import HpkeSuite
+from maskedlark.storage import open_database
 from maskedlark.task import Task, TaskBundle
 from maskedlark.upload import Report, Sealer
 from tests.builders import NOW, examples, settings, shares_for

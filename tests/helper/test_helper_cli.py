@@ -126,6 +126,15 @@ def test_unsafe_ways_to_serve_are_refused(data: Path, options: list[str], why: s
     assert "Traceback" not in refused.stderr
 
 
+@pytest.mark.parametrize("database", ["garbage", "mysql://name:secret@host/ledger", "sqlite:////nowhere/ledger.sqlite3"])
+def test_a_database_that_cannot_be_had_is_refused_in_one_line(data: Path, database: str) -> None:
+    refused = helper("serve", "--data", data, "--listen", "127.0.0.1:0", "--insecure", "--database", database)
+    assert refused.returncode == REFUSED
+    assert "InvalidTask" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert "secret" not in refused.stderr
+
+
 @pytest.mark.parametrize("options", [[], ["--tls-cert", "x"], ["--insecure", "--tls-cert", "x"]])
 def test_tls_is_all_or_by_name_nothing(data: Path, options: list[str]) -> None:
     shown = CliRunner().invoke(app, ["serve", "--data", str(data), "--listen", "127.0.0.1:0", *options])

@@ -85,6 +85,14 @@ def test_a_damaged_key_file_is_a_typed_error_that_shows_no_secret(tmp_path: Path
     assert not any(secret.decode() in str(caught.value) for secret in secrets)
 
 
+def test_a_secret_of_the_wrong_length_is_found_when_the_file_is_read(tmp_path: Path) -> None:
+    path = HelperKeys.generate(name="north", suite=HpkeSuite.X25519_AES128GCM).write(tmp_path)
+    secret = HelperKeys.read(tmp_path).ring()[0].secret.hex().encode()
+    path.write_bytes(path.read_bytes().replace(secret, secret[:-2]))
+    with pytest.raises(InvalidTask, match="HPKE key 1 is not one of its suite"):
+        HelperKeys.read(tmp_path)
+
+
 def test_no_repr_shows_a_secret(tmp_path: Path) -> None:
     keys = HelperKeys.generate(name="north", suite=HpkeSuite.X25519_AES128GCM)
     keys.write(tmp_path)

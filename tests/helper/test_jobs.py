@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from helper.ledger import Ledger, open_database, sqlite_url
+from helper.ledger import Ledger, sqlite_url
 from maskedlark import canonical
 from maskedlark.accounting import Charge, spent
 from maskedlark.errors import InvalidModel, InvalidTask, JobReason, JobRefused, ModelReason
@@ -13,6 +13,7 @@ from maskedlark.job import JobSpec
 from maskedlark.model.graph import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.noise import Mechanism
+from maskedlark.storage import open_database
 from tests.helper.parties import MODEL, NUM_VALUES, Scene, make_model, make_task
 
 NOISY: dict[str, Any] = {"mechanism": "gaussian", "epsilon": 2.0, "collusion_epsilon": 1000.0}

@@ -5,14 +5,21 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from sqlalchemy import insert, update
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.schema import CreateTable
 
-from helper.ledger import KEPT_ANSWERS, Counts, Ledger, Reservation, StoredRound, StoredTask, open_database, sqlite_url
-from maskedlark.errors import JobReason, JobRefused
+from helper.ledger import KEPT_ANSWERS, Counts, Ledger, Reservation, StoredRound, StoredTask, sqlite_url
+from helper.schema import JOBS, METADATA, SCHEMA_VERSION
+from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.job import JobSpec
 from maskedlark.model.graph import Loss
+from maskedlark.storage import open_database
 
 TASK, OTHER_TASK = b"t" * 32, b"u" * 32
 DATASET, OTHER_DATASET = b"d" * 32, b"e" * 32
@@ -110,7 +117,7 @@ def test_a_job_sees_what_the_other_jobs_of_its_dataset_reserve(ledger: Ledger) -
     assert [reservation.rounds for reservation in seen[0]] == [10]
     assert ledger.add_round(b"j" * 16, 0, answered(b"0"))
     ledger.close_job(b"j" * 16)
-    rounds = {reservation.job_id: reservation.rounds for reservation in ledger.reservations(DATASET)}
+    rounds = {reservation.id: reservation.rounds for reservation in ledger.reservations(DATASET)}
     assert rounds == {b"j" * 16: 1, b"k" * 16: 10}  # closed: what was answered; open: what is planned
 
 
@@ -140,6 +147,41 @@ def test_of_jobs_opened_at_once_no_more_are_opened_than_the_budget_holds(ledger:
 
     with ThreadPoolExecutor(8) as threads:
         assert list(threads.map(open_one, range(12))).count(True) == 3
+
+
+def test_a_budget_that_changes_while_it_is_checked_is_checked_again(ledger: Ledger) -> None:
+    with_job(ledger)
+    seen: list[int] = []
+
+    def another_is_faster(before: Sequence[Reservation]) -> None:
+        seen.append(len(before))
+        if len(before) == 1:
+            assert ledger.open_job(spec(b"k" * 16), b"onnx", fits)
+
+    assert ledger.open_job(spec(b"l" * 16), b"onnx", another_is_faster)
+    assert seen == [1, 2]
+
+
+def test_a_round_is_charged_while_a_budget_is_checked(ledger: Ledger) -> None:
+    with_job(ledger)
+    charged: list[bool] = []
+
+    def takes_long(before: Sequence[Reservation]) -> None:
+        charged.append(ledger.add_round(b"j" * 16, 0, answered(b"0")))
+
+    assert ledger.open_job(spec(b"k" * 16), b"onnx", takes_long)
+    assert charged == [True]  # the check held no lock, and need not be made again: an open job reserves all its rounds
+
+
+def test_reading_waits_for_no_writer(ledger: Ledger, database_url: str) -> None:
+    with_job(ledger)
+    writer = open_database(database_url)
+    with writer.begin() as connection:
+        connection.execute(update(JOBS).values(is_closed=True))
+        assert ledger.counts().open_jobs == 1
+        assert ledger.holds(ledger.position())
+        assert ledger.used_among(TASK, ids(0, 3)) == set(ids(0, 3))
+    writer.dispose()
 
 
 def test_a_job_id_is_taken_once_also_by_another_dataset(ledger: Ledger) -> None:
@@ -234,6 +276,49 @@ def test_everything_is_there_after_a_restart(ledger: Ledger, database_url: str) 
 def test_an_empty_ledger_counts_nothing(database_url: str) -> None:
     ledger = Ledger(open_database(database_url))
     assert ledger.counts() == Counts(tasks=0, datasets=0, open_jobs=0, rounds_answered=0)
+    ledger.close()
+
+
+def test_whoever_changes_a_table_gives_it_another_version() -> None:
+    tables = [str(CreateTable(table).compile(dialect=sqlite.dialect())) for table in METADATA.sorted_tables]
+    assert (SCHEMA_VERSION, sha256("".join(tables).encode()).hexdigest()[:16]) == (2, "e09126c410d46a93")
+
+
+@pytest.mark.parametrize("version", [1, SCHEMA_VERSION + 1])
+def test_a_ledger_of_another_version_is_refused_and_left_alone(ledger: Ledger, database_url: str, version: int) -> None:
+    engine = open_database(database_url)
+    with engine.begin() as connection:
+        connection.execute(update(METADATA.tables["schema_version"]).values(version=version))
+    with pytest.raises(InvalidTask, match=rf"schema version {version}, and this helper needs {SCHEMA_VERSION}"):
+        Ledger(engine)
+    assert ledger.task(TASK) == STORED_TASK
+    engine.dispose()
+
+
+def test_a_ledger_from_before_there_were_versions_is_refused(ledger: Ledger, database_url: str) -> None:
+    engine = open_database(database_url)
+    METADATA.tables["schema_version"].drop(engine)
+    with pytest.raises(InvalidTask, match="schema version 1"):
+        Ledger(engine)
+    engine.dispose()
+
+
+def test_an_error_of_the_database_shows_no_value(ledger: Ledger, database_url: str) -> None:
+    with_job(ledger)
+    engine = open_database(database_url)
+    row = {"job_id": b"j" * 16, "dataset_id": DATASET, "spec": b"a secret", "model": b"a secret", "rounds_answered": 0, "is_closed": False}
+    with pytest.raises(SQLAlchemyError) as failure, engine.begin() as connection:
+        connection.execute(insert(JOBS), [row, row])
+    assert "secret" not in str(failure.value)
+    engine.dispose()
+
+
+def test_a_sqlite_ledger_is_private_and_so_is_what_lies_beside_it(tmp_path: Path) -> None:
+    ledger = Ledger(open_database(sqlite_url(tmp_path / "ledger.sqlite3")))
+    ledger.add_task(TASK, STORED_TASK)
+    files = list(tmp_path.iterdir())
+    assert len(files) == 3  # the write-ahead log and its index too
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
     ledger.close()
 
 

@@ -1,0 +1,118 @@
+"""How the parties open their databases: durable, private to their owner, and of one schema version.
+
+A party declares its tables, `schema_version_of` among them, and calls `open_database`, then `create_tables`. SQLite and PostgreSQL run
+the same code. Nothing of the protocol is here; browsers do without this module.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import Column, Connection, Engine, Integer, MetaData, Table, create_engine, event, func, insert, inspect, make_url, select
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+
+from maskedlark.errors import InvalidTask
+
+_DIALECTS: Final = ("sqlite", "postgresql")
+_BUSY_TIMEOUT_MS: Final = 30_000
+_VERSION_TABLE: Final = "schema_version"
+_CREATING_LOCK: Final = 0x6D6C61726B
+"""PostgreSQL's advisory lock of who creates tables: any number that others do not use."""
+
+
+def open_database(url: str) -> Engine:
+    """Connect to a party's database.
+
+    Guarantees: on SQLite, a transaction that has committed survives a crash of the machine; `engine.begin()` takes the write lock at
+    once, so a transaction that reads and then writes never fails half-way because another process wrote in between. Wrap what only
+    reads in `reading`, which takes no lock. A SQLite file is made readable by this user only; what SQLite puts beside it is as readable
+    as it is. No error shows a stored value.
+
+    Raises:
+        InvalidTask: not a URL of an engine that the parties run on, or its file cannot be had.
+    """
+    try:
+        dialect = make_url(url).get_backend_name()
+        if dialect not in _DIALECTS:
+            raise InvalidTask(f"the database is one of {', '.join(_DIALECTS)}, not {dialect}")
+        # Every request thread may hold a connection for a moment; waiting for one must not fail a request.
+        engine = create_engine(url, pool_size=8, max_overflow=64, hide_parameters=True)
+    except (ArgumentError, SQLAlchemyError, ImportError) as error:
+        raise InvalidTask(f"cannot use the database URL: {type(error).__name__}") from None
+    if dialect == "sqlite":
+        _make_private(engine.url.database)
+        event.listen(engine, "connect", _configure_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+@contextmanager
+def reading(engine: Engine) -> Iterator[Connection]:
+    """A connection for reading: on SQLite it sees one state, waits for no writer and holds none up."""
+    with engine.connect().execution_options(sqlite_begin="DEFERRED") as connection:
+        yield connection
+
+
+def schema_version_of(metadata: MetaData) -> Table:
+    """Declare the table of one row that says which schema version the others are of."""
+    return Table(_VERSION_TABLE, metadata, Column("version", Integer, primary_key=True))
+
+
+def create_tables(engine: Engine, metadata: MetaData, *, version: int, whose: str) -> None:
+    """Create all tables in an empty database, also when several processes start at once; leave those of this version as they are.
+
+    Args:
+        engine: The database.
+        metadata: All tables.
+        version: The version of all of them together; tables without a version are of version 1.
+        whose: Named in the refusal.
+
+    Raises:
+        InvalidTask: the tables are of another version, or cannot be read; they are left as they are.
+    """
+    try:
+        with engine.begin() as connection:  # which on SQLite lets in one process at a time
+            if engine.dialect.name == "postgresql":
+                connection.execute(select(func.pg_advisory_xact_lock(_CREATING_LOCK)))
+            found = _found_version(connection, metadata)
+            if found is None:
+                metadata.create_all(connection)
+                connection.execute(insert(metadata.tables[_VERSION_TABLE]).values(version=version))
+    except SQLAlchemyError as error:
+        raise InvalidTask(f"cannot use the database of the {whose}: {type(error).__name__}") from None
+    if found not in (None, version):
+        raise InvalidTask(
+            f"the database has tables of schema version {found}, and this {whose} needs {version}: run the version that made"
+            " it until its tasks are over, and begin with an empty database (another --data or --database) beside it"
+        )
+
+
+def _found_version(connection: Connection, metadata: MetaData) -> int | None:
+    """The schema version of the tables that are there, or None if there are none."""
+    names = inspect(connection).get_table_names()
+    if _VERSION_TABLE in names:
+        return int(connection.execute(select(metadata.tables[_VERSION_TABLE].c.version)).scalar_one())
+    return None if metadata.tables.keys().isdisjoint(names) else 1
+
+
+def _make_private(path: str | None) -> None:
+    """Create a SQLite file, if it is one and missing, and let nobody but its owner read it."""
+    if not path or path == ":memory:" or path.startswith("file:"):
+        return
+    try:
+        Path(path).touch(mode=0o600)
+        Path(path).chmod(0o600)
+    except OSError as error:
+        raise InvalidTask(f"cannot use the database file {path}: {error.strerror}") from None
+
+
+def _configure_sqlite(connection: Any, _record: object) -> None:
+    """Durable commits (FULL), readers beside one writer (WAL), and transactions that `_begin_sqlite` begins, not the driver."""
+    connection.isolation_level = None
+    for pragma in (f"busy_timeout={_BUSY_TIMEOUT_MS}", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    connection.exec_driver_sql(f"BEGIN {connection.get_execution_options().get('sqlite_begin', 'IMMEDIATE')}")
