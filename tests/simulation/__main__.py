@@ -5,10 +5,13 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from itertools import count
+from typing import Any
 
+from tests.progress import shown
+from tests.simulation.failpoints import expected
 from tests.simulation.running import Verdict, run_seed, shrunk
 
 
@@ -24,30 +27,37 @@ def main() -> int:
     if arguments.seed is not None:
         verdicts = [run_seed(arguments.seed)]
     else:
-        verdicts = list(_verdicts(arguments.operations, arguments.first_seed, arguments.processes))
-    failing = [verdict for verdict in verdicts if verdict.violations]
+        verdicts = list(_shown(_verdicts(arguments.operations, arguments.first_seed, arguments.processes), arguments.operations))
+    failing = sorted((verdict for verdict in verdicts if verdict.violations), key=lambda verdict: verdict.seed)
     for verdict in failing:
         print(f"seed {verdict.seed}: {'; '.join(verdict.violations)}", file=sys.stderr)
     if failing:
         _print_small(failing[0])
-    seconds = time.monotonic() - started
-    operations = sum(verdict.operations for verdict in verdicts)
-    print(
-        json.dumps(
-            {
-                "operations": operations,
-                "violations": sum(len(verdict.violations) for verdict in verdicts),
-                "seeds": len(verdicts),
-                "first_seed": min(verdict.seed for verdict in verdicts),
-                "failing_seeds": sorted(verdict.seed for verdict in failing),
-                "faults": sum("=" in name for verdict in verdicts for name in verdict.happened),
-                "crashes": sum(name.endswith("=crash") for verdict in verdicts for name in verdict.happened),
-                "seconds": round(seconds, 1),
-                "operations_per_second": round(operations / seconds, 1),
-            }
-        )
-    )
+    print(json.dumps(summary(verdicts, time.monotonic() - started)))
     return 1 if failing else 0
+
+
+def summary(verdicts: Sequence[Verdict], seconds: float) -> dict[str, Any]:
+    """What the run ends with. `failpoints`: the persistence boundaries that something died at; `failpoints_missed`: the others, by name."""
+    operations = sum(verdict.operations for verdict in verdicts)
+    happened = [name for verdict in verdicts for name in verdict.happened]
+    crashed_at = {point for verdict in verdicts for point in verdict.crashed_at}
+    return {
+        "operations": operations,
+        "violations": sum(len(verdict.violations) for verdict in verdicts),
+        "seeds": len(verdicts),
+        "first_seed": min(verdict.seed for verdict in verdicts),
+        "failing_seeds": sorted(verdict.seed for verdict in verdicts if verdict.violations),
+        "faults": sum("=" in name for name in happened),
+        "crashes": sum(name.endswith("=crash") for name in happened),
+        "failpoints": len(crashed_at & expected()),
+        "failpoints_missed": sorted(expected() - crashed_at),
+        "queries_read": sum(verdict.queries_read for verdict in verdicts),
+        "refused_for_budget": sum(verdict.refused_for_budget for verdict in verdicts),
+        "ledgers_rolled_back": sum(verdict.ledgers_rolled_back for verdict in verdicts),
+        "seconds": round(seconds, 1),
+        "operations_per_second": round(operations / seconds, 1),
+    }
 
 
 def _verdicts(operations: int, first_seed: int, processes: int) -> Iterator[Verdict]:
@@ -63,8 +73,16 @@ def _verdicts(operations: int, first_seed: int, processes: int) -> Iterator[Verd
                 yield verdict
                 if done < operations:
                     running.add(pool.submit(run_seed, next(seeds)))
-                elif sys.stderr.isatty():
-                    print(f"{done} operations", file=sys.stderr)
+
+
+def _shown(verdicts: Iterator[Verdict], operations: int) -> Iterator[Verdict]:
+    """The same, while standard error tells how far they are."""
+    done = seeds = violations = 0
+    with shown("simulating", operations) as show:
+        for verdict in verdicts:
+            done, seeds, violations = done + verdict.operations, seeds + 1, violations + len(verdict.violations)
+            show(done, f"{done:,} operations, {seeds} seeds, {violations} violations")
+            yield verdict
 
 
 def _print_small(failing: Verdict) -> None:

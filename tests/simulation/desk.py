@@ -91,6 +91,10 @@ class Desk:
                 self.fleet.kernel.sleep(_COMMAND_AGAIN_S)
         return "gave up sealing"
 
+    def seal_due(self, task: Task, number: int, running: Running) -> str:
+        """Seal a dataset of a task, unless there are more than `number` of them: for who does not know whether the last command died."""
+        return "sealed already" if len(self._committed(task, running)) > number else self.seal(task, running)
+
     def finish_commits(self, task: Task, running: Running) -> str:
         """Finish the commits that were begun; one that cannot be finished any more is given up."""
         store = DatasetStore(running.engine)
@@ -197,9 +201,12 @@ class Desk:
         )
 
     def _newest(self, task: Task, running: Running) -> Dataset | None:
+        return next(reversed(self._committed(task, running)), None)
+
+    def _committed(self, task: Task, running: Running) -> list[Dataset]:
+        """The datasets of a task, the oldest first."""
         stored = DatasetStore(running.engine).all()
-        committed = [one for one in stored if one.state is DatasetState.COMMITTED and one.task_id == task.task_id]
-        return committed[-1] if committed else None
+        return [one for one in stored if one.state is DatasetState.COMMITTED and one.task_id == task.task_id]
 
     def _plan(self, task: Task, number: int, dataset: Dataset) -> TrainingPlan:
         stream = Random(f"{self.fleet.faults.seed} job {task.name} {number}")

@@ -21,12 +21,13 @@ from adserver.worker import JobWorker
 from helper.core import HelperCore
 from helper.gradient.choose import engine_for
 from helper.keys import HelperKeys, _replace
-from helper.ledger import Ledger, open_database, sqlite_url
+from helper.ledger import Ledger, sqlite_url
 from helper.release_grid import ReleaseGrid
 from helper.service import HelperService
 from maskedlark import canonical
 from maskedlark.dataset import PreparedShares, ShareForHelper, ShareOpener
 from maskedlark.randomness import seeded
+from maskedlark.storage import open_database
 from protos import helper_pb2_grpc
 from tests.simulation.faults import Faults
 from tests.simulation.kernel import Kernel, Killed, Process
@@ -70,7 +71,7 @@ class Fleet:
         folder: Where all parties keep their files, a folder each.
         starts: How many processes were started.
         running: By name.
-        on_commit: Told of every transaction that a helper has committed: the helper, and the name of the method.
+        on_commit: Told of every transaction that a helper has committed.
     """
 
     kernel: Kernel
@@ -78,7 +79,7 @@ class Fleet:
     folder: Path
     starts: int = 0
     running: dict[str, Running] = field(default_factory=dict)
-    on_commit: Callable[[str, str], None] = lambda _name, _method: None
+    on_commit: Callable[[str], None] = lambda _name: None
 
     def __post_init__(self) -> None:
         self.hosts = {name: Host(name=name) for name in HELPERS}
@@ -118,7 +119,8 @@ class Fleet:
     def write_durably(self, path: Path, content: bytes) -> None:
         """The ad server's way to write a file, with a boundary on either side."""
         running = self.running[self.kernel.current_process().name]
-        running.boundary.around(f"write {path.name}", write_durably)(path, content)
+        kind = path.stem.partition("-")[0]  # of a checkpoint without its round
+        running.boundary.around(f"write {kind}{path.suffix}", write_durably)(path, content)
 
     def replace_key_file(self, path: Path, content: bytes) -> None:
         """The way in which an operator's command replaces a helper's keys, with a boundary on either side."""
@@ -155,9 +157,11 @@ class Fleet:
             self.kernel.at(down_s, partial(self._again, restart))
 
         process = Process(self.kernel, name, skew_s=self.skews[name], on_death=died)
-        is_helper = name in HELPERS
-        on_commit: Callable[[str], None] = (lambda method: self.on_commit(name, method)) if is_helper else lambda _: None
-        return process, Boundary(process, self.faults, on_commit)
+        return process, Boundary(process, self.faults, partial(self._committed, name))
+
+    def _committed(self, name: str) -> None:
+        if name in HELPERS and self.faults.is_on:
+            self.on_commit(name)
 
     def _again(self, restart: Callable[[], object]) -> None:
         try:

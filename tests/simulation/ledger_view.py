@@ -85,6 +85,10 @@ class LedgerView:
             found.setdefault(query.dataset_id, []).append(Reservation(spec=query, rounds=1))
         return found
 
+    def num_reservations(self) -> int:
+        """How many jobs and queries have taken budget."""
+        return int(self._rows("SELECT (SELECT count(*) FROM jobs) + (SELECT count(*) FROM queries)")[0][0])
+
     def sequence(self) -> int:
         """How often it has moved on."""
         return int(self._rows("SELECT max(sequence) FROM chain")[0][0])

@@ -3,7 +3,7 @@
 And looks into a helper's ledger after each transaction that takes budget.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
@@ -20,7 +20,6 @@ from tests.simulation.fleet import Fleet
 from tests.simulation.ledger_view import Round
 from tests.simulation.operators import Operators
 
-_TAKES_BUDGET: Final = frozenset({"Ledger.open_job", "Ledger.add_query"})
 _ANYTIME: Final = frozenset({"GetStatus"})
 """What a helper answers whatever its ledger is: who it is."""
 
@@ -38,6 +37,7 @@ class Observer:
         self.rounds: dict[str, dict[Round, str]] = defaultdict(dict)
         self.queries: dict[str, dict[bytes, bytes]] = defaultdict(dict)
         self.violations: list[str] = []
+        self._num_reservations: Counter[str] = Counter()
         self._fleet = fleet
         self._operators = operators
         self._note = note
@@ -101,10 +101,12 @@ class Observer:
             if share.report_id not in used and share.share.key_id in open_ids:
                 self.violations.append(f"{name} did not open report {share.report_id.hex()[:6]}, sealed to its key {share.share.key_id}")
 
-    def _committed(self, name: str, method: str) -> None:
+    def _committed(self, name: str) -> None:
         """No dataset ever costs more than its task's budget."""
-        if method not in _TAKES_BUDGET:
+        count = self._fleet.ledgers[name].num_reservations()
+        if count == self._num_reservations[name]:
             return
+        self._num_reservations[name] = count
         task = self._fleet.bundles.noisy.task
         for dataset_id, reserved in self._fleet.ledgers[name].reservations(task.task_id).items():
             spent = cost(task, reserved)

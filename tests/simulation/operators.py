@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Final
 
 from adserver.receipts import ReceiptBook
+from adserver.report_expiry import GRACE_S, expire_reports
+from adserver.reports import ReportStore
+from adserver.tasks import TaskStore
 from helper.core import HelperCore
 from helper.keys import rotate
 from helper.witness import FILE_NAME as WITNESS_FILE
 from maskedlark.rpc.receipts import Receipt, decode_receipt
+from maskedlark.task import Task
 from tests.simulation.fleet import LEDGER_FILE, Fleet
 from tests.simulation.journal import Journal
 from tests.simulation.kernel import Killed
@@ -65,6 +69,14 @@ class Operators:
             rotate(self.fleet.folder / who, now=now, suite=SUITE, active_in_s=active_in_s, overlap_s=overlap_s)
         except Killed:
             self.journal.note(f"the rotation of {who} died")
+
+    def expire(self, task: Task) -> None:
+        """The clock of the server that takes reports in runs far ahead: it forgets what waits in a task that it takes to be over."""
+        running = self.fleet.running["ingest"]
+        if not running.process.is_alive:
+            return
+        tasks, store, now_s = TaskStore(running.engine), ReportStore(running.engine), task.expires_at + 2 * GRACE_S
+        self.fleet.kernel.spawn(running.process, lambda: self.journal.note(f"expired {expire_reports(tasks, store, now_s)}"), "expiry")
 
     def back_up(self, who: str) -> None:
         """Copy a helper's data folder."""

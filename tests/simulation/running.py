@@ -7,6 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from tests.simulation.failpoints import aimed_at
 from tests.simulation.faults import Faults, Rates
 from tests.simulation.invariants import violations
 from tests.simulation.shrinking import shrink
@@ -25,6 +26,10 @@ class Verdict:
         operations: Messages delivered, processes started, things that people did.
         violations: What must never happen, but did.
         happened: The names of the steps that were taken and of the faults that struck.
+        crashed_at: The points at which some process died (`tests.simulation.failpoints`).
+        queries_read: Queries whose result a person has read.
+        refused_for_budget: Jobs that a helper refused because they did not fit the budget.
+        ledgers_rolled_back: Helpers whose past was brought back.
         digest: Of everything that was observed, in order: two runs of a seed have the same.
     """
 
@@ -32,6 +37,10 @@ class Verdict:
     operations: int
     violations: tuple[str, ...]
     happened: tuple[str, ...]
+    crashed_at: frozenset[str]
+    queries_read: int
+    refused_for_budget: int
+    ledgers_rolled_back: int
     digest: str
 
 
@@ -47,7 +56,7 @@ def run_seed(seed: int, *, only: frozenset[str] | None = None, rates: Rates | No
     logging.getLogger("adserver").setLevel(logging.ERROR)  # the retries of a run would drown its findings
     folder = _MEMORY if os.access(_MEMORY, os.W_OK) else None
     with TemporaryDirectory(prefix="maskedlark-simulation-", dir=folder) as path:
-        faults = Faults(seed=seed, rates=rates or Rates(), allowed=only)
+        faults = Faults(seed=seed, rates=rates or Rates(), aimed_at=aimed_at(seed), allowed=only)
         world = World(seed=seed, folder=Path(path), scale=scale or Scale(), faults=faults, only=only)
         found = world.run(violations)
     return Verdict(
@@ -55,6 +64,10 @@ def run_seed(seed: int, *, only: frozenset[str] | None = None, rates: Rates | No
         operations=world.operations,
         violations=tuple(found),
         happened=(*world.taken, *faults.happened),
+        crashed_at=frozenset(faults.crashed_at),
+        queries_read=len(world.desk.results),
+        refused_for_budget=len(world.desk.over_budget),
+        ledgers_rolled_back=len(world.operators.restored),
         digest=world.journal.digest(),
     )
 

@@ -14,6 +14,9 @@ from tests.simulation.parties import HELPERS, WORKERS
 
 _EVERYONE: Final = (*HELPERS, *WORKERS, "ingest", "desk")
 _RESTORED_EVERY: Final = 10
+_EXPIRY_CHANCE: Final = 0.3
+_SEALED_AGAIN: Final = 3
+_SEALED_AFTER_S: Final = 7.0
 _OVERLAPS_S: Final = (20, 600, 600)
 """How long replaced keys open on: now and then for less than reports wait."""
 
@@ -74,6 +77,7 @@ def steps(cast: Cast, seed: int, scale: Scale) -> list[Step]:
         *_exact_work(cast, exact, scale, stream),
         *_noisy_work(cast, noisy, scale, stream),
         *_trouble(cast, scale, stream),
+        *_expiry(cast, exact, scale, stream),
         *_new_keys(cast, scale, stream),
         *_restoring(cast, scale, stream, restored_in(seed)),
     ]
@@ -90,7 +94,8 @@ def _exact_work(cast: Cast, task: Task, scale: Scale, stream: Random) -> Iterato
     desk = cast.desk
     for number in range(scale.datasets):
         at_s = (number + 1) * 0.85 * scale.spread_s / scale.datasets
-        yield _typed(desk, f"seal {number}", at_s, partial(desk.seal, task))
+        for attempt in range(_SEALED_AGAIN):
+            yield _typed(desk, f"seal {number}.{attempt}", at_s + _SEALED_AFTER_S * attempt, partial(desk.seal_due, task, number))
         for job in range(scale.jobs_each):
             submit = partial(desk.submit, task, number * scale.jobs_each + job)
             yield _typed(desk, f"submit {number}.{job}", at_s + stream.uniform(1, 25), submit)
@@ -110,7 +115,8 @@ def _exact_work(cast: Cast, task: Task, scale: Scale, stream: Random) -> Iterato
 def _noisy_work(cast: Cast, task: Task, scale: Scale, stream: Random) -> Iterator[Step]:
     """One dataset, and more jobs and queries than its budget holds."""
     desk, at_s = cast.desk, 0.5 * scale.spread_s
-    yield _typed(desk, "seal noisy", at_s, partial(desk.seal, task))
+    for attempt in range(_SEALED_AGAIN):
+        yield _typed(desk, f"seal noisy {attempt}", at_s + _SEALED_AFTER_S * attempt, partial(desk.seal_due, task, 0))
     for number in range(2 * scale.jobs_each):
         yield _typed(desk, f"submit noisy {number}", at_s + stream.uniform(1, 40), partial(desk.submit, task, number))
     for number in range(2 * scale.queries_each):
@@ -129,6 +135,11 @@ def _trouble(cast: Cast, scale: Scale, stream: Random) -> Iterator[Step]:
     for number in range(2):
         act = partial(operators.pause, stream.choice(WORKERS), stream.uniform(5, 40))
         yield Step(name=f"pause {number}", at_s=stream.uniform(0, spread_s), act=act)
+
+
+def _expiry(cast: Cast, task: Task, scale: Scale, stream: Random) -> Iterator[Step]:
+    if stream.random() < _EXPIRY_CHANCE:
+        yield Step(name="expire", at_s=stream.uniform(0.85, 1) * scale.spread_s, act=partial(cast.operators.expire, task))
 
 
 def _new_keys(cast: Cast, scale: Scale, stream: Random) -> Iterator[Step]:

@@ -18,13 +18,13 @@ from tests.simulation.kernel import Killed, Process
 class Boundary:
     """Where one process can die."""
 
-    def __init__(self, process: Process, faults: Faults, on_commit: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, process: Process, faults: Faults, on_commit: Callable[[], None] = lambda: None) -> None:
         """A process's boundaries.
 
         Args:
             process: The process.
             faults: Decide where it dies.
-            on_commit: Told of each transaction that was committed, by the name of its method, whether or not the process lives on.
+            on_commit: Told of each transaction that was committed, whether or not the process lives on.
         """
         self.on_commit = on_commit
         self._process = process
@@ -33,7 +33,7 @@ class Boundary:
     def passing(self, point: str) -> None:
         """Go on, or die."""
         self._process.check()
-        if self._faults.is_crash(f"{self._process.name} at {point}"):
+        if self._faults.is_crash(self._process.name, point):
             self._process.kill()
             raise Killed(point)
 
@@ -77,7 +77,7 @@ class _Transaction:
             self._inner.__exit__(Killed, killed, killed.__traceback__)
             raise
         self._inner.__exit__(None, None, None)
-        self._boundary.on_commit(self._name)
+        self._boundary.on_commit()
         self._boundary.passing(f"{self._name}: after commit")
         return None
 

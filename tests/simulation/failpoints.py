@@ -1,0 +1,61 @@
+"""Which places a run can crash at, by reading the product's code: every transaction, and every file that is written.
+
+`tests.simulation.stores` names the points that a run passes after the code that stands there. Here the same names come from the source,
+so that a transaction that somebody adds, and that no run ever reaches, is noticed.
+"""
+
+import ast
+import inspect
+from collections.abc import Iterator
+from functools import cache
+from types import ModuleType
+from typing import Final
+
+from adserver import datasets, job_leases, job_store, queries, receipts, reports, tasks
+from helper import ledger
+
+_MODULES: Final = (ledger, datasets, job_leases, job_store, queries, receipts, reports, tasks)
+_AROUND_TRANSACTIONS: Final = ("before begin", "before commit", "after commit")
+_AIMED_AT_ONCE: Final = 6
+_AROUND_FILES: Final = ("before", "after")
+_FILES: Final = ("Vault.write", "Witness.write", "write checkpoint.pt", "write keys.json", "write model.onnx")
+_SETTING_UP: Final = frozenset({"Ledger.add_task", "TaskStore.add"})
+"""A task is made while an operator looks on, before anything can go wrong here; making it again commits nothing."""
+
+
+@cache
+def expected() -> frozenset[str]:
+    """The names of all points."""
+    transactions = {name for module in _MODULES for name in _with_transactions(module)} - _SETTING_UP
+    return frozenset(
+        {f"{name}: {when}" for name in transactions for when in _AROUND_TRANSACTIONS}
+        | {f"{name}: {when}" for name in _FILES for when in _AROUND_FILES}
+    )
+
+
+def aimed_at(seed: int) -> frozenset[str]:
+    """The points that the run of a seed crashes at if it passes them: a few, far from each other; all of them in two dozen seeds."""
+    points = sorted(expected())
+    apart = -(-len(points) // _AIMED_AT_ONCE)
+    return frozenset(points[(seed + apart * place) % len(points)] for place in range(_AIMED_AT_ONCE))
+
+
+def _with_transactions(module: ModuleType) -> Iterator[str]:
+    """The qualified names of a module's functions that begin a transaction."""
+    tree = ast.parse(inspect.getsource(module))
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            yield from (f"{node.name}.{part.name}" for part in node.body if isinstance(part, ast.FunctionDef) and _begins(part))
+        elif isinstance(node, ast.FunctionDef) and _begins(node):
+            yield node.name
+
+
+def _begins(function: ast.FunctionDef) -> bool:
+    calls = (node.func for node in ast.walk(function) if isinstance(node, ast.Call))
+    return any(isinstance(called, ast.Attribute) and called.attr == "begin" and not _is_store(called.value) for called in calls)
+
+
+def _is_store(called: ast.expr) -> bool:
+    """Whether it is another object's method of that name: `begin` of an engine only is a transaction."""
+    name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
+    return not name.endswith("engine")

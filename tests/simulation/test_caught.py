@@ -1,0 +1,167 @@
+"""Proof that the simulation would notice: for each invariant a product that is broken in one place."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import delete, insert
+
+from adserver import asking, worker
+from adserver.helper_client import HelperClient
+from adserver.queries import QueryStore
+from adserver.reports import ReportStore
+from helper import jobs as helper_jobs
+from helper import keys as helper_keys
+from helper import queries as helper_queries
+from helper.key_ring import Ring, opening_keys
+from helper.ledger import Ledger, StoredQuery, StoredRound
+from helper.running import RunningJob
+from helper.schema import DATASETS, QUERIES
+from helper.witness import Witness
+from maskedlark.canonical import encode
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.noise import Mechanism
+from maskedlark.query import MeasuringQuery
+from maskedlark.round import combine
+from maskedlark.sealing import OpeningKey
+from maskedlark.upload import Report
+from tests.simulation.operators import Restored
+from tests.simulation.running import Verdict, run_seed, shrunk
+from tests.simulation.steps import Scale, restored_in
+
+_SMALL = Scale(reports=60, noisy_reports=20, datasets=2, jobs_each=2, queries_each=2, spread_s=60.0)
+_SEEDS = 8
+
+_add_query, _query, _add_reports = Ledger.add_query, Ledger.query, ReportStore.add
+_answer_round, _run_query = RunningJob.answer, HelperClient.run_query
+
+
+def _charges_a_round_after_its_release(_ledger: Ledger, _job_id: bytes, _index: int, _answered: StoredRound) -> bool:
+    """The answer leaves first, and then the process dies."""
+    return True
+
+
+def _acknowledges_before_it_stores(store: ReportStore, accepted: Sequence[Report]) -> int:
+    """Two of three reports never reach the disk."""
+    return _add_reports(store, [report for report in accepted if report.report_id[0] % 3 == 0]) or len(accepted)
+
+
+def _answers_queries_for_nothing(_ledger: Ledger, _stored: StoredQuery, _check: Callable[..., None]) -> bool:
+    return True
+
+
+def _charges_queries_twice(ledger: Ledger, stored: StoredQuery, check: Callable[..., None]) -> bool:
+    """Under two ids; the second charge escapes the check of the budget."""
+    is_new = _add_query(ledger, stored, check)
+    if is_new:
+        row = {"query_id": stored.spec.query_id[::-1], "dataset_id": stored.spec.dataset_id, "kind": "query"}
+        with ledger._engine.begin() as connection:
+            connection.execute(insert(QUERIES).values(row | {"spec": encode(stored.spec), "answer": stored.answer}))
+    return is_new
+
+
+def _answers_queries_anew(ledger: Ledger, stored: StoredQuery, check: Callable[..., None]) -> bool:
+    """Each time with fresh noise, in place of what was stored."""
+    with ledger._engine.begin() as connection:
+        connection.execute(delete(QUERIES).where(QUERIES.c.query_id == stored.spec.query_id))
+    return _add_query(ledger, stored, check)
+
+
+def _asks_each_helper_another_query(client: HelperClient, query: MeasuringQuery, codes: bytes, length: int, **how: Any) -> Any:
+    asked = replace(query, noise_multiplier=query.noise_multiplier * 2, where=()) if client.address == "south" else query
+    return _run_query(client, asked, codes, length, **how)
+
+
+def _refuses_at_one_helper(ledger: Ledger, stored: StoredQuery, check: Callable[..., None]) -> bool:
+    """What it has budget for."""
+    if "south" in str(ledger._engine.url):
+        raise JobRefused(JobReason.BUDGET_EXHAUSTED, "it does not fit, they say")
+    return _add_query(ledger, stored, check)
+
+
+def _adds_one(*shares: Any) -> Any:
+    return combine(*shares) + (1 << 30)
+
+
+def _refuses_a_round_for_its_budget(job: RunningJob, served: Any, round_index: int, *rest: Any) -> bytes:
+    """After it has charged it."""
+    answer = _answer_round(job, served, round_index, *rest)
+    if served.task.mechanism is not Mechanism.NONE:
+        raise JobRefused(JobReason.BUDGET_EXHAUSTED, "too late")
+    return answer
+
+
+def _opens_with_the_newest_key_only(ring: Ring, now: float) -> tuple[OpeningKey, ...]:
+    return opening_keys(ring, now)[-1:]
+
+
+def _never(*_: Any, **__: Any) -> None:
+    return None
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "mutant", "said"),
+    [
+        pytest.param(Ledger, "add_round", _charges_a_round_after_its_release, "before it was charged", id="round charged late"),
+        pytest.param(ReportStore, "add", _acknowledges_before_it_stores, "was acknowledged and is lost", id="report lost"),
+        pytest.param(Ledger, "add_query", _answers_queries_for_nothing, "before it was charged", id="query for nothing"),
+        pytest.param(Ledger, "add_query", _charges_queries_twice, "charged query", id="query charged twice"),
+        pytest.param(HelperClient, "run_query", _asks_each_helper_another_query, "two queries under the id", id="two queries of one id"),
+        pytest.param(asking, "combine", _adds_one, "was read as", id="wrong result"),
+        pytest.param(QueryStore, "add", _never, "is forgotten", id="query forgotten"),
+        pytest.param(Ledger, "add_query", _refuses_at_one_helper, "whose budget holds it", id="query refused"),
+        pytest.param(RunningJob, "answer", _refuses_a_round_for_its_budget, "although it was refused for its budget", id="refusal charged"),
+        pytest.param(worker, "_close", lambda *_: 0, "keeps budget for job", id="job left open"),
+        pytest.param(helper_keys, "opening_keys", _opens_with_the_newest_key_only, "did not open report", id="key expired early"),
+    ],
+)
+def test_a_broken_product_is_caught(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, mutant: Callable[..., Any], said: str) -> None:
+    monkeypatch.setattr(owner, name, mutant)
+    assert _caught(said)
+
+
+def test_a_helper_that_checks_no_budget_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(helper_jobs, "check_fits", _never)
+    monkeypatch.setattr(helper_queries, "check_fits", _never)
+    assert _caught("has spent")
+
+
+def test_a_helper_that_forgets_its_answer_to_a_query_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Ledger, "query", _never)
+    monkeypatch.setattr(Ledger, "add_query", _answers_queries_anew)
+    assert _caught("gave two answers to query")
+
+
+@pytest.mark.parametrize("what", Restored)
+def test_a_helper_that_serves_from_an_old_ledger_is_caught(monkeypatch: pytest.MonkeyPatch, what: Restored) -> None:
+    monkeypatch.setattr(Witness, "check", _never)
+    seeds = [seed for seed in range(60) if restored_in(seed) is what]
+    assert any("although its past was brought back" in one for seed in seeds for one in run_seed(seed).violations)
+
+
+def test_a_helper_that_forgets_used_reports_is_caught_and_the_failing_run_is_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes a person who gives up a dataset that one helper has committed and the other has not."""
+
+    def add_dataset(ledger: Ledger, dataset_id: bytes, task_id: bytes, report_ids: Sequence[bytes]) -> None:
+        with ledger._engine.begin() as connection:
+            connection.execute(insert(DATASETS).values(dataset_id=dataset_id, task_id=task_id, size=len(report_ids)))
+
+    monkeypatch.setattr(Ledger, "add_dataset", add_dataset)
+    monkeypatch.setattr(Ledger, "used_among", lambda *_: set())
+    scale = Scale(reports=60, noisy_reports=0, datasets=3, jobs_each=0, queries_each=0, spread_s=60.0)
+    failing = next(verdict for verdict in (run_seed(seed, scale=scale) for seed in range(100)) if _says(verdict, "2 times"))
+    small = shrunk(failing, most_runs=50, scale=scale)
+    assert _says(small, "2 times")
+    assert len(small.happened) < len(failing.happened) / 4
+    assert {name.split()[0] for name in small.happened} >= {"upload", "seal", "abandon"}
+    assert run_seed(failing.seed, only=frozenset(small.happened), scale=scale) == small
+
+
+def _caught(said: str) -> bool:
+    """Whether some small run reports a violation in these words."""
+    return any(_says(run_seed(seed, scale=_SMALL), said) for seed in range(_SEEDS))
+
+
+def _says(verdict: Verdict, said: str) -> bool:
+    return any(said in one for one in verdict.violations)
