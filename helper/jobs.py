@@ -110,7 +110,7 @@ class Jobs:
         state = self._state(spec.job_id)
         if state.spec != spec:
             raise JobRefused(JobReason.JOB_CHANGED, "a job of this id was started with another content: take a new id")
-        if state.is_closed:
+        if state.progress.is_closed:
             raise JobRefused(JobReason.JOB_CLOSED, "the job is closed: start another one")
         self._keep(computation).draw_ahead(served)
         return self._started(served.task, computation, state)
@@ -144,7 +144,7 @@ class Jobs:
         with self._lock:
             self._running.pop(job_id, None)
         self._noise.drop(job_id)
-        answered = self._state(job_id).rounds_answered
+        answered = self._state(job_id).progress.rounds_answered
         _LOG.info("job closed: %d of %d rounds answered", answered, state.spec.rounds)
         return answered
 
@@ -197,5 +197,5 @@ class Jobs:
             epsilon_left=task.epsilon - epsilons.ad_server,
             epsilon_spent=epsilons.ad_server,
             collusion_epsilon_spent=epsilons.colluding,
-            rounds_answered=state.rounds_answered,
+            rounds_answered=state.progress.rounds_answered,
         )

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from sqlalchemy import Connection, Engine, func, insert, select, update
+from sqlalchemy import Connection, Engine, Select, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
+from helper.round_state import KEPT_ANSWERS, Progress, RoundState
 from helper.schema import CHAIN, DATASETS, JOBS, METADATA, QUERIES, ROUNDS, SCHEMA_VERSION, TASKS, USED_REPORTS
 from maskedlark.canonical import decode, digest, encode
 from maskedlark.errors import JobReason, JobRefused
@@ -22,7 +23,6 @@ from maskedlark.query import AnyQuery, DiscoverySpec, QuerySpec
 from maskedlark.randomness import system_randomness
 from maskedlark.storage import create_tables, reading
 
-KEPT_ANSWERS: Final = 2
 LEDGER_FILE: Final = "ledger.sqlite3"
 """The embedded ledger, in the helper's data folder."""
 _QUERY_KINDS: Final[Mapping[str, type[Any]]] = {"query": QuerySpec, "discovery": DiscoverySpec, "evaluation": EvaluationSpec}
@@ -53,8 +53,7 @@ class JobState:
     """A job, and how far it is."""
 
     spec: JobSpec
-    rounds_answered: int
-    is_closed: bool
+    progress: Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,10 +204,8 @@ class Ledger:
 
     def job_state(self, job_id: bytes) -> JobState | None:
         """The job of an id."""
-        query = select(JOBS.c.spec, JOBS.c.rounds_answered, JOBS.c.is_closed).where(JOBS.c.job_id == job_id)
         with reading(self._engine) as connection:
-            row = connection.execute(query).one_or_none()
-        return row and JobState(spec=decode(JobSpec, row.spec), rounds_answered=row.rounds_answered, is_closed=row.is_closed)
+            return _job_state(connection, _job(job_id))
 
     def job_model(self, job_id: bytes) -> bytes:
         """The ONNX file of a job that exists."""
@@ -222,11 +219,12 @@ class Ledger:
         Returns:
             False, and nothing changed, if it is not the next round of an open job (another thread or process was faster).
         """
-        next_round = (JOBS.c.job_id == job_id) & (JOBS.c.rounds_answered == round_index) & JOBS.c.is_closed.is_(False)
         row = {"job_id": job_id, "round_index": round_index, "weights_digest": answered.weights_digest, "answer": answered.answer}
         with self._engine.begin() as connection:
-            if connection.execute(update(JOBS).where(next_round).values(rounds_answered=round_index + 1)).rowcount != 1:
+            job = _job_state(connection, _job(job_id).with_for_update())
+            if job is None or job.progress.state_of(round_index) is not RoundState.NEXT:
                 return False
+            connection.execute(update(JOBS).where(JOBS.c.job_id == job_id).values(rounds_answered=round_index + 1))
             connection.execute(insert(ROUNDS).values(row))
             past = (ROUNDS.c.job_id == job_id) & (ROUNDS.c.round_index == round_index - KEPT_ANSWERS)
             connection.execute(update(ROUNDS).where(past).values(answer=None))
@@ -343,6 +341,18 @@ def _move_on(connection: Connection, *what: str | bytes) -> None:
 def _position(connection: Connection) -> Position:
     row = connection.execute(select(CHAIN.c.sequence, CHAIN.c.head).order_by(CHAIN.c.sequence.desc()).limit(1)).one()
     return Position(sequence=row.sequence, head=row.head)
+
+
+def _job(job_id: bytes) -> Select[Any]:
+    return select(JOBS.c.spec, JOBS.c.rounds_answered, JOBS.c.is_closed).where(JOBS.c.job_id == job_id)
+
+
+def _job_state(connection: Connection, query: Select[Any]) -> JobState | None:
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        return None
+    spec = decode(JobSpec, row.spec)
+    return JobState(spec=spec, progress=Progress(rounds=spec.rounds, rounds_answered=row.rounds_answered, is_closed=row.is_closed))
 
 
 def _reservations(connection: Connection, dataset_id: bytes) -> tuple[Reservation, ...]:

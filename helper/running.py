@@ -10,6 +10,7 @@ from helper.datasets import Datasets
 from helper.gradient.engine import GradientEngine, Interrupt, never
 from helper.ledger import Ledger, StoredRound
 from helper.noise_shelf import NoiseOrder, NoiseShelf, NoiseVector
+from helper.round_state import RoundState
 from helper.tasks import ServedTask
 from maskedlark import adaptive_clip
 from maskedlark.clip import Clip
@@ -109,20 +110,12 @@ class RunningJob:
         job = self._ledger.job_state(spec.job_id)
         if job is None:
             raise JobRefused(JobReason.UNKNOWN_JOB, "this helper does not know the job: start it first")
-        if job.is_closed:
-            raise JobRefused(JobReason.JOB_CLOSED, "the job is closed: its rounds are no longer answered")
-        if round_index >= spec.rounds:
-            raise JobRefused(JobReason.ROUND_BEYOND_PLAN, f"round {round_index} is beyond the {spec.rounds} rounds of the job")
-        if round_index > job.rounds_answered:
-            raise JobRefused(JobReason.ROUND_OUT_OF_ORDER, f"the next round is {job.rounds_answered}, not {round_index}")
-        stored = self._ledger.round(spec.job_id, round_index)
-        if stored is None:
-            return None
-        if stored.weights_digest != weights_format.digest(weights):
+        is_past = job.progress.state_of(round_index) in (RoundState.CHARGED, RoundState.CLOSED)
+        stored = self._ledger.round(spec.job_id, round_index) if is_past else None
+        if stored is not None and stored.weights_digest != weights_format.digest(weights):
             raise JobRefused(JobReason.ROUND_CHANGED, f"round {round_index} was answered for other weights")
-        if stored.answer is None:
-            raise JobRefused(JobReason.ROUND_CLOSED, f"the job has moved on: the answer to round {round_index} is no longer kept")
-        return stored.answer
+        job.progress.check_answerable(round_index)
+        return stored and stored.answer
 
     def _compute(self, served: ServedTask, round_index: int, weights: bytes, interrupt: Interrupt) -> bytes:
         spec, model, engine = self.computation.spec, self.computation.model, self.computation.engine

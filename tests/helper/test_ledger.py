@@ -14,7 +14,8 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.schema import CreateTable
 
-from helper.ledger import KEPT_ANSWERS, Counts, Ledger, Reservation, StoredRound, StoredTask, sqlite_url
+from helper.ledger import Counts, Ledger, Reservation, StoredRound, StoredTask, sqlite_url
+from helper.round_state import KEPT_ANSWERS
 from helper.schema import JOBS, METADATA, SCHEMA_VERSION
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.job import JobSpec
@@ -204,7 +205,7 @@ def test_only_the_next_round_of_an_open_job_is_charged(ledger: Ledger) -> None:
     assert not ledger.add_round(b"j" * 16, 1, answered(b"1"))
     state = ledger.job_state(b"j" * 16)
     assert state is not None
-    assert (state.rounds_answered, state.is_closed) == (1, True)
+    assert (state.progress.rounds_answered, state.progress.is_closed) == (1, True)
 
 
 def test_of_many_answers_to_one_round_one_is_kept(ledger: Ledger) -> None:
