@@ -115,7 +115,7 @@ class RunningJob:
         if stored is not None and stored.weights_digest != weights_format.digest(weights):
             raise JobRefused(JobReason.ROUND_CHANGED, f"round {round_index} was answered for other weights")
         job.progress.check_answerable(round_index)
-        return stored and stored.answer
+        return stored.answer if stored is not None else None
 
     def _compute(self, served: ServedTask, round_index: int, weights: bytes, interrupt: Interrupt) -> bytes:
         spec, model, engine = self.computation.spec, self.computation.model, self.computation.engine
