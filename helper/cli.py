@@ -18,6 +18,7 @@ from helper.floors import Floors
 from helper.keys import HelperKeys
 from helper.keys_cli import keys_app
 from helper.release_grid import DEFAULT_STEP_MS
+from helper.shelves import PREPARED_BYTES
 from maskedlark.budget import PlannedJob, budget_of
 from maskedlark.budget_view import budget_json, budget_table
 from maskedlark.canonical import encode
@@ -122,6 +123,14 @@ def serve_command(
     round_threads: Annotated[
         int | None, typer.Option(envvar="HELPER_ROUND_THREADS", min=1, help="Threads that compute one round.", show_default="one a core")
     ] = None,
+    max_preparing_bytes: Annotated[
+        int,
+        typer.Option(
+            envvar="HELPER_MAX_PREPARING_BYTES",
+            min=1,
+            help="Most memory that the reports of all tasks take together while they become datasets.",
+        ),
+    ] = PREPARED_BYTES,
     release_grid_ms: Annotated[
         float,
         typer.Option(
@@ -198,6 +207,7 @@ def serve_command(
         opening_workers=opening_workers,
         round_threads=round_threads,
         metrics_listen=metrics_listen,
+        max_preparing_bytes=max_preparing_bytes,
         release_grid_ms=release_grid_ms,
     )
     with _stopped_by_signals() as stop, tracing("helper", traces):

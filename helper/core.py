@@ -13,6 +13,7 @@ from helper.ledger import Counts, Ledger
 from helper.numerics import software_digest
 from helper.opening_pool import OpeningPool
 from helper.queries import Queries
+from helper.shelves import PREPARED_BYTES, PreparedShelf
 from helper.tasks import Clock, Tasks
 from helper.vault import Vault
 from helper.witness import Witness
@@ -49,6 +50,7 @@ class HelperCore:
         clock: Clock,
         engine_for: EngineFor,
         randomness: Randomness = system_randomness,
+        max_preparing_bytes: int = PREPARED_BYTES,
     ) -> None:
         self._keys = keys
         self._clock = clock
@@ -61,6 +63,7 @@ class HelperCore:
             pool=pool,
             ledger=ledger,
             vault=Vault(data / DATASETS_FOLDER, keys.vault_key),
+            prepared=PreparedShelf(max_preparing_bytes, clock),
         )
         self.jobs = Jobs(
             tasks=self.tasks,

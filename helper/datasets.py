@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from threading import Lock
 from typing import Final
 
 import numpy as np
@@ -13,6 +12,7 @@ from helper.opening_pool import OpeningPool
 from helper.preparing import Preparation
 from helper.shelves import Handle, OpenedShelf, PreparedShelf
 from helper.tasks import Caller, Tasks
+from helper.turns import Turns
 from helper.vault import Vault, VaultDamaged
 from maskedlark.dataset import OpenedDataset, PreparedShares, open_dataset
 from maskedlark.errors import JobReason, JobRefused
@@ -27,19 +27,32 @@ class Datasets:
     """The datasets of one helper."""
 
     def __init__(
-        self, *, tasks: Tasks, opening_keys: Callable[[], Sequence[OpeningKey]], pool: OpeningPool, ledger: Ledger, vault: Vault
+        self,
+        *,
+        tasks: Tasks,
+        opening_keys: Callable[[], Sequence[OpeningKey]],
+        pool: OpeningPool,
+        ledger: Ledger,
+        vault: Vault,
+        prepared: PreparedShelf,
     ) -> None:
         self._tasks = tasks
         self._opening_keys = opening_keys
         self._pool = pool
         self._ledger = ledger
         self._vault = vault
-        self._prepared = PreparedShelf()
+        self._prepared = prepared
         self._opened = OpenedShelf()
-        self._committing = Lock()
+        self._committing = Turns()
+        self._reading = Turns()
+
+    @property
+    def preparing_bytes(self) -> int:
+        """How much of their room all preparations take."""
+        return self._prepared.num_bytes
 
     def prepare(self, task_id: bytes, handle: bytes, caller: Caller) -> Preparation:
-        """Begin to open shares. Called by the ad server; the same handle again begins anew.
+        """Begin to open shares, in a `with` block. Called by the ad server; the same handle again begins anew.
 
         Raises:
             JobRefused(MALFORMED): the handle has not 16 bytes; and the reasons of `Tasks.served`.
@@ -76,19 +89,16 @@ class Datasets:
         """
         self._tasks.served(task_id, caller)
         key = Handle(task_id=task_id, name=handle)
-        with self._committing:
-            known = self._ledger.dataset(expected_id)
-            if known is not None and known.task_id == task_id:
+        with self._committing.alone(task_id):
+            known = self._committed(expected_id, task_id)
+            if known is not None:
                 return known.size
-            prepared = self._prepared.get(key)
-            if prepared is None:
-                raise JobRefused(JobReason.UNKNOWN_DATASET, "nothing is prepared under this handle (any more): prepare it again")
-            dataset = open_dataset(task_id, prepared, _chosen_rows(prepared, chosen))
+            dataset = self._chosen(key, chosen)
             if dataset.dataset_id != expected_id:
                 raise JobRefused(JobReason.DATASET_CHANGED, "the chosen reports make another dataset id than the expected one")
             self._store(task_id, dataset)
             self._prepared.drop(key)
-        _LOG.info("dataset committed: %d of %d prepared reports", len(dataset), len(prepared.report_ids))
+        _LOG.info("dataset committed: %d reports", len(dataset))
         return len(dataset)
 
     def stored(self, dataset_id: bytes, task_id: bytes) -> StoredDataset:
@@ -97,8 +107,8 @@ class Datasets:
         Raises:
             JobRefused(UNKNOWN_DATASET)
         """
-        stored = self._ledger.dataset(dataset_id)
-        if stored is None or stored.task_id != task_id:
+        stored = self._committed(dataset_id, task_id)
+        if stored is None:
             raise JobRefused(JobReason.UNKNOWN_DATASET, "this helper has no such dataset of the task: seal it first")
         return stored
 
@@ -108,21 +118,37 @@ class Datasets:
         Raises:
             JobRefused(UNKNOWN_DATASET): the stored shares are lost.
         """
-        dataset = self._opened.get(dataset_id)
-        if dataset is None:
-            dataset = self._from_disk(dataset_id)
-            self._opened.put(dataset)
+        with self._reading.alone(dataset_id):  # so that who asks at the same time does not read it twice
+            dataset = self._opened.get(dataset_id)
+            if dataset is None:
+                dataset = self._from_disk(dataset_id)
+                self._opened.put(dataset)
         return dataset
 
+    def _chosen(self, key: Handle, chosen: bytes) -> OpenedDataset:
+        prepared = self._prepared.get(key)
+        if prepared is None:
+            raise JobRefused(JobReason.UNKNOWN_DATASET, "nothing is prepared under this handle (any more): prepare it again")
+        return open_dataset(key.task_id, prepared, _chosen_rows(prepared, chosen))
+
     def _store(self, task_id: bytes, dataset: OpenedDataset) -> None:
-        """First the shares, then the ledger: a crash between leaves a file that no ledger names, and that is written again."""
+        """First the shares, then the ledger: a crash between leaves a file that no ledger names, and that is written again.
+
+        One that is refused is removed, unless it is refused because another process has committed this very dataset: the file is that
+        one's now. Otherwise its reports are in another dataset for good, so nobody can commit it any more.
+        """
         self._vault.write(dataset)
         try:
             self._ledger.add_dataset(dataset.dataset_id, task_id, dataset.report_ids.view("V16").ravel().tolist())
         except JobRefused:
-            self._vault.remove(dataset.dataset_id)
-            raise
+            if self._committed(dataset.dataset_id, task_id) is None:
+                self._vault.remove(dataset.dataset_id)
+                raise
         self._opened.put(dataset)
+
+    def _committed(self, dataset_id: bytes, task_id: bytes) -> StoredDataset | None:
+        known = self._ledger.dataset(dataset_id)
+        return known if known is not None and known.task_id == task_id else None
 
     def _from_disk(self, dataset_id: bytes) -> OpenedDataset:
         try:

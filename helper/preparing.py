@@ -1,12 +1,13 @@
 """Sealing, first step: open the shares that the ad server streams in, chunk by chunk, and say which are admitted.
 
-Nothing is used up by preparing. What was opened stays in this process's memory until it is committed or pushed out.
+Nothing is used up by preparing. What was opened stays in this process's memory until it is committed or pushed out; all preparations
+together have a bounded room there, which is taken before shares are opened.
 """
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 
@@ -20,6 +21,9 @@ from maskedlark.sealing import OpeningKey
 
 MAX_CHUNK_BYTES: Final = 4 << 20
 """Of plaintext in one chunk; a message of the wire's limit with honest shares holds less."""
+_ID_AND_TAG_BYTES: Final = 33
+_SEEN_BYTES: Final = 128
+"""Of one report id in a set, and on its way to the ledger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +44,7 @@ class PreparedTotals:
 
 
 class Preparation:
-    """One stream of chunks. Used by one thread; what it holds is lost unless it is finished."""
+    """One stream of chunks. Used by one thread, in a `with` block, at whose end everything is lost and freed that was not finished."""
 
     def __init__(
         self,
@@ -61,14 +65,25 @@ class Preparation:
         self._chunks: list[PreparedShares] = []
         self._seen: set[bytes] = set()
         self._received = 0
+        self._held_bytes = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._shelf.give_back(self._held_bytes)
+        self._held_bytes = 0
+        self._forget_chunks()
 
     def add(self, incoming: Sequence[ShareForHelper]) -> AdmittedSet:
         """Open one chunk; the reports that came before, or that another dataset used, are dropped too.
 
         Raises:
-            JobRefused(DATASET_TOO_LARGE, TOO_LARGE): more reports than the task allows in all, or in one chunk.
+            JobRefused(DATASET_TOO_LARGE, TOO_LARGE): more reports than the task or this helper allows in all, or in one chunk.
+            HelperUnavailable: other preparations take all the room there is at the moment.
         """
-        self._check_room(len(incoming))
+        self._check_size(len(incoming))
+        self._take_room(len(incoming))
         opened = self._pool.open(self._opener, incoming)
         ids: list[bytes] = opened.report_ids.view("V16").ravel().tolist()
         kept = _without(opened, [self._is_repeat(report_id) for report_id in ids], ReportReason.DUPLICATE_ID)
@@ -81,9 +96,11 @@ class Preparation:
 
     def finish(self) -> PreparedTotals:
         """Keep what was opened under the handle, for the commit. Called once, after the last chunk."""
+        self._seen.clear()
         prepared = join_prepared(self._chunks or [self._opener.open([])])
-        self._chunks.clear()
-        self._shelf.put(self._handle, prepared)
+        self._forget_chunks()
+        self._shelf.put(self._handle, prepared, self._held_bytes)
+        self._held_bytes = 0  # they are the shelf's now
         ids, tags = (rows[prepared.admitted.is_admitted] for rows in (prepared.report_ids, prepared.admitted.view_tags))
         order = canonical_order(ids)
         return PreparedTotals(
@@ -100,7 +117,17 @@ class Preparation:
         self._seen.add(report_id)
         return False
 
-    def _check_room(self, count: int) -> None:
+    def _forget_chunks(self) -> None:
+        self._chunks.clear()
+        self._seen.clear()
+
+    def _take_room(self, count: int) -> None:
+        """Room for so many reports more, twice: they are copied once into one table, and once more into the dataset's order."""
+        needed = count * (2 * (self._task.share_length + _ID_AND_TAG_BYTES) + _SEEN_BYTES)
+        self._shelf.take(needed, held=self._held_bytes)
+        self._held_bytes += needed
+
+    def _check_size(self, count: int) -> None:
         if self._received + count > self._task.max_dataset_size:
             raise JobRefused(
                 JobReason.DATASET_TOO_LARGE, f"a dataset of this task has at most {self._task.max_dataset_size} reports: seal several"

@@ -23,6 +23,7 @@ from helper.metrics import HelperMetrics
 from helper.opening_pool import OpeningPool
 from helper.release_grid import DEFAULT_STEP_MS, ReleaseGrid
 from helper.service import HelperService
+from helper.shelves import PREPARED_BYTES
 from maskedlark.errors import InvalidTask
 from maskedlark.observability.endpoint import OperatorEndpoint
 from maskedlark.observability.serving import ServerSettings, WatchedServer
@@ -54,6 +55,7 @@ class ServeSettings:
         threads: How many calls are answered at once.
         opening_workers: Processes that open report shares; None for one a core.
         round_threads: Threads that share the computation of one round; None for one a core.
+        max_preparing_bytes: Memory that reports may take together while they become datasets.
         release_grid_ms: Answers to rounds leave a whole number of these milliseconds after their requests.
         metrics_listen: host:port on loopback of /metrics and /healthz, or None.
     """
@@ -67,6 +69,7 @@ class ServeSettings:
     threads: int = 16
     opening_workers: int | None = None
     round_threads: int | None = None
+    max_preparing_bytes: int = PREPARED_BYTES
     release_grid_ms: float = DEFAULT_STEP_MS
     metrics_listen: str | None = None
 
@@ -128,6 +131,7 @@ def _open_core(settings: ServeSettings, stack: ExitStack) -> HelperCore:
         pool=pool,
         clock=time.time,
         engine_for=partial(engine_for, threads=settings.round_threads or os.cpu_count() or 1),
+        max_preparing_bytes=settings.max_preparing_bytes,
     )
 
 

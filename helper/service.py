@@ -91,14 +91,14 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         """Open shares: one reply for each chunk, then the totals."""
         with self._acting(context), self._admission.entered():
             header = _first(requests, "header").header
-            preparation = self._core.datasets.prepare(header.task_id, header.handle, client_names(context))
-            for request in requests:
-                admitted = preparation.add([_share(message) for message in _expect(request, "chunk").chunk.shares])
-                yield pb.PrepareReply(
-                    is_admitted=admitted.is_admitted.astype(np.uint8).tobytes(),
-                    view_tags=np.ascontiguousarray(admitted.view_tags).tobytes(),
-                )
-            totals = preparation.finish()
+            with self._core.datasets.prepare(header.task_id, header.handle, client_names(context)) as preparation:
+                for request in requests:
+                    admitted = preparation.add([_share(message) for message in _expect(request, "chunk").chunk.shares])
+                    yield pb.PrepareReply(
+                        is_admitted=admitted.is_admitted.astype(np.uint8).tobytes(),
+                        view_tags=np.ascontiguousarray(admitted.view_tags).tobytes(),
+                    )
+                totals = preparation.finish()
             self._metrics.count_opens(totals.admitted, totals.dropped)
             yield pb.PrepareReply(
                 totals=pb.PrepareReply.Totals(

@@ -19,6 +19,7 @@ from helper.gradient.engine import Batch, Interrupt, MaskedSum, never
 from helper.keys import HelperKeys
 from helper.ledger import Ledger, sqlite_url
 from helper.opening_pool import OpeningPool
+from helper.shelves import PREPARED_BYTES
 from maskedlark import canonical
 from maskedlark.clip import Clip
 from maskedlark.dataset import AdmittedSet, admitted_by_both, canonical_order, dataset_id
@@ -93,7 +94,13 @@ class Party:
     def keys(self) -> HelperKeys:
         return HelperKeys.read(self.data)
 
-    def open(self, *, ledger_type: type[Ledger] = Ledger, engine_for: Callable[..., Any] = fake_engine_for) -> HelperCore:
+    def open(
+        self,
+        *,
+        ledger_type: type[Ledger] = Ledger,
+        engine_for: Callable[..., Any] = fake_engine_for,
+        max_preparing_bytes: int = PREPARED_BYTES,
+    ) -> HelperCore:
         return HelperCore(
             data=self.data,
             keys=self.keys,
@@ -102,6 +109,7 @@ class Party:
             pool=OpeningPool(NO_WORKERS),
             clock=lambda: self.now,
             engine_for=engine_for,
+            max_preparing_bytes=max_preparing_bytes,
         )
 
 
@@ -161,10 +169,10 @@ class Scene:
     def prepare(self, reports: Sequence[Report], *, handle: bytes = b"h" * 16, chunk: int = 1000) -> Prepared:
         admitted = []
         for role, core in enumerate(self.cores):
-            preparation = core.datasets.prepare(self.task_id, handle, None)
             incoming = shares_for(list(reports), role)
-            parts = [preparation.add(incoming[start : start + chunk]) for start in range(0, len(incoming), chunk)]
-            totals = preparation.finish()
+            with core.datasets.prepare(self.task_id, handle, None) as preparation:
+                parts = [preparation.add(incoming[start : start + chunk]) for start in range(0, len(incoming), chunk)]
+                totals = preparation.finish()
             assert totals.received == len(reports)
             admitted.append(
                 AdmittedSet(
@@ -178,7 +186,8 @@ class Scene:
 
     def id_of(self, reports: Sequence[Report], chosen: NDArray[np.bool_]) -> bytes:
         """The id of a dataset of reports that no dataset used yet."""
-        view_tags = self.cores[0].datasets.prepare(self.task_id, b"t" * 16, None).add(shares_for(list(reports), 0)).view_tags
+        with self.cores[0].datasets.prepare(self.task_id, b"t" * 16, None) as preparation:
+            view_tags = preparation.add(shares_for(list(reports), 0)).view_tags
         ids = [report.report_id for report, is_chosen in zip(reports, chosen, strict=True) if is_chosen]
         table = np.frombuffer(b"".join(ids), np.uint8).reshape(-1, 16)
         order = canonical_order(table)

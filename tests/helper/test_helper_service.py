@@ -1,10 +1,12 @@
 """The helper over real gRPC channels: what the wire adds to the core, and what it refuses."""
 
 import logging
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import grpc
@@ -102,6 +104,26 @@ def refusal(call: Any, *given: Any) -> JobReason:
     with pytest.raises(JobRefused) as refused:
         call(*given)
     return refused.value.reason
+
+
+def test_the_room_of_a_stream_that_is_cancelled_is_free_again(scene: Scene, wires: tuple[Wire, Wire]) -> None:
+    header = pb.PrepareRequest(header=pb.PrepareRequest.Header(task_id=scene.task_id, handle=HANDLE))
+    ended = Event()
+
+    def requests() -> Iterator[pb.PrepareRequest]:
+        yield from (header, chunk_message(shares_for(scene.reports(5), 0)))
+        ended.wait(60)  # as a client that is neither done nor gone
+
+    replies = wires[0].stub.PrepareDataset(requests(), timeout=60)
+    next(replies)
+    datasets = scene.cores[0].datasets
+    assert datasets.preparing_bytes > 0
+    replies.cancel()
+    ended.set()
+    deadline = time.monotonic() + 30
+    while datasets.preparing_bytes:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_a_whole_job_over_the_wire(scene: Scene, wires: tuple[Wire, Wire]) -> None:

@@ -1,22 +1,24 @@
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from helper.ledger import Ledger
 from helper.preparing import MAX_CHUNK_BYTES
 from helper.shelves import MAX_PREPARED_PER_TASK
 from maskedlark import field
 from maskedlark.dataset import ShareForHelper
-from maskedlark.errors import JobReason, JobRefused, ReportReason
+from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, ReportReason
 from maskedlark.randomness import seeded
 from maskedlark.report import split
 from maskedlark.sealing import SealingKey, share_info
 from maskedlark.task import VIEW_NONCE_BYTES, Task
-from maskedlark.upload import SealedShare
+from maskedlark.upload import SealedShare, Sealer
 from tests.builders import NOW, examples, shares_for
 from tests.helper.parties import Scene, make_task
 
@@ -180,6 +182,46 @@ def test_a_handle_of_another_length_is_refused(scene: Scene, handle: bytes) -> N
     assert refusal(scene.cores[0].datasets.prepare, scene.task_id, handle, None) is JobReason.MALFORMED
 
 
+# --- room
+
+
+def test_a_stream_that_breaks_frees_its_room_and_one_that_is_finished_keeps_it(scene: Scene) -> None:
+    datasets, shares = scene.cores[0].datasets, shares_for(scene.reports(4), 0)
+    with datasets.prepare(scene.task_id, HANDLE, None) as broken:
+        broken.add(shares)
+        assert datasets.preparing_bytes > 0
+    assert datasets.preparing_bytes == 0
+    with datasets.prepare(scene.task_id, HANDLE, None) as whole:
+        whole.add(shares)
+        taken = datasets.preparing_bytes
+        whole.finish()
+    assert datasets.preparing_bytes == taken
+
+
+def test_room_is_freed_by_the_commit_and_not_by_a_refused_one(scene: Scene) -> None:
+    prepared = scene.prepare(scene.reports(5))
+    taken = scene.cores[0].datasets.preparing_bytes
+    assert refusal(scene.commit, replace(prepared, chosen=np.zeros(5, np.bool_))) is JobReason.DATASET_EMPTY
+    assert scene.cores[0].datasets.preparing_bytes == taken > 0
+    scene.commit(prepared)
+    assert [core.datasets.preparing_bytes for core in scene.cores] == [0, 0]
+
+
+def test_preparations_of_several_tasks_share_one_room(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.restart(max_preparing_bytes=5000)
+    shares, other = shares_for(scene.reports(16), 0), id_of_another_task(scene)
+    datasets = scene.cores[0].datasets
+    with datasets.prepare(scene.task_id, HANDLE, None) as first, datasets.prepare(other, HANDLE, None) as second:
+        first.add(shares[:10])
+        with pytest.raises(HelperUnavailable) as busy:
+            second.add(shares[:10])
+        assert busy.value.retry_after_s is not None
+        assert refusal(first.add, shares + shares) is JobReason.DATASET_TOO_LARGE
+    with datasets.prepare(other, HANDLE, None) as again:
+        again.add(shares[:10])
+
+
 # --- committing
 
 
@@ -218,6 +260,49 @@ def test_of_two_overlapping_datasets_committed_at_once_one_stands(scene: Scene) 
         outcomes = Counter(threads.map(commit, range(16)))
     assert scene.cores[0].status().counts.datasets == 1
     assert outcomes == {None: 8, JobReason.REPORT_ALREADY_USED: 8}  # None for every repeat of the one that stands
+
+
+class Interrupted(Ledger):
+    """Does something else just before a dataset is committed."""
+
+    before: Callable[[], object] | None = None
+
+    def add_dataset(self, dataset_id: bytes, task_id: bytes, report_ids: Sequence[bytes]) -> None:
+        before, self.before = self.before, None
+        if before is not None:
+            before()
+        super().add_dataset(dataset_id, task_id, report_ids)
+
+
+def test_a_commit_does_not_wait_for_one_of_another_task(scene: Scene) -> None:
+    scene.restart(ledger_type=Interrupted)
+    other = copy(scene)
+    other.task = make_task(scene.parties, name="another")
+    other.task_id, other.bundle = other.task.task_id, other.register(other.task)
+    other.sealer = Sealer(other.bundle)
+    ours, theirs = scene.prepare(scene.reports(5)), other.prepare(other.reports(5))
+    ledger = scene.cores[0].datasets._ledger
+    assert isinstance(ledger, Interrupted)
+    with ThreadPoolExecutor(1) as threads:
+        ledger.before = lambda: threads.submit(other.commit, theirs).result(timeout=30)
+        scene.commit(ours)
+    assert scene.cores[0].status().counts.datasets == 2
+
+
+class AnotherProcess(Ledger):
+    """Just before this process commits a dataset, another one commits the very same."""
+
+    def add_dataset(self, dataset_id: bytes, task_id: bytes, report_ids: Sequence[bytes]) -> None:
+        super().add_dataset(dataset_id, task_id, report_ids)
+        super().add_dataset(dataset_id, task_id, report_ids)
+
+
+def test_a_dataset_that_another_process_commits_at_the_same_time_keeps_its_file(scene: Scene) -> None:
+    scene.restart(ledger_type=AnotherProcess)
+    dataset = scene.commit(scene.prepare(scene.reports(5)))
+    assert len(stored_datasets(scene, 0)) == 1
+    scene.restart()
+    assert len(scene.cores[0].datasets.opened(dataset)) == 5
 
 
 def test_a_part_of_the_admitted_reports_can_be_chosen_and_the_rest_sealed_later(scene: Scene) -> None:

@@ -1,9 +1,29 @@
-from helper.shelves import MAX_PREPARED, MAX_PREPARED_PER_TASK, Handle, OpenedShelf, PreparedShelf
+from collections import Counter
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helper.shelves import KEPT_S, MAX_PREPARED, MAX_PREPARED_PER_TASK, RETRY_AFTER_S, Handle, OpenedShelf, PreparedShelf
 from maskedlark.dataset import OpenedDataset, PreparedShares, open_dataset
+from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
 from tests.builders import examples, reports, shares_for, world
 
 WORLD = world()
 PREPARED: PreparedShares = WORLD.opener(0).open(shares_for(reports(WORLD, examples(WORLD.task, 3)), 0))
+
+
+@dataclass
+class Clock:
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def shelf_of(capacity_bytes: int = 0, clock: Clock | None = None) -> PreparedShelf:
+    return PreparedShelf(capacity_bytes, clock or Clock())
 
 
 def opened(number: int) -> OpenedDataset:
@@ -15,8 +35,8 @@ def handle(task: int, name: int) -> Handle:
 
 
 def test_a_preparation_is_found_until_it_is_dropped() -> None:
-    shelf = PreparedShelf()
-    shelf.put(handle(1, 1), PREPARED)
+    shelf = shelf_of()
+    shelf.put(handle(1, 1), PREPARED, 0)
     assert shelf.get(handle(1, 1)) is PREPARED
     assert shelf.get(handle(2, 1)) is None
     shelf.drop(handle(1, 1))
@@ -25,25 +45,92 @@ def test_a_preparation_is_found_until_it_is_dropped() -> None:
 
 
 def test_a_task_keeps_its_newest_preparations_only() -> None:
-    shelf = PreparedShelf()
+    shelf = shelf_of()
     for name in range(MAX_PREPARED_PER_TASK + 1):
-        shelf.put(handle(1, name), PREPARED)
+        shelf.put(handle(1, name), PREPARED, 0)
     kept = [shelf.get(handle(1, name)) is not None for name in range(MAX_PREPARED_PER_TASK + 1)]
     assert kept == [False] + [True] * MAX_PREPARED_PER_TASK
 
 
 def test_preparing_again_under_a_handle_makes_it_the_newest() -> None:
-    shelf = PreparedShelf()
+    shelf = shelf_of()
     for name in (0, 1, 0, 2):
-        shelf.put(handle(1, name), PREPARED)
+        shelf.put(handle(1, name), PREPARED, 0)
     assert [shelf.get(handle(1, name)) is not None for name in (0, 1, 2)] == [True, False, True]
 
 
 def test_all_tasks_together_keep_a_bounded_number() -> None:
-    shelf = PreparedShelf()
+    shelf = shelf_of()
     for task in range(MAX_PREPARED + 3):
-        shelf.put(handle(task, 0), PREPARED)
+        shelf.put(handle(task, 0), PREPARED, 0)
     assert sum(shelf.get(handle(task, 0)) is not None for task in range(MAX_PREPARED + 3)) == MAX_PREPARED
+
+
+def test_who_finds_no_room_for_a_preparation_is_told_when_to_come_again() -> None:
+    shelf = shelf_of(100)
+    shelf.take(60, held=0)
+    with pytest.raises(HelperUnavailable) as busy:
+        shelf.take(41, held=0)
+    assert busy.value.retry_after_s == RETRY_AFTER_S
+    shelf.take(40, held=60)
+    shelf.give_back(60)
+    shelf.take(60, held=0)
+
+
+def test_a_preparation_that_would_never_fit_is_refused_for_good() -> None:
+    shelf = shelf_of(100)
+    shelf.take(60, held=0)
+    with pytest.raises(JobRefused, match="--max-preparing-bytes") as refused:
+        shelf.take(41, held=60)
+    assert refused.value.reason is JobReason.DATASET_TOO_LARGE
+
+
+def test_a_finished_preparation_makes_room_only_once_its_commit_is_overdue() -> None:
+    clock = Clock()
+    shelf = shelf_of(100, clock)
+    for task in (1, 2):
+        shelf.take(50, held=0)
+        shelf.put(handle(task, 0), PREPARED, 50)
+        clock.now += 1
+    clock.now = KEPT_S - 1
+    with pytest.raises(HelperUnavailable):
+        shelf.take(10, held=0)
+    clock.now = KEPT_S
+    shelf.take(10, held=0)
+    assert [shelf.get(handle(task, 0)) is not None for task in (1, 2)] == [False, True]
+
+
+_STEPS = st.tuples(st.sampled_from(["take", "break", "finish", "commit", "wait"]), st.integers(0, 4), st.integers(0, 2), st.integers(1, 50))
+
+
+@given(st.lists(_STEPS, max_size=60))
+def test_the_room_taken_is_that_of_the_preparations_that_there_are_and_never_more_than_there_is(
+    steps: list[tuple[str, int, int, int]],
+) -> None:
+    clock = Clock()
+    shelf = shelf_of(200, clock)
+    unfinished: Counter[Handle] = Counter()
+    finished: dict[Handle, int] = {}
+    for step, task, name, number in steps:
+        one = handle(task, name)
+        match step:
+            case "take":
+                try:
+                    shelf.take(number, held=unfinished[one])
+                except (HelperUnavailable, JobRefused):
+                    continue
+                unfinished[one] += number
+            case "break":
+                shelf.give_back(unfinished.pop(one, 0))
+            case "finish":
+                finished[one] = unfinished.pop(one, 0)
+                shelf.put(one, PREPARED, finished[one])
+            case "commit":
+                shelf.drop(one)
+            case _:
+                clock.now += 20 * number
+        kept = sum(size for known, size in finished.items() if shelf.get(known) is not None)
+        assert shelf.num_bytes == unfinished.total() + kept <= 200
 
 
 def test_opened_datasets_leave_in_order_of_their_last_use() -> None:
