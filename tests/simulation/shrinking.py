@@ -1,4 +1,4 @@
-"""Make a failing run small: leave out steps and faults, in ever smaller pieces, for as long as it still fails."""
+"""Make a failing run small: leave out steps and faults, whole kinds first, then ever smaller pieces, for as long as it still fails."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,14 +7,26 @@ Fails = Callable[[frozenset[str]], bool]
 
 
 def shrink(happened: Sequence[str], fails: Fails, *, most_runs: int = 200) -> list[str]:
-    """A list from which nothing more could be left out within so many runs (Zeller's ddmin).
+    """A list from which nothing more could be left out within so many runs.
 
     Args:
         happened: The steps and faults of a failing run.
         fails: Runs a part of them.
         most_runs: How often.
     """
-    kept, pieces, runs = list(happened), 2, 0
+    left = most_runs
+    kept = list(happened)
+    for kind in dict.fromkeys(map(_kind, happened)):
+        without = [name for name in kept if _kind(name) != kind]
+        if left and without and len(without) < len(kept):
+            left -= 1
+            kept = without if fails(frozenset(without)) else kept
+    return _in_pieces(kept, fails, most_runs=left)
+
+
+def _in_pieces(kept: list[str], fails: Fails, *, most_runs: int) -> list[str]:
+    """Leave out halves, quarters and so on (Zeller's ddmin)."""
+    pieces, runs = 2, 0
     while len(kept) >= 2 and runs < most_runs:
         size = -(-len(kept) // pieces)
         for start in range(0, len(kept), size):
@@ -30,3 +42,9 @@ def shrink(happened: Sequence[str], fails: Fails, *, most_runs: int = 200) -> li
                 break
             pieces = min(len(kept), 2 * pieces)
     return kept
+
+
+def _kind(name: str) -> str:
+    """Of a fault, what goes wrong, wherever it does; of a step, what it is without its number."""
+    step, _, fault = name.partition("=")
+    return fault or step.rstrip("0123456789. ")
