@@ -10,8 +10,8 @@ from unittest.mock import patch
 
 import torch
 
+from tests.simulation.channel import Channel
 from tests.simulation.fleet import Fleet
-from tests.simulation.network import Channel
 from tests.simulation.primitives import InlineExecutor, Primitives
 
 
