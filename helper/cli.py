@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from helper.floors import Floors
+from helper.floors import Floors, fingerprint
 from helper.keys import HelperKeys
 from helper.keys_cli import keys_app
 from helper.release_grid import DEFAULT_STEP_MS
@@ -89,6 +89,7 @@ def keygen_command(
     typer.echo(f"name           {keys.name}")
     typer.echo(f"verify key     {keys.identity.verify_key.hex()}")
     typer.echo(f"agreement key  {keys.identity.agreement_key.hex()}")
+    typer.echo(f"fingerprint    {fingerprint(keys.identity)}")
     typer.echo(f"The secrets are in {path}: back it up, and show it to nobody.")
 
 
@@ -168,6 +169,16 @@ def serve_command(
     max_dataset_bytes: Annotated[
         int, typer.Option(envvar="HELPER_MAX_DATASET_BYTES", min=1, rich_help_panel=_FLOORS, help="Most memory of a dataset.")
     ] = _DEFAULTS.max_dataset_bytes,
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="HELPER_PEERS",
+            metavar="FINGERPRINT",
+            rich_help_panel=_FLOORS,
+            help="Serve tasks only together with the helper of this fingerprint; may be repeated.",
+            show_default="any",
+        ),
+    ] = None,
     allow_split_noise: Annotated[
         bool,
         typer.Option(
@@ -195,6 +206,7 @@ def serve_command(
         max_dataset_bytes=max_dataset_bytes,
         is_noise_optional=allow_no_noise,
         is_split_noise_allowed=allow_split_noise,
+        peers=frozenset(one.lower() for one in peer or ()),
     )
     settings = ServeSettings(
         data=data,

@@ -1,10 +1,15 @@
 """What a helper's operator insists on, whatever a task says: the helper neither signs nor serves a task below these floors."""
 
+import string
 from dataclasses import dataclass
+from typing import Final
 
-from maskedlark.errors import JobReason, JobRefused
+from maskedlark.canonical import digest
+from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.noise import Mechanism, NoiseDivision
-from maskedlark.task import Task
+from maskedlark.task import HelperIdentity, Task
+
+_FINGERPRINT_DIGITS: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +27,8 @@ class Floors:
         is_split_noise_allowed: Whether tasks are served in which this helper adds only half of the noise's variance, and so relies on
             the other one for the rest.
         is_noise_optional: Whether tasks without noise are served: for debugging on loopback only.
+        peers: Fingerprints of the helpers that this one works with; empty for any. What both helpers are trusted not to do together, this
+            operator can only ask of those that it knows.
     """
 
     min_batch_size: int = 20
@@ -33,6 +40,17 @@ class Floors:
     max_dataset_bytes: int = 4 << 30
     is_noise_optional: bool = False
     is_split_noise_allowed: bool = False
+    peers: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        """Refuse what can be no fingerprint, so that a misspelled list is noticed before it refuses every task.
+
+        Raises:
+            InvalidTask: naming it.
+        """
+        for one in self.peers:
+            if len(one) != _FINGERPRINT_DIGITS or not set(one) <= set(string.hexdigits.lower()):
+                raise InvalidTask(f"{one!r} is no fingerprint: `helper keygen` and `helper status` show one, {_FINGERPRINT_DIGITS} digits")
 
     def check(self, task: Task) -> None:
         """Refuse a task below the floors. Called before it is signed, and each time it is served: floors may have been raised since.
@@ -63,6 +81,20 @@ class Floors:
         for setting, asked, most in at_most:
             if not asked <= most:  # also where the limit is NaN
                 _refuse(f"{setting} is {asked:g}, this helper allows at most {most:g}")
+
+    def check_peer(self, peer: HelperIdentity) -> None:
+        """Refuse a task whose other helper is not one of `peers`. Called whenever `check` is.
+
+        Raises:
+            JobRefused(TASK_REFUSED): naming the setting and the fingerprint.
+        """
+        if self.peers and fingerprint(peer) not in self.peers:
+            _refuse(f"the other helper has the fingerprint {fingerprint(peer)}: this helper was not started with it as a --peer")
+
+
+def fingerprint(helper: HelperIdentity) -> str:
+    """Both long-term keys of a helper as one hex number, for operators to compare; whoever has it under another name is the same."""
+    return digest("helper identity", helper.verify_key, helper.agreement_key).hex()
 
 
 def _refuse(message: str) -> None:

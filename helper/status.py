@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 
-from maskedlark.canonical import decode
+from helper.floors import fingerprint
+from maskedlark.canonical import build, decode
 from maskedlark.rpc.faults import calling
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import make_channel
 from maskedlark.sealing import SignedKeyList
+from maskedlark.task import HelperIdentity
 from protos import helper_pb2, helper_pb2_grpc
 
 
@@ -35,11 +37,13 @@ def _rows(reply: helper_pb2.StatusReply) -> tuple[StatusRow, ...]:
     signed = decode(SignedKeyList, reply.key_list)
     signed.verified_key(reply.verify_key)
     keys = ", ".join(f"{key.key_id} ({key.suite.value})" for key in signed.key_list.keys)
+    identity = build(HelperIdentity, {"name": reply.name, "verify_key": reply.verify_key, "agreement_key": reply.agreement_key})
     values: tuple[tuple[str, str | int], ...] = (
         ("name", reply.name),
         ("version", reply.version),
         ("verify_key", reply.verify_key.hex()),
         ("agreement_key", reply.agreement_key.hex()),
+        ("fingerprint", fingerprint(identity)),
         ("hpke_keys", keys),
         ("numerics_digest", reply.numerics_digest.hex()),
         ("tasks", reply.tasks),

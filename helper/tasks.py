@@ -56,7 +56,7 @@ class Tasks:
         _authorize(task, caller)
         self._floors.check(task)
         self.check_not_expired(task)
-        role = self._role(task)
+        role = self._checked_role(task)
         self._keys.pair(task, role)
         stored = StoredTask(encoded=encoded, role=role, signature=self._keys.sign_task(task))
         self._ledger.add_task(task.task_id, stored)
@@ -71,7 +71,7 @@ class Tasks:
         """
         task = self.authorized(task_id, caller)
         self._floors.check(task)
-        role = self._role(task)
+        role = self._checked_role(task)
         return ServedTask(task=task, task_id=task_id, role=role, pair=self._keys.pair(task, role))
 
     def authorized(self, task_id: bytes, caller: Caller) -> Task:
@@ -96,10 +96,12 @@ class Tasks:
         if self._clock() >= task.expires_at:
             raise JobRefused(JobReason.TASK_EXPIRED, f"the task expired at {task.expires_at} (Unix seconds)")
 
-    def _role(self, task: Task) -> int:
+    def _checked_role(self, task: Task) -> int:
+        """This helper's role in the task, if the other role's helper is one that it works with."""
         verify_key = self._keys.identity.verify_key
         for role, helper in enumerate(task.helpers):
             if helper.verify_key == verify_key:
+                self._floors.check_peer(task.helpers[1 - role])
                 return role
         raise JobRefused(JobReason.TASK_REFUSED, "the task names neither of its helpers by this helper's verify_key")
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from helper.floors import Floors
-from maskedlark.errors import JobReason, JobRefused
+from helper.floors import Floors, fingerprint
+from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.task import Task
 from tests.helper.parties import Party, make_task
 
@@ -81,3 +81,25 @@ def test_split_noise_is_refused_unless_the_operator_allows_it(parties: tuple[Par
         FLOORS.check(split)
     assert refused.value.reason is JobReason.TASK_REFUSED
     replace(FLOORS, is_split_noise_allowed=True).check(split)
+
+
+def test_any_peer_is_accepted_unless_the_operator_names_some(parties: tuple[Party, Party]) -> None:
+    ours, theirs = (party.keys.identity for party in parties)
+    FLOORS.check_peer(theirs)
+    replace(FLOORS, peers=frozenset({fingerprint(theirs), "0" * 64})).check_peer(theirs)
+    with pytest.raises(JobRefused, match=f"{fingerprint(theirs)}.*--peer") as refused:
+        replace(FLOORS, peers=frozenset({fingerprint(ours)})).check_peer(theirs)
+    assert refused.value.reason is JobReason.TASK_REFUSED
+
+
+def test_a_fingerprint_is_of_both_keys_and_not_of_the_name(parties: tuple[Party, Party]) -> None:
+    ours, theirs = (party.keys.identity for party in parties)
+    assert fingerprint(replace(ours, name="another")) == fingerprint(ours)
+    changed = (theirs, replace(ours, verify_key=theirs.verify_key), replace(ours, agreement_key=theirs.agreement_key))
+    assert len({fingerprint(one) for one in (ours, *changed)}) == 4
+
+
+@pytest.mark.parametrize("wrong", ["", "0" * 63, "0" * 65, "G" * 64, "F" * 64])
+def test_what_is_no_fingerprint_is_noticed_when_the_helper_starts(wrong: str) -> None:
+    with pytest.raises(InvalidTask, match="no fingerprint"):
+        Floors(peers=frozenset({wrong}))

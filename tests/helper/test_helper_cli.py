@@ -16,6 +16,7 @@ from typer.core import TyperGroup, TyperOption
 from typer.testing import CliRunner
 
 from helper.cli import REFUSED, UNAVAILABLE, app
+from helper.floors import fingerprint
 from helper.keys import HelperKeys
 from maskedlark import canonical
 from maskedlark.errors import HelperUnavailable
@@ -67,6 +68,7 @@ def test_keygen_for_people_shows_public_keys_and_no_secret(tmp_path: Path) -> No
     keys = HelperKeys.read(tmp_path / "a")
     assert shown.exit_code == 0
     assert keys.identity.verify_key.hex() in shown.output
+    assert fingerprint(keys.identity) in shown.output
     assert keys.opening_keys(0)[0].suite is HpkeSuite.MLKEM768_X25519_AES128GCM
     secrets = [part for part in (tmp_path / "a" / "keys.json").read_text().split('"') if len(part) >= 64]
     assert not any(secret in shown.output for secret in secrets)
@@ -94,6 +96,7 @@ def test_a_helper_serves_shows_its_status_and_stops_on_sigterm(data: Path) -> No
         status = json.loads(shown.stdout)
         keys = HelperKeys.read(data)
         assert (status["name"], status["verify_key"]) == ("north", keys.identity.verify_key.hex())
+        assert status["fingerprint"] == fingerprint(keys.identity)
         assert (status["tasks"], status["rounds_answered"]) == (0, 0)
         table = helper("status", "--address", address, "--insecure")
         assert keys.identity.verify_key.hex() in table.stdout
@@ -114,6 +117,7 @@ def test_status_of_a_helper_that_is_down_can_be_tried_again(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("options", "why"),
     [
+        (["--listen", "127.0.0.1:0", "--insecure", "--peer", "north"], "'north' is no fingerprint"),
         (["--listen", "0.0.0.0:0", "--insecure"], "loopback only"),
         (["--listen", "0.0.0.0:0", "--insecure", "--allow-no-noise"], "--allow-no-noise"),
         (["--listen", "192.0.2.1:1", "--insecure"], "loopback only"),

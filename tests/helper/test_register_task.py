@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from helper.floors import fingerprint
 from maskedlark import canonical
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.task import HelperIdentity, Task
@@ -105,7 +106,18 @@ def test_an_unknown_task_is_not_served(scene: Scene) -> None:
     assert refused.value.reason is JobReason.UNKNOWN_TASK
 
 
-@pytest.mark.parametrize("change", [{"is_noise_optional": False}, {"min_batch_size": 3}])
+def test_a_task_with_a_helper_that_the_operator_does_not_name_is_refused(scene: Scene, tmp_path: Path) -> None:
+    scene.parties[0].floors = replace(FLOORS, peers=frozenset({fingerprint(scene.parties[1].keys.identity)}))
+    scene.restart()
+    scene.register(make_task(scene.parties, name="with the named one"))
+    stranger = make_task((scene.parties[0], Party(data=tmp_path / "stranger")))
+    with pytest.raises(JobRefused, match="--peer") as refused:
+        scene.cores[0].tasks.register(canonical.encode(stranger), None)
+    assert refused.value.reason is JobReason.TASK_REFUSED
+    assert scene.cores[0].status().counts.tasks == 2
+
+
+@pytest.mark.parametrize("change", [{"is_noise_optional": False}, {"min_batch_size": 3}, {"peers": frozenset({"0" * 64})}])
 def test_floors_raised_after_a_task_was_signed_stop_it(scene: Scene, change: dict[str, Any]) -> None:
     dataset = scene.seal()
     spec = scene.job(dataset)
