@@ -14,7 +14,7 @@ from tests.simulation.parties import HELPERS, WORKERS
 
 _EVERYONE: Final = (*HELPERS, *WORKERS, "ingest", "desk")
 _RESTORED_EVERY: Final = 10
-_EXPIRY_CHANCE: Final = 0.3
+_EXPIRY_CHANCE: Final = 0.6
 _SEALED_AGAIN: Final = 3
 _SEALED_AFTER_S: Final = 7.0
 _OVERLAPS_S: Final = (20, 600, 600)
