@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from adserver.aggregate_result import AggregateResult
-from adserver.database import create_tables, default_url, open_database
+from adserver.database import create_tables, default_url
 from adserver.datasets import Dataset, DatasetStore
 from adserver.evaluating import DEFAULT_BINS, Evaluator, plan_evaluation
 from adserver.evaluation_result import EvaluationResult
@@ -28,6 +28,7 @@ from adserver.tasks import StoredTask, TaskStore
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.query import key_index, measurement_of
 from maskedlark.rpc.tls_files import TlsFiles
+from maskedlark.storage import open_database
 
 
 class Client:

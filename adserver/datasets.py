@@ -29,10 +29,11 @@ from sqlalchemy import (
 )
 
 from adserver import reports
-from adserver.database import find_id, metadata, reading
+from adserver.database import find_id, metadata
 from adserver.dataset_state import DatasetEvent, after
 from adserver.dataset_state import DatasetState as DatasetState  # noqa: PLC0414 whoever imports `Dataset` from here gets its state from here
 from maskedlark.errors import JobReason, JobRefused, ReportReason
+from maskedlark.storage import reading
 
 HANDLE_BYTES: Final = 16
 

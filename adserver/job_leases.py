@@ -11,11 +11,12 @@ from sqlalchemy import Engine, and_, delete, insert, select, update
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql import ColumnElement, Select
 
-from adserver.database import Clock, reading
+from adserver.database import Clock
 from adserver.history import RoundFigures
 from adserver.job_state import FINAL, LEASED, JobEvent, JobState
 from adserver.job_store import JobRecord, Stop, change_state, figures_row, job_rounds, jobs, read_job
 from maskedlark.errors import JobReason, JobRefused
+from maskedlark.storage import reading
 
 MAX_WORKERS_LOST: Final = 10
 """More workers than any run of bad luck kills between two rounds."""

@@ -26,12 +26,13 @@ from sqlalchemy import (
     update,
 )
 
-from adserver.database import Clock, find_id, metadata, reading
+from adserver.database import Clock, find_id, metadata
 from adserver.history import RoundFigures
 from adserver.job_state import JobEvent, JobState, after
 from adserver.plan import TrainingPlan
 from maskedlark.canonical import decode, encode
 from maskedlark.errors import JobReason, JobRefused
+from maskedlark.storage import reading
 
 jobs: Final = Table(
     "jobs",

@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 from sqlalchemy import Engine
 
-from adserver.database import create_tables, default_url, open_database
+from adserver.database import create_tables, default_url
 from adserver.helper_client import ROUND_DEADLINE_S, HelperClient
 from adserver.receipts import ReceiptBook
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import Keepalive
+from maskedlark.storage import open_database
 
 _STORE = "Where things are kept"
 _PEERS = "Helpers and TLS"

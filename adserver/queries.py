@@ -5,13 +5,14 @@ from typing import Any, Final
 
 from sqlalchemy import Column, Double, Engine, ForeignKey, LargeBinary, String, Table, delete, insert, select
 
-from adserver.database import find_id, metadata, reading
+from adserver.database import find_id, metadata
 from adserver.evaluating import PlannedEvaluation
 from adserver.query_request import QUERY_ID_BYTES, PlannedQuery
 from maskedlark.canonical import decode, encode
 from maskedlark.errors import JobReason
 from maskedlark.evaluation import EvaluationSpec
 from maskedlark.query import AnyQuery, DiscoverySpec, QuerySpec
+from maskedlark.storage import reading
 
 _QUERY: Final = "query"
 _DISCOVERY: Final = "discovery"

@@ -7,8 +7,9 @@ from typing import Any, Final, NamedTuple
 import grpc
 from sqlalchemy import Column, Engine, LargeBinary, String, Table, select, update
 
-from adserver.database import insert_or_ignore, metadata, reading
+from adserver.database import insert_or_ignore, metadata
 from maskedlark.rpc.receipts import METADATA_KEY, Receipt, decode_receipt, encode_receipt, receipt_in
+from maskedlark.storage import reading
 
 helper_receipts: Final = Table(
     "helper_receipts",

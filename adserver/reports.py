@@ -32,10 +32,11 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql import ColumnElement
 
-from adserver.database import insert_or_ignore, metadata, reading
+from adserver.database import insert_or_ignore, metadata
 from adserver.report_state import ReportEvent, ReportState, arrows
 from maskedlark.dataset import ShareForHelper
 from maskedlark.sealing import MAX_OVERHEAD
+from maskedlark.storage import reading
 from maskedlark.task import REPORT_ID_BYTES, Task
 from maskedlark.upload import Report, SealedShare
 

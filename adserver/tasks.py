@@ -5,10 +5,11 @@ from typing import Any, Final
 
 from sqlalchemy import Column, Double, Engine, LargeBinary, Table, select
 
-from adserver.database import find_id, metadata, reading
+from adserver.database import find_id, metadata
 from adserver.helper_client import HelperClient
 from maskedlark import canonical
 from maskedlark.errors import JobReason
+from maskedlark.storage import reading
 from maskedlark.task import Task, TaskBundle
 
 TASK_ID_BYTES: Final = 32

@@ -27,7 +27,7 @@ def open_database(url: str) -> Engine:
     Guarantees: on SQLite, a transaction that has committed survives a crash of the machine; `engine.begin()` takes the write lock at
     once, so a transaction that reads and then writes never fails half-way because another process wrote in between. Wrap what only
     reads in `reading`, which takes no lock. A SQLite file is made readable by this user only; what SQLite puts beside it is as readable
-    as it is. No error shows a stored value.
+    as it is. A connection that the server has ended meanwhile is replaced, not used. No error shows a stored value.
 
     Raises:
         InvalidTask: not a URL of an engine that the parties run on, or its file cannot be had.
@@ -37,7 +37,7 @@ def open_database(url: str) -> Engine:
         if dialect not in _DIALECTS:
             raise InvalidTask(f"the database is one of {', '.join(_DIALECTS)}, not {dialect}")
         # Every request thread may hold a connection for a moment; waiting for one must not fail a request.
-        engine = create_engine(url, pool_size=8, max_overflow=64, hide_parameters=True)
+        engine = create_engine(url, pool_size=8, max_overflow=64, pool_pre_ping=True, hide_parameters=True)
     except (ArgumentError, SQLAlchemyError, ImportError) as error:
         raise InvalidTask(f"cannot use the database URL: {type(error).__name__}") from None
     if dialect == "sqlite":

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Engine
 
-from adserver.database import create_tables, default_url, open_database
+from adserver.database import create_tables, default_url
 from adserver.helper_replies import StartedJob
 from adserver.job_folder import JobFolder
 from adserver.job_store import JobRecord, JobStore
@@ -33,6 +33,7 @@ from maskedlark.noise import noise_vector
 from maskedlark.randomness import seeded
 from maskedlark.report import InputShares
 from maskedlark.round import AggregateShare, MaskedSum
+from maskedlark.storage import open_database
 from maskedlark.task import Task
 from tests.builders import NOW, World, examples, reports, world
 

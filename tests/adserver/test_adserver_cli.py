@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from adserver import dataset_cli
 from adserver.cli import REFUSED, UNAVAILABLE, app, main
-from adserver.database import default_url, open_database
+from adserver.database import default_url
 from adserver.reports import ReportStore
 from adserver.retrying import ONCE
 from maskedlark.canonical import decode
@@ -26,6 +26,7 @@ from maskedlark.errors import InvalidTask
 from maskedlark.noise import Mechanism
 from maskedlark.randomness import seeded
 from maskedlark.rpc.wire import encode_report
+from maskedlark.storage import open_database
 from maskedlark.task import TaskBundle
 from maskedlark.upload import Report, Sealer
 from tests import builders

@@ -12,9 +12,11 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.schema import CreateTable
 
-from adserver.database import SCHEMA_VERSION, create_tables, default_url, find_id, metadata, open_database, reading, schema_version
+from adserver.database import SCHEMA_VERSION, create_tables, default_url, find_id, metadata
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
+from maskedlark.storage import open_database, reading
 
+schema_version = metadata.tables["schema_version"]
 _metadata = MetaData()
 _counters = Table("counters", _metadata, Column("value", Integer, nullable=False))
 _named = Table("named", _metadata, Column("id", LargeBinary(16), primary_key=True))

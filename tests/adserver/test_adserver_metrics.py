@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Engine
 
 from adserver import server
-from adserver.database import create_tables, default_url, open_database
+from adserver.database import create_tables, default_url
 from adserver.ingest import http_server
 from adserver.ingest.http_app import MAX_BATCH_BYTES
 from adserver.metrics import AdserverMetrics
@@ -23,6 +23,7 @@ from adserver.tasks import TaskStore
 from maskedlark.rpc.patience import Patience
 from maskedlark.rpc.transport import make_channel
 from maskedlark.rpc.wire import encode_report, report_to_message
+from maskedlark.storage import open_database
 from protos import ingest_pb2_grpc
 from tests.builders import NOW, examples, reports, world
 

@@ -9,10 +9,11 @@ from threading import Barrier
 import pytest
 from sqlalchemy import Engine
 
-from adserver.database import create_tables, open_database
+from adserver.database import create_tables
 from adserver.ingest.intake import Intake
 from adserver.reports import ReportStore
 from adserver.tasks import TaskStore
+from maskedlark.storage import open_database
 from maskedlark.upload import Report
 from tests import builders
 from tests.builders import NOW, world

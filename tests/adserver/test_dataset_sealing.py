@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine, event
 
-from adserver.database import create_tables, default_url, open_database
+from adserver.database import create_tables, default_url
 from adserver.dataset_sealing import DatasetSealer
 from adserver.datasets import DatasetState, DatasetStore
 from adserver.reports import ReportCounts, ReportStore
@@ -21,6 +21,7 @@ from adserver.tasks import TaskStore
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused, ReportReason
 from maskedlark.randomness import Stream, seeded
 from maskedlark.report import Example
+from maskedlark.storage import open_database
 from maskedlark.upload import Report, SealedShare
 from tests import builders
 from tests.adserver.fake_helper import FakeHelper, serving, unavailable

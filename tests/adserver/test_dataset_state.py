@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from sqlalchemy import Engine
 
-from adserver.database import create_tables, open_database
+from adserver.database import create_tables
 from adserver.dataset_state import DatasetEvent, DatasetState, after
 from adserver.datasets import Choice, Dataset, DatasetStore
 from adserver.reports import ReportCounts, ReportStore
 from adserver.tasks import TaskStore
 from maskedlark.errors import JobReason, JobRefused, ReportReason
+from maskedlark.storage import open_database
 from maskedlark.upload import Report
 from tests import builders
 from tests.builders import NOW, world

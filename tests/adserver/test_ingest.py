@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine, func, select
 
-from adserver.database import create_tables, default_url, open_database, reading
+from adserver.database import create_tables, default_url
 from adserver.ingest import http_app as http_app_module
 from adserver.ingest.intake import Intake, IntakeCounts
 from adserver.reports import ReportStore, reports
@@ -30,6 +30,7 @@ from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
 from maskedlark.rpc.certificates import write_certificate
 from maskedlark.rpc.transport import TrustOnly, make_channel
 from maskedlark.rpc.wire import MAX_REPORT_BYTES, decode_report, encode_report, report_to_message
+from maskedlark.storage import open_database, reading
 from maskedlark.task import TaskBundle
 from maskedlark.upload import Report, SealedShare
 from protos import ingest_pb2_grpc, report_pb2

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from adserver.aggregate_result import ALL, REST, AggregateResult
-from adserver.database import create_tables, open_database
+from adserver.database import create_tables
 from adserver.measuring import Measurer
 from adserver.queries import QueryStore
 from adserver.query_request import Request, distinct_codes
@@ -23,6 +23,7 @@ from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
 from maskedlark.query import AnyQuery, measurement_of
 from maskedlark.randomness import seeded
 from maskedlark.report import InputShares
+from maskedlark.storage import open_database
 from tests.builders import NOW, World
 from tests.measured import MemoryQueryHelper, columns_of, dataset_of, measuring_world, opened
 

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import Engine
 from sqlalchemy.exc import IntegrityError
 
-from adserver.database import create_tables, open_database
+from adserver.database import create_tables
 from adserver.evaluating import plan_evaluation
 from adserver.queries import QueryStore
 from adserver.query_request import PlannedQuery, Request, distinct_codes, plan_discovery, plan_query
@@ -14,6 +14,7 @@ from adserver.tasks import TaskStore
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.model.dense import dense_network
 from maskedlark.query import DiscoverySpec
+from maskedlark.storage import open_database
 from tests.builders import NOW
 from tests.measured import DATASET, dataset_of, measuring_world
 

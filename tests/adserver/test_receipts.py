@@ -8,9 +8,10 @@ from threading import Barrier
 import pytest
 from sqlalchemy import Engine
 
-from adserver.database import create_tables, open_database
+from adserver.database import create_tables
 from adserver.receipts import ReceiptBook
 from maskedlark.rpc.receipts import Receipt
+from maskedlark.storage import open_database
 
 ADDRESS = "north:1"
 

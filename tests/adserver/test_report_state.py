@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine, select
 
 from adserver import reports as stored_reports
-from adserver.database import create_tables, open_database
+from adserver.database import create_tables
 from adserver.dataset_state import DatasetState
 from adserver.datasets import DatasetStore, datasets
 from adserver.report_expiry import GRACE_S, ReportExpirer, expire_reports
@@ -18,6 +18,7 @@ from adserver.report_state import ReportEvent, ReportState, arrows
 from adserver.reports import ReportCounts, ReportStore, reports
 from adserver.tasks import TaskStore
 from maskedlark.errors import JobReason, JobRefused
+from maskedlark.storage import open_database
 from maskedlark.upload import Report
 from tests import builders
 from tests.builders import NOW, world

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine
 from sqlalchemy.exc import IntegrityError
 
-from adserver.database import create_tables, default_url, open_database
+from adserver.database import create_tables, default_url
 from adserver.helper_client import HelperClient
 from adserver.key_refresh import refresh_keys
 from adserver.task_settings import label_space, norm_for, num_decoys, period
@@ -20,6 +20,7 @@ from maskedlark.clip import Norm
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
 from maskedlark.noise import Mechanism
 from maskedlark.sealing import OpeningKey
+from maskedlark.storage import open_database
 from maskedlark.task import LabelKind, Task
 from tests.adserver.fake_helper import FakeHelper, serving
 from tests.builders import NOW, settings, world

@@ -21,12 +21,13 @@ from rich.console import Console
 from rich.table import Table
 
 import adserver.datasets  # noqa: F401 # declares a table that reports refer to
-from adserver.database import create_tables, default_url, open_database
+from adserver.database import create_tables, default_url
 from adserver.reports import ReportStore
 from adserver.tasks import TaskStore
 from helper.opening_pool import OpeningPool
 from maskedlark.randomness import seeded
 from maskedlark.rpc.wire import decode_report, encode_report
+from maskedlark.storage import open_database
 from maskedlark.upload import Report, Sealer, check_report
 from tests.builders import NOW, World, examples, shares_for, world
 

@@ -26,10 +26,11 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from adserver.database import create_tables, default_url, open_database
+from adserver.database import create_tables, default_url
 from adserver.tasks import TaskStore
 from maskedlark.rpc.wire import report_to_message
 from maskedlark.sealing import HpkeSuite, sealed_length
+from maskedlark.storage import open_database
 from maskedlark.task import Task
 from maskedlark.upload import Report, SealedShare
 from protos import report_pb2

@@ -5,7 +5,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from adserver.database import create_tables, default_url, open_database
+from adserver.database import create_tables, default_url
 from adserver.helper_client import HelperClient
 from adserver.helper_replies import StartedJob
 from adserver.job_folder import JobFolder
@@ -15,6 +15,7 @@ from adserver.retrying import Backoff
 from adserver.worker import JobWorker
 from maskedlark.job import JobSpec
 from maskedlark.round import AggregateShare
+from maskedlark.storage import open_database
 from tests.audit.site import Site
 from tests.builders import NOW
 

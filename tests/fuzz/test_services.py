@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from adserver.database import create_tables, default_url, open_database
+from adserver.database import create_tables, default_url
 from adserver.ingest.http_app import http_app
 from adserver.ingest.http_server import HttpServer
 from adserver.ingest.intake import Intake
@@ -21,6 +21,7 @@ from helper.service import HelperService
 from maskedlark import canonical
 from maskedlark.rpc.transport import make_channel, make_server
 from maskedlark.rpc.wire import encode_report, share_to_message
+from maskedlark.storage import open_database
 from protos import helper_pb2 as pb
 from protos import helper_pb2_grpc
 from tests.builders import NOW, examples, reports, shares_for, world

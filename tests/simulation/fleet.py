@@ -9,7 +9,6 @@ from typing import Any
 from sqlalchemy import Engine
 
 from adserver.database import create_tables, default_url
-from adserver.database import open_database as open_store
 from adserver.durable_file import write_durably
 from adserver.helper_client import HelperClient
 from adserver.ingest.intake import Intake
@@ -176,7 +175,7 @@ class Fleet:
             before.engine.dispose()
         restarts: dict[str, Callable[[], object]] = {"ingest": self._start_ingest, "desk": partial(self._start, "desk")}
         process, boundary = self._new_process(name, restarts.get(name, partial(self._start_worker, name)))
-        engine = make_fragile(open_store(default_url(self.data_dir)), boundary)
+        engine = make_fragile(open_database(default_url(self.data_dir)), boundary)
         self.running[name] = Running(process=process, boundary=boundary, engine=engine)
         return self.running[name]
 

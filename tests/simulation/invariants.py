@@ -5,7 +5,6 @@ from itertools import chain
 
 from sqlalchemy import select
 
-from adserver.database import reading
 from adserver.datasets import DatasetState, DatasetStore
 from adserver.job_folder import JobFolder
 from adserver.job_state import JobState
@@ -14,6 +13,7 @@ from adserver.reports import reports
 from adserver.training import Checkpoint
 from maskedlark.errors import JobReason
 from maskedlark.noise import Mechanism
+from maskedlark.storage import reading
 from tests.simulation import charges
 from tests.simulation.in_the_clear import chosen_ids, trained
 from tests.simulation.parties import HELPERS
