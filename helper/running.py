@@ -115,7 +115,11 @@ class RunningJob:
         if stored is not None and stored.weights_digest != weights_format.digest(weights):
             raise JobRefused(JobReason.ROUND_CHANGED, f"round {round_index} was answered for other weights")
         job.progress.check_answerable(round_index)
-        return stored.answer if stored is not None else None
+        if stored is None:
+            return None
+        if stored.answer is None:  # it was closed since its state was read
+            raise JobRefused(JobReason.ROUND_CLOSED, f"the answer to round {round_index} is no longer kept")
+        return stored.answer
 
     def _compute(self, served: ServedTask, round_index: int, weights: bytes, interrupt: Interrupt) -> bytes:
         spec, model, engine = self.computation.spec, self.computation.model, self.computation.engine

@@ -198,6 +198,21 @@ class NeverCalled(FakeEngine):
         raise AssertionError("computed again")
 
 
+class ClosedMeanwhile(Ledger):
+    """Another process closes the job after this one has seen it open."""
+
+    def round(self, job_id: bytes, round_index: int) -> StoredRound | None:
+        self.close_job(job_id)
+        return super().round(job_id, round_index)
+
+
+def test_a_round_whose_answer_is_dropped_while_it_is_asked_for_is_not_computed_again(scene: Scene) -> None:
+    spec = started(scene)
+    scene.answer(0, spec, 0)
+    scene.restart(ledger_type=ClosedMeanwhile, engine_for=lambda model, loss, clip, classes: NeverCalled(model.num_parameters, clip))
+    assert refusal(scene, spec, 0) is JobReason.ROUND_CLOSED
+
+
 class CutInCommit(Ledger):
     """Dies when a dataset's shares are on disk and its reports not yet used up."""
 
