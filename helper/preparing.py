@@ -34,7 +34,7 @@ class PreparedTotals:
         received: Reports that came.
         admitted: Of these, how many can be in the dataset.
         admitted_digest: 32 bytes: the id that the dataset would have if all of them were chosen.
-        dropped: The others, by reason.
+        dropped: The others, by their true reasons, which stay here: the ad server is told `as_told` of them.
     """
 
     received: int

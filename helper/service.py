@@ -14,7 +14,7 @@ from helper.queries import AnsweredQuery
 from helper.release_grid import ReleaseGrid
 from helper.tasks import Caller
 from maskedlark.canonical import MAX_BYTES, encode
-from maskedlark.dataset import ShareForHelper
+from maskedlark.dataset import ShareForHelper, as_told
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.model.limits import Limits
 from maskedlark.rpc.admission import Admission
@@ -105,7 +105,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
                     received=totals.received,
                     admitted=totals.admitted,
                     admitted_digest=totals.admitted_digest,
-                    dropped={reason.value: count for reason, count in totals.dropped.items()},
+                    dropped={reason.value: count for reason, count in as_told(totals.dropped).items()},
                 )
             )
 

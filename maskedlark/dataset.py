@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from maskedlark.canonical import digest
 from maskedlark.errors import ReportReason, ReportRejected
 from maskedlark.pair import VIEW_TAG_BYTES, PairKey
-from maskedlark.report import InputShares, check_length, decode_shares, join_shares
+from maskedlark.report import FOUND_INSIDE, InputShares, check_length, decode_shares, join_shares
 from maskedlark.sealing import OpeningKey, share_info
 from maskedlark.task import REPORT_ID_BYTES, Task
 from maskedlark.upload import SealedShare, check_sealed_length
@@ -155,6 +155,18 @@ def join_prepared(parts: Sequence[PreparedShares]) -> PreparedShares:
             dropped=sum((part.admitted.dropped for part in parts), Counter()),
         ),
     )
+
+
+def as_told(dropped: Counter[ReportReason]) -> Counter[ReportReason]:
+    """What a helper tells the ad server of the reports that it dropped.
+
+    Guarantees: what was wrong inside a share is `NOT_OPENED`, like a share that does not open, so asking about one report, or about two
+    sets that differ in one, tells nothing of what is in it but that it is of no use. The helper's operator sees the true reasons.
+    """
+    told: Counter[ReportReason] = Counter()
+    for reason, count in dropped.items():
+        told[ReportReason.NOT_OPENED if reason in FOUND_INSIDE else reason] += count
+    return told
 
 
 def admitted_by_both(first: AdmittedSet, second: AdmittedSet) -> NDArray[np.bool_]:

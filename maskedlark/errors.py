@@ -41,7 +41,10 @@ class ReportReason(Reason):
     WRONG_TASK = "wrong_task", "the report names another task, or one that the ad server does not have"
     WRONG_VERSION = "wrong_version", "the share is of another version of the protocol"
     UNKNOWN_KEY = "unknown_key", "the helper has no HPKE key of this id (any more): fetch the task bundle again"
-    NOT_OPENED = "not_opened", "tampered with, sealed to another helper, or moved from another report, task or time"
+    NOT_OPENED = (
+        "not_opened",
+        "tampered with, sealed to another helper, or moved from another report, task or time; told to the ad server also of wrong content",
+    )
     LABEL_OUTSIDE_TASK = "label_outside_task", "a candidate label is not in the label space of the task"
     LABELS_REPEAT = "labels_repeat", "a candidate label occurs twice"
     DEFAULT_LABEL_MISSING = "default_label_missing", "the default label of the task is not among the candidates"

@@ -23,6 +23,17 @@ from maskedlark.randomness import Randomness, below, shuffle
 from maskedlark.task import VIEW_NONCE_BYTES, LabelKind, LabelSpace, Task
 
 SHARE_VERSION: Final = 1
+FOUND_INSIDE: Final = frozenset(
+    {
+        ReportReason.WRONG_VERSION,
+        ReportReason.LABEL_OUTSIDE_TASK,
+        ReportReason.LABELS_REPEAT,
+        ReportReason.KEY_OUTSIDE_TASK,
+        ReportReason.MASK_NOT_CANONICAL,
+        ReportReason.DEFAULT_LABEL_MISSING,
+    }
+)
+"""What is wrong with a share once it is open. Only the helper may know which of them it was: see `dataset.as_told`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ from maskedlark import canonical
 from maskedlark.dataset import ShareForHelper
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
 from maskedlark.model.weights import QuantisedTensor
+from maskedlark.report import FOUND_INSIDE
 from maskedlark.round import AggregateShare, combine
 from maskedlark.rpc.certificates import write_certificate
 from maskedlark.rpc.faults import calling
@@ -35,6 +36,7 @@ from protos import helper_pb2 as pb
 from protos import helper_pb2_grpc
 from tests.builders import shares_for
 from tests.helper.parties import MODEL, NUM_VALUES, WEIGHTS, FakeEngine, Scene
+from tests.helper.test_sealing_a_dataset import hostile_shares
 
 HANDLE = b"h" * 16
 
@@ -124,6 +126,17 @@ def test_the_room_of_a_stream_that_is_cancelled_is_free_again(scene: Scene, wire
     while datasets.preparing_bytes:
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_the_ad_server_is_not_told_what_was_wrong_inside_a_share(scene: Scene, wires: tuple[Wire, Wire]) -> None:
+    hostile = hostile_shares(scene)
+    inside = {reason: share for reason, share in hostile.items() if reason in FOUND_INSIDE}
+    assert len(inside) == 4
+    outside = {reason.value: 1 for reason in hostile if reason not in FOUND_INSIDE}
+    replies = wires[0].prepare(scene.task_id, [list(hostile.values())])
+    assert dict(replies[-1].totals.dropped) == outside | {"not_opened": 1 + len(inside)}
+    for share in inside.values():  # one at a time, below any k
+        assert dict(wires[0].prepare(scene.task_id, [[share]])[-1].totals.dropped) == {"not_opened": 1}
 
 
 def test_a_whole_job_over_the_wire(scene: Scene, wires: tuple[Wire, Wire]) -> None:
