@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 from sqlalchemy import Connection, Engine, Select, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
+from helper.ledger_check import check_whole
 from helper.round_state import KEPT_ANSWERS, Progress, RoundState
 from helper.schema import CHAIN, DATASETS, JOBS, METADATA, QUERIES, ROUNDS, SCHEMA_VERSION, TASKS, USED_REPORTS
 from maskedlark.canonical import decode, digest, encode
@@ -119,11 +120,12 @@ class Ledger:
         """Make the tables, if the database is empty.
 
         Raises:
-            InvalidTask: it holds tables of another version of the helper.
+            InvalidTask: it holds tables of another version of the helper, or ones that do not fit together: see `check_whole`.
         """
         self._engine = engine
         create_tables(engine, METADATA, version=SCHEMA_VERSION, whose="helper")
         _begin_chain(engine)
+        check_whole(engine)
 
     def add_task(self, task_id: bytes, task: StoredTask) -> None:
         """Keep a signed task; keeping it again changes nothing."""

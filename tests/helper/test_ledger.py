@@ -1,5 +1,6 @@
 """One contract, on SQLite and on PostgreSQL."""
 
+import shutil
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
@@ -9,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from sqlalchemy import insert, update
+from sqlalchemy import insert, text, update
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.schema import CreateTable
@@ -321,6 +322,50 @@ def test_a_sqlite_ledger_is_private_and_so_is_what_lies_beside_it(tmp_path: Path
     assert len(files) == 3  # the write-ahead log and its index too
     assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
     ledger.close()
+
+
+@pytest.mark.parametrize("rounds", [60, 90, 130])
+def test_an_older_sqlite_file_under_a_newer_log_is_refused(tmp_path: Path, rounds: int) -> None:
+    yesterday, today = tmp_path / "yesterday.sqlite3", tmp_path / "ledger.sqlite3"
+    ledger = Ledger(open_database(sqlite_url(today)))
+    ledger.add_task(TASK, STORED_TASK)
+    with_job(ledger, rounds=1000)
+    ledger.close()
+    shutil.copy(today, yesterday)
+    ledger = Ledger(open_database(sqlite_url(today)))
+    ledger.add_dataset(OTHER_DATASET, TASK, ids(10, 500))
+    for index in range(rounds):  # long enough answers for SQLite to move the log into the file, and begin it anew
+        assert ledger.add_round(b"j" * 16, index, answered(bytes(40_000)))
+    restored = tmp_path / "restored.sqlite3"
+    shutil.copy(yesterday, restored)
+    shutil.copy(f"{today}-wal", f"{restored}-wal")  # as a killed process leaves it
+    with pytest.raises(InvalidTask, match="-wal"):
+        Ledger(open_database(sqlite_url(restored)))
+    ledger.close()
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        "DELETE FROM used_reports WHERE report_id = (SELECT report_id FROM used_reports LIMIT 1)",
+        "DELETE FROM rounds WHERE round_index = 1",
+        "DELETE FROM chain WHERE sequence = 2",
+        "DELETE FROM chain WHERE sequence = (SELECT max(sequence) FROM chain)",
+        "UPDATE jobs SET rounds_answered = 1",
+        "UPDATE datasets SET size = 2",
+    ],
+)
+def test_a_ledger_that_has_lost_something_is_refused(ledger: Ledger, database_url: str, lost: str) -> None:
+    with_job(ledger)
+    for index in range(2):
+        ledger.add_round(b"j" * 16, index, answered(b"0"))
+    engine = open_database(database_url)
+    Ledger(engine)
+    with engine.begin() as connection:
+        connection.execute(text(lost))
+    with pytest.raises(InvalidTask, match="has lost rows"):
+        Ledger(engine)
+    engine.dispose()
 
 
 def test_sqlite_commits_are_durable_and_checked(tmp_path: Path) -> None:
