@@ -213,10 +213,10 @@ class HelperClient:
                 encoded = join((reply.chunk for reply in call), limit=TAG_BYTES + 8 * length, what="an aggregate share")
         return QueryAnswer(share=AggregateShare.decode(encoded, length), dataset_spent=spent)
 
-    def close_job(self, job_id: bytes) -> int:
-        """Give back the budget of the rounds that were not run; how many were answered, and stay charged."""
+    def close_job(self, job: JobSpec) -> int:
+        """Give back the budget of the rounds that were not run; how many were answered, and stay charged. Also before it is started."""
         with self._calling():
-            reply = self._stub.CloseJob(helper_pb2.CloseJobRequest(job_id=job_id), timeout=self._deadline_s)
+            reply = self._stub.CloseJob(helper_pb2.CloseJobRequest(job=encode(job)), timeout=self._deadline_s)
         return int(reply.rounds_answered)
 
     @property

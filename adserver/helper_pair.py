@@ -30,8 +30,8 @@ class JobHelper(Protocol):
     ) -> AggregateShare:
         """The helper's answer to a round; ends early when `cancelled` is set."""
 
-    def close_job(self, job_id: bytes) -> int:
-        """Tell the helper that no more rounds will come; how many it answered, and charged."""
+    def close_job(self, job: JobSpec) -> int:
+        """Tell the helper that no more rounds will come, also of a job it has not seen; how many it answered, and charged."""
 
 
 class Watcher(Protocol):

@@ -99,11 +99,11 @@ class JobLeases:
             connection.execute(insert(job_rounds).values(row))
             connection.execute(update(jobs).where(jobs.c.job_id == job_id).values(rounds_done=figures.rounds_done, workers_lost=0))
 
-    def unclosed(self) -> tuple[bytes, ...]:
+    def unclosed(self) -> tuple[JobRecord, ...]:
         """Jobs that are over, and that the helpers were not told of yet."""
         asked = select(jobs.c.job_id).where(jobs.c.state.in_(FINAL), ~jobs.c.is_closed).order_by(jobs.c.submitted_at_s)
         with reading(self._engine) as connection:
-            return tuple(bytes(job_id) for job_id in connection.execute(asked).scalars())
+            return tuple(read_job(connection, bytes(job_id)) for job_id in connection.execute(asked).scalars())
 
     def mark_closed(self, job_id: bytes, *, rounds_charged: int) -> None:
         """Both helpers know that the job is over, and neither charged more rounds than so many."""

@@ -166,14 +166,14 @@ class JobWorker:
         """Tell both helpers of jobs that are over, so that they give back unused budget; again later if one does not answer."""
         if self._clock() < self._close_again_s:
             return
-        for job_id in self._leases.unclosed():
+        for job in self._leases.unclosed():
             try:
-                rounds_charged = max(_close(helper, job_id) for helper in self._helpers)
+                rounds_charged = max(helper.close_job(job.plan.job) for helper in self._helpers)
             except MaskedLarkError as error:
-                _LOG.warning("job %s is not closed yet: %s", job_id.hex(), error)
+                _LOG.warning("job %s is not closed yet: %s", job.job_id.hex(), error)
                 self._close_again_s = self._clock() + _CLOSE_AGAIN_S
             else:
-                self._leases.mark_closed(job_id, rounds_charged=rounds_charged)
+                self._leases.mark_closed(job.job_id, rounds_charged=rounds_charged)
 
 
 class _JobWaits:
@@ -207,14 +207,3 @@ def outcome_of(error: Exception) -> tuple[JobEvent, Stop | None]:
             _LOG.error("a job failed", exc_info=error)
             return JobEvent.FAIL, Stop(reason=INTERNAL_ERROR, cause=f"{type(error).__name__}: see the ad server's log")
     return event, Stop(reason=reason, cause=str(error))
-
-
-def _close(helper: JobHelper, job_id: bytes) -> int:
-    """Close a job at a helper; how many rounds it charged."""
-    try:
-        return helper.close_job(job_id)
-    except JobRefused as error:
-        if error.reason is not JobReason.UNKNOWN_JOB:  # else the job never reached this helper
-            raise
-        _LOG.info("closing job %s: %s", job_id.hex(), error)
-        return 0

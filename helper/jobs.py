@@ -110,8 +110,7 @@ class Jobs:
         state = self._state(spec.job_id)
         if state.spec != spec:
             raise JobRefused(JobReason.JOB_CHANGED, "a job of this id was started with another content: take a new id")
-        if state.progress.is_closed:
-            raise JobRefused(JobReason.JOB_CLOSED, "the job is closed: start another one")
+        _check_open(state)
         self._keep(computation).draw_ahead(served)
         return self._started(served.task, computation, state)
 
@@ -119,33 +118,41 @@ class Jobs:
         """An open job, ready to answer; after a restart it is made again from what the ledger holds.
 
         Raises:
-            JobRefused(UNKNOWN_JOB, UNAUTHORIZED, TASK_REFUSED)
+            JobRefused(UNKNOWN_JOB, UNAUTHORIZED, TASK_REFUSED, JOB_CLOSED)
         """
         state = self._state(job_id)
         served = self._tasks.served(state.spec.task_id, caller)
+        _check_open(state)
         with self._lock:
             running = self._running.get(job_id)
         if running is None:
             running = self._keep(self._computation(served.task, state.spec, self._ledger.job_model(job_id)))
         return JobAtWork(served=served, running=running)
 
-    def close(self, job_id: bytes, caller: Caller) -> int:
-        """Give back the budget of the rounds that were not run, and drop the stored answers. Idempotent.
+    def close(self, encoded: bytes, caller: Caller) -> int:
+        """Give back the budget of the rounds that were not run, and drop the stored answers. Called by the ad server; idempotent.
+
+        A job that is not known is closed too, for its start may be on its way still: it is refused when it arrives, and reserves nothing.
 
         Returns:
             How many rounds were answered, and stay charged.
 
         Raises:
-            JobRefused(UNKNOWN_JOB, UNAUTHORIZED)
+            InvalidTask: the job is not canonical.
+            JobRefused(UNKNOWN_TASK, UNAUTHORIZED, UNKNOWN_DATASET, JOB_CHANGED)
         """
-        state = self._state(job_id)
-        self._tasks.authorized(state.spec.task_id, caller)
-        self._ledger.close_job(job_id)
+        spec = decode(JobSpec, encoded)
+        job_id = spec.job_id
+        self._tasks.authorized(spec.task_id, caller)
+        self._datasets.stored(spec.dataset_id, spec.task_id)
+        self._ledger.close_job(spec)
+        if self._state(job_id).spec != spec:
+            raise JobRefused(JobReason.JOB_CHANGED, "a job of this id was started with another content: it is not closed")
         with self._lock:
             self._running.pop(job_id, None)
         self._noise.drop(job_id)
         answered = self._state(job_id).progress.rounds_answered
-        _LOG.info("job closed: %d of %d rounds answered", answered, state.spec.rounds)
+        _LOG.info("job closed: %d of %d rounds answered", answered, spec.rounds)
         return answered
 
     def _state(self, job_id: bytes) -> JobState:
@@ -199,3 +206,8 @@ class Jobs:
             collusion_epsilon_spent=epsilons.colluding,
             rounds_answered=state.progress.rounds_answered,
         )
+
+
+def _check_open(state: JobState) -> None:
+    if state.progress.is_closed:
+        raise JobRefused(JobReason.JOB_CLOSED, "the job is closed: start another one")

@@ -240,11 +240,20 @@ class Ledger:
             row = connection.execute(query).one_or_none()
         return row and StoredRound(weights_digest=row.weights_digest, answer=row.answer)
 
-    def close_job(self, job_id: bytes) -> None:
-        """Close a job, which gives back the rounds that it did not run, and drop its answers. Closing again changes nothing."""
+    def close_job(self, spec: JobSpec) -> None:
+        """Close a job, which gives back the rounds that it did not run, and drop its answers. Closing again changes nothing.
+
+        One that was not opened is kept as closed, so that it never will be; one of the same id and another content stays as it is.
+        """
+        job_id, encoded = spec.job_id, encode(spec)
+        unopened = {"job_id": job_id, "dataset_id": spec.dataset_id, "spec": encoded, "model": b"", "rounds_answered": 0}
         with self._engine.begin() as connection:
-            is_open = (JOBS.c.job_id == job_id) & JOBS.c.is_closed.is_(False)
-            if connection.execute(update(JOBS).where(is_open).values(is_closed=True)).rowcount != 1:
+            connection.execute(select(DATASETS.c.size).where(DATASETS.c.dataset_id == spec.dataset_id).with_for_update())
+            if connection.execute(select(JOBS.c.job_id).where(JOBS.c.job_id == job_id)).first() is None:
+                connection.execute(insert(JOBS).values(unopened | {"is_closed": False}))
+                _move_on(connection, "job", encoded)
+            is_open = (JOBS.c.job_id == job_id) & (JOBS.c.spec == encoded) & JOBS.c.is_closed.is_(False)
+            if connection.execute(update(JOBS).where(is_open).values(is_closed=True, model=b"")).rowcount != 1:
                 return
             connection.execute(update(ROUNDS).where(ROUNDS.c.job_id == job_id, ROUNDS.c.answer.is_not(None)).values(answer=None))
             _move_on(connection, "close", job_id)

@@ -9,16 +9,20 @@ import grpc
 import numpy as np
 
 from helper.core import HelperCore
+from helper.ledger_faults import ledger_at_hand
 from helper.metrics import HelperMetrics
 from helper.queries import AnsweredQuery
 from helper.release_grid import ReleaseGrid
-from helper.tasks import Caller
-from maskedlark.canonical import MAX_BYTES, encode
+from maskedlark.canonical import MAX_BYTES, decode, encode
 from maskedlark.dataset import ShareForHelper, as_told
 from maskedlark.errors import JobReason, JobRefused
+from maskedlark.evaluation import EvaluationSpec
+from maskedlark.job import JobSpec
 from maskedlark.model.limits import Limits
+from maskedlark.query import DiscoverySpec, QuerySpec
 from maskedlark.rpc.admission import Admission
 from maskedlark.rpc.faults import answering
+from maskedlark.rpc.patience import within
 from maskedlark.rpc.receipts import METADATA_KEY, receipt_in
 from maskedlark.rpc.transport import client_names
 from maskedlark.rpc.wire import chunks, join, share_from_message
@@ -27,6 +31,8 @@ from protos import helper_pb2_grpc
 
 MAX_MODEL_BYTES: Final = Limits().max_bytes
 DEFAULT_HEAVY_CALLS: Final = 12
+BODY_S: Final = 60.0
+_QUERIES: Final = {"query": QuerySpec, "discovery": DiscoverySpec, "evaluation": EvaluationSpec}
 
 _Part = TypeVar("_Part", pb.PrepareRequest, pb.StartJobRequest, pb.RoundRequest, pb.QueryRequest)
 
@@ -40,6 +46,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         grid: ReleaseGrid | None = None,
         metrics: HelperMetrics | None = None,
         admission: Admission | None = None,
+        body_s: float = BODY_S,
     ) -> None:
         """Serve a core.
 
@@ -47,9 +54,11 @@ class HelperService(helper_pb2_grpc.HelperServicer):
             core: The helper.
             grid: When answers to rounds leave; by default in steps of `DEFAULT_STEP_MS`.
             metrics: Where things are counted.
-            admission: Room for preparations, rounds and queries; by default for `DEFAULT_HEAVY_CALLS`.
+            admission: Room for preparations, job starts, rounds and queries; by default for `DEFAULT_HEAVY_CALLS`.
+            body_s: How long a model, weights or codes may take to arrive, in all.
         """
         self._core = core
+        self._body_s = body_s
         self._admission = admission or Admission(DEFAULT_HEAVY_CALLS)
         self._grid = grid or ReleaseGrid()
         self._metrics = metrics or HelperMetrics(lambda: core.status().counts)
@@ -57,7 +66,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
     @contextmanager
     def _acting(self, context: grpc.ServicerContext) -> Iterator[None]:
         """Around every call that acts on the ledger: refused if the ledger was rolled back; errors become a status."""
-        with answering(context):
+        with answering(context), ledger_at_hand():
             self._core.witness.check(receipt_in(context.invocation_metadata()))
             yield
 
@@ -67,7 +76,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
 
     def GetStatus(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusReply:  # noqa: N802 (gRPC's name)
         """Who this helper is; anyone may ask."""
-        with answering(context):
+        with answering(context), ledger_at_hand():
             status = self._core.status()
             return pb.StatusReply(
                 name=status.identity.name,
@@ -89,9 +98,10 @@ class HelperService(helper_pb2_grpc.HelperServicer):
 
     def PrepareDataset(self, requests: Iterator[pb.PrepareRequest], context: grpc.ServicerContext) -> Iterator[pb.PrepareReply]:  # noqa: N802 (gRPC's name)
         """Open shares: one reply for each chunk, then the totals."""
-        with self._acting(context), self._admission.entered():
-            header = _first(requests, "header").header
-            with self._core.datasets.prepare(header.task_id, header.handle, client_names(context)) as preparation:
+        with self._acting(context):
+            header, caller = _first(requests, "header").header, client_names(context)
+            self._core.tasks.authorized(header.task_id, caller)
+            with self._admission.entered(caller), self._core.datasets.prepare(header.task_id, header.handle, caller) as preparation:
                 for request in requests:
                     admitted = preparation.add([_share(message) for message in _expect(request, "chunk").chunk.shares])
                     yield pb.PrepareReply(
@@ -122,9 +132,13 @@ class HelperService(helper_pb2_grpc.HelperServicer):
             job = _first(requests, "job").job
             if len(job) > MAX_BYTES:
                 raise JobRefused(JobReason.TOO_LARGE, f"a job has at most {MAX_BYTES} bytes")
-            pieces = (_expect(request, "model").model for request in requests)
-            model = join(pieces, limit=MAX_MODEL_BYTES, what="the model")
-            started = self._core.jobs.start(job, model, client_names(context))
+            caller = client_names(context)
+            self._core.tasks.authorized(decode(JobSpec, job).task_id, caller)
+            with self._admission.entered(caller):
+                pieces = (_expect(request, "model").model for request in requests)
+                with within(self._body_s, context):
+                    model = join(pieces, limit=MAX_MODEL_BYTES, what="the model")
+                started = self._core.jobs.start(job, model, caller)
             self._metrics.show_budget(started.dataset_id, started.epsilon_left)
             self._give_receipt(context)
             return pb.StartJobReply(
@@ -139,49 +153,63 @@ class HelperService(helper_pb2_grpc.HelperServicer):
 
     def RunRound(self, requests: Iterator[pb.RoundRequest], context: grpc.ServicerContext) -> Iterator[pb.RoundReply]:  # noqa: N802 (gRPC's name)
         """Answer a round, in chunks."""
-        with self._acting(context), self._admission.entered():
-            header = _first(requests, "header").header
-            job = self._core.jobs.at_work(header.job_id, client_names(context))
-            pieces = (_expect(request, "weights").weights for request in requests)
-            weights = join(pieces, limit=job.running.weights_length, what="the weights")
-            asked_at = self._grid.now()
-            answer = job.answer(header.round, weights, partial(_check_awaited, context))
-            self._give_receipt(context)
-            self._grid.wait(asked_at)
-            for chunk in chunks(answer):
-                yield pb.RoundReply(chunk=chunk)
+        with self._acting(context):
+            header, caller = _first(requests, "header").header, client_names(context)
+            job = self._core.jobs.at_work(header.job_id, caller)
+            with self._admission.entered(caller):
+                pieces = (_expect(request, "weights").weights for request in requests)
+                with within(self._body_s, context):
+                    weights = join(pieces, limit=job.running.weights_length, what="the weights")
+                asked_at = self._grid.now()
+                answer = job.answer(header.round, weights, partial(_check_awaited, context))
+                self._give_receipt(context)
+                self._grid.wait(asked_at)
+                for chunk in chunks(answer):
+                    yield pb.RoundReply(chunk=chunk)
 
     def CloseJob(self, request: pb.CloseJobRequest, context: grpc.ServicerContext) -> pb.CloseJobReply:  # noqa: N802 (gRPC's name)
         """End a job."""
         with self._acting(context):
-            rounds_answered = self._core.jobs.close(request.job_id, client_names(context))
+            rounds_answered = self._core.jobs.close(request.job, client_names(context))
             self._give_receipt(context)
             return pb.CloseJobReply(rounds_answered=rounds_answered)
 
     def RunQuery(self, requests: Iterator[pb.QueryRequest], context: grpc.ServicerContext) -> Iterator[pb.QueryReply]:  # noqa: N802 (gRPC's name)
         """Answer a query, a discovery or an evaluation: what is spent, then the answer in chunks."""
-        with self._acting(context), self._admission.entered():
+        with self._acting(context):
             asked_at = self._grid.now()
-            asked = next(requests, pb.QueryRequest())
-            answered = self._answered(asked, requests, client_names(context))
-            self._give_receipt(context)
-            self._grid.wait(asked_at)
-            yield pb.QueryReply(spent=pb.QueryReply.Spent(epsilon=answered.spent.ad_server, collusion_epsilon=answered.spent.colluding))
-            for chunk in chunks(answered.answer):
-                yield pb.QueryReply(chunk=chunk)
+            asked, caller = next(requests, pb.QueryRequest()), client_names(context)
+            kind = asked.WhichOneof("part")
+            if kind not in _QUERIES:
+                raise JobRefused(JobReason.MALFORMED, "the stream begins with no query, discovery or evaluation")
+            self._core.tasks.authorized(decode(_QUERIES[kind], getattr(asked, kind)).task_id, caller)
+            with self._admission.entered(caller):
+                answered = self._answered(asked, requests, context)
+                self._give_receipt(context)
+                self._grid.wait(asked_at)
+                yield pb.QueryReply(spent=pb.QueryReply.Spent(epsilon=answered.spent.ad_server, collusion_epsilon=answered.spent.colluding))
+                for chunk in chunks(answered.answer):
+                    yield pb.QueryReply(chunk=chunk)
 
-    def _answered(self, asked: pb.QueryRequest, rest: Iterator[pb.QueryRequest], caller: Caller) -> AnsweredQuery:
+    def _answered(self, asked: pb.QueryRequest, rest: Iterator[pb.QueryRequest], context: grpc.ServicerContext) -> AnsweredQuery:
         """The answer to a query of any kind; what is sent beside it is read only if it is needed."""
-        queries = self._core.queries
+        queries, caller = self._core.queries, client_names(context)
+
+        def model() -> bytes:
+            with within(self._body_s, context):
+                return join((_expect(request, "model").model for request in rest), limit=MAX_MODEL_BYTES, what="the model")
+
+        def codes(limit: int) -> bytes:
+            with within(self._body_s, context):
+                return join((_expect(request, "codes").codes for request in rest), limit=limit, what="the codes")
+
         match asked.WhichOneof("part"):
             case "discovery":
                 return queries.discovery(asked.discovery, caller)
             case "evaluation":
-                pieces = (_expect(request, "model").model for request in rest)
-                return queries.evaluation(asked.evaluation, lambda: join(pieces, limit=MAX_MODEL_BYTES, what="the model"), caller)
+                return queries.evaluation(asked.evaluation, model, caller)
             case _:
-                pieces = (_expect(request, "codes").codes for request in rest)
-                return queries.query(_expect(asked, "query").query, lambda limit: join(pieces, limit=limit, what="the codes"), caller)
+                return queries.query(asked.query, codes, caller)
 
 
 def _check_awaited(context: grpc.ServicerContext) -> None:

@@ -173,10 +173,10 @@ class RoundReply(_message.Message):
     def __init__(self, chunk: _Optional[bytes] = ...) -> None: ...
 
 class CloseJobRequest(_message.Message):
-    __slots__ = ("job_id",)
-    JOB_ID_FIELD_NUMBER: _ClassVar[int]
-    job_id: bytes
-    def __init__(self, job_id: _Optional[bytes] = ...) -> None: ...
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: bytes
+    def __init__(self, job: _Optional[bytes] = ...) -> None: ...
 
 class CloseJobReply(_message.Message):
     __slots__ = ("rounds_answered",)

@@ -2,8 +2,9 @@
 
 import logging
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
+import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry
 
@@ -39,6 +40,15 @@ class ServerSettings:
     is_traced: bool = True
 
 
+class _Probed(health.HealthServicer):
+    """Answers `Check`, as probes ask. `Watch` would last as long as its client likes, on servers that let anybody in: there is none."""
+
+    def Watch(self, request: Any, context: grpc.ServicerContext, send_response_callback: Any = None) -> NoReturn:  # noqa: N802 (gRPC's name)
+        """Refused; gRPC clients that watch by themselves take this answer for healthy."""
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, "no Watch here: ask Check again")
+        raise AssertionError("context.abort returned")
+
+
 class WatchedServer:
     """A gRPC server; add servicers to `server`, then `start`, and `drain` at the end."""
 
@@ -55,7 +65,7 @@ class WatchedServer:
             interceptors=interceptors,
             on_handshake=metrics.count_handshake,
         )
-        self._health = health.HealthServicer()
+        self._health = _Probed()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
         self._health.set(_WHOLE_SERVER, health_pb2.HealthCheckResponse.NOT_SERVING)
 

@@ -6,6 +6,7 @@ JobRefused(PEER_FAILED), for asking again would run into it again. What the tran
 """
 
 import logging
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,7 +37,9 @@ _LONGEST_HINT_S: Final = 600.0
 _WORTH_ANOTHER_TRY: Final = frozenset(
     {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.ABORTED, grpc.StatusCode.INTERNAL}
 )
-"""INTERNAL without a kind is the transport's (a broken stream), not the server's body."""
+"""INTERNAL without a kind is the transport's (a broken stream), not the server's body; unless it says `_DOES_NOT_PARSE`."""
+_DOES_NOT_PARSE: Final = re.compile(r"^Exception deserializing (request|response)!$")
+"""What gRPC itself says of a message that is none of the protocol: the same one would not parse again."""
 _FINAL: Final = {
     grpc.StatusCode.CANCELLED: JobReason.CANCELLED,
     grpc.StatusCode.UNAUTHENTICATED: JobReason.UNAUTHORIZED,
@@ -123,7 +126,8 @@ def _domain_error(error: grpc.RpcError, peer: str) -> MaskedLarkError:
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return _exhausted(peer, details, trailing.get(_RETRY_AFTER))
     what = f"{peer}: {code.name.lower()}: {details}"
-    return HelperUnavailable(what) if code in _WORTH_ANOTHER_TRY else JobRefused(_FINAL.get(code, JobReason.PEER_FAILED), what)
+    is_worth_another_try = code in _WORTH_ANOTHER_TRY and not _DOES_NOT_PARSE.match(details)
+    return HelperUnavailable(what) if is_worth_another_try else JobRefused(_FINAL.get(code, JobReason.PEER_FAILED), what)
 
 
 def _exhausted(peer: str, details: str, retry_after: str | None) -> MaskedLarkError:

@@ -25,7 +25,7 @@ Around: TypeAlias = Callable[[grpc.ServicerContext], AbstractContextManager[Stre
 def wrapped(
     handler: "grpc.RpcMethodHandler[Any, Any]", around: Around, on_malformed: Callable[[], None] = lambda: None
 ) -> "grpc.RpcMethodHandler[Any, Any]":
-    """The same handler with `around` around its body; one that holds no thread (gRPC's health watch) stays as it is.
+    """The same handler with `around` around its body, which holds a thread until its last reply.
 
     `on_malformed` is called for each message that does not parse; gRPC ends such a call by itself.
     """

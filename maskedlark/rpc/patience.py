@@ -1,9 +1,9 @@
-"""How long a server waits for its clients: a stream that stops, or drips, would otherwise hold a thread for as long as it likes."""
+"""How long a server waits for its clients: a call that stops, or drips, would otherwise hold a thread for as long as it likes."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import Event, Thread
+from threading import Event, Thread, Timer
 from time import monotonic
 from typing import Any, Final
 
@@ -71,7 +71,7 @@ class _Waiting:
 
 
 class PatienceInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stubs make it generic, grpc does not
-    """Ends streaming calls whose client keeps the server waiting."""
+    """Ends calls whose client keeps the server waiting, also for the one message of a call that is no stream."""
 
     def __init__(self, patience: Patience, on_slow: Callable[[], None] = lambda: None) -> None:
         self._patience = patience
@@ -80,8 +80,7 @@ class PatienceInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # 
     def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
         """Let the call through, and watch its streams."""
         handler = continuation(handler_call_details)
-        is_stream = handler is not None and (handler.request_streaming or handler.response_streaming)
-        return wrapped(handler, self._watched) if is_stream else handler
+        return None if handler is None else wrapped(_reading_its_message(handler), self._watched)
 
     @contextmanager
     def _watched(self, context: grpc.ServicerContext) -> Iterator[_Waiting]:
@@ -102,3 +101,34 @@ class PatienceInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # 
         finally:
             is_over.set()
             watcher.join()
+
+
+@contextmanager
+def within(seconds: float, context: grpc.ServicerContext) -> Iterator[None]:
+    """End the call if the block takes longer: around reading what a client sends at once, whose size is bounded."""
+    timer = Timer(seconds, context.cancel)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _reading_its_message(handler: "grpc.RpcMethodHandler[Any, Any]") -> "grpc.RpcMethodHandler[Any, Any]":
+    """The same handler, as one of a stream: gRPC itself would wait for a single message without end, on a thread."""
+    if handler.request_streaming:
+        return handler
+    behaviour: Any = handler.unary_stream if handler.response_streaming else handler.unary_unary
+
+    def of_first(messages: Iterator[Any], context: grpc.ServicerContext) -> Any:
+        for message in messages:
+            return behaviour(message, context)
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, "the call holds no message")
+        raise AssertionError("context.abort returned")
+
+    make: Any = grpc.stream_stream_rpc_method_handler if handler.response_streaming else grpc.stream_unary_rpc_method_handler
+    made: grpc.RpcMethodHandler[Any, Any] = make(
+        of_first, request_deserializer=handler.request_deserializer, response_serializer=handler.response_serializer
+    )
+    return made

@@ -15,6 +15,7 @@ from typing import Any, Final
 import grpc
 
 from maskedlark.errors import InvalidTask
+from maskedlark.rpc.still_trusted import StillTrusted
 from maskedlark.rpc.tls_files import Reloaded, TlsContents, TlsFiles
 
 MAX_MESSAGE_BYTES: Final = 4 << 20
@@ -104,9 +105,9 @@ def make_server(
 ) -> tuple[grpc.Server, int]:
     """A server that listens on `address` (host:port, port 0 for any) once started, and the port it got.
 
-    With `tls` every client must show a certificate of the trusted authorities, unless the server `is_open` to browsers, which have
-    none. The files are read again when they change. Without `tls` the address must be loopback. `on_handshake` is called as a client
-    begins TLS, whether it will be let in or not. `keepalive` is that of the clients.
+    With `tls` every client must show a certificate of the trusted authorities, and is held to it again at each call, unless the server
+    `is_open` to browsers, which have none. The files are read again when they change. Without `tls` the address must be loopback.
+    `on_handshake` is called as a client begins TLS, whether it will be let in or not. `keepalive` is that of the clients.
 
     Raises:
         InvalidTask: no TLS on an address that others can reach, TLS files that do not fit together, or the address is taken.
@@ -115,7 +116,7 @@ def make_server(
         ThreadPoolExecutor(threads),
         maximum_concurrent_rpcs=_CALLS_A_THREAD * threads,
         options=(*_SERVER_OPTIONS, *keepalive.of_server()),
-        interceptors=list(interceptors),
+        interceptors=[*interceptors, *([StillTrusted(tls)] if tls is not None and not is_open else [])],
     )
     if tls is None:
         if not is_loopback(address.rsplit(":", 1)[0]):

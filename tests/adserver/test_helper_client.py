@@ -188,7 +188,7 @@ def test_a_commit_of_another_dataset_is_malformed(known: World, spoil: Callable[
 def test_a_model_of_several_messages_arrives_whole(known: World) -> None:
     with serving(_fake(known)) as (client,):
         started = client.start_job(_job(known), bytes(3_000_000))
-        closed = client.close_job(bytes(16))
+        closed = client.close_job(_job(known))
     assert (started.num_parameters, started.path, started.collusion_epsilon_spent) == (3_000_000, "exact", 2.0)
     assert closed == 3
 

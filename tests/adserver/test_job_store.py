@@ -129,7 +129,7 @@ def test_cancelling_takes_the_job_from_its_worker(site: Site) -> None:
     held.claim()
     site.store.cancel(job_id)
     assert not held.is_held(job_id)
-    assert held.unclosed() == (job_id,)
+    assert [job.job_id for job in held.unclosed()] == [job_id]
     held.mark_closed(job_id, rounds_charged=1)
     assert held.unclosed() == ()
     with pytest.raises(JobRefused) as refusal:

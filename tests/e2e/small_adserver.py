@@ -42,8 +42,8 @@ class Diverted:
         self.answers.append(share)
         return share
 
-    def close_job(self, job_id: bytes) -> int:
-        return self.client.close_job(job_id)
+    def close_job(self, job: JobSpec) -> int:
+        return self.client.close_job(job)
 
 
 class AdServer:

@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from helper.cli import app
+from maskedlark import canonical
 from maskedlark.errors import JobReason, JobRefused
 from tests.helper.parties import Scene
 
@@ -21,7 +22,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
     for round_index in range(2):
         made.run(done, round_index)
     for core in made.cores:
-        core.jobs.close(done.job_id, None)
+        core.jobs.close(canonical.encode(done), None)
     made.start(made.job(dataset, job_id=b"b" * 16, rounds=4, noise_multiplier=6.0))
     return made
 

@@ -165,7 +165,7 @@ def test_a_whole_job_over_the_wire(scene: Scene, wires: tuple[Wire, Wire]) -> No
     assert wires[0].round(spec.job_id, 0) == answers[0]
 
     with calling("helper"):
-        assert wires[0].stub.CloseJob(pb.CloseJobRequest(job_id=spec.job_id), timeout=5).rounds_answered == 1
+        assert wires[0].stub.CloseJob(pb.CloseJobRequest(job=canonical.encode(spec)), timeout=5).rounds_answered == 1
 
 
 def test_status_needs_no_task_and_shows_signed_keys(scene: Scene, wires: tuple[Wire, Wire]) -> None:
@@ -201,12 +201,13 @@ def test_a_stream_with_a_second_header_is_malformed(scene: Scene, wires: tuple[W
     with pytest.raises(JobRefused) as refused, calling("helper"):
         list(wires[0].stub.PrepareDataset(iter([header, header]), timeout=5))
     assert refused.value.reason is JobReason.MALFORMED
-    assert refusal(wires[0].start_stream, [pb.StartJobRequest(job=b"{}")] * 2) is JobReason.MALFORMED
+    job = canonical.encode(scene.job(bytes(32)))
+    assert refusal(wires[0].start_stream, [pb.StartJobRequest(job=job)] * 2) is JobReason.MALFORMED
 
 
-def test_a_model_over_the_limit_is_cut_off(wires: tuple[Wire, Wire]) -> None:
+def test_a_model_over_the_limit_is_cut_off(scene: Scene, wires: tuple[Wire, Wire]) -> None:
     piece = pb.StartJobRequest(model=bytes(1 << 20))
-    requests = [pb.StartJobRequest(job=b"{}")] + [piece] * (MAX_MODEL_BYTES // (1 << 20) + 1)
+    requests = [pb.StartJobRequest(job=canonical.encode(scene.job(bytes(32))))] + [piece] * (MAX_MODEL_BYTES // (1 << 20) + 1)
     assert refusal(wires[0].start_stream, requests) is JobReason.TOO_LARGE
 
 

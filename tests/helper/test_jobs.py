@@ -93,7 +93,7 @@ def test_another_content_under_the_same_id_is_refused(scene: Scene) -> None:
 def test_a_closed_job_is_not_started_again(scene: Scene) -> None:
     spec = scene.job(scene.seal())
     scene.start(spec)
-    scene.cores[0].jobs.close(spec.job_id, None)
+    scene.cores[0].jobs.close(canonical.encode(spec), None)
     assert refusal(scene, spec).reason is JobReason.JOB_CLOSED
 
 
@@ -180,8 +180,8 @@ def test_rounds_that_were_not_run_are_given_back(noisy: Scene) -> None:
     noisy.start(first)
     assert refusal(noisy, second).reason is JobReason.BUDGET_EXHAUSTED
     noisy.answer(0, first, 0)
-    assert noisy.cores[0].jobs.close(first.job_id, None) == 1
-    assert noisy.cores[0].jobs.close(first.job_id, None) == 1
+    assert noisy.cores[0].jobs.close(canonical.encode(first), None) == 1
+    assert noisy.cores[0].jobs.close(canonical.encode(first), None) == 1
     noisy.restart()
     started = noisy.cores[0].jobs.start(canonical.encode(second), MODEL, None)
     both = Charge(mechanism=Mechanism.GAUSSIAN, noise_multiplier=10.0, sampling_rate=1.0, rounds=31)
@@ -195,7 +195,36 @@ def test_each_dataset_has_its_own_budget(noisy: Scene) -> None:
         noisy.start(noisy.job(dataset, job_id=bytes([number]) * 16, noise_multiplier=10.0, rounds=15))
 
 
-def test_closing_an_unknown_job_is_refused(scene: Scene) -> None:
+def test_a_job_that_is_closed_before_it_is_started_reserves_nothing(noisy: Scene) -> None:
+    spec = noisy.job(noisy.seal(), noise_multiplier=10.0)
+    assert noisy.cores[0].jobs.close(canonical.encode(spec), None) == 0
+    assert noisy.cores[0].jobs.close(canonical.encode(spec), None) == 0
+    assert refusal(noisy, spec).reason is JobReason.JOB_CLOSED  # its start was on the way all the time
+    noisy.restart()
+    assert refusal(noisy, spec).reason is JobReason.JOB_CLOSED
+    other = noisy.job(spec.dataset_id, job_id=b"other job".ljust(16), noise_multiplier=10.0, rounds=1)
+    started = noisy.cores[0].jobs.start(canonical.encode(other), MODEL, None)
+    alone = Charge(mechanism=Mechanism.GAUSSIAN, noise_multiplier=10.0, sampling_rate=1.0, rounds=1)
+    assert started.epsilon_spent == spent([alone], noisy.task.delta).ad_server
+
+
+def test_a_job_on_an_unknown_dataset_is_not_closed(scene: Scene) -> None:
     with pytest.raises(JobRefused) as refused:
-        scene.cores[0].jobs.close(b"?" * 16, None)
-    assert refused.value.reason is JobReason.UNKNOWN_JOB
+        scene.cores[0].jobs.close(canonical.encode(scene.job(b"?" * 32)), None)
+    assert refused.value.reason is JobReason.UNKNOWN_DATASET
+
+
+def test_a_job_of_the_same_id_and_another_content_is_not_closed(scene: Scene) -> None:
+    spec = scene.job(scene.seal())
+    scene.start(spec)
+    with pytest.raises(JobRefused) as refused:
+        scene.cores[0].jobs.close(canonical.encode(replace(spec, rounds=spec.rounds + 1)), None)
+    assert refused.value.reason is JobReason.JOB_CHANGED
+    assert scene.cores[0].status().counts.open_jobs == 1
+
+
+def test_a_closed_job_keeps_no_model(scene: Scene) -> None:
+    spec = scene.job(scene.seal())
+    scene.start(spec)
+    scene.cores[0].jobs.close(canonical.encode(spec), None)
+    assert Ledger(open_database(sqlite_url(scene.parties[0].data / "ledger.sqlite3"))).job_model(spec.job_id) == b""

@@ -118,7 +118,7 @@ def test_a_job_sees_what_the_other_jobs_of_its_dataset_reserve(ledger: Ledger) -
     assert ledger.open_job(spec(b"k" * 16), b"onnx", seen.append)
     assert [reservation.rounds for reservation in seen[0]] == [10]
     assert ledger.add_round(b"j" * 16, 0, answered(b"0"))
-    ledger.close_job(b"j" * 16)
+    ledger.close_job(spec())
     rounds = {reservation.id: reservation.rounds for reservation in ledger.reservations(DATASET)}
     assert rounds == {b"j" * 16: 1, b"k" * 16: 10}  # closed: what was answered; open: what is planned
 
@@ -202,7 +202,7 @@ def test_only_the_next_round_of_an_open_job_is_charged(ledger: Ledger) -> None:
     assert not ledger.add_round(b"j" * 16, 1, answered(b"1"))
     assert ledger.add_round(b"j" * 16, 0, answered(b"0"))
     assert not ledger.add_round(b"j" * 16, 0, answered(b"again"))
-    ledger.close_job(b"j" * 16)
+    ledger.close_job(spec())
     assert not ledger.add_round(b"j" * 16, 1, answered(b"1"))
     state = ledger.job_state(b"j" * 16)
     assert state is not None
@@ -224,8 +224,8 @@ def test_answers_are_kept_until_the_job_has_moved_on(ledger: Ledger) -> None:
     assert ledger.round(b"j" * 16, 0) == replace(answered(b"0"), answer=None)
     assert ledger.round(b"j" * 16, 1) == answered(b"1")
     assert ledger.round(b"j" * 16, KEPT_ANSWERS) == answered(b"%d" % KEPT_ANSWERS)
-    ledger.close_job(b"j" * 16)
-    ledger.close_job(b"j" * 16)
+    ledger.close_job(spec())
+    ledger.close_job(spec())
     assert ledger.round(b"j" * 16, KEPT_ANSWERS) == replace(answered(b"%d" % KEPT_ANSWERS), answer=None)
 
 
@@ -242,9 +242,9 @@ def test_whatever_is_committed_moves_the_ledger_on_and_nothing_else_does(ledger:
     assert has_moved()
     assert ledger.add_round(b"j" * 16, 0, answered(b"0"))
     assert has_moved()
-    ledger.close_job(b"j" * 16)
+    ledger.close_job(spec())
     assert has_moved()
-    ledger.close_job(b"j" * 16)
+    ledger.close_job(spec())
     assert not ledger.add_round(b"j" * 16, 1, answered(b"1"))
     assert not ledger.open_job(spec(), b"onnx", fits)
     with pytest.raises(JobRefused):

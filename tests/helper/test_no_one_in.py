@@ -15,6 +15,8 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from sqlalchemy.exc import OperationalError
 
 from helper.metrics import HelperMetrics
 from helper.service import MAX_MODEL_BYTES, HelperService
@@ -78,7 +80,7 @@ def door(tmp_path: Path) -> Iterator[Door]:
     metrics = HelperMetrics(lambda: scene.cores[0].status().counts)
     settings = ServerSettings(listen="localhost:0", tls=helper, threads=4, patience=Patience(idle_s=IDLE_S))
     watched = WatchedServer(settings, metrics.registry)
-    helper_pb2_grpc.add_HelperServicer_to_server(HelperService(scene.cores[0], None, metrics), watched.server)
+    helper_pb2_grpc.add_HelperServicer_to_server(HelperService(scene.cores[0], None, metrics, body_s=10 * IDLE_S), watched.server)
     watched.start()
     made = Door(scene=scene, port=watched.port, metrics=metrics, helper=helper, ours=ours, others=others)
     assert made.is_alive()
@@ -141,20 +143,21 @@ def raw(door: Door, method: str, encoded: bytes, **call: Any) -> grpc.StatusCode
 def test_a_message_over_the_limit_is_refused_before_it_is_parsed(door: Door) -> None:
     assert raw(door, "CommitDataset", bytes(MAX_MESSAGE_BYTES + 1)) is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert door.count("maskedlark_calls_begun_total", method="CommitDataset") == 1
-    assert door.count("maskedlark_call_seconds_count", method="CommitDataset") == 0
+    assert door.count("maskedlark_malformed_messages_total", method="CommitDataset") == 0
 
 
 def test_a_stream_over_its_limit_is_refused_and_counted(door: Door) -> None:
     pieces = (pb.StartJobRequest(model=bytes(1 << 20)) for _ in range(MAX_MODEL_BYTES // (1 << 20) + 1))
     with make_channel(door.address, door.ours) as channel, calling("helper"), pytest.raises(grpc.RpcError):
-        helper_pb2_grpc.HelperStub(channel).StartJob(chain([pb.StartJobRequest(job=b"{}")], pieces), timeout=60)
+        helper_pb2_grpc.HelperStub(channel).StartJob(
+            chain([pb.StartJobRequest(job=canonical.encode(door.scene.job(bytes(32))))], pieces), timeout=60
+        )
     assert door.count("maskedlark_refusals_total", kind="JobRefused", reason="too_large") == 1
 
 
 def test_metadata_over_the_limit_is_refused_and_counted(door: Door) -> None:
-    before = refused_handshakes(door)
     assert raw(door, "GetStatus", b"", metadata=(("padding", "x" * 40_000),)) is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert refused_handshakes(door) == before + 1
+    assert door.count("maskedlark_calls_total", method="GetStatus", code="OK") == 0
 
 
 def test_a_message_that_does_not_parse_is_refused_and_counted(door: Door) -> None:
@@ -204,3 +207,75 @@ def test_frames_that_are_no_http2_end_the_connection_only(door: Door) -> None:
             until = time.monotonic() + 10
             while secure.recv(4096):
                 assert time.monotonic() < until, "the connection is still open"
+
+
+def test_more_health_watches_than_threads_and_slots_hold_nobody_up(door: Door) -> None:
+    with make_channel(door.address, door.ours) as channel:
+        watches = [health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest()) for _ in range(40)]
+        assert {watch.code() for watch in watches} <= {grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.RESOURCE_EXHAUSTED}
+        assert health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10).status == 1
+
+
+def test_calls_that_never_send_their_one_message_are_ended(door: Door) -> None:
+    never = Event()
+
+    def stopping() -> Iterator[bytes]:
+        never.wait(30)
+        yield from ()
+
+    with make_channel(door.address, door.ours) as channel:
+        check = channel.stream_unary("/grpc.health.v1.Health/Check", None, None)
+        calls = [check.future(stopping()) for _ in range(4)]
+        assert door.is_alive()
+        assert {call.code() for call in calls} == {grpc.StatusCode.CANCELLED}
+        never.set()
+
+
+def dripping(first: bytes, over: Event) -> Iterator[pb.StartJobRequest]:
+    yield pb.StartJobRequest(job=first)
+    while not over.wait(IDLE_S / 2):
+        yield pb.StartJobRequest(model=b"x")
+
+
+def test_a_job_of_nobody_is_refused_before_its_model_is_read(door: Door) -> None:
+    over = Event()
+    spec = replace(door.scene.job(bytes(32)), task_id=bytes(32))
+    with make_channel(door.address, door.ours) as channel, pytest.raises(JobRefused) as refused, calling("helper"):
+        helper_pb2_grpc.HelperStub(channel).StartJob(dripping(canonical.encode(spec), over), timeout=10)
+    over.set()
+    assert refused.value.reason is JobReason.UNKNOWN_TASK
+    assert door.count("maskedlark_slow_clients_total") == 0
+
+
+def test_a_model_that_drips_is_ended_in_time(door: Door) -> None:
+    over = Event()
+    job = canonical.encode(door.scene.job(bytes(32)))
+    with make_channel(door.address, door.ours) as channel:
+        call = helper_pb2_grpc.HelperStub(channel).StartJob.future(dripping(job, over), timeout=20)
+        assert call.code() is grpc.StatusCode.CANCELLED  # each piece came within the idle patience
+    over.set()
+
+
+def test_a_tenant_that_was_removed_is_refused_on_the_connection_that_it_has(door: Door) -> None:
+    before = door.helper.trusted_authorities.read_bytes()
+    with make_channel(door.address, door.ours) as channel:
+        stub = helper_pb2_grpc.HelperStub(channel)
+        assert stub.GetStatus(pb.StatusRequest(), timeout=10).name
+        for left in (door.others.certificate.read_bytes(), b""):
+            door.helper.trusted_authorities.write_bytes(left)
+            with pytest.raises(JobRefused) as refused, calling("helper"):
+                stub.GetStatus(pb.StatusRequest(), timeout=10)
+            assert refused.value.reason is JobReason.UNAUTHORIZED
+        door.helper.trusted_authorities.write_bytes(before)
+        assert stub.GetStatus(pb.StatusRequest(), timeout=10).name
+
+
+def test_a_database_that_does_not_answer_is_worth_asking_again(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: object) -> None:
+        raise OperationalError("SELECT a secret", None, Exception("server closed the connection"))
+
+    with monkeypatch.context() as during:
+        during.setattr(door.scene.cores[0].tasks, "register", gone)
+        with pytest.raises(HelperUnavailable, match="database") as refused:
+            door.register(door.ours)
+    assert "secret" not in str(refused.value)

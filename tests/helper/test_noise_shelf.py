@@ -10,6 +10,7 @@ import pytest
 from helper import noise_shelf
 from helper.ledger import Ledger, StoredRound
 from helper.noise_shelf import NoiseOrder, NoiseShelf
+from maskedlark import canonical
 from maskedlark.noise import Mechanism, noise_vector
 from maskedlark.randomness import Stream, seeded
 from tests.helper.parties import MODEL, Scene
@@ -129,7 +130,7 @@ def test_the_noise_of_a_round_is_drawn_before_it_is_asked_for(tmp_path: Path, dr
     scene.run(spec, 0)
     scene.run(spec, 1)
     for core in scene.cores:
-        core.jobs.close(spec.job_id, None)
+        core.jobs.close(canonical.encode(spec), None)
     assert len(draws) >= 4
     assert len(set(draws)) == len(draws)
 

@@ -140,7 +140,7 @@ def test_a_round_that_is_cut_off_by_closing_the_job_releases_nothing(scene: Scen
 
     class ClosingEngine(FakeEngine):
         def masked_sum(self, tensors: tuple[QuantisedTensor, ...], batch: Batch, interrupt: Interrupt = never) -> MaskedSum:
-            scene.cores[0].jobs.close(spec.job_id, None)
+            scene.cores[0].jobs.close(canonical.encode(spec), None)
             return super().masked_sum(tensors, batch)
 
     scene.restart(engine_for=lambda model, loss, clip, classes: ClosingEngine(model.num_parameters, clip))
@@ -202,7 +202,9 @@ class ClosedMeanwhile(Ledger):
     """Another process closes the job after this one has seen it open."""
 
     def round(self, job_id: bytes, round_index: int) -> StoredRound | None:
-        self.close_job(job_id)
+        state = self.job_state(job_id)
+        assert state is not None
+        self.close_job(state.spec)
         return super().round(job_id, round_index)
 
 
@@ -248,7 +250,7 @@ def test_a_round_for_another_origin_is_refused(scene: Scene) -> None:
 def test_a_round_of_a_closed_job_is_refused(scene: Scene) -> None:
     spec = started(scene)
     scene.answer(0, spec, 0)
-    scene.cores[0].jobs.close(spec.job_id, None)
+    scene.cores[0].jobs.close(canonical.encode(spec), None)
     assert refusal(scene, spec, 0) is JobReason.JOB_CLOSED
     assert refusal(scene, spec, 1) is JobReason.JOB_CLOSED
 

@@ -120,6 +120,12 @@ def test_only_what_is_worth_another_try_is_unavailable(peer: Peer) -> None:
     assert len(arrived) == len(again) + len(refused)
 
 
+def test_bytes_that_do_not_parse_are_not_worth_another_try(peer: Peer) -> None:
+    with make_channel(f"127.0.0.1:{peer.port}", None) as channel, pytest.raises(JobRefused) as refused, calling("helper 0"):
+        channel.unary_unary("/maskedlark.v1.Helper/GetStatus", None, None)(b"\xff\xff", timeout=5)
+    assert refused.value.reason is JobReason.PEER_FAILED
+
+
 class _Failed(grpc.RpcError):
     def __init__(self, code: grpc.StatusCode) -> None:
         self._code = code
