@@ -14,13 +14,19 @@ from maskedlark.storage import reading
 helper_receipts: Final = Table(
     "helper_receipts",
     metadata,
-    Column("address", String(300), primary_key=True),
+    Column("helper_id", LargeBinary(16), primary_key=True),
     Column("receipt", LargeBinary, nullable=False),
+)
+helper_addresses: Final = Table(
+    "helper_addresses",
+    metadata,
+    Column("address", String(300), primary_key=True),
+    Column("helper_id", LargeBinary(16), nullable=False),  # who answered there last
 )
 
 
 class ReceiptBook:
-    """The newest receipt of each helper, by address. Safe to share between threads; processes share it by the database."""
+    """The newest receipt of each helper, wherever it answers. Safe to share between threads; processes share it by the database."""
 
     def __init__(self, engine: Engine | None = None) -> None:
         """Keep receipts in a database, or for this process only."""
@@ -29,34 +35,38 @@ class ReceiptBook:
         self._newest: dict[str, Receipt] = {}
 
     def newest(self, address: str) -> Receipt | None:
-        """What to show to a helper."""
-        with self._lock:
-            if address not in self._newest and (stored := self._stored(address)) is not None:
-                self._newest[address] = stored
-            return self._newest.get(address)
+        """What to show to the helper at an address: the newest that any process has kept of it, from whatever address.
+
+        A helper that moved is known by its first answer from the new address.
+        """
+        if self._engine is None:
+            with self._lock:
+                return self._newest.get(address)
+        asked = select(helper_receipts.c.receipt).join(helper_addresses, helper_addresses.c.helper_id == helper_receipts.c.helper_id)
+        with reading(self._engine) as connection:
+            stored = connection.execute(asked.where(helper_addresses.c.address == address)).scalar()
+        return decode_receipt(bytes(stored)) if stored is not None else None
 
     def keep(self, address: str, receipt: Receipt) -> None:
-        """Remember a receipt, if it is newer than the one that is kept."""
-        if not receipt.is_newer_than(self.newest(address)):
+        """Remember a receipt, if it is newer than the one that is kept of this helper, and who answers at the address."""
+        newest = self.newest(address)
+        if newest is not None and newest.helper_id == receipt.helper_id and not receipt.is_newer_than(newest):
             return
-        with self._lock:
-            self._newest[address] = receipt
-            if self._engine is None:
-                return
-            row = {"address": address, "receipt": encode_receipt(receipt)}
-            is_its = helper_receipts.c.address == address
-            with self._engine.begin() as connection:  # the row is made first, so that there is one to lock
-                connection.execute(insert_or_ignore(self._engine, helper_receipts, ["address"]).values(row))
-                stored = connection.execute(select(helper_receipts.c.receipt).where(is_its).with_for_update()).scalar_one()
-                if receipt.is_newer_than(decode_receipt(bytes(stored))):
-                    connection.execute(update(helper_receipts).where(is_its).values(row))
-
-    def _stored(self, address: str) -> Receipt | None:
         if self._engine is None:
-            return None
-        with reading(self._engine) as connection:
-            stored = connection.execute(select(helper_receipts.c.receipt).where(helper_receipts.c.address == address)).scalar()
-        return decode_receipt(bytes(stored)) if stored is not None else None
+            with self._lock:
+                if receipt.is_newer_than(self._newest.get(address)):
+                    self._newest[address] = receipt
+            return
+        with self._engine.begin() as connection:  # rows are made first, so that there are some to lock
+            of_helper = helper_receipts.c.helper_id == receipt.helper_id
+            row = {"helper_id": receipt.helper_id, "receipt": encode_receipt(receipt)}
+            connection.execute(insert_or_ignore(self._engine, helper_receipts, ["helper_id"]).values(row))
+            stored = connection.execute(select(helper_receipts.c.receipt).where(of_helper).with_for_update()).scalar_one()
+            if receipt.is_newer_than(decode_receipt(bytes(stored))):
+                connection.execute(update(helper_receipts).where(of_helper).values(row))
+            there = {"address": address, "helper_id": receipt.helper_id}
+            connection.execute(insert_or_ignore(self._engine, helper_addresses, ["address"]).values(there))
+            connection.execute(update(helper_addresses).where(helper_addresses.c.address == address).values(there))
 
 
 class _CallDetails(NamedTuple):

@@ -72,12 +72,16 @@ def opening_keys(ring: Ring, now: float) -> tuple[OpeningKey, ...]:
 def published_keys(ring: Ring, now: float) -> tuple[HpkeKey, ...]:
     """What browsers may seal to at a moment, the newest first; they use that one.
 
+    If none is active, as after a clock that ran ahead was set back, the next one is served early: it opens already.
+
     Raises:
-        InvalidTask: no key is active.
+        InvalidTask: all keys have expired.
     """
     active = [key for key in ring if key.state(now) is KeyState.ACTIVE]
-    if not active:
-        raise InvalidTask("no HPKE key is active: make one with `helper keys rotate`")
+    pending = [key for key in ring if key.state(now) is KeyState.PENDING]
+    if not active and not pending:
+        raise InvalidTask("all HPKE keys have expired: make one with `helper keys rotate`")
+    active = active or [min(pending, key=lambda key: (key.active_from, key.key_id))]
     newest = sorted(active, key=lambda key: (key.active_from, key.key_id), reverse=True)[:MAX_PUBLISHED]
     return tuple(OpeningKey(key_id=key.key_id, suite=key.suite, secret=key.secret).public() for key in newest)
 

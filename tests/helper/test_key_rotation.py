@@ -76,9 +76,17 @@ def test_the_last_id_is_not_followed_by_another() -> None:
         turn(last, NOW)
 
 
-def test_without_an_active_key_nothing_is_published() -> None:
-    with pytest.raises(InvalidTask, match="no HPKE key is active"):
-        published_keys((RingKey(key_id=1, suite=SUITE, active_from=int(NOW) + 1, secret=bytes(32)),), NOW)
+def test_without_a_key_that_has_not_expired_nothing_is_published() -> None:
+    with pytest.raises(InvalidTask, match="all HPKE keys have expired"):
+        published_keys((RingKey(key_id=1, suite=SUITE, expires_at=int(NOW), secret=bytes(32)),), NOW)
+
+
+def test_a_clock_that_ran_ahead_and_is_set_back_leaves_a_key_to_seal_to() -> None:
+    ahead = NOW + 3600
+    ring = turn(turn(first_ring(SUITE), ahead, overlap_s=60), ahead + 120, active_in_s=30)
+    assert [bool(key.secret) for key in ring] == [False, True, True]  # the first one was erased by the wrong clock
+    assert ids(published_keys(ring, NOW)) == [2]
+    assert 2 in ids(opening_keys(ring, NOW))
 
 
 @pytest.fixture

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 from sqlalchemy import delete, insert
 
-from adserver import asking, worker
+from adserver import asking
 from adserver.helper_client import HelperClient
 from adserver.queries import QueryStore
 from adserver.reports import ReportStore
 from helper import jobs as helper_jobs
 from helper import keys as helper_keys
+from helper import ledger as helper_ledger
 from helper import queries as helper_queries
 from helper.key_ring import Ring, opening_keys
 from helper.ledger import Ledger, StoredQuery, StoredRound
@@ -112,7 +113,7 @@ def _never(*_: Any, **__: Any) -> None:
         pytest.param(QueryStore, "add", _never, "is forgotten", id="query forgotten"),
         pytest.param(Ledger, "add_query", _refuses_at_one_helper, "whose budget holds it", id="query refused"),
         pytest.param(RunningJob, "answer", _refuses_a_round_for_its_budget, "although it was refused for its budget", id="refusal charged"),
-        pytest.param(worker, "_close", lambda *_: 0, "keeps budget for job", id="job left open"),
+        pytest.param(HelperClient, "close_job", lambda *_: 0, "keeps budget for job", id="job left open"),
         pytest.param(helper_keys, "opening_keys", _opens_with_the_newest_key_only, "did not open report", id="key expired early"),
     ],
 )
@@ -149,6 +150,7 @@ def test_a_helper_that_forgets_used_reports_is_caught_and_the_failing_run_is_mad
 
     monkeypatch.setattr(Ledger, "add_dataset", add_dataset)
     monkeypatch.setattr(Ledger, "used_among", lambda *_: set())
+    monkeypatch.setattr(helper_ledger, "check_whole", _never)  # which would not let the helper start again
     scale = Scale(reports=30, noisy_reports=0, datasets=3, jobs_each=0, queries_each=0, spread_s=40.0)
     failing = next(verdict for verdict in (run_seed(seed, scale=scale) for seed in range(100)) if _says(verdict, "2 times"))
     small = shrunk(failing, most_runs=40, scale=scale)
