@@ -27,6 +27,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from adserver.ingest.body_room import RETRY_AFTER_S, BodyRoom, Held, NoRoom
 from adserver.ingest.intake import Intake
 from adserver.tasks import TaskStore
 from maskedlark.canonical import encode
@@ -42,7 +43,8 @@ _STATUS: Final = {ReportReason.MALFORMED: 400, ReportReason.WRONG_TASK: 404}
 _OTHER_STATUS: Final = 422
 _TOO_LARGE: Final = 413
 _TOO_SLOW: Final = 408
-_UNREAD: Final = (_TOO_LARGE, _TOO_SLOW)
+_NO_ROOM: Final = 503
+_UNREAD: Final = (_TOO_LARGE, _TOO_SLOW, _NO_ROOM)
 _Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -53,21 +55,24 @@ class _TooLarge(ReportRejected):
         super().__init__(ReportReason.WRONG_LENGTH, f"the body has at most {limit} bytes")
 
 
-def http_app(intake: Intake, tasks: TaskStore) -> Starlette:
-    """The application, for any ASGI server."""
+def http_app(intake: Intake, tasks: TaskStore, room: BodyRoom | None = None) -> Starlette:
+    """The application, for any ASGI server; all bodies under way share `room`."""
+    room = room or BodyRoom()
 
     async def post_report(request: Request) -> Response:
-        try:
-            report = decode_report(await _body(request, MAX_REPORT_BYTES))
-        except ReportRejected as rejection:
-            intake.count_rejection(rejection)
-            raise
-        is_new = await run_in_threadpool(intake.take, report)
+        with room.held() as held:
+            try:
+                report = decode_report(await _body(request, MAX_REPORT_BYTES, held))
+            except ReportRejected as rejection:
+                intake.count_rejection(rejection)
+                raise
+            is_new = await run_in_threadpool(intake.take, report)
         return JSONResponse({"result": "accepted" if is_new else "duplicate"}, 201 if is_new else 200)
 
     async def post_batch(request: Request) -> Response:
-        batch = _decode_batch(await _body(request, MAX_BATCH_BYTES))
-        counts = await run_in_threadpool(intake.take_all, batch.reports)
+        with room.held() as held:
+            batch = _decode_batch(await _body(request, MAX_BATCH_BYTES, held))
+            counts = await run_in_threadpool(intake.take_all, batch.reports)
         return JSONResponse({"accepted": counts.accepted, "duplicates": counts.duplicates, "rejected": counts.by_reason()})
 
     async def get_task(request: Request) -> Response:
@@ -116,8 +121,8 @@ def counting_answers(app: ASGIApp, count: Callable[[int], None]) -> ASGIApp:
     return counted
 
 
-async def _body(request: Request, limit: int) -> bytes:
-    """The body, refused as soon as it is known to pass the limit, and given up when it comes too slowly."""
+async def _body(request: Request, limit: int, held: Held) -> bytes:
+    """The body, refused as soon as it is known to pass the limit or to find no room, and given up when it comes too slowly."""
     declared = request.headers.get("content-length", "0")
     if not declared.isdecimal() or int(declared) > limit:
         raise _TooLarge(limit)
@@ -127,7 +132,10 @@ async def _body(request: Request, limit: int) -> bytes:
             async for piece in request.stream():
                 if len(body) + len(piece) > limit:
                     raise _TooLarge(limit)
+                held.take(len(piece))
                 body += piece
+    except NoRoom:
+        raise HTTPException(_NO_ROOM, "as many bodies are on their way as there is room for; send it again") from None
     except TimeoutError:
         raise HTTPException(_TOO_SLOW, f"the body did not arrive within {BODY_DEADLINE_S:.0f} s") from None
     return bytes(body)
@@ -173,5 +181,7 @@ async def _failed(_request: Request, error: Exception) -> Response:
 
 def _error(kind: str, reason: str, message: str, status: int) -> Response:
     """The one shape of every error. Where the body was not read to its end, the rest of it is not waited for."""
-    headers = {"connection": "close"} if status in _UNREAD else None
+    headers = {"connection": "close"} if status in _UNREAD else {}
+    if status == _NO_ROOM:
+        headers["retry-after"] = str(RETRY_AFTER_S)
     return JSONResponse({"error": kind, "reason": reason, "message": message}, status, headers)
