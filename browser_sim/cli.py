@@ -6,9 +6,10 @@ from enum import StrEnum, unique
 from pathlib import Path
 from typing import Annotated
 
+import rich.progress
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from browser_sim.binning import Binning
 from browser_sim.download import MIRRORS, download
@@ -39,13 +40,17 @@ from browser_sim.options import (
     trusted_helpers,
 )
 from browser_sim.people import DAY_S, HOUR_S, Habits
-from browser_sim.run import RunSettings, run
+from browser_sim.run import Progress, RunSettings, run
 from browser_sim.sources import load_source
 from browser_sim.summary import describe
 from maskedlark.errors import MaskedLarkError
 from maskedlark.task import LabelKind
 
-app = typer.Typer(help="Simulated people and browsers: they see ads, convert or not, and report under Masked LARk.", no_args_is_help=True)
+app = typer.Typer(
+    help="Simulated people and browsers: they see ads, convert or not, and report under Masked LARk.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,  # a traceback with its local variables would print features, labels and masks
+)
 _PEOPLE = "People"
 _FILES = "Files"
 
@@ -141,7 +146,8 @@ def run_command(
             workers=workers,
         )
         _warn(errors, seed=seed, train_out=train_out)
-        summary = run(settings, lambda total: _progress_bar(errors, total))
+        with _showing_progress(errors) as progress:
+            summary = run(settings, progress)
     Console().print_json(summary.to_json()) if as_json else Console().print(summary.to_table())
 
 
@@ -218,8 +224,16 @@ def _warn(errors: Console, *, seed: int | None, train_out: Path | None) -> None:
 
 
 @contextmanager
-def _progress_bar(errors: Console, total: int) -> Iterator[Callable[[int], None]]:
-    columns = (TextColumn("reports"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=errors, disable=not errors.is_terminal) as bar:
-        job = bar.add_task("reports", total=total)
-        yield lambda count: bar.advance(job, count)
+def _showing_progress(errors: Console) -> Iterator[Progress]:
+    """On a terminal: that people live their lives, for as long as that takes, and then how many reports were answered for."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with rich.progress.Progress(*columns, console=errors, disable=not errors.is_terminal) as bar:
+        living = bar.add_task("people see ads", total=None)
+
+        @contextmanager
+        def reporting(total: int) -> Iterator[Callable[[int], None]]:
+            bar.remove_task(living)
+            job = bar.add_task("reports", total=total)
+            yield lambda count: bar.advance(job, count)
+
+        yield reporting

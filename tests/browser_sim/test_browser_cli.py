@@ -1,13 +1,19 @@
+import io
 import json
 from pathlib import Path
-from typing import Any
+from threading import Event
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
+from browser_sim import cli
 from browser_sim.cli import app
+from browser_sim.run import Progress, RunSettings
 from maskedlark import canonical
+from maskedlark.errors import InvalidTask
 from maskedlark.field import add
 from tests.browser_sim.sinks import Intake, grpc_sink, http_sink
 from tests.builders import World, world
@@ -172,6 +178,30 @@ def test_a_seed_is_warned_of_and_no_seed_is_not(tmp_path: Path) -> None:
             assert result.exit_code == 0
             assert ("WARNING" in result.stderr) is is_warned
             assert "accepted" in result.stdout
+
+
+def test_a_terminal_shows_progress_from_the_beginning_and_then_the_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = io.StringIO()
+    terminal = Console(file=said, force_terminal=True, width=120)
+    shown = []
+
+    def living(_settings: RunSettings, progress: Progress) -> NoReturn:
+        Event().wait(0.3)  # longer than it takes to draw once
+        shown.append(said.getvalue())
+        with progress(7) as answered:
+            answered(4)
+        raise InvalidTask("far enough")
+
+    monkeypatch.setattr(cli, "run", living)
+    monkeypatch.setattr(cli, "Console", lambda **_: terminal)
+    assert invoke("run", "--task", "x", "--to", "127.0.0.1:1", "--insecure", "--source", "wbcd").exit_code == 1
+    assert "people see ads" in shown[0]
+    assert "reports" not in shown[0]
+    assert "4/7" in said.getvalue()
+
+
+def test_a_bug_shows_no_local_variable() -> None:
+    assert not app.pretty_exceptions_enable
 
 
 def test_describe_gives_shape_balance_and_scaling() -> None:
