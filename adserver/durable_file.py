@@ -1,20 +1,28 @@
 """Files that are there in full or not at all, also after a power cut: how checkpoints, models and curves are written."""
 
+import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from typing import IO, Any, Final
+
+_UNFINISHED: Final = ".maskedlark-unfinished"
 
 
 def write_durably(path: Path, content: bytes) -> None:
     """Put `content` at `path` in one step: a temporary file, flushed to the disk, is renamed over it.
 
-    Guarantees: a reader, or a process started after a crash at any point, sees the old content or the new one.
+    Guarantees: a reader, or a process started after a crash at any point, sees the old content or the new one. What a writer that was
+    killed left in the folder is removed.
 
     Raises:
         OSError: the disk refused; the old content stands.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as temporary:
+    remove_unfinished(path.parent)
+    with _locked_temporary(path) as temporary:
         try:
             temporary.write(content)
             temporary.flush()
@@ -24,6 +32,26 @@ def write_durably(path: Path, content: bytes) -> None:
             Path(temporary.name).unlink(missing_ok=True)
             raise
     _flush_folder(path.parent)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove the temporary files of writers that were killed; those of writers at work are locked, and stay."""
+    for found in folder.glob(f".*{_UNFINISHED}"):
+        with suppress(OSError), found.open("rb") as left:  # locked, finished meanwhile, or not ours to remove
+            fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            found.unlink()
+
+
+@contextmanager
+def _locked_temporary(path: Path) -> Iterator[IO[Any]]:
+    """A new file beside `path`, locked for as long as it is open: the system takes the lock from a writer that dies."""
+    while True:
+        with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", suffix=_UNFINISHED, delete=False) as temporary:
+            with suppress(OSError):  # a file system without locks, where nothing is ever removed
+                fcntl.flock(temporary, fcntl.LOCK_EX)
+            if os.fstat(temporary.fileno()).st_nlink:  # else it was removed before it was locked
+                yield temporary
+                return
 
 
 def _flush_folder(folder: Path) -> None:

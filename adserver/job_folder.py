@@ -6,8 +6,9 @@ What is in the database is small and changes; what is here is large, and written
 from pathlib import Path
 from typing import Final
 
-from adserver.durable_file import write_durably
+from adserver.durable_file import remove_unfinished, write_durably
 
+_JOBS: Final = "jobs"
 _MODEL: Final = "model.onnx"
 _EVAL_SET: Final = "eval.npz"
 _CHECKPOINT: Final = "checkpoint-{:08d}.pt"
@@ -18,7 +19,7 @@ class JobFolder:
     """The files of one job."""
 
     def __init__(self, data_dir: Path, job_id: bytes) -> None:
-        self.path = data_dir / "jobs" / job_id.hex()
+        self.path = data_dir / _JOBS / job_id.hex()
 
     def write_submission(self, model: bytes, eval_set: bytes | None) -> None:
         """Keep what was submitted. Done before the job is stored, so that a stored job has its files."""
@@ -56,6 +57,12 @@ class JobFolder:
 
     def _checkpoints(self) -> list[Path]:
         return list(self.path.glob(_ANY_CHECKPOINT))
+
+
+def remove_unfinished_of_jobs(data_dir: Path) -> None:
+    """Remove what writers that were killed left; at the start, since to the folder of a job that is over nobody writes again."""
+    for folder in (data_dir / _JOBS).glob("*"):
+        remove_unfinished(folder)
 
 
 def _read(path: Path) -> bytes | None:

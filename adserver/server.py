@@ -19,6 +19,7 @@ from adserver.ingest.grpc_service import IngestService
 from adserver.ingest.http_app import counting_answers, http_app
 from adserver.ingest.http_server import HttpServer
 from adserver.ingest.intake import Intake
+from adserver.job_folder import remove_unfinished_of_jobs
 from adserver.key_refresh import KeyRefresher
 from adserver.metrics import AdserverMetrics
 from adserver.options import PeerOptions
@@ -104,6 +105,7 @@ def serve(
         clock: Unix seconds.
         stop: Ends it.
     """
+    remove_unfinished_of_jobs(data_dir)
     with ExitStack() as stack:
         helpers = peers.open(stack, engine)
         worker = JobWorker(engine, helpers, data_dir, clock)

@@ -29,6 +29,7 @@ _SALT_BYTES: Final = 32
 _SHAPE_BYTES: Final = 5 * 8
 _HEADER_BYTES: Final = len(_MAGIC) + _SALT_BYTES + _SHAPE_BYTES
 _TAG_BYTES: Final = 16
+_UNFINISHED: Final = ".unfinished"
 
 
 class VaultDamaged(Exception):
@@ -36,10 +37,13 @@ class VaultDamaged(Exception):
 
 
 class Vault:
-    """A folder of encrypted datasets."""
+    """A folder of encrypted datasets, which one process writes to."""
 
     def __init__(self, folder: Path, key_for: KeyFor, randomness: Randomness = system_randomness) -> None:
+        """Open the folder, or make it; what a process that was killed did not finish is removed."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for unfinished in folder.glob(f"*{_UNFINISHED}"):
+            unfinished.unlink(missing_ok=True)
         self._folder = folder
         self._key_for = key_for
         self._randomness = randomness
@@ -49,7 +53,7 @@ class Vault:
         header = _MAGIC + self._randomness(_SALT_BYTES) + np.array(_shape(dataset), "<u8").tobytes()
         cipher = self._cipher(dataset.dataset_id, header)
         path = self._path(dataset.dataset_id)
-        unfinished = path.with_suffix(".unfinished")
+        unfinished = path.with_suffix(_UNFINISHED)
         with open(unfinished, "wb", opener=_private) as stream:
             stream.write(header)
             for index, segment in enumerate(_segments(dataset)):

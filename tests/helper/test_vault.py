@@ -77,6 +77,14 @@ def test_writing_again_replaces_the_file_and_uses_another_key(vault: Vault, tmp_
     assert before[-100:] != after[-100:]
 
 
+def test_what_a_crash_left_unfinished_is_removed_at_the_start_and_the_rest_stays(vault: Vault, tmp_path: Path) -> None:
+    vault.write(dataset(5))
+    whole = only_file(tmp_path)
+    (tmp_path / f"{bytes(32).hex()}.unfinished").write_bytes(b"half")
+    assert_equal(Vault(tmp_path, KEYS.vault_key).read(ID), dataset(5))
+    assert only_file(tmp_path) == whole
+
+
 def test_nothing_of_a_dataset_is_on_the_disk_in_clear(vault: Vault, tmp_path: Path) -> None:
     one = dataset(3)
     planted = np.tile(np.frombuffer(PATTERN, np.uint8), (3, 1))
