@@ -40,7 +40,7 @@ from tests.builders import NOW, World, examples, reports, world
 NUMERICS = bytes(32)
 NUM_FEATURES = 4
 RECORDS = 40
-IMPATIENT = Backoff(first_s=0.01, longest_s=0.02, give_up_after_s=0.2)
+IMPATIENT = Backoff(first_s=0.01, longest_s=0.02, give_up_after_s=1.0)
 ENCODED_MODEL = dense_network([NUM_FEATURES, 1], "relu", seed=1)
 MODEL = parse(ENCODED_MODEL, num_features=NUM_FEATURES)
 

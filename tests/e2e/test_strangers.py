@@ -22,6 +22,8 @@ import pytest
 
 from docs.tutorial.fleet import HELPERS, HOST, ORIGIN, Fleet, free_port
 from maskedlark import canonical
+from maskedlark.job import JobSpec
+from maskedlark.model.graph import Loss
 from maskedlark.randomness import seeded
 from maskedlark.rpc.certificates import write_certificate
 from maskedlark.rpc.tls_files import TlsFiles
@@ -165,16 +167,26 @@ def at_helper(site: Site, method: str, encoded: bytes, **call: Any) -> grpc.Stat
 
 
 def test_a_message_over_a_helpers_limit_is_refused_and_counted(site: Site) -> None:
-    begun, ended = 'maskedlark_calls_begun_total{method="CommitDataset"}', "maskedlark_calls_total{"
-    before = site.metric(0, begun), site.metric(0, ended)
+    begun, answered = 'maskedlark_calls_begun_total{method="CommitDataset"}', 'maskedlark_calls_total{code="OK",method="CommitDataset"}'
+    before = site.metric(0, begun), site.metric(0, answered)
     assert at_helper(site, "CommitDataset", bytes(MAX_MESSAGE_BYTES + 1)) is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert (site.metric(0, begun), site.metric(0, ended)) == (before[0] + 1, before[1])  # the difference is what was refused unread
+    assert (site.metric(0, begun), site.metric(0, answered)) == (before[0] + 1, before[1])
 
 
 def test_a_stream_over_a_helpers_limit_is_refused_and_counted(site: Site) -> None:
     pieces = (helper_pb2.StartJobRequest(model=bytes(1 << 20)) for _ in range(200))
+    job = JobSpec(
+        job_id=bytes(16),
+        task_id=site.bundle.task.task_id,
+        dataset_id=bytes(32),
+        model_digest=bytes(32),
+        loss=Loss.MSE,
+        rounds=1,
+        sampling_numerator=1,
+        noise_multiplier=1.0,
+    )
     with make_channel(site.helper, site.ours) as channel, pytest.raises(grpc.RpcError):
-        helper_pb2_grpc.HelperStub(channel).StartJob(chain([helper_pb2.StartJobRequest(job=b"{}")], pieces), timeout=60)
+        helper_pb2_grpc.HelperStub(channel).StartJob(chain([helper_pb2.StartJobRequest(job=canonical.encode(job))], pieces), timeout=60)
     assert site.metric(0, 'maskedlark_refusals_total{kind="JobRefused",reason="too_large"}') == 1
 
 
@@ -184,9 +196,10 @@ def test_a_message_that_does_not_parse_is_refused_and_counted(site: Site) -> Non
 
 
 def test_metadata_over_a_helpers_limit_is_refused_and_counted(site: Site) -> None:
-    before = site.unused_connections(0)
+    begun, answered = 'maskedlark_calls_begun_total{method="GetStatus"}', 'maskedlark_calls_total{code="OK",method="GetStatus"}'
+    before = site.metric(0, begun), site.metric(0, answered)
     assert at_helper(site, "GetStatus", b"", metadata=(("padding", "x" * 40_000),)) is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert site.unused_connections(0) == before + 1
+    assert (site.metric(0, begun), site.metric(0, answered)) == (before[0] + 1, before[1])
 
 
 def test_a_report_and_a_batch_over_the_ad_servers_limit_are_refused_and_counted(site: Site) -> None:
