@@ -5,11 +5,10 @@ from contextlib import contextmanager
 from typing import Final
 
 ROOM_BYTES: Final = 256 << 20
-RETRY_AFTER_S: Final = 2
 
 
 class NoRoom(Exception):
-    """Other bodies take the room; the request may come again after `RETRY_AFTER_S`."""
+    """Other bodies take the room; the request may come again."""
 
 
 class Held:

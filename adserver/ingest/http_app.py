@@ -7,7 +7,7 @@
     GET  /v1/counts          what became of all reports since the start
     GET  /healthz            200 when the database answers
 
-An error is JSON: {"error": kind, "reason": one word, "message": for people}.
+What errors look like: `adserver.ingest.json_error`.
 
 A duplicate is answered with success: the browser's report is stored, and a retry after a lost answer must not look like a failure.
 """
@@ -15,7 +15,6 @@ A duplicate is answered with success: the browser's report is stored, and a retr
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from http import HTTPStatus
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -27,8 +26,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from adserver.ingest.body_room import RETRY_AFTER_S, BodyRoom, Held, NoRoom
+from adserver.ingest.body_room import BodyRoom, Held, NoRoom
 from adserver.ingest.intake import Intake
+from adserver.ingest.json_error import json_error, refusal
 from adserver.tasks import TaskStore
 from maskedlark.canonical import encode
 from maskedlark.errors import ReportReason, ReportRejected
@@ -44,7 +44,6 @@ _OTHER_STATUS: Final = 422
 _TOO_LARGE: Final = 413
 _TOO_SLOW: Final = 408
 _NO_ROOM: Final = 503
-_UNREAD: Final = (_TOO_LARGE, _TOO_SLOW, _NO_ROOM)
 _Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -159,13 +158,13 @@ async def _rejected(_request: Request, error: Exception) -> Response:
     if not isinstance(error, ReportRejected):
         raise error
     status = _TOO_LARGE if isinstance(error, _TooLarge) else _STATUS.get(error.reason, _OTHER_STATUS)
-    return _error("ReportRejected", error.reason.value, str(error), status)
+    return json_error("ReportRejected", error.reason.value, str(error), status)
 
 
 async def _refused(_request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
-    return _error("RequestRefused", HTTPStatus(error.status_code).name.lower(), error.detail, error.status_code)
+    return refusal(error.status_code, error.detail)
 
 
 async def _disconnected(_request: Request, _error: Exception) -> Response:
@@ -176,12 +175,4 @@ async def _disconnected(_request: Request, _error: Exception) -> Response:
 async def _failed(_request: Request, error: Exception) -> Response:
     """A bug or a database that is down: the details stay here."""
     _LOG.error("a bug ended a request", exc_info=error)
-    return _error("Internal", "internal", "internal error", 500)
-
-
-def _error(kind: str, reason: str, message: str, status: int) -> Response:
-    """The one shape of every error. Where the body was not read to its end, the rest of it is not waited for."""
-    headers = {"connection": "close"} if status in _UNREAD else {}
-    if status == _NO_ROOM:
-        headers["retry-after"] = str(RETRY_AFTER_S)
-    return JSONResponse({"error": kind, "reason": reason, "message": message}, status, headers)
+    return json_error("Internal", "internal", "internal error", 500)

@@ -81,7 +81,7 @@ def _listen(host: str, address: str) -> socket.socket:
 def _config(app: ASGIApp, tls: TlsFiles | None, on_refused: Callable[[int], None]) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
-        http=patient_protocol(_HEAD_S, on_refused),
+        http=patient_protocol(head_s=_HEAD_S, max_connections=_MAX_CONNECTIONS, on_refused=on_refused),
         ws="none",
         loop="asyncio",
         lifespan="off",
@@ -90,7 +90,6 @@ def _config(app: ASGIApp, tls: TlsFiles | None, on_refused: Callable[[int], None
         access_log=False,  # it would record who sends reports, and when
         server_header=False,
         date_header=False,
-        limit_concurrency=_MAX_CONNECTIONS,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_DRAIN_S,
     )

@@ -1,7 +1,8 @@
-"""uvicorn's HTTP/1.1, but for connections that never become a request: their patience has an end, and they are counted.
+"""uvicorn's HTTP/1.1, but for what never comes to the application: it has an end, an answer that says why, and is counted.
 
-uvicorn by itself waits without end for a request's head, so that a few thousand silent connections would take the place of everybody.
-Once a head is there, `adserver.ingest.http_app` limits how long its body may take.
+uvicorn by itself waits without end for a request's head, so that a few thousand silent connections would take the place of everybody;
+and who comes when there are too many connections is told so in a form of its own. Once a head is there, `adserver.ingest.http_app`
+limits how long its body may take.
 """
 
 import asyncio
@@ -9,15 +10,21 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import h11
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from adserver.ingest.json_error import refusal
 
 _TIMEOUT: Final = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
-def patient_protocol(head_s: float, on_refused: Callable[[int], None]) -> type[H11Protocol]:
-    """Uvicorn's protocol with `head_s` seconds for a request's head, from the connection or from its first byte on.
+def patient_protocol(*, head_s: float, max_connections: int, on_refused: Callable[[int], None]) -> type[H11Protocol]:
+    """Uvicorn's protocol, within bounds.
 
-    `on_refused` is called with the status, 400 or 408, of what did not become a request.
+    Args:
+        head_s: How long a request's head may take, from the connection or from its first byte on.
+        max_connections: While there are more, requests are answered 503 and their connections closed.
+        on_refused: Called with the status, 400, 408 or 503, of what did not come to the application.
     """
 
     class PatientProtocol(H11Protocol):
@@ -26,6 +33,16 @@ def patient_protocol(head_s: float, on_refused: Callable[[int], None]) -> type[H
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             self._set_deadline()
+            app = self.app
+
+            async def unless_crowded(scope: Scope, receive: Receive, send: Send) -> None:
+                if len(self.connections) > max_connections:
+                    on_refused(503)
+                    await refusal(503, "as many connections are open as there is room for; come again")(scope, receive, send)
+                else:
+                    await app(scope, receive, send)
+
+            self.app = unless_crowded
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)

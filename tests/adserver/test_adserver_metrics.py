@@ -15,6 +15,7 @@ from adserver import server
 from adserver.database import create_tables, default_url
 from adserver.ingest import http_server
 from adserver.ingest.http_app import MAX_BATCH_BYTES
+from adserver.ingest.json_error import RETRY_AFTER_S
 from adserver.metrics import AdserverMetrics
 from adserver.report_expiry import GRACE_S, expire_reports
 from adserver.reports import ReportStore
@@ -121,6 +122,24 @@ def test_a_connection_that_never_makes_a_request_is_ended_and_counted(
             assert not Event().wait(0.6)
             assert kept.get(f"http://{addresses.http}/healthz").status_code == 200
         assert value(metrics, "adserver_http_responses_total", status="408") == 1
+
+
+def test_a_request_among_too_many_connections_is_told_to_come_again_and_counted(
+    engine: Engine, metrics: AdserverMetrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "_MAX_CONNECTIONS", 3)
+    with running_ingest(engine, grpc_listen="127.0.0.1:0", http_listen="127.0.0.1:0", tls=None, metrics=metrics) as addresses:
+        host, port = addresses.http.rsplit(":", 1)
+        others = [socket.create_connection((host, int(port)), timeout=10) for _ in range(3)]
+        refused = httpx.post(f"http://{addresses.http}/v1/reports", content=encode_report(SOME[0]))
+        assert (refused.status_code, refused.headers["connection"]) == (503, "close")
+        assert refused.headers["retry-after"] == str(RETRY_AFTER_S)
+        assert (refused.json()["error"], refused.json()["reason"]) == ("RequestRefused", "service_unavailable")
+        assert value(metrics, "adserver_http_responses_total", status="503") == 1
+        others.pop().close()
+        assert httpx.post(f"http://{addresses.http}/v1/reports", content=encode_report(SOME[0])).status_code == 201
+        for other in others:
+            other.close()
 
 
 def test_a_browser_that_stops_in_its_stream_is_ended_and_counted(addresses: Addresses, metrics: AdserverMetrics) -> None:

@@ -9,10 +9,11 @@ import httpx
 import pytest
 
 from adserver.database import create_tables, default_url
-from adserver.ingest.body_room import RETRY_AFTER_S, BodyRoom, NoRoom
+from adserver.ingest.body_room import BodyRoom, NoRoom
 from adserver.ingest.http_app import http_app
 from adserver.ingest.http_server import HttpServer
 from adserver.ingest.intake import Intake
+from adserver.ingest.json_error import RETRY_AFTER_S
 from adserver.reports import ReportStore
 from adserver.tasks import TaskStore
 from maskedlark.rpc.wire import encode_report
