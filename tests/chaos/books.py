@@ -51,13 +51,15 @@ class Books:
         return self.state_of(job) == "done" and taken == list(range(1, rounds + 1))
 
     def double_charges(self, jobs: Sequence[str], rounds: int) -> int:
-        """Rounds charged beyond the plan or at one helper only."""
+        """Rounds charged beyond the plan, or of a job that is done at one helper only. One that has not ended is counted as that."""
         wrong = 0
         for helper in HELPERS:
             for job in jobs:
                 found = self.rows(helper, "SELECT rounds_answered FROM jobs WHERE job_id = ?", bytes.fromhex(job))
                 charged = self.rows(helper, "SELECT count(*) FROM rounds WHERE job_id = ?", bytes.fromhex(job))
-                wrong += abs(found[0][0] - rounds) + max(0, charged[0][0] - rounds)
+                answered = found[0][0] if found else 0
+                wrong += max(0, answered - rounds) + max(0, charged[0][0] - rounds)
+                wrong += max(0, rounds - answered) if self.state_of(job) == "done" else 0
         return wrong
 
     def used_reports(self, helper: str) -> set[bytes]:
