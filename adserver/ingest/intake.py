@@ -16,7 +16,7 @@ from protos import report_pb2
 
 _LOG = logging.getLogger(__name__)
 _TRANSACTION_REPORTS: Final = 1_000
-_TRANSACTION_BYTES: Final = 8 << 20
+_TRANSACTION_BYTES: Final = 1 << 20
 _LOG_EVERY_S: Final = 60.0
 
 

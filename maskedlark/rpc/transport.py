@@ -17,6 +17,7 @@ import grpc
 from maskedlark.errors import InvalidTask
 from maskedlark.rpc.still_trusted import StillTrusted
 from maskedlark.rpc.tls_files import Reloaded, TlsContents, TlsFiles
+from maskedlark.rpc.wire import MAX_REPORT_BYTES
 
 MAX_MESSAGE_BYTES: Final = 4 << 20
 MAX_METADATA_BYTES: Final = 16 << 10
@@ -37,6 +38,12 @@ _SERVER_OPTIONS: Final = (
     ("grpc.max_connection_idle_ms", 300_000),
     ("grpc.max_concurrent_streams", 128),
 )
+_OPEN_SERVER_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", MAX_REPORT_BYTES),
+    ("grpc.http2.lookahead_bytes", 256 << 10),  # of each call, ahead of what is read
+    ("grpc.http2.bdp_probe", 0),  # which would let that grow to 4 MiB, also of calls that wait for a thread
+)
+"""Where anybody may call, with as many calls as there is room for: what all of them can make the server hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +122,7 @@ def make_server(
     server = grpc.server(
         ThreadPoolExecutor(threads),
         maximum_concurrent_rpcs=_CALLS_A_THREAD * threads,
-        options=(*_SERVER_OPTIONS, *keepalive.of_server()),
+        options=tuple(dict([*_SERVER_OPTIONS, *keepalive.of_server(), *(_OPEN_SERVER_OPTIONS if is_open else ())]).items()),
         interceptors=[*interceptors, *([StillTrusted(tls)] if tls is not None and not is_open else [])],
     )
     if tls is None:
