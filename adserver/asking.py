@@ -9,7 +9,8 @@ from typing import Final, NamedTuple, Protocol
 from adserver.helper_replies import QueryAnswer
 from adserver.retrying import Backoff, with_retries
 from maskedlark.accounting import Epsilons
-from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, MaskedLarkError
+from maskedlark.error_contract import INVALID_TASK, Charged, contract
+from maskedlark.errors import InvalidModel, InvalidTask, JobRefused
 from maskedlark.field import SignedVector
 from maskedlark.round import combine
 
@@ -67,6 +68,11 @@ def ask_both(calls: Sequence[Question], backoff: Backoff, *, store: Forgetful, q
 
 
 def _is_refusal(error: BaseException | None) -> bool:
-    """Whether a helper surely has not charged: it said no, and was not merely unheard."""
-    is_cancelled = isinstance(error, JobRefused) and error.reason is JobReason.CANCELLED
-    return isinstance(error, MaskedLarkError) and not isinstance(error, HelperUnavailable) and not is_cancelled
+    """Whether a helper surely has not charged: it was heard, and refused for a reason that costs nothing."""
+    match error:
+        case InvalidTask():
+            return INVALID_TASK.charged is Charged.NO
+        case InvalidModel() | JobRefused():
+            return contract(error.reason).charged is Charged.NO
+        case _:
+            return False

@@ -1,7 +1,7 @@
 """The ad server's side of a helper: typed calls with deadlines, and nothing believed that was not checked.
 
 Every method raises `HelperUnavailable` if the helper is down or slow (the same call may be repeated), the error that the helper
-refused with, or `JobRefused(MALFORMED)` if the answer makes no sense.
+refused with, or `JobRefused(BAD_ANSWER)` if the answer makes no sense.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,6 +20,7 @@ from adserver.helper_replies import (
     QueryAnswer,
     StartedJob,
     commit_from_reply,
+    reading_answer,
     require,
     spent_from_reply,
     started_job_from_reply,
@@ -175,8 +176,7 @@ class HelperClient:
         with self._calling():
             call = self._stub.RunRound(requests, timeout=self._round_deadline_s)
             with _ending(call), _cancelling(call, cancelled):
-                encoded = join((reply.chunk for reply in call), limit=TAG_BYTES + 8 * num_parameters, what="an aggregate share")
-        return AggregateShare.decode(encoded, num_parameters)
+                return self._share(call, num_parameters)
 
     def run_query(self, query: MeasuringQuery, codes: bytes, length: int, *, cancelled: Event | None = None) -> QueryAnswer:
         """One helper's answer to a query: the same bytes however often the same query is asked.
@@ -210,8 +210,13 @@ class HelperClient:
             call = self._stub.RunQuery(requests, timeout=self._round_deadline_s)
             with _ending(call), _cancelling(call, cancelled):
                 spent = spent_from_reply(next(call, helper_pb2.QueryReply()), self.address)
-                encoded = join((reply.chunk for reply in call), limit=TAG_BYTES + 8 * length, what="an aggregate share")
-        return QueryAnswer(share=AggregateShare.decode(encoded, length), dataset_spent=spent)
+                return QueryAnswer(share=self._share(call, length), dataset_spent=spent)
+
+    def _share(self, replies: Iterable[Any], length: int) -> AggregateShare:
+        """The share in the chunks of an answer."""
+        with reading_answer(self.address):
+            encoded = join((reply.chunk for reply in replies), limit=TAG_BYTES + 8 * length, what="an aggregate share")
+            return AggregateShare.decode(encoded, length)
 
     def close_job(self, job: JobSpec) -> int:
         """Give back the budget of the rounds that were not run; how many were answered, and stay charged. Also before it is started."""

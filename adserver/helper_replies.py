@@ -1,8 +1,9 @@
-"""A helper's replies, checked and turned into domain values; nonsense is `JobRefused(MALFORMED)`."""
+"""A helper's replies, checked and turned into domain values; nonsense is `JobRefused(BAD_ANSWER)`."""
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -111,7 +112,7 @@ class PreparedReplies:
         """All chunks put together, if they are complete and the totals agree with them."""
         totals = self._totals
         if totals is None or len(self._is_admitted) != len(sizes):
-            raise malformed(self._peer, "not one reply for each chunk and then the totals")
+            raise bad_answer(self._peer, "not one reply for each chunk and then the totals")
         is_admitted = np.concatenate([np.empty(0, np.bool_), *self._is_admitted])
         dropped = _dropped(totals, self._peer)
         counted = (totals.received, totals.admitted, dropped.total())
@@ -129,7 +130,7 @@ def status_from_reply(reply: helper_pb2.StatusReply, peer: str) -> HelperStatus:
         keys = decode(SignedKeyList, reply.key_list)
         keys.verified_key(identity.verify_key)
     except InvalidTask as error:
-        raise malformed(peer, f"a wrong status: {error}") from None
+        raise bad_answer(peer, f"a wrong status: {error}") from None
     return HelperStatus(
         version=reply.version,
         identity=identity,
@@ -176,16 +177,25 @@ def spent_from_reply(reply: helper_pb2.QueryReply, peer: str) -> Epsilons:
 def require(condition: bool, peer: str, what: str) -> None:
     """Refuse an answer that breaks the contract."""
     if not condition:
-        raise malformed(peer, what)
+        raise bad_answer(peer, what)
 
 
-def malformed(peer: str, what: str) -> JobRefused:
+def bad_answer(peer: str, what: str) -> JobRefused:
     """The error for an answer that makes no sense."""
-    return JobRefused(JobReason.MALFORMED, f"the helper at {peer} answered with {what}")
+    return JobRefused(JobReason.BAD_ANSWER, f"the helper at {peer} answered with {what}")
+
+
+@contextmanager
+def reading_answer(peer: str) -> Iterator[None]:
+    """Around what reads an answer in the form that helpers read requests in too: its refusals are of the answer, not of the request."""
+    try:
+        yield
+    except JobRefused as error:
+        raise bad_answer(peer, f"what makes no sense: {error}") from None
 
 
 def _dropped(totals: helper_pb2.PrepareReply.Totals, peer: str) -> Counter[ReportReason]:
     try:
         return Counter({ReportReason(reason): int(count) for reason, count in totals.dropped.items()})
     except ValueError:
-        raise malformed(peer, "a reason for dropping reports that this version does not know") from None
+        raise bad_answer(peer, "a reason for dropping reports that this version does not know") from None

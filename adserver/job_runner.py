@@ -66,7 +66,7 @@ class JobRun:
         Raises:
             HelperUnavailable: a helper stayed away for longer than the backoff allows.
             JobRefused: a helper refused, the helpers disagree, or (CANCELLED) the job is to be let go of.
-            InvalidModel: training diverged (NOT_FINITE), or a helper refused the model.
+            InvalidModel: training diverged (DIVERGED), or a helper refused the model.
         """
         with CurveWriter.opened(self._folder.path, self._history, title=curve_title(self._plan)) as curves:
             check_started(*self._pair.start_job(self._plan.job, self._encoded_model), num_parameters=self._model.num_parameters)

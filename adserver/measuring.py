@@ -121,14 +121,18 @@ class Measurer:
         )
 
     def _discover(self, spec: DiscoverySpec) -> dict[str, Codes]:
-        """The codes of each key that a discovery shows."""
+        """The codes of each key that a discovery shows.
+
+        Raises:
+            JobRefused(NOTHING_FOUND): none of one of the keys; that is an answer too, and was charged.
+        """
         self._store.add(spec, b"", asked_at=self._clock())
         total = self._ask(spec, b"", spec.num_values).total.reshape(len(spec.keys), 1 + spec.max_codes)
         found = {}
         for name, numbers in zip(spec.keys, total, strict=True):
             count = int(numbers[0])
             if not 0 < count <= spec.max_codes:
-                raise JobRefused(JobReason.MALFORMED, f"no code of key {name!r} occurs in enough reports to be shown: give its domain")
+                raise JobRefused(JobReason.NOTHING_FOUND, f"no code of key {name!r} occurs in enough reports to be shown: give its domain")
             found[name] = distinct_codes(numbers[1 : 1 + count].tolist())
         return found
 

@@ -91,7 +91,7 @@ class Trainer:
         """The next round's input as both helpers get it: the masters, rounded to 14 bits, and behind them an adaptive clip's bound.
 
         Raises:
-            InvalidModel(NOT_FINITE): training diverged.
+            InvalidModel(NOT_FINITE): a master is no number, or outside the range.
         """
         encoded = encode([quantise(master.numpy(), of.name) for master, of in zip(self._masters, self._parameters, strict=True)])
         if self._plan.adaptive_clip is None:
@@ -124,7 +124,7 @@ class Trainer:
             The learning rate of this step.
 
         Raises:
-            InvalidModel(NOT_FINITE): the step left the range of weights that a round can send; the trainer must not be used on.
+            InvalidModel(DIVERGED): the step left the range of weights that a round can send; the trainer must not be used on.
         """
         for master, gradient in zip(self._masters, split(mean_gradient, self._parameters), strict=True):
             master.grad = torch.from_numpy(gradient)
@@ -157,7 +157,7 @@ class Trainer:
         try:
             self.weights()
         except InvalidModel as error:
-            raise InvalidModel(ModelReason.NOT_FINITE, f"training diverged: {error}: use a smaller learning rate") from None
+            raise InvalidModel(ModelReason.DIVERGED, f"training diverged: {error}: use a smaller learning rate") from None
 
 
 def split(flat: NDArray[np.float64], parameters: tuple[Parameter, ...]) -> Masters:

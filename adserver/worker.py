@@ -24,6 +24,7 @@ from adserver.job_store import JobRecord, JobStore, Stop
 from adserver.retrying import Backoff
 from maskedlark.errors import HelperUnavailable, InvalidModel, JobReason, JobRefused, MaskedLarkError, ModelReason
 from maskedlark.observability.tracing import span
+from maskedlark.storage import is_away
 
 _LOG = logging.getLogger(__name__)
 
@@ -33,6 +34,8 @@ INTERNAL_ERROR: Final = "internal_error"
 BUDGET_SPENT: Final = "budget_spent"
 """The reason of a job that is done because its budget is: it was submitted with --until-budget."""
 _CLOSE_AGAIN_S: Final = 5.0
+_FIRST_REST_S: Final = 1.0
+_LONGEST_REST_S: Final = 60.0
 
 JOB_PATIENCE: Final = Backoff(give_up_after_s=7 * 86_400.0)
 """A job waits a week for a helper before it fails; it can be resumed even then."""
@@ -74,6 +77,8 @@ class JobWorker:
         self._stopping = Event()
         self._thread: Thread | None = None
         self._close_again_s = 0.0
+        self._rest_s = _FIRST_REST_S
+        self._rests_until_s = 0.0
 
     def start(self) -> None:
         """Run jobs in a thread until `stop`."""
@@ -88,12 +93,29 @@ class JobWorker:
             self._thread.join(timeout_s)
 
     def run_one(self) -> bool:
-        """Run one job until it stops, or tell the helpers of jobs that are over; whether there was a job."""
-        job = self._leases.claim()
-        if job is not None:
-            self._run_job(job)
-        self._close_finished()
+        """Run one job until it stops, or tell the helpers of jobs that are over; whether there was a job.
+
+        Whenever the database cannot be had, the worker rests, each time twice as long, before it takes a job again.
+        """
+        if self._clock() < self._rests_until_s:
+            return False
+        try:
+            job = self._leases.claim()
+            if job is not None:
+                self._run_job(job)
+            self._close_finished()
+        except SQLAlchemyError as error:
+            if not is_away(error):
+                raise
+            self._rest(error)
+            return False
         return job is not None
+
+    def _rest(self, error: Exception) -> None:
+        """Take no job for a while; one that is at hand goes on from its last round, here or at another worker."""
+        _LOG.warning("the database cannot be had; the job worker rests for %g s: %s", self._rest_s, error)
+        self._rests_until_s = self._clock() + self._rest_s
+        self._rest_s = min(2 * self._rest_s, _LONGEST_REST_S)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -113,7 +135,7 @@ class JobWorker:
             stack.enter_context(span("job", job_id=job.job_id.hex(), rounds_done=job.rounds_done))
             event, stop = self._outcome(job, pair)
         try:
-            self._leases.let_go(job.job_id, event, stop)
+            self._leases.let_go(job.job_id, event, stop)  # if the database is away even now, the lease ends by itself
         except JobRefused as error:
             _LOG.info("%s", error)  # cancelled or taken over: it is in somebody else's hands
 
@@ -131,7 +153,10 @@ class JobWorker:
                 clock=self._clock,
             ).to_the_end()
         except Exception as error:  # noqa: BLE001  whatever it is, the job must not stay with this worker
+            if is_away(error):
+                self._rest(error)
             return outcome_of(error)
+        self._rest_s = _FIRST_REST_S
         return JobEvent.FINISH, Stop(reason=BUDGET_SPENT, cause=budget_spent_line(job.plan)) if job.plan.is_until_budget else None
 
     @contextmanager
@@ -195,9 +220,11 @@ def outcome_of(error: Exception) -> tuple[JobEvent, Stop | None]:
     match error:
         case JobRefused(reason=JobReason.CANCELLED):
             return JobEvent.RELEASE, None
+        case _ if is_away(error):
+            return JobEvent.RELEASE, None
         case HelperUnavailable():
             event, reason = JobEvent.FAIL, HELPER_UNAVAILABLE
-        case InvalidModel(reason=ModelReason.NOT_FINITE):
+        case InvalidModel(reason=ModelReason.NOT_FINITE | ModelReason.DIVERGED):
             event, reason = JobEvent.FAIL, error.reason.value
         case JobRefused() | InvalidModel():
             event, reason = JobEvent.REFUSE, error.reason.value

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
-from sqlalchemy.exc import TimeoutError as NoConnectionInTime
+from sqlalchemy.exc import SQLAlchemyError
 
 from maskedlark.errors import HelperUnavailable
+from maskedlark.storage import is_away
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -24,15 +24,8 @@ def ledger_at_hand() -> Iterator[None]:
     """
     try:
         yield
-    except DBAPIError as error:
-        if not (isinstance(error, OperationalError | InterfaceError) or error.connection_invalidated):
+    except SQLAlchemyError as error:
+        if not is_away(error):
             raise
-        raise _unavailable(error) from None
-    except NoConnectionInTime as error:
-        raise _unavailable(error) from None
-
-
-def _unavailable(error: Exception) -> HelperUnavailable:
-    """Logged here; the peer is told that there is a database, and nothing else of it."""
-    _LOG.warning("the ledger's database does not answer: %s", error)
-    return HelperUnavailable("the helper's database does not answer; ask again")
+        _LOG.warning("the ledger's database does not answer: %s", error)  # the peer is told that there is one, and nothing else of it
+        raise HelperUnavailable("the helper's database does not answer; ask again") from None

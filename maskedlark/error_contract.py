@@ -70,7 +70,8 @@ _MODELS: Final = {
     ModelReason.UNSUPPORTED_ATTRIBUTE: "export with another operator set, or without the attribute",
     ModelReason.SUBGRAPH: "unroll control flow, and inline functions, before the export",
     ModelReason.WRONG_SHAPE: "make input and output fit the task's features and labels",
-    ModelReason.NOT_FINITE: "a submitted model: repair its weights; a running job: lower the learning rate",
+    ModelReason.NOT_FINITE: "repair the model's weights",
+    ModelReason.DIVERGED: "submit a new job with a lower learning rate",
     ModelReason.NOTHING_TO_TRAIN: "export the weights as initializers",
     ModelReason.UNKNOWN_LOSS: "choose a loss of the list",
     ModelReason.WRONG_LOSS: "choose a loss that fits the output and the labels",
@@ -88,6 +89,7 @@ _JOBS: Final = {
     JobReason.UNKNOWN_JOB: "start the job before its rounds",
     JobReason.JOB_CHANGED: "take a new id for a new job",
     JobReason.JOB_CLOSED: "submit a new job",
+    JobReason.TOO_MANY_JOBS: "seal another dataset",
     JobReason.WRONG_STATE: "look at the state, and choose an event that it allows",
     JobReason.ROUND_CHANGED: "ask with the weights of the first time: they get the same answer",
     JobReason.ROUND_OUT_OF_ORDER: "ask for the rounds before it first",
@@ -95,6 +97,7 @@ _JOBS: Final = {
     JobReason.ROUND_CLOSED: "go on with the job's next round",
     JobReason.UNKNOWN_QUERY: "ask the query before its answer is fetched",
     JobReason.UNDECLARED: "ask for what the task's measurement declares, or make a new task",
+    JobReason.NOTHING_FOUND: "give the key's domain, or ask over more reports",
     JobReason.DOMAIN_TOO_LARGE: "ask for fewer keys, codes or values",
     JobReason.QUERY_CHANGED: "ask as the first time, or take a new id and pay for it",
     JobReason.OVERFLOW: "fewer records, a smaller clip norm, or fewer frac_bits",
@@ -106,17 +109,20 @@ _JOBS: Final = {
     JobReason.TOO_LARGE: "send less: the message names the limit",
     JobReason.LEDGER_ROLLED_BACK: "the helper's operator brings back the newest ledger, or makes new keys and tasks",
     JobReason.CANCELLED: "nothing, or ask again",
+    JobReason.BAD_ANSWER: "update one of the two sides: they speak different versions; then ask for the same again",
     JobReason.PEER_FAILED: "the peer's operator reads its log; then resume",
 }
-_CHARGED: Final[dict[Reason, Charged]] = {
+_JOBS_CHARGED: Final = {
     JobReason.ROUND_CHANGED: Charged.BEFORE,
     JobReason.ROUND_CLOSED: Charged.BEFORE,
     JobReason.QUERY_CHANGED: Charged.BEFORE,
     JobReason.JOB_CLOSED: Charged.BEFORE,
     JobReason.HELPERS_DISAGREE: Charged.YES,
     JobReason.SUM_OUT_OF_RANGE: Charged.YES,
+    JobReason.NOTHING_FOUND: Charged.YES,
     JobReason.CANCELLED: Charged.ONCE,
     JobReason.PEER_FAILED: Charged.ONCE,
+    JobReason.BAD_ANSWER: Charged.ONCE,
 }
 _RETRYABLE: Final[frozenset[Reason]] = frozenset({JobReason.CANCELLED})
 _REMEDIES: Final[dict[type[Reason], dict[str, str]]] = {
@@ -124,12 +130,17 @@ _REMEDIES: Final[dict[type[Reason], dict[str, str]]] = {
     ModelReason: {reason.value: remedy for reason, remedy in _MODELS.items()},
     JobReason: {reason.value: remedy for reason, remedy in _JOBS.items()},
 }
+_CHARGED: Final[dict[type[Reason], dict[str, Charged]]] = {
+    ReportReason: {},
+    ModelReason: {ModelReason.DIVERGED.value: Charged.YES},
+    JobReason: {reason.value: charged for reason, charged in _JOBS_CHARGED.items()},
+}
 
 
 def contract(reason: Reason) -> Contract:
     """What follows from a reason. A reason without an entry is a KeyError: a bug, which a test finds."""
     return Contract(
         is_retryable=isinstance(reason, JobReason) and reason in _RETRYABLE,
-        charged=_CHARGED.get(reason, Charged.NO) if isinstance(reason, JobReason) else Charged.NO,
+        charged=_CHARGED[type(reason)].get(reason.value, Charged.NO),
         remedy=_REMEDIES[type(reason)][reason.value],
     )

@@ -67,6 +67,7 @@ class ModelReason(Reason):
     SUBGRAPH = "subgraph", "control flow (If, Loop, Scan) and model-local functions are not supported"
     WRONG_SHAPE = "wrong_shape", "input, output or a tensor does not fit the task or the operator"
     NOT_FINITE = "not_finite", "a weight is NaN or infinite"
+    DIVERGED = "diverged", "a step of training left the range of weights that a round can send"
     NOTHING_TO_TRAIN = "nothing_to_train", "no trainable tensor was found"
     UNKNOWN_LOSS = "unknown_loss", "no such loss"
     WRONG_LOSS = "wrong_loss", "the loss does not fit the model output or the label space"
@@ -88,6 +89,7 @@ class JobReason(Reason):
     UNKNOWN_JOB = "unknown_job", "no such job here"
     JOB_CHANGED = "job_changed", "the id is of another job: make a new id for a new job"
     JOB_CLOSED = "job_closed", "the job is closed and its unused budget given back: submit a new one"
+    TOO_MANY_JOBS = "too_many_jobs", "a helper remembers no more jobs of this dataset: seal another one"
     WRONG_STATE = "wrong_state", "the job, dataset or report is in a state that does not allow this"
     ROUND_CHANGED = "round_changed", "the round was answered for other weights"
     ROUND_OUT_OF_ORDER = "round_out_of_order", "an earlier round was not asked yet"
@@ -95,6 +97,7 @@ class JobReason(Reason):
     ROUND_CLOSED = "round_closed", "the answer was dropped after the job moved on"
     UNKNOWN_QUERY = "unknown_query", "no query of this id was asked"
     UNDECLARED = "undeclared", "the measurement of the task declares no such value, histogram or key"
+    NOTHING_FOUND = "nothing_found", "no code of a key occurs in enough reports to be shown"
     DOMAIN_TOO_LARGE = "domain_too_large", "the query has more cells than a helper answers: fewer keys, codes or values"
     QUERY_CHANGED = (
         "query_changed",
@@ -115,6 +118,7 @@ class JobReason(Reason):
         "the helper's ledger has forgotten what it told before: its operator must bring back the newest one, or make new keys",
     )
     CANCELLED = "cancelled", "the caller cancelled"
+    BAD_ANSWER = "bad_answer", "the peer's answer does not have the form of the wire contract"
     PEER_FAILED = "peer_failed", "the peer met an error of its own, and would meet it again: its operator's log says which"
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import Column, Connection, Engine, Integer, MetaData, Table, create_engine, event, func, insert, inspect, make_url, select
-from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as NoConnectionInTime
 
 from maskedlark.errors import InvalidTask
 
@@ -52,6 +53,13 @@ def reading(engine: Engine) -> Iterator[Connection]:
     """A connection for reading: on SQLite it sees one state, waits for no writer and holds none up."""
     with engine.connect().execution_options(sqlite_begin="DEFERRED") as connection:
         yield connection
+
+
+def is_away(error: BaseException) -> bool:
+    """Whether an error says that the database cannot be had now (down, restarted, locked, full), not that a statement is wrong."""
+    if isinstance(error, DBAPIError):
+        return isinstance(error, OperationalError | InterfaceError) or error.connection_invalidated
+    return isinstance(error, NoConnectionInTime)
 
 
 def schema_version_of(metadata: MetaData) -> Table:

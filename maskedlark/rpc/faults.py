@@ -32,6 +32,8 @@ _REASON: Final = "maskedlark-reason"
 _RETRY_AFTER: Final = "maskedlark-retry-after-s"
 _GRPC_IS_FULL: Final = "Concurrent RPC limit exceeded"
 """What gRPC itself says when a server has `maximum_concurrent_rpcs` at work."""
+_ANSWER_TOO_LARGE: Final = re.compile(r"(SERVER: Sent|CLIENT: Received) message larger than max")
+"""What gRPC itself says of an answer over the limit: the request was acted on."""
 _FULL_RETRY_AFTER_S: Final = 1.0
 _LONGEST_HINT_S: Final = 600.0
 _WORTH_ANOTHER_TRY: Final = frozenset(
@@ -122,7 +124,7 @@ def _domain_error(error: grpc.RpcError, peer: str) -> MaskedLarkError:
         try:
             return refusal(trailing.get(_REASON, ""), details)
         except ValueError:
-            return JobRefused(JobReason.MALFORMED, f"{peer} refused for a reason unknown to this version: {trailing.get(_REASON)}")
+            return JobRefused(JobReason.BAD_ANSWER, f"{peer} refused for a reason unknown to this version: {trailing.get(_REASON)}")
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return _exhausted(peer, details, trailing.get(_RETRY_AFTER))
     what = f"{peer}: {code.name.lower()}: {details}"
@@ -132,6 +134,8 @@ def _domain_error(error: grpc.RpcError, peer: str) -> MaskedLarkError:
 
 def _exhausted(peer: str, details: str, retry_after: str | None) -> MaskedLarkError:
     """A server that is full says when to come again; without that, gRPC found a message over its size limit."""
+    if _ANSWER_TOO_LARGE.search(details):
+        return JobRefused(JobReason.BAD_ANSWER, f"{peer}: {details}")
     if retry_after is None and not details.startswith(_GRPC_IS_FULL):
         return JobRefused(JobReason.TOO_LARGE, f"{peer}: {details}")
     return HelperUnavailable(f"{peer} is busy: {details}", retry_after_s=hinted_s(retry_after or "") or _FULL_RETRY_AFTER_S)

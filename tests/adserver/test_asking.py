@@ -11,7 +11,8 @@ from adserver.asking import ask_both
 from adserver.helper_replies import QueryAnswer
 from adserver.retrying import Backoff
 from maskedlark.accounting import Epsilons
-from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, MaskedLarkError
+from maskedlark.error_contract import Charged, contract
+from maskedlark.errors import HelperUnavailable, InvalidModel, InvalidTask, JobReason, JobRefused, MaskedLarkError, ModelReason
 from maskedlark.round import AggregateShare
 
 _BACKOFF = Backoff(first_s=0.01, longest_s=0.02, give_up_after_s=0.1)
@@ -47,7 +48,7 @@ class Answers:
 class Fails:
     """Fails at once, always."""
 
-    def __init__(self, error: MaskedLarkError) -> None:
+    def __init__(self, error: Exception) -> None:
         self.error = error
 
     def __call__(self, *, cancelled: Event | None) -> QueryAnswer:
@@ -102,3 +103,33 @@ def test_a_query_that_one_refuses_is_remembered(other: asking.Question) -> None:
     with pytest.raises(JobRefused, match="nothing is left"):
         ask_both([other, Fails(_REFUSED)], _BACKOFF, store=book, query_id=_QUERY)
     assert book.forgotten == []
+
+
+@pytest.mark.parametrize(
+    "reason", [JobReason.PEER_FAILED, JobReason.BAD_ANSWER, JobReason.CANCELLED, JobReason.QUERY_CHANGED, JobReason.JOB_CLOSED]
+)
+def test_a_query_that_may_have_been_charged_is_remembered_whatever_both_helpers_say(reason: JobReason) -> None:
+    book, failing = Book(), Fails(JobRefused(reason, "said by both"))
+    with pytest.raises(JobRefused, match="said by both"):
+        ask_both([failing, failing], _BACKOFF, store=book, query_id=_QUERY)
+    assert book.forgotten == []
+
+
+def test_after_a_bug_a_query_is_remembered() -> None:
+    book = Book()
+    with pytest.raises(ZeroDivisionError):
+        ask_both([Fails(ZeroDivisionError()), Fails(_REFUSED)], _BACKOFF, store=book, query_id=_QUERY)
+    assert book.forgotten == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [InvalidTask("no query"), InvalidModel(ModelReason.UNKNOWN_OPERATOR, "no exact form")]
+    + [JobRefused(reason, "no") for reason in JobReason if contract(reason).charged is Charged.NO],
+    ids=lambda error: str(getattr(error, "reason", "invalid_task")),
+)
+def test_what_costs_nothing_by_its_contract_is_forgotten(error: MaskedLarkError) -> None:
+    book = Book()
+    with pytest.raises(type(error)):
+        ask_both([Fails(error), Fails(error)], _BACKOFF, store=book, query_id=_QUERY)
+    assert book.forgotten == [_QUERY]

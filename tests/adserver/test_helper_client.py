@@ -124,12 +124,12 @@ def _unknown_reason(reply: Any) -> Any:
 
 
 @pytest.mark.parametrize("spoil", [_short_flags, _wrong_flag, _short_tags, _no_totals, _early_totals, _wrong_totals, _unknown_reason])
-def test_a_preparation_answered_with_nonsense_is_malformed(known: World, spoil: Callable[[Any], Any]) -> None:
+def test_a_preparation_answered_with_nonsense_is_a_bad_answer(known: World, spoil: Callable[[Any], Any]) -> None:
     fake = _fake(known)
     fake.spoil = spoil
     with serving(fake) as (client,), pytest.raises(JobRefused) as refusal:
         client.prepare_dataset(known.task.task_id, bytes(16), _chunks(_shares(known, 4), 2), num_reports=4)
-    assert refusal.value.reason is JobReason.MALFORMED
+    assert refusal.value.reason is JobReason.BAD_ANSWER
 
 
 def _change(**fields: Any) -> Callable[[Any], Any]:
@@ -144,16 +144,16 @@ def _change(**fields: Any) -> Callable[[Any], Any]:
 @pytest.mark.parametrize(
     "spoil", [_change(verify_key=bytes(32)), _change(key_list=b"{}"), _change(agreement_key=bytes(31)), _change(name="")]
 )
-def test_a_status_that_makes_no_sense_is_malformed(known: World, spoil: Callable[[Any], Any]) -> None:
+def test_a_status_that_makes_no_sense_is_a_bad_answer(known: World, spoil: Callable[[Any], Any]) -> None:
     fake = _fake(known)
     fake.spoil = spoil
-    _assert_malformed(fake, lambda client: client.status())
+    _assert_bad_answer(fake, lambda client: client.status())
 
 
-def test_a_signature_of_another_length_is_malformed(known: World) -> None:
+def test_a_signature_of_another_length_is_a_bad_answer(known: World) -> None:
     fake = _fake(known)
     fake.spoil = _change(signature=b"yes")
-    _assert_malformed(fake, lambda client: client.register_task(known.task))
+    _assert_bad_answer(fake, lambda client: client.register_task(known.task))
 
 
 @pytest.mark.parametrize(
@@ -166,14 +166,14 @@ def test_a_signature_of_another_length_is_malformed(known: World) -> None:
         _change(collusion_epsilon_spent=-1.0),
     ],
 )
-def test_a_started_job_that_makes_no_sense_is_malformed(known: World, spoil: Callable[[Any], Any]) -> None:
+def test_a_started_job_that_makes_no_sense_is_a_bad_answer(known: World, spoil: Callable[[Any], Any]) -> None:
     fake = _fake(known)
     fake.spoil = spoil
-    _assert_malformed(fake, lambda client: client.start_job(_job(known), b"model"))
+    _assert_bad_answer(fake, lambda client: client.start_job(_job(known), b"model"))
 
 
 @pytest.mark.parametrize("spoil", [_change(dataset_id=bytes(32)), _change(size=1)])
-def test_a_commit_of_another_dataset_is_malformed(known: World, spoil: Callable[[Any], Any]) -> None:
+def test_a_commit_of_another_dataset_is_a_bad_answer(known: World, spoil: Callable[[Any], Any]) -> None:
     fake = _fake(known)
     datasets = known.datasets(reports(known, examples(known.task, 3)))
     shares = _shares(known, 3)
@@ -182,7 +182,7 @@ def test_a_commit_of_another_dataset_is_malformed(known: World, spoil: Callable[
         fake.spoil = spoil
         with pytest.raises(JobRefused) as refusal:
             client.commit_dataset(known.task.task_id, bytes(16), np.ones(3, np.bool_), datasets[0].dataset_id)
-    assert refusal.value.reason is JobReason.MALFORMED
+    assert refusal.value.reason is JobReason.BAD_ANSWER
 
 
 def test_a_model_of_several_messages_arrives_whole(known: World) -> None:
@@ -204,10 +204,10 @@ def test_a_round_returns_the_helpers_share_and_sends_all_weights(known: World) -
 
 
 @pytest.mark.parametrize("answer", [b"", bytes(32 + 4 * 8), bytes(32 + 5 * 8 - 1), bytes(32) + b"\xff" * 40])
-def test_a_round_answered_with_other_than_field_elements_is_malformed(known: World, answer: bytes) -> None:
+def test_a_round_answered_with_other_than_field_elements_is_a_bad_answer(known: World, answer: bytes) -> None:
     fake = _fake(known)
     fake.answer_round = lambda _: answer
-    _assert_malformed(fake, lambda client: client.run_round(bytes(16), 0, b"", 5))
+    _assert_bad_answer(fake, lambda client: client.run_round(bytes(16), 0, b"", 5))
 
 
 def test_an_answer_without_end_is_cut_off_at_the_right_length(known: World) -> None:
@@ -215,7 +215,7 @@ def test_an_answer_without_end_is_cut_off_at_the_right_length(known: World) -> N
     fake.answer_round = lambda _: bytes(32 + 6 * 8)
     with serving(fake) as (client,), pytest.raises(JobRefused) as refusal:
         client.run_round(bytes(16), 0, b"", 5)
-    assert refusal.value.reason is JobReason.TOO_LARGE
+    assert refusal.value.reason is JobReason.BAD_ANSWER
 
 
 def test_a_round_ends_when_its_job_is_cancelled(known: World) -> None:
@@ -319,10 +319,10 @@ def test_cancelling_ends_the_wait_for_a_helper() -> None:
     assert refusal.value.reason is JobReason.CANCELLED
 
 
-def _assert_malformed(fake: FakeHelper, call: Callable[[HelperClient], object]) -> None:
+def _assert_bad_answer(fake: FakeHelper, call: Callable[[HelperClient], object]) -> None:
     with serving(fake) as (client,), pytest.raises(JobRefused) as refusal:
         call(client)
-    assert refusal.value.reason is JobReason.MALFORMED
+    assert refusal.value.reason is JobReason.BAD_ANSWER
 
 
 def _job(known: World) -> JobSpec:

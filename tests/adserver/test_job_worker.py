@@ -1,16 +1,20 @@
 """Jobs from the queue to their end, with two honest helpers in memory: the same bits as training in the clear, whatever dies when."""
 
 import os
+import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread, current_thread
 from time import monotonic, sleep
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, ProgrammingError
+from sqlalchemy.exc import TimeoutError as NoConnectionInTime
 
 from adserver import curves, durable_file, job_folder, job_runner
 from adserver.history import RoundFigures
@@ -20,6 +24,7 @@ from adserver.job_store import Stop
 from adserver.plan import Optimizer, OptimizerKind, Schedule, ScheduleKind, TrainingPlan
 from adserver.training import Checkpoint
 from adserver.worker import HELPER_UNAVAILABLE, INTERNAL_ERROR
+from maskedlark.error_contract import contract
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, ModelReason
 from maskedlark.model import weights
 from maskedlark.round import AggregateShare, transcript
@@ -37,6 +42,7 @@ from tests.adserver.job_world import (
     plan_for,
     sealed,
 )
+from tests.builders import NOW
 
 LONG_AFTER_S = 3600.0
 
@@ -265,7 +271,7 @@ def test_a_diverging_job_fails_and_keeps_its_last_finite_weights(site: Site, qui
     job = site.run(plan_for(quiet))
     assert (job.state, job.rounds_done) == (JobState.FAILED, 2)
     assert job.stop is not None
-    assert job.stop.reason == ModelReason.NOT_FINITE
+    assert job.stop.reason == ModelReason.DIVERGED
     assert "learning rate" in job.stop.cause
     stored = site.folder(job.job_id).checkpoint()
     assert stored is not None
@@ -279,6 +285,85 @@ def test_a_bug_fails_the_job_without_detail(site: Site, quiet: Sealed) -> None:
     assert job.stop is not None
     assert job.stop.reason == INTERNAL_ERROR
     assert "secret" not in job.stop.cause
+
+
+def away() -> OperationalError:
+    """What SQLite raises after it has waited for its lock in vain."""
+    return OperationalError("INSERT", None, sqlite3.OperationalError("database is locked"))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        away(),
+        InterfaceError("SELECT", None, Exception("connection already closed")),
+        DBAPIError("SELECT", None, Exception("server closed the connection"), connection_invalidated=True),
+        NoConnectionInTime("QueuePool limit reached"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+@pytest.mark.parametrize("method", ["record", "let_go"])
+def test_a_database_that_is_away_for_a_moment_costs_a_job_nothing(
+    site: Site, quiet: Sealed, monkeypatch: pytest.MonkeyPatch, method: str, error: Exception
+) -> None:
+    failures, works = [error], getattr(JobLeases, method)
+
+    def flaky(*arguments: Any) -> None:
+        if failures:
+            raise failures.pop()
+        works(*arguments)
+
+    monkeypatch.setattr(JobLeases, method, flaky)
+    plan = plan_for(quiet)
+    job_id, worker = site.submit(plan), site.worker()
+    worker.run_one()
+    assert not failures
+    assert site.store.get(job_id).state in (JobState.QUEUED, JobState.RUNNING)  # running: until its lease is over
+    site.clock.now_s += LONG_AFTER_S
+    worker.run_one()
+    job = site.store.get(job_id)
+    assert (job.state, job.stop) == (JobState.DONE, None)
+    assert [helper.computed for helper in site.helpers] == [plan.job.rounds] * 2  # asked again, and charged once
+    for ours, plain in zip(masters(site, job_id), trained_in_the_clear(quiet, plan), strict=True):
+        assert ours.tobytes() == plain.tobytes()
+
+
+def test_a_worker_whose_database_is_away_rests_longer_each_time_and_no_longer_than_a_minute(
+    site: Site, quiet: Sealed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried_at_s: list[float] = []
+
+    def unavailable(_: JobLeases) -> None:
+        tried_at_s.append(site.clock.now_s - NOW)
+        raise away()
+
+    monkeypatch.setattr(JobLeases, "claim", unavailable)
+    worker = site.worker()
+    for _ in range(200):
+        assert not worker.run_one()
+        site.clock.now_s += 1
+    assert tried_at_s == [0, 1, 3, 7, 15, 31, 63, 123, 183]
+
+
+def test_a_statement_that_is_wrong_is_a_bug_and_no_moment_of_the_database(site: Site, quiet: Sealed) -> None:
+    site.helpers[0].failures = [ProgrammingError("SELEC", None, Exception("syntax error"))]
+    job = site.run(plan_for(quiet))
+    assert job.state is JobState.FAILED
+    assert job.stop is not None
+    assert job.stop.reason == INTERNAL_ERROR
+
+
+@pytest.mark.parametrize("reason", [JobReason.PEER_FAILED, JobReason.BAD_ANSWER])
+def test_what_a_helper_would_answer_again_stops_the_job_until_it_is_resumed(site: Site, quiet: Sealed, reason: JobReason) -> None:
+    assert not contract(reason).is_retryable
+    site.helpers[1].failures = [JobRefused(reason, "its operator's log says why")]
+    job = site.run(plan_for(quiet))
+    assert job.state is JobState.REFUSED
+    assert job.stop is not None
+    assert job.stop.reason == reason
+    site.store.resume(job.job_id)
+    site.worker().run_one()
+    assert site.store.get(job.job_id).state is JobState.DONE
 
 
 def test_a_done_job_is_closed_at_both_helpers(site: Site, quiet: Sealed) -> None:

@@ -19,8 +19,9 @@ from adserver.queries import QueryStore
 from adserver.query_request import Request, distinct_codes
 from adserver.retrying import Backoff
 from adserver.tasks import TaskStore
+from maskedlark.error_contract import Charged, contract
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
-from maskedlark.query import AnyQuery, measurement_of
+from maskedlark.query import AnyQuery, DiscoverySpec, measurement_of
 from maskedlark.randomness import seeded
 from maskedlark.report import InputShares
 from maskedlark.storage import open_database
@@ -202,6 +203,15 @@ def test_unknown_groups_are_discovered_and_paid_for() -> None:
     assert len(laboratory.store.asked) == 2
     with pytest.raises(JobRefused, match="domain"):
         laboratory.measurer().measure(replace(asked, is_discovered=False))
+
+
+def test_a_discovery_that_shows_nothing_says_that_it_was_charged_and_stays_remembered() -> None:
+    laboratory = shop(k=1_000_000)
+    with pytest.raises(JobRefused, match="give its domain") as refused:
+        laboratory.measurer().measure(Request(values=("purchase",), group_by=("region",), is_discovered=True))
+    assert refused.value.reason is JobReason.NOTHING_FOUND
+    assert contract(refused.value.reason).charged is Charged.YES
+    assert [type(spec) for spec in laboratory.store.asked] == [DiscoverySpec]
 
 
 def test_where_sums_only_reports_that_match() -> None:

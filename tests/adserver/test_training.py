@@ -80,7 +80,7 @@ def test_a_step_out_of_range_is_refused_as_diverged(value: float) -> None:
     trainer = Trainer(model=MODEL, plan=plan(OptimizerKind.SGD, ScheduleKind.CONSTANT))
     with pytest.raises(InvalidModel, match="smaller learning rate") as refusal:
         trainer.step(np.full(MODEL.num_parameters, value))
-    assert refusal.value.reason is ModelReason.NOT_FINITE
+    assert refusal.value.reason is ModelReason.DIVERGED
 
 
 def test_split_cuts_a_flat_vector_in_the_models_order() -> None:

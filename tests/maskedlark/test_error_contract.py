@@ -19,7 +19,9 @@ def test_a_refusal_charges_nothing_unless_it_came_after_an_answer() -> None:
     assert contract(JobReason.BUDGET_EXHAUSTED).charged is Charged.NO
     assert contract(JobReason.ROUND_CHANGED).charged is Charged.BEFORE
     assert contract(JobReason.HELPERS_DISAGREE).charged is Charged.YES
-    assert UNAVAILABLE.charged is Charged.ONCE
+    assert contract(JobReason.NOTHING_FOUND).charged is contract(ModelReason.DIVERGED).charged is Charged.YES
+    assert contract(JobReason.BAD_ANSWER).charged is UNAVAILABLE.charged is Charged.ONCE
+    assert contract(JobReason.MALFORMED).charged is contract(ModelReason.NOT_FINITE).charged is Charged.NO
 
 
 def test_equal_words_of_two_kinds_are_two_reasons() -> None:

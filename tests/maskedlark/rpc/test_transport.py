@@ -1,8 +1,9 @@
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import pytest
@@ -22,7 +23,7 @@ from maskedlark.rpc import wire
 from maskedlark.rpc.certificates import write_certificate
 from maskedlark.rpc.faults import answering, calling, hinted_s
 from maskedlark.rpc.tls_files import TlsFiles
-from maskedlark.rpc.transport import RenewedChannel, client_names, is_loopback, make_channel, make_server
+from maskedlark.rpc.transport import MAX_MESSAGE_BYTES, RenewedChannel, client_names, is_loopback, make_channel, make_server
 from maskedlark.upload import Report, SealedShare
 from protos import helper_pb2, helper_pb2_grpc, report_pb2
 
@@ -120,15 +121,52 @@ def test_only_what_is_worth_another_try_is_unavailable(peer: Peer) -> None:
     assert len(arrived) == len(again) + len(refused)
 
 
+@pytest.mark.parametrize("limited", ["server", "client"])
+@pytest.mark.parametrize(("too_large", "reason"), [("answer", JobReason.BAD_ANSWER), ("request", JobReason.TOO_LARGE)])
+def test_an_answer_over_the_limit_was_given_and_a_request_over_the_limit_was_not_heard(
+    limited: str, too_large: str, reason: JobReason
+) -> None:
+    request, answer = (bytes(MAX_MESSAGE_BYTES + 1 if which == too_large else 1) for which in ("request", "answer"))
+    limits = [("grpc.max_send_message_length", MAX_MESSAGE_BYTES), ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES)]
+    none = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+    server = grpc.server(ThreadPoolExecutor(1), options=limits if limited == "server" else none)
+    method = grpc.unary_unary_rpc_method_handler(lambda _request, _context: answer)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("s", {"m": method}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    with (
+        grpc.insecure_channel(f"127.0.0.1:{port}", options=limits if limited == "client" else none) as channel,
+        pytest.raises(JobRefused) as refused,
+        calling("helper 0"),
+    ):
+        channel.unary_unary("/s/m", None, None)(request, timeout=10)
+    server.stop(0).wait()
+    assert refused.value.reason is reason
+
+
+def test_a_reason_of_a_later_version_is_no_proof_that_nothing_was_charged() -> None:
+    with pytest.raises(JobRefused) as refused, calling("helper 0"):
+        raise _Failed(grpc.StatusCode.FAILED_PRECONDITION, (Item("maskedlark-kind", "JobRefused"), Item("maskedlark-reason", "tomorrow's")))
+    assert refused.value.reason is JobReason.BAD_ANSWER
+
+
 def test_bytes_that_do_not_parse_are_not_worth_another_try(peer: Peer) -> None:
     with make_channel(f"127.0.0.1:{peer.port}", None) as channel, pytest.raises(JobRefused) as refused, calling("helper 0"):
         channel.unary_unary("/maskedlark.v1.Helper/GetStatus", None, None)(b"\xff\xff", timeout=5)
     assert refused.value.reason is JobReason.PEER_FAILED
 
 
+class Item(NamedTuple):
+    """One pair of metadata."""
+
+    key: str
+    value: str
+
+
 class _Failed(grpc.RpcError):
-    def __init__(self, code: grpc.StatusCode) -> None:
+    def __init__(self, code: grpc.StatusCode, trailing: tuple[Item, ...] = ()) -> None:
         self._code = code
+        self._trailing = trailing
 
     def code(self) -> grpc.StatusCode:
         return self._code
@@ -137,7 +175,7 @@ class _Failed(grpc.RpcError):
         return "details"
 
     def trailing_metadata(self) -> tuple[Any, ...]:
-        return ()
+        return self._trailing
 
 
 def _arriving(code: grpc.StatusCode) -> MaskedLarkError:
