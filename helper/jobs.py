@@ -2,7 +2,7 @@
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Final, TypeAlias
@@ -93,20 +93,26 @@ class Jobs:
         self._lock = Lock()
         self._running: OrderedDict[bytes, RunningJob] = OrderedDict()
 
-    def start(self, encoded: bytes, onnx: bytes, caller: Caller) -> StartedJob:
+    def start(self, encoded: bytes, onnx: bytes, caller: Caller, interrupt: Interrupt = never) -> StartedJob:
         """Check a job and its model, and reserve the budget of all its rounds. Called by the ad server; idempotent.
+
+        Args:
+            encoded: A `JobSpec`.
+            onnx: Its model.
+            caller: Who asks.
+            interrupt: Called before the budget is reserved; what it raises leaves everything as it was.
 
         Raises:
             InvalidTask: the job is not canonical.
             InvalidModel: the model or its loss is not accepted.
             JobRefused(UNKNOWN_TASK, UNAUTHORIZED, TASK_REFUSED, TASK_EXPIRED, UNKNOWN_DATASET, MALFORMED, OVERFLOW,
-                NOISE_OUT_OF_RANGE, BUDGET_EXHAUSTED, JOB_CHANGED, JOB_CLOSED)
+                NOISE_OUT_OF_RANGE, BUDGET_EXHAUSTED, TOO_MANY_JOBS, JOB_CHANGED, JOB_CLOSED)
         """
         spec = decode(JobSpec, encoded)
         served = self._tasks.served(spec.task_id, caller)
         computation = self._computation(served.task, spec, onnx)
         if self._ledger.job_state(spec.job_id) is None:
-            self._open(served, spec, onnx, computation.model)
+            self._open(served, spec, onnx, computation.model, interrupt)
         state = self._state(spec.job_id)
         if state.spec != spec:
             raise JobRefused(JobReason.JOB_CHANGED, "a job of this id was started with another content: take a new id")
@@ -126,7 +132,10 @@ class Jobs:
         with self._lock:
             running = self._running.get(job_id)
         if running is None:
-            running = self._keep(self._computation(served.task, state.spec, self._ledger.job_model(job_id)))
+            model = self._ledger.job_model(job_id)
+            if not model:  # it was closed since its state was read
+                raise _closed()
+            running = self._keep(self._computation(served.task, state.spec, model))
         return JobAtWork(served=served, running=running)
 
     def close(self, encoded: bytes, caller: Caller) -> int:
@@ -146,12 +155,15 @@ class Jobs:
         self._tasks.authorized(spec.task_id, caller)
         self._datasets.stored(spec.dataset_id, spec.task_id)
         self._ledger.close_job(spec)
-        if self._state(job_id).spec != spec:
+        state = self._ledger.job_state(job_id)
+        if state is None:
+            return 0  # its dataset takes no more jobs: it will never be started
+        if state.spec != spec:
             raise JobRefused(JobReason.JOB_CHANGED, "a job of this id was started with another content: it is not closed")
         with self._lock:
             self._running.pop(job_id, None)
         self._noise.drop(job_id)
-        answered = self._state(job_id).progress.rounds_answered
+        answered = state.progress.rounds_answered  # and no more from now on
         _LOG.info("job closed: %d of %d rounds answered", answered, spec.rounds)
         return answered
 
@@ -170,7 +182,7 @@ class Jobs:
         engine = self._engine_for(model, spec.loss, job_clip(task, spec), num_classes)
         return Computation(spec=spec, model=model, engine=engine, numerics=numerics_digest(engine))
 
-    def _open(self, served: ServedTask, spec: JobSpec, onnx: bytes, model: Model) -> None:
+    def _open(self, served: ServedTask, spec: JobSpec, onnx: bytes, model: Model, interrupt: Interrupt) -> None:
         """Every check that a new job must pass, the budget last. If the same id is opened meanwhile, that one stands."""
         task = served.task
         self._tasks.check_not_expired(task)
@@ -179,7 +191,12 @@ class Jobs:
             raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, "the task adds no noise: the job's noise_multiplier must be 0")
         check_sums_fit(task, spec, records=stored.size, num_parameters=model.num_parameters)
         new = Reservation(spec=spec, rounds=spec.rounds)
-        if self._ledger.open_job(spec, onnx, lambda before: check_fits(task, before, new)):
+
+        def check(before: Sequence[Reservation]) -> None:
+            check_fits(task, before, new)
+            interrupt()  # last, for the check takes its time
+
+        if self._ledger.open_job(spec, onnx, check):
             _LOG.info("job opened: %d rounds over %d records, %d parameters", spec.rounds, stored.size, model.num_parameters)
 
     def _keep(self, computation: Computation) -> RunningJob:
@@ -210,4 +227,8 @@ class Jobs:
 
 def _check_open(state: JobState) -> None:
     if state.progress.is_closed:
-        raise JobRefused(JobReason.JOB_CLOSED, "the job is closed: start another one")
+        raise _closed()
+
+
+def _closed() -> JobRefused:
+    return JobRefused(JobReason.JOB_CLOSED, "the job is closed: start another one")

@@ -27,6 +27,7 @@ from maskedlark.storage import create_tables, reading
 LEDGER_FILE: Final = "ledger.sqlite3"
 """The embedded ledger, in the helper's data folder."""
 _QUERY_KINDS: Final[Mapping[str, type[Any]]] = {"query": QuerySpec, "discovery": DiscoverySpec, "evaluation": EvaluationSpec}
+MAX_JOBS: Final = 10_000  # of one dataset, closed ones included: what is remembered of jobs that were never opened is bounded too
 _LOOKUP_BATCH: Final = 1_000
 _INSERT_BATCH: Final = 10_000
 """Rows handed to the driver at once: they take a kilobyte each on the way there."""
@@ -169,7 +170,7 @@ class Ledger:
                 _move_on(connection, "dataset", dataset_id)
         except IntegrityError:
             raise JobRefused(
-                JobReason.REPORT_ALREADY_USED, "a report is in another dataset of this task already: prepare the dataset again"
+                JobReason.REPORT_ALREADY_USED, "a report is in another dataset of this task: prepare the dataset again"
             ) from None
 
     def dataset(self, dataset_id: bytes) -> StoredDataset | None:
@@ -190,17 +191,22 @@ class Ledger:
 
         Returns:
             False, and nothing changed, if a job of this id exists already.
+
+        Raises:
+            JobRefused(TOO_MANY_JOBS): the dataset has had `MAX_JOBS`.
         """
         row = {"job_id": spec.job_id, "dataset_id": spec.dataset_id, "spec": encode(spec), "model": model}
 
         def add(connection: Connection) -> None:
+            if _is_full(connection, spec.dataset_id):
+                raise JobRefused(JobReason.TOO_MANY_JOBS, f"the dataset has had {MAX_JOBS} jobs: seal another one")
             connection.execute(insert(JOBS).values(row | {"rounds_answered": 0, "is_closed": False}))
             _move_on(connection, "job", row["spec"])
 
         return self._reserve(spec.job_id, spec.dataset_id, check_budget, add)
 
     def reservations(self, dataset_id: bytes) -> tuple[Reservation, ...]:
-        """What all jobs and queries of a dataset take of its budget."""
+        """What the jobs and queries of a dataset take of its budget; those that take nothing are left out."""
         with reading(self._engine) as connection:
             return _reservations(connection, dataset_id)
 
@@ -210,10 +216,9 @@ class Ledger:
             return _job_state(connection, _job(job_id))
 
     def job_model(self, job_id: bytes) -> bytes:
-        """The ONNX file of a job that exists."""
+        """The ONNX file of a job that exists; empty once it is closed."""
         with reading(self._engine) as connection:
-            model: bytes = connection.execute(select(JOBS.c.model).where(JOBS.c.job_id == job_id)).scalar_one()
-            return model
+            return bytes(connection.execute(select(JOBS.c.model).where(JOBS.c.job_id == job_id)).scalar_one())
 
     def add_round(self, job_id: bytes, round_index: int, answered: StoredRound) -> bool:
         """Charge a round and keep its answer; drop the answer that is `KEPT_ANSWERS` rounds older.
@@ -243,13 +248,14 @@ class Ledger:
     def close_job(self, spec: JobSpec) -> None:
         """Close a job, which gives back the rounds that it did not run, and drop its answers. Closing again changes nothing.
 
-        One that was not opened is kept as closed, so that it never will be; one of the same id and another content stays as it is.
+        One that was not opened is kept as closed, so that it never will be, if it still could; one of another content stays as it is.
         """
         job_id, encoded = spec.job_id, encode(spec)
         unopened = {"job_id": job_id, "dataset_id": spec.dataset_id, "spec": encoded, "model": b"", "rounds_answered": 0}
         with self._engine.begin() as connection:
-            connection.execute(select(DATASETS.c.size).where(DATASETS.c.dataset_id == spec.dataset_id).with_for_update())
-            if connection.execute(select(JOBS.c.job_id).where(JOBS.c.job_id == job_id)).first() is None:
+            _lock(connection, spec.dataset_id)
+            is_known = connection.execute(select(JOBS.c.job_id).where(JOBS.c.job_id == job_id)).first() is not None
+            if not is_known and not _is_full(connection, spec.dataset_id):
                 connection.execute(insert(JOBS).values(unopened | {"is_closed": False}))
                 _move_on(connection, "job", encoded)
             is_open = (JOBS.c.job_id == job_id) & (JOBS.c.spec == encoded) & JOBS.c.is_closed.is_(False)
@@ -286,7 +292,8 @@ class Ledger:
             check_budget(before)
             try:
                 with self._engine.begin() as connection:
-                    if _locked_reservations(connection, dataset_id) != before:
+                    _lock(connection, dataset_id)
+                    if _reservations(connection, dataset_id) != before:
                         continue
                     add(connection)
             except IntegrityError:  # the id was taken on another dataset
@@ -367,17 +374,22 @@ def _job_state(connection: Connection, query: Select[Any]) -> JobState | None:
 
 
 def _reservations(connection: Connection, dataset_id: bytes) -> tuple[Reservation, ...]:
-    query = select(JOBS.c.spec, JOBS.c.rounds_answered, JOBS.c.is_closed).where(JOBS.c.dataset_id == dataset_id).order_by(JOBS.c.job_id)
+    takes_some = (JOBS.c.dataset_id == dataset_id) & (JOBS.c.is_closed.is_(False) | (JOBS.c.rounds_answered > 0))
+    query = select(JOBS.c.spec, JOBS.c.rounds_answered, JOBS.c.is_closed).where(takes_some).order_by(JOBS.c.job_id)
     specs = ((decode(JobSpec, row.spec), row) for row in connection.execute(query))
     jobs = [Reservation(spec=spec, rounds=row.rounds_answered if row.is_closed else spec.rounds) for spec, row in specs]
     answered = select(QUERIES.c.kind, QUERIES.c.spec).where(QUERIES.c.dataset_id == dataset_id).order_by(QUERIES.c.query_id)
     return (*jobs, *(Reservation(spec=query_spec(row.kind, row.spec), rounds=1) for row in connection.execute(answered)))
 
 
-def _locked_reservations(connection: Connection, dataset_id: bytes) -> tuple[Reservation, ...]:
-    """The same, while nothing else of this dataset can be charged (SQLite: nothing at all) until the transaction ends."""
+def _lock(connection: Connection, dataset_id: bytes) -> None:
+    """Until the transaction ends, nothing else of this dataset is opened, closed or charged (SQLite: nothing at all)."""
     connection.execute(select(DATASETS.c.size).where(DATASETS.c.dataset_id == dataset_id).with_for_update())
-    return _reservations(connection, dataset_id)
+
+
+def _is_full(connection: Connection, dataset_id: bytes) -> bool:
+    """Whether a dataset, which is locked, has had all its jobs."""
+    return connection.execute(select(func.count()).where(JOBS.c.dataset_id == dataset_id)).scalar_one() >= MAX_JOBS
 
 
 def query_spec(kind: str, encoded: bytes) -> AnyQuery:

@@ -1,13 +1,14 @@
 """Queries: checked, answered, paid for and only then released; the same query again gets the same bytes."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 from helper.budget import check_fits, cost
 from helper.datasets import Datasets
+from helper.gradient.engine import Interrupt, never
 from helper.ledger import Ledger, Reservation, StoredQuery
 from helper.scoring import score
 from helper.tasks import Caller, ServedTask, Tasks
@@ -49,13 +50,14 @@ class Queries:
         self._ledger = ledger
         self._randomness = randomness
 
-    def query(self, encoded: bytes, codes: Callable[[int], bytes], caller: Caller) -> AnsweredQuery:
+    def query(self, encoded: bytes, codes: Callable[[int], bytes], caller: Caller, interrupt: Interrupt = never) -> AnsweredQuery:
         """Sums over groups. Called by the ad server; idempotent.
 
         Args:
             encoded: A `QuerySpec`.
             codes: Reads the codes of the axes that name a digest, refusing more than so many bytes.
             caller: Who asks.
+            interrupt: Called before the work and before the charge; what it raises ends the query, uncharged.
 
         Guarantees: when it returns, the charge and the answer are durable; when it raises, neither was made and nothing left.
 
@@ -73,9 +75,9 @@ class Queries:
             noise = partial(noise_vector, randomness=Stream(self._randomness(STREAM_KEY_BYTES)))
             return answer_query(task=served.task, spec=spec, pair=served.pair, shares=shares, domains=domains, noise=noise)
 
-        return self._answer(spec, compute, caller)
+        return self._answer(spec, compute, caller, interrupt)
 
-    def discovery(self, encoded: bytes, caller: Caller) -> AnsweredQuery:
+    def discovery(self, encoded: bytes, caller: Caller, interrupt: Interrupt = never) -> AnsweredQuery:
         """Which codes occur. Called by the ad server; idempotent; guarantees and errors as of `query`."""
         spec = decode(DiscoverySpec, encoded)
 
@@ -83,15 +85,16 @@ class Queries:
             shares = self._datasets.opened(spec.dataset_id).shares
             return answer_discovery(task=served.task, spec=spec, pair=served.pair, role=served.role, shares=shares)
 
-        return self._answer(spec, compute, caller)
+        return self._answer(spec, compute, caller, interrupt)
 
-    def evaluation(self, encoded: bytes, onnx: Callable[[], bytes], caller: Caller) -> AnsweredQuery:
+    def evaluation(self, encoded: bytes, onnx: Callable[[], bytes], caller: Caller, interrupt: Interrupt = never) -> AnsweredQuery:
         """How good a model is. Called by the ad server; idempotent; guarantees as of `query`.
 
         Args:
             encoded: An `EvaluationSpec`.
             onnx: Reads the model with its weights; not called for an evaluation that was answered before.
             caller: Who asks.
+            interrupt: As of `query`.
 
         Raises:
             InvalidTask: the evaluation is not canonical.
@@ -114,16 +117,24 @@ class Queries:
                 task=task, spec=spec, pair=served.pair, shares=shares, bins=scores.bins, choices=scores.choices, noise=noise
             )
 
-        return self._answer(spec, compute, caller)
+        return self._answer(spec, compute, caller, interrupt)
 
-    def _answer(self, spec: AnyQuery, compute: Callable[[ServedTask], AggregateShare], caller: Caller) -> AnsweredQuery:
+    def _answer(
+        self, spec: AnyQuery, compute: Callable[[ServedTask], AggregateShare], caller: Caller, interrupt: Interrupt
+    ) -> AnsweredQuery:
         served = self._tasks.served(spec.task_id, caller)
         stored = self._stored(spec)
         if stored is None:
             self._check(served, spec)
+            interrupt()
             stored = StoredQuery(spec=spec, answer=compute(served).encode())
             new = Reservation(spec=spec, rounds=1)
-            if self._ledger.add_query(stored, lambda before: check_fits(served.task, before, new)):
+
+            def check(before: Sequence[Reservation]) -> None:
+                check_fits(served.task, before, new)
+                interrupt()  # last, for the work and the check take their time
+
+            if self._ledger.add_query(stored, check):
                 _LOG.info("query answered: %d bytes", len(stored.answer))
             else:  # another thread or process was faster: what it stored counts, and what was computed here is forgotten
                 stored = self._stored(spec)

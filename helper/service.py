@@ -138,7 +138,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
                 pieces = (_expect(request, "model").model for request in requests)
                 with within(self._body_s, context):
                     model = join(pieces, limit=MAX_MODEL_BYTES, what="the model")
-                started = self._core.jobs.start(job, model, caller)
+                started = self._core.jobs.start(job, model, caller, partial(_check_awaited, context))
             self._metrics.show_budget(started.dataset_id, started.epsilon_left)
             self._give_receipt(context)
             return pb.StartJobReply(
@@ -193,7 +193,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
 
     def _answered(self, asked: pb.QueryRequest, rest: Iterator[pb.QueryRequest], context: grpc.ServicerContext) -> AnsweredQuery:
         """The answer to a query of any kind; what is sent beside it is read only if it is needed."""
-        queries, caller = self._core.queries, client_names(context)
+        queries, caller, awaited = self._core.queries, client_names(context), partial(_check_awaited, context)
 
         def model() -> bytes:
             with within(self._body_s, context):
@@ -205,17 +205,17 @@ class HelperService(helper_pb2_grpc.HelperServicer):
 
         match asked.WhichOneof("part"):
             case "discovery":
-                return queries.discovery(asked.discovery, caller)
+                return queries.discovery(asked.discovery, caller, awaited)
             case "evaluation":
-                return queries.evaluation(asked.evaluation, model, caller)
+                return queries.evaluation(asked.evaluation, model, caller, awaited)
             case _:
-                return queries.query(asked.query, codes, caller)
+                return queries.query(asked.query, codes, caller, awaited)
 
 
 def _check_awaited(context: grpc.ServicerContext) -> None:
     """Raise if nobody waits for the answer any more: the call was cancelled, its deadline has passed, or the connection is gone."""
     if not context.is_active():
-        raise JobRefused(JobReason.CANCELLED, "the caller has gone: the round was not finished, and is not charged")
+        raise JobRefused(JobReason.CANCELLED, "the caller has gone: the call was not finished, and is not charged")
 
 
 def _first(requests: Iterator[_Part], part: str) -> _Part:

@@ -1,10 +1,14 @@
 import math
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
 
+import helper.ledger
 from helper.ledger import Ledger, sqlite_url
 from maskedlark import canonical
 from maskedlark.accounting import Charge, spent
@@ -228,3 +232,82 @@ def test_a_closed_job_keeps_no_model(scene: Scene) -> None:
     scene.start(spec)
     scene.cores[0].jobs.close(canonical.encode(spec), None)
     assert Ledger(open_database(sqlite_url(scene.parties[0].data / "ledger.sqlite3"))).job_model(spec.job_id) == b""
+
+
+def test_a_job_that_is_closed_while_it_is_looked_up_is_refused_as_closed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = scene.job(scene.seal())
+    scene.start(spec)
+    scene.restart()
+    found = Ledger.job_model
+
+    def closed_before(self: Ledger, job_id: bytes) -> bytes:
+        self.close_job(spec)
+        return found(self, job_id)
+
+    monkeypatch.setattr(Ledger, "job_model", closed_before)
+    with pytest.raises(JobRefused) as refused:
+        scene.cores[0].jobs.at_work(spec.job_id, None)
+    assert refused.value.reason is JobReason.JOB_CLOSED
+
+
+def test_a_dataset_that_has_had_all_its_jobs_starts_no_more_and_remembers_no_more(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(helper.ledger, "MAX_JOBS", 3)
+    dataset, jobs = scene.seal(), scene.cores[0].jobs
+    specs = [scene.job(dataset, job_id=bytes([number]) * 16) for number in range(6)]
+    jobs.start(canonical.encode(specs[0]), MODEL, None)
+    for spec in specs[:5]:  # one that was started, and four that never were
+        assert jobs.close(canonical.encode(spec), None) == 0
+    ledger = Ledger(open_database(sqlite_url(scene.parties[0].data / "ledger.sqlite3")))
+    assert [ledger.job_state(spec.job_id) is not None for spec in specs] == [True, True, True, False, False, False]
+    for spec in specs[3:]:  # remembered or not: what was closed before it arrived is not started
+        assert refusal(scene, spec).reason is JobReason.TOO_MANY_JOBS
+    assert [refusal(scene, spec).reason for spec in specs[:3]] == [JobReason.JOB_CLOSED] * 3
+    ledger.close()
+
+
+def test_closed_jobs_that_answered_nothing_are_not_read_with_the_budget(scene: Scene) -> None:
+    dataset = scene.seal()
+    never, unanswered, answered = (scene.job(dataset, job_id=bytes([number]) * 16) for number in range(3))
+    for spec in (unanswered, answered):
+        scene.start(spec)
+    scene.answer(0, answered, 0)
+    for spec in (never, unanswered, answered):
+        scene.cores[0].jobs.close(canonical.encode(spec), None)
+    ledger = Ledger(open_database(sqlite_url(scene.parties[0].data / "ledger.sqlite3")))
+    assert [(one.id, one.rounds) for one in ledger.reservations(dataset)] == [(answered.job_id, 1)]
+    ledger.close()
+
+
+def test_the_ledger_does_not_grow_by_the_models_of_closed_jobs(scene: Scene) -> None:
+    dataset, jobs, large = scene.seal(), scene.cores[0].jobs, _with_ballast(MODEL)
+    file = scene.parties[0].data / "ledger.sqlite3"
+    sizes = []
+    for number in range(8):
+        spec = scene.job(dataset, job_id=bytes([number]) * 16)
+        jobs.start(canonical.encode(spec), large, None)
+        jobs.close(canonical.encode(spec), None)
+        with sqlite3.connect(file) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        connection.close()
+        sizes.append(file.stat().st_size)
+    assert sizes[-1] - sizes[0] < len(large)
+
+
+def test_a_start_that_nobody_waits_for_any_more_reserves_nothing(noisy: Scene) -> None:
+    spec = noisy.job(noisy.seal(), noise_multiplier=50.0)
+
+    def gone() -> None:
+        raise JobRefused(JobReason.CANCELLED, "the caller has gone")
+
+    with pytest.raises(JobRefused, match="gone"):
+        noisy.cores[0].jobs.start(canonical.encode(spec), MODEL, None, gone)
+    assert noisy.cores[0].status().counts.open_jobs == 0
+    noisy.cores[0].jobs.start(canonical.encode(spec), MODEL, None)
+    noisy.cores[0].jobs.start(canonical.encode(spec), MODEL, None, gone)  # what is reserved is told
+
+
+def _with_ballast(model: bytes) -> bytes:
+    """The same model with a megabyte that it does not use."""
+    made = onnx.load_from_string(model)
+    made.graph.initializer.append(onnx.numpy_helper.from_array(np.full(1 << 18, 0.5, np.float32), "ballast"))
+    return bytes(made.SerializeToString())

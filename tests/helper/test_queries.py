@@ -230,3 +230,21 @@ def test_concurrent_queries_never_pass_the_budget(noisy: Shop) -> None:
         answered = sum(pool.map(ask, range(8)))
     assert 1 <= answered < 8
     assert len(noisy.cores[0].queries._ledger.reservations(noisy.dataset)) == answered
+
+
+@pytest.mark.parametrize("calls_before", [0, 1], ids=["before the work", "before the charge"])
+def test_a_query_that_nobody_waits_for_any_more_is_not_charged(noisy: Shop, calls_before: int) -> None:
+    spec = noise(noisy.query(), 5.0)
+    called: list[None] = []
+
+    def interrupt() -> None:
+        called.append(None)
+        if len(called) > calls_before:
+            raise JobRefused(JobReason.CANCELLED, "the caller has gone")
+
+    with pytest.raises(JobRefused, match="gone"):
+        noisy.cores[0].queries.query(canonical.encode(spec), lambda _: b"", None, interrupt)
+    assert len(called) == calls_before + 1
+    assert noisy.cores[0].queries._ledger.reservations(noisy.dataset) == ()
+    answer = noisy.ask(0, spec)
+    assert noisy.cores[0].queries.query(canonical.encode(spec), lambda _: b"", None, interrupt) == answer  # what was charged is told

@@ -1,8 +1,11 @@
 """Queries over real gRPC, from the ad server's client to the helper's core."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import grpc
 import numpy as np
@@ -12,9 +15,10 @@ from adserver.helper_client import HelperClient
 from helper.service import HelperService
 from maskedlark import canonical
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
+from maskedlark.grouping import answer_query
 from maskedlark.query import Axis, DiscoverySpec, Measure, QuerySpec, codes_digest, num_numbers
 from maskedlark.report import Example, MeasuredValues
-from maskedlark.round import combine
+from maskedlark.round import AggregateShare, combine
 from maskedlark.rpc.faults import calling
 from maskedlark.rpc.transport import make_channel, make_server
 from protos import helper_pb2 as pb
@@ -118,3 +122,35 @@ def test_hostile_streams_are_refused(online: Online, requests: list[pb.QueryRequ
     with make_channel(online.addresses[0], None) as channel, pytest.raises((JobRefused, InvalidTask)) as refused, calling("helper"):
         list(helper_pb2_grpc.HelperStub(channel).RunQuery(iter(requests), timeout=10))  # type: ignore[no-untyped-call,unused-ignore]
     assert not isinstance(refused.value, HelperUnavailable)
+
+
+def test_a_query_that_is_cancelled_while_it_is_computed_is_not_charged(
+    online: Online, clients: tuple[HelperClient, HelperClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, ledger = replace(online.query(), query_id=b"5" * 16), online.cores[0].queries._ledger
+    begun, cancelled, computed, ended = Event(), Event(), Event(), Event()
+    add = ledger.add_query
+
+    def slow(**how: Any) -> AggregateShare:
+        begun.set()
+        assert computed.wait(30)
+        return answer_query(**how)
+
+    def watched(*arguments: Any) -> bool:
+        try:
+            return add(*arguments)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr("helper.queries.answer_query", slow)
+    monkeypatch.setattr(ledger, "add_query", watched)
+    with ThreadPoolExecutor(1) as threads:
+        asked = threads.submit(clients[0].run_query, spec, CODES.tobytes(), num_numbers(online.task, spec), cancelled=cancelled)
+        assert begun.wait(30)
+        cancelled.set()
+        with pytest.raises(JobRefused) as refused:
+            asked.result(30)
+        computed.set()
+        assert ended.wait(30)
+    assert refused.value.reason is JobReason.CANCELLED
+    assert ledger.query(spec.query_id) is None

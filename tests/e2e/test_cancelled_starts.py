@@ -1,0 +1,120 @@
+"""A job that is cancelled while its start is on its way keeps no budget at either helper, also if the ad server's process died then."""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+from sqlalchemy import Engine
+
+from adserver.database import create_tables, default_url
+from adserver.helper_replies import StartedJob
+from adserver.job_folder import JobFolder
+from adserver.job_state import JobState
+from adserver.job_store import JobStore
+from adserver.plan import Optimizer, OptimizerKind, Schedule, TrainingPlan
+from adserver.retrying import Backoff
+from adserver.worker import JobWorker
+from helper.ledger import Ledger
+from maskedlark.canonical import encode
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.job import JobSpec
+from maskedlark.round import AggregateShare
+from maskedlark.storage import open_database
+from tests.adserver.job_world import Killed, SetClock
+from tests.helper.parties import MODEL, Scene
+
+
+class SlowWay:
+    """A real helper, to which the start of a job travels until `arrive` is called, whatever becomes of who sent it."""
+
+    def __init__(self, scene: Scene, role: int, killed: bool) -> None:
+        self._jobs = scene.cores[role].jobs
+        self._killed = killed
+        self.sent = Event()
+        self._begun: list[Callable[[], object]] = []
+
+    def start_job(self, job: JobSpec, model: bytes) -> StartedJob:
+        self._begun.append(lambda: self._jobs.start(encode(job), model, None))
+        self.sent.set()
+        if self._killed:
+            raise Killed
+        Event().wait(30)
+        raise AssertionError("nobody waits so long for this answer")
+
+    def run_round(self, *_: object, **__: object) -> AggregateShare:
+        raise AssertionError("a job that was never seen to start runs no round")
+
+    def close_job(self, job: JobSpec) -> int:
+        return self._jobs.close(encode(job), None)
+
+    def arrive(self) -> JobReason | None:
+        """What the helper says to the start; None: it takes it."""
+        (begin,) = self._begun
+        try:
+            begin()
+        except JobRefused as refused:
+            return refused.reason
+        return None
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path / "helpers", mechanism="gaussian", epsilon=2.0, collusion_epsilon=1000.0)
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    one = open_database(default_url(tmp_path))
+    create_tables(one)
+    yield one
+    one.dispose()
+
+
+def reserved(scene: Scene, dataset: bytes) -> list[int]:
+    return [len(ledger_of(scene, role).reservations(dataset)) for role in (0, 1)]
+
+
+def ledger_of(scene: Scene, role: int) -> Ledger:
+    return scene.cores[role].queries._ledger
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["cancelled", "killed, then cancelled"])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_start_that_arrives_after_the_job_was_cancelled_reserves_nothing(
+    scene: Scene, engine: Engine, tmp_path: Path, killed: bool
+) -> None:
+    dataset = scene.seal()
+    spec = scene.job(dataset, noise_multiplier=10.0)
+    plan = TrainingPlan(
+        task=scene.task, job=spec, dataset_size=20, optimizer=Optimizer(kind=OptimizerKind.SGD, learning_rate=0.1), schedule=Schedule(),
+        eval_every=2,
+    )  # fmt: skip
+    clock = SetClock()
+    store, helpers = JobStore(engine, clock), (SlowWay(scene, 0, killed), SlowWay(scene, 1, killed))
+    JobFolder(tmp_path, spec.job_id).write_submission(MODEL, None)
+    store.submit(plan)
+
+    def worker() -> JobWorker:
+        return JobWorker(engine, helpers, tmp_path, clock, backoff=Backoff(give_up_after_s=0.1), lease_s=15.0, poll_s=0.01)
+
+    def run() -> None:
+        with suppress(Killed):
+            worker().run_one()
+
+    running = Thread(target=run)
+    running.start()
+    assert all(helper.sent.wait(30) for helper in helpers)
+    if killed:
+        running.join(30)
+    store.cancel(spec.job_id)
+    running.join(30)
+    worker().run_one()
+    job = store.get(spec.job_id)
+    assert (job.state, job.is_closed, job.rounds_charged) == (JobState.CANCELLED, True, 0)
+
+    assert [helper.arrive() for helper in helpers] == [JobReason.JOB_CLOSED] * 2
+    assert reserved(scene, dataset) == [0, 0]
+    scene.restart()
+    assert reserved(scene, dataset) == [0, 0]
