@@ -1,8 +1,9 @@
 """What a helper's ledger says of its datasets' budgets, for the operator: read beside a running helper, changing nothing."""
 
 from pathlib import Path
+from typing import Any
 
-from sqlalchemy import Connection, Engine, select
+from sqlalchemy import Connection, Engine, Row, Select, exists, or_, select
 from sqlalchemy.exc import DatabaseError
 
 from helper.ledger import LEDGER_FILE, query_spec, sqlite_url
@@ -27,20 +28,24 @@ class BudgetReport:
         Raises:
             JobRefused(UNKNOWN_DATASET): none does.
         """
-        query = select(DATASETS.c.dataset_id, DATASETS.c.size, TASKS.c.task).join_from(DATASETS, TASKS).order_by(DATASETS.c.dataset_id)
         try:
             with reading(self._engine) as connection:
-                rows = connection.execute(query).all()
+                rows = connection.execute(_every().order_by(DATASETS.c.dataset_id)).all()
         except DatabaseError as error:
             raise JobRefused(JobReason.UNKNOWN_DATASET, f"this database is no helper's ledger: {type(error.orig).__name__}") from None
-        found = [
-            Dataset(dataset_id=bytes(row.dataset_id), task=decode(Task, bytes(row.task)), size=row.size)
-            for row in rows
-            if bytes(row.dataset_id).hex().startswith(prefix.lower())
-        ]
+        found = [_dataset(row) for row in rows if bytes(row.dataset_id).hex().startswith(prefix.lower())]
         if prefix and not found:
             raise JobRefused(JobReason.UNKNOWN_DATASET, f"no dataset of this helper has an id that starts with {prefix!r}")
         return tuple(found)
+
+    def charged(self, most: int) -> tuple[Dataset, ...]:
+        """So many of the datasets that a job or query ran over, those of open jobs first."""
+        ran = exists().where(JOBS.c.dataset_id == DATASETS.c.dataset_id)
+        asked = exists().where(QUERIES.c.dataset_id == DATASETS.c.dataset_id)
+        is_open = ran.where(JOBS.c.is_closed.is_(False))
+        query = _every().where(or_(ran, asked)).order_by(is_open.desc(), DATASETS.c.dataset_id).limit(most)
+        with reading(self._engine) as connection:
+            return tuple(_dataset(row) for row in connection.execute(query))
 
     def uses(self, dataset: Dataset) -> tuple[Use, ...]:
         """What takes of a dataset's budgets: its jobs, then its queries, each by id."""
@@ -57,6 +62,14 @@ def open_ledger(data: Path, database: str | None) -> Engine:
     if database is None and not (data / LEDGER_FILE).is_file():
         raise JobRefused(JobReason.UNKNOWN_DATASET, f"{data} holds no ledger: no helper has served from it yet")
     return open_database(database or sqlite_url(data / LEDGER_FILE))
+
+
+def _every() -> Select[Any]:
+    return select(DATASETS.c.dataset_id, DATASETS.c.size, TASKS.c.task).join_from(DATASETS, TASKS)
+
+
+def _dataset(row: Row[Any]) -> Dataset:
+    return Dataset(dataset_id=bytes(row.dataset_id), task=decode(Task, bytes(row.task)), size=row.size)
 
 
 def _jobs(connection: Connection, dataset: Dataset) -> tuple[Use, ...]:

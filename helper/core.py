@@ -5,6 +5,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
+from helper.budget_left import BudgetsLeft
+from helper.budget_report import BudgetReport
 from helper.datasets import Datasets
 from helper.floors import Floors
 from helper.jobs import EngineFor, Jobs
@@ -73,6 +75,7 @@ class HelperCore:
             randomness=randomness,
         )
         self.queries = Queries(tasks=self.tasks, datasets=self.datasets, ledger=ledger, randomness=randomness)
+        self.budgets_left = BudgetsLeft(BudgetReport(ledger.engine), ledger.position)
 
     def status(self) -> Status:
         """Who this helper is and what it holds. Anyone may ask."""

@@ -43,8 +43,6 @@ class StartedJob:
         reason: Why this one.
         numerics: The digest of its numerics, 32 bytes.
         num_parameters: The length of each round's answer.
-        dataset_id: What it runs over, 32 bytes.
-        epsilon_left: Of the dataset's budget against the ad server.
         epsilon_spent: Of the dataset against the ad server, all jobs, this one with all its rounds.
         collusion_epsilon_spent: The same, against the ad server with the other helper.
         rounds_answered: Of this job.
@@ -54,8 +52,6 @@ class StartedJob:
     reason: str
     numerics: bytes
     num_parameters: int
-    dataset_id: bytes
-    epsilon_left: float
     epsilon_spent: float
     collusion_epsilon_spent: float
     rounds_answered: int
@@ -217,8 +213,6 @@ class Jobs:
             reason=computation.engine.reason,
             numerics=computation.numerics,
             num_parameters=computation.model.num_parameters,
-            dataset_id=computation.spec.dataset_id,
-            epsilon_left=task.epsilon - epsilons.ad_server,
             epsilon_spent=epsilons.ad_server,
             collusion_epsilon_spent=epsilons.colluding,
             rounds_answered=state.progress.rounds_answered,

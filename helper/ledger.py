@@ -128,6 +128,11 @@ class Ledger:
         _begin_chain(engine)
         check_whole(engine)
 
+    @property
+    def engine(self) -> Engine:
+        """Its database, for reports that change nothing."""
+        return self._engine
+
     def add_task(self, task_id: bytes, task: StoredTask) -> None:
         """Keep a signed task; keeping it again changes nothing."""
         row = {"task_id": task_id, "task": task.encoded, "role": task.role, "signature": task.signature}

@@ -61,7 +61,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         self._body_s = body_s
         self._admission = admission or Admission(DEFAULT_HEAVY_CALLS)
         self._grid = grid or ReleaseGrid()
-        self._metrics = metrics or HelperMetrics(lambda: core.status().counts)
+        self._metrics = metrics or HelperMetrics(lambda: core.status().counts, core.budgets_left.current)
 
     @contextmanager
     def _acting(self, context: grpc.ServicerContext) -> Iterator[None]:
@@ -139,7 +139,6 @@ class HelperService(helper_pb2_grpc.HelperServicer):
                 with within(self._body_s, context):
                     model = join(pieces, limit=MAX_MODEL_BYTES, what="the model")
                 started = self._core.jobs.start(job, model, caller, partial(_check_awaited, context))
-            self._metrics.show_budget(started.dataset_id, started.epsilon_left)
             self._give_receipt(context)
             return pb.StartJobReply(
                 path=started.path,

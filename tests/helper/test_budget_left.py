@@ -1,0 +1,125 @@
+"""The gauge of what is left of each dataset's budget is true after whatever the ledger committed, and cheap where nothing has changed."""
+
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from prometheus_client import generate_latest
+
+from helper import budget_left
+from helper.budget import cost
+from helper.budget_left import BudgetsLeft
+from helper.budget_report import BudgetReport
+from helper.core import HelperCore
+from helper.metrics import HelperMetrics
+from maskedlark import canonical
+from maskedlark.query import Measure, QuerySpec
+from maskedlark.report import Example, MeasuredValues
+from tests.helper.parties import Scene
+from tests.measured import SHOP
+
+
+class Shop(Scene):
+    """Two helpers whose task has noise and measurements."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(
+            folder, measurement={**SHOP, "min_cell_count": 2}, norm="l2", mechanism="gaussian", epsilon=8.0, collusion_epsilon=80.0
+        )
+
+    def dataset(self, seed: int = 0) -> bytes:
+        features = np.zeros(self.task.num_features, np.uint8)
+        made = [Example(features=features, label=1.0, measured=MeasuredValues(keys=(0, 0, 0), values=(1, n))) for n in range(20)]
+        return self.seal(made, seed)
+
+    def open_job(self, dataset: bytes, name: bytes = b"j", rounds: int = 4) -> Any:
+        job = self.job(dataset, job_id=name * 16, rounds=rounds, noise_multiplier=6.0)
+        self.start(job)
+        return job
+
+    def truth(self, dataset: bytes) -> float:
+        return self.task.epsilon - cost(self.task, self.cores[0].jobs._ledger.reservations(dataset)).ad_server
+
+    def gauges(self) -> dict[str, float]:
+        return gauges(self.cores[0])
+
+
+def gauges(core: HelperCore) -> dict[str, float]:
+    """What a scrape shows, by the start of each dataset's id."""
+    lines = generate_latest(HelperMetrics(lambda: core.status().counts, core.budgets_left.current).registry).decode().splitlines()
+    return {line.split('"')[1]: float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("helper_budget_left{")}
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    return Shop(tmp_path)
+
+
+def test_the_gauge_follows_jobs_closes_queries_and_restarts(shop: Shop) -> None:
+    dataset = shop.dataset()
+    name = dataset.hex()[:12]
+    assert shop.gauges() == {}
+    job = shop.open_job(dataset)
+    seen = [shop.gauges()[name]]
+    shop.run(job, 0)
+    assert shop.gauges() == {name: seen[0]}
+    for core in shop.cores:
+        core.jobs.close(canonical.encode(job), None)
+    seen.append(shop.gauges()[name])
+    query = QuerySpec(
+        query_id=b"q" * 16,
+        task_id=shop.task_id,
+        dataset_id=dataset,
+        measures=(Measure(value="count", scale=1 << 16),),
+        group_by=(),
+        levels=(0,),
+        noise_multiplier=4.0,
+        threshold_noise_multiplier=16.0,
+    )
+    shop.cores[0].queries.query(canonical.encode(query), lambda _: b"", None)
+    seen.append(shop.gauges()[name])
+    assert 0 < seen[0] < seen[1] < shop.task.epsilon
+    assert 0 < seen[2] < seen[1]
+    assert seen[2] == shop.truth(dataset)
+    shop.restart()
+    assert shop.gauges() == {name: seen[2]}
+
+
+def test_only_what_has_changed_is_computed_again(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    computed, compute = [], budget_left._left
+    monkeypatch.setattr(budget_left, "_left", lambda dataset, held: computed.append(dataset.dataset_id) or compute(dataset, held))  # type: ignore[func-returns-value]  # append returns None
+    first, second = shop.dataset(1), shop.dataset(2)
+    job = shop.open_job(first, b"a")
+    shop.open_job(second, b"b")
+    shop.gauges()
+    assert sorted(computed) == sorted([first, second])
+    shop.gauges()
+    shop.run(job, 0)
+    shop.gauges()
+    assert len(computed) == 2
+    shop.open_job(second, b"c", rounds=1)
+    shop.gauges()
+    assert computed[2:] == [second]
+
+
+def test_a_scrape_begins_no_computation_after_its_time_and_the_next_one_goes_on(shop: Shop) -> None:
+    datasets = [shop.dataset(seed) for seed in (1, 2, 3)]
+    for dataset, name in zip(datasets, (b"a", b"b", b"c"), strict=True):
+        shop.open_job(dataset, name)
+    ledger, ticks = shop.cores[0].jobs._ledger, count(step=budget_left.SCRAPE_S * 0.9)
+    slow = BudgetsLeft(BudgetReport(ledger.engine), ledger.position, lambda: next(ticks))
+    assert [len(slow.current()) for _ in range(4)] == [1, 2, 3, 3]
+    assert {one.dataset_id: one.epsilon for one in slow.current()} == {dataset: shop.truth(dataset) for dataset in datasets}
+
+
+def test_datasets_of_open_jobs_come_first_if_there_are_too_many(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget_left, "MAX_DATASETS", 1)
+    low, high = sorted(shop.dataset(seed) for seed in (1, 2))
+    closed = shop.open_job(low, b"a")
+    for core in shop.cores:
+        core.jobs.close(canonical.encode(closed), None)
+    assert list(shop.gauges()) == [low.hex()[:12]]
+    shop.open_job(high, b"b")
+    assert list(shop.gauges()) == [high.hex()[:12]]
