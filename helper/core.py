@@ -77,6 +77,16 @@ class HelperCore:
         self.queries = Queries(tasks=self.tasks, datasets=self.datasets, ledger=ledger, randomness=randomness)
         self.budgets_left = BudgetsLeft(BudgetReport(ledger.engine), ledger.position)
 
+    def check_well(self) -> None:
+        """Return if calls can be answered: the ledger can be read, and knows every position that it was seen at.
+
+        Raises:
+            JobRefused(LEDGER_ROLLED_BACK)
+            SQLAlchemyError: the ledger cannot be read.
+        """
+        self.witness.check(None)
+        self._ledger.counts()
+
     def status(self) -> Status:
         """Who this helper is and what it holds. Anyone may ask."""
         return Status(

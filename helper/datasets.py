@@ -116,7 +116,7 @@ class Datasets:
         """The shares of a committed dataset, from memory or from disk.
 
         Raises:
-            JobRefused(UNKNOWN_DATASET): the stored shares are lost.
+            JobRefused(DATASET_LOST): the stored shares are missing or damaged.
         """
         with self._reading.alone(dataset_id):  # so that who asks at the same time does not read it twice
             dataset = self._opened.get(dataset_id)
@@ -155,7 +155,7 @@ class Datasets:
             return self._vault.read(dataset_id)
         except VaultDamaged as error:
             _LOG.error("%s", error)
-            raise JobRefused(JobReason.UNKNOWN_DATASET, "this helper's shares of the dataset are lost: seal another dataset") from None
+            raise JobRefused(JobReason.DATASET_LOST, "this helper's shares of the dataset are lost or damaged") from None
 
 
 def _chosen_rows(prepared: PreparedShares, chosen: bytes) -> NDArray[np.bool_]:

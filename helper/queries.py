@@ -63,8 +63,8 @@ class Queries:
 
         Raises:
             InvalidTask: the query is not canonical.
-            JobRefused(UNKNOWN_TASK, UNAUTHORIZED, TASK_REFUSED, TASK_EXPIRED, UNKNOWN_DATASET, MALFORMED, TOO_LARGE, UNDECLARED,
-                DOMAIN_TOO_LARGE, NOISE_OUT_OF_RANGE, OVERFLOW, BUDGET_EXHAUSTED, QUERY_CHANGED)
+            JobRefused(UNKNOWN_TASK, UNAUTHORIZED, TASK_REFUSED, TASK_EXPIRED, UNKNOWN_DATASET, DATASET_LOST, MALFORMED, TOO_LARGE,
+                UNDECLARED, DOMAIN_TOO_LARGE, NOISE_OUT_OF_RANGE, OVERFLOW, BUDGET_EXHAUSTED, QUERY_CHANGED)
         """
         spec = decode(QuerySpec, encoded)
         limit = 4 * sum(axis.size for axis in spec.group_by if axis.codes_digest is not None)

@@ -98,7 +98,7 @@ def serve(settings: ServeSettings, stop: Event) -> None:
         watched = WatchedServer(ServerSettings(listen=settings.listen, tls=settings.tls, threads=settings.threads), metrics.registry)
         helper_pb2_grpc.add_HelperServicer_to_server(service, watched.server)
         if settings.metrics_listen is not None:
-            stack.enter_context(OperatorEndpoint(settings.metrics_listen, metrics.registry, core.status))
+            stack.enter_context(OperatorEndpoint(settings.metrics_listen, metrics.registry, core.check_well))
         watched.start()
         stack.callback(watched.drain, DRAIN_S)
         address = f"{host}:{watched.port}"

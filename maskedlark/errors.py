@@ -81,6 +81,10 @@ class JobReason(Reason):
     TASK_REFUSED = "task_refused", "the task does not respect this operator's floors, or does not name this helper"
     TASK_EXPIRED = "task_expired", "the task is over"
     UNKNOWN_DATASET = "unknown_dataset", "no such dataset or preparation here: prepare it again"
+    DATASET_LOST = (
+        "dataset_lost",
+        "the helper's file of the dataset is missing or damaged: its operator must bring it back, or another dataset must be sealed",
+    )
     DATASET_TOO_LARGE = "dataset_too_large", "more reports than the task allows in one dataset: seal several"
     DATASET_EMPTY = "dataset_empty", "no report was admitted by both helpers"
     DATASET_CHANGED = "dataset_changed", "the chosen reports do not give the expected dataset id"

@@ -385,4 +385,4 @@ def test_a_dataset_whose_file_is_lost_is_a_typed_refusal(scene: Scene) -> None:
     dataset = scene.seal(5)
     scene.restart()
     next((scene.parties[0].data / "datasets").iterdir()).unlink()
-    assert refusal(scene.cores[0].datasets.opened, dataset) is JobReason.UNKNOWN_DATASET
+    assert refusal(scene.cores[0].datasets.opened, dataset) is JobReason.DATASET_LOST

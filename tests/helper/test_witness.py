@@ -106,10 +106,13 @@ def test_a_whole_restored_folder_is_noticed_when_the_ad_server_shows_its_receipt
         client.run_round(spec.job_id, 0, WEIGHTS, NUM_VALUES)
     core = brought_back(scene, yesterday)
     assert not refused(core)  # nobody has shown it anything yet
+    core.check_well()
     with serving(core, book) as client, pytest.raises(JobRefused) as refusal:
         client.run_round(spec.job_id, 0, OTHER_WEIGHTS, NUM_VALUES)
     assert refusal.value.reason is JobReason.LEDGER_ROLLED_BACK
     assert refused(core)  # whoever asks
+    with pytest.raises(JobRefused):
+        core.check_well()  # so that /healthz says so
     assert refused(scene.parties[0].open())  # and after a restart
 
 
