@@ -23,6 +23,7 @@ from adserver.job_state import JobEvent
 from adserver.job_store import JobRecord, JobStore, Stop
 from adserver.retrying import Backoff
 from maskedlark.errors import HelperUnavailable, InvalidModel, JobReason, JobRefused, MaskedLarkError, ModelReason
+from maskedlark.job import JobSpec
 from maskedlark.observability.tracing import span
 from maskedlark.storage import is_away
 
@@ -34,6 +35,7 @@ INTERNAL_ERROR: Final = "internal_error"
 BUDGET_SPENT: Final = "budget_spent"
 """The reason of a job that is done because its budget is: it was submitted with --until-budget."""
 _CLOSE_AGAIN_S: Final = 5.0
+_HOLDS_NOTHING: Final = (JobReason.UNKNOWN_TASK, JobReason.UNKNOWN_DATASET)
 _FIRST_REST_S: Final = 1.0
 _LONGEST_REST_S: Final = 60.0
 
@@ -192,13 +194,11 @@ class JobWorker:
         if self._clock() < self._close_again_s:
             return
         for job in self._leases.unclosed():
-            try:
-                rounds_charged = max(helper.close_job(job.plan.job) for helper in self._helpers)
-            except MaskedLarkError as error:
-                _LOG.warning("job %s is not closed yet: %s", job.job_id.hex(), error)
+            first, second = [_closed_at(helper, job.plan.job) for helper in self._helpers]
+            if first is None or second is None:
                 self._close_again_s = self._clock() + _CLOSE_AGAIN_S
             else:
-                self._leases.mark_closed(job.job_id, rounds_charged=rounds_charged)
+                self._leases.mark_closed(job.job_id, rounds_charged=max(first, second))
 
 
 class _JobWaits:
@@ -213,6 +213,20 @@ class _JobWaits:
 
     def helpers_back(self) -> None:
         self._leases.go_on(self._job_id)
+
+
+def _closed_at(helper: JobHelper, job: JobSpec) -> int | None:
+    """How many rounds a helper charged for a job that is closed there; None if it did not say.
+
+    One that knows neither the task nor the dataset was begun anew by its operator, and holds no budget to give back.
+    """
+    try:
+        return helper.close_job(job)
+    except MaskedLarkError as error:
+        if isinstance(error, JobRefused) and error.reason in _HOLDS_NOTHING:
+            return 0
+        _LOG.warning("job %s is not closed yet: %s", job.job_id.hex(), error)
+        return None
 
 
 def outcome_of(error: Exception) -> tuple[JobEvent, Stop | None]:

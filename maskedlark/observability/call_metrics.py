@@ -23,7 +23,7 @@ class CallMetrics(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stu
     def __init__(self, registry: CollectorRegistry) -> None:
         self._begun = Counter(
             "maskedlark_calls_begun",
-            "Calls that arrived; those that never ended were malformed or too large.",
+            "Calls that arrived, also those whose message was malformed or too large and that never ended with OK.",
             ("method",),
             registry=registry,
         )

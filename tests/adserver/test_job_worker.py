@@ -384,6 +384,33 @@ def test_a_job_is_closed_later_if_a_helper_is_down_at_its_end(site: Site, quiet:
     assert site.store.get(job_id).is_closed
 
 
+def test_a_helper_that_is_away_does_not_keep_the_other_one_from_giving_budget_back(site: Site, quiet: Sealed) -> None:
+    job_id = site.submit(plan_for(quiet))
+    site.store.cancel(job_id)
+    site.helpers[0].failures = [HelperUnavailable("down")]
+    site.worker().run_one()
+    assert [helper.closed for helper in site.helpers] == [set(), {job_id}]
+    assert not site.store.get(job_id).is_closed
+
+
+@pytest.mark.parametrize("reason", [JobReason.UNKNOWN_TASK, JobReason.UNKNOWN_DATASET])
+def test_a_helper_that_was_begun_anew_is_not_asked_to_close_for_ever(site: Site, quiet: Sealed, reason: JobReason) -> None:
+    job_id = site.submit(plan_for(quiet))
+    site.store.cancel(job_id)
+    site.helpers[0].failures = [JobRefused(reason, "nothing here")]
+    site.worker().run_one()
+    assert site.store.get(job_id).is_closed
+    assert site.helpers[1].closed == {job_id}
+
+
+def test_a_job_is_not_closed_at_a_helper_that_refuses_for_another_reason(site: Site, quiet: Sealed) -> None:
+    job_id = site.submit(plan_for(quiet))
+    site.store.cancel(job_id)
+    site.helpers[0].failures = [JobRefused(JobReason.LEDGER_ROLLED_BACK, "not this one")]
+    site.worker().run_one()
+    assert not site.store.get(job_id).is_closed
+
+
 def test_cancelling_stops_a_round_that_would_run_for_ever(site: Site, quiet: Sealed) -> None:
     for helper in site.helpers:
         helper.hold = Event()
