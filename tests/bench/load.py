@@ -39,6 +39,8 @@ from tests.progress import Show, shown
 
 BATCH: Final = 200
 FLAT_WITHIN_MIB: Final = 8.0
+ALLOCATOR: Final = {"MALLOC_ARENA_MAX": "2", "MALLOC_TRIM_THRESHOLD_": "1048576", "MALLOC_MMAP_THRESHOLD_": "262144"}
+"""As the images set it (docker/Dockerfile)."""
 _BIN: Final = Path(sys.executable).parent
 
 
@@ -96,7 +98,7 @@ def adserver(folder: Path) -> Iterator[tuple[psutil.Process, str, Task]]:
     nobody = ["--helper-0", "localhost:1", "--helper-1", "localhost:1"]
     command: list[str | Path] = [_BIN / "adserver", "serve", "--data", folder, "--insecure", *nobody, "--addresses-file", addresses]
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | ALLOCATOR)
     try:
         while not addresses.exists():
             time.sleep(0.05)

@@ -15,6 +15,7 @@ import yaml
 import adserver.cli
 import browser_sim.cli
 import helper.cli
+from tests.bench.load import ALLOCATOR
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = ROOT / "tests/vectors/compose/compose_spec.json"
@@ -104,3 +105,7 @@ def test_every_build_names_a_stage_of_the_dockerfile() -> None:
     for stage in ("helper", "adserver", "browser_sim"):
         body = DOCKERFILE.split(f"AS {stage}\n")[1].split("\nFROM ")[0]
         assert "\nUSER 10001:10001\n" in body
+
+
+def test_memory_is_measured_with_the_allocator_settings_of_the_images() -> None:
+    assert f"ENV {' '.join(f'{name}={value}' for name, value in ALLOCATOR.items())}\n" in DOCKERFILE
