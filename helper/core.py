@@ -85,7 +85,11 @@ class HelperCore:
             SQLAlchemyError: the ledger cannot be read.
         """
         self.witness.check(None)
-        self._ledger.counts()
+        self.counts()
+
+    def counts(self) -> Counts:
+        """How much this helper holds."""
+        return self._ledger.counts()
 
     def status(self) -> Status:
         """Who this helper is and what it holds. Anyone may ask."""
@@ -94,5 +98,5 @@ class HelperCore:
             identity=self._keys.identity,
             key_list=self._keys.key_list(self._clock()),
             numerics=software_digest(),
-            counts=self._ledger.counts(),
+            counts=self.counts(),
         )

@@ -88,7 +88,7 @@ def serve(settings: ServeSettings, stop: Event) -> None:
     _check_numerics()
     with ExitStack() as stack:
         core = _open_core(settings, stack)
-        metrics = HelperMetrics(lambda: core.status().counts, core.budgets_left.current)
+        metrics = HelperMetrics(core)
         service = HelperService(
             core,
             ReleaseGrid(step_s=settings.release_grid_ms / 1000),

@@ -61,7 +61,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         self._body_s = body_s
         self._admission = admission or Admission(DEFAULT_HEAVY_CALLS)
         self._grid = grid or ReleaseGrid()
-        self._metrics = metrics or HelperMetrics(lambda: core.status().counts, core.budgets_left.current)
+        self._metrics = metrics or HelperMetrics(core)
 
     @contextmanager
     def _acting(self, context: grpc.ServicerContext) -> Iterator[None]:

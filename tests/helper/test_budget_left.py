@@ -48,7 +48,7 @@ class Shop(Scene):
 
 def gauges(core: HelperCore) -> dict[str, float]:
     """What a scrape shows, by the start of each dataset's id."""
-    lines = generate_latest(HelperMetrics(lambda: core.status().counts, core.budgets_left.current).registry).decode().splitlines()
+    lines = generate_latest(HelperMetrics(core).registry).decode().splitlines()
     return {line.split('"')[1]: float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("helper_budget_left{")}
 
 

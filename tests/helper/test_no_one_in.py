@@ -77,7 +77,7 @@ def door(tmp_path: Path) -> Iterator[Door]:
     helper.trusted_authorities.write_bytes(ours.certificate.read_bytes() + others.certificate.read_bytes())
     for one in (ours, others):
         one.trusted_authorities.write_bytes(helper.certificate.read_bytes())
-    metrics = HelperMetrics(lambda: scene.cores[0].status().counts, scene.cores[0].budgets_left.current)
+    metrics = HelperMetrics(scene.cores[0])
     settings = ServerSettings(listen="localhost:0", tls=helper, threads=4, patience=Patience(idle_s=IDLE_S))
     watched = WatchedServer(settings, metrics.registry)
     helper_pb2_grpc.add_HelperServicer_to_server(HelperService(scene.cores[0], None, metrics, body_s=10 * IDLE_S), watched.server)

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from prometheus_client import generate_latest
 
 from helper.ledger import Ledger
+from helper.metrics import HelperMetrics
 from helper.preparing import MAX_CHUNK_BYTES
 from helper.shelves import MAX_PREPARED_PER_TASK
 from maskedlark import field
@@ -203,6 +205,7 @@ def test_room_is_freed_by_the_commit_and_not_by_a_refused_one(scene: Scene) -> N
     taken = scene.cores[0].datasets.preparing_bytes
     assert refusal(scene.commit, replace(prepared, chosen=np.zeros(5, np.bool_))) is JobReason.DATASET_EMPTY
     assert scene.cores[0].datasets.preparing_bytes == taken > 0
+    assert f"helper_preparing_bytes {float(taken)}" in generate_latest(HelperMetrics(scene.cores[0]).registry).decode()
     scene.commit(prepared)
     assert [core.datasets.preparing_bytes for core in scene.cores] == [0, 0]
 
