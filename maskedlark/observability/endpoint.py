@@ -56,6 +56,10 @@ class OperatorEndpoint:
 
 
 def _handler(registry: CollectorRegistry, check: Callable[[], object]) -> type[BaseHTTPRequestHandler]:
+    def well() -> bytes:
+        check()
+        return b"well\n"
+
     class Handler(BaseHTTPRequestHandler):
         timeout = _READ_TIMEOUT_S
         server_version = "maskedlark"
@@ -65,20 +69,20 @@ def _handler(registry: CollectorRegistry, check: Callable[[], object]) -> type[B
             """Answer one of the two paths."""
             match self.path.partition("?")[0]:
                 case "/metrics":
-                    self._answer(200, CONTENT_TYPE_PLAIN_0_0_4, generate_latest(registry))
+                    self._answer_with(lambda: generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4)
                 case "/healthz":
-                    self._answer_health()
+                    self._answer_with(well, "text/plain")
                 case _:
                     self._answer(404, "text/plain", b"/metrics or /healthz\n")
 
-        def _answer_health(self) -> None:
+        def _answer_with(self, make: Callable[[], bytes], content_type: str) -> None:
             try:
-                check()
+                body = make()
             except Exception:  # noqa: BLE001  whatever it is: the service is not well, and the details stay in the log
                 _LOG.exception("not well")
                 self._answer(503, "text/plain", b"not well\n")
             else:
-                self._answer(200, "text/plain", b"well\n")
+                self._answer(200, content_type, body)
 
         def _answer(self, status: int, content_type: str, body: bytes) -> None:
             self.send_response(status)

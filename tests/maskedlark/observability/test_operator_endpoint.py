@@ -1,8 +1,11 @@
+from collections.abc import Iterator
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from maskedlark.errors import InvalidTask
 from maskedlark.observability.endpoint import OperatorEndpoint
@@ -33,6 +36,26 @@ def test_a_service_that_is_not_well_says_so_and_not_why(caplog: pytest.LogCaptur
     with OperatorEndpoint("127.0.0.1:0", CollectorRegistry(), check) as endpoint:
         assert fetch(endpoint.address, "/healthz") == (503, "not well\n")
     assert "a detail" in caplog.text
+
+
+def test_metrics_that_cannot_be_had_are_a_failed_scrape_and_the_next_one_is_answered(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    registry, failures = CollectorRegistry(), list[RuntimeError]()
+
+    class Held(Collector):
+        def collect(self) -> Iterator[Metric]:
+            if failures:
+                raise failures.pop()
+            yield GaugeMetricFamily("held", "Things.", 3)
+
+    registry.register(Held())
+    failures.append(RuntimeError("the database is away"))
+    with OperatorEndpoint("127.0.0.1:0", registry, lambda: None) as endpoint:
+        assert fetch(endpoint.address, "/metrics") == (503, "not well\n")
+        assert "held 3.0" in fetch(endpoint.address, "/metrics")[1]
+    assert "the database is away" in caplog.text
+    assert "Traceback" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "192.0.2.1:0", ":0", "localhost", "127.0.0.1:what", "127.0.0.1:99999"])  # refused
