@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -18,7 +19,7 @@ from typing import Self
 from adserver.aggregate_result import AggregateResult
 from adserver.database import create_tables, default_url
 from adserver.datasets import Dataset, DatasetStore
-from adserver.evaluating import DEFAULT_BINS, Evaluator, plan_evaluation
+from adserver.evaluating import DEFAULT_BINS, Evaluator, PlannedEvaluation, plan_evaluation
 from adserver.evaluation_result import EvaluationResult
 from adserver.helper_client import ROUND_DEADLINE_S, HelperClient
 from adserver.measuring import Measurer
@@ -170,7 +171,7 @@ class Client:
             num_bins=bins,
         )
         QueryStore(self._engine).add(planned.spec, planned.model, asked_at=time.time())
-        return self._evaluator(found).evaluate(planned)
+        return self._evaluate(found, planned, is_new=True)
 
     def evaluate_again(self, query: str) -> EvaluationResult:
         """The answer to an evaluation that was asked before, by the start of its id; it costs nothing.
@@ -181,10 +182,12 @@ class Client:
         stored = QueryStore(self._engine).find(query).evaluation
         if stored is None:
             raise JobRefused(JobReason.UNKNOWN_QUERY, "this query is no evaluation: ask it again with `adserver aggregate`")
-        return self._evaluator(DatasetStore(self._engine).find(stored.spec.dataset_id.hex())).evaluate(stored)
+        return self._evaluate(DatasetStore(self._engine).find(stored.spec.dataset_id.hex()), stored, is_new=False)
 
-    def _evaluator(self, dataset: Dataset) -> Evaluator:
-        return Evaluator(helpers=self._helpers, task=self._task(dataset).bundle.task, dataset=dataset, store=QueryStore(self._engine))
+    def _evaluate(self, dataset: Dataset, planned: PlannedEvaluation, *, is_new: bool) -> EvaluationResult:
+        evaluator = Evaluator(helpers=self._helpers, task=self._task(dataset).bundle.task, dataset=dataset)
+        forget = partial(QueryStore(self._engine).remove, planned.spec.query_id)
+        return evaluator.evaluate(planned, forget=forget, is_new=is_new)
 
     def measurer(self, dataset: Dataset) -> Measurer:
         """What asks queries over one dataset."""

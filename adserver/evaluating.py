@@ -1,12 +1,13 @@
 """Ask both helpers how good a model is, and read their answer."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 from threading import Event
 from typing import Final, Protocol
 
-from adserver.asking import Forgetful, ask_both
+from adserver.asking import ask_both
 from adserver.datasets import Dataset
 from adserver.evaluation_result import EvaluationResult, read
 from adserver.helper_replies import QueryAnswer
@@ -88,17 +89,20 @@ class Evaluator:
         helpers: tuple[EvaluationHelper, EvaluationHelper],
         task: Task,
         dataset: Dataset,
-        store: Forgetful,
         backoff: Backoff = BRIEF,
     ) -> None:
         self._helpers = helpers
         self._task = task
         self._dataset = dataset
-        self._store = store
         self._backoff = backoff
 
-    def evaluate(self, planned: PlannedEvaluation) -> EvaluationResult:
+    def evaluate(self, planned: PlannedEvaluation, *, forget: Callable[[], None], is_new: bool) -> EvaluationResult:
         """Have an evaluation charged and answered, and read the answer. Asking the same one again costs nothing.
+
+        Args:
+            planned: The evaluation.
+            forget: Called if both helpers say that they never charged it.
+            is_new: Whether it was never asked before.
 
         Raises:
             InvalidModel, JobRefused: what a helper refuses with; HELPERS_DISAGREE if they did not score alike.
@@ -106,7 +110,7 @@ class Evaluator:
         """
         spec = planned.spec
         calls = [partial(helper.run_evaluation, spec, planned.model) for helper in self._helpers]
-        total, dataset_spent = ask_both(calls, self._backoff, store=self._store, query_id=spec.query_id)
+        total, dataset_spent = ask_both(calls, self._backoff, forget=forget, is_new=is_new)
         noise_scale = evaluation_noise_units(self._task, spec) / UNITS
         is_of_classes = evaluated_loss(self._task, parse(planned.model, num_features=self._task.num_features)) is Loss.CROSS_ENTROPY
         readings = read(

@@ -94,17 +94,21 @@ class Measurer:
             request = _with_domains(request, self._discover(found))
         planned = plan_query(request, task=self._task, dataset=self._dataset, query_id=self._new_id())
         self._store.add(planned.spec, planned.codes, asked_at=self._clock())
-        return self.again(planned, found)
+        return self._answered(planned, found, is_new=True)
 
-    def again(self, planned: PlannedQuery, found: DiscoverySpec | None = None) -> AggregateResult:
-        """Ask a query that may have been asked before, and read the answer.
+    def again(self, planned: PlannedQuery) -> AggregateResult:
+        """Ask a query that may have been asked before, and read the answer. What was charged costs nothing again.
 
-        Args:
-            planned: The query.
-            found: The discovery that its cost is told with, if there was one.
+        Raises:
+            JobRefused: what a helper refuses with.
+            HelperUnavailable: a helper did not answer in time.
         """
+        return self._answered(planned, None, is_new=False)
+
+    def _answered(self, planned: PlannedQuery, found: DiscoverySpec | None, *, is_new: bool) -> AggregateResult:
+        """The result; its cost is told with that of the discovery `found`, if there was one."""
         spec = planned.spec
-        answer = self._ask(spec, planned.codes, num_numbers(self._task, spec))
+        answer = self._ask(spec, planned.codes, num_numbers(self._task, spec), is_new=is_new)
         return AggregateResult(
             query_id=spec.query_id.hex(),
             task_id=spec.task_id.hex(),
@@ -127,7 +131,7 @@ class Measurer:
             JobRefused(NOTHING_FOUND): none of one of the keys; that is an answer too, and was charged.
         """
         self._store.add(spec, b"", asked_at=self._clock())
-        total = self._ask(spec, b"", spec.num_values).total.reshape(len(spec.keys), 1 + spec.max_codes)
+        total = self._ask(spec, b"", spec.num_values, is_new=True).total.reshape(len(spec.keys), 1 + spec.max_codes)
         found = {}
         for name, numbers in zip(spec.keys, total, strict=True):
             count = int(numbers[0])
@@ -136,9 +140,9 @@ class Measurer:
             found[name] = distinct_codes(numbers[1 : 1 + count].tolist())
         return found
 
-    def _ask(self, spec: MeasuringQuery, codes: bytes, length: int) -> BothAnswers:
+    def _ask(self, spec: MeasuringQuery, codes: bytes, length: int, *, is_new: bool) -> BothAnswers:
         calls = [partial(helper.run_query, spec, codes, length) for helper in self._helpers]
-        return ask_both(calls, self._backoff, store=self._store, query_id=spec.query_id)
+        return ask_both(calls, self._backoff, forget=partial(self._store.remove, spec.query_id), is_new=is_new)
 
     def _new_id(self) -> bytes:
         return self._randomness(QUERY_ID_BYTES)

@@ -90,11 +90,8 @@ def shoppers() -> Examples:
     return Examples(features=features, labels=labels, model=model_of(values.shape[1], fitted.coef_[0], float(fitted.intercept_[0])))
 
 
-class Forgetful:
-    """What is left of the ad server's store in these tests."""
-
-    def remove(self, _query_id: bytes) -> None:
-        raise AssertionError("no helper refuses in these tests")
+def unforgotten() -> None:
+    raise AssertionError("no helper refuses in these tests")
 
 
 def shares_of(examples: Examples, candidates: int = 2) -> tuple[InputShares, InputShares]:
@@ -132,7 +129,7 @@ def evaluated(
     dataset = dataset_of(of, len(examples.labels))
     plan = plan_evaluation(examples.model, task=of.task, dataset=dataset, query_id=bytes(16), epsilon=epsilon, num_bins=bins)
     first, second = (MemoryEvaluationHelper(of, role, one, seed) for role, one in enumerate(shares_of(examples, of.task.num_candidates)))
-    return Evaluator(helpers=(first, second), task=of.task, dataset=dataset, store=Forgetful()).evaluate(plan)
+    return Evaluator(helpers=(first, second), task=of.task, dataset=dataset).evaluate(plan, forget=unforgotten, is_new=True)
 
 
 @pytest.mark.parametrize("bins", [10, 64, 1_000])
