@@ -4,11 +4,13 @@ It takes a job, keeps its lease while `adserver.job_runner` runs it, records how
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 from threading import Event, Thread
+from time import monotonic
 from typing import Final
 
 from sqlalchemy import Engine
@@ -21,9 +23,9 @@ from adserver.job_leases import JobLeases
 from adserver.job_privacy import budget_spent_line
 from adserver.job_state import JobEvent
 from adserver.job_store import JobRecord, JobStore, Stop
+from adserver.rest import Rest
 from adserver.retrying import Backoff
 from maskedlark.errors import HelperUnavailable, InvalidModel, JobReason, JobRefused, MaskedLarkError, ModelReason
-from maskedlark.job import JobSpec
 from maskedlark.observability.tracing import span
 from maskedlark.storage import is_away
 
@@ -35,7 +37,7 @@ INTERNAL_ERROR: Final = "internal_error"
 BUDGET_SPENT: Final = "budget_spent"
 """The reason of a job that is done because its budget is: it was submitted with --until-budget."""
 _CLOSE_AGAIN_S: Final = 5.0
-_HOLDS_NOTHING: Final = (JobReason.UNKNOWN_TASK, JobReason.UNKNOWN_DATASET)
+_CLOSE_REFUSED_AGAIN_S: Final = 600.0
 _FIRST_REST_S: Final = 1.0
 _LONGEST_REST_S: Final = 60.0
 
@@ -56,6 +58,7 @@ class JobWorker:
         backoff: Backoff = JOB_PATIENCE,
         lease_s: float = 6.0,
         poll_s: float = 0.25,
+        monotonic: Callable[[], float] = monotonic,
     ) -> None:
         """A worker that is not started yet.
 
@@ -67,6 +70,7 @@ class JobWorker:
             backoff: How long to wait for a helper that is down.
             lease_s: How long after this worker's death another one may take its job.
             poll_s: How often to look for new jobs, and for the cancellation of the one that runs.
+            monotonic: Seconds on a clock that nobody sets: what the worker's own pauses are measured by.
         """
         self._helpers = helpers
         self._data_dir = data_dir
@@ -78,9 +82,11 @@ class JobWorker:
         self._leases = JobLeases(engine, clock, owner=token_hex(16), lease_s=lease_s)
         self._stopping = Event()
         self._thread: Thread | None = None
-        self._close_again_s = 0.0
-        self._rest_s = _FIRST_REST_S
-        self._rests_until_s = 0.0
+        self._rest = Rest(first_s=_FIRST_REST_S, longest_s=_LONGEST_REST_S, monotonic=monotonic)
+        self._closing_rest = Rest(first_s=_CLOSE_AGAIN_S, longest_s=_CLOSE_AGAIN_S, monotonic=monotonic)
+        self._refused_closing: dict[bytes, Rest] = {}
+        self._monotonic = monotonic
+        self._ended: _Ended | None = None
 
     def start(self) -> None:
         """Run jobs in a thread until `stop`."""
@@ -99,9 +105,10 @@ class JobWorker:
 
         Whenever the database cannot be had, the worker rests, each time twice as long, before it takes a job again.
         """
-        if self._clock() < self._rests_until_s:
+        if not self._rest.is_over:
             return False
         try:
+            self._let_go()
             job = self._leases.claim()
             if job is not None:
                 self._run_job(job)
@@ -109,15 +116,10 @@ class JobWorker:
         except SQLAlchemyError as error:
             if not is_away(error):
                 raise
-            self._rest(error)
+            _LOG.warning("the database cannot be had; the job worker rests for %g s: %s", self._rest.begin(), error)
             return False
+        self._rest.end()
         return job is not None
-
-    def _rest(self, error: Exception) -> None:
-        """Take no job for a while; one that is at hand goes on from its last round, here or at another worker."""
-        _LOG.warning("the database cannot be had; the job worker rests for %g s: %s", self._rest_s, error)
-        self._rests_until_s = self._clock() + self._rest_s
-        self._rest_s = min(2 * self._rest_s, _LONGEST_REST_S)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -128,21 +130,40 @@ class JobWorker:
             self._stopping.wait(self._poll_s)
 
     def _run_job(self, job: JobRecord) -> None:
-        """Run a claimed job, and record how it ended. It is let go of in every case but this thread's own death."""
+        """Run a claimed job, and record how it ended. It is let go of in every case but this thread's own death.
+
+        Raises:
+            SQLAlchemyError: the database cannot be had; the job goes on from its last round, here or at another worker.
+        """
         interrupted = Event()
         waiting = _JobWaits(self._leases, job.job_id)
         with ExitStack() as stack:
             stack.enter_context(self._lease_kept(job.job_id, interrupted))
             pair = stack.enter_context(HelperPair.opened(self._helpers, self._backoff, interrupted=interrupted, watcher=waiting))
             stack.enter_context(span("job", job_id=job.job_id.hex(), rounds_done=job.rounds_done))
-            event, stop = self._outcome(job, pair)
+            error = self._run_to_the_end(job, pair)
+        event, stop = outcome_of(error) if error else (JobEvent.FINISH, _stop_of_done(job))
+        self._ended = _Ended(job_id=job.job_id, event=event, stop=stop)
+        self._let_go()
+        if error is not None and is_away(error):
+            raise error
+
+    def _let_go(self) -> None:
+        """Record how the last job ended, unless that is done. If the database is away even now, it is tried again before another job."""
+        ended, self._ended = self._ended, None
+        if ended is None:
+            return
         try:
-            self._leases.let_go(job.job_id, event, stop)  # if the database is away even now, the lease ends by itself
+            self._leases.let_go(ended.job_id, ended.event, ended.stop)
         except JobRefused as error:
             _LOG.info("%s", error)  # cancelled or taken over: it is in somebody else's hands
+        except SQLAlchemyError as error:
+            if is_away(error):
+                self._ended = ended
+            raise
 
-    def _outcome(self, job: JobRecord, pair: HelperPair) -> tuple[JobEvent, Stop | None]:
-        """Run a job to its end, and say what became of it."""
+    def _run_to_the_end(self, job: JobRecord, pair: HelperPair) -> Exception | None:
+        """Run a job; None if it is done, and what stopped it if not."""
         from adserver.job_runner import JobRun  # torch and matplotlib: seconds, and only for a server that has jobs
 
         try:
@@ -155,11 +176,8 @@ class JobWorker:
                 clock=self._clock,
             ).to_the_end()
         except Exception as error:  # noqa: BLE001  whatever it is, the job must not stay with this worker
-            if is_away(error):
-                self._rest(error)
-            return outcome_of(error)
-        self._rest_s = _FIRST_REST_S
-        return JobEvent.FINISH, Stop(reason=BUDGET_SPENT, cause=budget_spent_line(job.plan)) if job.plan.is_until_budget else None
+            return error
+        return None
 
     @contextmanager
     def _lease_kept(self, job_id: bytes, interrupted: Event) -> Iterator[None]:
@@ -191,14 +209,41 @@ class JobWorker:
 
     def _close_finished(self) -> None:
         """Tell both helpers of jobs that are over, so that they give back unused budget; again later if one does not answer."""
-        if self._clock() < self._close_again_s:
+        if not self._closing_rest.is_over:
             return
-        for job in self._leases.unclosed():
-            first, second = [_closed_at(helper, job.plan.job) for helper in self._helpers]
-            if first is None or second is None:
-                self._close_again_s = self._clock() + _CLOSE_AGAIN_S
-            else:
-                self._leases.mark_closed(job.job_id, rounds_charged=max(first, second))
+        unclosed = self._leases.unclosed()
+        for job in unclosed:
+            refused = self._refused_closing.get(job.job_id)
+            if refused is None or refused.is_over:
+                self._close(job)
+        still = {job.job_id for job in unclosed}
+        self._refused_closing = {job_id: rest for job_id, rest in self._refused_closing.items() if job_id in still}
+
+    def _close(self, job: JobRecord) -> None:
+        """Close a job at each helper that lets it, though the other does not; what a helper refuses, it is not asked again soon."""
+        charged = []
+        for helper in self._helpers:
+            try:
+                charged.append(helper.close_job(job.plan.job))
+            except HelperUnavailable as error:
+                _LOG.warning("job %s is not closed yet: %s", job.job_id.hex(), error)
+                self._closing_rest.begin()
+            except MaskedLarkError as error:
+                _LOG.warning("job %s cannot be closed: %s", job.job_id.hex(), error)
+                rest = Rest(first_s=_CLOSE_REFUSED_AGAIN_S, longest_s=_CLOSE_REFUSED_AGAIN_S, monotonic=self._monotonic)
+                rest.begin()
+                self._refused_closing[job.job_id] = rest
+        if len(charged) == len(self._helpers):
+            self._leases.mark_closed(job.job_id, rounds_charged=max(charged))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ended:
+    """A job that this worker still holds and runs no more."""
+
+    job_id: bytes
+    event: JobEvent
+    stop: Stop | None
 
 
 class _JobWaits:
@@ -215,18 +260,8 @@ class _JobWaits:
         self._leases.go_on(self._job_id)
 
 
-def _closed_at(helper: JobHelper, job: JobSpec) -> int | None:
-    """How many rounds a helper charged for a job that is closed there; None if it did not say.
-
-    One that knows neither the task nor the dataset was begun anew by its operator, and holds no budget to give back.
-    """
-    try:
-        return helper.close_job(job)
-    except MaskedLarkError as error:
-        if isinstance(error, JobRefused) and error.reason in _HOLDS_NOTHING:
-            return 0
-        _LOG.warning("job %s is not closed yet: %s", job.job_id.hex(), error)
-        return None
+def _stop_of_done(job: JobRecord) -> Stop | None:
+    return Stop(reason=BUDGET_SPENT, cause=budget_spent_line(job.plan)) if job.plan.is_until_budget else None
 
 
 def outcome_of(error: Exception) -> tuple[JobEvent, Stop | None]:

@@ -4,6 +4,7 @@ A party declares its tables, `schema_version_of` among them, and calls `open_dat
 the same code. Nothing of the protocol is here; browsers do without this module.
 """
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,13 @@ from maskedlark.errors import InvalidTask
 _DIALECTS: Final = ("sqlite", "postgresql")
 _BUSY_TIMEOUT_MS: Final = 30_000
 _VERSION_TABLE: Final = "schema_version"
+_PRIMARY_CODE: Final = 0xFF
+_SQLITE_AWAY: Final = frozenset(
+    {
+        sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PROTOCOL,
+    }
+)  # fmt: skip
 _CREATING_LOCK: Final = 0x6D6C61726B
 """PostgreSQL's advisory lock of who creates tables: any number that others do not use."""
 
@@ -58,6 +66,8 @@ def reading(engine: Engine) -> Iterator[Connection]:
 def is_away(error: BaseException) -> bool:
     """Whether an error says that the database cannot be had now (down, restarted, locked, full), not that a statement is wrong."""
     if isinstance(error, DBAPIError):
+        if isinstance(error.orig, sqlite3.Error):  # to which a wrong statement is an OperationalError too
+            return getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & _PRIMARY_CODE in _SQLITE_AWAY
         return isinstance(error, OperationalError | InterfaceError) or error.connection_invalidated
     return isinstance(error, NoConnectionInTime)
 

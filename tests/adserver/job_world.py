@@ -251,7 +251,7 @@ class Site:
 
     def worker(self, **changes: Any) -> JobWorker:
         """A fresh process's worker."""
-        settings = {"backoff": IMPATIENT, "lease_s": 15.0, "poll_s": 0.01, **changes}
+        settings = {"backoff": IMPATIENT, "lease_s": 15.0, "poll_s": 0.01, "monotonic": self.clock, **changes}
         return JobWorker(self.engine, self.helpers, self.data_dir, self.clock, **settings)
 
     def run(self, plan: TrainingPlan, eval_set: bytes | None = None) -> JobRecord:

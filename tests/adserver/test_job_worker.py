@@ -2,7 +2,7 @@
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread, current_thread
@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, ProgrammingError
+from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as NoConnectionInTime
 
 from adserver import curves, durable_file, job_folder, job_runner
 from adserver.history import RoundFigures
-from adserver.job_leases import JobLeases
+from adserver.job_leases import MAX_WORKERS_LOST, JobLeases
 from adserver.job_state import JobState
 from adserver.job_store import Stop
 from adserver.plan import Optimizer, OptimizerKind, Schedule, ScheduleKind, TrainingPlan
@@ -289,7 +290,9 @@ def test_a_bug_fails_the_job_without_detail(site: Site, quiet: Sealed) -> None:
 
 def away() -> OperationalError:
     """What SQLite raises after it has waited for its lock in vain."""
-    return OperationalError("INSERT", None, sqlite3.OperationalError("database is locked"))
+    error = sqlite3.OperationalError("database is locked")
+    error.sqlite_errorcode = sqlite3.SQLITE_BUSY_SNAPSHOT
+    return OperationalError("INSERT", None, error)
 
 
 @pytest.mark.parametrize(
@@ -345,8 +348,81 @@ def test_a_worker_whose_database_is_away_rests_longer_each_time_and_no_longer_th
     assert tried_at_s == [0, 1, 3, 7, 15, 31, 63, 123, 183]
 
 
-def test_a_statement_that_is_wrong_is_a_bug_and_no_moment_of_the_database(site: Site, quiet: Sealed) -> None:
-    site.helpers[0].failures = [ProgrammingError("SELEC", None, Exception("syntax error"))]
+def test_a_short_pause_follows_a_short_one_once_the_database_was_there_between(
+    site: Site, quiet: Sealed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if no job was done meanwhile."""
+    works, failures, tried_at_s = JobLeases.claim, list[Exception](), list[float]()
+
+    def flaky(leases: JobLeases) -> Any:
+        tried_at_s.append(site.clock.now_s - NOW)
+        if failures:
+            raise failures.pop()
+        return works(leases)
+
+    monkeypatch.setattr(JobLeases, "claim", flaky)
+    worker = site.worker()
+    for _ in range(4):
+        failures.append(away())
+        worker.run_one()
+        site.clock.now_s += 1
+        worker.run_one()
+    assert tried_at_s == [0, 1, 1, 2, 2, 3, 3, 4]
+
+
+def test_a_clock_that_is_set_back_does_not_keep_a_worker_at_rest(site: Site, quiet: Sealed, monkeypatch: pytest.MonkeyPatch) -> None:
+    job_id, worker, works = site.submit(plan_for(quiet)), site.worker(monotonic=monotonic), JobLeases.claim
+    monkeypatch.setattr(JobLeases, "claim", raising(away()))
+    site.clock.now_s += 86_400
+    assert not worker.run_one()
+    site.clock.now_s -= 86_400
+    monkeypatch.setattr(JobLeases, "claim", works)
+    sleep(1.1)
+    assert worker.run_one()
+    assert site.store.get(job_id).state is JobState.DONE
+
+
+def test_no_number_of_moments_without_a_database_looks_like_lost_workers(
+    site: Site, quiet: Sealed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a round can be recorded nor the job let go of; leases run out meanwhile."""
+    record, let_go = JobLeases.record, JobLeases.let_go
+    monkeypatch.setattr(JobLeases, "record", raising(away()))
+    monkeypatch.setattr(JobLeases, "let_go", raising(away()))
+    job_id, worker = site.submit(plan_for(quiet)), site.worker()
+    for _ in range(2 * MAX_WORKERS_LOST):
+        worker.run_one()
+        site.clock.now_s += LONG_AFTER_S
+    monkeypatch.setattr(JobLeases, "record", record)
+    monkeypatch.setattr(JobLeases, "let_go", let_go)
+    worker.run_one()
+    job = site.store.get(job_id)
+    assert (job.state, job.stop) == (JobState.DONE, None)
+
+
+def raising(error: Exception) -> Callable[..., Any]:
+    def fail(*_: object) -> None:
+        raise error
+
+    return fail
+
+
+def wrong_statement(engine: Engine) -> SQLAlchemyError:
+    """What the engine raises for a column that there is not."""
+    with pytest.raises(SQLAlchemyError) as raised, engine.connect() as connection:
+        connection.exec_driver_sql("SELECT no_such_column FROM jobs")
+    return raised.value
+
+
+@pytest.mark.parametrize("where", ["at a helper", "in the store"])
+def test_a_statement_that_is_wrong_is_a_bug_and_no_moment_of_the_database(
+    site: Site, quiet: Sealed, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    error = wrong_statement(site.engine)
+    if where == "in the store":
+        monkeypatch.setattr(JobLeases, "record", raising(error))
+    else:
+        site.helpers[0].failures = [error]
     job = site.run(plan_for(quiet))
     assert job.state is JobState.FAILED
     assert job.stop is not None
@@ -393,22 +469,22 @@ def test_a_helper_that_is_away_does_not_keep_the_other_one_from_giving_budget_ba
     assert not site.store.get(job_id).is_closed
 
 
-@pytest.mark.parametrize("reason", [JobReason.UNKNOWN_TASK, JobReason.UNKNOWN_DATASET])
-def test_a_helper_that_was_begun_anew_is_not_asked_to_close_for_ever(site: Site, quiet: Sealed, reason: JobReason) -> None:
-    job_id = site.submit(plan_for(quiet))
-    site.store.cancel(job_id)
-    site.helpers[0].failures = [JobRefused(reason, "nothing here")]
-    site.worker().run_one()
-    assert site.store.get(job_id).is_closed
-    assert site.helpers[1].closed == {job_id}
-
-
-def test_a_job_is_not_closed_at_a_helper_that_refuses_for_another_reason(site: Site, quiet: Sealed) -> None:
-    job_id = site.submit(plan_for(quiet))
-    site.store.cancel(job_id)
-    site.helpers[0].failures = [JobRefused(JobReason.LEDGER_ROLLED_BACK, "not this one")]
-    site.worker().run_one()
-    assert not site.store.get(job_id).is_closed
+def test_a_job_that_a_helper_refuses_to_close_is_asked_for_again_much_later_and_others_are_closed_meanwhile(
+    site: Site, quiet: Sealed
+) -> None:
+    """It may be another helper that answers for a moment, or an older ledger: a refusal is not taken for an end."""
+    worker, first = site.worker(), site.submit(plan_for(quiet))
+    site.store.cancel(first)
+    site.helpers[0].failures = [JobRefused(JobReason.UNKNOWN_TASK, "another helper")]
+    worker.run_one()
+    assert site.helpers[1].closed == {first}
+    second = site.submit(replace(plan_for(quiet), job=replace(plan_for(quiet).job, job_id=b"2" * 16)))
+    site.store.cancel(second)
+    worker.run_one()
+    assert [site.store.get(job_id).is_closed for job_id in (first, second)] == [False, True]
+    site.clock.now_s += LONG_AFTER_S
+    worker.run_one()
+    assert site.store.get(first).is_closed
 
 
 def test_cancelling_stops_a_round_that_would_run_for_ever(site: Site, quiet: Sealed) -> None:

@@ -188,7 +188,13 @@ class Fleet:
     def _start_worker(self, name: str) -> None:
         running = self._start(name)
         worker = JobWorker(
-            running.engine, self.clients(running.engine), self.data_dir, running.process.clock, lease_s=LEASE_S, poll_s=_POLL_S
+            running.engine,
+            self.clients(running.engine),
+            self.data_dir,
+            running.process.clock,
+            lease_s=LEASE_S,
+            poll_s=_POLL_S,
+            monotonic=lambda: self.kernel.now_s,
         )
         running.part = worker
         self.kernel.spawn(running.process, worker.start, f"{name} starts")
