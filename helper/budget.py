@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from helper.ledger import Reservation
 from maskedlark import query
-from maskedlark.accounting import Charge, Epsilons, spent
+from maskedlark.accounting import Charge, Epsilons, spent, spent_against_ad_server
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.job import JobSpec, charge
 from maskedlark.noise import Mechanism
@@ -15,6 +15,11 @@ from maskedlark.task import Task
 def cost(task: Task, reservations: Sequence[Reservation]) -> Epsilons:
     """The cost of a dataset's jobs and queries at the task's delta, open jobs with all their planned rounds; infinite without noise."""
     return spent(_charges(task, reservations), task.delta)
+
+
+def left(task: Task, reservations: Sequence[Reservation]) -> float:
+    """What a dataset's jobs and queries leave of the epsilon against the ad server; never negative, and 0 without noise."""
+    return max(0.0, task.epsilon - spent_against_ad_server(_charges(task, reservations), task.delta))
 
 
 def check_fits(task: Task, before: Sequence[Reservation], new: Reservation) -> None:

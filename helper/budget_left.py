@@ -6,14 +6,14 @@ from threading import Lock
 from time import monotonic
 from typing import Final
 
+from helper.budget import left
 from helper.budget_report import BudgetReport
-from helper.ledger import Position
-from maskedlark.accounting import Charge, spent
+from helper.ledger import Ledger, Position, Reservation
 from maskedlark.budget import Dataset
 
 MAX_DATASETS: Final = 200
 SCRAPE_S: Final = 1.0
-"""A computation that has begun is finished; after so long no other one is begun."""
+"""After so long no other dataset is looked at; a computation that has begun is finished, for the next scrape if this one does not wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,50 +27,58 @@ class BudgetLeft:
     """
 
     dataset_id: bytes
-    held: tuple[Charge, ...]
+    held: tuple[Reservation, ...]
     epsilon: float
 
 
 class BudgetsLeft:
     """What one ledger leaves. Safe to share between threads."""
 
-    def __init__(self, report: BudgetReport, position: Callable[[], Position], monotonic: Callable[[], float] = monotonic) -> None:
-        """Of the ledger that `report` reads and that stands at `position`; `monotonic` gives seconds."""
-        self._report = report
-        self._position = position
+    def __init__(self, ledger: Ledger, monotonic: Callable[[], float] = monotonic) -> None:
+        """Of a ledger; `monotonic` gives seconds."""
+        self._ledger = ledger
+        self._report = BudgetReport(ledger.engine)
         self._monotonic = monotonic
-        self._lock = Lock()
+        self._renewing = Lock()
         self._left: dict[bytes, BudgetLeft] = {}
         self._whole_at: Position | None = None
 
     def current(self) -> tuple[BudgetLeft, ...]:
         """Of up to 200 datasets that a job or query ran over, those of open jobs first.
 
-        Guarantees: what is there is true of the ledger; a dataset for which there was no time yet is missing until a later call.
+        Guarantees: a dataset for which there was no time yet is missing until a later call; the others were true when they were looked
+        at: now, or, while another thread looks, at its last time. So no call waits for another one's.
         """
-        with self._lock:
-            position = self._position()
-            if position != self._whole_at:
-                self._whole_at = position if self._renew() else None
-            return tuple(self._left.values())
+        if self._renewing.acquire(blocking=False):
+            try:
+                position = self._ledger.position()
+                if position != self._whole_at:
+                    self._whole_at = position if self._renew() else None
+            finally:
+                self._renewing.release()
+        return tuple(self._left.values())
 
     def _renew(self) -> bool:
-        """Look at each dataset again; whether there was time for all."""
+        """Look at each dataset again, those first that were not looked at for longest; whether there was time for all."""
         deadline_s = self._monotonic() + SCRAPE_S
-        before, self._left = self._left, {}
+        datasets = self._report.charged(MAX_DATASETS)
+        kept = {one.dataset_id for one in datasets}
+        left = {dataset_id: one for dataset_id, one in self._left.items() if dataset_id in kept}
+        places = {dataset_id: place for place, dataset_id in enumerate(left)}
         is_whole = True
-        for dataset in self._report.charged(MAX_DATASETS):
-            held = tuple(charge for use in self._report.uses(dataset) for charge in use.held)
-            left = before.get(dataset.dataset_id)
-            if left is None or left.held != held:
-                if self._monotonic() >= deadline_s:
-                    is_whole = False
-                    continue
-                left = _left(dataset, held)
-            self._left[dataset.dataset_id] = left
+        for dataset in sorted(datasets, key=lambda one: places.get(one.dataset_id, -1)):
+            if self._monotonic() >= deadline_s:
+                is_whole = False
+                break
+            looked_at = self._of(dataset)
+            left.pop(dataset.dataset_id, None)  # to be the last one in order
+            left[dataset.dataset_id] = looked_at
+        self._left = left
         return is_whole
 
-
-def _left(dataset: Dataset, held: tuple[Charge, ...]) -> BudgetLeft:
-    task = dataset.task
-    return BudgetLeft(dataset_id=dataset.dataset_id, held=held, epsilon=max(0.0, task.epsilon - spent(held, task.delta).ad_server))
+    def _of(self, dataset: Dataset) -> BudgetLeft:
+        held = self._ledger.reservations(dataset.dataset_id)
+        before = self._left.get(dataset.dataset_id)
+        if before is not None and before.held == held:
+            return before
+        return BudgetLeft(dataset_id=dataset.dataset_id, held=held, epsilon=left(dataset.task, held))

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Final
 
 from helper.budget_left import BudgetsLeft
-from helper.budget_report import BudgetReport
 from helper.datasets import Datasets
 from helper.floors import Floors
 from helper.jobs import EngineFor, Jobs
@@ -75,7 +74,7 @@ class HelperCore:
             randomness=randomness,
         )
         self.queries = Queries(tasks=self.tasks, datasets=self.datasets, ledger=ledger, randomness=randomness)
-        self.budgets_left = BudgetsLeft(BudgetReport(ledger.engine), ledger.position)
+        self.budgets_left = BudgetsLeft(ledger)
 
     def check_well(self) -> None:
         """Return if calls can be answered: the ledger can be read, and knows every position that it was seen at.

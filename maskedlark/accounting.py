@@ -106,14 +106,20 @@ def spent(charges: Sequence[Charge], delta: float) -> Epsilons:
     Raises:
         ValueError: `delta` is outside its range.
     """
+    ad_server = spent_against_ad_server(charges, delta)
+    colluding = [replace(charge, sampling_rate=1.0) for charge in charges if not charge.is_common]
+    return Epsilons(ad_server=ad_server, colluding=composed_epsilon(colluding, delta))
+
+
+def spent_against_ad_server(charges: Sequence[Charge], delta: float) -> float:
+    """The first of `spent`'s two epsilons, without the work for the second; arguments, guarantees and errors as there."""
     if not 0 <= delta < 1:
         raise ValueError(f"delta must be in [0, 1), not {delta}")
     failures = math.fsum(charge.rounds * charge.delta for charge in charges)
-    seen = [_seen_by_ad_server(charge) for charge in charges]
+    if failures > delta:
+        return math.inf
     # A release that fails with probability d is (0, d)-private in one direction and ln(1 / (1 - d)) <= 2 d in the other.
-    ad_server = math.inf if failures > delta else composed_epsilon(seen, delta - failures) + 2 * failures
-    colluding = [replace(charge, sampling_rate=1.0) for charge in charges if not charge.is_common]
-    return Epsilons(ad_server=ad_server, colluding=composed_epsilon(colluding, delta))
+    return composed_epsilon([_seen_by_ad_server(charge) for charge in charges], delta - failures) + 2 * failures
 
 
 def fitting_noise_multiplier(

@@ -1,22 +1,26 @@
 """The gauge of what is left of each dataset's budget is true after whatever the ledger committed, and cheap where nothing has changed."""
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
 import pytest
 from prometheus_client import generate_latest
 
-from helper import budget_left
+from helper import budget, budget_left
 from helper.budget import cost
 from helper.budget_left import BudgetsLeft
-from helper.budget_report import BudgetReport
 from helper.core import HelperCore
+from helper.ledger import Reservation
 from helper.metrics import HelperMetrics
 from maskedlark import canonical
 from maskedlark.query import Measure, QuerySpec
 from maskedlark.report import Example, MeasuredValues
+from maskedlark.task import Task
 from tests.helper.parties import Scene
 from tests.measured import SHOP
 
@@ -88,8 +92,13 @@ def test_the_gauge_follows_jobs_closes_queries_and_restarts(shop: Shop) -> None:
 
 
 def test_only_what_has_changed_is_computed_again(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    computed, compute = [], budget_left._left
-    monkeypatch.setattr(budget_left, "_left", lambda dataset, held: computed.append(dataset.dataset_id) or compute(dataset, held))  # type: ignore[func-returns-value]  # append returns None
+    computed: list[bytes] = []
+
+    def counted(task: Task, held: Sequence[Reservation]) -> float:
+        computed.append(held[0].spec.dataset_id)
+        return budget.left(task, held)
+
+    monkeypatch.setattr("helper.budget_left.left", counted)
     first, second = shop.dataset(1), shop.dataset(2)
     job = shop.open_job(first, b"a")
     shop.open_job(second, b"b")
@@ -109,9 +118,58 @@ def test_a_scrape_begins_no_computation_after_its_time_and_the_next_one_goes_on(
     for dataset, name in zip(datasets, (b"a", b"b", b"c"), strict=True):
         shop.open_job(dataset, name)
     ledger, ticks = shop.cores[0].jobs._ledger, count(step=budget_left.SCRAPE_S * 0.9)
-    slow = BudgetsLeft(BudgetReport(ledger.engine), ledger.position, lambda: next(ticks))
+    slow = BudgetsLeft(ledger, lambda: next(ticks))
     assert [len(slow.current()) for _ in range(4)] == [1, 2, 3, 3]
     assert {one.dataset_id: one.epsilon for one in slow.current()} == {dataset: shop.truth(dataset) for dataset in datasets}
+
+
+def test_no_dataset_is_never_looked_at_though_there_is_always_time_for_one_only(shop: Shop) -> None:
+    datasets = [shop.dataset(seed) for seed in (1, 2, 3)]
+    for dataset, name in zip(datasets, (b"a", b"b", b"c"), strict=True):
+        shop.open_job(dataset, name)
+    ledger, ticks = shop.cores[0].jobs._ledger, count(step=budget_left.SCRAPE_S * 0.9)
+    slow = BudgetsLeft(ledger, lambda: next(ticks))
+    for _ in range(3):
+        slow.current()
+    before = {one.dataset_id: one.epsilon for one in slow.current()}
+    for dataset, name in zip(datasets, (b"d", b"e", b"f"), strict=True):
+        shop.open_job(dataset, name, rounds=1)
+    for _ in range(3):
+        after = {one.dataset_id: one.epsilon for one in slow.current()}
+    assert all(after[dataset] == shop.truth(dataset) < before[dataset] for dataset in datasets)
+
+
+def test_a_scrape_does_not_wait_for_one_that_hangs(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = shop.dataset()
+    shop.open_job(dataset)
+    budgets = BudgetsLeft(shop.cores[0].jobs._ledger)
+    first, goes_on, hangs = budgets.current(), Event(), Event()
+    shop.open_job(dataset, b"k", rounds=1)
+
+    def hanging(_: Task, __: Sequence[Reservation]) -> float:
+        hangs.set()
+        goes_on.wait(30)
+        return 0.5
+
+    monkeypatch.setattr("helper.budget_left.left", hanging)
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(budgets.current)
+        assert hangs.wait(30)
+        assert budgets.current() == first  # at once: in this very thread
+        goes_on.set()
+        assert [one.epsilon for one in slow.result()] == [0.5]
+
+
+def test_old_jobs_that_took_nothing_cost_a_scrape_nothing(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = shop.dataset()
+    for number in range(20):
+        job = shop.open_job(dataset, bytes([number]))
+        for core in shop.cores:
+            core.jobs.close(canonical.encode(job), None)
+    read: list[bytes] = []
+    monkeypatch.setattr("helper.ledger.decode", lambda kind, encoded: read.append(encoded) or canonical.decode(kind, encoded))  # type: ignore[func-returns-value]  # append returns None
+    assert [one.held for one in shop.cores[0].budgets_left.current()] == [()]
+    assert read == []
 
 
 def test_datasets_of_open_jobs_come_first_if_there_are_too_many(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
