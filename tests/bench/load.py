@@ -210,7 +210,7 @@ def plot(samples: Samples, path: Path) -> None:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print; the exit status says whether every request was answered and memory stayed flat."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--rate", type=float, default=5_000.0, help="reports a second; 0 for as many as are answered")
@@ -224,11 +224,12 @@ def main() -> None:
         plot(samples, arguments.plot)
     if arguments.json:
         print(json.dumps(asdict(result)))  # the benchmark's output
-        return
-    table = Table("what", "value", title="one ad server under sustained ingest")
-    for name, value in asdict(result).items():
-        table.add_row(name, str(value) if isinstance(value, bool) else f"{value:,.1f}")
-    Console().print(table)
+    else:
+        table = Table("what", "value", title="one ad server under sustained ingest")
+        for name, value in asdict(result).items():
+            table.add_row(name, str(value) if isinstance(value, bool) else f"{value:,.1f}")
+        Console().print(table)
+    raise SystemExit(0 if result.is_flat and not result.failures else 1)
 
 
 if __name__ == "__main__":
