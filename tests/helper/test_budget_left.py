@@ -43,6 +43,18 @@ class Shop(Scene):
         self.start(job)
         return job
 
+    def three_datasets(self) -> list[bytes]:
+        """Each with a job."""
+        datasets = [self.dataset(seed) for seed in (1, 2, 3)]
+        for dataset, name in zip(datasets, (b"a", b"b", b"c"), strict=True):
+            self.open_job(dataset, name)
+        return datasets
+
+    def hurried(self) -> BudgetsLeft:
+        """There is always time for one dataset only."""
+        ticks = count(step=budget_left.SCRAPE_S * 0.9)
+        return BudgetsLeft(self.cores[0].jobs._ledger, lambda: next(ticks))
+
     def truth(self, dataset: bytes) -> float:
         return self.task.epsilon - cost(self.task, self.cores[0].jobs._ledger.reservations(dataset)).ad_server
 
@@ -114,21 +126,13 @@ def test_only_what_has_changed_is_computed_again(shop: Shop, monkeypatch: pytest
 
 
 def test_a_scrape_begins_no_computation_after_its_time_and_the_next_one_goes_on(shop: Shop) -> None:
-    datasets = [shop.dataset(seed) for seed in (1, 2, 3)]
-    for dataset, name in zip(datasets, (b"a", b"b", b"c"), strict=True):
-        shop.open_job(dataset, name)
-    ledger, ticks = shop.cores[0].jobs._ledger, count(step=budget_left.SCRAPE_S * 0.9)
-    slow = BudgetsLeft(ledger, lambda: next(ticks))
+    datasets, slow = shop.three_datasets(), shop.hurried()
     assert [len(slow.current()) for _ in range(4)] == [1, 2, 3, 3]
     assert {one.dataset_id: one.epsilon for one in slow.current()} == {dataset: shop.truth(dataset) for dataset in datasets}
 
 
 def test_no_dataset_is_never_looked_at_though_there_is_always_time_for_one_only(shop: Shop) -> None:
-    datasets = [shop.dataset(seed) for seed in (1, 2, 3)]
-    for dataset, name in zip(datasets, (b"a", b"b", b"c"), strict=True):
-        shop.open_job(dataset, name)
-    ledger, ticks = shop.cores[0].jobs._ledger, count(step=budget_left.SCRAPE_S * 0.9)
-    slow = BudgetsLeft(ledger, lambda: next(ticks))
+    datasets, slow = shop.three_datasets(), shop.hurried()
     for _ in range(3):
         slow.current()
     before = {one.dataset_id: one.epsilon for one in slow.current()}
