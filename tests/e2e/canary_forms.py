@@ -46,12 +46,39 @@ def of_numbers(vector: NDArray[np.int64], frac_bits: int) -> set[bytes]:
     return _long(forms)
 
 
-def of_labels(labels: NDArray[np.int64]) -> set[bytes]:
-    """The labels of many reports, in one order: as an array holds them, or a list is written."""
-    numbers = [str(label) for label in labels.tolist()]
-    written = [separator.join(numbers) for separator in (", ", ",", " ", "")]
-    arrays = [labels.astype(kind).tobytes() for kind in ("u1", "<u4", ">u4", "<i8", ">i8", "<f4", ">f4", "<f8", ">f8")]
-    return _long({*arrays, *(form.encode() for form in written)})
+def of_neighbours(row: NDArray[np.uint32], width: int) -> set[bytes]:
+    """Each two neighbours of one report's row of numbers, as arrays of every kind hold them and as lists, JSON and NumPy write them.
+
+    One alone has four bytes and few digits, and would be found by chance. `width`: digits of the longest number in the whole array, to
+    which NumPy fills up the others.
+    """
+    forms = as_held(row)
+    for pair in _pairs(row):
+        one, other = pair.tolist()
+        forms |= {pair.astype(kind).tobytes() for kind in ("<u8", ">u8", "<f4", ">f4", "<f8", ">f8")}
+        hexadecimal = [pair.astype(kind).tobytes().hex() for kind in ("<u4", ">u4")]
+        integers = [f"{one}{separator}{other}" for separator in (",", " ", ";", "\t")]
+        padded = [f"{one}{separator}{other:>{width}}" for separator in (", ", " ")]
+        floats = [f"{one}.0, {other}.0", f"{one}.0,{other}.0", f"{one}. {other:>{width}}.", f"{one}., {other:>{width}}."]
+        forms |= {text.encode() for text in (*hexadecimal, *integers, *padded, *floats)}
+    return _long(forms)
+
+
+def as_held(row: NDArray[np.uint32]) -> set[bytes]:
+    """The likeliest of `of_neighbours`: the array itself in both byte orders, and the list and JSON of it."""
+    forms = {pair.astype(kind).tobytes() for pair in _pairs(row) for kind in ("<u4", ">u4")}
+    return _long(forms | {", ".join(map(str, pair.tolist())).encode() for pair in _pairs(row)})
+
+
+def _pairs(row: NDArray[np.uint32]) -> list[NDArray[np.uint32]]:
+    return [row[first : first + 2] for first in range(len(row) - 1)]
+
+
+def of_large(number: int) -> set[bytes]:
+    """One number of nine digits or more: in decimals, and as a wide integer or float."""
+    assert number > _SMALL, "it would be found by chance"
+    wide = {number.to_bytes(8, "little"), number.to_bytes(8, "big"), np.array(number, "<f8").tobytes(), np.array(number, ">f8").tobytes()}
+    return _long({str(number).encode(), *wide})
 
 
 def _base64(secret: bytes) -> Iterator[str]:

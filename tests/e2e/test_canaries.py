@@ -8,11 +8,14 @@ import base64
 import json
 import os
 import signal
+import sqlite3
 import ssl
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import httpx
@@ -28,11 +31,13 @@ from helper.vault import Vault
 from maskedlark import canonical
 from maskedlark.field import subtract, to_signed
 from maskedlark.job import JobSpec
+from maskedlark.measurement import MAX_CODE
 from maskedlark.model import weights
 from maskedlark.model.graph import Loss
 from maskedlark.model.onnx_file import parse
+from maskedlark.query import QuerySpec
 from maskedlark.randomness import seeded
-from maskedlark.report import Example, InputShares, decode_shares, split
+from maskedlark.report import Example, InputShares, SplitExample, decode_shares, split
 from maskedlark.round import combine, transcript
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.wire import encode_report
@@ -40,13 +45,12 @@ from maskedlark.sealing import HpkeSuite
 from maskedlark.task import Task, TaskBundle
 from maskedlark.upload import Sealer
 from tests.e2e import canary_forms
+from tests.e2e.canary_people import BUCKETS, CAMPAIGNS, FEATURES, MAX_LABEL, MEASUREMENT, REPORTS, broken, person, sealed
 
 pytestmark = pytest.mark.slow
-FEATURES = 24
-REPORTS = 120
 IN_ALL_FORMS = 20
 """So many reports are searched for in every form; the others as they are."""
-LOSS = Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS
+LOSS = Loss.MSE
 _SALT = slice(8, 40)
 """Of a dataset at rest: behind the magic bytes; see helper/vault.py."""
 
@@ -59,11 +63,21 @@ class Run:
     ports: tuple[int, int, int]
     people: list[Example] = field(default_factory=list)
     plaintexts: tuple[list[bytes], list[bytes]] = field(default_factory=lambda: ([], []))
+    broken: list[SplitExample] = field(default_factory=list)
     forms: dict[str, set[bytes]] = field(default_factory=dict)
     seen: dict[str, bytes] = field(default_factory=dict)
 
     def plant(self, kind: str, forms: set[bytes]) -> None:
         self.forms.setdefault(kind, set()).update(forms)
+
+    def keep_metrics(self, when: str) -> None:
+        for name, port in zip((*HELPERS, "adserver"), self.ports, strict=True):
+            with urlopen(f"http://{HOST}:{port}/metrics", timeout=10) as answer:  # our own server
+                self.seen[f"metrics of {name} {when}"] = answer.read()
+
+    def shares(self, task: Task, role: int) -> InputShares:
+        """What a helper holds of the dataset."""
+        return decode_shares(task, np.frombuffer(b"".join(self.plaintexts[role]), np.uint8).reshape(REPORTS, -1))[0]
 
     @property
     def adserver_tls(self) -> TlsFiles:
@@ -87,24 +101,30 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         task, dataset = sealed_dataset(made)
         fleet.run("adserver", "model", "create", str(folder / "model.onnx"), "--layers", f"{FEATURES},4,1", "--seed", "5")
         trained(made, task, dataset, folder / "model.onnx")
-        plant_reports(made)
+        plant_reports(made, task)
         plant_noise(made, task, dataset, folder / "model.onnx")
+        plant_sums(made, measured(made))
         provoke_errors(made, task)
-        for name, port in zip((*HELPERS, "adserver"), ports, strict=True):
-            with urlopen(f"http://{HOST}:{port}/metrics", timeout=10) as answer:  # our own server
-                made.seen[f"metrics of {name}"] = answer.read()
+        made.keep_metrics("after the work")
         plant_keys(made, task)
+        damage_a_dataset(made, dataset)
+        made.keep_metrics("after the damage")
         yield made
 
 
 def sealed_dataset(run: Run) -> tuple[Task, str]:
-    """A dataset of reports whose every secret is known here. Half of them are sealed after a rotation of the helpers' HPKE keys."""
+    """A dataset of reports whose every secret is known here. Half of them are sealed after a rotation of the helpers' HPKE keys.
+
+    Among them are some that are sealed as they should be, and broken inside: the helpers open and drop them.
+    """
     fleet = run.fleet
+    measurement = fleet.folder / "measurement.json"
+    measurement.write_text(MEASUREMENT)
     name = fleet.adserver(
-        "task", "create", "--name", "canaries", "--origin", ORIGIN, "--classes", "2", "--num-features", str(FEATURES),
-        "--min-batch-size", "50", "--epsilon", "3", "--collusion-epsilon", "50", "--clip-norm", "1",
+        "task", "create", "--name", "canaries", "--origin", ORIGIN, "--max-value", str(MAX_LABEL), "--num-buckets", str(BUCKETS),
+        "--decoys", "2", "--num-features", str(FEATURES), "--measurement", str(measurement), "--min-batch-size", "50", "--epsilon", "8",
+        "--collusion-epsilon", "60", "--clip-norm", "1",
     ).strip()  # fmt: skip
-    features = np.frombuffer(seeded(1, "canary features")(REPORTS * FEATURES), np.uint8).reshape(REPORTS, FEATURES)
     context = ssl.create_default_context(cafile=str(fleet.data("adserver") / "tls.crt"))
     with httpx.Client(base_url=f"https://{fleet.http}", verify=context) as browser:
         for half in (0, 1):
@@ -112,17 +132,23 @@ def sealed_dataset(run: Run) -> tuple[Task, str]:
             assert bundle.key_lists[0].key_list.keys[0].key_id == 1 + half
             sealer = Sealer(bundle)
             for number in range(half, REPORTS, 2):
-                example = Example(features=features[number], label=float(number % 3 == 0))
+                example = person(number)
                 report = sealer.report(example, unix_s=time.time(), randomness=seeded(number, "canary report"))
                 run.people.append(example)
                 for role, plaintext in enumerate(split(bundle.task, example, seeded(number, "canary report"))):
                     run.plaintexts[role].append(plaintext)
                 assert browser.post("/v1/reports", content=encode_report(report)).status_code == 201
             if half == 0:
+                whole = split(bundle.task, person(1), seeded(0, "broken canary"))
+                run.broken += broken(bundle.task, whole).values()
+                for number, plaintexts in enumerate(run.broken):
+                    report = sealed(bundle, plaintexts, unix_s=time.time(), number=number)
+                    assert browser.post("/v1/reports", content=encode_report(report)).status_code == 201
                 rotate_keys(fleet)
-    sealed = fleet.adserver_json("dataset", "seal", "--task", name)
-    assert sealed["admitted"] == REPORTS
-    return bundle.task, sealed["dataset_id"]
+    made = fleet.adserver_json("dataset", "seal", "--task", name)
+    assert (made["received"], made["admitted"]) == (REPORTS + len(run.broken), REPORTS)
+    run.seen["what was dropped"] = json.dumps(made["dropped"]).encode()
+    return bundle.task, made["dataset_id"]
 
 
 def rotate_keys(fleet: Fleet) -> None:
@@ -140,18 +166,58 @@ def trained(run: Run, task: Task, dataset: str, model: Path) -> None:
     assert job["state"] == "done"
 
 
-def plant_reports(run: Run) -> None:
-    """What browsers know and each helper learns; the labels in the order of upload."""
+def measured(run: Run) -> Any:
+    """A query whose groups are found privately first: of the two keys only the campaigns are ever released."""
+    answer = run.fleet.adserver_json("aggregate", "--value", "spend", "--group-by", "campaign", "--discover", "--epsilon", "4")
+    assert {row["group"]["campaign"] for row in answer["rows"]} >= {str(code) for code in CAMPAIGNS}
+    return answer
+
+
+def plant_reports(run: Run, task: Task) -> None:
+    """What browsers know and each helper learns: per report, as the helpers hold it."""
+    masks, values = slice(task.view_length, task.view_length + 8 * task.num_candidates), slice(-16, None)
     for number, example in enumerate(run.people):
-        for plaintexts in run.plaintexts:
-            run.plant("whole shares", {plaintexts[number][1:]})
-            run.plant("masks", {plaintexts[number][-8:], plaintexts[number][-16:-8]})
+        for plaintext in (plaintexts[number] for plaintexts in run.plaintexts):
+            run.plant("whole shares", {plaintext[1:]})
+            run.plant("masks", {plaintext[masks][start : start + 8] for start in range(0, 8 * task.num_candidates, 8)})
+            run.plant("value shares", {plaintext[values][:8], plaintext[values][8:]})
             if number < IN_ALL_FORMS:
-                run.plant("masks", canary_forms.of_bytes(plaintexts[number][-16:]))
+                run.plant("masks", canary_forms.of_bytes(plaintext[masks][:16]))
+                run.plant("value shares", canary_forms.of_bytes(plaintext[values]))
         run.plant("features", {example.features.tobytes()[: FEATURES // 2]})
         if number < IN_ALL_FORMS:
             run.plant("features", canary_forms.of_bytes(example.features.tobytes()[: FEATURES // 2]))
-    run.plant("labels", canary_forms.of_labels(np.array([example.label for example in run.people], np.int64)[:32]))
+        assert example.measured is not None
+        run.plant("measured values", canary_forms.of_large(example.measured.values[0]))
+        run.plant("measured keys", canary_forms.of_large(example.measured.keys[1]))
+    shares = run.shares(task, 0)
+    assert shares.measured is not None
+    for kind, rows, highest in (("labels", shares.labels, MAX_LABEL), ("measured keys", shares.measured.keys, MAX_CODE)):
+        for row in rows:
+            run.plant(kind, canary_forms.as_held(row))
+        for row in rows[:IN_ALL_FORMS]:
+            run.plant(kind, canary_forms.of_neighbours(row, len(str(highest))))
+    for plaintext in (one for plaintexts in run.broken for one in plaintexts):
+        run.plant("whole shares", {plaintext[1 : task.view_length - 4 * (task.num_candidates + 2)], plaintext[task.view_length + 8 : -8]})
+        run.plant("masks", {plaintext[masks][8:16]})
+
+
+def plant_sums(run: Run, answer: Any) -> None:
+    """What the query would have answered without noise, in units and as people read it."""
+    [(encoded,)] = _rows(run.fleet.data("adserver"), "SELECT spec FROM queries WHERE query_id = ?", bytes.fromhex(answer["query_id"]))
+    scale = canonical.decode(QuerySpec, encoded).measures[0].scale
+    spent = dict.fromkeys(CAMPAIGNS, 0)
+    for one in run.people:
+        assert one.measured is not None
+        spent[one.measured.keys[0]] += one.measured.values[0]
+    for total in (*spent.values(), sum(spent.values())):
+        run.plant("un-noised sums", canary_forms.of_large(total) | canary_forms.of_large(total * scale))
+
+
+def _rows(folder: Path, query: str, *values: bytes) -> list[tuple[bytes, ...]]:
+    [path] = folder.glob("*.sqlite3")
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+        return connection.execute(query, values).fetchall()
 
 
 def plant_noise(run: Run, task: Task, dataset: str, model: Path) -> None:
@@ -161,7 +227,7 @@ def plant_noise(run: Run, task: Task, dataset: str, model: Path) -> None:
     """
     parsed = parse(model.read_bytes(), num_features=FEATURES)
     encoded = weights.encode([weights.quantise(value) for value in parsed.initial_values])
-    engine, tensors = engine_for(parsed, LOSS, task.clip, 2), weights.decode(encoded, parsed.parameters)
+    engine, tensors = engine_for(parsed, LOSS, task.clip, task.num_candidates), weights.decode(encoded, parsed.parameters)
     spec = JobSpec(
         job_id=b"of noisy canarys", task_id=task.task_id, dataset_id=bytes.fromhex(dataset), model_digest=parsed.digest, loss=LOSS,
         rounds=2, sampling_numerator=1 << 32, noise_multiplier=40.0,
@@ -171,7 +237,7 @@ def plant_noise(run: Run, task: Task, dataset: str, model: Path) -> None:
         with HelperClient((run.fleet.folder / f"helper-{role}.address").read_text(), run.adserver_tls, 30.0) as client:
             numerics = client.start_job(spec, model.read_bytes()).numerics_digest
             answer = client.run_round(spec.job_id, 0, encoded, parsed.num_parameters)
-        shares, _ = decode_shares(task, np.frombuffer(b"".join(run.plaintexts[role]), np.uint8).reshape(REPORTS, -1))
+        shares = run.shares(task, role)
         told = transcript(spec, round_index=0, weights=encoded, numerics=numerics)
         blind = HelperKeys.read(run.fleet.data(helper)).pair(task, role).blind(told, len(answer.vector))
         noise = to_signed(subtract(subtract(answer.vector, blind), engine.masked_sum(tensors, shares).vector))
@@ -207,6 +273,31 @@ def provoke_errors(run: Run, task: Task) -> None:
     run.seen["errors"] = "\n".join(said).encode()
 
 
+def damage_a_dataset(run: Run, dataset: str) -> None:
+    """Errors inside a helper that handles secrets: first a stored dataset that does not open, then one that opens and is no such dataset.
+
+    The second one no attacker could make: it is a bug in the middle of a query, and all that the helper knows of it goes to its log.
+    """
+    fleet, said = run.fleet, []
+    folder = fleet.data(HELPERS[1]) / DATASETS_FOLDER
+    stored = folder / f"{dataset}.sealed"
+    whole = stored.read_bytes()
+    held = HelperKeys.read(fleet.data(HELPERS[1]))
+    opened = Vault(folder, held.vault_key).read(bytes.fromhex(dataset))
+    Vault(folder, held.vault_key).write(replace(opened, shares=replace(opened.shares, measured=None)))
+    for content in (whole[:-1] + bytes([whole[-1] ^ 1]), stored.read_bytes()):
+        fleet.kill(HELPERS[1])
+        stored.write_bytes(content)
+        fleet.start_helper(1)
+        with pytest.raises(CommandFailed) as failed:
+            fleet.adserver("aggregate", "--value", "spend", "--epsilon", "0.5")
+        said.append(str(failed.value))
+    stored.write_bytes(whole)
+    assert "dataset_lost" in said[0]
+    assert "AttributeError" not in said[1]
+    run.seen["errors of a damaged dataset"] = "\n".join(said).encode()
+
+
 def plant_keys(run: Run, task: Task) -> None:
     """Every long-term, agreement, storage, HPKE, TLS and pair key, and the key of each dataset at rest."""
     keys = []
@@ -238,10 +329,59 @@ def places(run: Run) -> Iterator[tuple[str, bytes]]:
             yield str(path.relative_to(run.fleet.folder)), path.read_bytes()
 
 
-@pytest.mark.parametrize("kind", ["features", "labels", "masks", "whole shares", "un-noised sums", "noise", "blinds", "keys"])
+KINDS = (
+    "features", "labels", "masks", "value shares", "whole shares", "measured keys", "measured values", "un-noised sums", "noise", "blinds",
+    "keys",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_no_planted_secret_is_found_anywhere_in_clear(run: Run, kind: str) -> None:
     assert run.forms[kind]
     assert not [f"{kind} in {name}" for name, content in places(run) for form in run.forms[kind] if form in content]
+
+
+def leaks(run: Run) -> Iterator[tuple[str, bytes]]:
+    """What careless code of a helper would write of the arrays that it holds."""
+    first = next(iter(run.plaintexts[0]))
+    task = canonical.decode(Task, _rows(run.fleet.data(HELPERS[0]), "SELECT task FROM tasks")[0][0])
+    shares = run.shares(task, 0)
+    assert shares.measured is not None
+    arrays: dict[str, Any] = {"labels": shares.labels, "measured keys": shares.measured.keys}
+    for kind, array in arrays.items():
+        said = [
+            str(array),
+            repr(array),
+            str(array.tolist()),
+            json.dumps(array.tolist()),
+            str(array[7]),
+            repr(array[7]),
+            f"{array[7].tolist()}",
+        ]
+        said += [json.dumps(array.astype(float).tolist()), str(array[7].astype(float).tolist()), array[7].tobytes().hex()]
+        yield from ((kind, text.encode()) for text in said)
+        yield from ((kind, array.astype(like).tobytes()) for like in ("<u4", ">u4", "<i8", ">i8", "<f4", ">f4", "<f8", ">f8"))
+        yield from ((kind, array[7:8].astype(like).tobytes()) for like in ("<u4", ">u4", "<i8", ">i8", "<f4", ">f4", "<f8", ">f8"))
+    wide = {"masks": shares.mask_shares, "value shares": shares.measured.value_shares}
+    for kind, vector in wide.items():
+        yield from ((kind, content) for content in (vector.tobytes(), vector[7].tobytes(), vector[7].tobytes().hex().encode()))
+    yield from (("measured values", f"spend={one.measured.values}".encode()) for one in run.people[:3] if one.measured)
+    yield from (("features", str(one.features.tolist()).encode()) for one in run.people[:3])
+    yield "whole shares", b"opened: " + first
+
+
+def test_the_search_would_find_what_careless_code_writes(run: Run) -> None:
+    assert not [(kind, content[:80]) for kind, content in leaks(run) if not any(form in content for form in run.forms[kind])]
+
+
+def test_errors_were_provoked_where_secrets_are_handled(run: Run) -> None:
+    dropped = json.loads(run.seen["what was dropped"])
+    assert [sum(one.values()) for one in dropped] == [len(run.broken)] * 2
+    log = run.fleet.log(HELPERS[1])
+    assert "a stored dataset cannot be read: InvalidTag" in log
+    assert "Traceback" in log
+    errors = run.seen["errors of a damaged dataset"].decode()
+    assert "Traceback" not in errors
 
 
 def test_the_search_finds_what_is_there(run: Run) -> None:
@@ -249,7 +389,7 @@ def test_the_search_finds_what_is_there(run: Run) -> None:
     keys = (run.fleet.data("helper-0") / "keys.json").read_bytes()
     assert any(form in keys for form in run.forms["keys"])
     names = [name for name, _ in places(run)]
-    for expected in ("helper-0.log", "adserver.log", "helper-0/ledger.sqlite3", "metrics of helper-1", "errors"):
+    for expected in ("helper-0.log", "adserver.log", "helper-0/ledger.sqlite3", "metrics of helper-1", "errors", "errors of a damaged"):
         assert any(name.startswith(expected) for name in names), expected
     assert any("datasets" in name for name in names)
     decoded = [json.loads(line) for line in run.fleet.log("helper-0").splitlines() if line.startswith('{"time"')]
@@ -259,11 +399,14 @@ def test_the_search_finds_what_is_there(run: Run) -> None:
 def test_logs_name_traces_and_metrics_count_what_happened(run: Run) -> None:
     assert '"name": "PrepareDataset"' in run.fleet.log("helper-0")
     assert '"name": "job"' in run.fleet.log("adserver")
-    metrics = run.seen["metrics of helper-0"].decode()
+    metrics = run.seen["metrics of helper-0 after the work"].decode()
     assert f'helper_shares_opened_total{{outcome="admitted"}} {REPORTS}.0' in metrics
     assert "helper_rounds_answered_total 4.0" in metrics
     assert "helper_budget_left{" in metrics
-    assert f'adserver_reports_total{{outcome="accepted"}} {REPORTS}.0' in run.seen["metrics of adserver"].decode()
+    assert (
+        f'adserver_reports_total{{outcome="accepted"}} {REPORTS + len(run.broken)}.0'
+        in run.seen["metrics of adserver after the work"].decode()
+    )
 
 
 def test_a_helper_that_crashes_leaves_no_core_file(run: Run) -> None:
