@@ -23,6 +23,7 @@ from adserver.options import (
     TlsCaOption,
     TlsCertOption,
     TlsKeyOption,
+    TracesOption,
     open_store,
     peer_options,
 )
@@ -32,6 +33,7 @@ from adserver.result_files import estimate_json, result_json, shown, summary_lin
 from adserver.tasks import TaskStore
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.measurement import COUNT
+from maskedlark.observability.tracing import Traces, span, tracing
 
 _WHAT = "What is measured"
 _GROUPS = "Groups"
@@ -91,6 +93,7 @@ def aggregate_command(
     tls_ca: TlsCaOption = None,
     deadline: DeadlineOption = 60.0,
     round_deadline: RoundDeadlineOption = ROUND_DEADLINE_S,
+    traces: TracesOption = Traces.NONE,
     as_json: JsonOption = False,
 ) -> None:
     """Measure a dataset: sums of values over groups of reports, charged to its privacy budget."""
@@ -108,15 +111,19 @@ def aggregate_command(
     quantiles = [_quantile(one) for one in quantile or ()]
     statistics = [_mean(name) for name in mean or ()] + [_statistic(name, share) for name, share in quantiles]
     engine = open_store(data, database)
-    with Client(
-        data=data,
-        helpers=peers.addresses,
-        insecure=insecure,
-        tls=peers.tls,
-        database=database,
-        deadline_s=peers.deadline_s,
-        round_deadline_s=peers.round_deadline_s,
-    ) as client:
+    with (
+        tracing("adserver", traces),
+        span("aggregate"),
+        Client(
+            data=data,
+            helpers=peers.addresses,
+            insecure=insecure,
+            tls=peers.tls,
+            database=database,
+            deadline_s=peers.deadline_s,
+            round_deadline_s=peers.round_deadline_s,
+        ) as client,
+    ):
         if again:
             result = client.again(again)
         else:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextvars import copy_context
 from threading import Event
 from typing import Final, NamedTuple, Protocol
 
@@ -85,7 +86,8 @@ def ask_both(calls: Sequence[Question], backoff: Backoff, *, forget: Callable[[]
     cancelled = Event()
     asked = [_Asked(call, backoff, cancelled, is_new=is_new) for call in calls]
     with ThreadPoolExecutor(len(calls), thread_name_prefix="query") as pool:
-        answers = [pool.submit(one.answer) for one in asked]
+        # each thread in a copy of this one's context, so that both calls belong to the trace of the query
+        answers = [pool.submit(copy_context().run, one.answer) for one in asked]
         try:
             done, pending = wait(answers, return_when=FIRST_EXCEPTION)
             wait(pending, timeout=_REFUSAL_S)

@@ -15,6 +15,7 @@ from adserver.evaluate_cli import evaluate_command
 from adserver.helper_client import ROUND_DEADLINE_S
 from adserver.job_cli import job_app, model_app
 from adserver.options import (
+    WATCHING,
     DatabaseOption,
     DataOption,
     DeadlineOption,
@@ -25,6 +26,7 @@ from adserver.options import (
     TlsCaOption,
     TlsCertOption,
     TlsKeyOption,
+    TracesOption,
     open_store,
     peer_options,
 )
@@ -39,8 +41,6 @@ REFUSED: Final = 1
 """Exit status: something was wrong or refused; asking again gives the same answer. Wrong options exit with 2."""
 UNAVAILABLE: Final = 75
 """Exit status: a helper did not answer; run the command again later (EX_TEMPFAIL)."""
-
-_WATCHING: Final = "What the operator sees"
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -86,16 +86,14 @@ def serve_command(
         typer.Option(
             envvar="ADSERVER_METRICS_LISTEN",
             metavar="HOST:PORT",
-            rich_help_panel=_WATCHING,
+            rich_help_panel=WATCHING,
             help="Serve /metrics and /healthz here; loopback.",
         ),
     ] = None,
     log_format: Annotated[
-        LogFormat, typer.Option(envvar="ADSERVER_LOG_FORMAT", rich_help_panel=_WATCHING, help="Log lines for people or for programs.")
+        LogFormat, typer.Option(envvar="ADSERVER_LOG_FORMAT", rich_help_panel=WATCHING, help="Log lines for people or for programs.")
     ] = LogFormat.TEXT,
-    traces: Annotated[
-        Traces, typer.Option(envvar="ADSERVER_TRACES", rich_help_panel=_WATCHING, help="Where spans go; otlp as OTEL_EXPORTER_OTLP_* says.")
-    ] = Traces.NONE,
+    traces: TracesOption = Traces.NONE,
 ) -> None:
     """Take reports in over gRPC and HTTP, serve tasks, and run jobs, until SIGTERM."""
     configure_logging(log_format)

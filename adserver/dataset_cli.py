@@ -23,12 +23,14 @@ from adserver.options import (
     TlsCaOption,
     TlsCertOption,
     TlsKeyOption,
+    TracesOption,
     open_store,
     peer_options,
 )
 from adserver.output import moment, print_json, print_table, progress_bars, short
 from adserver.retrying import BRIEF
 from adserver.tasks import TaskStore
+from maskedlark.observability.tracing import Traces, span, tracing
 
 dataset_app = typer.Typer(no_args_is_help=True, help="Seal reports into datasets, and list them.")
 
@@ -51,6 +53,7 @@ def seal_command(
     tls_ca: TlsCaOption = None,
     deadline: DeadlineOption = 60.0,
     round_deadline: RoundDeadlineOption = ROUND_DEADLINE_S,
+    traces: TracesOption = Traces.NONE,
     as_json: JsonOption = False,
 ) -> None:
     """Make the waiting reports of a task a dataset at both helpers.
@@ -70,6 +73,8 @@ def seal_command(
     engine = open_store(data, database)
     found = TaskStore(engine).find(task)
     with ExitStack() as stack:
+        stack.enter_context(tracing("adserver", traces))
+        stack.enter_context(span("seal dataset"))
         bars = stack.enter_context(progress_bars())
         sealer = DatasetSealer(
             engine=engine,

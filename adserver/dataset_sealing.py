@@ -9,6 +9,7 @@ while committing leaves a dataset that the next run finishes before anything els
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from threading import Event
@@ -165,7 +166,8 @@ def _at_both(call: Callable[[int, Event], _T]) -> tuple[_T, _T]:
     """Run a call for both roles at the same time. If one fails, the event that both were given is set, and its error raised."""
     cancelled = Event()
     with ThreadPoolExecutor(2, thread_name_prefix="helper") as pool:
-        futures = [pool.submit(call, role, cancelled) for role in (0, 1)]
+        # each thread in a copy of this one's context, so that both calls belong to the trace of the sealing
+        futures = [pool.submit(copy_context().run, call, role, cancelled) for role in (0, 1)]
         try:
             finished, _ = wait(futures, return_when=FIRST_EXCEPTION)
         finally:  # also when a person interrupts the wait

@@ -24,10 +24,12 @@ from adserver.options import (
     TlsCaOption,
     TlsCertOption,
     TlsKeyOption,
+    TracesOption,
     open_store,
     peer_options,
 )
 from adserver.output import print_json, print_table
+from maskedlark.observability.tracing import Traces, span, tracing
 
 _WHAT = "What is evaluated"
 
@@ -55,6 +57,7 @@ def evaluate_command(
     tls_ca: TlsCaOption = None,
     deadline: DeadlineOption = 60.0,
     round_deadline: RoundDeadlineOption = ROUND_DEADLINE_S,
+    traces: TracesOption = Traces.NONE,
     as_json: JsonOption = False,
 ) -> None:
     """Evaluate a model on a dataset: accuracy, AUC, loss and calibration from one noised histogram, charged to its privacy budget."""
@@ -70,15 +73,19 @@ def evaluate_command(
         deadline=deadline,
         round_deadline=round_deadline,
     )
-    with Client(
-        data=data,
-        helpers=peers.addresses,
-        insecure=insecure,
-        tls=peers.tls,
-        database=database,
-        deadline_s=peers.deadline_s,
-        round_deadline_s=peers.round_deadline_s,
-    ) as client:
+    with (
+        tracing("adserver", traces),
+        span("evaluate"),
+        Client(
+            data=data,
+            helpers=peers.addresses,
+            insecure=insecure,
+            tls=peers.tls,
+            database=database,
+            deadline_s=peers.deadline_s,
+            round_deadline_s=peers.round_deadline_s,
+        ) as client,
+    ):
         if again:
             result = client.evaluate_again(again)
         else:

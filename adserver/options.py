@@ -11,12 +11,14 @@ from sqlalchemy import Engine
 from adserver.database import create_tables, default_url
 from adserver.helper_client import ROUND_DEADLINE_S, HelperClient
 from adserver.receipts import ReceiptBook
+from maskedlark.observability.tracing import Traces
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import Keepalive
 from maskedlark.storage import open_database
 
 _STORE = "Where things are kept"
 _PEERS = "Helpers and TLS"
+WATCHING = "What the operator sees"
 
 DataOption = Annotated[
     Path,
@@ -72,6 +74,10 @@ RoundDeadlineOption = Annotated[
         help="Seconds that a helper has for what it computes: a round, a query, an evaluation, a dataset. One that is dead is noticed"
         f" within {Keepalive().noticed_within_s:g}.",
     ),
+]
+TracesOption = Annotated[
+    Traces,
+    typer.Option("--traces", envvar="ADSERVER_TRACES", rich_help_panel=WATCHING, help="Where spans go; otlp as OTEL_EXPORTER_OTLP_* says."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 

@@ -3,6 +3,7 @@
 Context travels as W3C `traceparent` metadata. Uploads are not traced: a span for each would tell when somebody's browser reported.
 """
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum, unique
@@ -25,7 +26,10 @@ _TRACER: Final = trace.get_tracer("maskedlark")
 
 @unique
 class Traces(StrEnum):
-    """Where spans go. OTLP goes where the OTEL_EXPORTER_OTLP_* variables say, and needs the extra `traces`."""
+    """Where spans go: nowhere, to standard error, where they mix with no result, or to a collector.
+
+    OTLP goes where the OTEL_EXPORTER_OTLP_* variables say, and needs the extra `traces`.
+    """
 
     NONE = "none"
     CONSOLE = "console"
@@ -34,7 +38,7 @@ class Traces(StrEnum):
 
 @contextmanager
 def tracing(service: str, traces: Traces) -> Iterator[None]:
-    """Send this process's spans somewhere while the block runs. Entered once, by the command that serves.
+    """Send this process's spans somewhere while the block runs. Entered once, by a command.
 
     Raises:
         InvalidTask: OTLP without its package.
@@ -43,7 +47,7 @@ def tracing(service: str, traces: Traces) -> Iterator[None]:
         yield
         return
     provider = provider_of(service, None)
-    provider.add_span_processor(BatchSpanProcessor(_otlp() if traces is Traces.OTLP else ConsoleSpanExporter()))
+    provider.add_span_processor(BatchSpanProcessor(_otlp() if traces is Traces.OTLP else ConsoleSpanExporter(out=sys.stderr)))
     trace.set_tracer_provider(provider)
     try:
         yield

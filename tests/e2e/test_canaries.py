@@ -4,321 +4,32 @@ What may hold a secret is its owner's own: a helper's keys.json and each party's
 searched, each secret in the forms in which it could have got there.
 """
 
-import base64
 import json
 import os
 import signal
-import sqlite3
-import ssl
 import time
 from collections.abc import Iterator
-from contextlib import closing
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
-import httpx
-import numpy as np
 import pytest
 
-from adserver.helper_client import HelperClient
-from docs.tutorial.fleet import HELPERS, HOST, ORIGIN, CommandFailed, Fleet, free_port
-from helper.core import DATASETS_FOLDER
-from helper.gradient.choose import engine_for
-from helper.keys import HelperKeys
-from helper.vault import Vault
+from docs.tutorial.fleet import HELPERS
 from maskedlark import canonical
-from maskedlark.field import subtract, to_signed
-from maskedlark.job import JobSpec
-from maskedlark.measurement import MAX_CODE
-from maskedlark.model import weights
-from maskedlark.model.graph import Loss
-from maskedlark.model.onnx_file import parse
-from maskedlark.query import QuerySpec
-from maskedlark.randomness import seeded
-from maskedlark.report import Example, InputShares, SplitExample, decode_shares, split
-from maskedlark.round import combine, transcript
-from maskedlark.rpc.tls_files import TlsFiles
-from maskedlark.rpc.wire import encode_report
-from maskedlark.sealing import HpkeSuite
-from maskedlark.task import Task, TaskBundle
-from maskedlark.upload import Sealer
-from tests.e2e import canary_forms
-from tests.e2e.canary_people import BUCKETS, CAMPAIGNS, FEATURES, MAX_LABEL, MEASUREMENT, REPORTS, broken, person, sealed
+from maskedlark.task import Task
+from tests.e2e.canary_people import REPORTS
+from tests.e2e.canary_run import Run, canary_run, rows
+from tests.e2e.span_reading import Span
 
 pytestmark = pytest.mark.slow
-IN_ALL_FORMS = 20
-"""So many reports are searched for in every form; the others as they are."""
-LOSS = Loss.MSE
-_SALT = slice(8, 40)
-"""Of a dataset at rest: behind the magic bytes; see helper/vault.py."""
-
-
-@dataclass(kw_only=True)
-class Run:
-    """What was planted, and everything that could be seen of the run besides its files."""
-
-    fleet: Fleet
-    ports: tuple[int, int, int]
-    people: list[Example] = field(default_factory=list)
-    plaintexts: tuple[list[bytes], list[bytes]] = field(default_factory=lambda: ([], []))
-    broken: list[SplitExample] = field(default_factory=list)
-    forms: dict[str, set[bytes]] = field(default_factory=dict)
-    seen: dict[str, bytes] = field(default_factory=dict)
-
-    def plant(self, kind: str, forms: set[bytes]) -> None:
-        self.forms.setdefault(kind, set()).update(forms)
-
-    def keep_metrics(self, when: str) -> None:
-        for name, port in zip((*HELPERS, "adserver"), self.ports, strict=True):
-            with urlopen(f"http://{HOST}:{port}/metrics", timeout=10) as answer:  # our own server
-                self.seen[f"metrics of {name} {when}"] = answer.read()
-
-    def shares(self, task: Task, role: int) -> InputShares:
-        """What a helper holds of the dataset."""
-        return decode_shares(task, np.frombuffer(b"".join(self.plaintexts[role]), np.uint8).reshape(REPORTS, -1))[0]
-
-    @property
-    def adserver_tls(self) -> TlsFiles:
-        files = self.fleet.data("adserver")
-        return TlsFiles(certificate=files / "tls.crt", private_key=files / "tls.key", trusted_authorities=files / "trusted.crt")
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    folder = tmp_path_factory.mktemp("canaries")
-    ports = (free_port(), free_port(), free_port())
-    watching = ("--traces", "console", "--log-format", "json")
-    with Fleet(
-        folder=folder / "parties",
-        is_tls=True,
-        helper_options=watching,
-        helper_options_of=(("--metrics-listen", f"{HOST}:{ports[0]}"), ("--metrics-listen", f"{HOST}:{ports[1]}")),
-        adserver_options=(*watching, "--metrics-listen", f"{HOST}:{ports[2]}"),
-    ) as fleet:
-        made = Run(fleet=fleet, ports=ports)
-        task, dataset = sealed_dataset(made)
-        fleet.run("adserver", "model", "create", str(folder / "model.onnx"), "--layers", f"{FEATURES},4,1", "--seed", "5")
-        trained(made, task, dataset, folder / "model.onnx")
-        plant_reports(made, task)
-        plant_noise(made, task, dataset, folder / "model.onnx")
-        plant_sums(made, measured(made))
-        provoke_errors(made, task)
-        made.keep_metrics("after the work")
-        plant_keys(made, task)
-        damage_a_dataset(made, dataset)
-        made.keep_metrics("after the damage")
-        yield made
-
-
-def sealed_dataset(run: Run) -> tuple[Task, str]:
-    """A dataset of reports whose every secret is known here. Half of them are sealed after a rotation of the helpers' HPKE keys.
-
-    Among them are some that are sealed as they should be, and broken inside: the helpers open and drop them.
-    """
-    fleet = run.fleet
-    measurement = fleet.folder / "measurement.json"
-    measurement.write_text(MEASUREMENT)
-    name = fleet.adserver(
-        "task", "create", "--name", "canaries", "--origin", ORIGIN, "--max-value", str(MAX_LABEL), "--num-buckets", str(BUCKETS),
-        "--decoys", "2", "--num-features", str(FEATURES), "--measurement", str(measurement), "--min-batch-size", "50", "--epsilon", "8",
-        "--collusion-epsilon", "60", "--clip-norm", "1",
-    ).strip()  # fmt: skip
-    context = ssl.create_default_context(cafile=str(fleet.data("adserver") / "tls.crt"))
-    with httpx.Client(base_url=f"https://{fleet.http}", verify=context) as browser:
-        for half in (0, 1):
-            bundle = canonical.decode(TaskBundle, browser.get(f"/v1/tasks/{name}").content)
-            assert bundle.key_lists[0].key_list.keys[0].key_id == 1 + half
-            sealer = Sealer(bundle)
-            for number in range(half, REPORTS, 2):
-                example = person(number)
-                report = sealer.report(example, unix_s=time.time(), randomness=seeded(number, "canary report"))
-                run.people.append(example)
-                for role, plaintext in enumerate(split(bundle.task, example, seeded(number, "canary report"))):
-                    run.plaintexts[role].append(plaintext)
-                assert browser.post("/v1/reports", content=encode_report(report)).status_code == 201
-            if half == 0:
-                whole = split(bundle.task, person(1), seeded(0, "broken canary"))
-                run.broken += broken(bundle.task, whole).values()
-                for number, plaintexts in enumerate(run.broken):
-                    report = sealed(bundle, plaintexts, unix_s=time.time(), number=number)
-                    assert browser.post("/v1/reports", content=encode_report(report)).status_code == 201
-                rotate_keys(fleet)
-    made = fleet.adserver_json("dataset", "seal", "--task", name)
-    assert (made["received"], made["admitted"]) == (REPORTS + len(run.broken), REPORTS)
-    run.seen["what was dropped"] = json.dumps(made["dropped"]).encode()
-    return bundle.task, made["dataset_id"]
-
-
-def rotate_keys(fleet: Fleet) -> None:
-    for helper in HELPERS:
-        fleet.run("helper", "keys", "rotate", "--data", str(fleet.data(helper)), "--suite", HpkeSuite.MLKEM768_X25519_CHACHA20POLY1305)
-    assert "1 tasks" in fleet.adserver("task", "refresh-keys")
-
-
-def trained(run: Run, task: Task, dataset: str, model: Path) -> None:
-    """A job of a few rounds, from its submission to its end."""
-    job = run.fleet.adserver_json(
-        "job", "submit", "--task", task.task_id.hex(), "--dataset", dataset, "--model", str(model), "--loss", LOSS.value, "--rounds", "3",
-        "--epsilon", "2", "--learning-rate", "0.1", "--wait", options=False,
-    )  # fmt: skip
-    assert job["state"] == "done"
-
-
-def measured(run: Run) -> Any:
-    """A query whose groups are found privately first: of the two keys only the campaigns are ever released."""
-    answer = run.fleet.adserver_json("aggregate", "--value", "spend", "--group-by", "campaign", "--discover", "--epsilon", "4")
-    assert {row["group"]["campaign"] for row in answer["rows"]} >= {str(code) for code in CAMPAIGNS}
-    return answer
-
-
-def plant_reports(run: Run, task: Task) -> None:
-    """What browsers know and each helper learns: per report, as the helpers hold it."""
-    masks, values = slice(task.view_length, task.view_length + 8 * task.num_candidates), slice(-16, None)
-    for number, example in enumerate(run.people):
-        for plaintext in (plaintexts[number] for plaintexts in run.plaintexts):
-            run.plant("whole shares", {plaintext[1:]})
-            run.plant("masks", {plaintext[masks][start : start + 8] for start in range(0, 8 * task.num_candidates, 8)})
-            run.plant("value shares", {plaintext[values][:8], plaintext[values][8:]})
-            if number < IN_ALL_FORMS:
-                run.plant("masks", canary_forms.of_bytes(plaintext[masks][:16]))
-                run.plant("value shares", canary_forms.of_bytes(plaintext[values]))
-        run.plant("features", {example.features.tobytes()[: FEATURES // 2]})
-        if number < IN_ALL_FORMS:
-            run.plant("features", canary_forms.of_bytes(example.features.tobytes()[: FEATURES // 2]))
-        assert example.measured is not None
-        run.plant("measured values", canary_forms.of_large(example.measured.values[0]))
-        run.plant("measured keys", canary_forms.of_large(example.measured.keys[1]))
-    shares = run.shares(task, 0)
-    assert shares.measured is not None
-    for kind, rows, highest in (("labels", shares.labels, MAX_LABEL), ("measured keys", shares.measured.keys, MAX_CODE)):
-        for row in rows:
-            run.plant(kind, canary_forms.as_held(row))
-        for row in rows[:IN_ALL_FORMS]:
-            run.plant(kind, canary_forms.of_neighbours(row, len(str(highest))))
-    for plaintext in (one for plaintexts in run.broken for one in plaintexts):
-        run.plant("whole shares", {plaintext[1 : task.view_length - 4 * (task.num_candidates + 2)], plaintext[task.view_length + 8 : -8]})
-        run.plant("masks", {plaintext[masks][8:16]})
-
-
-def plant_sums(run: Run, answer: Any) -> None:
-    """What the query would have answered without noise, in units and as people read it."""
-    [(encoded,)] = _rows(run.fleet.data("adserver"), "SELECT spec FROM queries WHERE query_id = ?", bytes.fromhex(answer["query_id"]))
-    scale = canonical.decode(QuerySpec, encoded).measures[0].scale
-    spent = dict.fromkeys(CAMPAIGNS, 0)
-    for one in run.people:
-        assert one.measured is not None
-        spent[one.measured.keys[0]] += one.measured.values[0]
-    for total in (*spent.values(), sum(spent.values())):
-        run.plant("un-noised sums", canary_forms.of_large(total) | canary_forms.of_large(total * scale))
-
-
-def _rows(folder: Path, query: str, *values: bytes) -> list[tuple[bytes, ...]]:
-    [path] = folder.glob("*.sqlite3")
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
-        return connection.execute(query, values).fetchall()
-
-
-def plant_noise(run: Run, task: Task, dataset: str, model: Path) -> None:
-    """One more round, asked for as the ad server does: its sum before noise, and each helper's noise and blind, are known here only.
-
-    Each is worked out from the browsers' plaintexts and the helpers' key files, and they explain the helpers' answers to the bit.
-    """
-    parsed = parse(model.read_bytes(), num_features=FEATURES)
-    encoded = weights.encode([weights.quantise(value) for value in parsed.initial_values])
-    engine, tensors = engine_for(parsed, LOSS, task.clip, task.num_candidates), weights.decode(encoded, parsed.parameters)
-    spec = JobSpec(
-        job_id=b"of noisy canarys", task_id=task.task_id, dataset_id=bytes.fromhex(dataset), model_digest=parsed.digest, loss=LOSS,
-        rounds=2, sampling_numerator=1 << 32, noise_multiplier=40.0,
-    )  # fmt: skip
-    answers, noises = [], []
-    for role, helper in enumerate(HELPERS):
-        with HelperClient((run.fleet.folder / f"helper-{role}.address").read_text(), run.adserver_tls, 30.0) as client:
-            numerics = client.start_job(spec, model.read_bytes()).numerics_digest
-            answer = client.run_round(spec.job_id, 0, encoded, parsed.num_parameters)
-        shares = run.shares(task, role)
-        told = transcript(spec, round_index=0, weights=encoded, numerics=numerics)
-        blind = HelperKeys.read(run.fleet.data(helper)).pair(task, role).blind(told, len(answer.vector))
-        noise = to_signed(subtract(subtract(answer.vector, blind), engine.masked_sum(tensors, shares).vector))
-        run.plant("noise", canary_forms.of_numbers(noise, task.frac_bits))
-        run.plant("blinds", {blind[first : first + 2].tobytes() for first in range(len(blind) - 1)})
-        answers.append(answer)
-        noises.append(noise)
-    labels = np.array([[example.label] for example in run.people], np.uint32)
-    clear = InputShares(features=np.stack([one.features for one in run.people]), labels=labels, mask_shares=np.ones_like(labels, np.uint64))
-    summed = to_signed(engine.masked_sum(tensors, clear).vector)
-    assert np.array_equal(combine(*answers), summed + noises[0] + noises[1])
-    assert all(0.2 < np.std(noise) / (40.0 * 2**task.frac_bits) < 2 for noise in noises)
-    run.plant("un-noised sums", canary_forms.of_numbers(summed, task.frac_bits))
-
-
-def provoke_errors(run: Run, task: Task) -> None:
-    """Refusals, whose messages are kept."""
-    fleet = run.fleet
-    said = []
-    for command in (
-        ("dataset", "seal", "--task", task.task_id.hex()),
-        ("task", "create", "--name", "x", "--origin", ORIGIN, "--classes", "2", "--num-features", "3", "--min-batch-size", "1",
-         "--epsilon", "1", "--clip-norm", "1"),
-    ):  # fmt: skip
-        with pytest.raises(CommandFailed) as failed:
-            fleet.adserver(*command)
-        said.append(str(failed.value))
-    context = ssl.create_default_context(cafile=str(fleet.data("adserver") / "tls.crt"))
-    with httpx.Client(base_url=f"https://{fleet.http}", verify=context) as browser:
-        broken = run.plaintexts[0][0]
-        said += [browser.post(path, content=broken).text for path in ("/v1/reports", "/v1/reports/batch")]
-        said.append(browser.get("/v1/counts").text)
-    run.seen["errors"] = "\n".join(said).encode()
-
-
-def damage_a_dataset(run: Run, dataset: str) -> None:
-    """Errors inside a helper that handles secrets: first a stored dataset that does not open, then one that opens and is no such dataset.
-
-    The second one no attacker could make: it is a bug in the middle of a query, and all that the helper knows of it goes to its log.
-    """
-    fleet, said = run.fleet, []
-    folder = fleet.data(HELPERS[1]) / DATASETS_FOLDER
-    stored = folder / f"{dataset}.sealed"
-    whole = stored.read_bytes()
-    held = HelperKeys.read(fleet.data(HELPERS[1]))
-    opened = Vault(folder, held.vault_key).read(bytes.fromhex(dataset))
-    Vault(folder, held.vault_key).write(replace(opened, shares=replace(opened.shares, measured=None)))
-    for content in (whole[:-1] + bytes([whole[-1] ^ 1]), stored.read_bytes()):
-        fleet.kill(HELPERS[1])
-        stored.write_bytes(content)
-        fleet.start_helper(1)
-        with pytest.raises(CommandFailed) as failed:
-            fleet.adserver("aggregate", "--value", "spend", "--epsilon", "0.5")
-        said.append(str(failed.value))
-    stored.write_bytes(whole)
-    assert "dataset_lost" in said[0]
-    assert "AttributeError" not in said[1]
-    run.seen["errors of a damaged dataset"] = "\n".join(said).encode()
-
-
-def plant_keys(run: Run, task: Task) -> None:
-    """Every long-term, agreement, storage, HPKE, TLS and pair key, and the key of each dataset at rest."""
-    keys = []
-    for role, helper in enumerate(HELPERS):
-        folder = run.fleet.data(helper)
-        stored = json.loads((folder / "keys.json").read_text())
-        keys += [bytes.fromhex(stored[name]) for name in ("signing_key", "agreement_key", "storage_key")]
-        keys += [bytes.fromhex(key["secret"]) for key in stored["opening_keys"]]
-        held = HelperKeys.read(folder)
-        sealed = list((folder / DATASETS_FOLDER).iterdir())
-        assert sealed
-        at_rest = [held.vault_key(bytes.fromhex(path.stem) + path.read_bytes()[_SALT]) for path in sealed]
-        for path, key in zip(sealed, at_rest, strict=True):
-            assert len(Vault(path.parent, lambda _, key=key: key).read(bytes.fromhex(path.stem)))  # type: ignore[misc]  # it is the key
-        keys += at_rest
-        keys.append(held.pair(task, role)._secret)
-    for party in (*HELPERS, "adserver"):
-        lines = (run.fleet.data(party) / "tls.key").read_text().splitlines()
-        keys.append(base64.b64decode("".join(lines[1:-1]))[36:68])
-    for key in keys:
-        run.plant("keys", canary_forms.of_bytes(key))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OTEL_BSP_SCHEDULE_DELAY", "200")  # ms: spans are written before a process is killed
+        with canary_run(tmp_path_factory.mktemp("canaries")) as made:
+            yield made
 
 
 def places(run: Run) -> Iterator[tuple[str, bytes]]:
@@ -344,7 +55,7 @@ def test_no_planted_secret_is_found_anywhere_in_clear(run: Run, kind: str) -> No
 def leaks(run: Run) -> Iterator[tuple[str, bytes]]:
     """What careless code of a helper would write of the arrays that it holds."""
     first = next(iter(run.plaintexts[0]))
-    task = canonical.decode(Task, _rows(run.fleet.data(HELPERS[0]), "SELECT task FROM tasks")[0][0])
+    task = canonical.decode(Task, rows(run.fleet.data(HELPERS[0]), "SELECT task FROM tasks")[0][0])
     shares = run.shares(task, 0)
     assert shares.measured is not None
     arrays: dict[str, Any] = {"labels": shares.labels, "measured keys": shares.measured.keys}
@@ -407,6 +118,37 @@ def test_logs_name_traces_and_metrics_count_what_happened(run: Run) -> None:
         f'adserver_reports_total{{outcome="accepted"}} {REPORTS + len(run.broken)}.0'
         in run.seen["metrics of adserver after the work"].decode()
     )
+
+
+def test_a_jobs_spans_at_all_three_parties_are_one_trace(run: Run) -> None:
+    spans = run.spans_of("adserver")
+    [job] = [one for one in spans if one.name == "job"]
+    asked = [one for one in spans if one.trace_id == job.trace_id and one is not job]
+    assert {one.parent_id for one in asked} == {job.span_id}
+    assert_answered(run, asked)
+    assert [one.name for one in asked].count("RunRound") == 2 * 3
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "methods"),
+    [("dataset seal", "seal dataset", {"PrepareDataset", "CommitDataset"}), ("aggregate", "aggregate", {"RunQuery"})],
+)
+def test_a_commands_spans_and_what_both_helpers_did_for_it_are_one_trace(run: Run, command: str, name: str, methods: set[str]) -> None:
+    [root] = [one for one in run.spans[command] if one.name == name]
+    asked = [one for one in run.spans[command] if one is not root]
+    assert root.parent_id is None
+    assert {(one.trace_id, one.parent_id) for one in asked} == {(root.trace_id, root.span_id)}
+    assert {one.name for one in asked} == methods
+    assert_answered(run, asked)
+
+
+def assert_answered(run: Run, asked: list[Span]) -> None:
+    """Each call was answered by a helper in a span below the call's own, half of them by each."""
+    for helper in HELPERS:
+        answered = [one for one in run.spans_of(helper) if one.trace_id == asked[0].trace_id]
+        by_id = {one.span_id: one for one in asked}
+        assert len(answered) == len(asked) // 2
+        assert all(one.parent_id is not None and by_id[one.parent_id].name == one.name for one in answered)
 
 
 def test_a_helper_that_crashes_leaves_no_core_file(run: Run) -> None:
