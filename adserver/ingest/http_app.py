@@ -7,6 +7,8 @@
     GET  /v1/counts          what became of all reports since the start
     GET  /healthz            200 when the database answers
 
+While the database does not answer, whatever needs it is answered 503 with Retry-After.
+
 What errors look like: `adserver.ingest.json_error`.
 
 A duplicate is answered with success: the browser's report is stored, and a retry after a lost answer must not look like a failure.
@@ -15,7 +17,7 @@ A duplicate is answered with success: the browser's report is stored, and a retr
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, ParamSpec, TypeVar
 
 from google.protobuf.message import DecodeError
 from starlette.applications import Starlette
@@ -27,11 +29,12 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from adserver.ingest.body_room import BodyRoom, Held, NoRoom
+from adserver.ingest.database_faults import database_at_hand
 from adserver.ingest.intake import Intake
 from adserver.ingest.json_error import json_error, refusal
 from adserver.tasks import TaskStore
 from maskedlark.canonical import encode
-from maskedlark.errors import ReportReason, ReportRejected
+from maskedlark.errors import HelperUnavailable, ReportReason, ReportRejected
 from maskedlark.rpc.wire import MAX_REPORT_BYTES, decode_report
 from protos import report_pb2
 
@@ -44,6 +47,9 @@ _OTHER_STATUS: Final = 422
 _TOO_LARGE: Final = 413
 _TOO_SLOW: Final = 408
 _NO_ROOM: Final = 503
+_AWAY: Final = 503
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 _Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -65,23 +71,23 @@ def http_app(intake: Intake, tasks: TaskStore, room: BodyRoom | None = None) -> 
             except ReportRejected as rejection:
                 intake.count_rejection(rejection)
                 raise
-            is_new = await run_in_threadpool(intake.take, report)
+            is_new = await _in_thread(intake.take, report)
         return JSONResponse({"result": "accepted" if is_new else "duplicate"}, 201 if is_new else 200)
 
     async def post_batch(request: Request) -> Response:
         with room.held() as held:
             batch = _decode_batch(await _body(request, MAX_BATCH_BYTES, held))
-            counts = await run_in_threadpool(intake.take_all, batch.reports)
+            counts = await _in_thread(intake.take_all, batch.reports)
         return JSONResponse({"accepted": counts.accepted, "duplicates": counts.duplicates, "rejected": counts.by_reason()})
 
     async def get_task(request: Request) -> Response:
-        bundle = await run_in_threadpool(tasks.get, _task_id(request))
+        bundle = await _in_thread(tasks.get, _task_id(request))
         if bundle is None:
             raise HTTPException(404, "no such task")
         return Response(encode(bundle), media_type="application/json")
 
     async def list_tasks(_request: Request) -> Response:
-        stored = await run_in_threadpool(tasks.all)
+        stored = await _in_thread(tasks.all)
         rows = [{"task_id": one.task_id.hex(), "name": one.bundle.task.name, "origin": one.bundle.task.origin} for one in stored]
         return JSONResponse({"tasks": rows})
 
@@ -90,7 +96,7 @@ def http_app(intake: Intake, tasks: TaskStore, room: BodyRoom | None = None) -> 
         return JSONResponse({"accepted": counts.accepted, "duplicates": counts.duplicates, "rejected": counts.by_reason()})
 
     async def get_health(_request: Request) -> Response:
-        await run_in_threadpool(tasks.get, b"")  # one look into the database
+        await _in_thread(tasks.get, b"")  # one look into the database
         return JSONResponse({"status": "ok"})
 
     return Starlette(
@@ -102,7 +108,13 @@ def http_app(intake: Intake, tasks: TaskStore, room: BodyRoom | None = None) -> 
             Route("/v1/counts", get_counts),
             Route("/healthz", get_health),
         ],
-        exception_handlers={ReportRejected: _rejected, HTTPException: _refused, ClientDisconnect: _disconnected, Exception: _failed},
+        exception_handlers={
+            ReportRejected: _rejected,
+            HTTPException: _refused,
+            HelperUnavailable: _away,
+            ClientDisconnect: _disconnected,
+            Exception: _failed,
+        },
     )
 
 
@@ -118,6 +130,12 @@ def counting_answers(app: ASGIApp, count: Callable[[int], None]) -> ASGIApp:
         await app(scope, receive, send_counted)
 
     return counted
+
+
+async def _in_thread(look_up: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """What the database takes its time for, in a thread; HelperUnavailable while it is away."""
+    with database_at_hand():
+        return await run_in_threadpool(look_up, *args, **kwargs)
 
 
 async def _body(request: Request, limit: int, held: Held) -> bytes:
@@ -167,12 +185,16 @@ async def _refused(_request: Request, error: Exception) -> Response:
     return refusal(error.status_code, error.detail)
 
 
+async def _away(_request: Request, error: Exception) -> Response:
+    return refusal(_AWAY, str(error))
+
+
 async def _disconnected(_request: Request, _error: Exception) -> Response:
     """The browser is gone; nobody reads this."""
     return Response(status_code=400)
 
 
 async def _failed(_request: Request, error: Exception) -> Response:
-    """A bug or a database that is down: the details stay here."""
+    """A bug: the details stay here."""
     _LOG.error("a bug ended a request", exc_info=error)
     return json_error("Internal", "internal", "internal error", 500)
