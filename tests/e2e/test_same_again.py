@@ -75,5 +75,5 @@ def test_of_a_thousand_submissions_at_once_over_grpc_one_is_accepted_and_all_oth
 
 def test_the_same_round_sent_thousands_of_times_across_crashes_has_one_distinct_answer_and_one_charge(fleet: Fleet) -> None:
     outcome = same_round.run(fleet, ROUNDS_SENT)
-    assert (outcome.distinct_answers, outcome.rounds_charged) == (1, 1), outcome
+    assert outcome.is_right, outcome
     assert outcome.sent == ROUNDS_SENT
