@@ -278,11 +278,23 @@ def dripping(message: Any) -> Iterator[Any]:
     time.sleep(45)
 
 
-def test_silent_connections_hold_nobody_up_at_a_helper(site: Site) -> None:
+def test_silent_connections_hold_nobody_up_at_a_helper_and_are_ended_and_counted(site: Site) -> None:
+    """A third say nothing at all, a third stop in their TLS hello, and a third finish TLS as our ad server would and stop there."""
     host, port = site.helper.rsplit(":", 1)
-    silent = [socket.create_connection((host, int(port))) for _ in range(100)]
-    for one in silent[:50]:
+    before = site.unused_connections(0)
+    silent = [socket.create_connection((host, int(port)), timeout=20) for _ in range(99)]
+    began = time.monotonic()
+    for one in silent[33:66]:
         one.sendall(b"\x16\x03\x01")  # the first bytes of a TLS hello
+    context = ssl.create_default_context(cafile=str(site.fleet.data(HELPERS[0]) / "tls.crt"))
+    context.load_cert_chain(site.ours.certificate, site.ours.private_key)
+    context.set_alpn_protocols(["h2"])
+    silent[66:] = [context.wrap_socket(one, server_hostname=HOST) for one in silent[66:]]
     assert site.is_alive()
     for one in silent:
+        with suppress(ConnectionError, ssl.SSLError):
+            while one.recv(4096):  # until the helper ends it; after 20 s this fails
+                assert time.monotonic() < began + 20
         one.close()
+    assert time.monotonic() < began + 20
+    assert site.unused_connections(0) >= before + len(silent)

@@ -183,11 +183,17 @@ def test_a_stream_that_stops_is_ended_and_its_thread_is_free_again(door: Door, m
     assert door.count("maskedlark_slow_clients_total") == 4
 
 
-def test_connections_that_say_nothing_hold_nobody_up(door: Door) -> None:
+def test_connections_that_say_nothing_hold_nobody_up_and_are_counted(door: Door) -> None:
+    """That they are ended too shows `tests/e2e/test_strangers.py`, which has the ten seconds that it takes."""
+    before = refused_handshakes(door)
     silent = [socket.create_connection(("localhost", door.port)) for _ in range(50)]
     for one in silent[:25]:
         one.sendall(b"\x16\x03\x01")  # the first bytes of a TLS hello
     assert door.is_alive()
+    until = time.monotonic() + 10
+    while refused_handshakes(door) < before + len(silent):
+        assert time.monotonic() < until, "a connection was not counted"
+        time.sleep(0.02)
     for one in silent:
         one.close()
 
