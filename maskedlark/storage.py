@@ -26,6 +26,8 @@ _SQLITE_AWAY: Final = frozenset(
         sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PROTOCOL,
     }
 )  # fmt: skip
+_DURABLE_COMMITS: Final = frozenset({"on", "remote_write", "remote_apply"})
+"""Values of PostgreSQL's `synchronous_commit` under which what was acknowledged is on the disk at least here."""
 _CREATING_LOCK: Final = 0x6D6C61726B
 """PostgreSQL's advisory lock of who creates tables: any number that others do not use."""
 
@@ -33,10 +35,11 @@ _CREATING_LOCK: Final = 0x6D6C61726B
 def open_database(url: str) -> Engine:
     """Connect to a party's database.
 
-    Guarantees: on SQLite, a transaction that has committed survives a crash of the machine; `engine.begin()` takes the write lock at
-    once, so a transaction that reads and then writes never fails half-way because another process wrote in between. Wrap what only
-    reads in `reading`, which takes no lock. A SQLite file is made readable by this user only; what SQLite puts beside it is as readable
-    as it is. A connection that the server has ended meanwhile is replaced, not used. No error shows a stored value.
+    Guarantees: a transaction that has committed survives a crash of the machine, also where PostgreSQL's operator set
+    `synchronous_commit` off. On SQLite, `engine.begin()` takes the write lock at once, so a transaction that reads and then writes never
+    fails half-way because another process wrote in between. Wrap what only reads in `reading`, which takes no lock. A SQLite file is made
+    readable by this user only; what SQLite puts beside it is as readable as it is. A connection that the server has ended meanwhile is
+    replaced, not used. No error shows a stored value.
 
     Raises:
         InvalidTask: not a URL of an engine that the parties run on, or its file cannot be had.
@@ -53,6 +56,8 @@ def open_database(url: str) -> Engine:
         _make_private(engine.url.database)
         event.listen(engine, "connect", _configure_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
+    else:
+        event.listen(engine, "connect", _configure_postgresql)
     return engine
 
 
@@ -134,3 +139,12 @@ def _configure_sqlite(connection: Any, _record: object) -> None:
 
 def _begin_sqlite(connection: Connection) -> None:
     connection.exec_driver_sql(f"BEGIN {connection.get_execution_options().get('sqlite_begin', 'IMMEDIATE')}")
+
+
+def _configure_postgresql(connection: Any, _record: object) -> None:
+    """Durable commits: an operator's default may be to acknowledge some that a crash then loses; one that waits for standbys too stays."""
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW synchronous_commit")
+        if cursor.fetchone()[0] not in _DURABLE_COMMITS:
+            cursor.execute("SET synchronous_commit = on")
+    connection.commit()  # what is set in a transaction that is rolled back is not set
