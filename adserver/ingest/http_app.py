@@ -19,7 +19,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, ParamSpec, TypeVar
 
-from google.protobuf.message import DecodeError
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -28,6 +27,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from adserver.ingest.batch import reports_in
 from adserver.ingest.body_room import BodyRoom, Held, NoRoom
 from adserver.ingest.database_faults import database_at_hand
 from adserver.ingest.intake import Intake
@@ -36,7 +36,6 @@ from adserver.tasks import TaskStore
 from maskedlark.canonical import encode
 from maskedlark.errors import HelperUnavailable, ReportReason, ReportRejected
 from maskedlark.rpc.wire import MAX_REPORT_BYTES, decode_report
-from protos import report_pb2
 
 MAX_BATCH_BYTES: Final = 8 << 20
 BODY_DEADLINE_S: Final = 30.0
@@ -76,8 +75,8 @@ def http_app(intake: Intake, tasks: TaskStore, room: BodyRoom | None = None) -> 
 
     async def post_batch(request: Request) -> Response:
         with room.held() as held:
-            batch = _decode_batch(await _body(request, MAX_BATCH_BYTES, held))
-            counts = await _in_thread(intake.take_all, batch.reports)
+            body = await _body(request, MAX_BATCH_BYTES, held)
+            counts = await _in_thread(lambda: intake.take_all(reports_in(body)))
         return JSONResponse({"accepted": counts.accepted, "duplicates": counts.duplicates, "rejected": counts.by_reason()})
 
     async def get_task(request: Request) -> Response:
@@ -156,13 +155,6 @@ async def _body(request: Request, limit: int, held: Held) -> bytes:
     except TimeoutError:
         raise HTTPException(_TOO_SLOW, f"the body did not arrive within {BODY_DEADLINE_S:.0f} s") from None
     return bytes(body)
-
-
-def _decode_batch(body: bytes) -> report_pb2.ReportBatch:
-    try:
-        return report_pb2.ReportBatch.FromString(body)
-    except DecodeError:
-        raise ReportRejected(ReportReason.MALFORMED, "not a batch of reports; none was stored") from None
 
 
 def _task_id(request: Request) -> bytes:
