@@ -27,10 +27,17 @@ class Postgres:
 
     def new_database(self) -> str:
         """The URL of an empty database."""
+        return self._created("template1")
+
+    def copy_of(self, url: str) -> str:
+        """The URL of a new database that is as another one is now, as a backup is; nobody may be connected to that one."""
+        return self._created(str(make_url(url).database))
+
+    def _created(self, template: str) -> str:
         name = f"database_{next(self.numbers)}"
         engine = create_engine(self.url, isolation_level="AUTOCOMMIT")
         with engine.connect() as connection:
-            connection.exec_driver_sql(f"CREATE DATABASE {name}")
+            connection.exec_driver_sql(f"CREATE DATABASE {name} TEMPLATE {template}")
         engine.dispose()
         return self.url.set(database=name).render_as_string(hide_password=False)
 

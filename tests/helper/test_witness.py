@@ -3,25 +3,30 @@
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import create_engine
+from sqlalchemy import Engine, create_engine
 
 from adserver.database import create_tables
 from adserver.helper_client import HelperClient
 from adserver.receipts import ReceiptBook
 from helper.core import HelperCore
+from helper.ledger import Ledger
 from helper.service import HelperService
 from helper.witness import FILE_NAME, Witness
+from maskedlark import canonical
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
+from maskedlark.job import JobSpec
 from maskedlark.rpc.receipts import Receipt, decode_receipt, encode_receipt
 from maskedlark.rpc.transport import make_server
+from maskedlark.storage import open_database
 from protos import helper_pb2_grpc
 from tests.helper.parties import MODEL, NUM_VALUES, OTHER_WEIGHTS, WEIGHTS, Scene
+from tests.postgres import Postgres
 
 
 @pytest.fixture
@@ -122,6 +127,87 @@ def test_a_new_ledger_under_old_keys_is_noticed(scene: Scene) -> None:
     for path in closed(scene).glob("ledger*"):
         path.unlink()
     assert refused(scene.parties[0].open())
+
+
+@dataclass(kw_only=True)
+class ServerScene:
+    """A scene whose first helper keeps its ledger in a PostgreSQL server: what a restored folder does not bring back."""
+
+    postgres: Postgres
+    scene: Scene
+    url: str
+
+    def opened(self, url: str) -> HelperCore:
+        """The first helper's process, on one database."""
+
+        class OnServer(Ledger):
+            def __init__(self, engine: Engine) -> None:
+                engine.dispose()
+                super().__init__(open_database(url))
+
+        core = self.scene.parties[0].open(ledger_type=OnServer)
+        self.scene.cores = (core, self.scene.cores[1])
+        return core
+
+    def backup(self) -> str:
+        """The ledger as it is now, as a database of its own; the helper's process has ended."""
+        self.scene.cores[0]._ledger.close()
+        return self.postgres.copy_of(self.url)
+
+    def a_round_is_told(self, spec: JobSpec, book: ReceiptBook | None = None) -> None:
+        with serving(self.opened(self.url), book) as client:
+            client.run_round(spec.job_id, 0, WEIGHTS, NUM_VALUES)
+        self.scene.cores[0]._ledger.close()
+
+
+@pytest.fixture
+def server_scene(scene: Scene, postgres: Postgres) -> Iterator[ServerScene]:
+    made = ServerScene(postgres=postgres, scene=scene, url=postgres.new_database())
+    closed(scene)
+    made.opened(made.url).tasks.register(canonical.encode(scene.task), None)
+    yield made
+    scene.cores[0]._ledger.close()
+
+
+def test_a_restored_postgresql_ledger_is_noticed_at_the_first_call_and_a_copied_one_is_served(server_scene: ServerScene) -> None:
+    scene = server_scene.scene
+    spec = scene.job(scene.seal())
+    scene.start(spec)
+    yesterday = server_scene.backup()
+    server_scene.a_round_is_told(spec)
+    today = server_scene.backup()
+    assert not refused(server_scene.opened(today))
+    scene.cores[0]._ledger.close()
+    with serving(server_scene.opened(yesterday)) as client, pytest.raises(JobRefused) as refusal:
+        client.run_round(spec.job_id, 0, OTHER_WEIGHTS, NUM_VALUES)
+    assert refusal.value.reason is JobReason.LEDGER_ROLLED_BACK
+
+
+def test_a_postgresql_ledger_restored_with_the_whole_folder_is_noticed_when_a_receipt_is_shown(
+    server_scene: ServerScene, tmp_path: Path
+) -> None:
+    scene, book = server_scene.scene, ReceiptBook()
+    spec = scene.job(scene.seal())
+    scene.start(spec)
+    yesterday, folder = server_scene.backup(), saved(scene, tmp_path / "yesterday")
+    server_scene.a_round_is_told(spec, book)
+    for path in folder.iterdir():
+        shutil.copy2(path, scene.parties[0].data)
+    if not (folder / FILE_NAME).exists():
+        (scene.parties[0].data / FILE_NAME).unlink()
+    core = server_scene.opened(yesterday)
+    assert not refused(core)  # nobody has shown it anything yet
+    with serving(core, book) as client, pytest.raises(JobRefused) as refusal:
+        client.run_round(spec.job_id, 0, OTHER_WEIGHTS, NUM_VALUES)
+    assert refusal.value.reason is JobReason.LEDGER_ROLLED_BACK
+    assert refused(core)
+
+
+def test_an_empty_postgresql_database_under_old_keys_is_noticed(server_scene: ServerScene) -> None:
+    server_scene.scene.seal()
+    server_scene.scene.cores[0].witness.receipt()
+    server_scene.scene.cores[0]._ledger.close()
+    assert refused(server_scene.opened(server_scene.postgres.new_database()))
 
 
 def test_a_ledger_that_only_moved_on_is_served(scene: Scene) -> None:
