@@ -13,6 +13,30 @@ KEY_REASONS: Final = ("unknown_key", "not_opened")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Charges:
+    """How many rounds of one job each party says there were.
+
+    Attributes:
+        is_done: Whether the job came to its end; otherwise it was stopped, or goes on.
+        recorded: Rounds whose answers the ad server used.
+        told: Rounds charged, as the helpers told the ad server when it closed the job; None before.
+        answered: Rounds that each helper charged, by role.
+    """
+
+    is_done: bool
+    recorded: int
+    told: int | None
+    answered: tuple[int, int]
+
+    @property
+    def wrong(self) -> int:
+        """Rounds charged too often or not often enough. Of a job that was stopped, the round under way may be charged and not used."""
+        unused = 0 if self.is_done else 1
+        at_helpers = sum(max(0, self.recorded - one) + max(0, one - self.recorded - unused) for one in self.answered)
+        return at_helpers + (0 if self.told is None else abs(self.told - max(self.answered)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Books:
     """The databases of a fleet's three parties."""
 
@@ -50,17 +74,22 @@ class Books:
         taken = [done for done in sorted(history) if done > 0]
         return self.state_of(job) == "done" and taken == list(range(1, rounds + 1))
 
-    def double_charges(self, jobs: Sequence[str], rounds: int) -> int:
-        """Rounds charged beyond the plan, or of a job that is done at one helper only. One that has not ended is counted as that."""
-        wrong = 0
-        for helper in HELPERS:
-            for job in jobs:
-                found = self.rows(helper, "SELECT rounds_answered FROM jobs WHERE job_id = ?", bytes.fromhex(job))
-                charged = self.rows(helper, "SELECT count(*) FROM rounds WHERE job_id = ?", bytes.fromhex(job))
-                answered = found[0][0] if found else 0
-                wrong += max(0, answered - rounds) + max(0, charged[0][0] - rounds)
-                wrong += max(0, rounds - answered) if self.state_of(job) == "done" else 0
-        return wrong
+    def charges_of(self, job: str) -> Charges:
+        """What all three parties wrote of a job's rounds."""
+        name = bytes.fromhex(job)
+        [(state, told)] = self.rows("adserver", "SELECT state, rounds_charged FROM jobs WHERE job_id = ?", name)
+        [(recorded,)] = self.rows("adserver", "SELECT count(*) FROM job_rounds WHERE job_id = ? AND rounds_done > 0", name)
+        found = [self.rows(helper, "SELECT rounds_answered FROM jobs WHERE job_id = ?", name) for helper in HELPERS]
+        first, second = (one[0][0] if one else 0 for one in found)
+        return Charges(is_done=state == "done", recorded=recorded, told=told, answered=(first, second))
+
+    def wrong_charges(self, jobs: Sequence[str]) -> int:
+        """Rounds of all these jobs that a helper charged and should not have, or the other way about."""
+        return sum(self.charges_of(job).wrong for job in jobs)
+
+    def are_closed(self, jobs: Sequence[str]) -> bool:
+        """Whether both helpers know of each of these jobs that no more rounds come, and the ad server what was charged."""
+        return all(self.charges_of(job).told is not None for job in jobs)
 
     def used_reports(self, helper: str) -> set[bytes]:
         """Reports in a helper's datasets: no report is in two of them if the datasets are as large together."""
@@ -92,6 +121,10 @@ class Books:
         waiting = self.rows("adserver", "SELECT count(*) FROM reports WHERE handle IS NULL")[0][0]
         begun = self.rows("adserver", "SELECT count(*) FROM datasets WHERE state != 'committed'")[0][0]
         return not waiting and not begun
+
+    def unfinished_datasets(self) -> int:
+        """That the ad server is preparing or committing still."""
+        return int(self.rows("adserver", "SELECT count(*) FROM datasets WHERE state IN ('preparing', 'committing')")[0][0])
 
     def num_datasets(self) -> int:
         """That the ad server made."""

@@ -11,11 +11,12 @@ import json
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from docs.tutorial.fleet import HELPERS, ORIGIN, Fleet
+from docs.tutorial.fleet import HELPERS, ORIGIN, CommandFailed, Fleet
 from tests.chaos.books import Books
 from tests.chaos.disturbance import ADSERVER, Disturbance, Operator
 from tests.chaos.uploads import Uploads
@@ -29,6 +30,8 @@ _TRIAL_ROUNDS: Final = 25
 _BUSY_SHARE: Final = 0.8
 _QUIET_S: Final = 60.0
 """How much longer than the disturbance the jobs may take afterwards."""
+_SEALING_S: Final = 180.0
+"""How long what waits may be sealed, again and again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +48,9 @@ class Outcome:
         reports_used_twice: Reports in two datasets, at one helper only, or elsewhere than the ad server says.
         datasets: Sealed meanwhile.
         datasets_half_sealed: Of these, those that one helper has and another party has not, or that are not finished.
-        double_charges: Rounds that a helper charged beyond the plan, or that only one helper charged.
-        stuck: How often a state of a job lasted longer than two leases, all who could change it being up.
+        double_charges: Rounds that a helper charged and the ad server did not use, or that it used and a helper did not charge.
+        stuck: How often a state of a job lasted longer than two leases, all who could change it being up; and datasets that were not
+            finished though everybody was up and they were sealed again.
         failed_opens: Shares that a helper had no key for, or could not open.
         rotations: Of a helper's HPKE keys.
         kills: Processes killed.
@@ -109,8 +113,8 @@ def run(seconds: float, folder: Path, seed: int, show: Show = lambda _done, _not
             reports_used_twice=books.used_twice(),
             datasets=books.num_datasets(),
             datasets_half_sealed=books.half_sealed(),
-            double_charges=books.double_charges(jobs, rounds),
-            stuck=watched.stuck,
+            double_charges=books.wrong_charges(jobs),
+            stuck=watched.stuck + books.unfinished_datasets(),
             failed_opens=books.failed_opens(),
             rotations=disturbance.rotations,
             kills=disturbance.kills.total(),
@@ -190,17 +194,19 @@ def disturb(disturbance: Disturbance, seconds: float, show: Show) -> None:
 
 
 def await_end(books: Books, jobs: Sequence[str], seconds: float, show: Show) -> None:
-    """Until every job has stopped, or for as long as is bearable."""
+    """Until every job has stopped and is closed at the helpers, or for as long as is bearable."""
     began = time.monotonic()
-    while not books.have_stopped(jobs) and time.monotonic() < began + seconds + _QUIET_S:
+    while not (books.have_stopped(jobs) and books.are_closed(jobs)) and time.monotonic() < began + seconds + _QUIET_S:
         time.sleep(0.5)
         show(seconds + time.monotonic() - began, f"no more kills; {books.rounds_done(jobs)} rounds are done")
 
 
 def seal_the_rest(fleet: Fleet, books: Books, task: str) -> None:
-    """First what an interrupted command left to be finished, if there is something; then all that waits."""
-    while not books.is_all_sealed():
-        fleet.adserver("dataset", "seal", "--task", task, "--allow-small")
+    """First what an interrupted command left to be finished, if there is something; then all that waits. What is left then is stuck."""
+    until = time.monotonic() + _SEALING_S
+    while not books.is_all_sealed() and time.monotonic() < until:
+        with suppress(CommandFailed):
+            fleet.adserver("dataset", "seal", "--task", task, "--allow-small", "--deadline", "10", "--round-deadline", "60")
 
 
 def exported(fleet: Fleet, job: str) -> bytes:
