@@ -27,6 +27,7 @@ from adserver.report_expiry import ReportExpirer
 from adserver.reports import ReportStore
 from adserver.tasks import TaskStore
 from adserver.worker import JobWorker
+from maskedlark.hardening import forbid_core_files
 from maskedlark.observability.endpoint import OperatorEndpoint
 from maskedlark.observability.serving import ServerSettings, WatchedServer
 from maskedlark.rpc.patience import Patience
@@ -105,6 +106,7 @@ def serve(
         clock: Unix seconds.
         stop: Ends it.
     """
+    forbid_core_files()  # before the TLS key is read
     remove_unfinished_of_jobs(data_dir)
     with ExitStack() as stack:
         helpers = peers.open(stack, engine)

@@ -12,9 +12,9 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context, parent_process
 from typing import Final, Self
 
-from helper.hardening import forbid_core_files
 from maskedlark.dataset import PreparedShares, ShareForHelper, ShareOpener, join_prepared
 from maskedlark.errors import HelperUnavailable
+from maskedlark.hardening import forbid_core_files
 
 MIN_CHUNK: Final = 64
 """Fewer shares than this are not worth the way to another process."""

@@ -16,7 +16,6 @@ from helper.core import HelperCore
 from helper.floors import Floors
 from helper.gradient.choose import engine_for
 from helper.gradient.exact.self_check import SelfCheckFailed, self_check
-from helper.hardening import forbid_core_files
 from helper.keys import HelperKeys
 from helper.ledger import LEDGER_FILE, Ledger, sqlite_url
 from helper.metrics import HelperMetrics
@@ -25,6 +24,7 @@ from helper.release_grid import DEFAULT_STEP_MS, ReleaseGrid
 from helper.service import HelperService
 from helper.shelves import PREPARED_BYTES
 from maskedlark.errors import InvalidTask
+from maskedlark.hardening import forbid_core_files
 from maskedlark.observability.endpoint import OperatorEndpoint
 from maskedlark.observability.serving import ServerSettings, WatchedServer
 from maskedlark.rpc.admission import Admission

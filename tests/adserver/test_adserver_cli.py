@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -210,6 +211,17 @@ def _server(shell: Shell) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     finally:
         process.kill()
         process.communicate()
+
+
+def test_a_server_that_crashes_leaves_no_core_file_with_its_tls_key(shell: Shell) -> None:
+    allowed = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (allowed[1], allowed[1]))  # what the server inherits
+    try:
+        with _server(shell) as (process, _):
+            limits = Path(f"/proc/{process.pid}/limits").read_text()
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, (allowed[0], allowed[1]))
+    assert next(line for line in limits.splitlines() if "core file" in line).split()[4:6] == ["0", "0"]
 
 
 def test_a_server_says_where_it_listens_takes_reports_and_drains_on_sigterm(shell: Shell) -> None:

@@ -1,4 +1,4 @@
-"""Keep this process's memory, which holds keys, features and masks, out of core files and out of other processes' reach."""
+"""Keep a server's memory, which holds keys and, at a helper, features and masks, out of core files and out of other processes' reach."""
 
 import ctypes
 import logging
