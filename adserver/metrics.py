@@ -1,22 +1,26 @@
 """What the ad server tells its operator in numbers, read from the store at each scrape."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry
+from prometheus_client import Counter as CounterMetric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from sqlalchemy import Engine
 
 from adserver.database import Clock
 from adserver.ingest.intake import IntakeCounts
-from adserver.job_state import JobState
+from adserver.job_state import STOPPED, JobState
 from adserver.job_store import JobRecord, JobStore
 from adserver.reports import ReportStore
 from adserver.tasks import TaskStore
 
 _ID_DIGITS: Final = 12
+_STOPPED_FOR_A_REASON: Final = STOPPED - {JobState.CANCELLED}
+"""A cancelled job keeps the reason for which it had stopped before."""
 
 
 class AdserverMetrics(Collector):
@@ -30,7 +34,7 @@ class AdserverMetrics(Collector):
         self._tasks = TaskStore(engine)
         self._reports = ReportStore(engine)
         self._intake: Callable[[], IntakeCounts] = IntakeCounts
-        self._http = Counter("adserver_http_responses", "Answers over HTTP, by status.", ("status",), registry=self.registry)
+        self._http = CounterMetric("adserver_http_responses", "Answers over HTTP, by status.", ("status",), registry=self.registry)
         self.registry.register(self)
 
     def watch_intake(self, counts: Callable[[], IntakeCounts]) -> None:
@@ -61,8 +65,14 @@ class AdserverMetrics(Collector):
         for state in JobState:
             states.add_metric((state.value,), sum(job.state is state for job in jobs))
         yield states
+        reasons = Counter(job.stop.reason for job in jobs if job.stop is not None and job.state in _STOPPED_FOR_A_REASON)
+        stopped = GaugeMetricFamily("adserver_jobs_stopped", "Jobs that were refused, failed or spent their budget.", labels=("reason",))
+        for reason, count in sorted(reasons.items()):
+            stopped.add_metric((reason,), count)
+        yield stopped
         queued = [self._clock() - job.submitted_at_s for job in jobs if job.state is JobState.QUEUED]
-        yield GaugeMetricFamily("adserver_queue_age_seconds", "How long the oldest queued job has waited.", max([0.0, *queued]))
+        age = "How long ago the oldest queued job was submitted. For one that ran and was queued again, that includes its time at work."
+        yield GaugeMetricFamily("adserver_queue_age_seconds", age, max([0.0, *queued]))
         yield CounterMetricFamily("adserver_rounds", "Rounds whose step was taken, of all jobs.", sum(job.rounds_done for job in jobs))
 
     def _of_tasks(self) -> Iterable[Metric]:

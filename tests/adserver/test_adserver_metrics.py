@@ -13,9 +13,13 @@ from sqlalchemy import Engine
 
 from adserver import server
 from adserver.database import create_tables, default_url
+from adserver.history import RoundFigures
 from adserver.ingest import http_server
 from adserver.ingest.http_app import MAX_BATCH_BYTES
 from adserver.ingest.json_error import RETRY_AFTER_S
+from adserver.job_leases import JobLeases
+from adserver.job_state import JobEvent
+from adserver.job_store import Stop
 from adserver.metrics import AdserverMetrics
 from adserver.report_expiry import GRACE_S, expire_reports
 from adserver.reports import ReportStore
@@ -26,8 +30,10 @@ from maskedlark.rpc.transport import make_channel
 from maskedlark.rpc.wire import encode_report, report_to_message
 from maskedlark.storage import open_database
 from protos import ingest_pb2_grpc
+from tests.adserver.job_world import Site, plan_for, sealed
 from tests.builders import NOW, examples, reports, world
 
+OF = sealed()
 WORLD = world(min_batch_size=4)
 SOME = reports(WORLD, examples(WORLD.task, 3))
 
@@ -53,6 +59,22 @@ def addresses(engine: Engine, metrics: AdserverMetrics, monkeypatch: pytest.Monk
         yield opened
 
 
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    made = Site(tmp_path, OF)
+    yield made
+    made.engine.dispose()
+
+
+@pytest.fixture
+def of_jobs(site: Site) -> AdserverMetrics:
+    return AdserverMetrics(site.engine, site.clock)
+
+
+def leases_of(site: Site) -> JobLeases:
+    return JobLeases(site.engine, site.clock, owner="one", lease_s=10.0)
+
+
 def value(metrics: AdserverMetrics, name: str, **labels: str) -> float:
     return metrics.registry.get_sample_value(name, labels) or 0.0
 
@@ -76,6 +98,59 @@ def test_expired_reports_are_counted(engine: Engine, metrics: AdserverMetrics) -
     task = WORLD.task.task_id.hex()[:12]
     assert value(metrics, "adserver_reports_expired", task=task) == 3
     assert value(metrics, "adserver_reports_waiting", task=task) == 0
+
+
+def test_the_oldest_queued_job_says_how_long_ago_it_was_submitted(site: Site, of_jobs: AdserverMetrics) -> None:
+    assert value(of_jobs, "adserver_queue_age_seconds") == 0
+    for number, waits_s in ((1, 30.0), (2, 12.0)):
+        site.submit(plan_for(OF, job_id=bytes([number]) * 16))
+        site.clock.now_s += waits_s
+    assert (value(of_jobs, "adserver_jobs", state="queued"), value(of_jobs, "adserver_queue_age_seconds")) == (2, 42)
+    leases_of(site).claim()
+    assert (value(of_jobs, "adserver_jobs", state="running"), value(of_jobs, "adserver_queue_age_seconds")) == (1, 12)
+
+
+def test_rounds_of_all_jobs_are_counted(site: Site, of_jobs: AdserverMetrics) -> None:
+    for number, rounds in ((1, 3), (2, 1)):
+        job_id = site.submit(plan_for(OF, job_id=bytes([number]) * 16))
+        leases = leases_of(site)
+        assert leases.claim() is not None
+        for done in range(1, rounds + 1):
+            leases.record(job_id, RoundFigures(rounds_done=done, finished_at_s=1.0))
+        leases.let_go(job_id, JobEvent.FINISH)
+    assert value(of_jobs, "adserver_rounds_total") == 4
+
+
+def test_stopped_jobs_are_counted_by_reason_until_somebody_resumes_or_cancels_them(site: Site, of_jobs: AdserverMetrics) -> None:
+    ends = (
+        (JobEvent.REFUSE, "overflow"),
+        (JobEvent.REFUSE, "overflow"),
+        (JobEvent.FAIL, "workers_lost"),
+        (JobEvent.FINISH, "budget_spent"),
+    )
+    jobs = []
+    for number, (event, reason) in enumerate(ends, 1):
+        jobs.append(site.submit(plan_for(OF, job_id=bytes([number]) * 16)))
+        leases = leases_of(site)
+        assert leases.claim() is not None
+        leases.let_go(jobs[-1], event, Stop(reason=reason, cause="a cause"))
+
+    def stopped() -> dict[str, float]:
+        return {reason: value(of_jobs, "adserver_jobs_stopped", reason=reason) for reason in ("overflow", "workers_lost", "budget_spent")}
+
+    assert stopped() == {"overflow": 2, "workers_lost": 1, "budget_spent": 1}
+    site.store.resume(jobs[0])
+    site.store.cancel(jobs[2])
+    assert stopped() == {"overflow": 1, "workers_lost": 0, "budget_spent": 1}
+
+
+def test_a_job_that_waits_for_a_helper_has_not_stopped(site: Site, of_jobs: AdserverMetrics) -> None:
+    job_id = site.submit(plan_for(OF, job_id=bytes([1]) * 16))
+    leases = leases_of(site)
+    assert leases.claim() is not None
+    leases.wait(job_id, Stop(reason="helper_unavailable", cause="down"))
+    assert value(of_jobs, "adserver_jobs", state="waiting") == 1
+    assert value(of_jobs, "adserver_jobs_stopped", reason="helper_unavailable") == 0
 
 
 def test_bodies_over_the_limit_are_refused_and_counted(addresses: Addresses, metrics: AdserverMetrics) -> None:
