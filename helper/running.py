@@ -64,7 +64,7 @@ class RunningJob:
             served: The task.
             round_index: From 0.
             weights: As the ad server encoded them.
-            interrupt: Called while this waits or computes; what it raises ends the round, uncharged.
+            interrupt: Called while this waits or computes, and right before the charge; what it raises ends the round, uncharged.
 
         Guarantees: when it returns, the charge and the answer are durable; when it raises, neither was made and nothing left.
 
@@ -77,6 +77,7 @@ class RunningJob:
                 return answered
             encoded = self._compute(served, round_index, weights, interrupt)
             stored = StoredRound(weights_digest=weights_format.digest(weights), answer=encoded)
+            interrupt()  # last, for noise and encoding take their time, and who has gone is not charged
             if self._ledger.add_round(self.computation.spec.job_id, round_index, stored):
                 if round_index + 1 < self.computation.spec.rounds:
                     self.draw_ahead(served, self._clip(served, weights))

@@ -94,6 +94,33 @@ def test_a_cancelled_round_stops_within_a_second_and_is_not_charged(scene: Scene
     assert charged(scene) == 1
 
 
+class OnceSummedEngine(FakeEngine):
+    """Sums without a look at the interrupt, and tells when it is done."""
+
+    summed = Event()
+
+    def masked_sum(self, tensors: tuple[QuantisedTensor, ...], batch: Batch, interrupt: Interrupt = never) -> MaskedSum:
+        total = super().masked_sum(tensors, batch)
+        self.summed.set()
+        return total
+
+
+def test_who_left_between_the_sum_and_the_charge_is_not_charged(scene: Scene) -> None:
+    spec = scene.job(scene.seal())
+    scene.start(spec)
+    scene.restart(engine_for=lambda model, loss, clip, classes: OnceSummedEngine(model.num_parameters, clip))
+    OnceSummedEngine.summed.clear()
+
+    def gone() -> None:
+        if OnceSummedEngine.summed.is_set():
+            raise JobRefused(JobReason.CANCELLED, "gone")
+
+    with pytest.raises(JobRefused, match="gone"):
+        scene.cores[0].jobs.at_work(spec.job_id, None).answer(0, WEIGHTS, gone)
+    assert OnceSummedEngine.summed.is_set()
+    assert charged(scene) == 0
+
+
 def test_a_round_past_its_deadline_stops_within_a_second(scene: Scene) -> None:
     spec = endless(scene)
     with serving(scene) as stub:
