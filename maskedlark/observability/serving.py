@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any, Final, NoReturn
 
 import grpc
@@ -9,6 +10,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry
 
 from maskedlark.observability.call_metrics import CallMetrics
+from maskedlark.observability.draining import DrainInterceptor
 from maskedlark.observability.tracing import ServerTracing
 from maskedlark.rpc.patience import WITH_KNOWN_CLIENTS, Patience, PatienceInterceptor
 from maskedlark.rpc.tls_files import TlsFiles
@@ -56,6 +58,8 @@ class WatchedServer:
         """Bind it; raises as `make_server` does."""
         metrics = CallMetrics(registry)
         interceptors: list[Any] = [metrics, *([ServerTracing()] if settings.is_traced else [])]
+        self._draining = DrainInterceptor()
+        interceptors.append(self._draining)
         interceptors.append(PatienceInterceptor(settings.patience, metrics.count_slow_client))
         self.server, self.port = make_server(
             settings.listen,
@@ -76,7 +80,10 @@ class WatchedServer:
 
     def drain(self, grace_s: float) -> None:
         """Tell who asks that it ends, take no new calls, and finish those under way; return soon after `grace_s` at the latest."""
+        until = monotonic() + grace_s
         self._health.enter_graceful_shutdown()
+        self._draining.drain(grace_s)
+        grace_s = max(0.0, until - monotonic())
         # gRPC waits without end for a client that keeps its connection after a message that was refused as too large
         if not self.server.stop(grace_s).wait(grace_s + _AFTER_GRACE_S):
             _LOG.warning("a connection did not end in time; it is dropped")

@@ -3,7 +3,8 @@ workers, the ad server, or a command that seals a dataset. Meanwhile three jobs 
 upload are sealed, and the helpers' keys are rotated.
 
 It shows that all jobs end once, with the same model to the bit; that no report is lost after the ad server acknowledged it, and none used
-twice; that no helper charges a round twice; and that no state lasts longer than two leases. Ends with one JSON object.
+twice; that both helpers charge each round that was used once, and no other; and that no state lasts longer than two leases. Ends with one
+JSON object.
 """
 
 import argparse

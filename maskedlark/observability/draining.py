@@ -1,0 +1,51 @@
+"""The end of a gRPC server: the calls under way are finished, new ones are refused, and who asks for health is still answered.
+
+gRPC itself closes its port as soon as it is told to stop, so that nobody could be told that the server drains.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Condition
+from typing import Any, Final
+
+import grpc
+
+from maskedlark.rpc.handlers import wrapped
+
+_HEALTH: Final = "/grpc.health."
+
+
+class DrainInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stubs make it generic, grpc does not
+    """Knows how many calls are under way, and lets none in once the server drains; but for health, which may always be asked."""
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self._under_way = 0
+        self._is_draining = False
+
+    def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
+        """Let the call through, and count it."""
+        handler = continuation(handler_call_details)
+        if handler is None or handler_call_details.method.startswith(_HEALTH):
+            return handler
+        return wrapped(handler, self._counted)
+
+    def drain(self, timeout_s: float) -> None:
+        """Refuse new calls from now on; return when those under way have ended, or after the timeout."""
+        with self._changed:
+            self._is_draining = True
+            self._changed.wait_for(lambda: self._under_way == 0, timeout_s)
+
+    @contextmanager
+    def _counted(self, context: grpc.ServicerContext) -> Iterator[None]:
+        with self._changed:
+            is_let_in = not self._is_draining
+            self._under_way += is_let_in
+        if not is_let_in:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "the server is ending: call again")
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._under_way -= 1
+                self._changed.notify_all()
