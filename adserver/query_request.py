@@ -192,7 +192,7 @@ def read_domains(encoded: str, measurement: Measurement) -> dict[str, Codes]:
 
     try:
         domains = json.loads(encoded)
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter of brackets in brackets
         raise InvalidTask("the domain file is not JSON") from None
     if not isinstance(domains, dict):
         raise InvalidTask("the domain file is an object of keys")
@@ -200,8 +200,18 @@ def read_domains(encoded: str, measurement: Measurement) -> dict[str, Codes]:
 
 
 def load_domains(path: Path | None, task: Task) -> dict[str, Codes]:
-    """The domains of a file, or none."""
-    return {} if path is None else read_domains(path.read_text(encoding="utf-8"), measurement_of(task))
+    """The domains of a file, or none.
+
+    Raises:
+        InvalidTask: it cannot be read, or as `read_domains`, which refuses with the other errors too.
+    """
+    if path is None:
+        return {}
+    try:
+        encoded = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        raise InvalidTask(f"cannot read the domain file {path} as UTF-8") from None
+    return read_domains(encoded, measurement_of(task))
 
 
 def distinct_codes(codes: Sequence[int]) -> Codes:

@@ -3,7 +3,10 @@
 import io
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -12,7 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from adserver.eval_set import read_eval_set
-from adserver.plan import TrainingPlan
+from adserver.plan import Optimizer, OptimizerKind, Schedule, TrainingPlan
+from adserver.query_request import load_domains
+from browser_sim.sources.mnist import pack, parse_idx, unpack
+from browser_sim.sources.table import TableSettings, load_table
 from maskedlark import canonical
 from maskedlark.dataset import ShareForHelper
 from maskedlark.errors import MaskedLarkError
@@ -20,6 +26,7 @@ from maskedlark.job import JobSpec
 from maskedlark.model import weights
 from maskedlark.model.graph import Loss
 from maskedlark.model.onnx_file import parse
+from maskedlark.query import DiscoverySpec, QuerySpec
 from maskedlark.randomness import seeded
 from maskedlark.report import decode_shares, split
 from maskedlark.round import AggregateShare
@@ -28,8 +35,10 @@ from maskedlark.sealing import SignedKeyList
 from maskedlark.task import Task, TaskBundle
 from maskedlark.upload import SealedShare, check_report
 from tests.builders import examples, reports, shares_for, world
-from tests.fuzz.mutations import almost
+from tests.fuzz.mutations import almost, almost_json
 from tests.helper.parties import MODEL, NUM_VALUES, WEIGHTS
+from tests.maskedlark.query_specs import discovery, query
+from tests.measured import measuring_world
 
 WORLD = world()
 REPORT = reports(WORLD, examples(WORLD.task, 1))[0]
@@ -39,6 +48,14 @@ JOB = JobSpec(
     job_id=b"j" * 16, task_id=WORLD.task.task_id, dataset_id=bytes(32), model_digest=PARSED.digest,
     loss=Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS, rounds=3, sampling_numerator=1 << 31, noise_multiplier=1.0,
 )  # fmt: skip
+
+
+PLAN = TrainingPlan(
+    task=WORLD.task, job=JOB, dataset_size=100, optimizer=Optimizer(kind=OptimizerKind.ADAM, learning_rate=0.1), schedule=Schedule(),
+    eval_every=2,
+)  # fmt: skip
+MEASURING = measuring_world()
+IDX = bytes((0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 3)) + bytes(12)
 
 
 def npz(**arrays: Any) -> bytes:
@@ -72,6 +89,22 @@ def shares_of(plaintext: bytes) -> object:
     return decode_shares(WORLD.task, row.reshape(1, -1).copy())
 
 
+def loaded(load: Callable[[Path], object], encoded: bytes) -> object:
+    """What a loader makes of a file."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "given"
+        path.write_bytes(encoded)
+        return load(path)
+
+
+def table(encoded: bytes) -> object:
+    return loaded(lambda path: load_table(TableSettings(path=path, label="label")), encoded)
+
+
+def domains(encoded: bytes) -> object:
+    return loaded(lambda path: load_domains(path, MEASURING.task), encoded)
+
+
 PARSERS = {
     "report": Parser(parse=lambda encoded: check_report(WORLD.task, wire.decode_report(encoded)), valid=wire.encode_report(REPORT)),
     "sealed share": Parser(parse=open_one, valid=REPORT.shares[0].ciphertext),
@@ -83,7 +116,13 @@ PARSERS = {
         valid=canonical.encode(WORLD.bundle.key_lists[0]),
     ),
     "job": Parser(parse=lambda encoded: canonical.decode(JobSpec, encoded), valid=canonical.encode(JOB)),
-    "training plan": Parser(parse=lambda encoded: canonical.decode(TrainingPlan, encoded), valid=canonical.encode(JOB)),
+    "training plan": Parser(parse=lambda encoded: canonical.decode(TrainingPlan, encoded), valid=canonical.encode(PLAN)),
+    "query": Parser(parse=lambda encoded: canonical.decode(QuerySpec, encoded), valid=canonical.encode(query(MEASURING))),
+    "discovery": Parser(parse=lambda encoded: canonical.decode(DiscoverySpec, encoded), valid=canonical.encode(discovery(MEASURING))),
+    "table": Parser(parse=table, valid=b"age,word,label\n1,a,0\n2.5,b,1\n1e308,,1\n-1e308,a,0\n"),
+    "idx": Parser(parse=lambda encoded: parse_idx(encoded, 3, "images"), valid=IDX),
+    "packed idx": Parser(parse=lambda encoded: parse_idx(unpack(encoded, "images"), 3, "images"), valid=pack(IDX)),
+    "domain file": Parser(parse=domains, valid=b'{"campaign":[1,"2",4294967295],"place":["oslo","lima"],"language":{"first":1,"last":3}}'),
     "weights": Parser(parse=lambda encoded: weights.decode(encoded, PARSED.parameters), valid=WEIGHTS),
     "aggregate share": Parser(
         parse=lambda encoded: AggregateShare.decode(encoded, NUM_VALUES),
@@ -96,8 +135,7 @@ PARSERS = {
 
 @pytest.mark.parametrize("name", PARSERS)
 def test_what_each_parser_is_fuzzed_from_is_right(name: str) -> None:
-    if name != "training plan":
-        PARSERS[name].parse(PARSERS[name].valid)
+    PARSERS[name].parse(PARSERS[name].valid)
 
 
 @pytest.mark.parametrize("name", PARSERS)
@@ -112,6 +150,24 @@ def test_hostile_bytes_give_a_typed_error_and_nothing_else(name: str, data: st.D
     else:
         refused = ""
     assert len(refused) < 2_000
+
+
+JSON_PARSERS = ("task", "task bundle", "key list", "job", "training plan", "query", "discovery", "domain file")
+
+
+@pytest.mark.parametrize("name", JSON_PARSERS)
+@settings(max_examples=150, deadline=2_000, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_hostile_values_in_the_right_form_give_a_typed_error_and_nothing_else(name: str, data: st.DataObject) -> None:
+    with suppress(MaskedLarkError):
+        PARSERS[name].parse(data.draw(almost_json(PARSERS[name].valid)))
+
+
+@pytest.mark.parametrize("name", JSON_PARSERS)
+@pytest.mark.parametrize("encoded", [b"[" * 100_000, b'{"a":' * 100_000, b'{"place":' + b"9" * 10_000 + b"}", b"\xff\xfe"])
+def test_json_that_is_deep_long_or_no_text_is_refused(name: str, encoded: bytes) -> None:
+    with pytest.raises(MaskedLarkError):
+        PARSERS[name].parse(encoded)
 
 
 def hostile_npz(shape: str, body: bytes) -> bytes:
