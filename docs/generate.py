@@ -4,10 +4,12 @@ import inspect
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from adserver.further_reasons import HTTP_REASONS, JOB_STOPS, FurtherReason
 from maskedlark.error_contract import INVALID_TASK, UNAVAILABLE, Contract, contract
 from maskedlark.errors import (
     HelperUnavailable,
@@ -29,6 +31,7 @@ from maskedlark.query import Axis, DiscoverySpec, Measure, QuerySpec
 from maskedlark.task import HelperIdentity, LabelSpace, Task
 
 REFERENCE = Path(__file__).parent / "reference"
+REASONS_HEAD = "| reason | meaning | again | charged | what to do |\n|---|---|---|---|---|"
 NOTE = "<!-- Written by docs/generate.py (make docs). -->\n\n"
 
 
@@ -87,8 +90,22 @@ def errors() -> str:
             parts.append(f"| again | charged | what to do |\n|---|---|---|\n| {follows(known)} |\n")
         else:
             rows = "\n".join(f"| `{one.value}` | {one.meaning} | {follows(contract(one))} |" for one in known)
-            parts.append(f"| reason | meaning | again | charged | what to do |\n|---|---|---|---|---|\n{rows}\n")
+            parts.append(f"{REASONS_HEAD}\n{rows}\n")
+    parts.append(
+        "## Answers over HTTP\n\nThe field `error` is the kind of a typed error above, or `RequestRefused` or `Internal` with one of these"
+        f" reasons.\n\n{further(HTTP_REASONS)}"
+    )
+    parts.append(
+        "## Why a job stopped\n\nA job that was refused or failed has a reason of InvalidModel or JobRefused, or one of these. *Again*:"
+        f" `adserver job resume` as it is may succeed.\n\n{further(JOB_STOPS)}"
+    )
     return NOTE + "\n".join(parts)
+
+
+def further(reasons: Mapping[str, FurtherReason]) -> str:
+    """The ad server's own reasons as a table."""
+    rows = "\n".join(f"| `{reason}` | {known.meaning} | {follows(known.follows)} |" for reason, known in reasons.items())
+    return f"{REASONS_HEAD}\n{rows}\n"
 
 
 def follows(known: Contract) -> str:

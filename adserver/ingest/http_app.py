@@ -31,7 +31,7 @@ from adserver.ingest.batch import reports_in
 from adserver.ingest.body_room import BodyRoom, Held, NoRoom
 from adserver.ingest.database_faults import database_at_hand
 from adserver.ingest.intake import Intake
-from adserver.ingest.json_error import json_error, refusal
+from adserver.ingest.json_error import INTERNAL, json_error, refusal
 from adserver.tasks import TaskStore
 from maskedlark.canonical import encode
 from maskedlark.errors import HelperUnavailable, ReportReason, ReportRejected
@@ -189,4 +189,4 @@ async def _disconnected(_request: Request, _error: Exception) -> Response:
 async def _failed(_request: Request, error: Exception) -> Response:
     """A bug: the details stay here."""
     _LOG.error("a bug ended a request", exc_info=error)
-    return json_error("Internal", "internal", "internal error", 500)
+    return json_error("Internal", INTERNAL, "internal error", 500)

@@ -6,6 +6,8 @@ from typing import Final
 from starlette.responses import JSONResponse, Response
 
 RETRY_AFTER_S: Final = 2
+INTERNAL: Final = "internal"
+"""The reason of a bug."""
 _UNREAD: Final = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
