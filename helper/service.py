@@ -9,7 +9,6 @@ import grpc
 import numpy as np
 
 from helper.core import HelperCore
-from helper.ledger_faults import ledger_at_hand
 from helper.metrics import HelperMetrics
 from helper.queries import AnsweredQuery
 from helper.release_grid import ReleaseGrid
@@ -26,6 +25,7 @@ from maskedlark.rpc.patience import within
 from maskedlark.rpc.receipts import METADATA_KEY, receipt_in
 from maskedlark.rpc.transport import client_names
 from maskedlark.rpc.wire import chunks, join, share_from_message
+from maskedlark.storage import database_at_hand
 from protos import helper_pb2 as pb
 from protos import helper_pb2_grpc
 
@@ -66,7 +66,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
     @contextmanager
     def _acting(self, context: grpc.ServicerContext) -> Iterator[None]:
         """Around every call that acts on the ledger: refused if the ledger was rolled back; errors become a status."""
-        with answering(context), ledger_at_hand():
+        with answering(context), database_at_hand("the helper"):
             self._core.witness.check(receipt_in(context.invocation_metadata()))
             yield
 
@@ -76,7 +76,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
 
     def GetStatus(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusReply:  # noqa: N802 (gRPC's name)
         """Who this helper is; anyone may ask."""
-        with answering(context), ledger_at_hand():
+        with answering(context), database_at_hand("the helper"):
             status = self._core.status()
             return pb.StatusReply(
                 name=status.identity.name,

@@ -4,6 +4,7 @@ A party declares its tables, `schema_version_of` among them, and calls `open_dat
 the same code. Nothing of the protocol is here; browsers do without this module.
 """
 
+import logging
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,8 +15,9 @@ from sqlalchemy import Column, Connection, Engine, Integer, MetaData, Table, cre
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as NoConnectionInTime
 
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import HelperUnavailable, InvalidTask
 
+_LOG: Final = logging.getLogger(__name__)
 _DIALECTS: Final = ("sqlite", "postgresql")
 _BUSY_TIMEOUT_MS: Final = 30_000
 _VERSION_TABLE: Final = "schema_version"
@@ -75,6 +77,28 @@ def is_away(error: BaseException) -> bool:
             return getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & _PRIMARY_CODE in _SQLITE_AWAY
         return isinstance(error, OperationalError | InterfaceError) or error.connection_invalidated
     return isinstance(error, NoConnectionInTime)
+
+
+@contextmanager
+def database_at_hand(whose: str) -> Iterator[None]:
+    """Around what a call does in a database: whoever called is told that it may ask again, and nothing else of the database.
+
+    Every call of the protocol may be repeated, also one whose commit was done while its answer was lost; a report is stored once
+    however often it comes.
+
+    Args:
+        whose: Named in the error.
+
+    Raises:
+        HelperUnavailable: the database is down, is being restarted, is locked or full, or has no connection to spare.
+    """
+    try:
+        yield
+    except SQLAlchemyError as error:
+        if not is_away(error):
+            raise
+        _LOG.warning("the database does not answer: %s", error)
+        raise HelperUnavailable(f"{whose}'s database does not answer; ask again") from None
 
 
 def schema_version_of(metadata: MetaData) -> Table:

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import grpc
 
-from adserver.ingest.database_faults import database_at_hand
 from adserver.ingest.intake import Intake
 from maskedlark.rpc.faults import answering
+from maskedlark.storage import database_at_hand
 from protos import ingest_pb2, ingest_pb2_grpc, report_pb2
 
 
@@ -18,6 +18,6 @@ class IngestService(ingest_pb2_grpc.IngestServicer):
 
     def Submit(self, request_iterator: Iterator[report_pb2.Report], context: grpc.ServicerContext) -> ingest_pb2.SubmitReply:  # noqa: N802 the name is the wire's
         """Take a stream of reports; answer with what became of them."""
-        with answering(context), database_at_hand():
+        with answering(context), database_at_hand("the ad server"):
             counts = self._intake.take_all(request_iterator)
         return ingest_pb2.SubmitReply(accepted=counts.accepted, duplicates=counts.duplicates, rejected=counts.by_reason())

@@ -29,13 +29,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from adserver.ingest.batch import reports_in
 from adserver.ingest.body_room import BodyRoom, Held, NoRoom
-from adserver.ingest.database_faults import database_at_hand
 from adserver.ingest.intake import Intake
 from adserver.ingest.json_error import INTERNAL, json_error, refusal
 from adserver.tasks import TaskStore
 from maskedlark.canonical import encode
 from maskedlark.errors import HelperUnavailable, ReportReason, ReportRejected
 from maskedlark.rpc.wire import MAX_REPORT_BYTES, decode_report
+from maskedlark.storage import database_at_hand
 
 MAX_BATCH_BYTES: Final = 8 << 20
 BODY_DEADLINE_S: Final = 30.0
@@ -133,7 +133,7 @@ def counting_answers(app: ASGIApp, count: Callable[[int], None]) -> ASGIApp:
 
 async def _in_thread(look_up: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
     """What the database takes its time for, in a thread; HelperUnavailable while it is away."""
-    with database_at_hand():
+    with database_at_hand("the ad server"):
         return await run_in_threadpool(look_up, *args, **kwargs)
 
 
