@@ -44,7 +44,7 @@ from tests.e2e import canary_forms
 from tests.e2e.canary_people import BUCKETS, CAMPAIGNS, FEATURES, MAX_LABEL, MEASUREMENT, REPORTS, broken, person, sealed
 from tests.e2e.span_reading import Span, spans_in
 
-IN_ALL_FORMS = 20
+IN_ALL_FORMS = 10
 """So many reports are searched for in every form; the others as they are."""
 LOSS = Loss.MSE
 _SALT = slice(8, 40)
