@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Event, Thread
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import grpc
 import numpy as np
@@ -19,6 +19,7 @@ from adserver.helper_replies import (
     PreparedReplies,
     QueryAnswer,
     StartedJob,
+    bad_answer,
     commit_from_reply,
     reading_answer,
     require,
@@ -48,6 +49,7 @@ _OPENING_S: Final = 0.01
 """What a helper is given to open one share, on top of the deadline: a hundred times what it takes."""
 _CANCEL_POLL_S: Final = 0.1
 _SIGNATURE_BYTES: Final = 64
+_Reply = TypeVar("_Reply")
 
 
 class HelperClient:
@@ -90,13 +92,13 @@ class HelperClient:
     def status(self) -> HelperStatus:
         """Who the helper is and what it holds."""
         with self._calling():
-            reply = self._stub.GetStatus(helper_pb2.StatusRequest(), timeout=self._deadline_s)
+            reply = self._told(self._stub.GetStatus(helper_pb2.StatusRequest(), timeout=self._deadline_s))
         return status_from_reply(reply, self.address)
 
     def register_task(self, task: Task) -> bytes:
         """Ask the helper to accept a task; its Ed25519 signature, 64 bytes, to be verified by the caller."""
         with self._calling():
-            reply = self._stub.RegisterTask(helper_pb2.RegisterTaskRequest(task=encode(task)), timeout=self._deadline_s)
+            reply = self._told(self._stub.RegisterTask(helper_pb2.RegisterTaskRequest(task=encode(task)), timeout=self._deadline_s))
         require(len(reply.signature) == _SIGNATURE_BYTES, self.address, "a signature of another length")
         return bytes(reply.signature)
 
@@ -147,16 +149,15 @@ class HelperClient:
         bits = np.packbits(chosen, bitorder="little").tobytes()
         request = helper_pb2.CommitRequest(task_id=task_id, handle=handle, chosen=bits, dataset_id=dataset_id)
         with self._calling():
-            reply = self._stub.CommitDataset(request, timeout=self._round_deadline_s + _OPENING_S * len(chosen))
+            reply = self._told(self._stub.CommitDataset(request, timeout=self._round_deadline_s + _OPENING_S * len(chosen)))
         commit_from_reply(reply, self.address, dataset_id=dataset_id, size=int(chosen.sum()))
 
     def start_job(self, job: JobSpec, model: bytes) -> StartedJob:
         """Have the helper check a job and its ONNX model, and reserve its budget. Idempotent."""
-        first = helper_pb2.StartJobRequest(job=encode(job))
+        pieces = (helper_pb2.StartJobRequest(model=piece) for piece in chunks(model))
+        requests = _then(helper_pb2.StartJobRequest(job=encode(job)), pieces)
         with self._calling():
-            reply = self._stub.StartJob(
-                _then(first, (helper_pb2.StartJobRequest(model=piece) for piece in chunks(model))), timeout=self._round_deadline_s
-            )
+            reply = self._told(self._stub.StartJob(requests, timeout=self._round_deadline_s))
         return started_job_from_reply(reply, self.address)
 
     def run_round(
@@ -221,8 +222,14 @@ class HelperClient:
     def close_job(self, job: JobSpec) -> int:
         """Give back the budget of the rounds that were not run; how many were answered, and stay charged. Also before it is started."""
         with self._calling():
-            reply = self._stub.CloseJob(helper_pb2.CloseJobRequest(job=encode(job)), timeout=self._deadline_s)
+            reply = self._told(self._stub.CloseJob(helper_pb2.CloseJobRequest(job=encode(job)), timeout=self._deadline_s))
         return int(reply.rounds_answered)
+
+    def _told(self, reply: _Reply | None) -> _Reply:
+        """The one reply of a call; gRPC gives None of a helper that ends it well and without one."""
+        if reply is None:
+            raise bad_answer(self.address, "no message")
+        return reply
 
     @property
     def _stub(self) -> helper_pb2_grpc.HelperStub:
