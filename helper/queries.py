@@ -17,10 +17,11 @@ from maskedlark.canonical import decode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.evaluation import EvaluationSpec, answer_evaluation, evaluated_loss
 from maskedlark.grouping import answer_discovery, answer_query, decode_domains
+from maskedlark.interrupt import interruptible
 from maskedlark.model import weights
 from maskedlark.model.onnx_file import parse
 from maskedlark.model.weights import quantise
-from maskedlark.noise import noise_vector
+from maskedlark.noise import NoiseSource, noise_vector
 from maskedlark.query import AnyQuery, DiscoverySpec, QuerySpec, check_query
 from maskedlark.randomness import STREAM_KEY_BYTES, Randomness, Stream
 from maskedlark.round import AggregateShare
@@ -57,7 +58,7 @@ class Queries:
             encoded: A `QuerySpec`.
             codes: Reads the codes of the axes that name a digest, refusing more than so many bytes.
             caller: Who asks.
-            interrupt: Called before the work and before the charge; what it raises ends the query, uncharged.
+            interrupt: Called before the work, often during it, and before the charge; what it raises ends the query, uncharged.
 
         Guarantees: when it returns, the charge and the answer are durable; when it raises, neither was made and nothing left.
 
@@ -72,8 +73,16 @@ class Queries:
         def compute(served: ServedTask) -> AggregateShare:
             domains = decode_domains(spec, codes(limit))
             shares = self._datasets.opened(spec.dataset_id).shares
-            noise = partial(noise_vector, randomness=Stream(self._randomness(STREAM_KEY_BYTES)))
-            return answer_query(task=served.task, spec=spec, pair=served.pair, shares=shares, domains=domains, noise=noise)
+            noise = self._noise(interrupt)
+            return answer_query(
+                task=served.task,
+                spec=spec,
+                pair=served.pair,
+                shares=shares,
+                domains=domains,
+                noise=noise,
+                interrupt=interrupt,
+            )
 
         return self._answer(spec, compute, caller, interrupt)
 
@@ -83,7 +92,7 @@ class Queries:
 
         def compute(served: ServedTask) -> AggregateShare:
             shares = self._datasets.opened(spec.dataset_id).shares
-            return answer_discovery(task=served.task, spec=spec, pair=served.pair, role=served.role, shares=shares)
+            return answer_discovery(task=served.task, spec=spec, pair=served.pair, role=served.role, shares=shares, interrupt=interrupt)
 
         return self._answer(spec, compute, caller, interrupt)
 
@@ -111,13 +120,24 @@ class Queries:
             if (model.digest, weights.digest(weights.encode(tensors))) != (spec.model_digest, spec.weights_digest):
                 raise JobRefused(JobReason.MALFORMED, "the ONNX file is not the model, or has not the weights, that the evaluation names")
             shares = self._datasets.opened(spec.dataset_id).shares
-            scores = score(model, loss, tensors, shares.features, spec.num_bins)
-            noise = partial(noise_vector, randomness=Stream(self._randomness(STREAM_KEY_BYTES)))
+            scores = score(model, loss, tensors, shares.features, spec.num_bins, interrupt=interrupt)
+            noise = self._noise(interrupt)
             return answer_evaluation(
-                task=task, spec=spec, pair=served.pair, shares=shares, bins=scores.bins, choices=scores.choices, noise=noise
+                task=task,
+                spec=spec,
+                pair=served.pair,
+                shares=shares,
+                bins=scores.bins,
+                choices=scores.choices,
+                noise=noise,
+                interrupt=interrupt,
             )
 
         return self._answer(spec, compute, caller, interrupt)
+
+    def _noise(self, interrupt: Interrupt) -> NoiseSource:
+        """Fresh noise of this helper alone, which can be interrupted while it is drawn."""
+        return partial(noise_vector, randomness=interruptible(Stream(self._randomness(STREAM_KEY_BYTES)), interrupt))
 
     def _answer(
         self, spec: AnyQuery, compute: Callable[[ServedTask], AggregateShare], caller: Caller, interrupt: Interrupt

@@ -16,6 +16,7 @@ from helper.gradient.exact.forward import ForwardPass
 from helper.gradient.exact.layer import NotExact
 from helper.gradient.exact.tables import exponential
 from maskedlark.errors import InvalidModel, ModelReason
+from maskedlark.interrupt import Interrupt, never
 from maskedlark.model.graph import Loss, Model
 from maskedlark.model.weights import QuantisedTensor
 
@@ -36,8 +37,16 @@ class Scores:
     choices: NDArray[np.int64] | None
 
 
-def score(model: Model, loss: Loss, weights: tuple[QuantisedTensor, ...], features: NDArray[np.uint8], num_bins: int) -> Scores:
-    """Score records. Called by a helper.
+def score(
+    model: Model,
+    loss: Loss,
+    weights: tuple[QuantisedTensor, ...],
+    features: NDArray[np.uint8],
+    num_bins: int,
+    *,
+    interrupt: Interrupt = never,
+) -> Scores:
+    """Score records. Called by a helper; `interrupt` at least once every 512 records.
 
     Edge cases: a probability at an edge is in the bin above it; an output that is no number is in the highest bin.
 
@@ -48,7 +57,7 @@ def score(model: Model, loss: Loss, weights: tuple[QuantisedTensor, ...], featur
         forward = ForwardPass(model, loss)
     except NotExact as error:
         raise InvalidModel(ModelReason.UNKNOWN_OPERATOR, f"{error}: only models with an exact form are evaluated") from None
-    outputs = forward.outputs(weights, features)
+    outputs = forward.outputs(weights, features, interrupt)
     if loss is not Loss.CROSS_ENTROPY:
         return Scores(bins=np.searchsorted(edge_logits(num_bins), outputs[:, 0], side="right").astype(np.int64), choices=None)
     parts = np.empty(outputs.shape, np.int64)

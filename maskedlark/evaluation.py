@@ -21,6 +21,7 @@ from maskedlark.canonical import Bytes16, Bytes32, canonical, digest, encode
 from maskedlark.errors import InvalidModel, JobReason, JobRefused, ModelReason
 from maskedlark.field import FieldVector, add, from_limbs, multiply
 from maskedlark.fixed_point import check_no_overflow
+from maskedlark.interrupt import Interrupt, never
 from maskedlark.job import multiplier_of_each_helper, units_of_each_helper
 from maskedlark.model.graph import Loss, Model
 from maskedlark.model.losses import check_loss
@@ -38,6 +39,8 @@ SENSITIVITY: Final = UNITS
 """The most that one report changes the histogram, in L1 and in L2: it has one real label at most, and so adds to one cell at most."""
 
 _MAX_MULTIPLIER: Final = 4e6
+_BLOCK: Final = 1 << 20
+"""Records counted between two looks at whether anybody waits."""
 _LOW: Final = np.uint64(2**32 - 1)
 _32: Final = np.uint64(32)
 
@@ -139,6 +142,7 @@ def answer_evaluation(
     bins: NDArray[np.int64],
     choices: NDArray[np.int64] | None,
     noise: NoiseSource,
+    interrupt: Interrupt = never,
 ) -> AggregateShare:
     """One helper's share of the histogram, (row, bin) in units, flattened. Called by a helper.
 
@@ -150,6 +154,7 @@ def answer_evaluation(
         bins: (n,) the bin of each record's score.
         choices: (n,) the model's first choice among classes, or None for a model of one output.
         noise: Where this helper's noise comes from.
+        interrupt: Called at least once every 2^20 records; what it raises ends the work.
 
     Guarantees: without the other helper's answer to the same evaluation the share is uniform. The sum of both is the histogram of the
     real labels in units, plus both helpers' noise; of a dataset of fewer than min_batch_size reports, it is the noise alone. If the
@@ -157,7 +162,7 @@ def answer_evaluation(
     """
     rows = shares.labels.astype(np.int64) if choices is None else (shares.labels == choices[:, None]).astype(np.int64)
     cells = rows * spec.num_bins + bins[:, None]
-    counted = count_cells(cells, shares.mask_shares, spec.num_numbers)
+    counted = count_cells(cells, shares.mask_shares, spec.num_numbers, interrupt)
     if len(shares) < task.min_batch_size:
         counted = np.zeros_like(counted)
     return blinded(
@@ -169,7 +174,7 @@ def answer_evaluation(
     )
 
 
-def count_cells(cells: NDArray[np.int64], mask_shares: FieldVector, count: int) -> FieldVector:
+def count_cells(cells: NDArray[np.int64], mask_shares: FieldVector, count: int, interrupt: Interrupt = never) -> FieldVector:
     """The field sums of mask shares by cell.
 
     Shapes: cells (n, L) below count, mask_shares (n, L) -> (count,).
@@ -179,7 +184,10 @@ def count_cells(cells: NDArray[np.int64], mask_shares: FieldVector, count: int) 
     total = np.zeros(count, np.uint64)
     for column, shares in zip(cells.T, mask_shares.T, strict=True):
         low, high = np.zeros(count, np.uint64), np.zeros(count, np.uint64)
-        np.add.at(low, column, shares & _LOW)
-        np.add.at(high, column, shares >> _32)
+        for start in range(0, len(column), _BLOCK):
+            interrupt()
+            here, block = column[start : start + _BLOCK], shares[start : start + _BLOCK]
+            np.add.at(low, here, block & _LOW)
+            np.add.at(high, here, block >> _32)
         total = add(total, from_limbs(low, high))
     return total

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.field import FieldVector, from_limbs, multiply
+from maskedlark.interrupt import Interrupt, interruptible, never
 from maskedlark.measurement import Measurement
 from maskedlark.noise import Mechanism, NoiseSource, noise_vector
 from maskedlark.pair import PairKey
@@ -68,20 +69,32 @@ class _Level(NamedTuple):
 
 
 def answer_query(
-    *, task: Task, spec: QuerySpec, pair: PairKey, shares: InputShares, domains: Sequence[Domain], noise: NoiseSource
+    *,
+    task: Task,
+    spec: QuerySpec,
+    pair: PairKey,
+    shares: InputShares,
+    domains: Sequence[Domain],
+    noise: NoiseSource,
+    interrupt: Interrupt = never,
 ) -> AggregateShare:
     """One helper's share of the answer: (level, cell, column) in units, flattened. Called by a helper.
+
+    `interrupt` is called for each level, and at least once every 2^20 records and every batch of noise; what it raises ends the work.
 
     Guarantees: without the other helper's answer to the same query the share is uniform. The sum of both shares is, of every cell that
     is shown, the sum of its records' values times their scale, and zero of the others, plus both helpers' noise. In a dataset of fewer
     than min_batch_size reports no cell is shown.
     """
     measurement, measured = measurement_of(task), _measured(task, shares)
-    cells = shown_cells(task, spec, pair.common_noise(spec.transcript), measured, domains)
+    cells = shown_cells(task, spec, interruptible(pair.common_noise(spec.transcript), interrupt), measured, domains, interrupt=interrupt)
     columns = [column for measure in spec.measures for column in measure_columns(measurement, measure)]
     scales = [measure.scale for measure in spec.measures for _ in measure_columns(measurement, measure)]
     sums = np.concatenate(
-        [sum_groups(cell, measured.value_shares, columns, spec.num_cells(level)) for level, cell in zip(spec.levels, cells, strict=True)]
+        [
+            sum_groups(cell, measured.value_shares, columns, spec.num_cells(level), interrupt)
+            for level, cell in zip(spec.levels, cells, strict=True)
+        ]
     )
     return blinded(
         pair=pair,
@@ -92,18 +105,25 @@ def answer_query(
     )
 
 
-def answer_discovery(*, task: Task, spec: DiscoverySpec, pair: PairKey, role: int, shares: InputShares) -> AggregateShare:
+def answer_discovery(
+    *, task: Task, spec: DiscoverySpec, pair: PairKey, role: int, shares: InputShares, interrupt: Interrupt = never
+) -> AggregateShare:
     """One helper's share of the codes that occur: see `DiscoverySpec.num_values`. Called by a helper.
 
     Both helpers find the same codes; role 0 adds them to the blind and role 1 adds nothing, so that only the sum of equal queries
     says anything. A helper that is asked something else than the other one gives a uniform vector.
 
+    `interrupt` is called for each key and each batch of noise; what it raises ends the work.
+
     Guarantees: a code that only one report holds is in the answer with probability at most delta.
     """
     measurement, measured = measurement_of(task), _measured(task, shares)
     matches = _matching(measurement, measured, spec.where)
-    common = pair.common_noise(spec.transcript)
-    found = [_discover(task, spec, common, measured.keys[matches, key_index(measurement, name)]) for name in spec.keys]
+    common = interruptible(pair.common_noise(spec.transcript), interrupt)
+    found: list[NDArray[np.int64]] = []
+    for name in spec.keys:
+        interrupt()
+        found.append(_discover(task, spec, common, measured.keys[matches, key_index(measurement, name)]))
     answer = np.concatenate(found).astype(np.uint64)
     return blinded(
         pair=pair,
@@ -137,7 +157,13 @@ def decode_domains(spec: QuerySpec, encoded: bytes) -> list[Domain]:
 
 
 def shown_cells(
-    task: Task, spec: QuerySpec, common: Randomness, measured: MeasuredShares, domains: Sequence[Domain]
+    task: Task,
+    spec: QuerySpec,
+    common: Randomness,
+    measured: MeasuredShares,
+    domains: Sequence[Domain],
+    *,
+    interrupt: Interrupt = never,
 ) -> tuple[CellIndex, ...]:
     """The cell of each record at each level of a query, after the cells that are too small were left out.
 
@@ -145,11 +171,12 @@ def shown_cells(
     it, and are nowhere at finer levels. Then the rests' noisy counts are.
     """
     measurement = measurement_of(task)
-    levels = _levels(measurement, spec, measured, domains)
+    levels = _levels(measurement, spec, measured, domains, interrupt)
     is_shown = [_is_enough(task, spec, common, level.cell, level.num_cells) for level in levels]
     alive = np.full(len(measured.keys), len(measured.keys) >= task.min_batch_size)
     placed: list[CellIndex] = []
     for level, shown in zip(levels, is_shown, strict=True):
+        interrupt()
         own = alive & (level.cell >= 0) & (level.cell != level.rest)
         alive_own = own & shown[level.cell]  # cell -1 reads the last one, and counts for nothing
         in_rest = alive & (level.rest >= 0) & ~alive_own
@@ -158,7 +185,7 @@ def shown_cells(
     return tuple(_without_small_rests(task, spec, common, level, cell) for level, cell in zip(levels, placed, strict=True))
 
 
-def sum_groups(cell: CellIndex, value_shares: FieldVector, columns: Sequence[int], count: int) -> FieldVector:
+def sum_groups(cell: CellIndex, value_shares: FieldVector, columns: Sequence[int], count: int, interrupt: Interrupt = never) -> FieldVector:
     """The field sums of some columns over the records of each cell.
 
     Shapes: cell (n,), value_shares (n, W) -> (count, len(columns)).
@@ -168,6 +195,7 @@ def sum_groups(cell: CellIndex, value_shares: FieldVector, columns: Sequence[int
     low = np.zeros((count, len(columns)), np.uint64)
     high = np.zeros_like(low)
     for start in range(0, len(cell), _BLOCK):
+        interrupt()
         here = cell[start : start + _BLOCK]
         rows = np.flatnonzero(here >= 0)
         cells = here[rows]
@@ -179,11 +207,14 @@ def sum_groups(cell: CellIndex, value_shares: FieldVector, columns: Sequence[int
     return from_limbs(low, high)
 
 
-def _levels(measurement: Measurement, spec: QuerySpec, measured: MeasuredShares, domains: Sequence[Domain]) -> list[_Level]:
+def _levels(
+    measurement: Measurement, spec: QuerySpec, measured: MeasuredShares, domains: Sequence[Domain], interrupt: Interrupt
+) -> list[_Level]:
     """Every record's cell and rest at each released level, those that match the query alone."""
     parent = np.where(_matching(measurement, measured, spec.where), 0, NOWHERE)
     levels = [_Level(parent, np.full_like(parent, NOWHERE), 1, 1)] if spec.levels[0] == 0 else []
     for depth, (axis, domain) in enumerate(zip(spec.group_by, domains, strict=True), start=1):
+        interrupt()
         position = _positions(measured.keys[:, key_index(measurement, axis.key)], axis.size, domain)
         if depth in spec.levels:
             rest = np.where(parent >= 0, parent * (axis.size + 1) + axis.size, NOWHERE)

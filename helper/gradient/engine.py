@@ -4,23 +4,16 @@ Two engines exist: `exact` (integers throughout, the same bits on every machine)
 outside the exact set). `choose.engine_for` picks one for a job and says why.
 """
 
-from collections.abc import Callable
 from typing import Protocol, Self, TypeAlias
 
 from maskedlark.clip import Clip
+from maskedlark.interrupt import Interrupt, never
 from maskedlark.model.weights import QuantisedTensor
 from maskedlark.report import InputShares
 from maskedlark.round import MaskedSum
 
 Batch: TypeAlias = InputShares
 """The records of one round, in canonical order (ascending report id)."""
-
-Interrupt: TypeAlias = Callable[[], None]
-"""Called many times a second while an engine computes; what it raises ends the computation, because the caller has gone."""
-
-
-def never() -> None:
-    """An `Interrupt` that does not."""
 
 
 class GradientEngine(Protocol):

@@ -103,6 +103,7 @@ BATCH = report_pb2.ReportBatch(reports=map(report_to_message, SOME)).SerializeTo
         (f"/v1/tasks/{WORLD.task.task_id.hex()}", None),
         ("/healthz", None),
     ],
+    ids=["report", "batch", "tasks", "task", "healthz"],  # without the ids, which are random
 )
 def test_over_http_a_database_that_is_away_is_503_with_a_moment_to_come_again(site: Site, path: str, body: bytes | None) -> None:
     def ask() -> httpx.Response:

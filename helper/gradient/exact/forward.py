@@ -10,6 +10,7 @@ from helper.gradient.exact.product import Backend
 from helper.gradient.exact.product_int8 import Int8Backend
 from helper.gradient.exact.rows import Bytes, Real, Value, to_real
 from maskedlark.clip import Norm
+from maskedlark.interrupt import Interrupt, never
 from maskedlark.model.graph import Loss, Model
 from maskedlark.model.weights import QuantisedTensor
 
@@ -35,10 +36,12 @@ class ForwardPass:
         self._width = model.output_width
         self._backend: Backend = Int8Backend() if backend is None else backend
 
-    def outputs(self, weights: tuple[QuantisedTensor, ...], features: Bytes) -> Real:
+    def outputs(self, weights: tuple[QuantisedTensor, ...], features: Bytes, interrupt: Interrupt = never) -> Real:
         """Each record's outputs at these weights.
 
         Shapes: features (n, d), each byte b read as b / 256 -> float64 (n, outputs).
+
+        `interrupt` is called before each block of at most 512 records.
         """
         records = np.ascontiguousarray(features, np.uint8)
         size = int(np.clip(_BLOCK_BYTES // (16 * sum(self._plan.sizes)), _MIN_BLOCK, _MAX_BLOCK))
@@ -46,6 +49,7 @@ class ForwardPass:
         running = [step.layer.start(setup) for step in self._plan.steps]
         result = np.empty((len(records), self._width))
         for start in range(0, len(records), size):
+            interrupt()
             block = records[start : start + size]
             values: dict[int, Value] = {0: block}
             with np.errstate(all="ignore"):  # infinities and NaNs have a defined result, see `rows`
