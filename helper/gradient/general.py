@@ -100,8 +100,8 @@ class GeneralEngine:
                 if self._clip.is_counted:
                     values = with_count(values, gradients, self._clip)
                 hasher.update(values.astype(stored).data)
-                products.add(values, batch.mask_shares[chunk].reshape(-1))
-        return MaskedSum(vector=products.total(), values_digest=hasher.digest(), sensitivity=self._clip.released_sensitivity)
+                products.add(values, batch.mask_shares[chunk].reshape(-1), interrupt)
+        return MaskedSum(vector=products.total(interrupt), values_digest=hasher.digest(), sensitivity=self._clip.released_sensitivity)
 
     def _chunk_records(self, num_labels: int) -> int:
         """How many records to evaluate at once: the same at both helpers, for sums in float64 depend on it."""

@@ -11,10 +11,13 @@ from numpy.typing import NDArray
 
 from maskedlark import field
 from maskedlark.field import FieldVector, SignedVector
+from maskedlark.interrupt import Interrupt, never
 
 MAX_ROWS: Final = 1 << 12
 _SHARE_BITS: Final = 16
 _VALUE_BITS: Final = 24
+_BLOCK: Final = 1 << 18
+"""Parameters reduced between two looks at whether anybody waits."""
 _MAX_PENDING: Final = 1 << 10  # products below 2^53 that an int64 can add up
 
 
@@ -29,8 +32,8 @@ class MaskedProducts:
         self._sums: list[NDArray[np.int64]] = [np.zeros((4, num_parameters), np.int64) for _ in range(parts)]
         self._pending = 0
 
-    def add(self, values: SignedVector, shares: FieldVector) -> None:
-        """Add `sum_r shares[r] * values[r]`.
+    def add(self, values: SignedVector, shares: FieldVector, interrupt: Interrupt = never) -> None:
+        """Add `sum_r shares[r] * values[r]`; what `interrupt` raises leaves nothing that can be used.
 
         Shapes: values int64 (rows, parameters), at most `MAX_ROWS` rows; shares (rows,).
         """
@@ -41,18 +44,22 @@ class MaskedProducts:
             self._sums[position] += (left @ part.astype(np.float64)).astype(np.int64)
         self._pending += 1
         if self._pending == _MAX_PENDING:
-            self._reduce()
+            self._reduce(interrupt)
 
-    def total(self) -> FieldVector:
-        """The sum so far."""
-        self._reduce()
+    def total(self, interrupt: Interrupt = never) -> FieldVector:
+        """The sum so far; `interrupt` as of `add`."""
+        self._reduce(interrupt)
         return self._total
 
-    def _reduce(self) -> None:
+    def _reduce(self, interrupt: Interrupt) -> None:
         """Move the pending sums into the field."""
-        for part, sums in enumerate(self._sums):
-            for limb, row in enumerate(sums):
-                scale = pow(2, _SHARE_BITS * limb + _VALUE_BITS * part, field.MODULUS)
-                self._total = field.add(self._total, field.multiply(field.from_signed(row), np.full_like(self._total, scale)))
+        for start in range(0, len(self._total), _BLOCK):
+            interrupt()
+            total = self._total[start : start + _BLOCK]
+            for part, sums in enumerate(self._sums):
+                for limb, row in enumerate(sums[:, start : start + _BLOCK]):
+                    scale = pow(2, _SHARE_BITS * limb + _VALUE_BITS * part, field.MODULUS)
+                    total[:] = field.add(total, field.multiply(field.from_signed(row), np.full_like(total, scale)))
+        for sums in self._sums:
             sums[:] = 0
         self._pending = 0

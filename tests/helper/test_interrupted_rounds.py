@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -14,6 +14,7 @@ import pytest
 from helper.gradient.choose import engine_for
 from helper.gradient.engine import Batch, Interrupt, MaskedSum, never
 from helper.gradient.general import GeneralEngine
+from helper.gradient.masked_products import MaskedProducts
 from helper.service import HelperService
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
 from maskedlark.job import JobSpec
@@ -172,13 +173,42 @@ def test_a_server_with_too_many_calls_answers_that_it_is_full(scene: Scene) -> N
 
 
 @pytest.mark.parametrize("choose", [engine_for, lambda *arguments: GeneralEngine(*arguments, why="a test")], ids=["exact", "general"])
-def test_both_engines_stop_when_they_are_interrupted(scene: Scene, choose: Callable[..., Any]) -> None:
-    model = parse(MODEL, num_features=4)
+def test_both_engines_stop_wherever_they_are_interrupted(scene: Scene, choose: Callable[..., Any]) -> None:
+    model, rows = parse(MODEL, num_features=4), 5000
     engine = choose(model, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS, scene.task.clip, 2)
-    batch = Batch(features=np.zeros((3, 4), np.uint8), labels=np.zeros((3, 2), np.uint32), mask_shares=np.ones((3, 2), np.uint64))
+    batch = Batch(features=np.zeros((rows, 4), np.uint8), labels=np.zeros((rows, 2), np.uint32), mask_shares=np.ones((rows, 2), np.uint64))
 
-    def interrupt() -> None:
-        raise JobRefused(JobReason.CANCELLED, "gone")
+    def calls(last: int | None) -> int:
+        """How often the engine looks whether anybody waits, who leaves at the last of them."""
+        seen = 0
 
-    with pytest.raises(JobRefused, match="gone"):
-        engine.masked_sum(decode(WEIGHTS, model.parameters), batch, interrupt)
+        def interrupt() -> None:
+            nonlocal seen
+            seen += 1
+            if seen == last:
+                raise JobRefused(JobReason.CANCELLED, "gone")
+
+        with pytest.raises(JobRefused, match="gone") if last else nullcontext():
+            engine.masked_sum(decode(WEIGHTS, model.parameters), batch, interrupt)
+        return seen
+
+    whole = calls(None)
+    assert whole >= rows / 512
+    for last in (1, whole // 2, whole):
+        assert calls(last) == last
+
+
+def test_a_masked_sum_of_many_parameters_is_reduced_in_blocks_between_which_it_can_be_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(3)
+    values, shares = random.integers(-(1 << 30), 1 << 30, (5, 1000)), random.integers(0, 1 << 63, 5, np.uint64)
+
+    def total() -> tuple[list[int], int]:
+        seen: list[None] = []
+        products = MaskedProducts(1000, 1 << 30)
+        products.add(values, shares)
+        return products.total(lambda: seen.append(None)).tolist(), len(seen)
+
+    whole, once = total()
+    monkeypatch.setattr("helper.gradient.masked_products._BLOCK", 64)
+    assert total() == (whole, 16)
+    assert once == 1
