@@ -104,12 +104,12 @@ class HelperService(helper_pb2_grpc.HelperServicer):
             with self._admission.entered(caller), self._core.datasets.prepare(header.task_id, header.handle, caller) as preparation:
                 for request in requests:
                     admitted = preparation.add([_share(message) for message in _expect(request, "chunk").chunk.shares])
+                    self._metrics.count_opens(int(admitted.is_admitted.sum()), admitted.dropped)  # also if nobody reads on
                     yield pb.PrepareReply(
                         is_admitted=admitted.is_admitted.astype(np.uint8).tobytes(),
                         view_tags=np.ascontiguousarray(admitted.view_tags).tobytes(),
                     )
                 totals = preparation.finish()
-            self._metrics.count_opens(totals.admitted, totals.dropped)
             yield pb.PrepareReply(
                 totals=pb.PrepareReply.Totals(
                     received=totals.received,

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event
@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from helper.gradient.engine import Batch, Interrupt, MaskedSum, never
+from helper.metrics import HelperMetrics
 from helper.service import MAX_MODEL_BYTES, HelperService
 from maskedlark import canonical
 from maskedlark.dataset import ShareForHelper
@@ -106,6 +107,25 @@ def refusal(call: Any, *given: Any) -> JobReason:
     with pytest.raises(JobRefused) as refused:
         call(*given)
     return refused.value.reason
+
+
+def test_what_was_opened_for_a_stream_that_is_not_read_to_its_end_is_counted(scene: Scene) -> None:
+    metrics = HelperMetrics(scene.cores[0])
+    server, port = make_server("127.0.0.1:0", None, threads=2)
+    helper_pb2_grpc.add_HelperServicer_to_server(HelperService(scene.cores[0], None, metrics), server)
+    server.start()
+    elsewhere = [replace(share, time_bucket=share.time_bucket + 1) for share in shares_for(scene.reports(2, seed=7), 0)]
+    header = pb.PrepareRequest(header=pb.PrepareRequest.Header(task_id=scene.task_id, handle=HANDLE))
+    sent = iter((header, chunk_message([*shares_for(scene.reports(5), 0), *elsewhere]), chunk_message([])))
+    with make_channel(f"127.0.0.1:{port}", None) as channel:
+        replies = helper_pb2_grpc.HelperStub(channel).PrepareDataset(sent, timeout=30)
+        assert sum(next(replies).is_admitted) == 5
+        replies.cancel()
+    server.stop(None).wait()
+    samples = [sample for family in metrics.registry.collect() for sample in family.samples if sample.name == "helper_shares_opened_total"]
+    counts = {sample.labels["outcome"]: sample.value for sample in samples}
+    assert counts.pop("admitted") == 5
+    assert sum(counts.values()) == 2
 
 
 def test_the_room_of_a_stream_that_is_cancelled_is_free_again(scene: Scene, wires: tuple[Wire, Wire]) -> None:
