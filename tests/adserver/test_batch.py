@@ -1,4 +1,4 @@
-"""A batch of reports from its bytes: what protobuf would read, and no more memory than the bytes."""
+"""A batch of reports from its bytes: what protobuf would read, in a few times the memory of the bytes at most."""
 
 import tracemalloc
 
