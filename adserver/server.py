@@ -68,7 +68,7 @@ def running_ingest(
     settings = ServerSettings(listen=grpc_listen, tls=tls, threads=_GRPC_THREADS, is_open=True, patience=_WITH_BROWSERS, is_traced=False)
     with ExitStack() as stack:
         stack.callback(intake.log_counts)
-        watched = WatchedServer(settings, metrics.registry)
+        watched = WatchedServer(settings, metrics.registry, lambda: tasks.get(b""))  # one look into the database
         ingest_pb2_grpc.add_IngestServicer_to_server(IngestService(intake), watched.server)
         stack.callback(watched.drain, _DRAIN_S)
         app = counting_answers(http_app(intake, tasks), metrics.count_http)

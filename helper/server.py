@@ -95,7 +95,9 @@ def serve(settings: ServeSettings, stop: Event) -> None:
             metrics,
             Admission(max(1, settings.threads - LIGHT_CALLS)),
         )
-        watched = WatchedServer(ServerSettings(listen=settings.listen, tls=settings.tls, threads=settings.threads), metrics.registry)
+        watched = WatchedServer(
+            ServerSettings(listen=settings.listen, tls=settings.tls, threads=settings.threads), metrics.registry, core.check_well
+        )
         helper_pb2_grpc.add_HelperServicer_to_server(service, watched.server)
         if settings.metrics_listen is not None:
             stack.enter_context(OperatorEndpoint(settings.metrics_listen, metrics.registry, core.check_well))

@@ -1,6 +1,7 @@
 """A gRPC server that its operator can watch: counted, traced, patient within bounds, and answering the gRPC health protocol."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final, NoReturn
@@ -12,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from maskedlark.observability.call_metrics import CallMetrics
 from maskedlark.observability.draining import DrainInterceptor
 from maskedlark.observability.tracing import ServerTracing
+from maskedlark.observability.wellness import Wellness
 from maskedlark.rpc.patience import WITH_KNOWN_CLIENTS, Patience, PatienceInterceptor
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import make_server
@@ -45,6 +47,17 @@ class ServerSettings:
 class _Probed(health.HealthServicer):
     """Answers `Check`, as probes ask. `Watch` would last as long as its client likes, on servers that let anybody in: there is none."""
 
+    def __init__(self, wellness: Wellness) -> None:
+        super().__init__()
+        self._wellness = wellness
+
+    def Check(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802 (gRPC's name)
+        """What the server says of itself: it serves while it is neither starting nor draining, and well."""
+        told = super().Check(request, context)
+        if told.status == health_pb2.HealthCheckResponse.SERVING and not self._wellness.is_well:
+            return health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.NOT_SERVING)
+        return told
+
     def Watch(self, request: Any, context: grpc.ServicerContext, send_response_callback: Any = None) -> NoReturn:  # noqa: N802 (gRPC's name)
         """Refused; gRPC clients that watch by themselves take this answer for healthy."""
         context.abort(grpc.StatusCode.UNIMPLEMENTED, "no Watch here: ask Check again")
@@ -54,8 +67,14 @@ class _Probed(health.HealthServicer):
 class WatchedServer:
     """A gRPC server; add servicers to `server`, then `start`, and `drain` at the end."""
 
-    def __init__(self, settings: ServerSettings, registry: CollectorRegistry) -> None:
-        """Bind it; raises as `make_server` does."""
+    def __init__(self, settings: ServerSettings, registry: CollectorRegistry, check: Callable[[], object] = lambda: None) -> None:
+        """Bind it; raises as `make_server` does.
+
+        Args:
+            settings: How it runs.
+            registry: Where its calls are counted.
+            check: Returns if the service is well, and raises if not; asked when health is asked for, at most once a second.
+        """
         metrics = CallMetrics(registry)
         interceptors: list[Any] = [metrics, *([ServerTracing()] if settings.is_traced else [])]
         self._draining = DrainInterceptor()
@@ -69,7 +88,7 @@ class WatchedServer:
             interceptors=interceptors,
             on_handshake=metrics.count_handshake,
         )
-        self._health = _Probed()
+        self._health = _Probed(Wellness(check))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
         self._health.set(_WHOLE_SERVER, health_pb2.HealthCheckResponse.NOT_SERVING)
 

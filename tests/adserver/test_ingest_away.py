@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import httpx
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from sqlalchemy import Engine, event
 from sqlalchemy.exc import OperationalError
 
@@ -125,6 +126,13 @@ def test_over_grpc_a_database_that_is_away_is_unavailable(site: Site) -> None:
     assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
     site.is_away.clear()
     assert site.submit() == len(SOME)
+
+
+def test_grpc_health_says_that_the_database_is_away(site: Site) -> None:
+    site.is_away.set()
+    with make_channel(site.addresses.grpc, None) as channel:
+        told = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=30)
+    assert told.status == health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 def test_a_database_that_another_process_holds_locked_is_away(site: Site, tmp_path: Path) -> None:

@@ -3,23 +3,28 @@
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 import typer
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from typer.core import TyperGroup, TyperOption
 from typer.testing import CliRunner
 
 from helper.cli import REFUSED, UNAVAILABLE, app
 from helper.floors import fingerprint
 from helper.keys import HelperKeys
+from helper.ledger import LEDGER_FILE
+from helper.schema import TASKS
 from maskedlark import canonical
 from maskedlark.errors import HelperUnavailable
+from maskedlark.rpc.transport import make_channel
 from maskedlark.sealing import HpkeSuite
 from maskedlark.task import HelperIdentity
 
@@ -87,6 +92,14 @@ def test_keygen_for_a_host_makes_a_certificate_too(tmp_path: Path) -> None:
     )
     assert shown.exit_code == 0
     assert {path.name for path in tmp_path.iterdir()} == {"keys.json", "tls.key", "tls.crt", "trusted.crt"}
+
+
+def test_a_helper_whose_ledger_cannot_be_read_says_that_it_is_not_well(data: Path) -> None:
+    with serving(data) as (_, address), make_channel(address, None) as channel:
+        with closing(sqlite3.connect(data / LEDGER_FILE)) as ledger:
+            ledger.execute(f"ALTER TABLE {TASKS.name} RENAME TO elsewhere")
+        told = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=30)
+    assert told.status == health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 def test_a_helper_serves_shows_its_status_and_stops_on_sigterm(data: Path) -> None:

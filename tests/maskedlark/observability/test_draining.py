@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from threading import Event, Thread
+from time import monotonic, sleep
 from typing import Any
 
 import grpc
@@ -76,6 +77,27 @@ def test_a_server_that_drains_says_so_takes_nothing_new_and_finishes_what_it_beg
     assert under_way.result().name == "slow"
     draining.join(10)
     assert not draining.is_alive()
+
+
+def test_a_server_that_is_not_well_says_so_until_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    failures = [RuntimeError("the database is away")]
+
+    def check() -> None:
+        if failures:
+            raise failures[0]
+
+    watched = WatchedServer(ServerSettings(listen="127.0.0.1:0", tls=None, threads=4), CollectorRegistry(), check)
+    watched.start()
+    with make_channel(f"127.0.0.1:{watched.port}", None) as channel:
+        assert health(channel) == health_pb2.HealthCheckResponse.NOT_SERVING
+        failures.clear()
+        ends = monotonic() + 10
+        while health(channel) == health_pb2.HealthCheckResponse.NOT_SERVING:
+            assert monotonic() < ends
+            sleep(0.05)
+        assert health(channel) == health_pb2.HealthCheckResponse.SERVING
+    watched.drain(1)
+    assert caplog.text.count("the database is away") == 1
 
 
 def test_a_server_with_nothing_under_way_ends_at_once(server: WatchedServer, channel: grpc.Channel) -> None:
