@@ -96,10 +96,13 @@ class GeneralEngine:
                 interrupt()
                 chunk = slice(start, start + size)
                 gradients = self._gradients(parameters, batch.features[chunk], batch.labels[chunk])
+                interrupt()
                 values = self._clipped(gradients)
+                interrupt()
                 if self._clip.is_counted:
                     values = with_count(values, gradients, self._clip)
                 hasher.update(values.astype(stored).data)
+                interrupt()
                 products.add(values, batch.mask_shares[chunk].reshape(-1), interrupt)
         return MaskedSum(vector=products.total(interrupt), values_digest=hasher.digest(), sensitivity=self._clip.released_sensitivity)
 
