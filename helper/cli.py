@@ -129,7 +129,7 @@ def serve_command(
         typer.Option(
             envvar="HELPER_MAX_PREPARING_BYTES",
             min=1,
-            help="Most memory that the reports of all tasks take together while they become datasets.",
+            help="Most memory that the reports of all tasks take together while they become datasets; one ad server gets three quarters.",
         ),
     ] = PREPARED_BYTES,
     release_grid_ms: Annotated[

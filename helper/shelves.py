@@ -1,8 +1,9 @@
 """What a helper keeps in memory between calls, within bounds: prepared shares until they are committed, and opened datasets."""
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from threading import Lock
 from typing import Final
 
@@ -13,6 +14,8 @@ MAX_PREPARED_PER_TASK: Final = 2
 MAX_PREPARED: Final = 64
 PREPARED_BYTES: Final = 4 << 30
 """Room for the preparations of all tasks together, unless the operator says otherwise."""
+OF_ONE_ORIGIN: Final = Fraction(3, 4)
+"""The most of the room that one ad server's tasks get: something is left for the others."""
 KEPT_S: Final = 600.0
 """How long a finished preparation keeps its room, whoever else needs it: its commit follows within this time or is not to come."""
 RETRY_AFTER_S: Final = 5.0
@@ -21,8 +24,9 @@ OPENED_BYTES: Final = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handle:
-    """The name that an ad server gave to a preparation, within its task."""
+    """The name that an ad server, of this origin, gave to a preparation within its task."""
 
+    origin: str
     task_id: bytes
     name: bytes
 
@@ -39,49 +43,54 @@ class _Kept:
 class PreparedShelf:
     """Prepared shares by handle, and the room that all preparations share, finished or not.
 
-    Past the bounds on their number the oldest are forgotten: nothing was used up, they can be prepared again. Who finds no room is told
-    to come again: it does not push out what another one is about to commit.
+    Past the bounds on their number the oldest of who has the most are forgotten: nothing was used up, they can be prepared again. Who
+    finds no room is told to come again: it does not push out what another one is about to commit.
     """
 
     def __init__(self, capacity_bytes: int, clock: Callable[[], float]) -> None:
         self._capacity = capacity_bytes
+        self._of_one = int(capacity_bytes * OF_ONE_ORIGIN)
         self._clock = clock
         self._lock = Lock()
         self._prepared: OrderedDict[Handle, _Kept] = OrderedDict()
-        self._num_bytes = 0
+        self._taken: Counter[str] = Counter()
 
     @property
     def num_bytes(self) -> int:
         """How much of the room is taken."""
-        return self._num_bytes
+        with self._lock:
+            return self._taken.total()
 
-    def take(self, num_bytes: int, *, held: int) -> None:
+    def take(self, num_bytes: int, *, held: int, origin: str) -> None:
         """Take room for a preparation that goes on, before it is filled.
 
         Args:
             num_bytes: How much more.
             held: What the same preparation took before.
+            origin: Of its task: one ad server.
 
         Raises:
-            JobRefused(DATASET_TOO_LARGE): it needs more than there is for all together, so it will never fit.
+            JobRefused(DATASET_TOO_LARGE): it needs more than there is for one ad server, so it will never fit.
             HelperUnavailable: others take what it needs; it says when to ask again.
         """
-        if held + num_bytes > self._capacity:
+        if held + num_bytes > self._of_one:
             raise JobRefused(
                 JobReason.DATASET_TOO_LARGE,
-                f"this helper has room for {self._capacity} bytes of preparations (--max-preparing-bytes): seal several smaller datasets",
+                f"this helper has room for {self._of_one} bytes of an ad server's preparations, {float(OF_ONE_ORIGIN):g} of"
+                " --max-preparing-bytes: seal several smaller datasets",
             )
         with self._lock:
-            while self._num_bytes + num_bytes > self._capacity and self._is_oldest_abandoned():
-                self._num_bytes -= self._prepared.popitem(last=False)[1].num_bytes
-            if self._num_bytes + num_bytes > self._capacity:
+            while not self._has_room(num_bytes, origin):
+                if (overdue := self._overdue(num_bytes, origin)) is not None:
+                    self._forget(overdue)
+                    continue
                 raise HelperUnavailable("other preparations take the room there is for them; ask again", retry_after_s=RETRY_AFTER_S)
-            self._num_bytes += num_bytes
+            self._taken[origin] += num_bytes
 
-    def give_back(self, num_bytes: int) -> None:
+    def give_back(self, num_bytes: int, origin: str) -> None:
         """Free the room of a preparation that was not finished."""
         with self._lock:
-            self._num_bytes -= num_bytes
+            self._free(num_bytes, origin)
 
     def put(self, handle: Handle, prepared: PreparedShares, num_bytes: int) -> None:
         """Keep a finished preparation with the room that was taken for it; an earlier one of the same handle is replaced."""
@@ -92,7 +101,8 @@ class PreparedShelf:
             for known in of_task[:-MAX_PREPARED_PER_TASK]:
                 self._forget(known)
             while len(self._prepared) > MAX_PREPARED:
-                self._forget(next(iter(self._prepared)))
+                ((most, _),) = Counter(known.origin for known in self._prepared).most_common(1)
+                self._forget(next(known for known in self._prepared if known.origin == most))
 
     def get(self, handle: Handle) -> PreparedShares | None:
         """The preparation of a handle, if it is still kept."""
@@ -105,15 +115,29 @@ class PreparedShelf:
         with self._lock:
             self._forget(handle)
 
+    def _has_room(self, num_bytes: int, origin: str) -> bool:
+        """Under the lock: whether so much more fits, of all and of one origin."""
+        return self._taken.total() + num_bytes <= self._capacity and self._taken[origin] + num_bytes <= self._of_one
+
     def _forget(self, handle: Handle) -> None:
         """Under the lock."""
         kept = self._prepared.pop(handle, None)
-        self._num_bytes -= kept.num_bytes if kept else 0
+        if kept is not None:
+            self._free(kept.num_bytes, handle.origin)
 
-    def _is_oldest_abandoned(self) -> bool:
-        """Under the lock: whether the oldest finished preparation has waited for its commit for too long."""
-        oldest = next(iter(self._prepared.values()), None)
-        return oldest is not None and self._clock() - oldest.since >= KEPT_S
+    def _free(self, num_bytes: int, origin: str) -> None:
+        """Under the lock."""
+        self._taken[origin] -= num_bytes
+        if not self._taken[origin]:
+            del self._taken[origin]
+
+    def _overdue(self, num_bytes: int, origin: str) -> Handle | None:
+        """Under the lock: the oldest preparation that has waited too long for its commit and whose room would help."""
+        is_full = self._taken.total() + num_bytes > self._capacity
+        for handle, kept in self._prepared.items():
+            if self._clock() - kept.since >= KEPT_S and (is_full or handle.origin == origin):
+                return handle
+        return None
 
 
 class OpenedShelf:
