@@ -16,12 +16,12 @@ class ReleaseGrid:
     Attributes:
         step_s: The distance of two release times, in seconds, above 0.
         now: A clock that never goes back.
-        sleep: Waits for some seconds.
+        sleep: Waits for some seconds, or less once nobody is left to be answered.
     """
 
     step_s: float = DEFAULT_STEP_MS / 1000
     now: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
+    sleep: Callable[[float], object] = time.sleep
 
     def __post_init__(self) -> None:
         if not 0 < self.step_s <= 60:

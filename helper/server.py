@@ -89,9 +89,11 @@ def serve(settings: ServeSettings, stop: Event) -> None:
     with ExitStack() as stack:
         core = _open_core(settings, stack)
         metrics = HelperMetrics(core)
+        is_over = Event()  # set when every call has ended: a thread that holds an answer back for its time would hold the process up
+        stack.callback(is_over.set)
         service = HelperService(
             core,
-            ReleaseGrid(step_s=settings.release_grid_ms / 1000),
+            ReleaseGrid(step_s=settings.release_grid_ms / 1000, sleep=is_over.wait),
             metrics,
             Admission(max(1, settings.threads - LIGHT_CALLS)),
         )
