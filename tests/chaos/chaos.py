@@ -11,6 +11,7 @@ import argparse
 import json
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -50,7 +51,7 @@ class Outcome:
         datasets: Sealed meanwhile.
         datasets_half_sealed: Of these, those that one helper has and another party has not, or that are not finished.
         double_charges: Rounds that a helper charged and the ad server did not use, or that it used and a helper did not charge.
-        stuck: How often a state of a job lasted longer than two leases, all who could change it being up; and datasets that were not
+        stuck: How often a state of a job or of a dataset lasted longer than two leases, all who could change it being up; and datasets that were not
             finished though everybody was up and they were sealed again.
         failed_opens: Shares that a helper had no key for, or could not open.
         rotations: Of a helper's HPKE keys.
@@ -125,7 +126,7 @@ def run(seconds: float, folder: Path, seed: int, show: Show = lambda _done, _not
 
 
 class Watched:
-    """The jobs' states, and who is up: what may not last."""
+    """The states of jobs and datasets, and who is up: what may not last."""
 
     def __init__(self, books: Books, jobs: Sequence[str], disturbance: Disturbance) -> None:
         self._books = books
@@ -136,11 +137,13 @@ class Watched:
         self._waits = {bytes.fromhex(job): Stillness(limit_s=2 * LEASE_S) for job in jobs}
         # While some jobs are queued, one of them or another one runs.
         self._queue = Stillness(limit_s=2 * LEASE_S)
+        # The operator seals again and again: what one command leaves, the next one finishes.
+        self._datasets: defaultdict[bytes, Stillness] = defaultdict(lambda: Stillness(limit_s=2 * LEASE_S))
 
     @property
     def stuck(self) -> int:
         """How often something lasted too long."""
-        return sum(one.times for one in (self._queue, *self._leases.values(), *self._waits.values()))
+        return sum(one.times for one in (self._queue, *self._leases.values(), *self._waits.values(), *self._datasets.values()))
 
     def look(self) -> None:
         """Take note of how things are."""
@@ -151,6 +154,8 @@ class Watched:
                 self._leases[bytes(job)].look(lease_until_s, may_rest=state not in LEASED or ADSERVER in down)
                 self._waits[bytes(job)].look(rounds_done, may_rest=state != "waiting" or bool(down))
         states = [state for _, state, _, _ in found]
+        for handle, state in self._books.rows(ADSERVER, "SELECT handle, state FROM datasets WHERE state != 'committed'"):
+            self._datasets[bytes(handle)].look(state, may_rest=bool(down))
         self._queue.look(states.count("queued"), may_rest="queued" not in states or bool(LEASED & set(states)) or ADSERVER in down)
 
 
