@@ -98,6 +98,7 @@ def aggregate_command(
 ) -> None:
     """Measure a dataset: sums of values over groups of reports, charged to its privacy budget."""
     peers = peer_options(
+        data=data,
         helper_0=helper_0,
         helper_1=helper_1,
         insecure=insecure,

@@ -98,6 +98,7 @@ def serve_command(
     """Take reports in over gRPC and HTTP, serve tasks, and run jobs, until SIGTERM."""
     configure_logging(log_format)
     peers = peer_options(
+        data=data,
         helper_0=helper_0,
         helper_1=helper_1,
         insecure=insecure,

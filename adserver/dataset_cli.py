@@ -61,6 +61,7 @@ def seal_command(
     A run that was interrupted while the helpers committed is finished first: run the same command again.
     """
     peers = peer_options(
+        data=data,
         helper_0=helper_0,
         helper_1=helper_1,
         insecure=insecure,

@@ -64,6 +64,7 @@ def evaluate_command(
     if sum(map(bool, (model, job, again))) != 1:
         raise typer.BadParameter("give one of --model, --job and --again")
     peers = peer_options(
+        data=data,
         helper_0=helper_0,
         helper_1=helper_1,
         insecure=insecure,

@@ -13,6 +13,7 @@ from adserver.helper_client import ROUND_DEADLINE_S, HelperClient
 from adserver.receipts import ReceiptBook
 from maskedlark.observability.tracing import Traces
 from maskedlark.rpc.tls_files import TlsFiles
+from maskedlark.rpc.tls_options import tls_files
 from maskedlark.rpc.transport import Keepalive
 from maskedlark.storage import open_database
 
@@ -110,6 +111,7 @@ class PeerOptions:
 
 def peer_options(
     *,
+    data: Path,
     helper_0: str,
     helper_1: str,
     insecure: bool,
@@ -122,23 +124,10 @@ def peer_options(
     """Check the options about helpers and TLS.
 
     Raises:
-        typer.BadParameter: neither --insecure nor all three TLS files, or both.
+        typer.BadParameter: as `tls_files`.
     """
-    tls = tls_files(insecure, tls_cert, tls_key, tls_ca)
+    tls = tls_files(insecure=insecure, certificate=tls_cert, private_key=tls_key, authorities=tls_ca, folder=data)
     return PeerOptions(addresses=(helper_0, helper_1), tls=tls, deadline_s=deadline, round_deadline_s=round_deadline)
-
-
-def tls_files(insecure: bool, certificate: Path | None, private_key: Path | None, authorities: Path | None) -> TlsFiles | None:
-    """The TLS files, or None if --insecure was asked for by name; anything in between is refused with typer.BadParameter."""
-    given = [path for path in (certificate, private_key, authorities) if path is not None]
-    if insecure and not given:
-        return None
-    if insecure or certificate is None or private_key is None or authorities is None:
-        raise typer.BadParameter("give --tls-cert, --tls-key and --tls-ca, or --insecure and none of them")
-    for path in given:
-        if not path.is_file():
-            raise typer.BadParameter(f"{path} is not a file")
-    return TlsFiles(certificate=certificate, private_key=private_key, trusted_authorities=authorities)
 
 
 def open_store(data_dir: Path, database: str | None) -> Engine:

@@ -125,7 +125,14 @@ def create_command(
 ) -> None:
     """Make a task: both helpers check it against their floors and sign it. Prints its id."""
     peers = peer_options(
-        helper_0=helper_0, helper_1=helper_1, insecure=insecure, tls_cert=tls_cert, tls_key=tls_key, tls_ca=tls_ca, deadline=deadline
+        data=data,
+        helper_0=helper_0,
+        helper_1=helper_1,
+        insecure=insecure,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        tls_ca=tls_ca,
+        deadline=deadline,
     )
     labels = label_space(classes=classes, max_value=max_value, num_buckets=num_buckets, default_label=default_label)
     noise = Mechanism.NONE if no_noise else mechanism
@@ -203,7 +210,14 @@ def refresh_keys_command(
 ) -> None:
     """Ask the helpers for their HPKE keys now; a running server does so every minute."""
     peers = peer_options(
-        helper_0=helper_0, helper_1=helper_1, insecure=insecure, tls_cert=tls_cert, tls_key=tls_key, tls_ca=tls_ca, deadline=deadline
+        data=data,
+        helper_0=helper_0,
+        helper_1=helper_1,
+        insecure=insecure,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        tls_ca=tls_ca,
+        deadline=deadline,
     )
     with ExitStack() as stack:
         changed = refresh_keys(TaskStore(open_store(data, database)), peers.open(stack))

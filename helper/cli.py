@@ -27,6 +27,7 @@ from maskedlark.observability.logs import LogFormat, configure_logging
 from maskedlark.observability.tracing import Traces, tracing
 from maskedlark.rpc.certificates import write_certificate
 from maskedlark.rpc.tls_files import TlsFiles
+from maskedlark.rpc.tls_options import tls_files
 from maskedlark.sealing import HpkeSuite
 
 REFUSED: Final = 1
@@ -91,6 +92,9 @@ def keygen_command(
     typer.echo(f"agreement key  {keys.identity.agreement_key.hex()}")
     typer.echo(f"fingerprint    {fingerprint(keys.identity)}")
     typer.echo(f"The secrets are in {path}: back it up, and show it to nobody.")
+    if host:
+        files = TlsFiles.in_folder(data)
+        typer.echo(f"Give {files.certificate} to the ad server, and add its certificate to {files.trusted_authorities}.")
 
 
 @app.command("serve")
@@ -211,7 +215,7 @@ def serve_command(
     settings = ServeSettings(
         data=data,
         listen=listen,
-        tls=_tls_files(insecure, tls_cert, tls_key, tls_ca),
+        tls=tls_files(insecure=insecure, certificate=tls_cert, private_key=tls_key, authorities=tls_ca, folder=data),
         floors=floors,
         database=database,
         port_file=port_file,
@@ -240,7 +244,8 @@ def status_command(
     """Show who a running helper is and what it holds."""
     from helper.status import fetch_status
 
-    rows = fetch_status(address, _tls_files(insecure, tls_cert, tls_key, tls_ca), deadline_s=deadline)
+    tls = tls_files(insecure=insecure, certificate=tls_cert, private_key=tls_key, authorities=tls_ca)
+    rows = fetch_status(address, tls, deadline_s=deadline)
     if as_json:
         typer.echo(json.dumps({row.name: row.value for row in rows}))
         return
@@ -290,19 +295,6 @@ def main() -> None:
         reason = getattr(error, "reason", None)
         sys.stderr.write(f"{type(error).__name__}{f' ({reason.value})' if reason else ''}: {error}\n")
         sys.exit(UNAVAILABLE if isinstance(error, HelperUnavailable) else REFUSED)
-
-
-def _tls_files(insecure: bool, certificate: Path | None, private_key: Path | None, authorities: Path | None) -> TlsFiles | None:
-    """The TLS files, or None if --insecure was asked for by name; anything in between is refused with typer.BadParameter."""
-    given = [path for path in (certificate, private_key, authorities) if path is not None]
-    if insecure and not given:
-        return None
-    if insecure or certificate is None or private_key is None or authorities is None:
-        raise typer.BadParameter("give --tls-cert, --tls-key and --tls-ca, or --insecure and none of them")
-    for path in given:
-        if not path.is_file():
-            raise typer.BadParameter(f"{path} is not a file")
-    return TlsFiles(certificate=certificate, private_key=private_key, trusted_authorities=authorities)
 
 
 @contextmanager

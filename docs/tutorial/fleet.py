@@ -83,7 +83,7 @@ class Fleet:
         address_file = self.folder / f"helper-{role}.address"
         listen = address_file.read_text() if address_file.exists() else f"{HOST}:0"
         address_file.unlink(missing_ok=True)
-        options = [*self._tls(HELPERS[role]), *(["--allow-no-noise"] if self.is_no_noise else [])]
+        options = [*self._protection, *(["--allow-no-noise"] if self.is_no_noise else [])]
         options += [*self.helper_options, *self.helper_options_of[role]]
         data = str(self.data(f"helper-{role}"))
         self._start(f"helper-{role}", "helper", "serve", "--data", data, "--listen", listen, "--port-file", str(address_file), *options)
@@ -162,14 +162,12 @@ class Fleet:
     def common(self) -> list[str]:
         """The options by which every `adserver` command finds its data and the helpers."""
         helpers = [(self.folder / f"helper-{role}.address").read_text() for role in (0, 1)]
-        return ["--data", str(self.data("adserver")), "--helper-0", helpers[0], "--helper-1", helpers[1], *self._tls("adserver")]
+        return ["--data", str(self.data("adserver")), "--helper-0", helpers[0], "--helper-1", helpers[1], *self._protection]
 
-    def _tls(self, party: str) -> list[str]:
-        """The options by which a party protects its connections."""
-        if not self.is_tls:
-            return ["--insecure"]
-        files = self.data(party)
-        return ["--tls-cert", str(files / "tls.crt"), "--tls-key", str(files / "tls.key"), "--tls-ca", str(files / "trusted.crt")]
+    @property
+    def _protection(self) -> list[str]:
+        """The options by which parties protect their connections: none are needed for the files that `keygen` made in its folder."""
+        return [] if self.is_tls else ["--insecure"]
 
     def _exchange_certificates(self) -> None:
         """What the operators do: each adds the other side's certificate to those that it trusts."""

@@ -57,7 +57,7 @@ def write_certificate(folder: Path, *, name: str, hosts: tuple[str, ...] = (), n
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
         .sign(key, hashes.SHA256())
     )
-    files = TlsFiles(certificate=folder / "tls.crt", private_key=folder / "tls.key", trusted_authorities=folder / "trusted.crt")
+    files = TlsFiles.in_folder(folder)
     files.private_key.touch(mode=0o600, exist_ok=False)
     files.private_key.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     files.certificate.write_bytes(certificate.public_bytes(Encoding.PEM))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
-from typing import Final, Generic, TypeAlias, TypeVar
+from typing import Final, Generic, Self, TypeAlias, TypeVar
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
@@ -38,6 +38,16 @@ class TlsFiles:
     certificate: Path
     private_key: Path
     trusted_authorities: Path
+
+    @classmethod
+    def in_folder(cls, folder: Path) -> Self:
+        """Where `helper keygen` and `adserver keygen` put them."""
+        return cls(certificate=folder / "tls.crt", private_key=folder / "tls.key", trusted_authorities=folder / "trusted.crt")
+
+    @property
+    def missing(self) -> Path | None:
+        """The first of the three that is no file."""
+        return next((path for path in (self.certificate, self.private_key, self.trusted_authorities) if not path.is_file()), None)
 
     def read(self) -> TlsContents:
         """The contents.

@@ -51,8 +51,8 @@ class Outcome:
         datasets: Sealed meanwhile.
         datasets_half_sealed: Of these, those that one helper has and another party has not, or that are not finished.
         double_charges: Rounds that a helper charged and the ad server did not use, or that it used and a helper did not charge.
-        stuck: How often a state of a job or of a dataset lasted longer than two leases, all who could change it being up; and datasets that were not
-            finished though everybody was up and they were sealed again.
+        stuck: How often a state of a job or of a dataset lasted longer than two leases, all who could change it being up; and datasets
+            that were not finished though everybody was up and they were sealed again.
         failed_opens: Shares that a helper had no key for, or could not open.
         rotations: Of a helper's HPKE keys.
         kills: Processes killed.

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,9 @@ from helper.ledger import LEDGER_FILE
 from helper.schema import TASKS
 from maskedlark import canonical
 from maskedlark.errors import HelperUnavailable
+from maskedlark.rpc.certificates import write_certificate
+from maskedlark.rpc.tls_files import TlsFiles
+from maskedlark.rpc.tls_options import tls_files
 from maskedlark.rpc.transport import make_channel
 from maskedlark.sealing import HpkeSuite
 from maskedlark.task import HelperIdentity
@@ -156,6 +160,23 @@ def test_a_database_that_cannot_be_had_is_refused_in_one_line(data: Path, databa
 def test_tls_is_all_or_by_name_nothing(data: Path, options: list[str]) -> None:
     shown = CliRunner().invoke(app, ["serve", "--data", str(data), "--listen", "127.0.0.1:0", *options])
     assert shown.exit_code == 2
+
+
+def test_the_files_of_keygen_are_used_if_no_others_are_named(tmp_path: Path) -> None:
+    made = write_certificate(tmp_path, name="helper", now=datetime.now(UTC))
+
+    def chosen(*, insecure: bool = False, certificate: Path | None = None, folder: Path | None = tmp_path) -> TlsFiles | None:
+        return tls_files(insecure=insecure, certificate=certificate, private_key=None, authorities=None, folder=folder)
+
+    assert chosen() == made
+    assert chosen(insecure=True) is None
+    with pytest.raises(typer.BadParameter):
+        chosen(certificate=made.certificate)
+    with pytest.raises(typer.BadParameter):
+        chosen(folder=None)
+    made.trusted_authorities.unlink()
+    with pytest.raises(typer.BadParameter, match=r"trusted\.crt is not there"):
+        chosen()
 
 
 def test_serving_without_keys_says_how_to_make_them(tmp_path: Path) -> None:
