@@ -15,6 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from adserver.ingest.json_error import refusal
 
+_BAD: Final = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _TIMEOUT: Final = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
@@ -53,8 +54,17 @@ def patient_protocol(*, head_s: float, max_connections: int, on_refused: Callabl
             super().connection_lost(exc)
 
         def send_400_response(self, msg: str) -> None:
-            on_refused(400)
-            super().send_400_response(msg)
+            """What comes is no HTTP: say so, unless something was said already, and end.
+
+            uvicorn would say it through h11, which fails in the midst of a request, and the application would answer after that.
+            """
+            if self.cycle is not None:
+                self.cycle.disconnected = True
+                self.cycle.message_event.set()
+            if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+                on_refused(400)
+                self.transport.write(_BAD)
+            self.transport.close()
 
         def _set_deadline(self) -> None:
             """Begin to wait for a head, go on waiting for it, or stop once it is there. An idle connection has uvicorn's own time limit."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -18,6 +18,9 @@ class Streams(Protocol):
         """The replies, as the client shall see them."""
 
 
+_MALFORMED: Final = object()
+"""What stands for a message that does not parse, until the call is refused for it."""
+
 Around: TypeAlias = Callable[[grpc.ServicerContext], AbstractContextManager[Streams | None]]
 """Given a call's context, what to enter before its body and to leave after it; what it yields sees the call's streams."""
 
@@ -27,24 +30,33 @@ def wrapped(
 ) -> "grpc.RpcMethodHandler[Any, Any]":
     """The same handler with `around` around its body, which holds a thread until its last reply.
 
-    `on_malformed` is called for each message that does not parse; gRPC ends such a call by itself.
+    A message that does not parse ends the call with INVALID_ARGUMENT, after `on_malformed`. gRPC by itself would end it while its body
+    runs, which ends it once more; the server then keeps the call, and waits for it when it ends.
     """
     parse: Any = handler.request_deserializer
 
     def parsed(encoded: bytes) -> Any:
         try:
-            return parse(encoded)
+            message = parse(encoded) if parse else encoded
         except DecodeError:
+            message = _MALFORMED
+        if message is _MALFORMED:
             on_malformed()
-            raise
+        return message
 
-    def single(request: Any, context: grpc.ServicerContext) -> Any:
-        with around(context) as streams:
-            return behaviour(streams.incoming(request) if streams and handler.request_streaming else request, context)
+    def checked(requests: Any, context: grpc.ServicerContext, streams: Streams | None) -> Any:
+        if not handler.request_streaming:
+            return _well_formed(requests, context)
+        messages = (_well_formed(one, context) for one in requests)
+        return streams.incoming(messages) if streams else messages
 
-    def streaming(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+    def single(requests: Any, context: grpc.ServicerContext) -> Any:
         with around(context) as streams:
-            replies = behaviour(streams.incoming(request) if streams and handler.request_streaming else request, context)
+            return behaviour(checked(requests, context, streams), context)
+
+    def streaming(requests: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        with around(context) as streams:
+            replies = behaviour(checked(requests, context, streams), context)
             yield from streams.outgoing(replies) if streams else replies
 
     behaviour: Any
@@ -64,3 +76,10 @@ def wrapped(
         response_serializer=handler.response_serializer,
     )
     return made
+
+
+def _well_formed(message: Any, context: grpc.ServicerContext) -> Any:
+    """A message that did parse."""
+    if message is _MALFORMED:
+        context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a message does not parse")
+    return message

@@ -191,7 +191,7 @@ def test_a_stream_over_a_helpers_limit_is_refused_and_counted(site: Site) -> Non
 
 
 def test_a_message_that_does_not_parse_is_refused_and_counted(site: Site) -> None:
-    assert at_helper(site, "RegisterTask", b"\xff\xff\xff") is grpc.StatusCode.INTERNAL
+    assert at_helper(site, "RegisterTask", b"\xff\xff\xff") is grpc.StatusCode.INVALID_ARGUMENT
     assert site.metric(0, 'maskedlark_malformed_messages_total{method="RegisterTask"}') == 1
 
 

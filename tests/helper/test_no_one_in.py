@@ -161,7 +161,7 @@ def test_metadata_over_the_limit_is_refused_and_counted(door: Door) -> None:
 
 
 def test_a_message_that_does_not_parse_is_refused_and_counted(door: Door) -> None:
-    assert raw(door, "RegisterTask", b"\xff\xff\xff") is grpc.StatusCode.INTERNAL
+    assert raw(door, "RegisterTask", b"\xff\xff\xff") is grpc.StatusCode.INVALID_ARGUMENT
     assert door.count("maskedlark_malformed_messages_total", method="RegisterTask") == 1
 
 
