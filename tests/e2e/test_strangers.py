@@ -3,6 +3,7 @@
 `tests/helper/test_no_one_in.py` and `tests/adserver/test_adserver_metrics.py` try more of each kind, in one process.
 """
 
+import json
 import os
 import socket
 import ssl
@@ -80,7 +81,7 @@ class Site:
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder, ports = tmp_path_factory.mktemp("strangers"), (free_port(), free_port(), free_port())
-    watched = [("--metrics-listen", f"{HOST}:{port}") for port in ports]
+    watched = [("--metrics-listen", f"{HOST}:{port}", "--log-format", "json") for port in ports]
     with Fleet(folder=folder / "parties", is_tls=True, helper_options_of=(watched[0], watched[1]), adserver_options=watched[2]) as fleet:
         task = fleet.adserver(
             "task", "create", "--name", "strangers", "--origin", ORIGIN, "--classes", "2", "--num-features", "4",
@@ -93,6 +94,9 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         context = ssl.create_default_context(cafile=str(ours.certificate))
         bundle = canonical.decode(TaskBundle, httpx.get(f"https://{fleet.http}/v1/tasks/{task}", verify=context).content)
         yield Site(fleet=fleet, ports=ports, bundle=bundle, folder=folder, ours=ours, others=others)
+    for party in (*HELPERS, "adserver"):
+        lines = [json.loads(line) for line in fleet.log(party).splitlines()]  # also what gRPC, the HTTP server and Python said
+        assert "draining" in {line["message"] for line in lines}
 
 
 @pytest.fixture

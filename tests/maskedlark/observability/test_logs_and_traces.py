@@ -2,6 +2,7 @@ import json
 import logging
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 
 import grpc
@@ -36,6 +37,7 @@ def test_a_log_line_is_one_json_object() -> None:
         assert "KeyError: 'lost'" in line("failed", error=True)["error"]
 
 
+@pytest.mark.filterwarnings("always:a warning")
 @pytest.mark.parametrize("log_format", LogFormat)
 def test_the_process_log_takes_the_chosen_form(log_format: LogFormat, capsys: pytest.CaptureFixture[str]) -> None:
     root = logging.getLogger()
@@ -44,8 +46,12 @@ def test_the_process_log_takes_the_chosen_form(log_format: LogFormat, capsys: py
         root.handlers = []
         configure_logging(log_format)
         logging.getLogger("here").info("hello")
-        assert capsys.readouterr().err.startswith("{") is (log_format is LogFormat.JSON)
+        warnings.warn("a warning", stacklevel=1)
+        lines = capsys.readouterr().err.splitlines()
+        assert "a warning" in lines[1]
+        assert {text.startswith("{") for text in lines} == {log_format is LogFormat.JSON}
     finally:
+        logging.captureWarnings(False)
         root.handlers, root.level = before, level
 
 
