@@ -65,7 +65,9 @@ def find_id(connection: Connection, column: Column[Any], prefix: str, *, missing
         raise JobRefused(missing, f"a {what} id is hexadecimal, or the start of one, not {prefix!r}") from None
     found = connection.execute(select(column).where(column.between(low, high)).limit(2)).scalars().all()
     if not found:
-        raise JobRefused(missing, f"no {what} has an id that starts with {prefix!r}")
+        raise JobRefused(missing, f"no {what} has an id that starts with {prefix!r}" if prefix else f"there is no {what} yet")
+    if len(found) > 1 and not prefix:
+        raise JobRefused(missing, f"there are several {what}s: name one by the start of its id, as `adserver {what} list` shows it")
     if len(found) > 1:
         raise JobRefused(missing, f"more than one {what} has an id that starts with {prefix!r}; give more digits")
     return bytes(found[0])

@@ -30,7 +30,7 @@ from adserver.helper_replies import (
 from adserver.receipts import ReceiptBook, ReceiptExchange
 from maskedlark.canonical import encode
 from maskedlark.dataset import AdmittedSet, ShareForHelper
-from maskedlark.errors import MaskedLarkError
+from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, MaskedLarkError
 from maskedlark.evaluation import EvaluationSpec
 from maskedlark.job import JobSpec
 from maskedlark.observability.tracing import ClientTracing
@@ -126,7 +126,7 @@ class HelperClient:
         outgoing = _Outgoing(header, share_chunks)
         replies = PreparedReplies(self.address)
         try:
-            with self._calling():
+            with self._calling(cancelled):
                 call = self._stub.PrepareDataset(iter(outgoing), timeout=self._round_deadline_s + _OPENING_S * num_reports)
                 with _ending(call), _cancelling(call, cancelled):
                     for reply in call:
@@ -174,7 +174,7 @@ class HelperClient:
         """
         header = helper_pb2.RoundRequest(header=helper_pb2.RoundRequest.Header(job_id=job_id, round=round_index))
         requests = _then(header, (helper_pb2.RoundRequest(weights=piece) for piece in chunks(weights)))
-        with self._calling():
+        with self._calling(cancelled):
             call = self._stub.RunRound(requests, timeout=self._round_deadline_s)
             with _ending(call), _cancelling(call, cancelled):
                 return self._share(call, num_parameters)
@@ -207,7 +207,7 @@ class HelperClient:
         return self._answered(_then(helper_pb2.QueryRequest(evaluation=encode(spec)), pieces), spec.num_numbers, cancelled)
 
     def _answered(self, requests: Iterator[helper_pb2.QueryRequest], length: int, cancelled: Event | None) -> QueryAnswer:
-        with self._calling():
+        with self._calling(cancelled):
             call = self._stub.RunQuery(requests, timeout=self._round_deadline_s)
             with _ending(call), _cancelling(call, cancelled):
                 spent = spent_from_reply(next(call, helper_pb2.QueryReply()), self.address)
@@ -236,9 +236,15 @@ class HelperClient:
         return helper_pb2_grpc.HelperStub(self._channel.current())
 
     @contextmanager
-    def _calling(self) -> Iterator[None]:
-        with calling(f"helper at {self.address}"):
-            yield
+    def _calling(self, cancelled: Event | None = None) -> Iterator[None]:
+        """Around a call. One that was cancelled, though not by this side, was ended by the helper: it may be repeated."""
+        try:
+            with calling(f"helper at {self.address}"):
+                yield
+        except JobRefused as refusal:
+            if refusal.reason is JobReason.CANCELLED and not (cancelled is not None and cancelled.is_set()):
+                raise HelperUnavailable(f"{refusal} (it took this call's messages for too slow, or is ending)") from None
+            raise
 
 
 class _Outgoing:

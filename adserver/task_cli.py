@@ -28,6 +28,7 @@ from adserver.options import (
 )
 from adserver.output import moment, print_json, print_table
 from adserver.reports import ReportStore
+from adserver.retrying import BRIEF, with_retries
 from adserver.task_settings import (
     ALL_DECOYS,
     DEFAULT_COLLUSION_FACTOR,
@@ -163,7 +164,8 @@ def create_command(
     }
     store = TaskStore(open_store(data, database))
     with ExitStack() as stack:
-        bundle = create_task(peers.open(stack), settings)
+        helpers = peers.open(stack)
+        bundle = with_retries(lambda: create_task(helpers, settings), BRIEF)
     task_id = store.add(bundle, created_at=time.time())
     if out is not None:
         write_durably(out, encode(bundle))

@@ -211,23 +211,34 @@ class JobWorker:
         """Tell both helpers of jobs that are over, so that they give back unused budget; again later if one does not answer."""
         if not self._closing_rest.is_over:
             return
-        unclosed = self._leases.unclosed()
+        unclosed, away = self._leases.unclosed(), set[int]()
         for job in unclosed:
             refused = self._refused_closing.get(job.job_id)
+            if self._stopping.is_set():
+                break
             if refused is None or refused.is_over:
-                self._close(job)
+                self._close(job, away)
+        if away:
+            self._closing_rest.begin()
         still = {job.job_id for job in unclosed}
         self._refused_closing = {job_id: rest for job_id, rest in self._refused_closing.items() if job_id in still}
 
-    def _close(self, job: JobRecord) -> None:
-        """Close a job at each helper that lets it, though the other does not; what a helper refuses, it is not asked again soon."""
+    def _close(self, job: JobRecord, away: set[int]) -> None:
+        """Close a job at each helper that lets it, though the other does not; what a helper refuses, it is not asked again soon.
+
+        Args:
+            job: It is over.
+            away: The roles of helpers that did not answer just now: they are not asked, and who does not answer is added.
+        """
         charged = []
-        for helper in self._helpers:
+        for role, helper in enumerate(self._helpers):
+            if role in away:
+                continue
             try:
                 charged.append(helper.close_job(job.plan.job))
             except HelperUnavailable as error:
                 _LOG.warning("job %s is not closed yet: %s", job.job_id.hex(), error)
-                self._closing_rest.begin()
+                away.add(role)
             except MaskedLarkError as error:
                 _LOG.warning("job %s cannot be closed: %s", job.job_id.hex(), error)
                 rest = Rest(first_s=_CLOSE_REFUSED_AGAIN_S, longest_s=_CLOSE_REFUSED_AGAIN_S, monotonic=self._monotonic)

@@ -49,7 +49,9 @@ def _fetch(url: str, protection: Protection) -> bytes:
                 raise InvalidTask(f"the task host answered {response.status_code} for {url}")
             body = read_limited(response, canonical.MAX_BYTES)
     except httpx.HTTPError as error:
-        raise HelperUnavailable(f"the task host does not answer: {type(error).__name__}") from None
+        is_stranger = "CERTIFICATE_VERIFY_FAILED" in str(error)
+        cause = "its certificate is not trusted: name who vouches for it (--tls-ca)" if is_stranger else type(error).__name__
+        raise HelperUnavailable(f"the task host does not answer: {cause}") from None
     if body is None:
         raise InvalidTask(f"a task bundle has at most {canonical.MAX_BYTES} bytes")
     return body

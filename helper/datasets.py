@@ -11,7 +11,7 @@ from helper.ledger import Ledger, StoredDataset
 from helper.opening_pool import OpeningPool
 from helper.preparing import Preparation
 from helper.shelves import Handle, OpenedShelf, PreparedShelf
-from helper.tasks import Caller, Tasks
+from helper.tasks import Caller, Tasks, host
 from helper.turns import Turns
 from helper.vault import Vault, VaultDamaged
 from maskedlark.dataset import OpenedDataset, PreparedShares, open_dataset
@@ -62,7 +62,7 @@ class Datasets:
             raise JobRefused(JobReason.MALFORMED, f"a handle has {HANDLE_BYTES} bytes, not {len(handle)}")
         return Preparation(
             served=served,
-            handle=Handle(origin=served.task.origin, task_id=task_id, name=handle),
+            handle=Handle(owner=host(served.task.origin), task_id=task_id, name=handle),
             opening_keys=self._opening_keys(),
             pool=self._pool,
             ledger=self._ledger,
@@ -87,7 +87,7 @@ class Datasets:
         Raises:
             JobRefused(UNKNOWN_DATASET, MALFORMED, DATASET_EMPTY, DATASET_CHANGED, REPORT_ALREADY_USED)
         """
-        key = Handle(origin=self._tasks.served(task_id, caller).task.origin, task_id=task_id, name=handle)
+        key = Handle(owner=host(self._tasks.served(task_id, caller).task.origin), task_id=task_id, name=handle)
         with self._committing.alone(task_id):
             known = self._committed(expected_id, task_id)
             if known is not None:

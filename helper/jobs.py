@@ -13,6 +13,7 @@ from helper.gradient.engine import GradientEngine, Interrupt, never
 from helper.ledger import JobState, Ledger, Reservation
 from helper.noise_shelf import NoiseShelf
 from helper.numerics import numerics_digest
+from helper.release_grid import Hold, at_once
 from helper.running import Computation, RunningJob
 from helper.tasks import Caller, ServedTask, Tasks
 from maskedlark.canonical import decode
@@ -64,9 +65,9 @@ class JobAtWork:
     served: ServedTask
     running: RunningJob
 
-    def answer(self, round_index: int, weights: bytes, interrupt: Interrupt = never) -> bytes:
+    def answer(self, round_index: int, weights: bytes, interrupt: Interrupt = never, hold: Hold = at_once) -> bytes:
         """The encoded aggregate share of a round; see `RunningJob.answer`."""
-        return self.running.answer(self.served, round_index, weights, interrupt)
+        return self.running.answer(self.served, round_index, weights, interrupt, hold)
 
 
 class Jobs:

@@ -27,7 +27,7 @@ from maskedlark.storage import create_tables, reading
 LEDGER_FILE: Final = "ledger.sqlite3"
 """The embedded ledger, in the helper's data folder."""
 _QUERY_KINDS: Final[Mapping[str, type[Any]]] = {"query": QuerySpec, "discovery": DiscoverySpec, "evaluation": EvaluationSpec}
-MAX_JOBS: Final = 10_000  # of one dataset, closed ones included: what is remembered of jobs that were never opened is bounded too
+MAX_JOBS: Final = 1_000  # of one dataset, closed ones included: what is remembered of jobs that were never opened is bounded too
 _LOOKUP_BATCH: Final = 1_000
 _INSERT_BATCH: Final = 10_000
 """Rows handed to the driver at once: they take a kilobyte each on the way there."""

@@ -6,7 +6,7 @@ and after a failure, a refusal or a restart the next attempt gets a fresh one. (
 """
 
 from collections import OrderedDict
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Final
@@ -14,11 +14,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from maskedlark.interrupt import Interrupt, interruptible, never
 from maskedlark.noise import Mechanism, noise_vector
 from maskedlark.randomness import STREAM_KEY_BYTES, Randomness, Stream
 
 CAPACITY_BYTES: Final = 1 << 28
 """What all vectors on the shelf may take; past it the oldest are forgotten, and drawn when they are asked for."""
+_INTERRUPTED_EVERY_S: Final = 0.1
 
 NoiseVector = NDArray[np.int64]
 
@@ -64,18 +66,21 @@ class NoiseShelf:
                 _, oldest = self._ahead.popitem(last=False)
                 oldest.vector.cancel()
 
-    def take(self, job_id: bytes, order: NoiseOrder) -> NoiseVector:
-        """The noise of one answer: what was drawn ahead if it is what was ordered, else drawn now."""
+    def take(self, job_id: bytes, order: NoiseOrder, interrupt: Interrupt = never) -> NoiseVector:
+        """The noise of one answer: what was drawn ahead if it is what was ordered, else drawn now; `interrupt` may end either."""
         with self._lock:
             ahead = self._ahead.pop(job_id, None)
         if ahead is not None and ahead.order == order and not ahead.vector.cancel():  # cancelled: not yet begun, behind other jobs'
+            while not wait((ahead.vector,), timeout=_INTERRUPTED_EVERY_S).done:
+                interrupt()
             return ahead.vector.result()
-        return self._draw(order)
+        return self._draw(order, interrupt)
 
     def drop(self, job_id: bytes) -> None:
         """Forget what was drawn for a job."""
         with self._lock:
             self._ahead.pop(job_id, None)
 
-    def _draw(self, order: NoiseOrder) -> NoiseVector:
-        return noise_vector(order.mechanism, order.scale, order.count, Stream(self._randomness(STREAM_KEY_BYTES)))
+    def _draw(self, order: NoiseOrder, interrupt: Interrupt = never) -> NoiseVector:
+        stream = Stream(self._randomness(STREAM_KEY_BYTES))
+        return noise_vector(order.mechanism, order.scale, order.count, interruptible(stream, interrupt))

@@ -71,7 +71,7 @@ class Preparation:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._shelf.give_back(self._held_bytes, self._handle.origin)
+        self._shelf.give_back(self._held_bytes, self._handle.owner)
         self._held_bytes = 0
         self._forget_chunks()
 
@@ -124,7 +124,7 @@ class Preparation:
     def _take_room(self, count: int) -> None:
         """Room for so many reports more, twice: they are copied once into one table, and once more into the dataset's order."""
         needed = count * (2 * (self._task.share_length + _ID_AND_TAG_BYTES) + _SEEN_BYTES)
-        self._shelf.take(needed, held=self._held_bytes, origin=self._handle.origin)
+        self._shelf.take(needed, held=self._held_bytes, owner=self._handle.owner)
         self._held_bytes += needed
 
     def _check_size(self, count: int) -> None:

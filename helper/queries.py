@@ -10,6 +10,7 @@ from helper.budget import check_fits, cost
 from helper.datasets import Datasets
 from helper.gradient.engine import Interrupt, never
 from helper.ledger import Ledger, Reservation, StoredQuery
+from helper.release_grid import Hold, at_once
 from helper.scoring import score
 from helper.tasks import Caller, ServedTask, Tasks
 from maskedlark.accounting import Epsilons
@@ -51,7 +52,9 @@ class Queries:
         self._ledger = ledger
         self._randomness = randomness
 
-    def query(self, encoded: bytes, codes: Callable[[int], bytes], caller: Caller, interrupt: Interrupt = never) -> AnsweredQuery:
+    def query(
+        self, encoded: bytes, codes: Callable[[int], bytes], caller: Caller, interrupt: Interrupt = never, hold: Hold = at_once
+    ) -> AnsweredQuery:
         """Sums over groups. Called by the ad server; idempotent.
 
         Args:
@@ -59,6 +62,7 @@ class Queries:
             codes: Reads the codes of the axes that name a digest, refusing more than so many bytes.
             caller: Who asks.
             interrupt: Called before the work, often during it, and before the charge; what it raises ends the query, uncharged.
+            hold: Called once there is an answer, before it is charged: returns when it may leave, so that no charge shows how long it took.
 
         Guarantees: when it returns, the charge and the answer are durable; when it raises, neither was made and nothing left.
 
@@ -84,9 +88,9 @@ class Queries:
                 interrupt=interrupt,
             )
 
-        return self._answer(spec, compute, caller, interrupt)
+        return self._answer(spec, compute, caller, interrupt, hold)
 
-    def discovery(self, encoded: bytes, caller: Caller, interrupt: Interrupt = never) -> AnsweredQuery:
+    def discovery(self, encoded: bytes, caller: Caller, interrupt: Interrupt = never, hold: Hold = at_once) -> AnsweredQuery:
         """Which codes occur. Called by the ad server; idempotent; guarantees and errors as of `query`."""
         spec = decode(DiscoverySpec, encoded)
 
@@ -94,9 +98,11 @@ class Queries:
             shares = self._datasets.opened(spec.dataset_id).shares
             return answer_discovery(task=served.task, spec=spec, pair=served.pair, role=served.role, shares=shares, interrupt=interrupt)
 
-        return self._answer(spec, compute, caller, interrupt)
+        return self._answer(spec, compute, caller, interrupt, hold)
 
-    def evaluation(self, encoded: bytes, onnx: Callable[[], bytes], caller: Caller, interrupt: Interrupt = never) -> AnsweredQuery:
+    def evaluation(
+        self, encoded: bytes, onnx: Callable[[], bytes], caller: Caller, interrupt: Interrupt = never, hold: Hold = at_once
+    ) -> AnsweredQuery:
         """How good a model is. Called by the ad server; idempotent; guarantees as of `query`.
 
         Args:
@@ -104,6 +110,7 @@ class Queries:
             onnx: Reads the model with its weights; not called for an evaluation that was answered before.
             caller: Who asks.
             interrupt: As of `query`.
+            hold: The same.
 
         Raises:
             InvalidTask: the evaluation is not canonical.
@@ -133,14 +140,14 @@ class Queries:
                 interrupt=interrupt,
             )
 
-        return self._answer(spec, compute, caller, interrupt)
+        return self._answer(spec, compute, caller, interrupt, hold)
 
     def _noise(self, interrupt: Interrupt) -> NoiseSource:
         """Fresh noise of this helper alone, which can be interrupted while it is drawn."""
         return partial(noise_vector, randomness=interruptible(Stream(self._randomness(STREAM_KEY_BYTES)), interrupt))
 
     def _answer(
-        self, spec: AnyQuery, compute: Callable[[ServedTask], AggregateShare], caller: Caller, interrupt: Interrupt
+        self, spec: AnyQuery, compute: Callable[[ServedTask], AggregateShare], caller: Caller, interrupt: Interrupt, hold: Hold
     ) -> AnsweredQuery:
         served = self._tasks.served(spec.task_id, caller)
         stored = self._stored(spec)
@@ -148,6 +155,7 @@ class Queries:
             self._check(served, spec)
             interrupt()
             stored = StoredQuery(spec=spec, answer=compute(served).encode())
+            hold()
             new = Reservation(spec=spec, rounds=1)
 
             def check(before: Sequence[Reservation]) -> None:
@@ -160,6 +168,8 @@ class Queries:
                 stored = self._stored(spec)
                 if stored is None:
                     raise JobRefused(JobReason.QUERY_CHANGED, "the id is of another query: take a new one")
+        else:
+            hold()
         return AnsweredQuery(answer=stored.answer, spent=cost(served.task, self._ledger.reservations(spec.dataset_id)))
 
     def _stored(self, spec: AnyQuery) -> StoredQuery | None:
@@ -179,4 +189,6 @@ class Queries:
         self._tasks.check_not_expired(task)
         size = self._datasets.stored(spec.dataset_id, served.task_id).size
         check_query(task, spec, records=size)
-        check_fits(task, self._ledger.reservations(spec.dataset_id), Reservation(spec=spec, rounds=1))
+        # another call of the same query may have been charged since this one looked for its answer: it must not count twice
+        others = [one for one in self._ledger.reservations(spec.dataset_id) if one.spec != spec]
+        check_fits(task, others, Reservation(spec=spec, rounds=1))

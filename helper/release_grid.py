@@ -1,12 +1,22 @@
-"""When an answer leaves: a whole number of steps after its request, so that how long it took tells next to nothing."""
+"""When an answer is charged and leaves: a whole number of steps after its request, so that how long it took tells next to nothing.
+
+It is charged then and not before, because a charge can be seen: in a status, in the receipt of another call, by cancelling.
+"""
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
-from typing import Final
+from typing import Final, TypeAlias
 
 DEFAULT_STEP_MS: Final = 10
+
+Hold: TypeAlias = Callable[[], None]
+"""Called with a finished answer at hand, before it is charged: returns when it may leave."""
+
+
+def at_once() -> None:
+    """A `Hold` that does not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +38,7 @@ class ReleaseGrid:
             raise ValueError(f"a release grid's step is above 0 and at most 60 s, not {self.step_s}")
 
     def wait(self, since: float) -> None:
-        """Return at the next whole number of steps, at least one, after `since`; used on the finished answer, before its first byte."""
+        """Return at the next whole number of steps, at least one, after `since`; used on the finished answer, before it is charged."""
         steps = max(1, ceil((self.now() - since) / self.step_s))
         left = since + steps * self.step_s - self.now()
         if left > 0:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Lock
 from typing import Final
 
@@ -10,6 +11,7 @@ from helper.datasets import Datasets
 from helper.gradient.engine import GradientEngine, Interrupt, never
 from helper.ledger import Ledger, StoredRound
 from helper.noise_shelf import NoiseOrder, NoiseShelf, NoiseVector
+from helper.release_grid import Hold, at_once
 from helper.round_state import RoundState
 from helper.tasks import ServedTask
 from maskedlark import adaptive_clip
@@ -57,7 +59,7 @@ class RunningJob:
         bound = adaptive_clip.BOUND_BYTES if self.computation.spec.is_clip_adaptive else 0
         return weights_format.encoded_length(self.computation.model.parameters) + bound
 
-    def answer(self, served: ServedTask, round_index: int, weights: bytes, interrupt: Interrupt = never) -> bytes:
+    def answer(self, served: ServedTask, round_index: int, weights: bytes, interrupt: Interrupt = never, hold: Hold = at_once) -> bytes:
         """The encoded aggregate share of a round: computed once, then the same bytes for the same weights.
 
         Args:
@@ -65,6 +67,7 @@ class RunningJob:
             round_index: From 0.
             weights: As the ad server encoded them.
             interrupt: Called while this waits or computes, and right before the charge; what it raises ends the round, uncharged.
+            hold: Called once there is an answer, before it is charged: returns when it may leave, so that no charge shows how long it took.
 
         Guarantees: when it returns, the charge and the answer are durable; when it raises, neither was made and nothing left.
 
@@ -74,8 +77,10 @@ class RunningJob:
         with self._alone(interrupt):
             answered = self._stored_answer(round_index, weights)
             if answered is not None:
+                hold()
                 return answered
             encoded = self._compute(served, round_index, weights, interrupt)
+            hold()
             stored = StoredRound(weights_digest=weights_format.digest(weights), answer=encoded)
             interrupt()  # last, for noise and encoding take their time, and who has gone is not charged
             if self._ledger.add_round(self.computation.spec.job_id, round_index, stored):
@@ -136,7 +141,7 @@ class RunningJob:
             shares=self._datasets.opened(spec.dataset_id).shares,
             masked_sum=lambda batch: engine.masked_sum(tensors, batch, interrupt),
             num_values=num_values(spec, model.num_parameters),
-            noise=self._take_noise,
+            noise=partial(self._take_noise, interrupt),
             clip=clip,
         )
         return share.encode()
@@ -147,5 +152,5 @@ class RunningJob:
         bound = adaptive_clip.decode(weights, served.task.clip).bound if spec.is_clip_adaptive else None
         return job_clip(served.task, spec, bound)
 
-    def _take_noise(self, mechanism: Mechanism, scale: int, count: int) -> NoiseVector:
-        return self._noise.take(self.computation.spec.job_id, NoiseOrder(mechanism=mechanism, scale=scale, count=count))
+    def _take_noise(self, interrupt: Interrupt, mechanism: Mechanism, scale: int, count: int) -> NoiseVector:
+        return self._noise.take(self.computation.spec.job_id, NoiseOrder(mechanism=mechanism, scale=scale, count=count), interrupt)

@@ -5,7 +5,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from helper.opening_pool import OpeningPool
 from helper.release_grid import DEFAULT_STEP_MS, ReleaseGrid
 from helper.service import HelperService
 from helper.shelves import PREPARED_BYTES
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import InvalidTask, JobRefused
 from maskedlark.hardening import forbid_core_files
 from maskedlark.observability.endpoint import OperatorEndpoint
 from maskedlark.observability.serving import ServerSettings, WatchedServer
@@ -56,7 +56,7 @@ class ServeSettings:
         opening_workers: Processes that open report shares; None for one a core.
         round_threads: Threads that share the computation of one round; None for one a core.
         max_preparing_bytes: Memory that reports may take together while they become datasets.
-        release_grid_ms: Answers to rounds leave a whole number of these milliseconds after their requests.
+        release_grid_ms: Answers are charged and leave a whole number of these milliseconds after their requests.
         metrics_listen: host:port on loopback of /metrics and /healthz, or None.
     """
 
@@ -85,9 +85,12 @@ def serve(settings: ServeSettings, stop: Event) -> None:
     if settings.floors.is_noise_optional and not is_loopback(host):
         raise InvalidTask(f"--allow-no-noise is for debugging on loopback: it cannot be used on {host}")
     forbid_core_files()
+    _LOG.info("checking this machine's arithmetic; the first time it takes half a minute")
     _check_numerics()
     with ExitStack() as stack:
         core = _open_core(settings, stack)
+        with suppress(JobRefused):
+            core.witness.check(None)  # which logs it: a ledger that was rolled back is served too, with refusals
         metrics = HelperMetrics(core)
         is_over = Event()  # set when every call has ended: a thread that holds an answer back for its time would hold the process up
         stack.callback(is_over.set)

@@ -11,7 +11,7 @@ import numpy as np
 from helper.core import HelperCore
 from helper.metrics import HelperMetrics
 from helper.queries import AnsweredQuery
-from helper.release_grid import ReleaseGrid
+from helper.release_grid import Hold, ReleaseGrid
 from maskedlark.canonical import MAX_BYTES, decode, encode
 from maskedlark.dataset import ShareForHelper, as_told
 from maskedlark.errors import JobReason, JobRefused
@@ -160,9 +160,8 @@ class HelperService(helper_pb2_grpc.HelperServicer):
                 with within(self._body_s, context):
                     weights = join(pieces, limit=job.running.weights_length, what="the weights")
                 asked_at = self._grid.now()
-                answer = job.answer(header.round, weights, partial(_check_awaited, context))
+                answer = job.answer(header.round, weights, partial(_check_awaited, context), partial(self._grid.wait, asked_at))
                 self._give_receipt(context)
-                self._grid.wait(asked_at)
                 for chunk in chunks(answer):
                     yield pb.RoundReply(chunk=chunk)
 
@@ -183,14 +182,15 @@ class HelperService(helper_pb2_grpc.HelperServicer):
                 raise JobRefused(JobReason.MALFORMED, "the stream begins with no query, discovery or evaluation")
             self._core.tasks.authorized(decode(_QUERIES[kind], getattr(asked, kind)).task_id, caller)
             with self._admission.entered(caller):
-                answered = self._answered(asked, requests, context)
+                answered = self._answered(asked, requests, context, partial(self._grid.wait, asked_at))
                 self._give_receipt(context)
-                self._grid.wait(asked_at)
                 yield pb.QueryReply(spent=pb.QueryReply.Spent(epsilon=answered.spent.ad_server, collusion_epsilon=answered.spent.colluding))
                 for chunk in chunks(answered.answer):
                     yield pb.QueryReply(chunk=chunk)
 
-    def _answered(self, asked: pb.QueryRequest, rest: Iterator[pb.QueryRequest], context: grpc.ServicerContext) -> AnsweredQuery:
+    def _answered(
+        self, asked: pb.QueryRequest, rest: Iterator[pb.QueryRequest], context: grpc.ServicerContext, hold: Hold
+    ) -> AnsweredQuery:
         """The answer to a query of any kind; what is sent beside it is read only if it is needed."""
         queries, caller, awaited = self._core.queries, client_names(context), partial(_check_awaited, context)
 
@@ -204,11 +204,11 @@ class HelperService(helper_pb2_grpc.HelperServicer):
 
         match asked.WhichOneof("part"):
             case "discovery":
-                return queries.discovery(asked.discovery, caller, awaited)
+                return queries.discovery(asked.discovery, caller, awaited, hold)
             case "evaluation":
-                return queries.evaluation(asked.evaluation, model, caller, awaited)
+                return queries.evaluation(asked.evaluation, model, caller, awaited, hold)
             case _:
-                return queries.query(asked.query, codes, caller, awaited)
+                return queries.query(asked.query, codes, caller, awaited, hold)
 
 
 def _check_awaited(context: grpc.ServicerContext) -> None:

@@ -14,7 +14,7 @@ MAX_PREPARED_PER_TASK: Final = 2
 MAX_PREPARED: Final = 64
 PREPARED_BYTES: Final = 4 << 30
 """Room for the preparations of all tasks together, unless the operator says otherwise."""
-OF_ONE_ORIGIN: Final = Fraction(3, 4)
+OF_ONE_OWNER: Final = Fraction(3, 4)
 """The most of the room that one ad server's tasks get: something is left for the others."""
 KEPT_S: Final = 600.0
 """How long a finished preparation keeps its room, whoever else needs it: its commit follows within this time or is not to come."""
@@ -24,9 +24,9 @@ OPENED_BYTES: Final = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handle:
-    """The name that an ad server, of this origin, gave to a preparation within its task."""
+    """The name that an ad server gave to a preparation within its task; its owner is the host that certificates name it by."""
 
-    origin: str
+    owner: str
     task_id: bytes
     name: bytes
 
@@ -49,7 +49,7 @@ class PreparedShelf:
 
     def __init__(self, capacity_bytes: int, clock: Callable[[], float]) -> None:
         self._capacity = capacity_bytes
-        self._of_one = int(capacity_bytes * OF_ONE_ORIGIN)
+        self._of_one = int(capacity_bytes * OF_ONE_OWNER)
         self._clock = clock
         self._lock = Lock()
         self._prepared: OrderedDict[Handle, _Kept] = OrderedDict()
@@ -61,13 +61,13 @@ class PreparedShelf:
         with self._lock:
             return self._taken.total()
 
-    def take(self, num_bytes: int, *, held: int, origin: str) -> None:
+    def take(self, num_bytes: int, *, held: int, owner: str) -> None:
         """Take room for a preparation that goes on, before it is filled.
 
         Args:
             num_bytes: How much more.
             held: What the same preparation took before.
-            origin: Of its task: one ad server.
+            owner: One ad server.
 
         Raises:
             JobRefused(DATASET_TOO_LARGE): it needs more than there is for one ad server, so it will never fit.
@@ -76,21 +76,21 @@ class PreparedShelf:
         if held + num_bytes > self._of_one:
             raise JobRefused(
                 JobReason.DATASET_TOO_LARGE,
-                f"this helper has room for {self._of_one} bytes of an ad server's preparations, {float(OF_ONE_ORIGIN):g} of"
+                f"this helper has room for {self._of_one} bytes of an ad server's preparations, {float(OF_ONE_OWNER):g} of"
                 " --max-preparing-bytes: seal several smaller datasets",
             )
         with self._lock:
-            while not self._has_room(num_bytes, origin):
-                if (overdue := self._overdue(num_bytes, origin)) is not None:
+            while not self._has_room(num_bytes, owner):
+                if (overdue := self._overdue(num_bytes, owner)) is not None:
                     self._forget(overdue)
                     continue
                 raise HelperUnavailable("other preparations take the room there is for them; ask again", retry_after_s=RETRY_AFTER_S)
-            self._taken[origin] += num_bytes
+            self._taken[owner] += num_bytes
 
-    def give_back(self, num_bytes: int, origin: str) -> None:
+    def give_back(self, num_bytes: int, owner: str) -> None:
         """Free the room of a preparation that was not finished."""
         with self._lock:
-            self._free(num_bytes, origin)
+            self._free(num_bytes, owner)
 
     def put(self, handle: Handle, prepared: PreparedShares, num_bytes: int) -> None:
         """Keep a finished preparation with the room that was taken for it; an earlier one of the same handle is replaced."""
@@ -101,8 +101,8 @@ class PreparedShelf:
             for known in of_task[:-MAX_PREPARED_PER_TASK]:
                 self._forget(known)
             while len(self._prepared) > MAX_PREPARED:
-                ((most, _),) = Counter(known.origin for known in self._prepared).most_common(1)
-                self._forget(next(known for known in self._prepared if known.origin == most))
+                ((most, _),) = Counter(known.owner for known in self._prepared).most_common(1)
+                self._forget(next(known for known in self._prepared if known.owner == most))
 
     def get(self, handle: Handle) -> PreparedShares | None:
         """The preparation of a handle, if it is still kept."""
@@ -115,27 +115,27 @@ class PreparedShelf:
         with self._lock:
             self._forget(handle)
 
-    def _has_room(self, num_bytes: int, origin: str) -> bool:
-        """Under the lock: whether so much more fits, of all and of one origin."""
-        return self._taken.total() + num_bytes <= self._capacity and self._taken[origin] + num_bytes <= self._of_one
+    def _has_room(self, num_bytes: int, owner: str) -> bool:
+        """Under the lock: whether so much more fits, of all and of one owner."""
+        return self._taken.total() + num_bytes <= self._capacity and self._taken[owner] + num_bytes <= self._of_one
 
     def _forget(self, handle: Handle) -> None:
         """Under the lock."""
         kept = self._prepared.pop(handle, None)
         if kept is not None:
-            self._free(kept.num_bytes, handle.origin)
+            self._free(kept.num_bytes, handle.owner)
 
-    def _free(self, num_bytes: int, origin: str) -> None:
+    def _free(self, num_bytes: int, owner: str) -> None:
         """Under the lock."""
-        self._taken[origin] -= num_bytes
-        if not self._taken[origin]:
-            del self._taken[origin]
+        self._taken[owner] -= num_bytes
+        if not self._taken[owner]:
+            del self._taken[owner]
 
-    def _overdue(self, num_bytes: int, origin: str) -> Handle | None:
+    def _overdue(self, num_bytes: int, owner: str) -> Handle | None:
         """Under the lock: the oldest preparation that has waited too long for its commit and whose room would help."""
         is_full = self._taken.total() + num_bytes > self._capacity
         for handle, kept in self._prepared.items():
-            if self._clock() - kept.since >= KEPT_S and (is_full or handle.origin == origin):
+            if self._clock() - kept.since >= KEPT_S and (is_full or handle.owner == owner):
                 return handle
         return None
 

@@ -110,11 +110,11 @@ def _authorize(task: Task, caller: Caller) -> None:
     """A helper serves a task to the origin that it names, and to no other."""
     if caller is None:
         return
-    if caller.isdisjoint({task.origin, _host(task.origin)}):
+    if caller.isdisjoint({task.origin, host(task.origin)}):
         raise JobRefused(JobReason.UNAUTHORIZED, "the client's certificate does not name the task's origin")
 
 
-def _host(origin: str) -> str:
+def host(origin: str) -> str:
     """The host of an origin that is a URL, as certificates name it; otherwise the origin itself."""
     try:
         return urlsplit(origin).hostname or origin

@@ -278,7 +278,7 @@ def _renyi_epsilon(charges: Sequence[Charge], delta: float) -> float:
     return float(epsilon)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=8192)
 def _renyi_divergences(noise: float, rate: float) -> NDArray[np.float64]:
     """The Renyi divergence of one sampled Gaussian release at each of `_RENYI_ORDERS`.
 

@@ -169,6 +169,7 @@ def _configure_postgresql(connection: Any, _record: object) -> None:
     """Durable commits: an operator's default may be to acknowledge some that a crash then loses; one that waits for standbys too stays."""
     with connection.cursor() as cursor:
         cursor.execute("SHOW synchronous_commit")
-        if cursor.fetchone()[0] not in _DURABLE_COMMITS:
-            cursor.execute("SET synchronous_commit = on")
+        (found,) = cursor.fetchone()
+        # set also to what it is: a default that is changed later would change it in this session
+        cursor.execute("SELECT set_config('synchronous_commit', %s, false)", (found if found in _DURABLE_COMMITS else "on",))
     connection.commit()  # what is set in a transaction that is rolled back is not set

@@ -7,6 +7,7 @@ from time import monotonic
 from typing import Final
 
 FRESH_S: Final = 1.0
+STALE_S: Final = 10.0
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -23,18 +24,23 @@ class Wellness:
         self._check = check
         self._clock = clock
         self._finding_out = Lock()
+        self._asked_at = clock() - FRESH_S
         self._is_well = True
-        self._known_since: float | None = None
 
     @property
     def is_well(self) -> bool:
-        """Whether the check returned, now or less than `FRESH_S` ago. A change for the worse is logged with its cause."""
-        if self._finding_out.acquire(blocking=False):
-            try:
-                if self._known_since is None or self._clock() - self._known_since >= FRESH_S:
-                    self._find_out()
-            finally:
-                self._finding_out.release()
+        """Whether the check returned when it was asked last, `FRESH_S` ago at most; a change for the worse is logged with its cause.
+
+        While the check takes its time, what was known before; but not well once that has been `STALE_S`, for what it looks at hangs.
+        """
+        if not self._finding_out.acquire(blocking=False):
+            return self._is_well and self._clock() - self._asked_at < STALE_S
+        try:
+            if self._clock() - self._asked_at >= FRESH_S:
+                self._asked_at = self._clock()
+                self._find_out()
+        finally:
+            self._finding_out.release()
         return self._is_well
 
     def _find_out(self) -> None:
@@ -46,4 +52,3 @@ class Wellness:
             self._is_well = False
         else:
             self._is_well = True
-        self._known_since = self._clock()

@@ -1,7 +1,7 @@
 """Domain errors across gRPC: `answering` turns them into a status on the server, `calling` back into the same error at the client.
 
-The kind and reason travel as trailing metadata, so the client raises exactly what the server refused with. Anything that is not a
-`MaskedLarkError` is a bug: logged in full at the server, answered with INTERNAL and no detail, and raised at the client as
+The kind and reason travel as trailing metadata, so the client raises what the server refused with, and names the server. Anything that
+is not a `MaskedLarkError` is a bug: logged in full at the server, answered with INTERNAL and no detail, and raised at the client as
 JobRefused(PEER_FAILED), for asking again would run into it again. What the transport itself reports is worth asking again.
 """
 
@@ -34,6 +34,9 @@ _GRPC_IS_FULL: Final = "Concurrent RPC limit exceeded"
 """What gRPC itself says when a server has `maximum_concurrent_rpcs` at work."""
 _ANSWER_TOO_LARGE: Final = re.compile(r"(SERVER: Sent|CLIENT: Received) message larger than max")
 """What gRPC itself says of an answer over the limit: the request was acted on."""
+_NO_TALK: Final = re.compile(r"Socket closed|[Hh]andshake|SSL")
+"""What gRPC itself says of a connection that never carried a call."""
+_NO_TALK_HINT: Final = " (nobody is there, or TLS at one side only, or a certificate that the other side does not trust)"
 _FULL_RETRY_AFTER_S: Final = 1.0
 _LONGEST_HINT_S: Final = 600.0
 _WORTH_ANOTHER_TRY: Final = frozenset(
@@ -122,12 +125,17 @@ def _domain_error(error: grpc.RpcError, peer: str) -> MaskedLarkError:
     refusal = _REFUSALS.get(trailing.get(_KIND, ""))
     if refusal is not None:
         try:
-            return refusal(trailing.get(_REASON, ""), details)
+            return refusal(trailing.get(_REASON, ""), f"{peer}: {details}")
         except ValueError:
             return JobRefused(JobReason.BAD_ANSWER, f"{peer} refused for a reason unknown to this version: {trailing.get(_REASON)}")
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return _exhausted(peer, details, trailing.get(_RETRY_AFTER))
-    what = f"{peer}: {code.name.lower()}: {details}"
+    hint = (
+        " (nobody is there, or TLS at one side only, or a certificate that the other side does not trust)"
+        if _NO_TALK.search(details)
+        else ""
+    )
+    what = f"{peer}: {code.name.lower()}: {details}{hint}"
     is_worth_another_try = code in _WORTH_ANOTHER_TRY and not _DOES_NOT_PARSE.match(details)
     return HelperUnavailable(what) if is_worth_another_try else JobRefused(_FINAL.get(code, JobReason.PEER_FAILED), what)
 

@@ -40,6 +40,7 @@ class FakeHelper(helper_pb2_grpc.HelperServicer):
     commit_failures: list[Exception] = field(default_factory=list)
     answer_round: Callable[[bytes], bytes] = lambda _weights: b""
     hold_rounds: Event | None = None
+    ends_rounds: bool = False
     prepared: dict[bytes, PreparedShares] = field(default_factory=dict)
     committed: dict[bytes, list[bytes]] = field(default_factory=dict)
     registered: dict[bytes, Task] = field(default_factory=dict)
@@ -110,6 +111,9 @@ class FakeHelper(helper_pb2_grpc.HelperServicer):
     def RunRound(self, request_iterator: Iterator[helper_pb2.RoundRequest], context: grpc.ServicerContext) -> Iterator[Any]:
         with answering(context):
             requests = list(request_iterator)
+            if self.ends_rounds:
+                context.cancel()  # type: ignore[no-untyped-call]  # grpc-stubs
+                return
             if self.hold_rounds is not None:
                 self.hold_rounds.wait(30)
             yield helper_pb2.RoundReply(chunk=self.answer_round(b"".join(one.weights for one in requests[1:])))

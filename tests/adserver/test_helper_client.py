@@ -59,7 +59,7 @@ def test_a_helper_that_refuses_a_task_is_heard_with_its_own_words(known: World) 
 
     fake = _fake(known)
     fake.floor = floor
-    with serving(fake) as (client,), pytest.raises(InvalidTask, match="floor of 100"):
+    with serving(fake) as (client,), pytest.raises(InvalidTask, match=r"^helper at 127\.0\.0\.1:\d+: .*floor of 100"):
         client.register_task(known.task)
 
 
@@ -227,6 +227,14 @@ def test_a_round_ends_when_its_job_is_cancelled(known: World) -> None:
             client.run_round(bytes(16), 0, b"", 5, cancelled=cancelled)
         release.set()
     assert refusal.value.reason is JobReason.CANCELLED
+
+
+def test_a_round_that_the_helper_ends_is_asked_again_and_not_taken_for_cancelled(known: World) -> None:
+    """As a helper ends a call whose messages take too long: nobody here has cancelled anything."""
+    fake = _fake(known)
+    fake.ends_rounds = True
+    with serving(fake) as (client,), pytest.raises(HelperUnavailable, match="too slow"):
+        client.run_round(bytes(16), 0, b"", 5, cancelled=threading.Event())
 
 
 def test_a_helper_that_is_too_slow_is_unavailable(known: World) -> None:

@@ -469,6 +469,17 @@ def test_a_helper_that_is_away_does_not_keep_the_other_one_from_giving_budget_ba
     assert not site.store.get(job_id).is_closed
 
 
+def test_a_helper_that_is_away_is_asked_to_close_one_job_at_a_time(site: Site, quiet: Sealed) -> None:
+    """Each such call lasts a deadline, and jobs that are queued wait meanwhile."""
+    for number in range(5):
+        plan = plan_for(quiet)
+        site.store.cancel(site.submit(replace(plan, job=replace(plan.job, job_id=bytes([number]) * 16))))
+    site.helpers[0].failures = [HelperUnavailable("down") for _ in range(5)]
+    site.worker().run_one()
+    assert len(site.helpers[0].failures) == 4
+    assert len(site.helpers[1].closed) == 5
+
+
 def test_a_job_that_a_helper_refuses_to_close_is_asked_for_again_much_later_and_others_are_closed_meanwhile(
     site: Site, quiet: Sealed
 ) -> None:

@@ -24,6 +24,7 @@ from helper.release_grid import ReleaseGrid
 from helper.service import HelperService
 from maskedlark import canonical
 from maskedlark.dataset import admitted_by_both, canonical_order, dataset_id
+from maskedlark.interrupt import Interrupt, never
 from maskedlark.job import JobSpec
 from maskedlark.model import weights
 from maskedlark.model.graph import Loss
@@ -50,16 +51,16 @@ class RecordedNoise(NoiseShelf):
         super().__init__(randomness)
         self.taken: list[NoiseVector] = []
 
-    def take(self, job_id: bytes, order: NoiseOrder) -> NoiseVector:
-        self.taken.append(super().take(job_id, order))
+    def take(self, job_id: bytes, order: NoiseOrder, interrupt: Interrupt = never) -> NoiseVector:
+        self.taken.append(super().take(job_id, order, interrupt))
         return self.taken[-1]
 
 
 class HalvedNoise(RecordedNoise):
     """A helper with a bug that no user of it would notice: its noise has half the scale that it charges for."""
 
-    def _draw(self, order: NoiseOrder) -> NoiseVector:
-        return super()._draw(replace(order, scale=order.scale // 2))
+    def _draw(self, order: NoiseOrder, interrupt: Interrupt = never) -> NoiseVector:
+        return super()._draw(replace(order, scale=order.scale // 2), interrupt)
 
 
 class Site:

@@ -3,6 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
+from time import sleep
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from helper import noise_shelf
 from helper.ledger import Ledger, StoredRound
 from helper.noise_shelf import NoiseOrder, NoiseShelf
 from maskedlark import canonical
+from maskedlark.interrupt import Interrupt, never
 from maskedlark.noise import Mechanism, noise_vector
 from maskedlark.randomness import Stream, seeded
 from tests.helper.parties import MODEL, Scene
@@ -135,13 +137,36 @@ def test_the_noise_of_a_round_is_drawn_before_it_is_asked_for(tmp_path: Path, dr
     assert len(set(draws)) == len(draws)
 
 
+def test_whoever_has_gone_waits_neither_for_noise_that_is_being_drawn_nor_for_what_was_to_be_drawn_now() -> None:
+    class Gone(Exception):
+        pass
+
+    def gone() -> None:
+        raise Gone
+
+    order, may_end = NoiseOrder(mechanism=Mechanism.GAUSSIAN, scale=1 << 20, count=100_000), Event()
+
+    def held(count: int) -> bytes:
+        assert may_end.wait(20)
+        return bytes(count)
+
+    shelf = NoiseShelf(held)
+    shelf.prepare(b"a job", order)
+    sleep(0.2)  # until its thread draws
+    with pytest.raises(Gone):
+        shelf.take(b"a job", order, gone)
+    may_end.set()
+    with pytest.raises(Gone):
+        shelf.take(b"another", order, gone)
+
+
 def test_a_round_that_failed_does_not_hand_its_noise_to_the_next_attempt(tmp_path: Path) -> None:
     """Two answers with the same noise would differ by their sums alone."""
     taken: list[list[int]] = []
 
     class Recorded(NoiseShelf):
-        def take(self, job_id: bytes, order: NoiseOrder) -> Any:
-            vector = super().take(job_id, order)
+        def take(self, job_id: bytes, order: NoiseOrder, interrupt: Interrupt = never) -> Any:
+            vector = super().take(job_id, order, interrupt)
             taken.append(vector.tolist())
             return vector
 

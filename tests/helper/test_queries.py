@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helper.ledger import Ledger
+from helper.ledger import Ledger, StoredQuery
 from helper.queries import AnsweredQuery
 from maskedlark import canonical
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.grouping import answer_query
+from maskedlark.interrupt import never
 from maskedlark.query import Axis, DiscoverySpec, Measure, MeasureKind, QuerySpec, codes_digest, num_numbers
 from maskedlark.report import Example, MeasuredValues
 from maskedlark.round import AggregateShare, combine
@@ -217,6 +218,35 @@ def test_concurrent_askers_of_one_query_all_get_the_charged_bytes(noisy: Shop) -
     with ThreadPoolExecutor(6) as pool:
         answers = set(pool.map(lambda _: noisy.ask(0, spec).answer, range(6)))
     assert len(answers) == 1
+    assert len(noisy.cores[0].queries._ledger.reservations(noisy.dataset)) == 1
+
+
+def test_a_query_is_not_charged_before_its_answer_may_leave(noisy: Shop) -> None:
+    spec, held = canonical.encode(noise(noisy.query(), 5.0)), list[int]()
+    core = noisy.cores[0]
+
+    def hold() -> None:
+        held.append(len(core.queries._ledger.reservations(noisy.dataset)))
+
+    first = core.queries.query(spec, lambda _: b"", None, never, hold)
+    assert held == [0]
+    assert core.queries.query(spec, lambda _: b"", None, never, hold).answer == first.answer
+    assert held == [0, 1]
+
+
+def test_a_query_that_is_charged_while_it_is_asked_again_is_not_refused_for_its_own_cost(noisy: Shop) -> None:
+    spec = noise(noisy.query(), 2.6)
+    charged = noisy.ask(0, spec)
+
+    class LooksTooEarly(Ledger):
+        has_looked = False
+
+        def query(self, query_id: bytes) -> StoredQuery | None:
+            is_first, self.has_looked = not self.has_looked, True
+            return None if is_first else super().query(query_id)
+
+    noisy.restart(ledger_type=LooksTooEarly)
+    assert noisy.ask(0, spec) == charged
     assert len(noisy.cores[0].queries._ledger.reservations(noisy.dataset)) == 1
 
 

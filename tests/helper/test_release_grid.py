@@ -9,6 +9,8 @@ import pytest
 
 from helper.release_grid import ReleaseGrid
 from helper.service import HelperService
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.interrupt import never
 from maskedlark.noise import Mechanism
 from maskedlark.rpc.transport import make_channel, make_server
 from maskedlark.rpc.wire import chunks
@@ -63,6 +65,29 @@ def answer_times(scene: Scene, spec: Any, rounds: int, step_s: float) -> tuple[l
             sizes.append([reply.ByteSize() for reply in replies])
     server.stop(None).wait()
     return times, sizes
+
+
+def test_nothing_is_charged_before_its_answer_may_leave_and_nothing_for_who_has_gone_by_then(tmp_path: Path) -> None:
+    scene, held = Scene(tmp_path), list[int]()
+    spec = scene.job(scene.seal(60))
+    scene.start(spec)
+    core = scene.cores[0]
+
+    def hold() -> None:
+        held.append(core.counts().rounds_answered)
+
+    def gone() -> None:
+        if held:
+            raise JobRefused(JobReason.CANCELLED, "gone")
+
+    job = core.jobs.at_work(spec.job_id, None)
+    with pytest.raises(JobRefused):
+        job.answer(0, WEIGHTS, gone, hold)
+    assert (held, core.counts().rounds_answered) == ([0], 0)
+    answer = job.answer(0, WEIGHTS, never, hold)
+    assert (held, core.counts().rounds_answered) == ([0, 0], 1)
+    assert job.answer(0, WEIGHTS, never, hold) == answer
+    assert held == [0, 0, 1]  # also what was answered before leaves on the grid
 
 
 def test_two_runs_that_differ_only_in_the_sampled_set_look_alike_in_sizes_and_times(

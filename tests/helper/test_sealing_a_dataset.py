@@ -1,6 +1,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from helper.ledger import Ledger
 from helper.metrics import HelperMetrics
 from helper.preparing import MAX_CHUNK_BYTES
 from helper.shelves import MAX_PREPARED_PER_TASK
-from maskedlark import field
+from maskedlark import canonical, field
 from maskedlark.dataset import ShareForHelper
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, ReportReason
 from maskedlark.randomness import seeded
@@ -223,6 +224,23 @@ def test_preparations_of_several_tasks_share_one_room(tmp_path: Path) -> None:
         assert refusal(first.add, shares + shares) is JobReason.DATASET_TOO_LARGE
     with datasets.prepare(other, HANDLE, None) as again:
         again.add(shares[:10])
+
+
+def test_an_ad_server_has_one_share_of_the_room_however_many_origins_its_tasks_name(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.restart(max_preparing_bytes=5000)
+    shares, names = shares_for(scene.reports(6), 0), frozenset({"ads.example"})
+    datasets, taken = scene.cores[0].datasets, 0
+    with ExitStack() as stack:
+        for number in range(20):
+            task = make_task(scene.parties, name="another", origin=f"https://ads.example:{1_000 + number}")
+            scene.cores[0].tasks.register(canonical.encode(task), names)
+            preparation = stack.enter_context(datasets.prepare(task.task_id, HANDLE, names))
+            with suppress(HelperUnavailable):
+                preparation.add(shares)
+                taken += 1
+        assert taken < 20
+        assert datasets.preparing_bytes <= 0.75 * 5000
 
 
 # --- committing

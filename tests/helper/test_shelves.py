@@ -13,7 +13,7 @@ from tests.builders import examples, reports, shares_for, world
 WORLD = world()
 PREPARED: PreparedShares = WORLD.opener(0).open(shares_for(reports(WORLD, examples(WORLD.task, 3)), 0))
 
-NORTH, SOUTH = "https://north.example", "https://south.example"
+NORTH, SOUTH = "north.example", "south.example"
 
 
 @dataclass
@@ -32,8 +32,8 @@ def opened(number: int) -> OpenedDataset:
     return open_dataset(bytes([number]) * 32, PREPARED, PREPARED.admitted.is_admitted)
 
 
-def handle(task: int, name: int, origin: str = NORTH) -> Handle:
-    return Handle(origin=origin, task_id=bytes([task]) * 32, name=bytes([name]) * 16)
+def handle(task: int, name: int, owner: str = NORTH) -> Handle:
+    return Handle(owner=owner, task_id=bytes([task]) * 32, name=bytes([name]) * 16)
 
 
 def test_a_preparation_is_found_until_it_is_dropped() -> None:
@@ -79,56 +79,56 @@ def test_past_that_number_who_has_the_most_loses_the_oldest() -> None:
 
 def test_who_finds_no_room_for_a_preparation_is_told_when_to_come_again() -> None:
     shelf = shelf_of(100)
-    shelf.take(60, held=0, origin=NORTH)
+    shelf.take(60, held=0, owner=NORTH)
     with pytest.raises(HelperUnavailable) as busy:
-        shelf.take(41, held=0, origin=SOUTH)
+        shelf.take(41, held=0, owner=SOUTH)
     assert busy.value.retry_after_s == RETRY_AFTER_S
-    shelf.take(40, held=0, origin=SOUTH)
+    shelf.take(40, held=0, owner=SOUTH)
     shelf.give_back(60, NORTH)
-    shelf.take(60, held=0, origin=NORTH)
+    shelf.take(60, held=0, owner=NORTH)
 
 
 def test_one_ad_server_leaves_a_quarter_of_the_room_to_others() -> None:
     shelf = shelf_of(100)
-    shelf.take(40, held=0, origin=NORTH)
-    shelf.take(35, held=0, origin=NORTH)
+    shelf.take(40, held=0, owner=NORTH)
+    shelf.take(35, held=0, owner=NORTH)
     with pytest.raises(HelperUnavailable):
-        shelf.take(1, held=0, origin=NORTH)
-    shelf.take(25, held=0, origin=SOUTH)
+        shelf.take(1, held=0, owner=NORTH)
+    shelf.take(25, held=0, owner=SOUTH)
 
 
 def test_a_preparation_that_would_never_fit_is_refused_for_good() -> None:
     shelf = shelf_of(100)
-    shelf.take(60, held=0, origin=NORTH)
+    shelf.take(60, held=0, owner=NORTH)
     with pytest.raises(JobRefused, match="--max-preparing-bytes") as refused:
-        shelf.take(16, held=60, origin=NORTH)
+        shelf.take(16, held=60, owner=NORTH)
     assert refused.value.reason is JobReason.DATASET_TOO_LARGE
 
 
 def test_a_finished_preparation_makes_room_only_once_its_commit_is_overdue() -> None:
     clock = Clock()
     shelf = shelf_of(100, clock)
-    for task, origin in ((1, NORTH), (2, SOUTH)):
-        shelf.take(50, held=0, origin=origin)
-        shelf.put(handle(task, 0, origin), PREPARED, 50)
+    for task, owner in ((1, NORTH), (2, SOUTH)):
+        shelf.take(50, held=0, owner=owner)
+        shelf.put(handle(task, 0, owner), PREPARED, 50)
         clock.now += 1
     clock.now = KEPT_S - 1
     with pytest.raises(HelperUnavailable):
-        shelf.take(10, held=0, origin=SOUTH)
+        shelf.take(10, held=0, owner=SOUTH)
     clock.now = KEPT_S
-    shelf.take(10, held=0, origin=SOUTH)
-    assert [shelf.get(handle(task, 0, origin)) is not None for task, origin in ((1, NORTH), (2, SOUTH))] == [False, True]
+    shelf.take(10, held=0, owner=SOUTH)
+    assert [shelf.get(handle(task, 0, owner)) is not None for task, owner in ((1, NORTH), (2, SOUTH))] == [False, True]
 
 
 def test_who_is_at_its_own_limit_pushes_out_its_own_overdue_preparations_alone() -> None:
     clock = Clock()
     shelf = shelf_of(100, clock)
-    for task, origin, size in ((1, SOUTH, 10), (2, NORTH, 70)):
-        shelf.take(size, held=0, origin=origin)
-        shelf.put(handle(task, 0, origin), PREPARED, size)
+    for task, owner, size in ((1, SOUTH, 10), (2, NORTH, 70)):
+        shelf.take(size, held=0, owner=owner)
+        shelf.put(handle(task, 0, owner), PREPARED, size)
     clock.now = KEPT_S
-    shelf.take(10, held=0, origin=NORTH)
-    assert [shelf.get(handle(task, 0, origin)) is not None for task, origin in ((1, SOUTH), (2, NORTH))] == [True, False]
+    shelf.take(10, held=0, owner=NORTH)
+    assert [shelf.get(handle(task, 0, owner)) is not None for task, owner in ((1, SOUTH), (2, NORTH))] == [True, False]
 
 
 _STEPS = st.tuples(st.sampled_from(["take", "break", "finish", "commit", "wait"]), st.integers(0, 4), st.integers(0, 2), st.integers(1, 80))
@@ -147,12 +147,12 @@ def test_the_room_taken_is_that_of_the_preparations_that_there_are_and_never_mor
         match step:
             case "take":
                 try:
-                    shelf.take(number, held=unfinished[one], origin=one.origin)
+                    shelf.take(number, held=unfinished[one], owner=one.owner)
                 except (HelperUnavailable, JobRefused):
                     continue
                 unfinished[one] += number
             case "break":
-                shelf.give_back(unfinished.pop(one, 0), one.origin)
+                shelf.give_back(unfinished.pop(one, 0), one.owner)
             case "finish":
                 finished[one] = unfinished.pop(one, 0)
                 shelf.put(one, PREPARED, finished[one])
@@ -162,9 +162,9 @@ def test_the_room_taken_is_that_of_the_preparations_that_there_are_and_never_mor
                 clock.now += 20 * number
         kept = sum(size for known, size in finished.items() if shelf.get(known) is not None)
         assert shelf.num_bytes == unfinished.total() + kept <= 200
-        for origin in (NORTH, SOUTH):
-            of_one = sum(size for known, size in finished.items() if known.origin == origin and shelf.get(known) is not None)
-            assert of_one + sum(size for known, size in unfinished.items() if known.origin == origin) <= 150
+        for owner in (NORTH, SOUTH):
+            of_one = sum(size for known, size in finished.items() if known.owner == owner and shelf.get(known) is not None)
+            assert of_one + sum(size for known, size in unfinished.items() if known.owner == owner) <= 150
 
 
 def test_opened_datasets_leave_in_order_of_their_last_use() -> None:

@@ -1,5 +1,7 @@
 """A commit that was acknowledged is on a disk, whatever the server's operator set as the default."""
 
+import time
+
 import pytest
 from sqlalchemy import Engine, create_engine, make_url
 
@@ -33,6 +35,25 @@ def test_on_postgresql_a_commit_is_on_disk_before_it_is_acknowledged(postgres: P
         connection.rollback()  # as after a refused request
     engine.pool.dispose()
     assert in_force(engine) == wanted  # of each new connection
+    engine.dispose()
+
+
+def test_on_postgresql_a_connection_that_stands_keeps_its_commits_durable(postgres: Postgres) -> None:
+    engine = open_database(postgres.new_database())
+    operator = create_engine(postgres.new_database(), isolation_level="AUTOCOMMIT")
+    assert in_force(engine) == "on"
+    with operator.connect() as connection:
+        try:
+            connection.exec_driver_sql("ALTER SYSTEM SET synchronous_commit = 'off'")
+            connection.exec_driver_sql("SELECT pg_reload_conf()")
+            ends = time.monotonic() + 10
+            while connection.exec_driver_sql("SHOW synchronous_commit").scalar_one() != "off":
+                assert time.monotonic() < ends
+            assert in_force(engine) == "on"
+        finally:
+            connection.exec_driver_sql("ALTER SYSTEM RESET synchronous_commit")
+            connection.exec_driver_sql("SELECT pg_reload_conf()")
+    operator.dispose()
     engine.dispose()
 
 

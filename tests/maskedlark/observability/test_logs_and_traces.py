@@ -41,6 +41,7 @@ def test_a_log_line_is_one_json_object() -> None:
 @pytest.mark.parametrize("log_format", LogFormat)
 def test_the_process_log_takes_the_chosen_form(log_format: LogFormat, capsys: pytest.CaptureFixture[str]) -> None:
     root = logging.getLogger()
+    logging.captureWarnings(False)  # pytest has put its own capture over what another test may have left
     before, level = root.handlers[:], root.level
     try:
         root.handlers = []

@@ -2,7 +2,7 @@
 
 from threading import Event, Thread
 
-from maskedlark.observability.wellness import FRESH_S, Wellness
+from maskedlark.observability.wellness import FRESH_S, STALE_S, Wellness
 
 
 class Service:
@@ -47,11 +47,15 @@ def test_who_asks_while_another_one_finds_out_does_not_wait() -> None:
         assert may_end.wait(10)
         raise RuntimeError("not well")
 
-    wellness = Wellness(check)
+    service = Service()
+    wellness = Wellness(check, service.clock)
     slow = Thread(target=lambda: wellness.is_well)
     slow.start()
     assert begun.wait(10)
+    service.now += STALE_S / 2
     assert wellness.is_well  # what was known before
+    service.now += STALE_S / 2
+    assert not wellness.is_well  # what the check looks at hangs
     may_end.set()
     slow.join(10)
     assert not wellness.is_well
