@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any, Final
 
 from sqlalchemy import Column, Connection, Engine, Integer, MetaData, Table, create_engine, event, func, insert, inspect, make_url, select
@@ -20,6 +21,7 @@ from maskedlark.errors import HelperUnavailable, InvalidTask
 _LOG: Final = logging.getLogger(__name__)
 _DIALECTS: Final = ("sqlite", "postgresql")
 _BUSY_TIMEOUT_MS: Final = 30_000
+_BUSY_AGAIN_S: Final = 0.005
 _VERSION_TABLE: Final = "schema_version"
 _PRIMARY_CODE: Final = 0xFF
 _SQLITE_AWAY: Final = frozenset(
@@ -157,8 +159,24 @@ def _make_private(path: str | None) -> None:
 def _configure_sqlite(connection: Any, _record: object) -> None:
     """Durable commits (FULL), readers beside one writer (WAL), and transactions that `_begin_sqlite` begins, not the driver."""
     connection.isolation_level = None
-    for pragma in (f"busy_timeout={_BUSY_TIMEOUT_MS}", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+    connection.execute(f"PRAGMA busy_timeout={_BUSY_TIMEOUT_MS}").close()
+    _write_ahead(connection)
+    for pragma in ("synchronous=FULL", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _write_ahead(connection: Any) -> None:
+    """Turn the write-ahead log on. While another process does so to a new file, SQLite is busy at once, whatever its timeout is."""
+    until = monotonic() + _BUSY_TIMEOUT_MS / 1000
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL").close()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & _PRIMARY_CODE != sqlite3.SQLITE_BUSY or monotonic() >= until:
+                raise
+            sleep(_BUSY_AGAIN_S)
+        else:
+            return
 
 
 def _begin_sqlite(connection: Connection) -> None:
