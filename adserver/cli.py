@@ -30,12 +30,13 @@ from adserver.options import (
     open_store,
     peer_options,
 )
-from adserver.server import serve, stopped_by_signals
+from adserver.server import serve
 from adserver.task_cli import task_app
 from maskedlark.errors import HelperUnavailable, MaskedLarkError
 from maskedlark.observability.logs import LogFormat, configure_logging
 from maskedlark.observability.tracing import Traces, tracing
 from maskedlark.rpc.certificates import write_certificate
+from maskedlark.stopping import stopped_by_signals
 
 REFUSED: Final = 1
 """Exit status: something was wrong or refused; asking again gives the same answer. Wrong options exit with 2."""

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -32,6 +31,7 @@ from maskedlark.observability.endpoint import OperatorEndpoint
 from maskedlark.observability.serving import ServerSettings, WatchedServer
 from maskedlark.rpc.patience import Patience
 from maskedlark.rpc.tls_files import TlsFiles
+from maskedlark.stopping import wait_for
 from protos import ingest_pb2_grpc
 
 _LOG = logging.getLogger(__name__)
@@ -128,20 +128,8 @@ def serve(
         _LOG.info("gRPC on %s, HTTP on %s", addresses.grpc, addresses.http)
         if addresses_file is not None:
             write_durably(addresses_file, addresses.encode())
-        stop.wait()
+        wait_for(stop)
         _LOG.info("draining")
-
-
-@contextmanager
-def stopped_by_signals() -> Iterator[Event]:
-    """An event that SIGTERM and SIGINT set, instead of ending the process."""
-    stop = Event()
-    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _with_port(listen: str, port: int) -> str:

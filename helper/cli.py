@@ -1,13 +1,9 @@
 """The command line of a helper: `helper keygen | serve | status | budget`."""
 
 import json
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from threading import Event
 from typing import Annotated, Final
 
 import typer
@@ -29,6 +25,7 @@ from maskedlark.rpc.certificates import write_certificate
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.tls_options import tls_files
 from maskedlark.sealing import HpkeSuite
+from maskedlark.stopping import stopped_by_signals
 
 REFUSED: Final = 1
 """Exit status: something was wrong or refused; asking again gives the same answer. Wrong options exit with 2."""
@@ -226,7 +223,7 @@ def serve_command(
         max_preparing_bytes=max_preparing_bytes,
         release_grid_ms=release_grid_ms,
     )
-    with _stopped_by_signals() as stop, tracing("helper", traces):
+    with stopped_by_signals() as stop, tracing("helper", traces):
         serve(settings, stop)
 
 
@@ -295,15 +292,3 @@ def main() -> None:
         reason = getattr(error, "reason", None)
         sys.stderr.write(f"{type(error).__name__}{f' ({reason.value})' if reason else ''}: {error}\n")
         sys.exit(UNAVAILABLE if isinstance(error, HelperUnavailable) else REFUSED)
-
-
-@contextmanager
-def _stopped_by_signals() -> Iterator[Event]:
-    """An event that SIGTERM and SIGINT set, instead of ending the process."""
-    stop = Event()
-    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

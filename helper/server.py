@@ -30,6 +30,7 @@ from maskedlark.observability.serving import ServerSettings, WatchedServer
 from maskedlark.rpc.admission import Admission
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import is_loopback
+from maskedlark.stopping import wait_for
 from maskedlark.storage import open_database
 from protos import helper_pb2_grpc
 
@@ -112,7 +113,7 @@ def serve(settings: ServeSettings, stop: Event) -> None:
         if settings.port_file is not None:
             _write_whole(settings.port_file, address)
         _LOG.info("serving on %s (%s)", address, "TLS" if settings.tls else "plaintext, loopback only")
-        stop.wait()
+        wait_for(stop)
         _LOG.info("draining")
 
 

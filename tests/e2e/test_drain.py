@@ -113,8 +113,8 @@ def health(address: str) -> Any:
         return health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=WAIT_S).status
 
 
-def calls_begun(site: Site, method: str) -> bool:
-    with urlopen(f"http://{HOST}:{site.metrics_port}/metrics", timeout=WAIT_S) as answer:  # our own server
+def calls_begun(metrics_port: int, method: str) -> bool:
+    with urlopen(f"http://{HOST}:{metrics_port}/metrics", timeout=WAIT_S) as answer:  # our own server
         return f'maskedlark_calls_begun_total{{method="{method}"}}' in answer.read().decode()
 
 
@@ -154,7 +154,7 @@ def test_a_helper_that_is_asked_to_end_finishes_a_round_and_a_preparation_and_ta
         preparation = Preparation(site, channel, sealed, b"finished in time")
         assert preparation.opens_one() == b"\x01"
         answer = thread.submit(site.run_round, client)
-        until(lambda: calls_begun(site, "RunRound"))
+        until(lambda: calls_begun(site.metrics_port, "RunRound"))
         with asked_to_end(site.fleet, HELPERS[0]) as ending:
             until(lambda: health(site.address(0)) == health_pb2.HealthCheckResponse.NOT_SERVING)
             with site.client(0) as newcomer, pytest.raises(HelperUnavailable):
@@ -191,8 +191,9 @@ def helper_with_short_grace(site: Site, *options: str) -> Iterator["subprocess.P
 
 
 def test_what_takes_longer_than_a_helpers_grace_is_cut_off_can_be_asked_again_and_is_charged_once(site: Site) -> None:
+    port = free_port()
     with (
-        helper_with_short_grace(site, "--release-grid-ms", "60000") as process,
+        helper_with_short_grace(site, "--release-grid-ms", "60000", "--metrics-listen", f"{HOST}:{port}") as process,
         site.client(1) as client,
         make_channel(site.address(1), None) as channel,
         ThreadPoolExecutor(1) as thread,
@@ -200,7 +201,8 @@ def test_what_takes_longer_than_a_helpers_grace_is_cut_off_can_be_asked_again_an
         client.start_job(site.job, site.model)
         preparation = Preparation(site, channel, new_reports(site.fleet, site.task, 1, "never"), b"longer than that")
         answer = thread.submit(site.run_round, client)
-        until(lambda: client.status().rounds_answered == 1)  # charged, and held for a minute
+        until(lambda: calls_begun(port, "RunRound"))
+        time.sleep(1.0)  # the round is computed, and held for a minute before it is charged
         process.send_signal(signal.SIGTERM)
         preparation.is_cut_off()
         with pytest.raises(HelperUnavailable):

@@ -1,0 +1,31 @@
+"""How a server's process is asked to end: SIGTERM or SIGINT set an event, and the main thread sees it."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Event
+from typing import Final
+
+_LOOK_EVERY_S: Final = 0.2
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[Event]:
+    """An event that SIGTERM and SIGINT set, instead of ending the process. Called by the main thread."""
+    stop = Event()
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def wait_for(stop: Event) -> None:
+    """Return once the event is set.
+
+    Python runs a signal's handler in the main thread, and the kernel may give the signal to any other one: a main thread that sleeps
+    without end would then never run it. So it wakes up from time to time.
+    """
+    while not stop.wait(_LOOK_EVERY_S):
+        pass
