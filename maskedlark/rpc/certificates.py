@@ -1,10 +1,12 @@
 """Certificates for mutual TLS between two parties that know each other: self-signed, pinned, made by each party's keygen.
 
 There is no authority to run. A helper's operator hands its certificate to the ad server and gets the ad server's; each puts what it
-got into its file of trusted authorities. A certificate names its holder: a helper by host name, an ad server by its origin.
+got into its file of trusted authorities. A certificate names its holder in its subject alternative names: a helper by host name, an
+ad server by its origin. Its common name is a label.
 """
 
 from datetime import datetime, timedelta
+from hashlib import sha256
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
@@ -17,6 +19,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from maskedlark.rpc.tls_files import TlsFiles
 
+_MAX_COMMON_NAME: Final = 64
+"""What X.509 allows."""
 _MAY_SIGN_HANDSHAKES_ONLY: Final = x509.KeyUsage(
     digital_signature=True,
     content_commitment=False,
@@ -36,13 +40,13 @@ def write_certificate(folder: Path, *, name: str, hosts: tuple[str, ...] = (), n
 
     Args:
         folder: Gets tls.key (readable by its owner only), tls.crt, and trusted.crt, to which the operator adds peers' certificates.
-        name: Whom the certificate names: the common name, and a URI name if it is an origin.
+        name: Whom the certificate names: a URI name if it is an origin, otherwise a host name or address.
         hosts: DNS names and IP addresses that the holder serves at.
         now: The start of the certificate's life.
         days: How long it lives.
     """
     key = ec.generate_private_key(ec.SECP256R1())
-    holder = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name[:64])])
+    holder = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, _label(name))])
     certificate = (
         x509.CertificateBuilder()
         .subject_name(holder)
@@ -65,11 +69,20 @@ def write_certificate(folder: Path, *, name: str, hosts: tuple[str, ...] = (), n
     return files
 
 
+def _label(name: str) -> str:
+    """A common name: the name itself if it fits; never a part of it, which might be somebody else's name."""
+    return name if len(name) <= _MAX_COMMON_NAME else f"sha256 {sha256(name.encode()).hexdigest()[:40]}"
+
+
 def _names(name: str, hosts: tuple[str, ...]) -> list[x509.GeneralName]:
-    names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(name)] if "://" in name else []
-    for host in hosts:
-        try:
-            names.append(x509.IPAddress(ip_address(host)))
-        except ValueError:
-            names.append(x509.DNSName(host))
-    return names or [x509.DNSName(name)]
+    """The subject alternative names, without repetition."""
+    return list(dict.fromkeys(_general_name(one) for one in (name, *hosts)))
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    if "://" in name:
+        return x509.UniformResourceIdentifier(name)
+    try:
+        return x509.IPAddress(ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)

@@ -24,11 +24,19 @@ _Stamp: TypeAlias = tuple[tuple[int, int, int], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsContents:
-    """What the files hold, in PEM; the certificate belongs to the key."""
+    """What the files hold, in PEM; the certificate belongs to the key.
+
+    Attributes:
+        certificate: This party's chain.
+        private_key: Its key.
+        trusted_authorities: The certificates that it trusts peers by.
+        authority_names: What `trusted.names` says of those that can sign others (`maskedlark.rpc.trust`); empty if there is none.
+    """
 
     certificate: bytes
     private_key: bytes = field(repr=False)
     trusted_authorities: bytes
+    authority_names: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +51,11 @@ class TlsFiles:
     def in_folder(cls, folder: Path) -> Self:
         """Where `helper keygen` and `adserver keygen` put them."""
         return cls(certificate=folder / "tls.crt", private_key=folder / "tls.key", trusted_authorities=folder / "trusted.crt")
+
+    @property
+    def authority_names(self) -> Path:
+        """Where the operator writes which names a trusted authority may certify; it need not be there."""
+        return self.trusted_authorities.with_suffix(".names")
 
     @property
     def missing(self) -> Path | None:
@@ -60,6 +73,7 @@ class TlsFiles:
                 certificate=self.certificate.read_bytes(),
                 private_key=self.private_key.read_bytes(),
                 trusted_authorities=self.trusted_authorities.read_bytes(),
+                authority_names=self.authority_names.read_bytes() if self.authority_names.exists() else b"",
             )
         except OSError as error:
             raise InvalidTask(f"cannot read a TLS file: {error.strerror}") from None
@@ -78,7 +92,8 @@ class TlsFiles:
 
     def stamp(self) -> _Stamp:
         """Something that differs once a file was replaced or written."""
-        stats = [path.stat() for path in (self.certificate, self.private_key, self.trusted_authorities)]
+        names = [self.authority_names] if self.authority_names.exists() else []
+        stats = [path.stat() for path in (self.certificate, self.private_key, self.trusted_authorities, *names)]
         return tuple((stat.st_mtime_ns, stat.st_ino, stat.st_size) for stat in stats)
 
 

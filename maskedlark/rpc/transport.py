@@ -7,7 +7,7 @@ asked for by name.
 import ipaddress
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
@@ -17,6 +17,7 @@ import grpc
 from maskedlark.errors import InvalidTask
 from maskedlark.rpc.still_trusted import StillTrusted
 from maskedlark.rpc.tls_files import Reloaded, TlsContents, TlsFiles
+from maskedlark.rpc.trust import Trust
 from maskedlark.rpc.wire import MAX_REPORT_BYTES
 
 MAX_MESSAGE_BYTES: Final = 4 << 20
@@ -112,8 +113,9 @@ def make_server(
 ) -> tuple[grpc.Server, int]:
     """A server that listens on `address` (host:port, port 0 for any) once started, and the port it got.
 
-    With `tls` every client must show a certificate of the trusted authorities, and is held to it again at each call, unless the server
-    `is_open` to browsers, which have none. The files are read again when they change. Without `tls` the address must be loopback.
+    With `tls` every client must show a certificate that is trusted (`maskedlark.rpc.trust`), and is held to it again at each call,
+    unless the server `is_open` to browsers, which have none. The files are read again when they change. Without `tls` the address
+    must be loopback.
     `on_handshake` is called as a client begins TLS, whether it will be let in or not. `keepalive` is that of the clients.
 
     Raises:
@@ -167,7 +169,7 @@ class RenewedChannel:
 
     def __init__(self, address: str, tls: TlsFiles | None, interceptors: Sequence[Any] = (), *, keepalive: Keepalive = _KEEPALIVE) -> None:
         """Connect lazily, with gRPC client interceptors around each call; raises as `make_channel` does."""
-        self._newest = Reloaded(tls, lambda contents: _secure_channel(address, contents, keepalive)) if tls else None
+        self._newest = Reloaded(tls, lambda contents: _pinned_channel(address, contents, keepalive)) if tls else None
         self._interceptors = tuple(interceptors)
         self._lock = Lock()
         self._opened: list[grpc.Channel] = [self._newest.current() if self._newest else make_channel(address, tls, keepalive=keepalive)]
@@ -198,10 +200,16 @@ def _secure_channel(address: str, contents: TlsContents, keepalive: Keepalive) -
     return grpc.secure_channel(address, credentials, options=_client_options(keepalive))
 
 
+def _pinned_channel(address: str, contents: TlsContents, keepalive: Keepalive) -> grpc.Channel:
+    """A channel to a peer that is known by its own certificate, or by one of an authority for its host."""
+    host = address.rsplit(":", 1)[0].strip("[]")
+    return _secure_channel(address, replace(contents, trusted_authorities=Trust.read(contents).roots(host)), keepalive)
+
+
 def _closed_configuration(contents: TlsContents) -> Any:
     """For clients with a certificate."""
     pair = (contents.private_key, contents.certificate)
-    return grpc.ssl_server_certificate_configuration([pair], root_certificates=_trusted(contents))
+    return grpc.ssl_server_certificate_configuration([pair], root_certificates=Trust.read(contents).roots())
 
 
 def _open_configuration(contents: TlsContents) -> Any:
@@ -217,12 +225,14 @@ def _trusted(contents: TlsContents) -> bytes:
 
 
 def client_names(context: grpc.ServicerContext) -> frozenset[str] | None:
-    """The names in the client's certificate, or None on a plaintext (loopback) connection."""
-    auth = context.auth_context()
+    """The subject alternative names in the client's certificate, or None on a plaintext (loopback) connection.
+
+    The common name does not count: it is a label of 64 characters that nobody checks.
+    """
+    auth: Any = context.auth_context()
     if b"ssl" not in auth.get("transport_security_type", ()):
         return None
-    names = [*auth.get("x509_subject_alternative_name", []), *auth.get("x509_common_name", [])]
-    return frozenset(name.decode("utf-8", "replace") for name in names)
+    return frozenset(name.decode("utf-8", "replace") for name in auth.get("x509_subject_alternative_name", ()))
 
 
 def _bind(server: grpc.Server, address: str, credentials: grpc.ServerCredentials | None) -> int:

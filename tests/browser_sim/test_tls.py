@@ -23,7 +23,7 @@ from tests.builders import examples, reports, world
 
 
 def self_signed(folder: Path, name: str, authorities: str | None = None) -> TlsFiles:
-    """A certificate that is its own authority, for 127.0.0.1; peers are trusted by another's certificate if one is named."""
+    """A self-signed certificate for 127.0.0.1; peers are trusted by another's certificate if one is named."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.now(UTC)
@@ -36,7 +36,7 @@ def self_signed(folder: Path, name: str, authorities: str | None = None) -> TlsF
         .not_valid_before(now - timedelta(hours=1))
         .not_valid_after(now + timedelta(hours=1))
         .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .sign(key, SHA256())
     )
     (folder / f"{name}.pem").write_bytes(certificate.public_bytes(Encoding.PEM))
