@@ -1,5 +1,5 @@
 """`python -m adserver`: the command line."""
 
-from adserver.cli import main
+from adserver.cli.main import main
 
 main()

@@ -16,20 +16,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from adserver.aggregate_result import AggregateResult
-from adserver.database import create_tables, default_url
-from adserver.datasets import Dataset, DatasetStore
-from adserver.evaluating import DEFAULT_BINS, Evaluator, PlannedEvaluation, plan_evaluation
-from adserver.evaluation_result import EvaluationResult
-from adserver.helper_client import ROUND_DEADLINE_S, HelperClient
-from adserver.measuring import Measurer
-from adserver.queries import QueryStore
-from adserver.query_request import QUERY_ID_BYTES, Request, distinct_codes
-from adserver.tasks import StoredTask, TaskStore
+from adserver.measuring.evaluation_result import EvaluationResult
+from adserver.measuring.evaluator import DEFAULT_BINS, Evaluator, PlannedEvaluation, plan_evaluation
+from adserver.measuring.measurer import Measurer
+from adserver.measuring.request import QUERY_ID_BYTES, Request, distinct_codes
+from adserver.measuring.result import AggregateResult
+from adserver.peers.client import ROUND_DEADLINE_S, HelperClient
+from adserver.store.database import create_tables, default_url
+from adserver.store.datasets import Dataset, DatasetStore
+from adserver.store.queries import QueryStore
+from adserver.store.tasks import StoredTask, TaskStore
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.query import key_index, measurement_of
+from maskedlark.releases.query import key_index, measurement_of
 from maskedlark.rpc.tls_files import TlsFiles
-from maskedlark.storage import open_database
+from maskedlark.runtime.database import open_database
 
 
 class Client:

@@ -44,7 +44,7 @@ from browser_sim.run import Progress, RunSettings, run
 from browser_sim.sources import load_source
 from browser_sim.summary import describe
 from maskedlark.errors import MaskedLarkError
-from maskedlark.task import LabelKind
+from maskedlark.reports.task import LabelKind
 
 app = typer.Typer(
     help="Simulated people and browsers: they see ads, convert or not, and report under Masked LARk.",

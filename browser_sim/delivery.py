@@ -18,10 +18,10 @@ from pydantic import BaseModel, NonNegativeInt, ValidationError
 
 from browser_sim.endpoint import REQUEST_TIMEOUT_S, Protection, check_protected, http_client, is_url, read_limited
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, ReportReason
+from maskedlark.reports.upload import Report
 from maskedlark.rpc.faults import calling, hinted_s
 from maskedlark.rpc.transport import make_channel
 from maskedlark.rpc.wire import report_to_message
-from maskedlark.upload import Report
 from protos import ingest_pb2_grpc, report_pb2
 
 BATCH_PATH: Final = "/v1/reports/batch"

@@ -9,9 +9,9 @@ from browser_sim.binning import Binning
 from browser_sim.endpoint import Protection
 from browser_sim.sources import SourceKind, SourceSettings
 from browser_sim.sources.table import TableSettings
+from maskedlark.reports.task import LabelKind
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import TrustOnly
-from maskedlark.task import LabelKind
 
 _SOURCE = "Source"
 _PROTECTION = "Protection"

@@ -16,8 +16,8 @@ from browser_sim.sources import SourceSettings, load_source
 from browser_sim.summary import Summary
 from browser_sim.task_host import load_bundle
 from maskedlark.errors import InvalidTask
+from maskedlark.reports.task import Task
 from maskedlark.rpc.transport import is_loopback
-from maskedlark.task import Task
 
 Progress = Callable[[int], AbstractContextManager[Callable[[int], None]]]
 """Given the number of reports, a context whose value is called with how many more were answered for."""

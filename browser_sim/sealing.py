@@ -23,9 +23,9 @@ from browser_sim.people import Upload
 from browser_sim.source import MeasuredRecords, Records
 from maskedlark import canonical
 from maskedlark.randomness import below
-from maskedlark.report import Example, MeasuredValues
-from maskedlark.task import Task, TaskBundle
-from maskedlark.upload import Report, Sealer
+from maskedlark.reports.report import Example, MeasuredValues
+from maskedlark.reports.task import Task, TaskBundle
+from maskedlark.reports.upload import Report, Sealer
 
 _MAX_BATCH: Final = 256
 _TARGET_BATCH_BYTES: Final = 1 << 20

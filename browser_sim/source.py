@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from browser_sim.draws import Draws, permutation
 from maskedlark.errors import InvalidTask, MaskedLarkError
-from maskedlark.task import LabelKind, Task
+from maskedlark.reports.task import LabelKind, Task
 
 DEFAULT_PANEL_FRACTION = 0.2
 

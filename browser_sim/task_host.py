@@ -7,7 +7,7 @@ import httpx
 from browser_sim.endpoint import Protection, as_path, http_client, is_url, read_limited
 from maskedlark import canonical
 from maskedlark.errors import HelperUnavailable, InvalidTask
-from maskedlark.task import TaskBundle
+from maskedlark.reports.task import TaskBundle
 
 
 def load_bundle(location: str, protection: Protection, trusted_helpers: Sequence[bytes] = ()) -> TaskBundle:

@@ -9,7 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from adserver.further_reasons import HTTP_REASONS, JOB_STOPS, FurtherReason
+from adserver.serving.reasons import HTTP_REASONS, JOB_STOPS, FurtherReason
 from maskedlark.error_contract import INVALID_TASK, UNAVAILABLE, Contract, contract
 from maskedlark.errors import (
     HelperUnavailable,
@@ -23,12 +23,12 @@ from maskedlark.errors import (
     ReportReason,
     ReportRejected,
 )
-from maskedlark.evaluation import EvaluationSpec
-from maskedlark.job import JobSpec
-from maskedlark.measurement import Key, Measurement, Value
 from maskedlark.model.graph import Loss
-from maskedlark.query import Axis, DiscoverySpec, Measure, QuerySpec
-from maskedlark.task import HelperIdentity, LabelSpace, Task
+from maskedlark.releases.evaluation import EvaluationSpec
+from maskedlark.releases.job import JobSpec
+from maskedlark.releases.query import Axis, DiscoverySpec, Measure, QuerySpec
+from maskedlark.reports.measurement import Key, Measurement, Value
+from maskedlark.reports.task import HelperIdentity, LabelSpace, Task
 
 REFERENCE = Path(__file__).parent / "reference"
 REASONS_HEAD = "| reason | meaning | again | charged | what to do |\n|---|---|---|---|---|"
@@ -38,8 +38,8 @@ NOTE = "<!-- Written by docs/generate.py (make docs). -->\n\n"
 def pages() -> dict[str, str]:
     """Every generated page, by file name."""
     return {
-        "cli-helper.md": cli("helper.cli", "helper"),
-        "cli-adserver.md": cli("adserver.cli", "adserver"),
+        "cli-helper.md": cli("helper.cli.main", "helper"),
+        "cli-adserver.md": cli("adserver.cli.main", "adserver"),
         "cli-browser-sim.md": cli("browser_sim.cli", "browser-sim"),
         "task.md": settings(),
         "errors.md": errors(),

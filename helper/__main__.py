@@ -1,5 +1,5 @@
 """`python -m helper`: the command line."""
 
-from helper.cli import main
+from helper.cli.main import main
 
 main()

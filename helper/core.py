@@ -5,22 +5,22 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from helper.budget_left import BudgetsLeft
-from helper.datasets import Datasets
-from helper.floors import Floors
-from helper.jobs import EngineFor, Jobs
-from helper.keys import HelperKeys
-from helper.ledger import Counts, Ledger
-from helper.numerics import software_digest
-from helper.opening_pool import OpeningPool
-from helper.queries import Queries
-from helper.shelves import PREPARED_BYTES, PreparedShelf
-from helper.tasks import Clock, Tasks
-from helper.vault import Vault
-from helper.witness import Witness
+from helper.datasets.datasets import Datasets
+from helper.datasets.shelves import PREPARED_BYTES, PreparedShelf
+from helper.datasets.vault import Vault
+from helper.executors.processes import OpeningPool
+from helper.ledger.budget_left import BudgetsLeft
+from helper.ledger.ledger import Counts, Ledger
+from helper.ledger.witness import Witness
+from helper.releases.jobs import EngineFor, Jobs
+from helper.releases.numerics import software_digest
+from helper.releases.queries import Queries
+from helper.trust.floors import Floors
+from helper.trust.keys import HelperKeys
+from helper.trust.tasks import Clock, Tasks
 from maskedlark.randomness import Randomness, system_randomness
-from maskedlark.sealing import SignedKeyList
-from maskedlark.task import HelperIdentity
+from maskedlark.reports.sealing import SignedKeyList
+from maskedlark.reports.task import HelperIdentity
 
 DATASETS_FOLDER: Final = "datasets"
 VERSION: Final = version("maskedlark")

@@ -9,13 +9,13 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from maskedlark import canonical
-from maskedlark.dataset import OpenedDataset, ShareForHelper, ShareOpener, admitted_by_both, open_dataset
-from maskedlark.pair import PairKey, pair_key
 from maskedlark.randomness import Randomness, below, seeded
-from maskedlark.report import Example
-from maskedlark.sealing import HpkeSuite, OpeningKey, sign_keys
-from maskedlark.task import HelperIdentity, Task, TaskBundle, signing_bytes
-from maskedlark.upload import Report, Sealer
+from maskedlark.reports.dataset import OpenedDataset, ShareForHelper, ShareOpener, admitted_by_both, open_dataset
+from maskedlark.reports.pair import PairKey, pair_key
+from maskedlark.reports.report import Example
+from maskedlark.reports.sealing import HpkeSuite, OpeningKey, sign_keys
+from maskedlark.reports.task import HelperIdentity, Task, TaskBundle, signing_bytes
+from maskedlark.reports.upload import Report, Sealer
 
 NOW = 1_800_000_000
 

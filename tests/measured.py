@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adserver.datasets import Dataset, DatasetState
-from adserver.helper_replies import QueryAnswer
-from maskedlark.accounting import spent
-from maskedlark.field import from_signed, share
-from maskedlark.grouping import answer_discovery, answer_query, decode_domains
-from maskedlark.measurement import Measurement
-from maskedlark.noise import noise_vector
-from maskedlark.query import AnyQuery, DiscoverySpec, QuerySpec, charges
+from adserver.peers.replies import QueryAnswer
+from adserver.store.datasets import Dataset, DatasetState
+from maskedlark.numbers.field import from_signed, share
+from maskedlark.privacy.accounting import spent
+from maskedlark.privacy.noise import noise_vector
 from maskedlark.randomness import Randomness, seeded
-from maskedlark.report import InputShares, MeasuredShares
+from maskedlark.releases.grouping import answer_discovery, answer_query, decode_domains
+from maskedlark.releases.query import AnyQuery, DiscoverySpec, QuerySpec, charges
+from maskedlark.reports.measurement import Measurement
+from maskedlark.reports.report import InputShares, MeasuredShares
 from tests.builders import NOW, World, world
 
 DATASET = b"d" * 32

@@ -9,7 +9,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from maskedlark.errors import ReportReason, ReportRejected
-from maskedlark.task import REPORT_ID_BYTES
+from maskedlark.reports.task import REPORT_ID_BYTES
 from protos import report_pb2
 
 LEAST_REPORT_BYTES: Final = 4 * REPORT_ID_BYTES

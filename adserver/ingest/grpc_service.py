@@ -6,7 +6,7 @@ import grpc
 
 from adserver.ingest.intake import Intake
 from maskedlark.rpc.faults import answering
-from maskedlark.storage import database_at_hand
+from maskedlark.runtime.database import database_at_hand
 from protos import ingest_pb2, ingest_pb2_grpc, report_pb2
 
 

@@ -31,11 +31,11 @@ from adserver.ingest.batch import reports_in
 from adserver.ingest.body_room import BodyRoom, Held, NoRoom
 from adserver.ingest.intake import Intake
 from adserver.ingest.json_error import INTERNAL, json_error, refusal
-from adserver.tasks import TaskStore
+from adserver.store.tasks import TaskStore
 from maskedlark.canonical import encode
 from maskedlark.errors import HelperUnavailable, ReportReason, ReportRejected
 from maskedlark.rpc.wire import MAX_REPORT_BYTES, decode_report
-from maskedlark.storage import database_at_hand
+from maskedlark.runtime.database import database_at_hand
 
 MAX_BATCH_BYTES: Final = 8 << 20
 BODY_DEADLINE_S: Final = 30.0

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Final
 
-from adserver.reports import ReportStore
-from adserver.tasks import TaskStore
+from adserver.store.reports import ReportStore
+from adserver.store.tasks import TaskStore
 from maskedlark.errors import ReportReason, ReportRejected
+from maskedlark.reports.upload import Report, check_report
 from maskedlark.rpc.wire import report_from_message
-from maskedlark.upload import Report, check_report
 from protos import report_pb2
 
 _LOG = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from browser_sim.binning import Binning, category_bytes, numeric_bytes
 from browser_sim.source import InvalidSource, Records, Source
-from maskedlark.task import LabelKind
+from maskedlark.reports.task import LabelKind
 
 _MISSING: Final = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
 

@@ -2,11 +2,11 @@
 
 from helper.gradient.engine import GradientEngine
 from helper.gradient.exact.engine import ExactEngine
-from helper.gradient.exact.layer import NotExact
-from maskedlark.clip import Clip
+from helper.gradient.exact.layers.layer import NotExact
 from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.model.graph import Loss, Model
 from maskedlark.model.losses import check_loss
+from maskedlark.privacy.clip import Clip
 
 
 def engine_for(model: Model, loss: Loss, clip: Clip, num_classes: int | None, *, threads: int = 1) -> GradientEngine:
@@ -25,7 +25,7 @@ def engine_for(model: Model, loss: Loss, clip: Clip, num_classes: int | None, *,
     except NotExact as not_exact:
         why = str(not_exact)
     try:
-        from helper.gradient.general import GeneralEngine
+        from helper.gradient.general.engine import GeneralEngine
     except ImportError:
         message = f"{why}, and this helper is installed without the general path (the extra `helper-general`)"
         raise InvalidModel(ModelReason.UNKNOWN_OPERATOR, message) from None

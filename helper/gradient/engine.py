@@ -6,11 +6,11 @@ outside the exact set). `choose.engine_for` picks one for a job and says why.
 
 from typing import Protocol, Self, TypeAlias
 
-from maskedlark.clip import Clip
 from maskedlark.interrupt import Interrupt, never
 from maskedlark.model.weights import QuantisedTensor
-from maskedlark.report import InputShares
-from maskedlark.round import MaskedSum
+from maskedlark.privacy.clip import Clip
+from maskedlark.releases.round import MaskedSum
+from maskedlark.reports.report import InputShares
 
 Batch: TypeAlias = InputShares
 """The records of one round, in canonical order (ascending report id)."""

@@ -6,7 +6,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from maskedlark.errors import JobReason, JobRefused, ReportReason, ReportRejected
-from maskedlark.upload import Report, SealedShare
+from maskedlark.reports.upload import Report, SealedShare
 from protos import report_pb2
 
 CHUNK_BYTES: Final = 1 << 20
@@ -46,7 +46,7 @@ def report_to_message(report: Report) -> report_pb2.Report:
 
 
 def report_from_message(message: report_pb2.Report) -> Report:
-    """The domain form of a report; sizes are checked by `maskedlark.upload.check_report`.
+    """The domain form of a report; sizes are checked by `maskedlark.reports.upload.check_report`.
 
     Raises:
         ReportRejected(MALFORMED): a share is missing.

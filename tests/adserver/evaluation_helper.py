@@ -3,15 +3,15 @@
 from functools import partial
 from threading import Event
 
-from adserver.helper_replies import QueryAnswer
-from helper.scoring import score
-from maskedlark.accounting import spent
-from maskedlark.evaluation import EvaluationSpec, answer_evaluation, evaluated_loss, evaluation_charge
+from adserver.peers.replies import QueryAnswer
+from helper.releases.scoring import score
 from maskedlark.model import weights
 from maskedlark.model.onnx_file import parse
-from maskedlark.noise import noise_vector
+from maskedlark.privacy.accounting import spent
+from maskedlark.privacy.noise import noise_vector
 from maskedlark.randomness import seeded
-from maskedlark.report import InputShares
+from maskedlark.releases.evaluation import EvaluationSpec, answer_evaluation, evaluated_loss, evaluation_charge
+from maskedlark.reports.report import InputShares
 from tests.builders import World
 
 

@@ -12,16 +12,16 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from adserver.helper_client import HelperClient
+from adserver.peers.client import HelperClient
 from maskedlark import canonical
-from maskedlark.dataset import PreparedShares, ShareForHelper, ShareOpener, open_dataset
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
-from maskedlark.pair import pair_key
+from maskedlark.reports.dataset import PreparedShares, ShareForHelper, ShareOpener, open_dataset
+from maskedlark.reports.pair import pair_key
+from maskedlark.reports.sealing import sign_keys
+from maskedlark.reports.task import Task, signing_bytes
 from maskedlark.rpc.faults import answering
 from maskedlark.rpc.transport import make_server
 from maskedlark.rpc.wire import share_from_message
-from maskedlark.sealing import sign_keys
-from maskedlark.task import Task, signing_bytes
 from protos import helper_pb2, helper_pb2_grpc
 from tests.builders import HelperKeys, helper_keys
 

@@ -13,28 +13,28 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Engine
 
-from adserver.database import create_tables, default_url
-from adserver.helper_replies import StartedJob
-from adserver.job_folder import JobFolder
-from adserver.job_store import JobRecord, JobStore
-from adserver.plan import Optimizer, OptimizerKind, Schedule, TrainingPlan
-from adserver.retrying import Backoff
-from adserver.worker import JobWorker
-from maskedlark import round as rounds
-from maskedlark.dataset import OpenedDataset
+from adserver.peers.replies import StartedJob
+from adserver.peers.retrying import Backoff
+from adserver.records.training_plan import Optimizer, OptimizerKind, Schedule, TrainingPlan
+from adserver.store.database import create_tables, default_url
+from adserver.store.job_folder import JobFolder
+from adserver.store.jobs import JobRecord, JobStore
+from adserver.training.worker import JobWorker
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
-from maskedlark.field import add, from_signed, multiply, total
-from maskedlark.job import JobSpec, sampling_numerator
 from maskedlark.model import weights
 from maskedlark.model.dense import dense_network
 from maskedlark.model.graph import Loss
 from maskedlark.model.onnx_file import parse
-from maskedlark.noise import noise_vector
+from maskedlark.numbers.field import add, from_signed, multiply, total
+from maskedlark.privacy.noise import noise_vector
 from maskedlark.randomness import seeded
-from maskedlark.report import InputShares
-from maskedlark.round import AggregateShare, MaskedSum
-from maskedlark.storage import open_database
-from maskedlark.task import Task
+from maskedlark.releases import round as rounds
+from maskedlark.releases.job import JobSpec, sampling_numerator
+from maskedlark.releases.round import AggregateShare, MaskedSum
+from maskedlark.reports.dataset import OpenedDataset
+from maskedlark.reports.report import InputShares
+from maskedlark.reports.task import Task
+from maskedlark.runtime.database import open_database
 from tests.builders import NOW, World, examples, reports, world
 
 NUMERICS = bytes(32)

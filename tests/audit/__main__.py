@@ -13,7 +13,7 @@ from functools import partial
 from multiprocessing import get_context
 from typing import Any, Final
 
-from maskedlark.noise import Mechanism
+from maskedlark.privacy.noise import Mechanism
 from tests.audit import single_share
 from tests.audit.canary import Case, Finding, audit
 

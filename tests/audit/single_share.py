@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskedlark.model.graph import Loss
-from maskedlark.pair import PairKey
 from maskedlark.randomness import seeded
-from maskedlark.report import Example
+from maskedlark.reports.pair import PairKey
+from maskedlark.reports.report import Example
 from tests.audit.site import Site, open_site, temporary_folder
 from tests.helper.parties import make_model
 

@@ -12,30 +12,30 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from adserver.helper_client import HelperClient
-from adserver.helper_replies import StartedJob
+from adserver.peers.client import HelperClient
+from adserver.peers.replies import StartedJob
 from helper.core import HelperCore
-from helper.floors import Floors
+from helper.executors.processes import OpeningPool
 from helper.gradient.choose import engine_for
-from helper.ledger import Ledger, sqlite_url
-from helper.noise_shelf import NoiseOrder, NoiseShelf, NoiseVector
-from helper.opening_pool import OpeningPool
-from helper.release_grid import ReleaseGrid
-from helper.service import HelperService
+from helper.ledger.ledger import Ledger, sqlite_url
+from helper.releases.noise_shelf import NoiseOrder, NoiseShelf, NoiseVector
+from helper.releases.release_grid import ReleaseGrid
+from helper.serving.service import HelperService
+from helper.trust.floors import Floors
 from maskedlark import canonical
-from maskedlark.dataset import admitted_by_both, canonical_order, dataset_id
 from maskedlark.interrupt import Interrupt, never
-from maskedlark.job import JobSpec
 from maskedlark.model import weights
 from maskedlark.model.graph import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.randomness import Randomness, Stream, seeded
-from maskedlark.report import Example
-from maskedlark.round import AggregateShare, combine
+from maskedlark.releases.job import JobSpec
+from maskedlark.releases.round import AggregateShare, combine
+from maskedlark.reports.dataset import admitted_by_both, canonical_order, dataset_id
+from maskedlark.reports.report import Example
+from maskedlark.reports.task import Task, TaskBundle
+from maskedlark.reports.upload import Sealer
 from maskedlark.rpc.transport import make_server
-from maskedlark.storage import open_database
-from maskedlark.task import Task, TaskBundle
-from maskedlark.upload import Sealer
+from maskedlark.runtime.database import open_database
 from protos import helper_pb2_grpc
 from tests.builders import NOW, settings, shares_for
 from tests.helper.parties import Party, make_model

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from maskedlark.accounting import Charge, composed_epsilon
-from maskedlark.noise import Mechanism
+from maskedlark.privacy.accounting import Charge, composed_epsilon
+from maskedlark.privacy.noise import Mechanism
 from tests.audit.bounds import Guesses, epsilon_of_gaussian, lower
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from maskedlark.noise import Mechanism
+from maskedlark.privacy.noise import Mechanism
 from tests.audit.canary import Case, audit
 from tests.audit.single_share import ADVANTAGE_AT_MOST, CHI_SQUARE_AT_MOST, examine
 

@@ -17,12 +17,12 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from maskedlark.field import random_vector
-from maskedlark.grouping import answer_query, shown_cells, sum_groups
-from maskedlark.noise import noise_vector
-from maskedlark.query import Axis, Measure, QuerySpec
+from maskedlark.numbers.field import random_vector
+from maskedlark.privacy.noise import noise_vector
 from maskedlark.randomness import seeded
-from maskedlark.report import Example, InputShares, MeasuredShares, MeasuredValues
+from maskedlark.releases.grouping import answer_query, shown_cells, sum_groups
+from maskedlark.releases.query import Axis, Measure, QuerySpec
+from maskedlark.reports.report import Example, InputShares, MeasuredShares, MeasuredValues
 from tests.builders import World, reports, shares_for
 from tests.measured import DATASET, measuring_world
 

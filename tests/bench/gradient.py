@@ -85,7 +85,7 @@ def images(records: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 def workload(onnx: bytes, features: NDArray[np.uint8], labels: NDArray[np.int64], *, classes: int, candidates: int) -> Workload:
     """Each record's real label and candidates - 1 decoys, with uniform mask shares."""
-    from maskedlark.field import random_vector
+    from maskedlark.numbers.field import random_vector
     from maskedlark.randomness import seeded
 
     rng = np.random.default_rng(0)
@@ -100,13 +100,13 @@ def round_of(work: Workload, loss_name: str, threads: int, *, portable: bool = F
     """One helper's round: weights as they arrive, to the aggregate share's bytes and the digest."""
     from helper.gradient.engine import Batch
     from helper.gradient.exact.engine import ExactEngine
-    from helper.gradient.exact.product_float64 import Float64Backend
-    from helper.gradient.exact.product_int8 import Int8Backend
-    from maskedlark.clip import Clip, Norm
-    from maskedlark.field import to_bytes
+    from helper.gradient.exact.products.float64 import Float64Backend
+    from helper.gradient.exact.products.int8 import Int8Backend
     from maskedlark.model.graph import Loss
     from maskedlark.model.onnx_file import parse
     from maskedlark.model.weights import decode, encode, quantise
+    from maskedlark.numbers.field import to_bytes
+    from maskedlark.privacy.clip import Clip, Norm
 
     model = parse(work.onnx, num_features=work.features.shape[1])
     clip = Clip(norm=Norm.L2, bound=CLIP_NORM, frac_bits=FRAC_BITS)

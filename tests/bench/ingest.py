@@ -20,15 +20,15 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from rich.console import Console
 from rich.table import Table
 
-import adserver.datasets  # noqa: F401 # declares a table that reports refer to
-from adserver.database import create_tables, default_url
-from adserver.reports import ReportStore
-from adserver.tasks import TaskStore
-from helper.opening_pool import OpeningPool
+import adserver.store.datasets  # noqa: F401 # declares a table that reports refer to
+from adserver.store.database import create_tables, default_url
+from adserver.store.reports import ReportStore
+from adserver.store.tasks import TaskStore
+from helper.executors.processes import OpeningPool
 from maskedlark.randomness import seeded
+from maskedlark.reports.upload import Report, Sealer, check_report
 from maskedlark.rpc.wire import decode_report, encode_report
-from maskedlark.storage import open_database
-from maskedlark.upload import Report, Sealer, check_report
+from maskedlark.runtime.database import open_database
 from tests.builders import NOW, World, examples, shares_for, world
 
 NUM_FEATURES = 30

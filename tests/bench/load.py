@@ -26,13 +26,13 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from adserver.database import create_tables, default_url
-from adserver.tasks import TaskStore
+from adserver.store.database import create_tables, default_url
+from adserver.store.tasks import TaskStore
+from maskedlark.reports.sealing import HpkeSuite, sealed_length
+from maskedlark.reports.task import Task
+from maskedlark.reports.upload import Report, SealedShare
 from maskedlark.rpc.wire import report_to_message
-from maskedlark.sealing import HpkeSuite, sealed_length
-from maskedlark.storage import open_database
-from maskedlark.task import Task
-from maskedlark.upload import Report, SealedShare
+from maskedlark.runtime.database import open_database
 from protos import report_pb2
 from tests.builders import world
 from tests.progress import Show, shown

@@ -17,24 +17,24 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from adserver.job_runner import mean_gradient
-from adserver.plan import Optimizer, OptimizerKind, Schedule, TrainingPlan
-from adserver.training import Masters, Trainer
+from adserver.records.training_plan import Optimizer, OptimizerKind, Schedule, TrainingPlan
+from adserver.training.runner import mean_gradient
+from adserver.training.trainer import Masters, Trainer
 from browser_sim.binning import Binning
 from browser_sim.sources.table import TableSettings, load_table
 from browser_sim.sources.wbcd import load_wbcd
 from helper.gradient.choose import engine_for
-from maskedlark.accounting import Epsilons, fitting_noise_multiplier, spent
-from maskedlark.clip import Norm
-from maskedlark.job import JobSpec, charge, sampling_numerator
 from maskedlark.model import weights
 from maskedlark.model.dense import dense_network
 from maskedlark.model.graph import Loss, Model
 from maskedlark.model.onnx_file import parse
-from maskedlark.noise import Mechanism, noise_bytes, noise_vector
+from maskedlark.privacy.accounting import Epsilons, fitting_noise_multiplier, spent
+from maskedlark.privacy.clip import Norm
+from maskedlark.privacy.noise import Mechanism, noise_bytes, noise_vector
 from maskedlark.randomness import Randomness, seeded, system_randomness
-from maskedlark.report import InputShares
-from maskedlark.round import AggregateShare, MaskedSum, aggregate, transcript
+from maskedlark.releases.job import JobSpec, charge, sampling_numerator
+from maskedlark.releases.round import AggregateShare, MaskedSum, aggregate, transcript
+from maskedlark.reports.report import InputShares
 from tests.bench import mnist
 from tests.builders import World, world
 

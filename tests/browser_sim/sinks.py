@@ -13,11 +13,11 @@ import grpc
 
 from browser_sim.delivery import BATCH_PATH
 from maskedlark.errors import HelperUnavailable, ReportReason
+from maskedlark.reports.upload import Report
 from maskedlark.rpc.faults import answering
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import make_server
 from maskedlark.rpc.wire import report_from_message
-from maskedlark.upload import Report
 from protos import ingest_pb2, ingest_pb2_grpc, report_pb2
 
 

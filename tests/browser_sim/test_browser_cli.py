@@ -14,7 +14,7 @@ from browser_sim.cli import app
 from browser_sim.run import Progress, RunSettings
 from maskedlark import canonical
 from maskedlark.errors import InvalidTask
-from maskedlark.field import add
+from maskedlark.numbers.field import add
 from tests.browser_sim.sinks import Intake, grpc_sink, http_sink
 from tests.builders import World, world
 

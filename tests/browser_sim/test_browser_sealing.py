@@ -7,10 +7,10 @@ from browser_sim.draws import Draws
 from browser_sim.people import Habits, live_through
 from browser_sim.sealing import batch_size, seal_all, workers_for
 from browser_sim.source import Records
-from maskedlark.dataset import OpenedDataset
 from maskedlark.errors import InvalidTask
-from maskedlark.field import add
-from maskedlark.upload import Report, check_report
+from maskedlark.numbers.field import add
+from maskedlark.reports.dataset import OpenedDataset
+from maskedlark.reports.upload import Report, check_report
 from tests.builders import World, world
 
 

@@ -7,7 +7,7 @@ from browser_sim.delivery import GrpcSender, HttpSender, Receipt, connect, deliv
 from browser_sim.endpoint import Protection
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
 from maskedlark.randomness import seeded
-from maskedlark.upload import Report
+from maskedlark.reports.upload import Report
 from tests.browser_sim.sinks import Intake, grpc_sink, http_sink
 from tests.builders import examples, reports, world
 

@@ -13,8 +13,8 @@ from browser_sim.sealing import seal_all
 from browser_sim.source import InvalidSource, Source, save_records, with_measurement
 from browser_sim.sources.table import TableSettings, load_table
 from maskedlark.errors import InvalidTask
-from maskedlark.field import reconstruct
-from maskedlark.task import LabelKind
+from maskedlark.numbers.field import reconstruct
+from maskedlark.reports.task import LabelKind
 from tests.builders import World, world
 
 TABLE = "f,month,who,paid,y\n1,3,new,10,0\n2,3.0,back,20.4,1\n3,5,back,,0\n4,5,new,99,1\n"

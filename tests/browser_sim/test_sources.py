@@ -14,7 +14,7 @@ from browser_sim.sources.synthetic import draw_truth, save_truth, synthesise
 from browser_sim.sources.table import TableSettings, load_table
 from browser_sim.sources.wbcd import load_wbcd
 from maskedlark.errors import InvalidTask
-from maskedlark.task import LabelKind
+from maskedlark.reports.task import LabelKind
 from tests.browser_sim.idx import write_mnist
 from tests.builders import world
 

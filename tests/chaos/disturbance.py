@@ -12,7 +12,7 @@ from typing import Final
 import psutil
 
 from docs.tutorial.fleet import HELPERS, Fleet
-from maskedlark.sealing import HpkeSuite
+from maskedlark.reports.sealing import HpkeSuite
 
 ADSERVER: Final = "adserver"
 WORKER: Final = "opening worker"

@@ -13,9 +13,9 @@ import httpx
 from docs.tutorial.fleet import Fleet
 from maskedlark import canonical
 from maskedlark.randomness import seeded
+from maskedlark.reports.task import TaskBundle
+from maskedlark.reports.upload import Report, Sealer
 from maskedlark.rpc.wire import report_to_message
-from maskedlark.task import TaskBundle
-from maskedlark.upload import Report, Sealer
 from protos import report_pb2
 from tests.builders import examples
 

@@ -12,9 +12,9 @@ import pytest
 import typer.main
 import yaml
 
-import adserver.cli
+import adserver.cli.main
 import browser_sim.cli
-import helper.cli
+import helper.cli.main
 from tests.bench.load import ALLOCATOR
 
 ROOT = Path(__file__).parents[2]
@@ -89,7 +89,7 @@ def test_no_service_speaks_plaintext() -> None:
 def test_every_variable_is_one_that_a_command_reads() -> None:
     known = {
         variable
-        for app in (helper.cli.app, adserver.cli.app, browser_sim.cli.app)
+        for app in (helper.cli.main.app, adserver.cli.main.app, browser_sim.cli.app)
         for command in typer.main.get_group(app).commands.values()
         for option in command.params
         for variable in ([option.envvar] if isinstance(option.envvar, str) else option.envvar or [])

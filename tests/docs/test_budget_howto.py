@@ -10,11 +10,11 @@ import pytest
 from sqlalchemy import insert
 from typer.testing import CliRunner
 
-from adserver import curves
-from adserver.cli import app as adserver_app
-from adserver.datasets import DatasetState, datasets
-from adserver.tasks import TaskStore
-from helper.cli import app as helper_app
+from adserver.cli.main import app as adserver_app
+from adserver.store.datasets import DatasetState, datasets
+from adserver.store.tasks import TaskStore
+from adserver.training import curves
+from helper.cli.main import app as helper_app
 from tests.adserver.job_world import ENCODED_MODEL, RECORDS, Site, sealed
 from tests.builders import NOW
 from tests.helper.parties import Scene

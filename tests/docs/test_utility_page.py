@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from helper.gradient.choose import engine_for
-from maskedlark.field import reconstruct, share
 from maskedlark.model.weights import quantise
+from maskedlark.numbers.field import reconstruct, share
 from maskedlark.randomness import seeded
-from maskedlark.report import InputShares
+from maskedlark.reports.report import InputShares
 from tests.bench import privacy_report
 from tests.bench.privacy_report import Figure
 from tests.bench.private_training import SETUPS, untrained

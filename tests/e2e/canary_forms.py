@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from maskedlark.field import from_signed
+from maskedlark.numbers.field import from_signed
 
 LEAST_BYTES = 8
 """Of a form: shorter ones would be found by chance."""

@@ -5,12 +5,12 @@ from typing import Final
 
 import numpy as np
 
-from maskedlark.measurement import MAX_CODE
 from maskedlark.randomness import seeded
-from maskedlark.report import Example, MeasuredValues, SplitExample
-from maskedlark.sealing import SealingKey, share_info
-from maskedlark.task import REPORT_ID_BYTES, Task, TaskBundle
-from maskedlark.upload import Report, SealedShare
+from maskedlark.reports.measurement import MAX_CODE
+from maskedlark.reports.report import Example, MeasuredValues, SplitExample
+from maskedlark.reports.sealing import SealingKey, share_info
+from maskedlark.reports.task import REPORT_ID_BYTES, Task, TaskBundle
+from maskedlark.reports.upload import Report, SealedShare
 
 FEATURES: Final = 24
 REPORTS: Final = 120

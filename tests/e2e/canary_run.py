@@ -18,28 +18,28 @@ import httpx
 import numpy as np
 import pytest
 
-from adserver.helper_client import HelperClient
+from adserver.peers.client import HelperClient
 from docs.tutorial.fleet import HELPERS, HOST, ORIGIN, CommandFailed, Fleet, free_port
 from helper.core import DATASETS_FOLDER
+from helper.datasets.vault import Vault
 from helper.gradient.choose import engine_for
-from helper.keys import HelperKeys
-from helper.vault import Vault
+from helper.trust.keys import HelperKeys
 from maskedlark import canonical
-from maskedlark.field import subtract, to_signed
-from maskedlark.job import JobSpec
-from maskedlark.measurement import MAX_CODE
 from maskedlark.model import weights
 from maskedlark.model.graph import Loss
 from maskedlark.model.onnx_file import parse
-from maskedlark.query import QuerySpec
+from maskedlark.numbers.field import subtract, to_signed
 from maskedlark.randomness import seeded
-from maskedlark.report import Example, InputShares, SplitExample, decode_shares, split
-from maskedlark.round import combine, transcript
+from maskedlark.releases.job import JobSpec
+from maskedlark.releases.query import QuerySpec
+from maskedlark.releases.round import combine, transcript
+from maskedlark.reports.measurement import MAX_CODE
+from maskedlark.reports.report import Example, InputShares, SplitExample, decode_shares, split
+from maskedlark.reports.sealing import HpkeSuite
+from maskedlark.reports.task import Task, TaskBundle
+from maskedlark.reports.upload import Sealer
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.wire import encode_report
-from maskedlark.sealing import HpkeSuite
-from maskedlark.task import Task, TaskBundle
-from maskedlark.upload import Sealer
 from tests.e2e import canary_forms
 from tests.e2e.canary_people import BUCKETS, CAMPAIGNS, FEATURES, MAX_LABEL, MEASUREMENT, REPORTS, broken, person, sealed
 from tests.e2e.span_reading import Span, spans_in
@@ -48,7 +48,7 @@ IN_ALL_FORMS = 10
 """So many reports are searched for in every form; the others as they are."""
 LOSS = Loss.MSE
 _SALT = slice(8, 40)
-"""Of a dataset at rest: behind the magic bytes; see helper/vault.py."""
+"""Of a dataset at rest: behind the magic bytes; see helper/datasets/vault.py."""
 
 
 @dataclass(kw_only=True)

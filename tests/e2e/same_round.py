@@ -18,15 +18,15 @@ from pathlib import Path
 from threading import Event, Lock
 from typing import Final
 
-from adserver.helper_client import HelperClient
+from adserver.peers.client import HelperClient
 from docs.tutorial.fleet import HELPERS, Fleet
 from maskedlark.errors import HelperUnavailable
-from maskedlark.job import JobSpec, sampling_numerator
 from maskedlark.model import weights
 from maskedlark.model.graph import Loss, Model
 from maskedlark.model.onnx_file import parse
 from maskedlark.randomness import seeded
-from maskedlark.upload import Report, Sealer
+from maskedlark.releases.job import JobSpec, sampling_numerator
+from maskedlark.reports.upload import Report, Sealer
 from tests.builders import examples
 from tests.chaos.uploads import Uploads
 from tests.progress import Show, shown

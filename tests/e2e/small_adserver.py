@@ -5,17 +5,17 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from adserver.database import create_tables, default_url
-from adserver.helper_client import HelperClient
-from adserver.helper_replies import StartedJob
-from adserver.job_folder import JobFolder
-from adserver.job_store import JobStore
-from adserver.plan import TrainingPlan
-from adserver.retrying import Backoff
-from adserver.worker import JobWorker
-from maskedlark.job import JobSpec
-from maskedlark.round import AggregateShare
-from maskedlark.storage import open_database
+from adserver.peers.client import HelperClient
+from adserver.peers.replies import StartedJob
+from adserver.peers.retrying import Backoff
+from adserver.records.training_plan import TrainingPlan
+from adserver.store.database import create_tables, default_url
+from adserver.store.job_folder import JobFolder
+from adserver.store.jobs import JobStore
+from adserver.training.worker import JobWorker
+from maskedlark.releases.job import JobSpec
+from maskedlark.releases.round import AggregateShare
+from maskedlark.runtime.database import open_database
 from tests.audit.site import Site
 from tests.builders import NOW
 

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adserver.job_folder import JobFolder
-from adserver.job_state import JobState
-from adserver.plan import Optimizer, OptimizerKind, Schedule, TrainingPlan
-from adserver.training import Checkpoint
-from maskedlark.adaptive_clip import AdaptiveClip, RoundInput, encode, on_grid
+from adserver.records.job_state import JobState
+from adserver.records.training_plan import Optimizer, OptimizerKind, Schedule, TrainingPlan
+from adserver.store.job_folder import JobFolder
+from adserver.training.trainer import Checkpoint
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.job import JobSpec
 from maskedlark.model import weights
 from maskedlark.model.graph import Loss
+from maskedlark.privacy.adaptive_clip import AdaptiveClip, RoundInput, encode, on_grid
 from maskedlark.randomness import seeded
+from maskedlark.releases.job import JobSpec
 from tests.audit.site import Site, open_site
 from tests.builders import examples
 from tests.e2e.small_adserver import AdServer, Diverted

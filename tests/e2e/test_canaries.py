@@ -16,7 +16,7 @@ import pytest
 
 from docs.tutorial.fleet import HELPERS
 from maskedlark import canonical
-from maskedlark.task import Task
+from maskedlark.reports.task import Task
 from tests.e2e.canary_people import REPORTS
 from tests.e2e.canary_run import Run, canary_run, rows
 from tests.e2e.span_reading import Span

@@ -8,20 +8,20 @@ from threading import Event, Thread
 import pytest
 from sqlalchemy import Engine
 
-from adserver.database import create_tables, default_url
-from adserver.helper_replies import StartedJob
-from adserver.job_folder import JobFolder
-from adserver.job_state import JobState
-from adserver.job_store import JobStore
-from adserver.plan import Optimizer, OptimizerKind, Schedule, TrainingPlan
-from adserver.retrying import Backoff
-from adserver.worker import JobWorker
-from helper.ledger import Ledger
+from adserver.peers.replies import StartedJob
+from adserver.peers.retrying import Backoff
+from adserver.records.job_state import JobState
+from adserver.records.training_plan import Optimizer, OptimizerKind, Schedule, TrainingPlan
+from adserver.store.database import create_tables, default_url
+from adserver.store.job_folder import JobFolder
+from adserver.store.jobs import JobStore
+from adserver.training.worker import JobWorker
+from helper.ledger.ledger import Ledger
 from maskedlark.canonical import encode
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.job import JobSpec
-from maskedlark.round import AggregateShare
-from maskedlark.storage import open_database
+from maskedlark.releases.job import JobSpec
+from maskedlark.releases.round import AggregateShare
+from maskedlark.runtime.database import open_database
 from tests.adserver.job_world import Killed, SetClock
 from tests.helper.parties import MODEL, Scene
 

@@ -21,17 +21,17 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from adserver.helper_client import HelperClient
+from adserver.peers.client import HelperClient
 from docs.tutorial.fleet import HELPERS, HOST, Fleet, free_port
-from helper.server import DRAIN_S
+from helper.serving.server import DRAIN_S
 from maskedlark.errors import HelperUnavailable
-from maskedlark.job import JobSpec
 from maskedlark.model import weights
 from maskedlark.model.onnx_file import parse
+from maskedlark.releases.job import JobSpec
+from maskedlark.reports.upload import Report
 from maskedlark.rpc.faults import calling
 from maskedlark.rpc.transport import make_channel
 from maskedlark.rpc.wire import report_to_message, share_to_message
-from maskedlark.upload import Report
 from protos import helper_pb2 as pb
 from protos import helper_pb2_grpc, ingest_pb2_grpc, report_pb2
 from tests.builders import shares_for
@@ -43,7 +43,10 @@ WAIT_S: Final = 20.0
 HELD_S: Final = 2.0
 """How long helper 0 holds an answer that is ready."""
 SHORT_GRACE_S: Final = 1.0
-HELPER_WITH_SHORT_GRACE: Final = f"import helper.server; helper.server.DRAIN_S = {SHORT_GRACE_S}; from helper.cli import main; main()"
+HELPER_WITH_SHORT_GRACE: Final = (
+    f"import helper.serving.server; helper.serving.server.DRAIN_S = {SHORT_GRACE_S}; "
+    "from helper.cli.main import main; main()"
+)
 
 
 @dataclass(frozen=True, kw_only=True)

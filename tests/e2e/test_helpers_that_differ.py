@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adserver.job_folder import JobFolder
-from adserver.job_state import JobState
-from adserver.plan import Optimizer, OptimizerKind, Schedule, TrainingPlan
+from adserver.records.job_state import JobState
+from adserver.records.training_plan import Optimizer, OptimizerKind, Schedule, TrainingPlan
+from adserver.store.job_folder import JobFolder
 from maskedlark.errors import JobReason
-from maskedlark.field import reconstruct
-from maskedlark.job import JobSpec
 from maskedlark.model.graph import Loss
 from maskedlark.model.onnx_file import parse
+from maskedlark.numbers.field import reconstruct
 from maskedlark.randomness import seeded
+from maskedlark.releases.job import JobSpec
 from tests.audit.site import Site, open_site
 from tests.builders import examples
 from tests.e2e.small_adserver import AdServer, Diverted

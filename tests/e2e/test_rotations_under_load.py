@@ -11,8 +11,8 @@ import pytest
 
 from docs.tutorial.fleet import HELPERS, HOST, ORIGIN, Fleet, free_port
 from maskedlark.randomness import seeded
-from maskedlark.sealing import HpkeSuite
-from maskedlark.upload import Sealer
+from maskedlark.reports.sealing import HpkeSuite
+from maskedlark.reports.upload import Sealer
 from tests.builders import examples
 from tests.chaos.uploads import Uploads
 

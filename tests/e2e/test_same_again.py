@@ -8,9 +8,9 @@ import grpc
 import pytest
 
 from docs.tutorial.fleet import Fleet
+from maskedlark.reports.upload import Report
 from maskedlark.rpc.transport import make_channel
 from maskedlark.rpc.wire import encode_report, report_to_message
-from maskedlark.upload import Report
 from protos import ingest_pb2_grpc
 from tests.chaos.books import Books
 from tests.e2e import same_round

@@ -1,6 +1,6 @@
 """Whoever should not get in knocks at three real processes under mutual TLS: refused, counted, and everybody else is served on.
 
-`tests/helper/test_no_one_in.py` and `tests/adserver/test_adserver_metrics.py` try more of each kind, in one process.
+`tests/helper/releases/test_no_one_in.py` and `tests/adserver/serving/test_adserver_metrics.py` try more of each kind, in one process.
 """
 
 import json
@@ -23,15 +23,15 @@ import pytest
 
 from docs.tutorial.fleet import HELPERS, HOST, ORIGIN, Fleet, free_port
 from maskedlark import canonical
-from maskedlark.job import JobSpec
 from maskedlark.model.graph import Loss
 from maskedlark.randomness import seeded
+from maskedlark.releases.job import JobSpec
+from maskedlark.reports.task import TaskBundle
+from maskedlark.reports.upload import Sealer
 from maskedlark.rpc.certificates import write_certificate
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import MAX_MESSAGE_BYTES, TrustOnly, make_channel
 from maskedlark.rpc.wire import encode_report, report_to_message
-from maskedlark.task import TaskBundle
-from maskedlark.upload import Sealer
 from protos import helper_pb2, helper_pb2_grpc, ingest_pb2_grpc
 from tests.builders import examples
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from adserver.helper_client import HelperClient
+from adserver.peers.client import HelperClient
 from maskedlark import canonical
 from maskedlark.errors import HelperUnavailable, InvalidModel, InvalidTask, JobRefused, MaskedLarkError, ReportRejected
-from maskedlark.job import JobSpec
 from maskedlark.model.graph import Loss
-from maskedlark.round import AggregateShare
+from maskedlark.releases.job import JobSpec
+from maskedlark.releases.round import AggregateShare
 from maskedlark.rpc.transport import make_server
 from protos import helper_pb2 as pb
 from tests.builders import examples, reports, shares_for, world

@@ -17,15 +17,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine, select
 
-from adserver.database import create_tables, default_url
-from adserver.reports import reports as stored_reports
-from adserver.server import Addresses, running_ingest
-from adserver.tasks import TaskStore
+from adserver.serving.server import Addresses, running_ingest
+from adserver.store.database import create_tables, default_url
+from adserver.store.reports import reports as stored_reports
+from adserver.store.tasks import TaskStore
 from maskedlark.errors import ReportRejected
+from maskedlark.reports.upload import Report, SealedShare, check_report
 from maskedlark.rpc.transport import make_channel
 from maskedlark.rpc.wire import decode_report, encode_report
-from maskedlark.storage import open_database, reading
-from maskedlark.upload import Report, SealedShare, check_report
+from maskedlark.runtime.database import open_database, reading
 from protos import ingest_pb2, report_pb2
 from tests.builders import NOW, examples, reports, world
 from tests.fuzz.mutations import almost

@@ -14,26 +14,26 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from adserver.eval_set import read_eval_set
-from adserver.plan import Optimizer, OptimizerKind, Schedule, TrainingPlan
-from adserver.query_request import load_domains
+from adserver.measuring.request import load_domains
+from adserver.records.training_plan import Optimizer, OptimizerKind, Schedule, TrainingPlan
+from adserver.training.eval_set import read_eval_set
 from browser_sim.sources.mnist import pack, parse_idx, unpack
 from browser_sim.sources.table import TableSettings, load_table
 from maskedlark import canonical
-from maskedlark.dataset import ShareForHelper
 from maskedlark.errors import MaskedLarkError
-from maskedlark.job import JobSpec
 from maskedlark.model import weights
 from maskedlark.model.graph import Loss
 from maskedlark.model.onnx_file import parse
-from maskedlark.query import DiscoverySpec, QuerySpec
 from maskedlark.randomness import seeded
-from maskedlark.report import decode_shares, split
-from maskedlark.round import AggregateShare
+from maskedlark.releases.job import JobSpec
+from maskedlark.releases.query import DiscoverySpec, QuerySpec
+from maskedlark.releases.round import AggregateShare
+from maskedlark.reports.dataset import ShareForHelper
+from maskedlark.reports.report import decode_shares, split
+from maskedlark.reports.sealing import SignedKeyList
+from maskedlark.reports.task import Task, TaskBundle
+from maskedlark.reports.upload import SealedShare, check_report
 from maskedlark.rpc import wire
-from maskedlark.sealing import SignedKeyList
-from maskedlark.task import Task, TaskBundle
-from maskedlark.upload import SealedShare, check_report
 from tests.builders import examples, reports, shares_for, world
 from tests.fuzz.mutations import almost, almost_json
 from tests.helper.parties import MODEL, NUM_VALUES, WEIGHTS

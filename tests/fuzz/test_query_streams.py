@@ -10,13 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from helper.service import HelperService
+from helper.serving.service import HelperService
 from maskedlark import canonical
-from maskedlark.evaluation import EvaluationSpec
 from maskedlark.model import weights
 from maskedlark.model.onnx_file import parse
-from maskedlark.query import Axis, DiscoverySpec, Measure, QuerySpec, codes_digest
-from maskedlark.report import Example, MeasuredValues
+from maskedlark.releases.evaluation import EvaluationSpec
+from maskedlark.releases.query import Axis, DiscoverySpec, Measure, QuerySpec, codes_digest
+from maskedlark.reports.report import Example, MeasuredValues
 from maskedlark.rpc.transport import make_channel, make_server
 from protos import helper_pb2 as pb
 from protos import helper_pb2_grpc

@@ -11,17 +11,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from adserver.database import create_tables, default_url
 from adserver.ingest.http_app import http_app
 from adserver.ingest.http_server import HttpServer
 from adserver.ingest.intake import Intake
-from adserver.reports import ReportStore
-from adserver.tasks import TaskStore
-from helper.service import HelperService
+from adserver.store.database import create_tables, default_url
+from adserver.store.reports import ReportStore
+from adserver.store.tasks import TaskStore
+from helper.serving.service import HelperService
 from maskedlark import canonical
 from maskedlark.rpc.transport import make_channel, make_server
 from maskedlark.rpc.wire import encode_report, share_to_message
-from maskedlark.storage import open_database
+from maskedlark.runtime.database import open_database
 from protos import helper_pb2 as pb
 from protos import helper_pb2_grpc
 from tests.builders import NOW, examples, reports, shares_for, world

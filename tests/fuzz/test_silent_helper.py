@@ -7,10 +7,10 @@ import grpc
 import numpy as np
 import pytest
 
-from adserver.helper_client import HelperClient
+from adserver.peers.client import HelperClient
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.job import JobSpec
 from maskedlark.model.graph import Loss
+from maskedlark.releases.job import JobSpec
 from maskedlark.rpc.transport import make_server
 from tests.builders import examples, reports, shares_for, world
 

@@ -14,27 +14,27 @@ from onnx import TensorProto
 from onnx import helper as make
 
 from helper.core import HelperCore
-from helper.floors import Floors
+from helper.datasets.shelves import PREPARED_BYTES
+from helper.executors.processes import OpeningPool
 from helper.gradient.engine import Batch, Interrupt, MaskedSum, never
-from helper.keys import HelperKeys
-from helper.ledger import Ledger, sqlite_url
-from helper.opening_pool import OpeningPool
-from helper.shelves import PREPARED_BYTES
+from helper.ledger.ledger import Ledger, sqlite_url
+from helper.trust.floors import Floors
+from helper.trust.keys import HelperKeys
 from maskedlark import canonical
-from maskedlark.clip import Clip
-from maskedlark.dataset import AdmittedSet, admitted_by_both, canonical_order, dataset_id
-from maskedlark.field import from_signed, multiply, total
-from maskedlark.job import JobSpec
 from maskedlark.model import weights
 from maskedlark.model.graph import Loss, Model
 from maskedlark.model.onnx_file import parse
+from maskedlark.numbers.field import from_signed, multiply, total
+from maskedlark.privacy.clip import Clip
 from maskedlark.randomness import seeded
-from maskedlark.report import Example
-from maskedlark.round import AggregateShare, combine
-from maskedlark.sealing import HpkeSuite
-from maskedlark.storage import open_database
-from maskedlark.task import Task, TaskBundle
-from maskedlark.upload import Report, Sealer
+from maskedlark.releases.job import JobSpec
+from maskedlark.releases.round import AggregateShare, combine
+from maskedlark.reports.dataset import AdmittedSet, admitted_by_both, canonical_order, dataset_id
+from maskedlark.reports.report import Example
+from maskedlark.reports.sealing import HpkeSuite
+from maskedlark.reports.task import Task, TaskBundle
+from maskedlark.reports.upload import Report, Sealer
+from maskedlark.runtime.database import open_database
 from tests.builders import NOW, examples, settings, shares_for
 
 FLOORS = Floors(min_batch_size=2, max_collusion_epsilon=1000.0, is_noise_optional=True)

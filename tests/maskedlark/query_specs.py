@@ -3,7 +3,7 @@
 from typing import Any
 
 from maskedlark.canonical import build
-from maskedlark.query import DiscoverySpec, Measure, QuerySpec
+from maskedlark.releases.query import DiscoverySpec, Measure, QuerySpec
 from tests.builders import World
 from tests.measured import DATASET
 

@@ -5,13 +5,13 @@ from functools import partial
 from typing import Final
 
 from adserver.ingest.intake import Intake
-from adserver.tasks import TaskStore
+from adserver.store.tasks import TaskStore
 from maskedlark.canonical import encode
 from maskedlark.randomness import seeded
-from maskedlark.report import Example
+from maskedlark.reports.report import Example
+from maskedlark.reports.task import Task, TaskBundle
+from maskedlark.reports.upload import Report, Sealer
 from maskedlark.rpc.wire import decode_report, encode_report
-from maskedlark.task import Task, TaskBundle
-from maskedlark.upload import Report, Sealer
 from tests.builders import NOW
 from tests.simulation.fleet import Fleet
 from tests.simulation.journal import Journal

@@ -3,15 +3,15 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from adserver.datasets import DatasetState, DatasetStore
-from adserver.job_state import JobState
-from adserver.job_store import JobRecord
-from adserver.queries import QueryStore
-from helper.budget import check_fits
-from helper.ledger import Reservation
+from adserver.records.job_state import JobState
+from adserver.store.datasets import DatasetState, DatasetStore
+from adserver.store.jobs import JobRecord
+from adserver.store.queries import QueryStore
+from helper.ledger.budget import check_fits
+from helper.ledger.ledger import Reservation
 from maskedlark.errors import JobRefused
-from maskedlark.noise import Mechanism
-from maskedlark.query import AnyQuery, QuerySpec, measurement_of
+from maskedlark.privacy.noise import Mechanism
+from maskedlark.releases.query import AnyQuery, QuerySpec, measurement_of
 from tests.simulation.in_the_clear import measured
 from tests.simulation.ledger_view import HeldQuery
 from tests.simulation.parties import HELPERS

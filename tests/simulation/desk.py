@@ -5,23 +5,23 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from adserver.aggregate_result import AggregateResult
-from adserver.dataset_sealing import DatasetSealer
-from adserver.datasets import Dataset, DatasetState, DatasetStore
-from adserver.job_folder import JobFolder
-from adserver.job_state import FINAL, JobState
-from adserver.job_store import JobRecord, JobStore
-from adserver.measuring import Measurer
-from adserver.plan import Optimizer, OptimizerKind, Schedule, TrainingPlan
-from adserver.queries import QueryStore
-from adserver.query_request import PlannedQuery, Request
+from adserver.collecting.sealing import DatasetSealer
+from adserver.measuring.measurer import Measurer
+from adserver.measuring.request import PlannedQuery, Request
+from adserver.measuring.result import AggregateResult
+from adserver.records.job_state import FINAL, JobState
+from adserver.records.training_plan import Optimizer, OptimizerKind, Schedule, TrainingPlan
+from adserver.store.datasets import Dataset, DatasetState, DatasetStore
+from adserver.store.job_folder import JobFolder
+from adserver.store.jobs import JobRecord, JobStore
+from adserver.store.queries import QueryStore
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, MaskedLarkError
-from maskedlark.job import JobSpec, sampling_numerator
 from maskedlark.model.graph import Loss
 from maskedlark.model.onnx_file import parse
-from maskedlark.noise import Mechanism
+from maskedlark.privacy.noise import Mechanism
 from maskedlark.randomness import seeded
-from maskedlark.task import Task
+from maskedlark.releases.job import JobSpec, sampling_numerator
+from maskedlark.reports.task import Task
 from tests.helper.parties import MODEL as ENCODED_MODEL
 from tests.simulation.fleet import Fleet, Running
 from tests.simulation.journal import Journal

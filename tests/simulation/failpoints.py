@@ -11,8 +11,10 @@ from functools import cache
 from types import ModuleType
 from typing import Final
 
-from adserver import datasets, job_leases, job_store, queries, receipts, reports, tasks
-from helper import ledger
+from adserver.store import datasets, queries, receipts, reports, tasks
+from adserver.store import jobs as job_store
+from adserver.store import leases as job_leases
+from helper.ledger import ledger
 
 _MODULES: Final = (ledger, datasets, job_leases, job_store, queries, receipts, reports, tasks)
 _AROUND_TRANSACTIONS: Final = ("before begin", "before commit", "after commit")

@@ -8,25 +8,25 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from adserver.database import create_tables, default_url
-from adserver.durable_file import write_durably
-from adserver.helper_client import HelperClient
+from adserver.collecting.key_refresh import KeyRefresher
 from adserver.ingest.intake import Intake
-from adserver.key_refresh import KeyRefresher
-from adserver.receipts import ReceiptBook
-from adserver.reports import ReportStore
-from adserver.tasks import TaskStore
-from adserver.worker import JobWorker
+from adserver.peers.client import HelperClient
+from adserver.store.database import create_tables, default_url
+from adserver.store.receipts import ReceiptBook
+from adserver.store.reports import ReportStore
+from adserver.store.tasks import TaskStore
+from adserver.training.worker import JobWorker
 from helper.core import HelperCore
 from helper.gradient.choose import engine_for
-from helper.keys import HelperKeys, _replace
-from helper.ledger import Ledger, sqlite_url
-from helper.release_grid import ReleaseGrid
-from helper.service import HelperService
+from helper.ledger.ledger import Ledger, sqlite_url
+from helper.releases.release_grid import ReleaseGrid
+from helper.serving.service import HelperService
+from helper.trust.keys import HelperKeys, _replace
 from maskedlark import canonical
-from maskedlark.dataset import PreparedShares, ShareForHelper, ShareOpener
 from maskedlark.randomness import seeded
-from maskedlark.storage import open_database
+from maskedlark.reports.dataset import PreparedShares, ShareForHelper, ShareOpener
+from maskedlark.runtime.database import open_database
+from maskedlark.runtime.durable_file import write_durably
 from protos import helper_pb2_grpc
 from tests.simulation.faults import Faults
 from tests.simulation.kernel import Kernel, Killed, Process

@@ -5,19 +5,19 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from adserver.aggregate_result import ALL, REST
-from adserver.datasets import Dataset, DatasetStore
-from adserver.plan import TrainingPlan
-from adserver.training import Masters, Trainer
+from adserver.measuring.result import ALL, REST
+from adserver.records.training_plan import TrainingPlan
+from adserver.store.datasets import Dataset, DatasetStore
+from adserver.training.trainer import Masters, Trainer
 from helper.gradient.choose import engine_for
-from helper.numerics import numerics_digest
-from maskedlark.dataset import canonical_order
-from maskedlark.field import to_signed
-from maskedlark.fixed_point import decode_signed
+from helper.releases.numerics import numerics_digest
 from maskedlark.model.weights import decode
-from maskedlark.query import QuerySpec
-from maskedlark.report import Example, InputShares, MeasuredValues
-from maskedlark.round import transcript
+from maskedlark.numbers.field import to_signed
+from maskedlark.numbers.fixed_point import decode_signed
+from maskedlark.releases.query import QuerySpec
+from maskedlark.releases.round import transcript
+from maskedlark.reports.dataset import canonical_order
+from maskedlark.reports.report import Example, InputShares, MeasuredValues
 from tests.simulation.desk import MODEL
 from tests.simulation.parties import HELPERS, PLACES
 from tests.simulation.world import World

@@ -5,15 +5,15 @@ from itertools import chain
 
 from sqlalchemy import select
 
-from adserver.datasets import DatasetState, DatasetStore
-from adserver.job_folder import JobFolder
-from adserver.job_state import JobState
-from adserver.job_store import JobRecord, JobStore
-from adserver.reports import reports
-from adserver.training import Checkpoint
+from adserver.records.job_state import JobState
+from adserver.store.datasets import DatasetState, DatasetStore
+from adserver.store.job_folder import JobFolder
+from adserver.store.jobs import JobRecord, JobStore
+from adserver.store.reports import reports
+from adserver.training.trainer import Checkpoint
 from maskedlark.errors import JobReason
-from maskedlark.noise import Mechanism
-from maskedlark.storage import reading
+from maskedlark.privacy.noise import Mechanism
+from maskedlark.runtime.database import reading
 from tests.simulation import charges
 from tests.simulation.in_the_clear import chosen_ids, trained
 from tests.simulation.parties import HELPERS

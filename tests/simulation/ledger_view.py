@@ -4,10 +4,10 @@ import sqlite3
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from helper.ledger import Reservation, query_spec
+from helper.ledger.ledger import Reservation, query_spec
 from maskedlark.canonical import decode
-from maskedlark.job import JobSpec
-from maskedlark.query import AnyQuery
+from maskedlark.releases.job import JobSpec
+from maskedlark.releases.query import AnyQuery
 
 Round = tuple[bytes, int]
 """A job's id and a round's index."""

@@ -9,11 +9,11 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, Final
 
-from helper.budget import cost
-from helper.key_ring import KeyState
+from helper.ledger.budget import cost
+from helper.trust.key_ring import KeyState
 from maskedlark.canonical import decode
 from maskedlark.errors import JobReason
-from maskedlark.query import QuerySpec
+from maskedlark.releases.query import QuerySpec
 from maskedlark.rpc.faults import refusal_of
 from protos import helper_pb2
 from tests.simulation.fleet import Fleet

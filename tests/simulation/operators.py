@@ -6,15 +6,15 @@ from enum import StrEnum, unique
 from pathlib import Path
 from typing import Final
 
-from adserver.receipts import ReceiptBook
-from adserver.report_expiry import GRACE_S, expire_reports
-from adserver.reports import ReportStore
-from adserver.tasks import TaskStore
+from adserver.collecting.report_expiry import GRACE_S, expire_reports
+from adserver.store.receipts import ReceiptBook
+from adserver.store.reports import ReportStore
+from adserver.store.tasks import TaskStore
 from helper.core import HelperCore
-from helper.keys import rotate
-from helper.witness import FILE_NAME as WITNESS_FILE
+from helper.ledger.witness import FILE_NAME as WITNESS_FILE
+from helper.trust.keys import rotate
+from maskedlark.reports.task import Task
 from maskedlark.rpc.receipts import Receipt, decode_receipt
-from maskedlark.task import Task
 from tests.simulation.fleet import LEDGER_FILE, Fleet
 from tests.simulation.journal import Journal
 from tests.simulation.kernel import Killed

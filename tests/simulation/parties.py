@@ -7,14 +7,14 @@ from typing import Any, Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from helper.floors import Floors
-from helper.key_ring import first_ring
-from helper.keys import HelperKeys
+from helper.trust.floors import Floors
+from helper.trust.key_ring import first_ring
+from helper.trust.keys import HelperKeys
 from maskedlark import canonical
 from maskedlark.randomness import derive_key, seeded
-from maskedlark.report import Example, MeasuredValues
-from maskedlark.sealing import HpkeSuite
-from maskedlark.task import Task, TaskBundle
+from maskedlark.reports.report import Example, MeasuredValues
+from maskedlark.reports.sealing import HpkeSuite
+from maskedlark.reports.task import Task, TaskBundle
 from tests.builders import NOW, examples, settings
 
 HELPERS: Final = ("north", "south")

@@ -6,7 +6,7 @@ from functools import partial
 from random import Random
 from typing import Final
 
-from maskedlark.task import Task
+from maskedlark.reports.task import Task
 from tests.simulation.browsers import Browsers
 from tests.simulation.desk import Desk
 from tests.simulation.operators import Operators, Restored

@@ -7,26 +7,26 @@ from typing import Any
 import pytest
 from sqlalchemy import delete, insert
 
-from adserver import asking
-from adserver.helper_client import HelperClient
-from adserver.queries import QueryStore
-from adserver.reports import ReportStore
-from helper import jobs as helper_jobs
-from helper import keys as helper_keys
-from helper import ledger as helper_ledger
-from helper import queries as helper_queries
-from helper.key_ring import Ring, opening_keys
-from helper.ledger import Ledger, StoredQuery, StoredRound
-from helper.running import RunningJob
-from helper.schema import DATASETS, QUERIES
-from helper.witness import Witness
+from adserver.peers import asking
+from adserver.peers.client import HelperClient
+from adserver.store.queries import QueryStore
+from adserver.store.reports import ReportStore
+from helper.ledger import ledger as helper_ledger
+from helper.ledger.ledger import Ledger, StoredQuery, StoredRound
+from helper.ledger.schema import DATASETS, QUERIES
+from helper.ledger.witness import Witness
+from helper.releases import jobs as helper_jobs
+from helper.releases import queries as helper_queries
+from helper.releases.rounds import RunningJob
+from helper.trust import keys as helper_keys
+from helper.trust.key_ring import Ring, opening_keys
 from maskedlark.canonical import encode
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.noise import Mechanism
-from maskedlark.query import MeasuringQuery
-from maskedlark.round import combine
-from maskedlark.sealing import OpeningKey
-from maskedlark.upload import Report
+from maskedlark.privacy.noise import Mechanism
+from maskedlark.releases.query import MeasuringQuery
+from maskedlark.releases.round import combine
+from maskedlark.reports.sealing import OpeningKey
+from maskedlark.reports.upload import Report
 from tests.simulation.operators import Restored
 from tests.simulation.running import Verdict, run_seed, shrunk
 from tests.simulation.steps import Scale, restored_in

@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from adserver.job_state import FINAL, STOPPED
-from adserver.job_store import JobStore
+from adserver.records.job_state import FINAL, STOPPED
+from adserver.store.jobs import JobStore
 from tests.builders import NOW
 from tests.simulation.browsers import Browsers
 from tests.simulation.desk import Desk

@@ -14,21 +14,21 @@ from typing import Final, Self
 import numpy as np
 
 from helper.gradient.engine import Batch, Interrupt, MaskedSum, never
-from helper.gradient.exact.clipping import MAX_SENSITIVITY, Masking, clip_factors
-from helper.gradient.exact.field_kernels import add_to
-from helper.gradient.exact.layer import NotExact, RoundSetup, Running
-from helper.gradient.exact.losses import count_seeds, seeds
-from helper.gradient.exact.lowering import lower
-from helper.gradient.exact.masking import ValuesDigest
-from helper.gradient.exact.plan import Plan
-from helper.gradient.exact.product import CHUNK_RECORDS, Backend
-from helper.gradient.exact.product_int8 import Int8Backend
-from helper.gradient.exact.rows import Real, Value
-from helper.gradient.exact.within_count import WithinCount
-from maskedlark.clip import Clip
-from maskedlark.field import FieldVector
+from helper.gradient.exact.kernels.clipping import MAX_SENSITIVITY, Masking, clip_factors
+from helper.gradient.exact.kernels.field import add_to
+from helper.gradient.exact.kernels.masking import ValuesDigest
+from helper.gradient.exact.kernels.rows import Real, Value
+from helper.gradient.exact.kernels.within_count import WithinCount
+from helper.gradient.exact.layers.layer import NotExact, RoundSetup, Running
+from helper.gradient.exact.layers.losses import count_seeds, seeds
+from helper.gradient.exact.lowering.lowering import lower
+from helper.gradient.exact.lowering.plan import Plan
+from helper.gradient.exact.products.int8 import Int8Backend
+from helper.gradient.exact.products.product import CHUNK_RECORDS, Backend
 from maskedlark.model.graph import Loss, Model
 from maskedlark.model.weights import QuantisedTensor
+from maskedlark.numbers.field import FieldVector
+from maskedlark.privacy.clip import Clip
 
 _BLOCK_BYTES: Final = 1 << 23
 _MAX_BLOCK: Final = 512

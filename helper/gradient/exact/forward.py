@@ -4,15 +4,15 @@ from typing import Final
 
 import numpy as np
 
-from helper.gradient.exact.layer import RoundSetup
-from helper.gradient.exact.lowering import lower
-from helper.gradient.exact.product import Backend
-from helper.gradient.exact.product_int8 import Int8Backend
-from helper.gradient.exact.rows import Bytes, Real, Value, to_real
-from maskedlark.clip import Norm
+from helper.gradient.exact.kernels.rows import Bytes, Real, Value, to_real
+from helper.gradient.exact.layers.layer import RoundSetup
+from helper.gradient.exact.lowering.lowering import lower
+from helper.gradient.exact.products.int8 import Int8Backend
+from helper.gradient.exact.products.product import Backend
 from maskedlark.interrupt import Interrupt, never
 from maskedlark.model.graph import Loss, Model
 from maskedlark.model.weights import QuantisedTensor
+from maskedlark.privacy.clip import Norm
 
 _BLOCK_BYTES: Final = 1 << 23
 _MAX_BLOCK: Final = 512

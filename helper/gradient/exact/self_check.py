@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 
 from helper.gradient.engine import Batch
 from helper.gradient.exact.engine import ExactEngine
-from helper.gradient.exact.product import CHUNK_RECORDS, Backend
-from helper.gradient.exact.product_float64 import Float64Backend
-from helper.gradient.exact.product_int8 import Int8Backend
-from maskedlark.clip import Clip, Norm
-from maskedlark.field import MODULUS, FieldVector, to_bytes
+from helper.gradient.exact.products.float64 import Float64Backend
+from helper.gradient.exact.products.int8 import Int8Backend
+from helper.gradient.exact.products.product import CHUNK_RECORDS, Backend
 from maskedlark.model.graph import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.model.weights import MAX_MAGNITUDE, decode
+from maskedlark.numbers.field import MODULUS, FieldVector, to_bytes
+from maskedlark.privacy.clip import Clip, Norm
 
 NUMERICS_DIGEST: Final = bytes.fromhex("33dbb0f2079442f8c82794339b396c3a064e61e1185ae8c8dd36dd61df49cbd1")
 """SHA-256 over the golden vectors' results: the version of the exact path's numerics."""

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from helper.gradient.choose import engine_for
-from maskedlark.clip import Clip, Norm
 from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.model.graph import Loss, Model
 from maskedlark.model.onnx_file import parse
+from maskedlark.privacy.clip import Clip, Norm
 from tests.helper.gradient.exact.checks import check_graph
 from tests.torch_models import EXPORTED, export
 
@@ -81,7 +81,7 @@ def test_a_helper_on_the_exact_path_never_loads_torch() -> None:
 def test_without_torch_a_model_outside_the_exact_set_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     module, width = EXPORTED["lstm"]()
     model = parsed(module, width, dynamo=False)
-    monkeypatch.setitem(sys.modules, "helper.gradient.general", None)
+    monkeypatch.setitem(sys.modules, "helper.gradient.general.engine", None)
     with pytest.raises(InvalidModel, match="helper-general") as refused:
         engine_for(model, Loss.CROSS_ENTROPY, CLIP, 2)
     assert refused.value.reason is ModelReason.UNKNOWN_OPERATOR

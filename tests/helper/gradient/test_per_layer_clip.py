@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from helper.gradient.exact.engine import ExactEngine
-from helper.gradient.general import GeneralEngine
+from helper.gradient.general.engine import GeneralEngine
 from maskedlark.canonical import build
-from maskedlark.clip import Clip, Norm
 from maskedlark.errors import InvalidTask
-from maskedlark.field import to_signed
-from maskedlark.job import JobSpec, job_clip
 from maskedlark.model.dense import dense_network
 from maskedlark.model.graph import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.model.weights import quantise
-from maskedlark.report import InputShares
+from maskedlark.numbers.field import to_signed
+from maskedlark.privacy.clip import Clip, Norm
+from maskedlark.releases.job import JobSpec, job_clip
+from maskedlark.reports.report import InputShares
 from tests.builders import world
 
 FEATURES, HIDDEN, CLASSES = 6, 8, 3

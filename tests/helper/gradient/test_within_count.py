@@ -7,14 +7,14 @@ import pytest
 from numpy.typing import NDArray
 
 from helper.gradient.exact.engine import ExactEngine
-from helper.gradient.general import GeneralEngine
-from maskedlark.clip import Clip, Norm
-from maskedlark.field import reconstruct, share, to_signed
+from helper.gradient.general.engine import GeneralEngine
 from maskedlark.model.graph import Loss, Model
 from maskedlark.model.onnx_file import parse
 from maskedlark.model.weights import QuantisedTensor, quantise
+from maskedlark.numbers.field import reconstruct, share, to_signed
+from maskedlark.privacy.clip import Clip, Norm
 from maskedlark.randomness import seeded
-from maskedlark.report import InputShares
+from maskedlark.reports.report import InputShares
 from tests.helper.parties import make_model
 
 RECORDS, FEATURES = 700, 6

@@ -19,12 +19,12 @@ from maskedlark.errors import (
     ReportReason,
     ReportRejected,
 )
+from maskedlark.reports.upload import Report, SealedShare
 from maskedlark.rpc import wire
 from maskedlark.rpc.certificates import write_certificate
 from maskedlark.rpc.faults import answering, calling, hinted_s
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import MAX_MESSAGE_BYTES, RenewedChannel, client_names, is_loopback, make_channel, make_server
-from maskedlark.upload import Report, SealedShare
 from protos import helper_pb2, helper_pb2_grpc, report_pb2
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)

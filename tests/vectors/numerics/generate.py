@@ -18,11 +18,11 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
-from maskedlark.clip import Clip, Norm  # noqa: E402 - the path must be set first, so that this runs as a program
-from maskedlark.field import MODULUS  # noqa: E402
 from maskedlark.model.graph import Loss  # noqa: E402
 from maskedlark.model.onnx_file import parse  # noqa: E402
 from maskedlark.model.weights import decode, encode  # noqa: E402
+from maskedlark.numbers.field import MODULUS  # noqa: E402
+from maskedlark.privacy.clip import Clip, Norm  # noqa: E402 - the path must be set first, so that this runs as a program
 from tests.helper.gradient.exact.graphs import GraphBuilder, example, quantised  # noqa: E402
 from tests.helper.gradient.exact.oracle import clipped_integers, values_digest  # noqa: E402
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from helper.gradient.exact.engine import ExactEngine
-from helper.gradient.exact.product_float64 import Float64Backend
-from helper.gradient.exact.product_int8 import Int8Backend
-from maskedlark.clip import Clip
-from maskedlark.field import MODULUS, reconstruct, to_signed
+from helper.gradient.exact.products.float64 import Float64Backend
+from helper.gradient.exact.products.int8 import Int8Backend
 from maskedlark.model.graph import Loss, Model
+from maskedlark.numbers.field import MODULUS, reconstruct, to_signed
+from maskedlark.privacy.clip import Clip
 from tests.helper.gradient.exact.graphs import Example, autograd_sum, example, quantised
 from tests.helper.gradient.exact.oracle import clipped_integers, norm_at_most, values_digest
 

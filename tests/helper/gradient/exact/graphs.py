@@ -13,12 +13,12 @@ from torch.func import grad
 from torch.nn import functional
 
 from helper.gradient.engine import Batch
-from helper.gradient.interpreter import Interpreter
-from maskedlark.clip import Clip, Norm
-from maskedlark.field import FieldVector, random_vector, subtract
+from helper.gradient.general.interpreter import Interpreter
 from maskedlark.model.graph import Loss, Model
 from maskedlark.model.onnx_file import parse
 from maskedlark.model.weights import QuantisedTensor, quantise
+from maskedlark.numbers.field import FieldVector, random_vector, subtract
+from maskedlark.privacy.clip import Clip, Norm
 from maskedlark.randomness import seeded
 
 

@@ -13,9 +13,9 @@ import mpmath
 import numpy as np
 from numpy.typing import NDArray
 
-from maskedlark.clip import Clip, Norm
 from maskedlark.model.graph import Loss, Model
 from maskedlark.model.weights import QuantisedTensor
+from maskedlark.privacy.clip import Clip, Norm
 
 Reals = list[float]
 Back = Callable[[Reals], dict[str, Reals]]

@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 
-from helper.gradient.exact import field_kernels, tables
-from helper.gradient.exact.clipping import MAX_SENSITIVITY, safe_bound
-from helper.gradient.exact.rows import quantise
-from helper.gradient.exact.windows import slide
-from maskedlark.clip import Clip, Norm
-from maskedlark.field import MODULUS
+from helper.gradient.exact.kernels import field as field_kernels
+from helper.gradient.exact.kernels import tables
+from helper.gradient.exact.kernels.clipping import MAX_SENSITIVITY, safe_bound
+from helper.gradient.exact.kernels.rows import quantise
+from helper.gradient.exact.kernels.windows import slide
+from maskedlark.numbers.field import MODULUS
+from maskedlark.privacy.clip import Clip, Norm
 
 EDGES = [0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**63 - 2**31 - 1, 2**63 - 2**31, 2**63, MODULUS - 2**32, MODULUS - 1]
 elements = st.sampled_from(EDGES) | st.integers(0, MODULUS - 1)

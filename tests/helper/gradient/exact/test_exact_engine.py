@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from helper.gradient.engine import Batch
 from helper.gradient.exact.engine import ExactEngine
-from helper.gradient.exact.layer import NotExact
-from helper.gradient.exact.product_float64 import Float64Backend
-from helper.gradient.exact.product_int8 import Int8Backend
-from maskedlark.clip import Clip, Norm
+from helper.gradient.exact.layers.layer import NotExact
+from helper.gradient.exact.products.float64 import Float64Backend
+from helper.gradient.exact.products.int8 import Int8Backend
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.field import reconstruct
 from maskedlark.model.graph import Loss, Model
+from maskedlark.numbers.field import reconstruct
+from maskedlark.privacy.clip import Clip, Norm
 from tests.helper.gradient.exact.checks import check_graph, expected
 from tests.helper.gradient.exact.graphs import example, mlp, quantised
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from helper.gradient.exact.engine import ExactEngine
-from helper.gradient.exact.layer import NotExact
-from maskedlark.clip import Clip, Norm
-from maskedlark.field import reconstruct, to_signed
+from helper.gradient.exact.layers.layer import NotExact
 from maskedlark.model.graph import Loss
 from maskedlark.model.onnx_file import parse
+from maskedlark.numbers.field import reconstruct, to_signed
+from maskedlark.privacy.clip import Clip, Norm
 from tests.bench.peers import export
 from tests.helper.gradient.exact.checks import check_example, check_graph, expected
 from tests.helper.gradient.exact.graphs import GraphBuilder, example, quantised

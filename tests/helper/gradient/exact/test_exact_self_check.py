@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from helper.gradient.exact import product_int8, self_check
-from helper.gradient.exact.product import Factor, Weights
-from helper.gradient.exact.product_float64 import Float64Backend
-from helper.gradient.exact.product_int8 import Int8Backend
-from maskedlark.clip import Clip, Norm
+from helper.gradient.exact import self_check
+from helper.gradient.exact.products import int8 as product_int8
+from helper.gradient.exact.products.float64 import Float64Backend
+from helper.gradient.exact.products.int8 import Int8Backend
+from helper.gradient.exact.products.product import Factor, Weights
+from maskedlark.privacy.clip import Clip, Norm
 from tests.helper.gradient.exact.oracle import norm_at_most
 from tests.vectors.numerics import generate
 

@@ -2,8 +2,8 @@
 
 from threadpoolctl import threadpool_info
 
-from helper.gradient.exact.product_float64 import Float64Backend
-from helper.gradient.exact.product_int8 import Int8Backend
+from helper.gradient.exact.products.float64 import Float64Backend
+from helper.gradient.exact.products.int8 import Int8Backend
 
 
 def test_the_products_below_an_engine_run_on_one_thread() -> None:

@@ -1,0 +1,193 @@
+"""`adserver aggregate`: sums, counts, means, histograms and quantiles of a dataset's reports, by groups."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from adserver.cli.options import (
+    DatabaseOption,
+    DataOption,
+    DeadlineOption,
+    Helper0Option,
+    Helper1Option,
+    InsecureOption,
+    JsonOption,
+    RoundDeadlineOption,
+    TlsCaOption,
+    TlsCertOption,
+    TlsKeyOption,
+    TracesOption,
+    open_store,
+    peer_options,
+)
+from adserver.client import Client
+from adserver.measuring.request import Request, load_domains
+from adserver.measuring.result import AggregateResult, Estimate, Row
+from adserver.peers.client import ROUND_DEADLINE_S
+from adserver.store.datasets import DatasetStore
+from adserver.store.tasks import TaskStore
+from adserver.views.printing import print_json, print_table
+from adserver.views.query import estimate_json, result_json, shown, summary_lines, table_rows, write_result
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.observability.tracing import Traces, span, tracing
+from maskedlark.reports.measurement import COUNT
+
+_WHAT = "What is measured"
+_GROUPS = "Groups"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Statistic:
+    """A mean or a quantile that was asked for: what it is called, and how it is read off a result."""
+
+    name: str
+    read: Callable[[AggregateResult], Iterable[tuple[Row, Estimate]]]
+
+
+def aggregate_command(
+    *,
+    data: DataOption,
+    helper_0: Helper0Option,
+    helper_1: Helper1Option,
+    value: Annotated[list[str] | None, typer.Option(rich_help_panel=_WHAT, help="A value to sum, or count; may be repeated.")] = None,
+    mean: Annotated[list[str] | None, typer.Option(rich_help_panel=_WHAT, help="A value whose mean is shown; may be repeated.")] = None,
+    histogram: Annotated[
+        list[str] | None, typer.Option(rich_help_panel=_WHAT, help="A value with buckets, whose histogram is shown; may be repeated.")
+    ] = None,
+    quantile: Annotated[
+        list[str] | None,
+        typer.Option(metavar="VALUE:SHARE", rich_help_panel=_WHAT, help="A quantile of a value with buckets, as age:0.5; may be repeated."),
+    ] = None,
+    group_by: Annotated[str, typer.Option(metavar="KEY,...", rich_help_panel=_GROUPS, help="Keys, the coarsest first.")] = "",
+    where: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", rich_help_panel=_GROUPS, help="Only reports with this; may be repeated.")
+    ] = None,
+    domain: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True, dir_okay=False, rich_help_panel=_GROUPS, help='JSON: {"KEY": [values]} or {"KEY": {"first": code, "last": code}}.'
+        ),
+    ] = None,
+    discover: Annotated[
+        bool, typer.Option("--discover", rich_help_panel=_GROUPS, help="Find the values of keys without a domain privately first.")
+    ] = False,
+    roll_up: Annotated[
+        bool, typer.Option("--roll-up", rich_help_panel=_GROUPS, help="Release coarser groups and the total too, so that parts add up.")
+    ] = False,
+    epsilon: Annotated[float | None, typer.Option(help="What this may cost; by default a tenth of the task's budget.")] = None,
+    again: Annotated[
+        str, typer.Option(metavar="ID", help="Show the answer to an earlier query, by the start of its id: costs nothing.")
+    ] = "",
+    out: Annotated[
+        list[Path] | None, typer.Option(help="Also write the result here, as .json, .csv, .parquet or .png; may be repeated.")
+    ] = None,
+    task: Annotated[str, typer.Option(metavar="ID", help="The task, by the start of its id; by default the dataset's.")] = "",
+    dataset: Annotated[str, typer.Option(metavar="ID", help="The dataset, by the start of its id; not needed if there is only one.")] = "",
+    database: DatabaseOption = None,
+    insecure: InsecureOption = False,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    tls_ca: TlsCaOption = None,
+    deadline: DeadlineOption = 60.0,
+    round_deadline: RoundDeadlineOption = ROUND_DEADLINE_S,
+    traces: TracesOption = Traces.NONE,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure a dataset: sums of values over groups of reports, charged to its privacy budget."""
+    peers = peer_options(
+        data=data,
+        helper_0=helper_0,
+        helper_1=helper_1,
+        insecure=insecure,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        tls_ca=tls_ca,
+        deadline=deadline,
+        round_deadline=round_deadline,
+    )
+    conditions = dict(_condition(one) for one in where or ())
+    quantiles = [_quantile(one) for one in quantile or ()]
+    statistics = [_mean(name) for name in mean or ()] + [_statistic(name, share) for name, share in quantiles]
+    engine = open_store(data, database)
+    with (
+        tracing("adserver", traces),
+        span("aggregate"),
+        Client(
+            data=data,
+            helpers=peers.addresses,
+            insecure=insecure,
+            tls=peers.tls,
+            database=database,
+            deadline_s=peers.deadline_s,
+            round_deadline_s=peers.round_deadline_s,
+        ) as client,
+    ):
+        if again:
+            result = client.again(again)
+        else:
+            found = DatasetStore(engine).find(dataset)
+            the_task = TaskStore(engine).find(task or found.task_id.hex())
+            if the_task.task_id != found.task_id:
+                raise JobRefused(JobReason.UNKNOWN_DATASET, "the dataset is of another task")
+            request = Request(
+                values=_distinct([*(value or ()), *(mean or ()), *([COUNT] if mean else ())]),
+                histograms=_distinct([*(histogram or ()), *(name for name, _ in quantiles)]),
+                group_by=tuple(name.strip() for name in group_by.split(",") if name.strip()),
+                where=conditions,
+                domains=load_domains(domain, the_task.bundle.task),
+                is_discovered=discover,
+                is_rolled_up=roll_up,
+                epsilon=epsilon,
+            )
+            result = client.measurer(found).measure(request)
+    for path in out or ():
+        write_result(result, path)
+    _print_json(result, statistics) if as_json else _print(result, statistics)
+
+
+def _print_json(result: AggregateResult, statistics: Sequence[_Statistic]) -> None:
+    derived = {
+        one.name: [
+            {"group": dict(zip(result.group_by, row.group, strict=True)), **estimate_json(estimate)} for row, estimate in one.read(result)
+        ]
+        for one in statistics
+    }
+    print_json({**result_json(result), "statistics": derived})
+
+
+def _print(result: AggregateResult, statistics: Sequence[_Statistic]) -> None:
+    derived = [[shown(estimate) for _, estimate in one.read(result)] for one in statistics]
+    columns = (*result.group_by, *(column.name for column in result.columns), *(one.name for one in statistics))
+    print_table(columns, [(*row, *(one[place] for one in derived)) for place, row in enumerate(table_rows(result))])
+    for line in (f"query {result.query_id}", *summary_lines(result)):
+        typer.echo(line)
+
+
+def _mean(name: str) -> _Statistic:
+    return _Statistic(name=f"mean of {name}", read=lambda result: result.means(name))
+
+
+def _statistic(name: str, share: float) -> _Statistic:
+    return _Statistic(name=f"quantile {share:g} of {name}", read=lambda result: result.quantiles(name, share))
+
+
+def _quantile(typed: str) -> tuple[str, float]:
+    name, _, share = typed.rpartition(":")
+    try:
+        return name, float(share)
+    except ValueError:
+        raise typer.BadParameter(f"a quantile is VALUE:SHARE, as age:0.5, not {typed!r}") from None
+
+
+def _condition(typed: str) -> tuple[str, str]:
+    name, equals, said = typed.partition("=")
+    if not equals:
+        raise typer.BadParameter(f"a condition is KEY=VALUE, not {typed!r}")
+    return name.strip(), said.strip()
+
+
+def _distinct(names: list[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))

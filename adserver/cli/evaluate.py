@@ -1,0 +1,112 @@
+"""`adserver evaluate`: how good a model is on a dataset's reports, by one private release."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from adserver.cli.options import (
+    DatabaseOption,
+    DataOption,
+    DeadlineOption,
+    Helper0Option,
+    Helper1Option,
+    InsecureOption,
+    JsonOption,
+    RoundDeadlineOption,
+    TlsCaOption,
+    TlsCertOption,
+    TlsKeyOption,
+    TracesOption,
+    open_store,
+    peer_options,
+)
+from adserver.client import Client
+from adserver.measuring.evaluator import DEFAULT_BINS
+from adserver.peers.client import ROUND_DEADLINE_S
+from adserver.store.job_folder import JobFolder
+from adserver.store.jobs import JobStore
+from adserver.views.evaluation import calibration_rows, evaluation_json, evaluation_lines, metric_rows, write_plot
+from adserver.views.printing import print_json, print_table
+from maskedlark.observability.tracing import Traces, span, tracing
+
+_WHAT = "What is evaluated"
+
+
+def evaluate_command(
+    *,
+    data: DataOption,
+    helper_0: Helper0Option,
+    helper_1: Helper1Option,
+    model: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, rich_help_panel=_WHAT, help="An ONNX file with its weights.")
+    ] = None,
+    job: Annotated[str, typer.Option(metavar="ID", rich_help_panel=_WHAT, help="Or a job, whose latest weights are evaluated.")] = "",
+    again: Annotated[
+        str, typer.Option(metavar="ID", rich_help_panel=_WHAT, help="Or an earlier evaluation, by the start of its id: costs nothing.")
+    ] = "",
+    dataset: Annotated[str, typer.Option(metavar="ID", help="The dataset, by the start of its id; not needed if there is only one.")] = "",
+    epsilon: Annotated[float | None, typer.Option(help="What this may cost; by default a tenth of the task's budget.")] = None,
+    bins: Annotated[int, typer.Option(help="Score bins; more of them bear more noise.")] = DEFAULT_BINS,
+    plot: Annotated[Path | None, typer.Option(help="Draw ROC, PR and calibration curves here, a .png.")] = None,
+    database: DatabaseOption = None,
+    insecure: InsecureOption = False,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    tls_ca: TlsCaOption = None,
+    deadline: DeadlineOption = 60.0,
+    round_deadline: RoundDeadlineOption = ROUND_DEADLINE_S,
+    traces: TracesOption = Traces.NONE,
+    as_json: JsonOption = False,
+) -> None:
+    """Evaluate a model on a dataset: accuracy, AUC, loss and calibration from one noised histogram, charged to its privacy budget."""
+    if sum(map(bool, (model, job, again))) != 1:
+        raise typer.BadParameter("give one of --model, --job and --again")
+    peers = peer_options(
+        data=data,
+        helper_0=helper_0,
+        helper_1=helper_1,
+        insecure=insecure,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        tls_ca=tls_ca,
+        deadline=deadline,
+        round_deadline=round_deadline,
+    )
+    with (
+        tracing("adserver", traces),
+        span("evaluate"),
+        Client(
+            data=data,
+            helpers=peers.addresses,
+            insecure=insecure,
+            tls=peers.tls,
+            database=database,
+            deadline_s=peers.deadline_s,
+            round_deadline_s=peers.round_deadline_s,
+        ) as client,
+    ):
+        if again:
+            result = client.evaluate_again(again)
+        else:
+            encoded = _trained(data, database, job) if model is None else model.read_bytes()
+            result = client.evaluate(encoded, bins=bins, epsilon=epsilon, dataset=dataset)
+    if plot is not None:
+        write_plot(result, plot)
+    if as_json:
+        print_json(evaluation_json(result))
+        return
+    print_table(("metric", "value"), metric_rows(result))
+    typer.echo()
+    print_table(("score from", "predicted", "observed"), calibration_rows(result))
+    for line in (f"evaluation {result.query_id}", *evaluation_lines(result)):
+        typer.echo(line)
+
+
+def _trained(data: Path, database: str | None, job: str) -> bytes:
+    """A job's model with its latest weights."""
+    from adserver.training.export import export_model  # torch reads the checkpoint: a second that other commands need not wait
+
+    found = JobStore(open_store(data, database), time.time).find(job)
+    return export_model(JobFolder(data, found.job_id), found.plan).encoded

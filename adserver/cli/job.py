@@ -1,0 +1,220 @@
+"""`adserver job`: plan, submit, list, show, watch, cancel, resume."""
+
+import os
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from adserver.budgets.held import Budgets
+from adserver.cli.model import model_app
+from adserver.cli.options import DatabaseOption, DataOption, JsonOption, open_store
+from adserver.cli.plan import plan_command
+from adserver.records.job_state import JobState
+from adserver.records.training_plan import Optimizer, OptimizerKind, Schedule, ScheduleKind
+from adserver.store.datasets import DatasetStore
+from adserver.store.job_folder import JobFolder
+from adserver.store.jobs import JobStore
+from adserver.store.tasks import TaskStore
+from adserver.training.submission import JOB_ID_BYTES, Submission, plan_job
+from adserver.views.job import job_json, print_job, print_jobs, watch
+from adserver.views.printing import print_json
+from maskedlark.canonical import build
+from maskedlark.model.graph import Loss
+from maskedlark.privacy.adaptive_clip import AdaptiveClip
+
+__all__ = ["job_app", "model_app"]
+
+STOPPED_EARLY = 1
+
+_TRAINING = "Training"
+_PRIVACY = "Privacy"
+_EVALUATION = "Evaluation"
+
+job_app = typer.Typer(no_args_is_help=True, help="Train models: plan and submit jobs, follow them, cancel and resume them.")
+job_app.command("plan")(plan_command)
+
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job, by the start of its id; not needed if there is only one.")]
+
+
+@job_app.command("submit")
+def submit_command(
+    *,
+    data: DataOption,
+    model: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="ONNX file; training begins at its weights.")],
+    loss: Annotated[Loss, typer.Option(rich_help_panel=_TRAINING, help="What is minimised.")],
+    learning_rate: Annotated[float, typer.Option(rich_help_panel=_TRAINING, help="Of the optimizer, before the schedule.")],
+    task: Annotated[str, typer.Option(metavar="ID", help="The task, by the start of its id; by default the dataset's.")] = "",
+    dataset: Annotated[str, typer.Option(metavar="ID", help="The dataset, by the start of its id; not needed if there is only one.")] = "",
+    rounds: Annotated[
+        int | None, typer.Option(min=1, rich_help_panel=_TRAINING, help="Optimizer steps; each asks both helpers once.")
+    ] = None,
+    batch_size: Annotated[
+        float | None, typer.Option(rich_help_panel=_TRAINING, help="Expected reports in a round; by default the whole dataset.")
+    ] = None,
+    optimizer: Annotated[OptimizerKind, typer.Option(rich_help_panel=_TRAINING, help="How gradients become steps.")] = OptimizerKind.SGD,
+    momentum: Annotated[float, typer.Option(rich_help_panel=_TRAINING, help="Of --optimizer momentum.")] = 0.9,
+    schedule: Annotated[
+        ScheduleKind, typer.Option(rich_help_panel=_TRAINING, help="How the learning rate changes over the rounds.")
+    ] = ScheduleKind.CONSTANT,
+    final_factor: Annotated[
+        float, typer.Option(rich_help_panel=_TRAINING, help="Of --schedule cosine: the last factor of the learning rate.")
+    ] = 0.0,
+    step_rounds: Annotated[int, typer.Option(rich_help_panel=_TRAINING, help="Of --schedule step: rounds between steps.")] = 100,
+    step_factor: Annotated[float, typer.Option(rich_help_panel=_TRAINING, help="Of --schedule step: the factor of each step.")] = 0.5,
+    warmup_rounds: Annotated[int, typer.Option(rich_help_panel=_TRAINING, help="Of --schedule linear-warmup.")] = 10,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(rich_help_panel=_PRIVACY, help="What this job may cost against this ad server; decides the noise."),
+    ] = None,
+    noise_multiplier: Annotated[
+        float | None, typer.Option(rich_help_panel=_PRIVACY, help="Instead of --epsilon: each helper's noise over the clip norm.")
+    ] = None,
+    until_budget: Annotated[
+        bool,
+        typer.Option(
+            "--until-budget",
+            rich_help_panel=_PRIVACY,
+            help="Instead of --rounds: as many as fit with --noise-multiplier; the job stops when the budget (or --epsilon) is spent.",
+        ),
+    ] = False,
+    per_layer_clip: Annotated[
+        bool, typer.Option("--per-layer-clip", rich_help_panel=_PRIVACY, help="Clip each layer's gradient by itself, to an equal share.")
+    ] = False,
+    adaptive_clip: Annotated[
+        float | None,
+        typer.Option(
+            rich_help_panel=_PRIVACY,
+            help="Let the clip bound, up to the task's, follow this quantile of the gradients' norms, between 0 and 1 (privately).",
+        ),
+    ] = None,
+    clip_learning_rate: Annotated[float, typer.Option(rich_help_panel=_PRIVACY, help="Of --adaptive-clip: how fast it moves.")] = 0.2,
+    initial_clip: Annotated[
+        float, typer.Option(rich_help_panel=_PRIVACY, help="Of --adaptive-clip: the first bound, as a share of the task's.")
+    ] = 0.1,
+    eval_set: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, rich_help_panel=_EVALUATION, help="An .npz of your own: features and labels."),
+    ] = None,
+    eval_every: Annotated[int | None, typer.Option(min=1, rich_help_panel=_EVALUATION, help="Rounds between evaluations.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Follow the job until it stops, as `job watch` does.")] = False,
+    database: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check a job and queue it; `adserver serve` runs it. Prints its id.
+
+    `adserver job plan` shows beforehand what fits. A job takes no more than its dataset's budgets have left beside all other jobs.
+    """
+    if (rounds is None) != until_budget:
+        raise typer.BadParameter("give either --rounds or --until-budget")
+    engine = open_store(data, database)
+    found = DatasetStore(engine).find(dataset)
+    submission = Submission(
+        model=model.read_bytes(),
+        loss=loss,
+        rounds=rounds,
+        batch_size=batch_size,
+        epsilon=epsilon,
+        noise_multiplier=noise_multiplier,
+        optimizer=build(Optimizer, {"kind": optimizer, "learning_rate": learning_rate, "momentum": momentum}),
+        schedule=build(
+            Schedule,
+            {
+                "kind": schedule,
+                "final_factor": final_factor,
+                "step_rounds": step_rounds,
+                "step_factor": step_factor,
+                "warmup_rounds": warmup_rounds,
+            },
+        ),
+        eval_set=eval_set.read_bytes() if eval_set else None,
+        eval_every=eval_every,
+        is_clip_per_layer=per_layer_clip,
+        adaptive_clip=None
+        if adaptive_clip is None
+        else build(AdaptiveClip, {"quantile": adaptive_clip, "learning_rate": clip_learning_rate, "initial": initial_clip}),
+    )
+    job_id = os.urandom(JOB_ID_BYTES)
+    the_task = TaskStore(engine).find(task or found.task_id.hex()).bundle.task
+    plan = plan_job(
+        submission,
+        task=the_task,
+        dataset=found,
+        job_id=job_id,
+        now_s=time.time(),
+        already=Budgets(engine=engine, clock=time.time).held(found),
+    )
+    JobFolder(data, job_id).write_submission(submission.model, submission.eval_set)
+    store = JobStore(engine, time.time)
+    store.submit(plan)
+    if wait:
+        _follow(store, job_id, as_json=as_json)
+    elif as_json:
+        print_json(job_json(store.get(job_id), ()))
+    else:
+        typer.echo(job_id.hex())
+
+
+@job_app.command("list")
+def list_command(data: DataOption, database: DatabaseOption = None, as_json: JsonOption = False) -> None:
+    """List all jobs, the oldest first."""
+    store = _store(data, database)
+    jobs = store.all()
+    if as_json:
+        print_json([job_json(job, store.history(job.job_id)) for job in jobs])
+    else:
+        print_jobs(jobs)
+
+
+@job_app.command("show")
+def show_command(data: DataOption, job: JobArgument = "", database: DatabaseOption = None, as_json: JsonOption = False) -> None:
+    """Show a job: its settings, how far it is, what it has spent."""
+    store = _store(data, database)
+    found = store.find(job)
+    history = store.history(found.job_id)
+    if as_json:
+        print_json(job_json(found, history))
+    else:
+        print_job(found, history)
+
+
+@job_app.command("watch")
+def watch_command(data: DataOption, job: JobArgument = "", database: DatabaseOption = None, as_json: JsonOption = False) -> None:
+    """Follow a job until it stops; the exit status is 1 unless it is done."""
+    store = _store(data, database)
+    _follow(store, store.find(job).job_id, as_json=as_json)
+
+
+@job_app.command("cancel")
+def cancel_command(data: DataOption, job: JobArgument = "", database: DatabaseOption = None) -> None:
+    """Stop a job for good, within about a second; the budget of rounds that were not run is given back."""
+    store = _store(data, database)
+    found = store.find(job)
+    store.cancel(found.job_id)
+    typer.echo(f"cancelled after {found.rounds_done} rounds; `adserver model export` still has its latest weights")
+
+
+@job_app.command("resume")
+def resume_command(data: DataOption, job: JobArgument = "", database: DatabaseOption = None) -> None:
+    """Queue a refused or failed job again: it goes on with the round that it stopped at."""
+    store = _store(data, database)
+    found = store.find(job)
+    store.resume(found.job_id)
+    typer.echo(f"queued again, at round {found.rounds_done} of {found.plan.job.rounds}")
+
+
+def _store(data: Path, database: str | None) -> JobStore:
+    return JobStore(open_store(data, database), time.time)
+
+
+def _follow(store: JobStore, job_id: bytes, *, as_json: bool) -> None:
+    """Watch a job to its end, print what became of it, and exit with 1 unless it is done."""
+    job = watch(store, job_id, is_shown=not as_json)
+    history = store.history(job_id)
+    if as_json:
+        print_json(job_json(job, history))
+    else:
+        print_job(job, history)
+    if job.state is not JobState.DONE:
+        raise typer.Exit(STOPPED_EARLY)

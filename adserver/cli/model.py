@@ -1,0 +1,92 @@
+"""`adserver model`: create, show, evaluate, export."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from adserver.cli.options import DatabaseOption, DataOption, JsonOption, open_store
+from adserver.store.job_folder import JobFolder
+from adserver.store.jobs import JobStore
+from adserver.training.eval_set import read_eval_set
+from adserver.training.forward import evaluate
+from adserver.views.printing import print_json, print_table
+from maskedlark.model.dense import FINAL_ACTIVATIONS, HIDDEN_ACTIVATIONS, dense_network
+from maskedlark.model.graph import Loss
+from maskedlark.model.onnx_file import parse
+from maskedlark.runtime.durable_file import write_durably
+
+model_app = typer.Typer(no_args_is_help=True, help="Make, look at, evaluate and export models.")
+
+ModelArgument = Annotated[Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="An ONNX file.")]
+OutArgument = Annotated[Path, typer.Argument(metavar="OUT", dir_okay=False, help="The ONNX file to write.")]
+
+
+@model_app.command("create")
+def create_command(
+    out: OutArgument,
+    layers: Annotated[str, typer.Option(metavar="N,N,...", help="Widths, from the features to the outputs: 30,50,50,1.")],
+    activation: Annotated[str, typer.Option(metavar="|".join(HIDDEN_ACTIVATIONS), help="After every layer but the last.")] = "relu",
+    final: Annotated[str, typer.Option(metavar="|".join(FINAL_ACTIVATIONS), help="After the last layer.")] = "linear",
+    seed: Annotated[int, typer.Option(help="Of the initial weights.")] = 0,
+) -> None:
+    """Write a fully connected network with random weights."""
+    try:
+        widths = [int(width) for width in layers.split(",")]
+    except ValueError:
+        raise typer.BadParameter(f"--layers is a list of numbers such as 30,50,50,1, not {layers!r}") from None
+    write_durably(out, dense_network(widths, activation, seed=seed, final=final))
+
+
+@model_app.command("show")
+def show_command(
+    file: ModelArgument,
+    num_features: Annotated[int, typer.Option(min=1, help="Of the task: the width of the model's input.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Show what a job would train in a model: its trainable tensors."""
+    model = parse(file.read_bytes(), num_features=num_features)
+    if as_json:
+        tensors = [{"name": tensor.name, "shape": list(tensor.shape)} for tensor in model.parameters]
+        print_json({"digest": model.digest.hex(), "outputs": model.output_width, "parameters": model.num_parameters, "tensors": tensors})
+        return
+    print_table(
+        ("tensor", "shape", "numbers"), [(tensor.name, "x".join(map(str, tensor.shape)), tensor.size) for tensor in model.parameters]
+    )
+    typer.echo(f"{model.num_parameters} parameters, {model.output_width} outputs, digest {model.digest.hex()}")
+
+
+@model_app.command("evaluate")
+def evaluate_command(
+    file: ModelArgument,
+    eval_set: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="An .npz with features and labels.")],
+    loss: Annotated[Loss, typer.Option(help="What is measured.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Measure a model's loss, and a classifier's accuracy, on plain examples."""
+    examples = read_eval_set(eval_set.read_bytes())
+    encoded = file.read_bytes()
+    examples.check_fits(parse(encoded, num_features=examples.features.shape[1]), loss)
+    evaluation = evaluate(encoded, examples.features, examples.labels, loss)
+    if as_json:
+        print_json({"examples": len(examples), "loss": evaluation.loss, "accuracy": evaluation.accuracy})
+        return
+    accuracy = "" if evaluation.accuracy is None else f", accuracy {evaluation.accuracy:.4f}"
+    typer.echo(f"loss {evaluation.loss:.4f}{accuracy} on {len(examples)} examples")
+
+
+@model_app.command("export")
+def export_command(
+    data: DataOption,
+    out: OutArgument,
+    job: Annotated[str, typer.Option("--job", metavar="ID", help="The job, by the start of its id; not needed if there is only one.")] = "",
+    database: DatabaseOption = None,
+) -> None:
+    """Write a job's latest weights, in the file that was submitted."""
+    from adserver.training.export import export_model  # torch reads the checkpoint: a second that other commands need not wait
+
+    found = JobStore(open_store(data, database), time.time).find(job)
+    exported = export_model(JobFolder(data, found.job_id), found.plan)
+    write_durably(out, exported.encoded)
+    typer.echo(f"the weights after {exported.rounds_done} of {found.plan.job.rounds} rounds")

@@ -1,0 +1,137 @@
+"""The options that several commands share, each also an environment variable, and what they open."""
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from sqlalchemy import Engine
+
+from adserver.peers.client import ROUND_DEADLINE_S, HelperClient
+from adserver.store.database import create_tables, default_url
+from adserver.store.receipts import ReceiptBook
+from maskedlark.observability.tracing import Traces
+from maskedlark.rpc.tls_files import TlsFiles
+from maskedlark.rpc.transport import Keepalive
+from maskedlark.runtime.database import open_database
+from maskedlark.terminal.tls_options import tls_files
+
+_STORE = "Where things are kept"
+_PEERS = "Helpers and TLS"
+WATCHING = "What the operator sees"
+
+DataOption = Annotated[
+    Path,
+    typer.Option("--data", envvar="ADSERVER_DATA", rich_help_panel=_STORE, help="Folder of the ad server's own files."),
+]
+DatabaseOption = Annotated[
+    str | None,
+    typer.Option(
+        "--database", envvar="ADSERVER_DATABASE", rich_help_panel=_STORE, help="SQLAlchemy URL of another database than SQLite in --data."
+    ),
+]
+Helper0Option = Annotated[
+    str,
+    typer.Option("--helper-0", envvar="ADSERVER_HELPER_0", rich_help_panel=_PEERS, metavar="HOST:PORT", help="The helper of role 0."),
+]
+Helper1Option = Annotated[
+    str,
+    typer.Option("--helper-1", envvar="ADSERVER_HELPER_1", rich_help_panel=_PEERS, metavar="HOST:PORT", help="The helper of role 1."),
+]
+InsecureOption = Annotated[
+    bool,
+    typer.Option("--insecure", envvar="ADSERVER_INSECURE", rich_help_panel=_PEERS, help="No TLS; loopback addresses only."),
+]
+TlsCertOption = Annotated[
+    Path | None,
+    typer.Option("--tls-cert", envvar="ADSERVER_TLS_CERT", rich_help_panel=_PEERS, help="PEM: this server's certificate chain."),
+]
+TlsKeyOption = Annotated[
+    Path | None,
+    typer.Option("--tls-key", envvar="ADSERVER_TLS_KEY", rich_help_panel=_PEERS, help="PEM: the certificate's private key."),
+]
+TlsCaOption = Annotated[
+    Path | None,
+    typer.Option("--tls-ca", envvar="ADSERVER_TLS_CA", rich_help_panel=_PEERS, help="PEM: the authorities that sign peers' certificates."),
+]
+DeadlineOption = Annotated[
+    float,
+    typer.Option(
+        "--deadline",
+        envvar="ADSERVER_DEADLINE",
+        rich_help_panel=_PEERS,
+        min=0.1,
+        help="Seconds that a helper has for an answer that takes it no time.",
+    ),
+]
+RoundDeadlineOption = Annotated[
+    float,
+    typer.Option(
+        "--round-deadline",
+        envvar="ADSERVER_ROUND_DEADLINE",
+        rich_help_panel=_PEERS,
+        min=0.1,
+        help="Seconds that a helper has for what it computes: a round, a query, an evaluation, a dataset. One that is dead is noticed"
+        f" within {Keepalive().noticed_within_s:g}.",
+    ),
+]
+TracesOption = Annotated[
+    Traces,
+    typer.Option("--traces", envvar="ADSERVER_TRACES", rich_help_panel=WATCHING, help="Where spans go; otlp as OTEL_EXPORTER_OTLP_* says."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerOptions:
+    """How to reach the two helpers, as the options say.
+
+    Attributes:
+        addresses: host:port, by role.
+        tls: This server's files, or None for plaintext on loopback.
+        deadline_s: What a helper has for an answer that takes it no time.
+        round_deadline_s: What it has for what it computes.
+    """
+
+    addresses: tuple[str, str]
+    tls: TlsFiles | None
+    deadline_s: float
+    round_deadline_s: float = ROUND_DEADLINE_S
+
+    def open(self, stack: ExitStack, engine: Engine | None = None) -> tuple[HelperClient, HelperClient]:
+        """Clients of both helpers, closed when the stack unwinds; their receipts are kept in the database, if one is given."""
+        book = ReceiptBook(engine)
+        first, second = (
+            stack.enter_context(HelperClient(address, self.tls, self.deadline_s, book, round_deadline_s=self.round_deadline_s))
+            for address in self.addresses
+        )
+        return first, second
+
+
+def peer_options(
+    *,
+    data: Path,
+    helper_0: str,
+    helper_1: str,
+    insecure: bool,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    tls_ca: Path | None,
+    deadline: float,
+    round_deadline: float = ROUND_DEADLINE_S,
+) -> PeerOptions:
+    """Check the options about helpers and TLS.
+
+    Raises:
+        typer.BadParameter: as `tls_files`.
+    """
+    tls = tls_files(insecure=insecure, certificate=tls_cert, private_key=tls_key, authorities=tls_ca, folder=data)
+    return PeerOptions(addresses=(helper_0, helper_1), tls=tls, deadline_s=deadline, round_deadline_s=round_deadline)
+
+
+def open_store(data_dir: Path, database: str | None) -> Engine:
+    """The database that --data and --database name, with its tables."""
+    engine = open_database(database or default_url(data_dir))
+    create_tables(engine)
+    return engine

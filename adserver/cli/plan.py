@@ -1,0 +1,61 @@
+"""`adserver job plan`: what fits a dataset's budgets, before anything is spent."""
+
+import time
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from adserver.budgets.headroom import MAX_ROUNDS, Room
+from adserver.budgets.held import Budgets
+from adserver.budgets.planner import Planner, Wish
+from adserver.cli.options import DatabaseOption, DataOption, JsonOption, open_store
+from adserver.store.datasets import DatasetStore
+from adserver.store.tasks import TaskStore
+from adserver.views.plan import plan_json, print_plan
+from adserver.views.printing import print_json
+from maskedlark.model.graph import Loss
+from maskedlark.model.losses import check_loss
+from maskedlark.model.onnx_file import parse
+from maskedlark.reports.task import LabelKind
+
+_JOB: Final = "The job: leave open what is to be found"
+
+
+def plan_command(
+    *,
+    data: DataOption,
+    model: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="ONNX file; more parameters take more noise.")],
+    loss: Annotated[Loss | None, typer.Option(help="Checked against model and task, if given; the noise does not depend on it.")] = None,
+    dataset: Annotated[str, typer.Option(metavar="ID", help="The dataset, by the start of its id; not needed if there is only one.")] = "",
+    epsilon: Annotated[
+        float | None, typer.Option(rich_help_panel=_JOB, help="What the job may cost against this ad server; by default all that is left.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, max=MAX_ROUNDS, rich_help_panel=_JOB, help="Optimizer steps.")] = None,
+    batch_size: Annotated[float | None, typer.Option(rich_help_panel=_JOB, help="Expected reports in a round.")] = None,
+    noise_multiplier: Annotated[float | None, typer.Option(rich_help_panel=_JOB, help="Each helper's noise over the clip norm.")] = None,
+    gradient_norm: Annotated[
+        float | None,
+        typer.Option(help="How long you expect a round's mean gradient to be; by default the clip norm, the longest that it can be."),
+    ] = None,
+    database: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find the noise, batch size or rounds that fit a dataset's budgets, and predict noise over signal. Spends nothing.
+
+    Give two of --rounds, --batch-size and --noise-multiplier, and the third is found; give --rounds alone, and noise and batch size are.
+    """
+    engine = open_store(data, database)
+    found = DatasetStore(engine).find(dataset)
+    task = TaskStore(engine).find(found.task_id.hex()).bundle.task
+    parsed = parse(model.read_bytes(), num_features=task.num_features)
+    if loss is not None:
+        check_loss(parsed, loss, task.labels.size if task.labels.kind is LabelKind.CLASSES else None)
+    held = Budgets(engine=engine, clock=time.time).held(found)
+    room = Room(task=task, dataset_size=found.size, already=held, epsilon=epsilon)
+    planner = Planner(room=room, num_parameters=parsed.num_parameters, gradient_norm=gradient_norm)
+    plan = planner.plan(Wish(rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier))
+    if as_json:
+        print_json(plan_json(plan, room))
+    else:
+        print_plan(plan, room)

@@ -1,0 +1,244 @@
+"""`adserver task`: create, show, list."""
+
+import json
+import os
+import time
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from adserver.cli.options import (
+    DatabaseOption,
+    DataOption,
+    DeadlineOption,
+    Helper0Option,
+    Helper1Option,
+    InsecureOption,
+    JsonOption,
+    TlsCaOption,
+    TlsCertOption,
+    TlsKeyOption,
+    open_store,
+    peer_options,
+)
+from adserver.collecting.key_refresh import refresh_keys
+from adserver.collecting.task_settings import (
+    ALL_DECOYS,
+    DEFAULT_COLLUSION_FACTOR,
+    label_space,
+    measurement_from,
+    norm_for,
+    num_decoys,
+    period,
+)
+from adserver.peers.retrying import BRIEF, with_retries
+from adserver.store.reports import ReportStore
+from adserver.store.tasks import StoredTask, TaskStore, create_task
+from adserver.views.printing import moment, print_json, print_table
+from maskedlark.canonical import encode
+from maskedlark.privacy.noise import Mechanism, NoiseDivision
+from maskedlark.runtime.durable_file import write_durably
+
+_SALT_BYTES: Final = 16
+_LABELS = "Labels"
+_PRIVACY = "Privacy"
+_PERIOD = "Period"
+
+task_app = typer.Typer(no_args_is_help=True, help="Make tasks that both helpers sign, and show them.")
+
+
+@task_app.command("create")
+def create_command(
+    *,
+    data: DataOption,
+    helper_0: Helper0Option,
+    helper_1: Helper1Option,
+    name: Annotated[str, typer.Option(help="What the task is called.")],
+    origin: Annotated[str, typer.Option(help="The ad-tech origin that may use the reports, as in this server's certificate.")],
+    num_features: Annotated[int, typer.Option(help="Bytes in each report's features.")],
+    min_batch_size: Annotated[int, typer.Option(rich_help_panel=_PRIVACY, help="Fewer reports in a batch give only noise (k-anonymity).")],
+    clip_norm: Annotated[float, typer.Option(rich_help_panel=_PRIVACY, help="The most that one report adds to a sum, as a norm.")],
+    epsilon: Annotated[float, typer.Option(rich_help_panel=_PRIVACY, help="Privacy budget of each dataset against this ad server.")],
+    classes: Annotated[int | None, typer.Option(rich_help_panel=_LABELS, help="Labels are the classes 0 to this less one.")] = None,
+    max_value: Annotated[int | None, typer.Option(rich_help_panel=_LABELS, help="Labels are real values from 0 to this.")] = None,
+    num_buckets: Annotated[
+        int | None, typer.Option(rich_help_panel=_LABELS, help="How many buckets values are privatised to; by default --max-value.")
+    ] = None,
+    default_label: Annotated[
+        int | None, typer.Option(rich_help_panel=_LABELS, help="What an impression reports that expires without a conversion.")
+    ] = None,
+    decoys: Annotated[
+        str, typer.Option(rich_help_panel=_LABELS, metavar="N|all", help="Decoy labels beside the real one, or all other labels.")
+    ] = ALL_DECOYS,
+    mechanism: Annotated[
+        Mechanism, typer.Option(rich_help_panel=_PRIVACY, help="The noise: gaussian clips in L2, laplace in L1; none only for debugging.")
+    ] = Mechanism.GAUSSIAN,
+    split_noise: Annotated[
+        bool,
+        typer.Option(
+            "--split-noise",
+            rich_help_panel=_PRIVACY,
+            help="Each helper adds half of the noise's variance: less noise, and less privacy if a helper colludes. Gaussian only.",
+        ),
+    ] = False,
+    no_noise: Annotated[
+        bool, typer.Option("--no-noise", rich_help_panel=_PRIVACY, help="The same as --mechanism none; only loopback helpers accept it.")
+    ] = False,
+    collusion_epsilon: Annotated[
+        float | None,
+        typer.Option(
+            rich_help_panel=_PRIVACY,
+            help="Budget of each dataset against this ad server together with one helper, whose knowledge undoes the sampling of"
+            f" minibatches and one of the two noises. By default {DEFAULT_COLLUSION_FACTOR:g} times --epsilon, which suits batches of"
+            " half a dataset and more; with smaller ones this budget is spent first, unless it is larger.",
+        ),
+    ] = None,
+    delta: Annotated[float, typer.Option(rich_help_panel=_PRIVACY, help="The delta that both budgets are read at.")] = 1e-5,
+    feature_epsilon: Annotated[
+        float | None, typer.Option(rich_help_panel=_PRIVACY, help="Browsers add noise to each feature byte: its local epsilon.")
+    ] = None,
+    fake_report_rate: Annotated[float, typer.Option(rich_help_panel=_PRIVACY, help="The share of reports that are all decoys.")] = 0.0,
+    frac_bits: Annotated[int, typer.Option(rich_help_panel=_PRIVACY, help="Gradients are integers in units of 2^-frac_bits.")] = 32,
+    measurement: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True, dir_okay=False, help="JSON: the values and keys that reports hold to be measured; see reference/task.md."
+        ),
+    ] = None,
+    max_dataset_size: Annotated[int, typer.Option(help="The most reports in one dataset.")] = 1 << 20,
+    time_bucket_s: Annotated[int, typer.Option(rich_help_panel=_PERIOD, help="Reports tell their time rounded down to this.")] = 3_600,
+    days: Annotated[float, typer.Option(rich_help_panel=_PERIOD, help="How long the task lasts from its start.")] = 30.0,
+    starts_at: Annotated[
+        int | None, typer.Option(rich_help_panel=_PERIOD, help="Unix seconds; by default the current bucket's start.")
+    ] = None,
+    expires_at: Annotated[int | None, typer.Option(rich_help_panel=_PERIOD, help="Unix seconds; instead of --days.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the task bundle here, as browsers get it.")] = None,
+    database: DatabaseOption = None,
+    insecure: InsecureOption = False,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    tls_ca: TlsCaOption = None,
+    deadline: DeadlineOption = 60.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a task: both helpers check it against their floors and sign it. Prints its id."""
+    peers = peer_options(
+        data=data,
+        helper_0=helper_0,
+        helper_1=helper_1,
+        insecure=insecure,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        tls_ca=tls_ca,
+        deadline=deadline,
+    )
+    labels = label_space(classes=classes, max_value=max_value, num_buckets=num_buckets, default_label=default_label)
+    noise = Mechanism.NONE if no_noise else mechanism
+    lasting = period(now=time.time(), time_bucket_s=time_bucket_s, days=days, starts_at=starts_at, expires_at=expires_at)
+    settings = {
+        "origin": origin,
+        "name": name,
+        "salt": os.urandom(_SALT_BYTES),
+        "num_features": num_features,
+        "labels": labels,
+        "num_decoys": num_decoys(decoys, labels),
+        "fake_report_rate": fake_report_rate,
+        "feature_epsilon": feature_epsilon,
+        "min_batch_size": min_batch_size,
+        "mechanism": noise,
+        "noise": NoiseDivision.SPLIT if split_noise else NoiseDivision.FULL,
+        "norm": norm_for(noise),
+        "clip_norm": clip_norm,
+        "frac_bits": frac_bits,
+        "epsilon": epsilon,
+        "collusion_epsilon": DEFAULT_COLLUSION_FACTOR * epsilon if collusion_epsilon is None else collusion_epsilon,
+        "delta": delta,
+        "max_dataset_size": max_dataset_size,
+        "time_bucket_s": time_bucket_s,
+        "starts_at": lasting.starts_at,
+        "expires_at": lasting.expires_at,
+        "measurement": measurement_from(measurement),
+    }
+    store = TaskStore(open_store(data, database))
+    with ExitStack() as stack:
+        helpers = peers.open(stack)
+        bundle = with_retries(lambda: create_task(helpers, settings), BRIEF)
+    task_id = store.add(bundle, created_at=time.time())
+    if out is not None:
+        write_durably(out, encode(bundle))
+    if as_json:
+        print_json({"task_id": task_id.hex(), "expires_at": bundle.task.expires_at})
+    else:
+        typer.echo(task_id.hex())
+
+
+@task_app.command("show")
+def show_command(
+    data: DataOption,
+    task: Annotated[str, typer.Argument(help="The task, by the start of its id; not needed if there is only one.")] = "",
+    database: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a task's settings, and how many reports it has."""
+    engine = open_store(data, database)
+    found = TaskStore(engine).find(task)
+    counts = asdict(ReportStore(engine).counts(found.task_id))
+    task_settings = json.loads(encode(found.bundle.task))
+    if as_json:
+        print_json({"task_id": found.task_id.hex(), "created_at": found.created_at, "reports": counts, "task": task_settings})
+        return
+    rows = [("task_id", found.task_id.hex()), ("created", moment(found.created_at))]
+    rows += [(f"reports {state}", count) for state, count in counts.items()]
+    rows += [(f"helper {role}", helper["name"]) for role, helper in enumerate(task_settings.pop("helpers"))]
+    rows += [(f"labels.{name}", value) for name, value in task_settings.pop("labels").items()]
+    print_table(("setting", "value"), [*rows, *task_settings.items()])
+
+
+@task_app.command("refresh-keys")
+def refresh_keys_command(
+    *,
+    data: DataOption,
+    helper_0: Helper0Option,
+    helper_1: Helper1Option,
+    database: DatabaseOption = None,
+    insecure: InsecureOption = False,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    tls_ca: TlsCaOption = None,
+    deadline: DeadlineOption = 60.0,
+) -> None:
+    """Ask the helpers for their HPKE keys now; a running server does so every minute."""
+    peers = peer_options(
+        data=data,
+        helper_0=helper_0,
+        helper_1=helper_1,
+        insecure=insecure,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        tls_ca=tls_ca,
+        deadline=deadline,
+    )
+    with ExitStack() as stack:
+        changed = refresh_keys(TaskStore(open_store(data, database)), peers.open(stack))
+    typer.echo(f"{changed} tasks have new keys")
+
+
+@task_app.command("list")
+def list_command(data: DataOption, database: DatabaseOption = None, as_json: JsonOption = False) -> None:
+    """List all tasks, the oldest first."""
+    engine = open_store(data, database)
+    rows = [_row(one, ReportStore(engine)) for one in TaskStore(engine).all()]
+    if as_json:
+        print_json(rows)
+    else:
+        columns = ("name", "origin", "expires_at", "waiting", "sealed", "dropped", "expired")
+        print_table(("task", *columns), [(row["task_id"][:12], *(row[column] for column in columns)) for row in rows])
+
+
+def _row(stored: StoredTask, reports: ReportStore) -> dict[str, Any]:
+    task = stored.bundle.task
+    counts = asdict(reports.counts(stored.task_id))
+    return {"task_id": stored.task_id.hex(), "name": task.name, "origin": task.origin, "expires_at": task.expires_at, **counts}

@@ -1,0 +1,70 @@
+"""Keeps what browsers seal with up to date: a helper that rotates its HPKE keys is asked for its signed list every minute.
+
+A task never changes, but the bundle that browsers fetch holds the helpers' current key lists beside it.
+"""
+
+import logging
+from dataclasses import replace
+from threading import Event, Thread
+from typing import Final
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from adserver.peers.client import HelperClient
+from adserver.store.tasks import TaskStore
+from maskedlark.errors import HelperUnavailable, MaskedLarkError
+from maskedlark.reports.sealing import SignedKeyList
+from maskedlark.reports.task import TaskBundle
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+def refresh_keys(store: TaskStore, helpers: tuple[HelperClient, HelperClient]) -> int:
+    """Put the helpers' key lists into the bundles of their tasks; how many bundles changed. A helper that is down keeps its old list."""
+    newest = {}
+    for helper in helpers:
+        try:
+            status = helper.status()
+        except HelperUnavailable as error:
+            _LOG.warning("key lists are not refreshed: %s", error)
+        else:
+            newest[status.identity.verify_key] = status.keys
+    changed = [bundle for stored in store.all() if (bundle := _renewed(stored.bundle, newest)) != stored.bundle]
+    for bundle in changed:
+        store.replace_keys(bundle)
+    return len(changed)
+
+
+class KeyRefresher:
+    """A thread that refreshes now and then every so many seconds."""
+
+    def __init__(self, store: TaskStore, helpers: tuple[HelperClient, HelperClient], every_s: float) -> None:
+        self._store = store
+        self._helpers = helpers
+        self._every_s = every_s
+        self._stopping = Event()
+        self._thread = Thread(target=self._run, name="key-refresh", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, without waiting for a helper that does not answer."""
+        self._stopping.set()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                refresh_keys(self._store, self._helpers)
+            except (MaskedLarkError, SQLAlchemyError):
+                _LOG.exception("key lists are not refreshed; they are asked for again")
+            self._stopping.wait(self._every_s)
+
+
+def _renewed(bundle: TaskBundle, newest: dict[bytes, SignedKeyList]) -> TaskBundle:
+    """The bundle with the newest key lists of its helpers."""
+    first, second = (newest.get(helper.verify_key, old) for helper, old in zip(bundle.task.helpers, bundle.key_lists, strict=True))
+    if (first.key_list, second.key_list) == (bundle.key_lists[0].key_list, bundle.key_lists[1].key_list):
+        return bundle
+    return replace(bundle, key_lists=(first, second))

@@ -1,0 +1,81 @@
+"""From what a person types to a task's fields."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from maskedlark import canonical
+from maskedlark.errors import InvalidTask
+from maskedlark.privacy.clip import Norm
+from maskedlark.privacy.noise import Mechanism
+from maskedlark.reports.measurement import Measurement
+from maskedlark.reports.task import LabelKind, LabelSpace
+
+ALL_DECOYS: Final = "all"
+DEFAULT_COLLUSION_FACTOR: Final = 4.0
+"""The ratio of the limits that helpers have by default. At 200 rounds it lets batches of half a dataset use the whole epsilon; with
+smaller ones this budget is spent first, and a job gets the noise that keeps it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Period:
+    """When a task's reports may date from, in Unix seconds: from the start, to before the end."""
+
+    starts_at: int
+    expires_at: int
+
+
+def label_space(*, classes: int | None, max_value: int | None, num_buckets: int | None, default_label: int | None) -> LabelSpace:
+    """The label space of --classes, or of --max-value and --num-buckets.
+
+    Raises:
+        InvalidTask: both kinds or none, or a number is out of range.
+    """
+    if (classes is None) == (max_value is None):
+        raise InvalidTask("labels are either --classes or real values up to --max-value")
+    if max_value is None:
+        settings = {"kind": LabelKind.CLASSES, "size": classes, "num_buckets": num_buckets, "default_label": default_label}
+    else:
+        buckets = max_value if num_buckets is None else num_buckets
+        settings = {"kind": LabelKind.VALUES, "size": max_value + 1, "num_buckets": buckets, "default_label": default_label}
+    return canonical.build(LabelSpace, settings)
+
+
+def num_decoys(typed: str, labels: LabelSpace) -> int:
+    """The number that was typed, or all labels but the real one.
+
+    Raises:
+        InvalidTask: neither a number nor `all`.
+    """
+    if typed == ALL_DECOYS:
+        return len(labels.reachable()) - 1
+    if not typed.isdecimal():
+        raise InvalidTask(f"--decoys is a number or {ALL_DECOYS!r}, not {typed!r}")
+    return int(typed)
+
+
+def measurement_from(path: Path | None) -> Measurement | None:
+    """The measurement that a JSON file declares: its fields as docs/reference/task.md lists them.
+
+    Raises:
+        InvalidTask: not JSON, or a setting is wrong.
+    """
+    if path is None:
+        return None
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        raise InvalidTask(f"{path.name} is not JSON in UTF-8") from None
+    return canonical.build(Measurement, settings)
+
+
+def norm_for(mechanism: Mechanism) -> Norm:
+    """The norm that the noise fits; L2 where there is none."""
+    return Norm.L1 if mechanism is Mechanism.LAPLACE else Norm.L2
+
+
+def period(*, now: float, time_bucket_s: int, days: float, starts_at: int | None, expires_at: int | None) -> Period:
+    """The task's period; without a start, from the beginning of the present time bucket, so that reports of now are inside."""
+    start = int(now) // max(time_bucket_s, 1) * time_bucket_s if starts_at is None else starts_at
+    return Period(starts_at=start, expires_at=start + int(days * 86_400) if expires_at is None else expires_at)

@@ -1,0 +1,147 @@
+"""Ask both helpers how good a model is, and read their answer."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import sha256
+from threading import Event
+from typing import Final, Protocol
+
+from adserver.measuring.evaluation_result import EvaluationResult, read
+from adserver.measuring.request import check_usable, query_epsilon
+from adserver.peers.asking import ask_both
+from adserver.peers.replies import QueryAnswer
+from adserver.peers.retrying import BRIEF, Backoff
+from adserver.store.datasets import Dataset
+from maskedlark.canonical import build
+from maskedlark.model import weights
+from maskedlark.model.graph import Loss
+from maskedlark.model.onnx_file import parse
+from maskedlark.privacy.accounting import spent
+from maskedlark.releases.evaluation import (
+    ROWS,
+    UNITS,
+    EvaluationSpec,
+    check_evaluation,
+    evaluated_loss,
+    evaluation_charge,
+    evaluation_noise_units,
+)
+from maskedlark.releases.query import fitting
+from maskedlark.reports.task import Task
+
+DEFAULT_BINS: Final = 64
+"""With 12,000 records at epsilon 1, coarser bins cost AUC more than finer ones add noise to it: either is about 0.002."""
+
+
+class EvaluationHelper(Protocol):
+    """What an evaluation needs of a helper; `adserver.peers.client.HelperClient` is one."""
+
+    def run_evaluation(self, spec: EvaluationSpec, model: bytes, *, cancelled: Event | None = None) -> QueryAnswer:
+        """The helper's answer, the same however often it is asked; ends early when `cancelled` is set."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedEvaluation:
+    """An evaluation with the ONNX file that is sent beside it."""
+
+    spec: EvaluationSpec
+    model: bytes = field(repr=False)
+
+
+def plan_evaluation(
+    model: bytes, *, task: Task, dataset: Dataset, query_id: bytes, epsilon: float | None = None, num_bins: int = DEFAULT_BINS
+) -> PlannedEvaluation:
+    """Check an evaluation against its task and dataset, and fix its noise.
+
+    Args:
+        model: An ONNX file with its weights.
+        task: The task.
+        dataset: The dataset.
+        query_id: 16 random bytes.
+        epsilon: What it may cost against the ad server; by default a tenth of the task's budget.
+        num_bins: The score bins.
+
+    Raises:
+        InvalidTask: a number is out of its range.
+        InvalidModel: the model is not accepted, or does not fit the task's labels.
+        JobRefused(UNKNOWN_DATASET, DOMAIN_TOO_LARGE, OVERFLOW, NOISE_OUT_OF_RANGE, BUDGET_EXHAUSTED)
+    """
+    check_usable(task, dataset)
+    parsed = parse(model, num_features=task.num_features)
+    evaluated_loss(task, parsed)
+    held = [weights.quantise(values, known.name) for values, known in zip(parsed.initial_values, parsed.parameters, strict=True)]
+    spec = build(
+        EvaluationSpec,
+        {
+            "query_id": query_id,
+            "task_id": task.task_id,
+            "dataset_id": dataset.dataset_id,
+            "model_digest": parsed.digest,
+            "weights_digest": weights.digest(weights.encode(held)),
+            "num_bins": num_bins,
+            "noise_multiplier": 0.0,
+        },
+    )
+    planned = fitting(task, spec, epsilon=query_epsilon(epsilon, task))
+    check_evaluation(task, planned, records=dataset.size)
+    return PlannedEvaluation(spec=planned, model=model)
+
+
+class Evaluator:
+    """Asks evaluations over one dataset of a task."""
+
+    def __init__(
+        self,
+        *,
+        helpers: tuple[EvaluationHelper, EvaluationHelper],
+        task: Task,
+        dataset: Dataset,
+        backoff: Backoff = BRIEF,
+    ) -> None:
+        self._helpers = helpers
+        self._task = task
+        self._dataset = dataset
+        self._backoff = backoff
+
+    def evaluate(self, planned: PlannedEvaluation, *, forget: Callable[[], None], is_new: bool) -> EvaluationResult:
+        """Have an evaluation charged and answered, and read the answer. Asking the same one again costs nothing.
+
+        Args:
+            planned: The evaluation.
+            forget: Called if both helpers say that they never charged it.
+            is_new: Whether it was never asked before.
+
+        Raises:
+            InvalidModel, JobRefused: what a helper refuses with; HELPERS_DISAGREE if they did not score alike.
+            HelperUnavailable: a helper did not answer in time.
+        """
+        spec = planned.spec
+        calls = [partial(helper.run_evaluation, spec, planned.model) for helper in self._helpers]
+        total, dataset_spent = ask_both(calls, self._backoff, forget=forget, is_new=is_new)
+        noise_scale = evaluation_noise_units(self._task, spec) / UNITS
+        is_of_classes = evaluated_loss(self._task, parse(planned.model, num_features=self._task.num_features)) is Loss.CROSS_ENTROPY
+        readings = read(
+            total.reshape(ROWS, spec.num_bins) / UNITS,
+            mechanism=self._task.mechanism,
+            noise_scale=noise_scale,
+            is_of_classes=is_of_classes,
+            seed=int.from_bytes(sha256(total.tobytes()).digest()[:8], "little"),
+        )
+        return EvaluationResult(
+            query_id=spec.query_id.hex(),
+            task_id=spec.task_id.hex(),
+            dataset_id=spec.dataset_id.hex(),
+            is_of_classes=is_of_classes,
+            metrics=readings.metrics,
+            roc=readings.roc,
+            pr=readings.pr,
+            calibration=readings.calibration,
+            num_bins=spec.num_bins,
+            mechanism=self._task.mechanism,
+            noise_scale=noise_scale,
+            records=self._dataset.size,
+            delta=self._task.delta,
+            cost=spent([evaluation_charge(self._task, spec)], self._task.delta),
+            dataset_spent=dataset_spent,
+        )

@@ -1,0 +1,136 @@
+"""The ad server's life: start everything, say where it listens, drain, stop."""
+
+import json
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import Final
+
+from sqlalchemy import Engine
+
+from adserver.cli.options import PeerOptions
+from adserver.collecting.key_refresh import KeyRefresher
+from adserver.collecting.report_expiry import ReportExpirer
+from adserver.ingest.grpc_service import IngestService
+from adserver.ingest.http_app import counting_answers, http_app
+from adserver.ingest.http_server import HttpServer
+from adserver.ingest.intake import Intake
+from adserver.serving.metrics import AdserverMetrics
+from adserver.store.database import Clock
+from adserver.store.job_folder import remove_unfinished_of_jobs
+from adserver.store.reports import ReportStore
+from adserver.store.tasks import TaskStore
+from adserver.training.worker import JobWorker
+from maskedlark.observability.endpoint import OperatorEndpoint
+from maskedlark.observability.serving import ServerSettings, WatchedServer
+from maskedlark.rpc.patience import Patience
+from maskedlark.rpc.tls_files import TlsFiles
+from maskedlark.runtime.durable_file import write_durably
+from maskedlark.runtime.hardening import forbid_core_files
+from maskedlark.runtime.signals import wait_for
+from protos import ingest_pb2_grpc
+
+_LOG = logging.getLogger(__name__)
+_GRPC_THREADS: Final = 64
+_WITH_BROWSERS: Final = Patience(idle_s=30.0, total_s=120.0)
+_DRAIN_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addresses:
+    """Where a running ad server listens, as host:port."""
+
+    grpc: str
+    http: str
+
+    def encode(self) -> bytes:
+        """The content of the addresses file."""
+        return (json.dumps({"grpc": self.grpc, "http": self.http}) + "\n").encode()
+
+
+@contextmanager
+def running_ingest(
+    engine: Engine, *, grpc_listen: str, http_listen: str, tls: TlsFiles | None, metrics: AdserverMetrics | None = None
+) -> Iterator[Addresses]:
+    """Both front doors, open until the block ends; requests that have begun by then are finished. Browsers need no certificate.
+
+    Raises:
+        InvalidTask: an address is taken, or may not be used without TLS.
+    """
+    tasks = TaskStore(engine)
+    intake = Intake(tasks, ReportStore(engine), time.monotonic)
+    metrics = metrics or AdserverMetrics(engine)
+    metrics.watch_intake(lambda: intake.counts)
+    settings = ServerSettings(listen=grpc_listen, tls=tls, threads=_GRPC_THREADS, is_open=True, patience=_WITH_BROWSERS, is_traced=False)
+    with ExitStack() as stack:
+        stack.callback(intake.log_counts)
+        watched = WatchedServer(settings, metrics.registry, lambda: tasks.get(b""))  # one look into the database
+        ingest_pb2_grpc.add_IngestServicer_to_server(IngestService(intake), watched.server)
+        stack.callback(watched.drain, _DRAIN_S)
+        app = counting_answers(http_app(intake, tasks), metrics.count_http)
+        http = HttpServer(app, http_listen, tls, on_refused=metrics.count_http)
+        stack.callback(http.stop)
+        watched.start()
+        http.wait_until_started()
+        yield Addresses(grpc=_with_port(grpc_listen, watched.port), http=_with_port(http_listen, http.port))
+
+
+def serve(
+    engine: Engine,
+    peers: PeerOptions,
+    *,
+    data_dir: Path,
+    grpc_listen: str,
+    http_listen: str,
+    addresses_file: Path | None,
+    metrics_listen: str | None = None,
+    refresh_keys_s: float = 60.0,
+    clock: Clock,
+    stop: Event,
+) -> None:
+    """Take reports in and run jobs until `stop` is set. Then drain: finish what has begun, and leave jobs where they can resume.
+
+    Args:
+        engine: The database, with its tables.
+        peers: The helpers, and this server's TLS files.
+        data_dir: Where jobs keep their files.
+        grpc_listen: host:port, port 0 for any.
+        http_listen: The same.
+        addresses_file: Gets the addresses as JSON, in one step, once both answer.
+        refresh_keys_s: How often the helpers are asked for their HPKE keys.
+        metrics_listen: host:port on loopback of /metrics and /healthz, or None.
+        clock: Unix seconds.
+        stop: Ends it.
+    """
+    forbid_core_files()  # before the TLS key is read
+    remove_unfinished_of_jobs(data_dir)
+    with ExitStack() as stack:
+        helpers = peers.open(stack, engine)
+        worker = JobWorker(engine, helpers, data_dir, clock)
+        refresher = KeyRefresher(TaskStore(engine), helpers, refresh_keys_s)
+        metrics = AdserverMetrics(engine, clock)
+        addresses = stack.enter_context(
+            running_ingest(engine, grpc_listen=grpc_listen, http_listen=http_listen, tls=peers.tls, metrics=metrics)
+        )
+        if metrics_listen is not None:
+            stack.enter_context(OperatorEndpoint(metrics_listen, metrics.registry, TaskStore(engine).all))
+        worker.start()
+        stack.callback(worker.stop)
+        expirer = ReportExpirer(TaskStore(engine), ReportStore(engine), clock)
+        expirer.start()
+        stack.callback(expirer.stop)
+        refresher.start()
+        stack.callback(refresher.stop)
+        _LOG.info("gRPC on %s, HTTP on %s", addresses.grpc, addresses.http)
+        if addresses_file is not None:
+            write_durably(addresses_file, addresses.encode())
+        wait_for(stop)
+        _LOG.info("draining")
+
+
+def _with_port(listen: str, port: int) -> str:
+    return f"{listen.rsplit(':', 1)[0]}:{port}"

@@ -1,0 +1,222 @@
+"""The reports as they lie here: ciphertext, the id under which each counts once, its state, and which dataset used it.
+
+`adserver.records.report_state` decides what can happen to one; nothing here changes a report but `_move`, which asks it.
+No column tells who sent a report or when it came in.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Engine,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    Select,
+    SmallInteger,
+    String,
+    Table,
+    UniqueConstraint,
+    case,
+    func,
+    select,
+    update,
+)
+from sqlalchemy.sql import ColumnElement
+
+from adserver.records.report_state import ReportEvent, ReportState, arrows
+from adserver.store.database import insert_or_ignore, metadata
+from maskedlark.reports.dataset import ShareForHelper
+from maskedlark.reports.sealing import MAX_OVERHEAD
+from maskedlark.reports.task import REPORT_ID_BYTES, Task
+from maskedlark.reports.upload import Report, SealedShare
+from maskedlark.runtime.database import reading
+
+_PAGE_BYTES: Final = 1 << 19
+_PAGE_ROWS: Final = 1_000
+_ROW_OVERHEAD_BYTES: Final = 64
+
+reports = Table(
+    "reports",
+    metadata,
+    # In order of arrival (of one transaction: by report id); a page of reports is "the next ones after this number".
+    Column("sequence", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("task_id", LargeBinary(32), ForeignKey("tasks.task_id"), nullable=False),
+    Column("report_id", LargeBinary(REPORT_ID_BYTES), nullable=False),
+    Column("time_bucket", BigInteger, nullable=False),
+    Column("key_id_0", SmallInteger, nullable=False),
+    Column("ciphertext_0", LargeBinary, nullable=False),
+    Column("key_id_1", SmallInteger, nullable=False),
+    Column("ciphertext_1", LargeBinary, nullable=False),
+    Column("state", String(8), nullable=False, default=ReportState.RECEIVED),
+    # The dataset that took this report; empty: none.
+    Column("handle", LargeBinary(16), ForeignKey("datasets.handle")),
+    UniqueConstraint("task_id", "report_id"),
+    Index("reports_by_dataset", "task_id", "handle", "sequence"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportCounts:
+    """How many reports of a task are stored.
+
+    Attributes:
+        waiting: Not yet taken by a dataset.
+        sealed: In a dataset, or about to be.
+        dropped: Taken, but not admitted by both helpers.
+        expired: Not taken before the task was over.
+    """
+
+    waiting: int
+    sealed: int
+    dropped: int
+    expired: int = 0
+
+
+class Expired(NamedTuple):
+    """How many reports one transaction expired, and the sequence of the last; None if no more wait."""
+
+    reports: int
+    last: int | None
+
+
+class ReportStore:
+    """Where ingest puts reports. Safe to share between threads."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._writing = Lock()  # threads of one process queue here instead of polling for the database's lock
+        # What is new is counted by what is returned: PostgreSQL's driver does not know how many rows an insert of many left out.
+        self._insert = insert_or_ignore(engine, reports, ["task_id", "report_id"]).returning(reports.c.sequence)
+
+    def add(self, accepted: Sequence[Report]) -> int:
+        """Store checked reports, in one transaction; how many of them are new. The others were stored before and stay as they are.
+
+        Guarantees: when this returns, all of them are durable. A report id of a task is stored once, whoever else adds it at the same
+        time.
+        """
+        if not accepted:
+            return 0
+        # In one order everywhere: two transactions with common ids in different orders would wait for each other (PostgreSQL).
+        rows = sorted((_row(report) for report in accepted), key=lambda row: (row["task_id"], row["report_id"]))
+        with self._writing, self._engine.begin() as connection:
+            return len(connection.execute(self._insert, rows).all())
+
+    def counts(self, task_id: bytes) -> ReportCounts:
+        """What there is of a task."""
+        query = select(reports.c.state, func.count()).where(reports.c.task_id == task_id).group_by(reports.c.state)
+        with reading(self._engine) as connection:
+            found = {ReportState(state): int(count) for state, count in connection.execute(query)}
+        return ReportCounts(
+            waiting=found.get(ReportState.RECEIVED, 0),
+            sealed=found.get(ReportState.SEALED, 0),
+            dropped=found.get(ReportState.DROPPED, 0),
+            expired=found.get(ReportState.EXPIRED, 0),
+        )
+
+    def expire(self, task_id: bytes, *, after: int, limit: int) -> Expired:
+        """Expire up to `limit` of a task's waiting reports with a sequence over `after`, in one transaction; their shares are deleted.
+
+        Guarantees: a report that a dataset takes at the same time is either expired, and not taken, or taken, and left alone.
+        """
+        with self._writing, self._engine.begin() as connection:
+            waiting = _waiting(task_id).where(reports.c.sequence > after).order_by(reports.c.sequence).limit(limit)
+            chosen = list(connection.execute(waiting).scalars())
+            if not chosen:
+                return Expired(0, None)
+            count = _move(connection, ReportEvent.EXPIRE, reports.c.sequence.in_(chosen), ciphertext_0=b"", ciphertext_1=b"")
+        return Expired(count, chosen[-1])
+
+    def share_pages(self, task: Task, handle: bytes, role: int) -> Iterator[list[ShareForHelper]]:
+        """One helper's shares of the reports that a dataset took, in order of arrival, in pages well under a gRPC message.
+
+        Guarantees: holds one page in memory, and no lock.
+        """
+        ciphertext, key_id = reports.c[f"ciphertext_{role}"], reports.c[f"key_id_{role}"]
+        query = select(reports.c.sequence, reports.c.report_id, reports.c.time_bucket, key_id, ciphertext)
+        query = query.where(reports.c.task_id == task.task_id, reports.c.handle == handle).order_by(reports.c.sequence)
+        query = query.limit(_page_rows(task))
+        last = -1
+        while True:
+            with reading(self._engine) as connection:
+                rows = connection.execute(query.where(reports.c.sequence > last)).all()
+            if not rows:
+                return
+            last = rows[-1].sequence
+            yield [
+                ShareForHelper(report_id=row[1], time_bucket=row[2], share=SealedShare(key_id=row[3], ciphertext=row[4])) for row in rows
+            ]
+
+
+def take(connection: Connection, task_id: bytes, handle: bytes, limit: int) -> int:
+    """Give a dataset up to `limit` of the task's waiting reports, the oldest first; how many it got."""
+    chosen = _waiting(task_id).order_by(reports.c.sequence).limit(limit)
+    return _move(connection, ReportEvent.TAKE, reports.c.sequence.in_(chosen), handle=handle)
+
+
+def give_back(connection: Connection, task_id: bytes, handle: bytes) -> None:
+    """Let all reports that a dataset took wait again."""
+    _move(connection, ReportEvent.RELEASE, reports.c.task_id == task_id, reports.c.handle == handle, handle=None)
+
+
+def drop(connection: Connection, task_id: bytes, handle: bytes, is_kept: NDArray[np.bool_]) -> None:
+    """Mark those of a dataset's reports, in order of arrival, that are not kept."""
+    sequences = _column(connection, reports.c.sequence, task_id, handle)
+    dropped = [sequences[position] for position in np.flatnonzero(~is_kept).tolist()]
+    for start in range(0, len(dropped), _PAGE_ROWS):
+        _move(connection, ReportEvent.DROP, reports.c.sequence.in_(dropped[start : start + _PAGE_ROWS]))
+
+
+def report_ids(connection: Connection, task_id: bytes, handle: bytes) -> NDArray[np.uint8]:
+    """The ids of the reports that a dataset took, u8 (n, 16), in order of arrival."""
+    joined = b"".join(_column(connection, reports.c.report_id, task_id, handle))
+    return np.frombuffer(joined, np.uint8).reshape(-1, REPORT_ID_BYTES)
+
+
+def _move(connection: Connection, event: ReportEvent, *which: ColumnElement[bool], **columns: Any) -> int:
+    """Let an event happen to those reports that are in a state which allows it, and set other columns with it; how many there were.
+
+    PostgreSQL looks at the state again in rows that another transaction changed while this one waited for them.
+    """
+    moves = arrows(event)
+    following = case({before.value: after.value for before, after in moves.items()}, value=reports.c.state)
+    moving = update(reports).where(reports.c.state.in_([before.value for before in moves]), *which)
+    return connection.execute(moving.values(state=following, **columns)).rowcount
+
+
+def _waiting(task_id: bytes) -> Select[Any]:
+    """The sequences of a task's reports that wait; the empty handle is what the index knows them by."""
+    is_waiting = (reports.c.handle.is_(None), reports.c.state == ReportState.RECEIVED)
+    return select(reports.c.sequence).where(reports.c.task_id == task_id, *is_waiting)
+
+
+def _column(connection: Connection, column: Column[Any], task_id: bytes, handle: bytes) -> Sequence[Any]:
+    """One column of the reports that a dataset took, in order of arrival."""
+    query = select(column).where(reports.c.task_id == task_id, reports.c.handle == handle).order_by(reports.c.sequence)
+    return connection.execute(query).scalars().all()
+
+
+def _row(report: Report) -> dict[str, Any]:
+    first, second = report.shares
+    return {
+        "task_id": report.task_id,
+        "report_id": report.report_id,
+        "time_bucket": report.time_bucket,
+        "key_id_0": first.key_id,
+        "ciphertext_0": first.ciphertext,
+        "key_id_1": second.key_id,
+        "ciphertext_1": second.ciphertext,
+    }
+
+
+def _page_rows(task: Task) -> int:
+    """How many shares of a task surely fit into a page."""
+    return max(1, min(_PAGE_ROWS, _PAGE_BYTES // (task.share_length + MAX_OVERHEAD + _ROW_OVERHEAD_BYTES)))

@@ -1,0 +1,124 @@
+"""Tasks: make one with both helpers' signatures, and keep what browsers are served. The ad server is a task host."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Column, Double, Engine, LargeBinary, Table, select
+
+from adserver.peers.client import HelperClient
+from adserver.store.database import find_id, metadata
+from maskedlark import canonical
+from maskedlark.errors import JobReason
+from maskedlark.reports.task import Task, TaskBundle
+from maskedlark.runtime.database import reading
+
+TASK_ID_BYTES: Final = 32
+
+tasks = Table(
+    "tasks",
+    metadata,
+    Column("task_id", LargeBinary(TASK_ID_BYTES), primary_key=True),
+    Column("bundle", LargeBinary, nullable=False),  # canonical
+    Column("created_at", Double, nullable=False),  # Unix seconds
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredTask:
+    """A task as the ad server keeps it.
+
+    Attributes:
+        task_id: 32 bytes.
+        bundle: What browsers are served.
+        created_at: Unix seconds.
+    """
+
+    task_id: bytes
+    bundle: TaskBundle
+    created_at: float
+
+
+class TaskStore:
+    """The tasks of this ad server. Safe to share between threads."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._known: dict[bytes, Task] = {}  # a task never changes, so what was read once stays right
+
+    def add(self, bundle: TaskBundle, *, created_at: float) -> bytes:
+        """Store a task that both helpers signed; its id.
+
+        Raises:
+            InvalidTask: a signature does not verify.
+        """
+        bundle.verify()
+        task_id = bundle.task.task_id
+        with self._engine.begin() as connection:
+            row = {"task_id": task_id, "bundle": canonical.encode(bundle), "created_at": created_at}
+            connection.execute(tasks.insert().values(row))
+        return task_id
+
+    def get(self, task_id: bytes) -> TaskBundle | None:
+        """What browsers are served of the task of an id, as it is now, or None."""
+        with reading(self._engine) as connection:
+            encoded = connection.execute(select(tasks.c.bundle).where(tasks.c.task_id == task_id)).scalar()
+        return None if encoded is None else canonical.decode(TaskBundle, encoded)
+
+    def task(self, task_id: bytes) -> Task | None:
+        """The task of an id, or None."""
+        known = self._known.get(task_id)
+        if known is None:
+            bundle = self.get(task_id)
+            if bundle is None:
+                return None
+            known = self._known[task_id] = bundle.task
+        return known
+
+    def replace_keys(self, bundle: TaskBundle) -> None:
+        """Serve a task that is there with other key lists.
+
+        Raises:
+            InvalidTask: a signature does not verify.
+        """
+        bundle.verify()
+        with self._engine.begin() as connection:
+            connection.execute(tasks.update().where(tasks.c.task_id == bundle.task.task_id).values(bundle=canonical.encode(bundle)))
+
+    def find(self, prefix: str) -> StoredTask:
+        """The task whose id starts with these hex digits.
+
+        Raises:
+            JobRefused(UNKNOWN_TASK): none does, or several do.
+        """
+        with reading(self._engine) as connection:
+            task_id = find_id(connection, tasks.c.task_id, prefix, missing=JobReason.UNKNOWN_TASK)
+            row = connection.execute(select(tasks).where(tasks.c.task_id == task_id)).one()
+        return _stored(row)
+
+    def all(self) -> list[StoredTask]:
+        """Every task, the oldest first."""
+        with reading(self._engine) as connection:
+            return [_stored(row) for row in connection.execute(select(tasks).order_by(tasks.c.created_at, tasks.c.task_id))]
+
+
+def create_task(helpers: tuple[HelperClient, HelperClient], settings: dict[str, Any]) -> TaskBundle:
+    """Ask both helpers who they are, put them into a task, and have both sign it.
+
+    Args:
+        helpers: By role.
+        settings: Every field of `Task` but `helpers`.
+
+    Raises:
+        InvalidTask: a setting is wrong, a helper refuses the task, or a signature does not verify.
+        HelperUnavailable: a helper does not answer; nothing was stored.
+    """
+    statuses = [helper.status() for helper in helpers]
+    task = canonical.build(Task, {**settings, "helpers": tuple(status.identity for status in statuses)})
+    first, second = (helper.register_task(task) for helper in helpers)
+    bundle = TaskBundle(task=task, signatures=(first, second), key_lists=(statuses[0].keys, statuses[1].keys))
+    bundle.verify()
+    return bundle
+
+
+def _stored(row: Any) -> StoredTask:
+    return StoredTask(task_id=bytes(row.task_id), bundle=canonical.decode(TaskBundle, row.bundle), created_at=row.created_at)

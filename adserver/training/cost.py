@@ -1,0 +1,34 @@
+"""What a job's rounds cost, as the ad server shows it. The helpers' own ledgers decide; this repeats their sum for one job."""
+
+from adserver.records.training_plan import TrainingPlan
+from maskedlark.privacy.accounting import Epsilons, spent
+from maskedlark.privacy.noise import Mechanism
+from maskedlark.releases.job import charge
+
+
+def job_epsilons(plan: TrainingPlan, rounds: int) -> Epsilons:
+    """What so many rounds of a job cost at the task's delta, other jobs on the dataset left out; infinite without noise."""
+    return spent([charge(plan.task, plan.job, rounds)] if rounds else [], plan.task.delta)
+
+
+def privacy_line(plan: TrainingPlan, rounds: int) -> str:
+    """One line for people on what so many rounds cost."""
+    if plan.task.mechanism is Mechanism.NONE:
+        return "no noise: no privacy"
+    epsilons = job_epsilons(plan, rounds)
+    return (
+        f"{plan.task.mechanism} noise {plan.job.noise_multiplier:.3g}, epsilon {epsilons.ad_server:.3g} "
+        f"({epsilons.colluding:.3g} with one helper) at delta {plan.task.delta:.2g}"
+    )
+
+
+def budget_spent_line(plan: TrainingPlan) -> str:
+    """Why a job that was to go on until its budget ends has stopped."""
+    rounds = plan.job.rounds
+    return f"{rounds} rounds are what the budget held when the job was submitted: {privacy_line(plan, rounds)}"
+
+
+def curve_title(plan: TrainingPlan) -> str:
+    """What stands above a job's curves; the epsilons are those of all its rounds."""
+    job = plan.job
+    return f"{plan.task.name} · {job.loss} · job {job.job_id.hex()[:8]}\n{privacy_line(plan, job.rounds)} · batch {plan.denominator:,.0f}"

@@ -1,0 +1,229 @@
+"""Jobs: checked and paid for before they run, found again after a restart, closed when they are done."""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Final, TypeAlias
+
+from helper.datasets.datasets import Datasets
+from helper.gradient.engine import GradientEngine, Interrupt, never
+from helper.ledger.budget import check_fits, cost
+from helper.ledger.ledger import JobState, Ledger, Reservation
+from helper.releases.noise_shelf import NoiseShelf
+from helper.releases.numerics import numerics_digest
+from helper.releases.release_grid import Hold, at_once
+from helper.releases.rounds import Computation, RunningJob
+from helper.trust.tasks import Caller, ServedTask, Tasks
+from maskedlark.canonical import decode
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.model.graph import Loss, Model
+from maskedlark.model.losses import check_loss
+from maskedlark.model.onnx_file import parse
+from maskedlark.privacy.clip import Clip
+from maskedlark.privacy.noise import Mechanism
+from maskedlark.randomness import Randomness
+from maskedlark.releases.job import JobSpec, check_sums_fit, job_clip
+from maskedlark.reports.task import LabelKind, Task
+
+MAX_IN_MEMORY: Final = 32
+
+EngineFor: TypeAlias = Callable[[Model, Loss, Clip, int | None], GradientEngine]
+"""See `helper.gradient.choose.engine_for`."""
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartedJob:
+    """What the ad server is told of a job that this helper will run.
+
+    Attributes:
+        path: The gradient engine: exact or general.
+        reason: Why this one.
+        numerics: The digest of its numerics, 32 bytes.
+        num_parameters: The length of each round's answer.
+        epsilon_spent: Of the dataset against the ad server, all jobs, this one with all its rounds.
+        collusion_epsilon_spent: The same, against the ad server with the other helper.
+        rounds_answered: Of this job.
+    """
+
+    path: str
+    reason: str
+    numerics: bytes
+    num_parameters: int
+    epsilon_spent: float
+    collusion_epsilon_spent: float
+    rounds_answered: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobAtWork:
+    """An open job and the task that its caller may use."""
+
+    served: ServedTask
+    running: RunningJob
+
+    def answer(self, round_index: int, weights: bytes, interrupt: Interrupt = never, hold: Hold = at_once) -> bytes:
+        """The encoded aggregate share of a round; see `RunningJob.answer`."""
+        return self.running.answer(self.served, round_index, weights, interrupt, hold)
+
+
+class Jobs:
+    """The jobs of one helper."""
+
+    def __init__(
+        self,
+        *,
+        tasks: Tasks,
+        datasets: Datasets,
+        ledger: Ledger,
+        engine_for: EngineFor,
+        randomness: Randomness,
+    ) -> None:
+        self._tasks = tasks
+        self._datasets = datasets
+        self._ledger = ledger
+        self._engine_for = engine_for
+        self._noise = NoiseShelf(randomness)
+        self._lock = Lock()
+        self._running: OrderedDict[bytes, RunningJob] = OrderedDict()
+
+    def start(self, encoded: bytes, onnx: bytes, caller: Caller, interrupt: Interrupt = never) -> StartedJob:
+        """Check a job and its model, and reserve the budget of all its rounds. Called by the ad server; idempotent.
+
+        Args:
+            encoded: A `JobSpec`.
+            onnx: Its model.
+            caller: Who asks.
+            interrupt: Called before the budget is reserved; what it raises leaves everything as it was.
+
+        Raises:
+            InvalidTask: the job is not canonical.
+            InvalidModel: the model or its loss is not accepted.
+            JobRefused(UNKNOWN_TASK, UNAUTHORIZED, TASK_REFUSED, TASK_EXPIRED, UNKNOWN_DATASET, MALFORMED, OVERFLOW,
+                NOISE_OUT_OF_RANGE, BUDGET_EXHAUSTED, TOO_MANY_JOBS, JOB_CHANGED, JOB_CLOSED)
+        """
+        spec = decode(JobSpec, encoded)
+        served = self._tasks.served(spec.task_id, caller)
+        computation = self._computation(served.task, spec, onnx)
+        if self._ledger.job_state(spec.job_id) is None:
+            self._open(served, spec, onnx, computation.model, interrupt)
+        state = self._state(spec.job_id)
+        if state.spec != spec:
+            raise JobRefused(JobReason.JOB_CHANGED, "a job of this id was started with another content: take a new id")
+        _check_open(state)
+        self._keep(computation).draw_ahead(served)
+        return self._started(served.task, computation, state)
+
+    def at_work(self, job_id: bytes, caller: Caller) -> JobAtWork:
+        """An open job, ready to answer; after a restart it is made again from what the ledger holds.
+
+        Raises:
+            JobRefused(UNKNOWN_JOB, UNAUTHORIZED, TASK_REFUSED, JOB_CLOSED)
+        """
+        state = self._state(job_id)
+        served = self._tasks.served(state.spec.task_id, caller)
+        _check_open(state)
+        with self._lock:
+            running = self._running.get(job_id)
+        if running is None:
+            model = self._ledger.job_model(job_id)
+            if not model:  # it was closed since its state was read
+                raise _closed()
+            running = self._keep(self._computation(served.task, state.spec, model))
+        return JobAtWork(served=served, running=running)
+
+    def close(self, encoded: bytes, caller: Caller) -> int:
+        """Give back the budget of the rounds that were not run, and drop the stored answers. Called by the ad server; idempotent.
+
+        A job that is not known is closed too, for its start may be on its way still: it is refused when it arrives, and reserves nothing.
+
+        Returns:
+            How many rounds were answered, and stay charged.
+
+        Raises:
+            InvalidTask: the job is not canonical.
+            JobRefused(UNKNOWN_TASK, UNAUTHORIZED, UNKNOWN_DATASET, JOB_CHANGED)
+        """
+        spec = decode(JobSpec, encoded)
+        job_id = spec.job_id
+        self._tasks.authorized(spec.task_id, caller)
+        self._datasets.stored(spec.dataset_id, spec.task_id)
+        self._ledger.close_job(spec)
+        state = self._ledger.job_state(job_id)
+        if state is None:
+            return 0  # its dataset takes no more jobs: it will never be started
+        if state.spec != spec:
+            raise JobRefused(JobReason.JOB_CHANGED, "a job of this id was started with another content: it is not closed")
+        with self._lock:
+            self._running.pop(job_id, None)
+        self._noise.drop(job_id)
+        answered = state.progress.rounds_answered  # and no more from now on
+        _LOG.info("job closed: %d of %d rounds answered", answered, spec.rounds)
+        return answered
+
+    def _state(self, job_id: bytes) -> JobState:
+        state = self._ledger.job_state(job_id)
+        if state is None:
+            raise JobRefused(JobReason.UNKNOWN_JOB, "this helper does not know the job: start it first")
+        return state
+
+    def _computation(self, task: Task, spec: JobSpec, onnx: bytes) -> Computation:
+        model = parse(onnx, num_features=task.num_features)
+        if model.digest != spec.model_digest:
+            raise JobRefused(JobReason.MALFORMED, "the ONNX file is not the model that the job's model_digest names")
+        num_classes = task.labels.size if task.labels.kind is LabelKind.CLASSES else None
+        check_loss(model, spec.loss, num_classes)
+        engine = self._engine_for(model, spec.loss, job_clip(task, spec), num_classes)
+        return Computation(spec=spec, model=model, engine=engine, numerics=numerics_digest(engine))
+
+    def _open(self, served: ServedTask, spec: JobSpec, onnx: bytes, model: Model, interrupt: Interrupt) -> None:
+        """Every check that a new job must pass, the budget last. If the same id is opened meanwhile, that one stands."""
+        task = served.task
+        self._tasks.check_not_expired(task)
+        stored = self._datasets.stored(spec.dataset_id, served.task_id)
+        if task.mechanism is Mechanism.NONE and spec.noise_multiplier != 0:
+            raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, "the task adds no noise: the job's noise_multiplier must be 0")
+        check_sums_fit(task, spec, records=stored.size, num_parameters=model.num_parameters)
+        new = Reservation(spec=spec, rounds=spec.rounds)
+
+        def check(before: Sequence[Reservation]) -> None:
+            check_fits(task, before, new)
+            interrupt()  # last, for the check takes its time
+
+        if self._ledger.open_job(spec, onnx, check):
+            _LOG.info("job opened: %d rounds over %d records, %d parameters", spec.rounds, stored.size, model.num_parameters)
+
+    def _keep(self, computation: Computation) -> RunningJob:
+        """The job in memory; the least recently started one makes room, and is found in the ledger if it is asked for again."""
+        job_id = computation.spec.job_id
+        fresh = RunningJob(computation=computation, datasets=self._datasets, ledger=self._ledger, noise=self._noise)
+        with self._lock:
+            running = self._running.setdefault(job_id, fresh)
+            self._running.move_to_end(job_id)
+            while len(self._running) > MAX_IN_MEMORY:
+                self._running.popitem(last=False)
+        return running
+
+    def _started(self, task: Task, computation: Computation, state: JobState) -> StartedJob:
+        epsilons = cost(task, self._ledger.reservations(computation.spec.dataset_id))
+        return StartedJob(
+            path=computation.engine.path,
+            reason=computation.engine.reason,
+            numerics=computation.numerics,
+            num_parameters=computation.model.num_parameters,
+            epsilon_spent=epsilons.ad_server,
+            collusion_epsilon_spent=epsilons.colluding,
+            rounds_answered=state.progress.rounds_answered,
+        )
+
+
+def _check_open(state: JobState) -> None:
+    if state.progress.is_closed:
+        raise _closed()
+
+
+def _closed() -> JobRefused:
+    return JobRefused(JobReason.JOB_CLOSED, "the job is closed: start another one")

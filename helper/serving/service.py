@@ -1,0 +1,235 @@
+"""The gRPC face of a helper: each method decodes, calls one function of the core, and encodes. No decision is taken here."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Final, TypeVar
+
+import grpc
+import numpy as np
+
+from helper.core import HelperCore
+from helper.releases.queries import AnsweredQuery
+from helper.releases.release_grid import Hold, ReleaseGrid
+from helper.serving.metrics import HelperMetrics
+from maskedlark.canonical import MAX_BYTES, decode, encode
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.model.limits import Limits
+from maskedlark.releases.evaluation import EvaluationSpec
+from maskedlark.releases.job import JobSpec
+from maskedlark.releases.query import DiscoverySpec, QuerySpec
+from maskedlark.reports.dataset import ShareForHelper, as_told
+from maskedlark.rpc.admission import Admission
+from maskedlark.rpc.faults import answering
+from maskedlark.rpc.patience import within
+from maskedlark.rpc.receipts import METADATA_KEY, receipt_in
+from maskedlark.rpc.transport import client_names
+from maskedlark.rpc.wire import chunks, join, share_from_message
+from maskedlark.runtime.database import database_at_hand
+from protos import helper_pb2 as pb
+from protos import helper_pb2_grpc
+
+MAX_MODEL_BYTES: Final = Limits().max_bytes
+DEFAULT_HEAVY_CALLS: Final = 12
+BODY_S: Final = 60.0
+_QUERIES: Final = {"query": QuerySpec, "discovery": DiscoverySpec, "evaluation": EvaluationSpec}
+
+_Part = TypeVar("_Part", pb.PrepareRequest, pb.StartJobRequest, pb.RoundRequest, pb.QueryRequest)
+
+
+class HelperService(helper_pb2_grpc.HelperServicer):
+    """What the ad server calls; protos/helper.proto says what each method is for."""
+
+    def __init__(
+        self,
+        core: HelperCore,
+        grid: ReleaseGrid | None = None,
+        metrics: HelperMetrics | None = None,
+        admission: Admission | None = None,
+        body_s: float = BODY_S,
+    ) -> None:
+        """Serve a core.
+
+        Args:
+            core: The helper.
+            grid: When answers to rounds leave; by default in steps of `DEFAULT_STEP_MS`.
+            metrics: Where things are counted.
+            admission: Room for preparations, job starts, rounds and queries; by default for `DEFAULT_HEAVY_CALLS`.
+            body_s: How long a model, weights or codes may take to arrive, in all.
+        """
+        self._core = core
+        self._body_s = body_s
+        self._admission = admission or Admission(DEFAULT_HEAVY_CALLS)
+        self._grid = grid or ReleaseGrid()
+        self._metrics = metrics or HelperMetrics(core)
+
+    @contextmanager
+    def _acting(self, context: grpc.ServicerContext) -> Iterator[None]:
+        """Around every call that acts on the ledger: refused if the ledger was rolled back; errors become a status."""
+        with answering(context), database_at_hand("the helper"):
+            self._core.witness.check(receipt_in(context.invocation_metadata()))
+            yield
+
+    def _give_receipt(self, context: grpc.ServicerContext) -> None:
+        """Before what the ledger committed is told: where the ledger stands now, for the caller to show with its next call."""
+        context.set_trailing_metadata(((METADATA_KEY, self._core.witness.receipt()),))
+
+    def GetStatus(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusReply:  # noqa: N802 (gRPC's name)
+        """Who this helper is; anyone may ask."""
+        with answering(context), database_at_hand("the helper"):
+            status = self._core.status()
+            return pb.StatusReply(
+                name=status.identity.name,
+                version=status.version,
+                verify_key=status.identity.verify_key,
+                agreement_key=status.identity.agreement_key,
+                key_list=encode(status.key_list),
+                numerics_digest=status.numerics,
+                tasks=status.counts.tasks,
+                datasets=status.counts.datasets,
+                open_jobs=status.counts.open_jobs,
+                rounds_answered=status.counts.rounds_answered,
+            )
+
+    def RegisterTask(self, request: pb.RegisterTaskRequest, context: grpc.ServicerContext) -> pb.RegisterTaskReply:  # noqa: N802 (gRPC's name)
+        """Sign a task."""
+        with self._acting(context):
+            return pb.RegisterTaskReply(signature=self._core.tasks.register(request.task, client_names(context)))
+
+    def PrepareDataset(self, requests: Iterator[pb.PrepareRequest], context: grpc.ServicerContext) -> Iterator[pb.PrepareReply]:  # noqa: N802 (gRPC's name)
+        """Open shares: one reply for each chunk, then the totals."""
+        with self._acting(context):
+            header, caller = _first(requests, "header").header, client_names(context)
+            self._core.tasks.authorized(header.task_id, caller)
+            with self._admission.entered(caller), self._core.datasets.prepare(header.task_id, header.handle, caller) as preparation:
+                for request in requests:
+                    admitted = preparation.add([_share(message) for message in _expect(request, "chunk").chunk.shares])
+                    self._metrics.count_opens(int(admitted.is_admitted.sum()), admitted.dropped)  # also if nobody reads on
+                    yield pb.PrepareReply(
+                        is_admitted=admitted.is_admitted.astype(np.uint8).tobytes(),
+                        view_tags=np.ascontiguousarray(admitted.view_tags).tobytes(),
+                    )
+                totals = preparation.finish()
+            yield pb.PrepareReply(
+                totals=pb.PrepareReply.Totals(
+                    received=totals.received,
+                    admitted=totals.admitted,
+                    admitted_digest=totals.admitted_digest,
+                    dropped={reason.value: count for reason, count in as_told(totals.dropped).items()},
+                )
+            )
+
+    def CommitDataset(self, request: pb.CommitRequest, context: grpc.ServicerContext) -> pb.CommitReply:  # noqa: N802 (gRPC's name)
+        """Make the chosen reports a dataset."""
+        with self._acting(context):
+            size = self._core.datasets.commit(request.task_id, request.handle, request.chosen, request.dataset_id, client_names(context))
+            self._give_receipt(context)
+            return pb.CommitReply(dataset_id=request.dataset_id, size=size)
+
+    def StartJob(self, requests: Iterator[pb.StartJobRequest], context: grpc.ServicerContext) -> pb.StartJobReply:  # noqa: N802 (gRPC's name)
+        """Check a job and reserve its budget."""
+        with self._acting(context):
+            job = _first(requests, "job").job
+            if len(job) > MAX_BYTES:
+                raise JobRefused(JobReason.TOO_LARGE, f"a job has at most {MAX_BYTES} bytes")
+            caller = client_names(context)
+            self._core.tasks.authorized(decode(JobSpec, job).task_id, caller)
+            with self._admission.entered(caller):
+                pieces = (_expect(request, "model").model for request in requests)
+                with within(self._body_s, context):
+                    model = join(pieces, limit=MAX_MODEL_BYTES, what="the model")
+                started = self._core.jobs.start(job, model, caller, partial(_check_awaited, context))
+            self._give_receipt(context)
+            return pb.StartJobReply(
+                path=started.path,
+                reason=started.reason,
+                numerics_digest=started.numerics,
+                num_parameters=started.num_parameters,
+                epsilon_spent=started.epsilon_spent,
+                collusion_epsilon_spent=started.collusion_epsilon_spent,
+                rounds_answered=started.rounds_answered,
+            )
+
+    def RunRound(self, requests: Iterator[pb.RoundRequest], context: grpc.ServicerContext) -> Iterator[pb.RoundReply]:  # noqa: N802 (gRPC's name)
+        """Answer a round, in chunks."""
+        with self._acting(context):
+            header, caller = _first(requests, "header").header, client_names(context)
+            job = self._core.jobs.at_work(header.job_id, caller)
+            with self._admission.entered(caller):
+                pieces = (_expect(request, "weights").weights for request in requests)
+                with within(self._body_s, context):
+                    weights = join(pieces, limit=job.running.weights_length, what="the weights")
+                asked_at = self._grid.now()
+                answer = job.answer(header.round, weights, partial(_check_awaited, context), partial(self._grid.wait, asked_at))
+                self._give_receipt(context)
+                for chunk in chunks(answer):
+                    yield pb.RoundReply(chunk=chunk)
+
+    def CloseJob(self, request: pb.CloseJobRequest, context: grpc.ServicerContext) -> pb.CloseJobReply:  # noqa: N802 (gRPC's name)
+        """End a job."""
+        with self._acting(context):
+            rounds_answered = self._core.jobs.close(request.job, client_names(context))
+            self._give_receipt(context)
+            return pb.CloseJobReply(rounds_answered=rounds_answered)
+
+    def RunQuery(self, requests: Iterator[pb.QueryRequest], context: grpc.ServicerContext) -> Iterator[pb.QueryReply]:  # noqa: N802 (gRPC's name)
+        """Answer a query, a discovery or an evaluation: what is spent, then the answer in chunks."""
+        with self._acting(context):
+            asked_at = self._grid.now()
+            asked, caller = next(requests, pb.QueryRequest()), client_names(context)
+            kind = asked.WhichOneof("part")
+            if kind not in _QUERIES:
+                raise JobRefused(JobReason.MALFORMED, "the stream begins with no query, discovery or evaluation")
+            self._core.tasks.authorized(decode(_QUERIES[kind], getattr(asked, kind)).task_id, caller)
+            with self._admission.entered(caller):
+                answered = self._answered(asked, requests, context, partial(self._grid.wait, asked_at))
+                self._give_receipt(context)
+                yield pb.QueryReply(spent=pb.QueryReply.Spent(epsilon=answered.spent.ad_server, collusion_epsilon=answered.spent.colluding))
+                for chunk in chunks(answered.answer):
+                    yield pb.QueryReply(chunk=chunk)
+
+    def _answered(
+        self, asked: pb.QueryRequest, rest: Iterator[pb.QueryRequest], context: grpc.ServicerContext, hold: Hold
+    ) -> AnsweredQuery:
+        """The answer to a query of any kind; what is sent beside it is read only if it is needed."""
+        queries, caller, awaited = self._core.queries, client_names(context), partial(_check_awaited, context)
+
+        def model() -> bytes:
+            with within(self._body_s, context):
+                return join((_expect(request, "model").model for request in rest), limit=MAX_MODEL_BYTES, what="the model")
+
+        def codes(limit: int) -> bytes:
+            with within(self._body_s, context):
+                return join((_expect(request, "codes").codes for request in rest), limit=limit, what="the codes")
+
+        match asked.WhichOneof("part"):
+            case "discovery":
+                return queries.discovery(asked.discovery, caller, awaited, hold)
+            case "evaluation":
+                return queries.evaluation(asked.evaluation, model, caller, awaited, hold)
+            case _:
+                return queries.query(asked.query, codes, caller, awaited, hold)
+
+
+def _check_awaited(context: grpc.ServicerContext) -> None:
+    """Raise if nobody waits for the answer any more: the call was cancelled, its deadline has passed, or the connection is gone."""
+    if not context.is_active():
+        raise JobRefused(JobReason.CANCELLED, "the caller has gone: the call was not finished, and is not charged")
+
+
+def _first(requests: Iterator[_Part], part: str) -> _Part:
+    """The first message of a stream, which holds the part that names what the stream is about."""
+    for request in requests:
+        return _expect(request, part)
+    raise JobRefused(JobReason.MALFORMED, f"the stream is empty: it begins with its {part}")
+
+
+def _expect(request: _Part, part: str) -> _Part:
+    """A message of a stream that holds this part."""
+    if request.WhichOneof("part") != part:
+        raise JobRefused(JobReason.MALFORMED, f"a message of the stream holds no {part}")
+    return request
+
+
+def _share(message: pb.HelperShare) -> ShareForHelper:
+    return ShareForHelper(report_id=message.report_id, time_bucket=message.time_bucket, share=share_from_message(message.share))

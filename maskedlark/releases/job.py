@@ -1,0 +1,175 @@
+"""Step 6: a training job, as both helpers hold it: canonical bytes that fix everything but the weights of each round."""
+
+import math
+from dataclasses import replace
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import Field, model_validator
+
+from maskedlark.canonical import Bytes16, Bytes32, canonical, digest, encode
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.model.graph import Loss
+from maskedlark.numbers.field import SignedVector
+from maskedlark.numbers.fixed_point import check_no_overflow
+from maskedlark.privacy.accounting import Charge
+from maskedlark.privacy.clip import Clip
+from maskedlark.privacy.noise import MIN_SCALE, Mechanism, NoiseDivision, noise_scale, split_scale, tail_bound
+from maskedlark.reports.pair import SAMPLING_DENOMINATOR
+from maskedlark.reports.task import Task
+
+VERSION: Final = 1
+
+
+@canonical
+class JobSpec:
+    """What a job computes, each round, over one dataset.
+
+    Attributes:
+        version: The protocol's version.
+        job_id: 16 random bytes; a helper refuses the same id with another content.
+        task_id: The task; its clip bound, mechanism and budgets are not the job's to set.
+        dataset_id: The dataset.
+        model_digest: `Model.digest` of the graph.
+        loss: What the gradient is of.
+        rounds: The most rounds that will be asked for; the helpers reserve budget for all of them.
+        sampling_numerator: Each round uses each record with probability sampling_numerator / 2^32.
+        noise_multiplier: The noise scale divided by the sensitivity: each helper's, or in a task of split noise that of the two
+            together; 0 only in a task without noise.
+        is_clip_per_layer: Whether each layer's part of a gradient is clipped by itself: of m layers to 1/sqrt(m) of the bound in L2, to
+            1/m in L1. On the exact path a layer's weights and bias are clipped together, on the general path each tensor.
+        is_clip_adaptive: Whether each round names its own clip bound, up to the task's, and tells how many values were within it.
+    """
+
+    version: Literal[1] = VERSION
+    job_id: Bytes16
+    task_id: Bytes32
+    dataset_id: Bytes32
+    model_digest: Bytes32
+    loss: Loss
+    rounds: Annotated[int, Field(ge=1, le=1_000_000)]
+    sampling_numerator: Annotated[int, Field(ge=1, le=SAMPLING_DENOMINATOR)]
+    noise_multiplier: Annotated[float, Field(ge=0.0, le=1e6)]
+    is_clip_per_layer: bool = False
+    is_clip_adaptive: bool = False
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.is_clip_per_layer and self.is_clip_adaptive:
+            raise ValueError("an adaptive clip is of the whole gradient, not per layer")
+        return self
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of the canonical bytes."""
+        return digest("job", encode(self))
+
+    @property
+    def sampling_rate(self) -> float:
+        """The probability that a record is in a round; exact."""
+        return self.sampling_numerator / SAMPLING_DENOMINATOR
+
+
+def sampling_numerator(*, expected_batch_size: float, dataset_size: int) -> int:
+    """The sampling rate that gives a batch of the expected size, at least one in 2^32 and at most all. Called by the ad server."""
+    return max(1, min(SAMPLING_DENOMINATOR, round(SAMPLING_DENOMINATOR * expected_batch_size / dataset_size)))
+
+
+def job_clip(task: Task, job: JobSpec, bound: float | None = None) -> Clip:
+    """The bound on one record's value in a round of a job: the task's, or in an adaptive job the round's own."""
+    return replace(
+        task.clip,
+        bound=task.clip.bound if bound is None else bound,
+        is_counted=job.is_clip_adaptive,
+        is_per_layer=job.is_clip_per_layer,
+    )
+
+
+def num_values(job: JobSpec, num_parameters: int) -> int:
+    """The length of a round's sum."""
+    return num_parameters + 1 if job.is_clip_adaptive else num_parameters
+
+
+def noise_units(task: Task, job: JobSpec, clip: Clip | None = None) -> int:
+    """Each helper's noise scale (Laplace scale or Gaussian sigma) in units of 2^-frac_bits; the same integer for every party.
+
+    Args:
+        task: The task.
+        job: The job.
+        clip: The round's, where it is not the largest that the job may have.
+
+    Raises:
+        JobRefused(NOISE_OUT_OF_RANGE): no noise in a task that requires it, or more than the field can hold.
+    """
+    return units_of_each_helper(task, job.noise_multiplier, (clip or job_clip(task, job)).released_sensitivity)
+
+
+def units_of_each_helper(task: Task, noise_multiplier: float, sensitivity: int) -> int:
+    """Each helper's noise scale, in units, for a release of a task: a round of a job, or a query.
+
+    Raises:
+        JobRefused(NOISE_OUT_OF_RANGE): as `noise_units`.
+    """
+    try:
+        scale = noise_scale(task.mechanism, noise_multiplier, sensitivity)
+    except ValueError as error:
+        raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, str(error)) from None
+    if task.noise is not NoiseDivision.SPLIT:
+        return scale
+    half = split_scale(scale)
+    if half < MIN_SCALE:
+        raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, f"each half of the noise has {half} units, under {MIN_SCALE}: use more frac_bits")
+    return half
+
+
+def multiplier_of_each_helper(task: Task, noise_multiplier: float) -> float:
+    """What a job's noise multiplier leaves to each helper: all of it, or 1/sqrt(2) where the variance is split."""
+    return noise_multiplier / math.sqrt(2) if task.noise is NoiseDivision.SPLIT else noise_multiplier
+
+
+def multiplier_for_each_helper(task: Task, needed: float) -> float:
+    """The job's noise multiplier that leaves each helper what is needed: the inverse of `multiplier_of_each_helper`, rounded up."""
+    return needed * math.sqrt(2) * (1 + 2.0**-50) if task.noise is NoiseDivision.SPLIT else needed
+
+
+def charge(task: Task, job: JobSpec, rounds: int) -> Charge:
+    """What so many rounds of a job, at least one, are charged as: with the noise that each helper really adds. Called by all parties."""
+    is_noisy = task.mechanism is not Mechanism.NONE
+    return Charge(
+        mechanism=task.mechanism,
+        noise_multiplier=multiplier_of_each_helper(task, job.noise_multiplier) if is_noisy else 0.0,
+        sampling_rate=job.sampling_rate,
+        rounds=rounds,
+    )
+
+
+def check_sums_fit(task: Task, job: JobSpec, *, records: int, num_parameters: int) -> None:
+    """Refuse a job whose sum, both helpers' noise included, could wrap in the field. Called by all parties before it runs.
+
+    Raises:
+        JobRefused(OVERFLOW, NOISE_OUT_OF_RANGE)
+    """
+    bound = noise_bound(task, job, num_values(job, num_parameters))
+    check_no_overflow(records=records, sensitivity=job_clip(task, job).released_sensitivity, noise_bound=bound)
+
+
+def noise_bound(task: Task, job: JobSpec, num_parameters: int) -> int:
+    """What both helpers' noise exceeds in no coordinate of a round, but with probability 2^-63, in units of 2^-frac_bits.
+
+    Raises:
+        JobRefused(NOISE_OUT_OF_RANGE)
+    """
+    return 2 * tail_bound(task.mechanism, noise_units(task, job), num_parameters)
+
+
+def check_sum_possible(task: Task, job: JobSpec, total: SignedVector, *, records: int) -> None:
+    """Refuse a sum that honest reports cannot have. Called by the ad server before it takes a step.
+
+    A browser can give its report mask shares that add to neither 0 nor 1; no one helper can see that. Random ones make the sum uniform
+    in the field, which this notices; a factor that stays within the bound goes unnoticed (docs/explanation/threat-model.md).
+
+    Raises:
+        JobRefused(SUM_OUT_OF_RANGE)
+    """
+    largest = records * job_clip(task, job).released_sensitivity + noise_bound(task, job, len(total))
+    if total.size and max(int(total.max()), -int(total.min())) > largest:
+        raise JobRefused(JobReason.SUM_OUT_OF_RANGE, f"a sum is beyond what {records} honest reports and the noise can reach")

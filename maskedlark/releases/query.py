@@ -1,0 +1,389 @@
+"""Step 6 of a measurement: a query, as both helpers hold it, and the one place that bounds what a report can change in its answer.
+
+A query sums values over groups of reports. `group_by` names keys, each with a domain of codes; the cells of *level* l are the
+combinations of codes of the first l keys, and beside the codes of the l-th key a cell for the rest: the reports whose code is outside the
+domain, or whose own cell is too small to be shown. Level 0 is one cell. Levels that are released together roll up: cells add to the cell
+above them, and all of them are charged together.
+
+A *discovery* asks which codes of some keys occur at all, so that a domain need not be known beforehand. The third kind of query, the
+evaluation of a model, has a file of its own; here it is checked, charged and fitted to a budget like the others.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from enum import StrEnum, unique
+from math import isqrt
+from typing import Annotated, Final, Literal, Self, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from maskedlark.canonical import Bytes16, Bytes32, canonical, digest, encode
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.numbers.fixed_point import check_no_overflow
+from maskedlark.privacy.accounting import Charge, smallest_fitting
+from maskedlark.privacy.noise import Mechanism, noise_scale, tail_bound
+from maskedlark.releases.evaluation import EvaluationSpec, check_evaluation, evaluation_charge
+from maskedlark.releases.job import multiplier_for_each_helper, multiplier_of_each_helper, units_of_each_helper
+from maskedlark.reports.measurement import COUNT, MAX_CODE, MAX_KEYS, MAX_VALUES, Measurement, Name
+from maskedlark.reports.task import Task
+
+VERSION: Final = 1
+MAX_NUMBERS: Final = 1 << 20
+"""The most numbers (cells times columns, all levels) in one answer."""
+MAX_DOMAIN: Final = 1 << 20
+COUNT_UNITS: Final = 1 << 16
+"""Counts of reports are compared with k, and noised, in units of 2^-16."""
+
+MAX_MULTIPLIER: Final = 4e6
+THRESHOLD_RATIO: Final = 4.0
+"""How much more noise a planned query puts on counts than on sums. Of the same epsilon the sums then bear an eighth more noise than
+without the counts (Laplace: half more)."""
+
+Multiplier = Annotated[float, Field(ge=0.0, le=MAX_MULTIPLIER)]
+Domain: TypeAlias = NDArray[np.uint32] | None
+"""The codes of one axis, ascending; None for 0 to its size less one."""
+
+
+@unique
+class MeasureKind(StrEnum):
+    """What is summed of a value."""
+
+    SUM = "sum"
+    """The value itself: one column."""
+    HISTOGRAM = "histogram"
+    """How many reports hold a value in each bucket: one column a bucket."""
+
+
+@canonical
+class Measure:
+    """One value of a query.
+
+    Attributes:
+        value: A declared value, or count.
+        kind: What is summed of it.
+        scale: The units that one of the value is carried as; it weighs the value's part of the common sensitivity.
+    """
+
+    value: Name
+    kind: MeasureKind = MeasureKind.SUM
+    scale: Annotated[int, Field(ge=1, le=1 << 31)]
+
+
+@canonical
+class Axis:
+    """One key to group by, and the codes that get cells of their own.
+
+    Attributes:
+        key: A declared key.
+        size: How many codes.
+        codes_digest: `codes_digest` of the codes, sent beside the query; None: the codes 0 to size - 1.
+    """
+
+    key: Name
+    size: Annotated[int, Field(ge=1, le=MAX_DOMAIN)]
+    codes_digest: Bytes32 | None = None
+
+
+@canonical
+class Condition:
+    """Only reports whose key has this code are summed."""
+
+    key: Name
+    code: Annotated[int, Field(ge=0, le=MAX_CODE)]
+
+
+@canonical
+class QuerySpec:
+    """Sums of values over groups of a dataset's reports, released once.
+
+    Attributes:
+        version: The protocol's version.
+        query_id: 16 random bytes; a helper refuses the same id with another content.
+        task_id: The task; its bounds, mechanism and budgets are not the query's to set.
+        dataset_id: The dataset.
+        measures: What is summed, released together.
+        group_by: The keys of the groups, the coarsest first.
+        levels: Which levels are released, ascending without gaps; the last one groups by all keys.
+        where: All of these hold of a summed report.
+        noise_multiplier: The noise scale divided by the sensitivity, as in a job; 0 only in a task without noise.
+        threshold_noise_multiplier: The same, of the noise on the counts that decide which cells are shown.
+    """
+
+    version: Literal[1] = VERSION
+    query_id: Bytes16
+    task_id: Bytes32
+    dataset_id: Bytes32
+    measures: Annotated[tuple[Measure, ...], Field(min_length=1, max_length=2 * MAX_VALUES)]
+    group_by: Annotated[tuple[Axis, ...], Field(max_length=MAX_KEYS)] = ()
+    levels: Annotated[tuple[Annotated[int, Field(ge=0, le=MAX_KEYS)], ...], Field(min_length=1)]
+    where: Annotated[tuple[Condition, ...], Field(max_length=MAX_KEYS)] = ()
+    noise_multiplier: Multiplier
+    threshold_noise_multiplier: Multiplier
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.levels != tuple(range(self.levels[0], len(self.group_by) + 1)):
+            raise ValueError("levels ascend without gaps to the number of keys in group_by")
+        for names in ([axis.key for axis in self.group_by], [one.key for one in self.where]):
+            if len(set(names)) != len(names):
+                raise ValueError("a key occurs once")
+        if len({(one.value, one.kind) for one in self.measures}) != len(self.measures):
+            raise ValueError("a measure occurs once")
+        return self
+
+    @property
+    def transcript(self) -> bytes:
+        """What both helpers' blinds and common noise hang on."""
+        return digest("query", encode(self))
+
+    def num_cells(self, level: int) -> int:
+        """The cells of one level."""
+        cells = 1
+        for depth, axis in enumerate(self.group_by[:level], start=1):
+            cells *= axis.size + (depth == level)
+        return cells
+
+
+@canonical
+class DiscoverySpec:
+    """Which codes of some keys occur in at least min_cell_count of a dataset's reports, released once.
+
+    Attributes:
+        version: The protocol's version.
+        query_id: 16 random bytes.
+        task_id: The task.
+        dataset_id: The dataset.
+        keys: The keys.
+        where: All of these hold of a counted report.
+        max_codes: The most codes of one key in the answer; of more, those with the largest noisy counts.
+        noise_multiplier: The noise scale on counts divided by their sensitivity; 0 only in a task without noise.
+        delta: The probability that the answer shows a code because of one report; part of the task's delta.
+    """
+
+    version: Literal[1] = VERSION
+    query_id: Bytes16
+    task_id: Bytes32
+    dataset_id: Bytes32
+    keys: Annotated[tuple[Name, ...], Field(min_length=1, max_length=MAX_KEYS)]
+    where: Annotated[tuple[Condition, ...], Field(max_length=MAX_KEYS)] = ()
+    max_codes: Annotated[int, Field(ge=1, le=1 << 16)]
+    noise_multiplier: Multiplier
+    delta: Annotated[float, Field(ge=2.0**-60, lt=0.5)]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if len(set(self.keys)) != len(self.keys) or len({one.key for one in self.where}) != len(self.where):
+            raise ValueError("a key occurs once")
+        return self
+
+    @property
+    def transcript(self) -> bytes:
+        """What both helpers' blinds and common noise hang on."""
+        return digest("discovery", encode(self))
+
+    @property
+    def num_values(self) -> int:
+        """The length of the answer: for each key how many codes, then room for the most."""
+        return len(self.keys) * (1 + self.max_codes)
+
+
+MeasuringQuery: TypeAlias = QuerySpec | DiscoverySpec
+AnyQuery: TypeAlias = MeasuringQuery | EvaluationSpec
+_Query = TypeVar("_Query", bound=QuerySpec | DiscoverySpec | EvaluationSpec)
+
+
+def codes_digest(codes: NDArray[np.uint32]) -> bytes:
+    """What names a list of codes: u32 (n,), ascending."""
+    return digest("domain", codes.astype("<u4").tobytes())
+
+
+def measurement_of(task: Task) -> Measurement:
+    """What the task measures.
+
+    Raises:
+        JobRefused(UNDECLARED): nothing.
+    """
+    if task.measurement is None:
+        raise JobRefused(JobReason.UNDECLARED, "the task declares no measurement: it can only train")
+    return task.measurement
+
+
+def key_index(measurement: Measurement, name: str) -> int:
+    """Where a key stands in a report.
+
+    Raises:
+        JobRefused(UNDECLARED)
+    """
+    index = measurement.key_index(name)
+    if index is None:
+        known = ", ".join(key.name for key in measurement.keys) or "none"
+        raise JobRefused(JobReason.UNDECLARED, f"the task declares no key {name!r}; it declares {known}")
+    return index
+
+
+def measure_columns(measurement: Measurement, measure: Measure) -> range:
+    """Which of a report's value shares a measure sums.
+
+    Raises:
+        JobRefused(UNDECLARED)
+    """
+    columns = measurement.columns(measure.value)
+    if columns is None:
+        known = ", ".join([COUNT, *(value.name for value in measurement.values)])
+        raise JobRefused(JobReason.UNDECLARED, f"the task declares no value {measure.value!r}; it declares {known}")
+    if measure.kind is MeasureKind.SUM:
+        return range(columns.value, columns.value + 1)
+    if not columns.buckets:
+        raise JobRefused(JobReason.UNDECLARED, f"the task declares no buckets of {measure.value!r}, so there is no histogram of it")
+    return range(columns.value + 1, columns.value + 1 + columns.buckets)
+
+
+def num_columns(task: Task, spec: QuerySpec) -> int:
+    """The columns of every cell, all measures together."""
+    return sum(len(measure_columns(measurement_of(task), measure)) for measure in spec.measures)
+
+
+def num_numbers(task: Task, spec: QuerySpec) -> int:
+    """The length of the answer."""
+    return sum(spec.num_cells(level) for level in spec.levels) * num_columns(task, spec)
+
+
+def check_query(task: Task, spec: AnyQuery, *, records: int) -> None:
+    """Refuse a query that cannot be answered. Called by all parties before anything is charged.
+
+    Raises:
+        JobRefused(UNDECLARED, DOMAIN_TOO_LARGE, NOISE_OUT_OF_RANGE, OVERFLOW)
+    """
+    if isinstance(spec, EvaluationSpec):
+        check_evaluation(task, spec, records=records)
+        return
+    measurement = measurement_of(task)
+    for condition in spec.where:
+        key_index(measurement, condition.key)
+    if task.mechanism is Mechanism.NONE and spec.noise_multiplier != 0:
+        raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, "the task adds no noise: the query's noise_multiplier must be 0")
+    if isinstance(spec, DiscoverySpec):
+        for name in spec.keys:
+            key_index(measurement, name)
+        count_noise_units(task, spec)
+        return
+    for axis in spec.group_by:
+        key_index(measurement, axis.key)
+    numbers = num_numbers(task, spec)
+    if numbers > MAX_NUMBERS:
+        raise JobRefused(JobReason.DOMAIN_TOO_LARGE, f"the answer would hold {numbers} numbers, a helper gives at most {MAX_NUMBERS}")
+    count_noise_units(task, spec)
+    noise = tail_bound(task.mechanism, sum_noise_units(task, spec), numbers)
+    check_no_overflow(records=records, sensitivity=sensitivity(measurement, spec, Mechanism.LAPLACE), noise_bound=2 * noise)
+
+
+def sensitivity(measurement: Measurement, spec: QuerySpec, mechanism: Mechanism) -> int:
+    """The most that one report changes the sums of a query, in units: in L1 for Laplace, otherwise in L2. The only place that says so.
+
+    A report is in at most one cell of each level. There it adds scale times its value to the column of a sum, at most scale times the
+    value's bound, and scale to one column of a histogram.
+    """
+    bounds = [measure.scale * _bound(measurement, measure) for measure in spec.measures]
+    if mechanism is Mechanism.LAPLACE:
+        return len(spec.levels) * sum(bounds)
+    return _root_up(len(spec.levels) * sum(bound * bound for bound in bounds))
+
+
+def count_sensitivity(spec: MeasuringQuery, mechanism: Mechanism) -> int:
+    """The most that one report changes the counts that are compared with k at once, in `COUNT_UNITS`: it is in one cell of each level."""
+    lists = len(spec.keys) if isinstance(spec, DiscoverySpec) else len(spec.levels)
+    return COUNT_UNITS * lists if mechanism is Mechanism.LAPLACE else _root_up(COUNT_UNITS**2 * lists)
+
+
+def sum_noise_units(task: Task, spec: QuerySpec) -> int:
+    """Each helper's noise scale on every sum of a query.
+
+    Raises:
+        JobRefused(NOISE_OUT_OF_RANGE)
+    """
+    return units_of_each_helper(task, spec.noise_multiplier, sensitivity(measurement_of(task), spec, task.mechanism))
+
+
+def count_noise_units(task: Task, spec: MeasuringQuery) -> int:
+    """The scale of the common noise on counts of reports, in `COUNT_UNITS`: drawn once, whatever the task's division of noise.
+
+    Raises:
+        JobRefused(NOISE_OUT_OF_RANGE)
+    """
+    try:
+        return noise_scale(task.mechanism, _count_multiplier(spec), count_sensitivity(spec, task.mechanism))
+    except ValueError as error:
+        raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, f"noise on counts: {error}") from None
+
+
+def charges(task: Task, spec: AnyQuery) -> tuple[Charge, ...]:
+    """What a query is charged as: its sums, and every look at noisy counts. Called by all parties."""
+    if isinstance(spec, EvaluationSpec):
+        return (evaluation_charge(task, spec),)
+    is_noisy = task.mechanism is not Mechanism.NONE
+    counts = _count_multiplier(spec) if is_noisy else 0.0
+    if isinstance(spec, DiscoverySpec):
+        return (_charge(task, counts, is_common=True, delta=spec.delta),)
+    sums = multiplier_of_each_helper(task, spec.noise_multiplier) if is_noisy else 0.0
+    # The cells are compared with k first, and then the rests, which hold what the cells left.
+    return (_charge(task, sums), _charge(task, counts, is_common=True, rounds=2 if spec.group_by else 1))
+
+
+def fitting(task: Task, spec: _Query, *, epsilon: float, already: Sequence[Charge] = ()) -> _Query:
+    """The same query with the least noise that keeps both budgets of its dataset. Called by the ad server, and by a helper to advise.
+
+    Args:
+        task: Its mechanism, delta and collusion budget count.
+        spec: Its noise multipliers are replaced.
+        epsilon: What the query and `already` may cost together against the ad server.
+        already: What was charged to the dataset before.
+
+    Raises:
+        JobRefused(BUDGET_EXHAUSTED): no noise is enough.
+    """
+    if task.mechanism is Mechanism.NONE:
+        return _with_noise(task, spec, 0.0)
+    least = smallest_fitting(
+        lambda each: charges(task, _with_noise(task, spec, each)),
+        epsilon,
+        task.delta,
+        already=already,
+        collusion_epsilon=task.collusion_epsilon,
+    )
+    return _with_noise(task, spec, least)
+
+
+def _with_noise(task: Task, spec: _Query, each_helpers: float) -> _Query:
+    """The query with this noise multiplier of each helper, and `THRESHOLD_RATIO` times it on the counts."""
+    if isinstance(spec, DiscoverySpec):
+        return replace(spec, noise_multiplier=each_helpers)
+    if isinstance(spec, EvaluationSpec):
+        return replace(spec, noise_multiplier=multiplier_for_each_helper(task, each_helpers))
+    return replace(
+        spec,
+        noise_multiplier=multiplier_for_each_helper(task, each_helpers),
+        threshold_noise_multiplier=min(MAX_MULTIPLIER, THRESHOLD_RATIO * each_helpers),
+    )
+
+
+def _charge(task: Task, noise_multiplier: float, *, rounds: int = 1, is_common: bool = False, delta: float = 0.0) -> Charge:
+    return Charge(
+        mechanism=task.mechanism, noise_multiplier=noise_multiplier, sampling_rate=1.0, rounds=rounds, is_common=is_common, delta=delta
+    )
+
+
+def _count_multiplier(spec: MeasuringQuery) -> float:
+    return spec.noise_multiplier if isinstance(spec, DiscoverySpec) else spec.threshold_noise_multiplier
+
+
+def _bound(measurement: Measurement, measure: Measure) -> int:
+    """The most that a report adds to a measure, in its own unit."""
+    value = measurement.value(measure.value)
+    return 1 if value is None or measure.kind is MeasureKind.HISTOGRAM else value.bound
+
+
+def _root_up(square: int) -> int:
+    """The square root of a positive integer, rounded up."""
+    return isqrt(square - 1) + 1

@@ -1,0 +1,98 @@
+"""Step 3 and 4: the report that travels, and the one call by which a browser makes it.
+
+A report is two sealed shares under one random id and a coarse time. The ad server stores it blind; it can check that the parts
+have the right sizes, and nothing else.
+"""
+
+from dataclasses import dataclass
+
+from maskedlark.errors import ReportReason, ReportRejected
+from maskedlark.randomness import Randomness
+from maskedlark.reports.report import Example, split
+from maskedlark.reports.sealing import MAX_OVERHEAD, MIN_OVERHEAD, SealingKey, share_info
+from maskedlark.reports.task import REPORT_ID_BYTES, Task, TaskBundle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealedShare:
+    """What one helper will open: the id of its HPKE key, and the encapsulated key with the ciphertext."""
+
+    key_id: int
+    ciphertext: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a browser uploads.
+
+    Attributes:
+        task_id: 32 bytes.
+        report_id: 16 random bytes: a report counts once.
+        time_bucket: The time of the upload, after its random delay, divided by the task's time_bucket_s.
+        shares: One for each helper, by role.
+    """
+
+    task_id: bytes
+    report_id: bytes
+    time_bucket: int
+    shares: tuple[SealedShare, SealedShare]
+
+
+class Sealer:
+    """Makes reports of one task. The browser keeps one; its keys are verified when it is built."""
+
+    def __init__(self, bundle: TaskBundle) -> None:
+        """Check the bundle's four signatures, or raise InvalidTask."""
+        bundle.verify()
+        self.task = bundle.task
+        self._task_id = bundle.task.task_id
+        self._keys = tuple(SealingKey(keys.key_list.keys[0]) for keys in bundle.key_lists)
+
+    def report(self, example: Example, *, unix_s: float, randomness: Randomness) -> Report:
+        """Split an example and seal each share to its helper. Called by the browser.
+
+        Args:
+            example: A real example, or one without a label for a fake report.
+            unix_s: When the report is uploaded (not when the event happened: that would undo the random delay); only its time bucket is
+                sent.
+            randomness: Draws the report id, the decoys and the masks; HPKE's ephemeral keys are the library's own.
+
+        Raises:
+            InvalidTask: the example does not fit the task.
+        """
+        time_bucket = self.task.time_bucket(unix_s)
+        plaintexts = split(self.task, example, randomness)
+        report_id = randomness(REPORT_ID_BYTES)
+        shares = []
+        for role, (key, plaintext) in enumerate(zip(self._keys, plaintexts, strict=True)):
+            info = share_info(task_id=self._task_id, report_id=report_id, time_bucket=time_bucket, role=role, key_id=key.key_id)
+            shares.append(SealedShare(key_id=key.key_id, ciphertext=key.seal(plaintext, info)))
+        return Report(task_id=self._task_id, report_id=report_id, time_bucket=time_bucket, shares=(shares[0], shares[1]))
+
+
+def check_report(task: Task, report: Report) -> None:
+    """What the ad server can see of a report: task, period, id and sizes.
+
+    Raises:
+        ReportRejected(WRONG_TASK, OUTSIDE_TASK_PERIOD, MALFORMED, WRONG_LENGTH)
+    """
+    if report.task_id != task.task_id:
+        raise ReportRejected(ReportReason.WRONG_TASK, "the report is of another task")
+    if len(report.report_id) != REPORT_ID_BYTES:
+        raise ReportRejected(ReportReason.MALFORMED, f"a report id has {REPORT_ID_BYTES} bytes, not {len(report.report_id)}")
+    task.check_time_bucket(report.time_bucket)
+    for share in report.shares:
+        if not 0 <= share.key_id <= 255:
+            raise ReportRejected(ReportReason.MALFORMED, "a key id is one byte")
+        check_sealed_length(task, share.ciphertext)
+
+
+def check_sealed_length(task: Task, ciphertext: bytes) -> None:
+    """Refuse a sealed share that no suite would make of this task's input share.
+
+    Raises:
+        ReportRejected(WRONG_LENGTH)
+    """
+    least, most = task.share_length + MIN_OVERHEAD, task.share_length + MAX_OVERHEAD
+    if not least <= len(ciphertext) <= most:
+        raise ReportRejected(ReportReason.WRONG_LENGTH, f"a sealed share of this task has {least} to {most} bytes, not {len(ciphertext)}")

@@ -1,0 +1,175 @@
+"""Planning a job: what is found fits, a little more does not, and what is predicted is what is measured."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adserver.budgets.headroom import Limit, Room
+from adserver.budgets.planner import Option, Planner, Wish
+from maskedlark.errors import InvalidTask, JobReason, JobRefused
+from maskedlark.numbers.fixed_point import decode_signed
+from maskedlark.privacy.accounting import Charge, spent
+from maskedlark.privacy.noise import Mechanism, noise_vector
+from maskedlark.randomness import seeded
+from maskedlark.releases.job import units_of_each_helper
+from maskedlark.reports.task import Task
+from tests.builders import world
+
+SIZE = 2_000
+PARAMETERS = 500
+
+
+def task_of(**changes: Any) -> Task:
+    return world(**{"mechanism": "gaussian", "min_batch_size": 100, "epsilon": 3.0, "collusion_epsilon": 1e6, **changes}).task
+
+
+TASK = task_of()
+EARLIER = (Charge(mechanism=Mechanism.GAUSSIAN, noise_multiplier=5.0, sampling_rate=0.1, rounds=200),)
+
+
+def room(task: Task = TASK, **changes: Any) -> Room:
+    return replace(Room(task=task, dataset_size=SIZE), **changes)
+
+
+def planner(of: Room, gradient_norm: float | None = None) -> Planner:
+    return Planner(room=of, num_parameters=PARAMETERS, gradient_norm=gradient_norm)
+
+
+def wish(rounds: int | None = None, batch_size: float | None = None, noise_multiplier: float | None = None) -> Wish:
+    return Wish(rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier)
+
+
+def fits(of: Room, option: Option) -> bool:
+    cost = of.cost(rounds=option.rounds, batch_size=option.batch_size, noise_multiplier=option.noise_multiplier)
+    asked = math.inf if of.epsilon is None else of.epsilon
+    return (
+        cost.alone.ad_server <= asked
+        and cost.together.ad_server <= of.task.epsilon
+        and cost.together.colluding <= of.task.collusion_epsilon
+    )
+
+
+ROOMS = {
+    "empty": room(),
+    "asked": room(epsilon=1.0),
+    "partly spent": room(already=EARLIER),
+    "collusion": room(task_of(collusion_epsilon=20.0)),
+    "laplace": room(task_of(mechanism="laplace", norm="l1", epsilon=8.0)),
+    "split": room(task_of(noise="split"), epsilon=1.0),
+}
+
+
+@pytest.mark.parametrize("of", ROOMS.values(), ids=ROOMS.keys())
+def test_the_noise_that_is_found_fits_and_three_percent_less_does_not(of: Room) -> None:
+    found = planner(of).plan(wish(rounds=50, batch_size=200.0)).recommended
+    assert fits(of, found)
+    assert not fits(of, replace(found, noise_multiplier=0.97 * found.noise_multiplier))
+
+
+@pytest.mark.parametrize("of", ROOMS.values(), ids=ROOMS.keys())
+def test_the_rounds_that_are_found_fit_and_three_percent_more_do_not(of: Room) -> None:
+    found = planner(of).plan(wish(batch_size=200.0, noise_multiplier=8.0)).recommended
+    assert found.rounds >= 1
+    assert fits(of, found)
+    assert not fits(of, replace(found, rounds=math.ceil(1.03 * found.rounds) + 1))
+
+
+def test_the_batch_that_is_found_fits_and_a_larger_one_does_not() -> None:
+    of = room(epsilon=1.0)
+    found = planner(of).plan(wish(rounds=100, noise_multiplier=4.0)).recommended
+    assert TASK.min_batch_size < found.batch_size < SIZE
+    assert fits(of, found)
+    assert not fits(of, replace(found, batch_size=1.03 * found.batch_size + 1))
+
+
+def test_of_several_batches_the_smallest_is_recommended_that_is_nearly_as_good_as_the_best() -> None:
+    plan = planner(room(epsilon=2.0)).plan(wish(rounds=100))
+    same_rounds = [option for option in plan.alternatives if option.rounds == 100]
+    assert len(same_rounds) >= 4
+    best = min(option.noise_to_signal for option in same_rounds)
+    assert plan.recommended.noise_to_signal <= 1.1 * best
+    for option in same_rounds:
+        assert option.noise_to_signal > 1.1 * best or option.batch_size >= plan.recommended.batch_size
+
+
+def test_every_alternative_fits_and_the_recommended_is_among_them() -> None:
+    of = room(already=EARLIER, epsilon=2.0)
+    for asked in (wish(rounds=40), wish(rounds=40, noise_multiplier=20.0), wish(batch_size=500.0, noise_multiplier=20.0)):
+        plan = planner(of).plan(asked)
+        assert plan.recommended in plan.alternatives
+        assert len(plan.alternatives) >= 2
+        assert all(fits(of, option) for option in plan.alternatives)
+
+
+def test_what_is_spent_already_costs_noise() -> None:
+    first, second = (planner(of).plan(wish(rounds=50, batch_size=500.0)).recommended for of in (room(), room(already=EARLIER)))
+    assert second.noise_multiplier > first.noise_multiplier
+    assert second.cost.together == spent(
+        [*EARLIER, room().charge(rounds=50, batch_size=500.0, noise_multiplier=second.noise_multiplier)], 1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("of", "limit"), [(room(epsilon=0.5), Limit.ASKED), (room(), Limit.AD_SERVER), (room(task_of(collusion_epsilon=5.0)), Limit.COLLUDING)]
+)
+def test_the_limit_that_binds_is_named(of: Room, limit: Limit) -> None:
+    assert planner(of).plan(wish(rounds=100, batch_size=200.0)).recommended.limit is limit
+
+
+@pytest.mark.parametrize("task", [TASK, task_of(noise="split"), task_of(mechanism="laplace", norm="l1")], ids=["full", "split", "laplace"])
+def test_the_predicted_noise_is_what_two_helpers_noise_measures(task: Task) -> None:
+    option = planner(room(task), gradient_norm=0.25).option(rounds=1, batch_size=200.0, noise_multiplier=30.0)
+    units = units_of_each_helper(task, 30.0, task.clip.sensitivity)
+    lengths = []
+    for trial in range(40):
+        both = sum(noise_vector(task.mechanism, units, PARAMETERS, seeded(trial, f"helper {role}")) for role in (0, 1))
+        lengths.append(np.linalg.norm(decode_signed(np.asarray(both), task.frac_bits) / 200.0))
+    assert np.sqrt(np.mean(np.square(lengths))) == pytest.approx(option.noise_norm, rel=0.03)
+    assert option.noise_to_signal == pytest.approx(option.noise_norm / 0.25)
+
+
+def test_without_an_assumption_the_gradient_is_as_long_as_it_can_be() -> None:
+    assert planner(room(task_of(clip_norm=0.5))).plan(wish(rounds=5)).gradient_norm == 0.5
+
+
+@pytest.mark.parametrize(
+    ("of", "asked", "reason"),
+    [
+        (room(epsilon=0.01), wish(rounds=500, batch_size=1_000.0, noise_multiplier=1.0), JobReason.BUDGET_EXHAUSTED),
+        (room(epsilon=0.01), wish(rounds=500, noise_multiplier=1.0), JobReason.BUDGET_EXHAUSTED),
+        (room(epsilon=0.01), wish(noise_multiplier=0.5), JobReason.BUDGET_EXHAUSTED),
+        (room(already=(replace(EARLIER[0], rounds=100_000),)), wish(rounds=5), JobReason.BUDGET_EXHAUSTED),
+        (room(), wish(rounds=5, batch_size=99.0), JobReason.MALFORMED),
+        (room(), wish(rounds=5, batch_size=SIZE + 1.0), JobReason.MALFORMED),
+        (room(), wish(rounds=5, batch_size=math.nan), JobReason.MALFORMED),
+        (room(), wish(rounds=5, noise_multiplier=0.0), JobReason.NOISE_OUT_OF_RANGE),
+        (room(), wish(rounds=5, noise_multiplier=math.nan), JobReason.NOISE_OUT_OF_RANGE),
+    ],
+)
+def test_what_cannot_fit_is_refused(of: Room, asked: Wish, reason: JobReason) -> None:
+    with pytest.raises(JobRefused) as refusal:
+        planner(of).plan(asked)
+    assert refusal.value.reason is reason
+
+
+def test_a_task_without_noise_cannot_be_planned_for() -> None:
+    with pytest.raises(JobRefused) as refusal:
+        room(task_of(mechanism="none"))
+    assert refusal.value.reason is JobReason.NOISE_OUT_OF_RANGE
+
+
+@pytest.mark.parametrize("asked", [wish(), wish(batch_size=500.0), wish(rounds=0), wish(rounds=1_000_001)])
+def test_a_wish_that_leaves_too_much_open_or_is_out_of_range_is_refused(asked: Wish) -> None:
+    with pytest.raises(InvalidTask):
+        planner(room()).plan(asked)
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.inf, math.nan])
+def test_epsilon_and_the_assumption_are_positive_and_finite(bad: float) -> None:
+    with pytest.raises(InvalidTask):
+        room(epsilon=bad)
+    with pytest.raises(InvalidTask):
+        planner(room(), gradient_norm=bad).plan(wish(rounds=5))

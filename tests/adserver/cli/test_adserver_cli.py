@@ -1,0 +1,240 @@
+"""The commands, as a person types them: against two fake helpers over gRPC, and a real server process."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from adserver.cli import dataset as dataset_cli
+from adserver.cli.main import REFUSED, UNAVAILABLE, app, main
+from adserver.peers.retrying import ONCE
+from adserver.store.database import default_url
+from adserver.store.reports import ReportStore
+from maskedlark.canonical import decode
+from maskedlark.errors import InvalidTask
+from maskedlark.privacy.noise import Mechanism
+from maskedlark.randomness import seeded
+from maskedlark.reports.task import TaskBundle
+from maskedlark.reports.upload import Report, Sealer
+from maskedlark.rpc.wire import encode_report
+from maskedlark.runtime.database import open_database
+from tests import builders
+from tests.adserver.fake_helper import FakeHelper, serving, unavailable
+
+_TASK = ("--name", "clicks", "--origin", "https://ads.example", "--num-features", "4", "--min-batch-size", "2", "--clip-norm", "1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shell:
+    """Runs commands with one data folder and two fake helpers."""
+
+    data: Path
+    fakes: tuple[FakeHelper, FakeHelper]
+    environment: dict[str, str]
+
+    def run(self, *arguments: str) -> str:
+        """Standard output; a refusal is raised."""
+        result = CliRunner().invoke(app, list(arguments), env=self.environment, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self.run(*arguments, "--json"))
+
+    def usage_error(self, *arguments: str) -> str:
+        result = CliRunner().invoke(app, list(arguments), env=self.environment)
+        assert result.exit_code == 2
+        return result.output
+
+    def create(self, *more: str) -> TaskBundle:
+        out = self.data / "task.bin"
+        self.run("task", "create", *_TASK, "--epsilon", "2", "--classes", "2", "--default-label", "0", "--out", str(out), *more)
+        return decode(TaskBundle, out.read_bytes())
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    fakes = FakeHelper(role=0), FakeHelper(role=1)
+    with serving(*fakes) as (first, second):
+        environment = {
+            "ADSERVER_DATA": str(tmp_path / "data"),
+            "ADSERVER_HELPER_0": first.address,
+            "ADSERVER_HELPER_1": second.address,
+            "ADSERVER_INSECURE": "1",
+            "COLUMNS": "200",
+        }
+        yield Shell(data=tmp_path / "data", fakes=fakes, environment=environment)
+
+
+def _reports(bundle: TaskBundle, count: int) -> list[Report]:
+    sealer, randomness = Sealer(bundle), seeded(5)
+    return [
+        sealer.report(example, unix_s=time.time(), randomness=randomness) for example in builders.examples(bundle.task, count, randomness)
+    ]
+
+
+def test_a_task_is_created_written_for_browsers_and_shown(shell: Shell) -> None:
+    bundle = shell.create()
+    bundle.verify()
+    task = bundle.task
+    assert (task.num_decoys, task.mechanism, task.epsilon, task.collusion_epsilon) == (1, Mechanism.GAUSSIAN, 2.0, 8.0)
+    assert task.starts_at <= time.time() < task.expires_at == task.starts_at + 30 * 86_400
+    shown = shell.json("task", "show", task.task_id.hex()[:6])
+    assert shown["task_id"] == task.task_id.hex()
+    assert shown["reports"] == {"waiting": 0, "sealed": 0, "dropped": 0, "expired": 0}
+    assert shown["task"]["helpers"][1]["name"] == "helper 1"
+    assert task.task_id.hex() in shell.run("task", "show")
+    assert [row["task_id"] for row in shell.json("task", "list")] == [task.task_id.hex()]
+    assert "clicks" in shell.run("task", "list")
+
+
+def test_every_setting_of_a_task_has_its_option(shell: Shell) -> None:
+    bundle = shell.create(
+        *("--mechanism", "laplace", "--collusion-epsilon", "9", "--delta", "1e-6", "--feature-epsilon", "3", "--fake-report-rate", "0.25"),
+        *("--frac-bits", "30", "--max-dataset-size", "500", "--time-bucket-s", "60", "--starts-at", "600", "--expires-at", "1200"),
+        *("--decoys", "1"),
+    )
+    task = bundle.task
+    assert (task.mechanism, task.norm, task.collusion_epsilon, task.delta, task.feature_epsilon) == ("laplace", "l1", 9.0, 1e-6, 3.0)
+    assert (task.fake_report_rate, task.frac_bits, task.max_dataset_size, task.time_bucket_s) == (0.25, 30, 500, 60)
+    assert (task.starts_at, task.expires_at) == (600, 1200)
+
+
+def test_no_noise_is_mechanism_none(shell: Shell) -> None:
+    assert shell.create("--no-noise").task.mechanism is Mechanism.NONE
+
+
+def test_a_wrong_setting_makes_no_task(shell: Shell) -> None:
+    with pytest.raises(InvalidTask, match="either"):
+        shell.run("task", "create", *_TASK, "--epsilon", "2")
+    assert shell.json("task", "list") == []
+
+
+def test_reports_are_sealed_and_listed_with_counts(shell: Shell) -> None:
+    bundle = shell.create()
+    ReportStore(open_database(default_url(shell.data))).add(_reports(bundle, 9))
+    sealed = shell.json("dataset", "seal", "--max-reports", "6")
+    assert (sealed["received"], sealed["admitted"], sealed["dropped"], sealed["state"]) == (6, 6, [{}, {}], "committed")
+    assert shell.fakes[0].committed == shell.fakes[1].committed
+    printed = shell.run("dataset", "seal", "--task", bundle.task.task_id.hex())
+    assert "admitted by both helpers" in printed
+    assert [row["received"] for row in shell.json("dataset", "list")] == [6, 3]
+    assert sealed["dataset_id"][:12] in shell.run("dataset", "list")
+    assert shell.json("task", "show")["reports"] == {"waiting": 0, "sealed": 9, "dropped": 0, "expired": 0}
+
+
+def test_a_dataset_that_is_stuck_can_be_given_up_and_a_committed_one_not(shell: Shell) -> None:
+    bundle = shell.create()
+    ReportStore(open_database(default_url(shell.data))).add(_reports(bundle, 5))
+    shell.fakes[1].commit_failures.append(InvalidTask("no"))
+    with pytest.raises(InvalidTask):
+        shell.run("dataset", "seal")
+    stuck = shell.json("dataset", "list")[0]
+    assert stuck["state"] == "committing"
+    assert "5 reports wait again" in shell.run("dataset", "abandon", stuck["dataset_id"])
+    shell.fakes[0].committed.clear()
+    sealed = shell.json("dataset", "seal")
+    assert "it stays" in shell.usage_error("dataset", "abandon", sealed["dataset_id"])
+
+
+def test_plaintext_has_to_be_asked_for_by_name(shell: Shell) -> None:
+    shell.environment["ADSERVER_INSECURE"] = "0"
+    assert "--insecure" in shell.usage_error("dataset", "seal")
+    assert "--insecure" in shell.usage_error("dataset", "seal", "--insecure", "--tls-ca", __file__)
+
+
+def test_a_key_is_made_once_for_the_origin_that_tasks_name(shell: Shell) -> None:
+    shell.run("keygen", "--origin", "https://ads.example", "--host", "localhost")
+    key = shell.data / "tls.key"
+    assert key.stat().st_mode & 0o777 == 0o600
+    before = key.read_bytes()
+    assert "it stays" in shell.usage_error("keygen", "--origin", "https://ads.example")
+    assert key.read_bytes() == before
+
+
+def test_a_refusal_is_one_line_and_an_exit_status(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shell.create()
+    for name, value in shell.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(dataset_cli, "BRIEF", ONCE)
+    monkeypatch.setattr(sys, "argv", ["adserver", "dataset", "seal"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == REFUSED
+    assert capsys.readouterr().err == "JobRefused (dataset_empty): no report of this task waits to be sealed\n"
+
+
+def test_a_helper_that_is_down_is_told_apart_by_the_exit_status(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle = shell.create()
+    ReportStore(open_database(default_url(shell.data))).add(_reports(bundle, 5))
+    shell.fakes[0].commit_failures.append(unavailable())
+    for name, value in shell.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(dataset_cli, "BRIEF", ONCE)
+    monkeypatch.setattr(sys, "argv", ["adserver", "dataset", "seal"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == UNAVAILABLE
+    assert "HelperUnavailable" in capsys.readouterr().err
+
+
+@contextmanager
+def _server(shell: Shell) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A server process and the address of its HTTP intake."""
+    addresses = shell.data / "addresses.json"
+    addresses.unlink(missing_ok=True)
+    command = [sys.executable, "-c", "from adserver.cli.main import main; main()", "serve", "--addresses-file", str(addresses)]
+    process = subprocess.Popen(command, env={**os.environ, **shell.environment}, stderr=subprocess.PIPE)
+    try:
+        deadline = time.monotonic() + 60
+        while not addresses.exists():
+            assert process.poll() is None, process.communicate()[1].decode()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)  # another process: there is nothing to wait on but its file
+        yield process, json.loads(addresses.read_text())["http"]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_server_that_crashes_leaves_no_core_file_with_its_tls_key(shell: Shell) -> None:
+    allowed = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (allowed[1], allowed[1]))  # what the server inherits
+    try:
+        with _server(shell) as (process, _):
+            limits = Path(f"/proc/{process.pid}/limits").read_text()
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, (allowed[0], allowed[1]))
+    assert next(line for line in limits.splitlines() if "core file" in line).split()[4:6] == ["0", "0"]
+
+
+def test_a_server_says_where_it_listens_takes_reports_and_drains_on_sigterm(shell: Shell) -> None:
+    bundle = shell.create()
+    first, second = (encode_report(report) for report in _reports(bundle, 2))
+    with _server(shell) as (process, http):
+        assert httpx.post(f"http://{http}/v1/reports", content=first).status_code == 201
+        assert httpx.get(f"http://{http}/v1/tasks/{bundle.task.task_id.hex()}").content == (shell.data / "task.bin").read_bytes()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        assert b"1 accepted" in (process.stderr.read() if process.stderr else b"")
+    with _server(shell) as (process, http):
+        assert [httpx.post(f"http://{http}/v1/reports", content=body).status_code for body in (first, second)] == [200, 201]
+        process.send_signal(signal.SIGKILL)
+    with _server(shell) as (_, http):
+        assert [httpx.post(f"http://{http}/v1/reports", content=body).status_code for body in (first, second)] == [200, 200]

@@ -1,0 +1,73 @@
+"""`adserver aggregate` and `from adserver import Client`, as far as no helper is needed; docs/tutorial/measurement.md runs the rest."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from adserver import Client
+from adserver.cli.main import app
+from adserver.collecting.task_settings import measurement_from
+from maskedlark.errors import InvalidTask, JobReason, JobRefused
+from tests.measured import SHOP
+
+RUNNER = CliRunner()
+
+
+def options(folder: Path) -> list[str]:
+    return ["aggregate", "--data", str(folder), "--helper-0", "127.0.0.1:1", "--helper-1", "127.0.0.1:2", "--insecure"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [(["--where", "place"], "KEY=VALUE"), (["--quantile", "age"], "VALUE:SHARE"), (["--quantile", "age:half"], "VALUE:SHARE")],
+)
+def test_options_that_cannot_be_read_say_what_they_take(tmp_path: Path, typed: list[str], said: str) -> None:
+    done = RUNNER.invoke(app, [*options(tmp_path), *typed], env={"COLUMNS": "200"})
+    assert done.exit_code == 2
+    assert said in done.output
+
+
+def test_nothing_is_asked_without_a_dataset(tmp_path: Path) -> None:
+    done = RUNNER.invoke(app, [*options(tmp_path), "--value", "count"])
+    assert isinstance(done.exception, JobRefused)
+    assert done.exception.reason is JobReason.UNKNOWN_DATASET
+
+
+def test_an_unknown_query_cannot_be_asked_again(tmp_path: Path) -> None:
+    done = RUNNER.invoke(app, [*options(tmp_path), "--again", "abcd"])
+    assert isinstance(done.exception, JobRefused)
+    assert done.exception.reason is JobReason.UNKNOWN_QUERY
+
+
+def test_a_client_of_an_empty_store_lists_nothing(tmp_path: Path) -> None:
+    with Client(data=tmp_path, helpers=("127.0.0.1:1", "127.0.0.1:2"), insecure=True) as client:
+        assert client.tasks() == []
+        assert client.datasets() == []
+        with pytest.raises(JobRefused) as refused:
+            client.aggregate("count")
+    assert refused.value.reason is JobReason.UNKNOWN_DATASET
+
+
+def test_a_client_speaks_plaintext_only_if_asked_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="insecure"):
+        Client(data=tmp_path, helpers=("127.0.0.1:1", "127.0.0.1:2"))
+
+
+def test_a_measurement_file_declares_values_and_keys(tmp_path: Path) -> None:
+    path = tmp_path / "m.json"
+    path.write_text(json.dumps(SHOP))
+    declared = measurement_from(path)
+    assert declared is not None
+    assert [value.name for value in declared.values] == ["click", "purchase"]
+    assert declared.keys[1].categories == ("seattle", "oslo", "lima")
+    assert measurement_from(None) is None
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"min_cell_count": 0}', '{"min_cell_count": 1, "colour": 2}'])
+def test_a_wrong_measurement_file_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "m.json"
+    path.write_text(text)
+    with pytest.raises(InvalidTask):
+        measurement_from(path)

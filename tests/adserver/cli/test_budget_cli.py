@@ -1,0 +1,173 @@
+"""`adserver budget` and `adserver job plan` from the command line: what they say is what submitting and running then does."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import insert
+from typer.testing import CliRunner, Result
+
+from adserver.cli.main import app
+from adserver.records.job_state import JobState
+from adserver.store.datasets import DatasetState, datasets
+from adserver.store.tasks import TaskStore
+from adserver.training import curves
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.privacy.accounting import spent
+from maskedlark.releases.job import charge
+from tests.adserver.job_world import ENCODED_MODEL, RECORDS, Site, sealed
+from tests.builders import NOW
+
+OF = sealed(mechanism="gaussian", expires_at=1 << 39)
+Adserver = Callable[..., Result]
+SUBMIT = "job submit --model model.onnx --loss binary_cross_entropy_with_logits --batch-size 20 --learning-rate 0.1"
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """A store with one task and one committed dataset."""
+    monkeypatch.setattr(curves, "_png", lambda *_: b"")
+    made = Site(tmp_path / "data", OF)
+    TaskStore(made.engine).add(OF.of.bundle, created_at=NOW)
+    row = {
+        "handle": bytes(16),
+        "task_id": OF.of.task.task_id,
+        "state": DatasetState.COMMITTED,
+        "created_at": NOW,
+        "received": RECORDS,
+        "size": RECORDS,
+        "dataset_id": OF.datasets[0].dataset_id,
+    }
+    with made.engine.begin() as connection:
+        connection.execute(insert(datasets).values(row))
+    (tmp_path / "model.onnx").write_bytes(ENCODED_MODEL)
+    yield made
+    made.engine.dispose()
+
+
+@pytest.fixture
+def adserver(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Adserver:
+    monkeypatch.setenv("ADSERVER_DATA", str(site.data_dir))
+    monkeypatch.chdir(tmp_path)
+
+    def run(line: str) -> Result:
+        result = CliRunner().invoke(app, line.split(), catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result
+
+    return run
+
+
+def budget(adserver: Adserver, line: str = "") -> Any:
+    (one,) = json.loads(adserver(f"budget --json {line}").stdout)
+    return one
+
+
+def test_a_fresh_dataset_has_its_whole_budget(adserver: Adserver) -> None:
+    shown = budget(adserver)
+    assert shown["ad_server"] == {"budget": 8.0, "spent": 0.0, "reserved": 0.0, "held": 0.0, "left": 8.0}
+    assert (shown["uses"], shown["planned"]) == ([], None)
+
+
+def test_a_queued_job_is_reserved_and_a_finished_one_is_spent(site: Site, adserver: Adserver) -> None:
+    job_id = bytes.fromhex(adserver(f"{SUBMIT} --rounds 4 --noise-multiplier 4").stdout.strip())
+    queued = budget(adserver)
+    plan = site.store.get(job_id).plan
+    cost = spent([charge(plan.task, plan.job, 4)], plan.task.delta)
+    assert (queued["ad_server"]["spent"], queued["ad_server"]["reserved"]) == (0.0, pytest.approx(cost.ad_server))
+    site.worker().run_one()
+    done = budget(adserver)
+    assert done["ad_server"] == {**queued["ad_server"], "spent": queued["ad_server"]["held"], "reserved": 0.0}
+    assert done["colluding"]["spent"] == pytest.approx(cost.colluding)
+    assert [(one["id"], one["state"], one["rounds_held"]) for one in done["uses"]] == [(job_id.hex(), "done", 4)]
+
+
+def test_a_cancelled_job_keeps_only_the_rounds_that_the_helpers_charged(site: Site, adserver: Adserver) -> None:
+    adserver(f"{SUBMIT} --rounds 4 --noise-multiplier 4")
+    site.helpers[1].failures = [JobRefused(JobReason.UNKNOWN_DATASET, "not yet")]
+    site.worker().run_one()
+    adserver("job cancel")
+    assert budget(adserver)["uses"][0]["rounds_held"] == 4
+    site.worker().run_one()  # nothing to run: the helpers are told
+    assert budget(adserver)["uses"][0]["rounds_held"] == 0
+    assert budget(adserver)["ad_server"]["left"] == 8.0
+
+
+def test_the_round_that_a_helper_charged_and_the_ad_server_never_used_is_counted(site: Site, adserver: Adserver) -> None:
+    job_id = bytes.fromhex(adserver(f"{SUBMIT} --rounds 4 --noise-multiplier 4").stdout.strip())
+    site.helpers[1].down_from_round = 2
+    site.worker().run_one()
+    assert (site.store.get(job_id).state, site.store.get(job_id).rounds_done) == (JobState.FAILED, 2)
+    adserver("job cancel")
+    site.worker().run_one()
+    assert budget(adserver)["uses"][0]["rounds_answered"] == 3
+
+
+def test_people_see_bars_and_the_verdict_on_a_planned_job(adserver: Adserver) -> None:
+    adserver(f"{SUBMIT} --rounds 4 --noise-multiplier 4")
+    assert "▒" in adserver("budget").stdout
+    assert "the planned job fits" in adserver("budget --rounds 1 --noise-multiplier 20").stdout
+    assert "does NOT fit" in adserver("budget --rounds 1000 --noise-multiplier 1").stdout
+
+
+def test_a_picture_of_one_dataset_is_drawn(adserver: Adserver, tmp_path: Path) -> None:
+    adserver(f"{SUBMIT} --rounds 4 --noise-multiplier 4")
+    adserver("budget --plot budget.png")
+    assert (tmp_path / "budget.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_task_or_dataset_that_is_not_there_is_refused(adserver: Adserver) -> None:
+    for line, reason in (("budget --task ff", JobReason.UNKNOWN_TASK), ("budget --dataset ff", JobReason.UNKNOWN_DATASET)):
+        with pytest.raises(JobRefused) as refusal:
+            adserver(line)
+        assert refusal.value.reason is reason
+
+
+def test_submitting_what_was_recommended_costs_what_was_predicted(site: Site, adserver: Adserver) -> None:
+    planned = json.loads(adserver("job plan --model model.onnx --epsilon 2 --rounds 5 --json").stdout)
+    best = planned["recommended"]
+    assert best in planned["alternatives"]
+    assert best["alone"]["ad_server"] <= 2.0
+    adserver(f"{SUBMIT.replace(' --batch-size 20', '')} {best['submit']}")
+    held = budget(adserver)
+    assert held["ad_server"]["held"] == pytest.approx(best["together"]["ad_server"])
+    assert held["colluding"]["held"] == pytest.approx(best["together"]["colluding"])
+
+
+def test_planning_for_an_epsilon_and_submitting_it_give_the_same_noise(site: Site, adserver: Adserver) -> None:
+    best = json.loads(adserver("job plan --model model.onnx --epsilon 2 --rounds 5 --batch-size 20 --json").stdout)["recommended"]
+    job_id = bytes.fromhex(adserver(f"{SUBMIT} --rounds 5 --epsilon 2").stdout.strip())
+    assert site.store.get(job_id).plan.job.noise_multiplier == best["noise_multiplier"]
+    assert "▶" in adserver("job plan --model model.onnx --rounds 5 --batch-size 20").stdout
+
+
+def test_a_job_takes_no_more_than_other_jobs_leave(adserver: Adserver) -> None:
+    adserver(f"{SUBMIT} --rounds 4 --epsilon 6")
+    with pytest.raises(JobRefused) as refusal:
+        adserver(f"{SUBMIT} --rounds 4 --noise-multiplier 0.75")
+    assert refusal.value.reason is JobReason.BUDGET_EXHAUSTED
+    assert not json.loads(adserver("budget --json --batch-size 20 --rounds 4 --noise-multiplier 0.75").stdout)[0]["planned"]["fits"]
+    adserver(f"{SUBMIT} --rounds 4 --epsilon 6")  # asked for more than is left: gets what is left
+    assert budget(adserver)["ad_server"]["held"] <= 8.0
+
+
+def test_a_job_until_its_budget_ends_stops_there_and_says_so(site: Site, adserver: Adserver) -> None:
+    job_id = bytes.fromhex(adserver(f"{SUBMIT} --until-budget --noise-multiplier 4 --epsilon 2").stdout.strip())
+    plan = site.store.get(job_id).plan
+    costs = [spent([charge(plan.task, plan.job, rounds)], plan.task.delta).ad_server for rounds in (plan.job.rounds, plan.job.rounds + 2)]
+    assert costs[0] <= 2.0 < costs[1]
+    site.worker().run_one()
+    shown = json.loads(adserver("job show --json").stdout)
+    assert (shown["state"], shown["reason"], shown["rounds_done"]) == ("done", "budget_spent", plan.job.rounds)
+    assert f"{plan.job.rounds} rounds are what the budget held" in shown["cause"]
+
+
+def test_rounds_and_until_budget_are_one_or_the_other(adserver: Adserver) -> None:
+    for options in ("", " --rounds 4 --until-budget"):
+        result = CliRunner().invoke(app, f"{SUBMIT} --noise-multiplier 4{options}".split())
+        assert result.exit_code == 2
+    with pytest.raises(JobRefused) as refusal:
+        adserver(f"{SUBMIT} --until-budget --epsilon 2")
+    assert refusal.value.reason is JobReason.NOISE_OUT_OF_RANGE

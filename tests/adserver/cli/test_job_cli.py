@@ -1,0 +1,218 @@
+"""`adserver job` and `adserver model` from the command line, against a real store and two helpers in memory."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from threading import Event
+
+import numpy as np
+import onnxruntime
+import pytest
+from sqlalchemy import insert
+from typer.testing import CliRunner, Result
+
+from adserver import client
+from adserver.cli.main import app
+from adserver.records.job_state import JobState
+from adserver.store.datasets import DatasetState, datasets
+from adserver.store.queries import QueryStore
+from adserver.store.tasks import TaskStore
+from adserver.training import curves
+from adserver.training.trainer import Checkpoint
+from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
+from maskedlark.model.onnx_file import parse
+from tests.adserver.evaluation_helper import MemoryEvaluationHelper
+from tests.adserver.job_world import ENCODED_MODEL, RECORDS, Site, eval_set_npz, sealed
+from tests.builders import NOW
+
+OF = sealed(mechanism="gaussian", expires_at=1 << 39)
+Adserver = Callable[..., Result]
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """A store with one task and one committed dataset."""
+    monkeypatch.setattr(curves, "_png", lambda *_: b"")
+    made = Site(tmp_path / "data", OF)
+    TaskStore(made.engine).add(OF.of.bundle, created_at=NOW)
+    row = {
+        "handle": bytes(16),
+        "task_id": OF.of.task.task_id,
+        "state": DatasetState.COMMITTED,
+        "created_at": NOW,
+        "received": RECORDS,
+        "size": RECORDS,
+        "dataset_id": OF.datasets[0].dataset_id,
+    }
+    with made.engine.begin() as connection:
+        connection.execute(insert(datasets).values(row))
+    (tmp_path / "model.onnx").write_bytes(ENCODED_MODEL)
+    (tmp_path / "panel.npz").write_bytes(eval_set_npz(OF))
+    yield made
+    made.engine.dispose()
+
+
+@pytest.fixture
+def adserver(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Adserver:
+    monkeypatch.setenv("ADSERVER_DATA", str(site.data_dir))
+    monkeypatch.chdir(tmp_path)
+
+    def run(line: str, *, exit_code: int = 0) -> Result:
+        result = CliRunner().invoke(app, line.split(), catch_exceptions=False)
+        assert result.exit_code == exit_code, result.output
+        return result
+
+    return run
+
+
+SUBMIT = (
+    "job submit --model model.onnx --loss binary_cross_entropy_with_logits --rounds 4 --batch-size 20 --learning-rate 0.1 "
+    "--noise-multiplier 4 --eval-set panel.npz --eval-every 2"
+)
+
+
+def submitted(adserver: Adserver) -> bytes:
+    return bytes.fromhex(adserver(SUBMIT).stdout.strip())
+
+
+def test_a_submitted_job_is_stored_with_its_files(site: Site, adserver: Adserver) -> None:
+    job = site.store.get(submitted(adserver))
+    assert job.state is JobState.QUEUED
+    assert job.plan.job.noise_multiplier == 4.0
+    assert site.folder(job.job_id).model() == ENCODED_MODEL
+    assert site.folder(job.job_id).eval_set() == eval_set_npz(OF)
+
+
+def test_a_refused_submission_stores_nothing(site: Site, adserver: Adserver) -> None:
+    with pytest.raises(JobRefused) as refusal:
+        adserver(SUBMIT.replace("--batch-size 20", "--batch-size 4000"))
+    assert refusal.value.reason is JobReason.MALFORMED
+    assert site.store.all() == ()
+    assert not (site.data_dir / "jobs").exists()
+
+
+def test_a_job_is_followed_to_its_end_from_another_process(site: Site, adserver: Adserver) -> None:
+    submitted(adserver)
+    worker = site.worker()
+    worker.start()
+    shown = json.loads(adserver("job watch --json").stdout)
+    worker.stop()
+    assert (shown["state"], shown["rounds_done"], shown["reason"]) == ("done", 4, None)
+    assert 0 < shown["epsilon_spent"] < shown["collusion_epsilon_spent"]
+    assert shown["loss"] > 0
+    assert 0 <= shown["accuracy"] <= 1
+
+
+def test_submit_can_wait_for_the_end(site: Site, adserver: Adserver) -> None:
+    worker = site.worker()
+    worker.start()
+    result = adserver(f"{SUBMIT} --wait")
+    worker.stop()
+    assert "done" in result.stdout
+    assert "accuracy" in result.stdout
+
+
+def test_watching_a_refused_job_exits_with_1_and_says_why(site: Site, adserver: Adserver) -> None:
+    submitted(adserver)
+    site.helpers[0].failures = [JobRefused(JobReason.BUDGET_EXHAUSTED, "nothing is left")]
+    site.worker().run_one()
+    result = adserver("job watch", exit_code=1)
+    assert "nothing" in result.stdout
+    assert "resume" in result.stdout
+
+
+def test_watching_shows_that_the_job_waits(site: Site, adserver: Adserver) -> None:
+    job_id = submitted(adserver)
+    site.helpers[0].failures = [HelperUnavailable("the helper restarts")] * 4
+    site.helpers[1].hold = Event()
+    site.helpers[1].hold.set()
+    worker = site.worker()
+    worker.start()
+    assert json.loads(adserver("job watch --json").stdout)["state"] == "done"
+    worker.stop()
+    assert site.store.get(job_id).stop is None
+
+
+def test_a_cancelled_job_is_over_and_a_refused_one_can_be_resumed(site: Site, adserver: Adserver) -> None:
+    job_id = submitted(adserver)
+    site.helpers[0].failures = [JobRefused(JobReason.UNKNOWN_DATASET, "not yet")]
+    site.worker().run_one()
+    assert site.store.get(job_id).state is JobState.REFUSED
+    adserver(f"job resume {job_id.hex()[:6]}")
+    assert site.store.get(job_id).state is JobState.QUEUED
+    adserver("job cancel")
+    assert site.store.get(job_id).state is JobState.CANCELLED
+    with pytest.raises(JobRefused):
+        adserver("job resume")
+
+
+def test_list_and_show_tell_people_and_programs_the_same(site: Site, adserver: Adserver) -> None:
+    job_id = submitted(adserver)
+    site.worker().run_one()
+    (listed,) = json.loads(adserver("job list --json").stdout)
+    assert listed == json.loads(adserver("job show --json").stdout)
+    assert listed["job_id"] == job_id.hex()
+    assert job_id.hex()[:12] in adserver("job list").stdout
+    assert "accuracy" in adserver("job show").stdout
+
+
+def test_an_exported_model_holds_the_trained_weights_and_runs(site: Site, adserver: Adserver, tmp_path: Path) -> None:
+    job_id = submitted(adserver)
+    with pytest.raises(JobRefused) as refusal:
+        adserver("model export out.onnx")
+    assert refusal.value.reason is JobReason.WRONG_STATE
+    site.worker().run_one()
+    assert "4 of 4 rounds" in adserver("model export out.onnx").stdout
+    exported = (tmp_path / "out.onnx").read_bytes()
+    stored = site.folder(job_id).checkpoint()
+    assert stored is not None
+    trained = Checkpoint.decode(stored).values()
+    for value, expected in zip(parse(exported, num_features=4).initial_values, trained, strict=True):
+        assert value.tobytes() == expected.tobytes()
+    features = np.array([[0, 64, 128, 255]], np.uint8)
+    (outputs,) = onnxruntime.InferenceSession(exported).run(None, {"features": (features / 256).astype(np.float32)})
+    np.testing.assert_allclose(outputs, (features / 256) @ trained[0].T + trained[1], rtol=1e-5)
+
+
+def test_the_exported_models_evaluation_is_the_jobs_last_one(site: Site, adserver: Adserver) -> None:
+    submitted(adserver)
+    site.worker().run_one()
+    adserver("model export out.onnx")
+    evaluated = json.loads(adserver("model evaluate out.onnx --eval-set panel.npz --loss binary_cross_entropy_with_logits --json").stdout)
+    shown = json.loads(adserver("job show --json").stdout)
+    assert (evaluated["loss"], evaluated["accuracy"], evaluated["examples"]) == (shown["loss"], shown["accuracy"], RECORDS)
+
+
+def test_a_jobs_latest_weights_are_evaluated_on_the_reports_of_its_dataset(
+    site: Site, adserver: Adserver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = submitted(adserver)
+    site.worker().run_one()
+    adserver("model export out.onnx")
+    helpers = {f"127.0.0.1:{role}": MemoryEvaluationHelper(OF.of, role, OF.datasets[role].shares, seed=1) for role in (0, 1)}
+    monkeypatch.setattr(client, "HelperClient", lambda address, *_, **__: nullcontext(helpers[address]))
+    reach = "evaluate --insecure --helper-0 127.0.0.1:0 --helper-1 127.0.0.1:1 --json"
+    told = json.loads(adserver(f"{reach} --job {job_id.hex()[:6]} --epsilon 2").stdout)
+    assert told["dataset_id"] == OF.datasets[0].dataset_id.hex()
+    assert 1.9 < told["epsilon"]["ad_server"] <= 2
+    for helper in helpers.values():
+        assert helper.models == [(tmp_path / "out.onnx").read_bytes()]
+    again = json.loads(adserver(f"{reach} --again {told['query_id'][:8]}").stdout)
+    assert again["query_id"] == told["query_id"]
+    assert len(QueryStore(site.engine).of_dataset(OF.datasets[0].dataset_id)) == 1
+    adserver(f"{reach} --again 00 --job 00", exit_code=2)
+
+
+def test_a_created_model_is_what_show_says(adserver: Adserver, tmp_path: Path) -> None:
+    adserver("model create --layers 30,50,50,1 --activation relu --seed 0 new.onnx")
+    shown = json.loads(adserver("model show new.onnx --num-features 30 --json").stdout)
+    assert [tensor["shape"] for tensor in shown["tensors"]] == [[50, 30], [50], [50, 50], [50], [1, 50], [1]]
+    assert shown["parameters"] == 30 * 50 + 50 + 50 * 50 + 50 + 50 + 1
+    assert "0.weight" in adserver("model show new.onnx --num-features 30").stdout
+    adserver("model create --layers 30,50,50,1 --seed 0 again.onnx")
+    assert (tmp_path / "again.onnx").read_bytes() == (tmp_path / "new.onnx").read_bytes()
+
+
+def test_layers_that_are_no_numbers_are_a_wrong_option(adserver: Adserver) -> None:
+    assert "30,50,50,1" in adserver("model create --layers thirty new.onnx", exit_code=2).output

@@ -1,0 +1,99 @@
+"""Streams over gRPC, from anybody: what they make the ad server hold is bounded, however many stop half way."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import repeat
+from pathlib import Path
+from threading import Event
+
+import grpc
+import httpx
+import pytest
+from sqlalchemy import Engine
+
+from adserver.ingest.intake import Intake
+from adserver.serving import server
+from adserver.serving.server import Addresses, running_ingest
+from adserver.store.database import create_tables, default_url
+from adserver.store.reports import ReportStore
+from adserver.store.tasks import TaskStore
+from maskedlark.rpc.wire import MAX_REPORT_BYTES, report_to_message
+from maskedlark.runtime.database import open_database
+from protos import ingest_pb2_grpc, report_pb2
+from tests.builders import NOW, examples, reports, world
+
+WIDE = world(num_features=60_000)
+[ONE] = reports(WIDE, examples(WIDE.task, 1))
+REPORT_BYTES = sum(len(share.ciphertext) for share in ONE.shares)
+MIB = 1 << 20
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    opened = open_database(default_url(tmp_path))
+    create_tables(opened)
+    TaskStore(opened).add(WIDE.bundle, created_at=NOW)
+    yield opened
+    opened.dispose()
+
+
+@pytest.fixture
+def addresses(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Addresses]:
+    monkeypatch.setattr(server, "_GRPC_THREADS", 1)
+    with running_ingest(engine, grpc_listen="127.0.0.1:0", http_listen="127.0.0.1:0", tls=None) as opened:
+        yield opened
+
+
+def test_a_stream_of_wide_reports_holds_one_mebibyte(engine: Engine) -> None:
+    intake, held = Intake(TaskStore(engine), ReportStore(engine), lambda: 0.0), []
+
+    def coming() -> Iterator[report_pb2.Report]:
+        for number in range(40):
+            held.append(REPORT_BYTES * (number - intake.counts.accepted))
+            yield report_to_message(replace(ONE, report_id=number.to_bytes(16, "big")))
+
+    assert intake.take_all(coming()).accepted == 40
+    assert 0 < max(held) < MIB
+
+
+def test_a_stream_that_waits_for_a_thread_is_not_read_ahead_of(addresses: Addresses) -> None:
+    over, sent = Event(), 0
+
+    def silent() -> Iterator[report_pb2.Report]:
+        yield report_pb2.Report()  # counted as malformed, and then nothing
+        over.wait(30)
+
+    def eager() -> Iterator[report_pb2.Report]:
+        nonlocal sent
+        for message in repeat(report_to_message(replace(ONE, report_id=os.urandom(16))), 100):
+            sent += 1
+            yield message
+
+    with grpc.insecure_channel(addresses.grpc) as first, grpc.insecure_channel(addresses.grpc) as second:
+        holding = ingest_pb2_grpc.IngestStub(first).Submit.future(silent(), timeout=60)
+        while not httpx.get(f"http://{addresses.http}/v1/counts").json()["rejected"]:
+            assert not holding.done()
+        waiting = ingest_pb2_grpc.IngestStub(second).Submit.future(eager(), timeout=60)
+        assert settled(lambda: sent) * REPORT_BYTES < MIB
+        over.set()
+        holding.result()
+        assert waiting.result().accepted == 1
+        assert sent == 100
+
+
+def settled(count: Callable[[], int]) -> int:
+    """What a count has come to once it stays the same for half a second."""
+    now, since = count(), time.monotonic()
+    while not now or time.monotonic() - since < 0.5:
+        if count() != now:
+            now, since = count(), time.monotonic()
+        Event().wait(0.01)
+    return now
+
+
+def test_a_message_longer_than_any_report_is_refused(addresses: Addresses) -> None:
+    with grpc.insecure_channel(addresses.grpc) as channel, pytest.raises(grpc.RpcError) as refused:
+        ingest_pb2_grpc.IngestStub(channel).Submit(iter([report_pb2.Report(report_id=bytes(MAX_REPORT_BYTES))]), timeout=20)
+    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED

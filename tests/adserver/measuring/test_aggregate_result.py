@@ -1,0 +1,130 @@
+"""What follows from a result's numbers: intervals, means and quantiles, and its forms."""
+
+import csv
+import json
+import math
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from adserver.measuring.result import AggregateResult, Column, Estimate, Row, half_width
+from adserver.views.query import result_json, shown, summary_lines, table_rows, write_result
+from maskedlark.errors import InvalidTask, JobRefused
+from maskedlark.privacy.accounting import Epsilons
+from maskedlark.privacy.noise import Mechanism, discrete_gaussian, discrete_laplace
+from maskedlark.randomness import seeded
+
+BUCKETS = ((0, 9), (10, 19), (20, 49), (50, 100))
+
+
+def estimate(value: float, error: float = 1.0) -> Estimate:
+    return Estimate(value=value, standard_error=error, low=value - 3 * error, high=value + 3 * error)
+
+
+def result(numbers: dict[str, list[float]], *, error: float = 1.0, mechanism: Mechanism = Mechanism.GAUSSIAN) -> AggregateResult:
+    """Groups a and b with these numbers of each; names with a # are buckets."""
+    columns = tuple(
+        Column(name=name, value=name.split("#")[0], bucket=BUCKETS[int(name.split("#")[1])] if "#" in name else None, noise_scale=error)
+        for name in numbers
+    )
+    rows = tuple(
+        Row(group=(group,), estimates=tuple(estimate(values[at], error) for values in numbers.values())) for at, group in enumerate("ab")
+    )
+    return AggregateResult(
+        query_id="00" * 16, task_id="11" * 32, dataset_id="22" * 32, group_by=("key",), columns=columns, rows=rows, mechanism=mechanism,
+        records=1000, min_cell_count=20, delta=1e-5, cost=Epsilons(ad_server=0.5, colluding=0.7),
+        dataset_spent=Epsilons(ad_server=1.5, colluding=2.7),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("mechanism", [Mechanism.GAUSSIAN, Mechanism.LAPLACE])
+def test_the_99_percent_interval_holds_99_percent_of_both_helpers_noise(mechanism: Mechanism) -> None:
+    sampler = discrete_gaussian if mechanism is Mechanism.GAUSSIAN else discrete_laplace
+    noise = sampler(1 << 20, 200_000, seeded(1)) + sampler(1 << 20, 200_000, seeded(2))
+    deviation = (2**0.5 if mechanism is Mechanism.GAUSSIAN else 2.0) * (1 << 20)
+    assert noise.std() == pytest.approx(deviation, rel=0.01)
+    assert (np.abs(noise) <= half_width(mechanism) * deviation).mean() == pytest.approx(0.99, abs=0.001)
+    assert half_width(Mechanism.NONE) == 0
+
+
+def test_a_mean_is_the_sum_over_the_count_with_an_interval_that_covers() -> None:
+    covered, trials = 0, 400
+    draw = np.random.default_rng(3)
+    for _ in range(trials):
+        noisy = result({"paid": [3000 + draw.normal(0, 20), 0], "count": [600 + draw.normal(0, 20), 0]}, error=20.0)
+        (_, first), (_, second) = noisy.means("paid")
+        covered += first.low <= 5.0 <= first.high
+        assert math.isnan(second.value)
+        assert second.low == -math.inf
+    assert covered / trials >= 0.99
+
+
+def test_a_mean_takes_both_its_sums() -> None:
+    with pytest.raises(JobRefused, match="mean"):
+        list(result({"paid": [1.0, 1.0]}).means("paid"))
+
+
+def test_a_quantile_lies_in_its_bucket_and_its_interval_covers() -> None:
+    counts = [100.0, 300.0, 200.0, 50.0]
+    exact = result({f"paid#{bucket}": [count, 1.0] for bucket, count in enumerate(counts)}, error=0.0, mechanism=Mechanism.NONE)
+    for share, bucket in ((0.0, 0), (0.1, 0), (0.5, 1), (0.7, 2), (0.95, 3), (1.0, 3)):
+        (_, found), _ = exact.quantiles("paid", share)
+        assert BUCKETS[bucket][0] <= found.low <= found.value <= found.high <= BUCKETS[bucket][1]
+    draw = np.random.default_rng(4)
+    hits = 0
+    for _ in range(300):
+        noisy = result({f"paid#{bucket}": [count + draw.normal(0, 25), 0] for bucket, count in enumerate(counts)}, error=25.0)
+        (_, found), _ = noisy.quantiles("paid", 0.5)
+        hits += found.low <= 10 and found.high >= 19
+    assert hits / 300 >= 0.99
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1, math.nan])
+def test_a_quantile_is_a_share(share: float) -> None:
+    with pytest.raises(JobRefused):
+        list(result({"paid#0": [1.0, 1.0]}).quantiles("paid", share))
+
+
+def test_a_number_is_found_by_its_column_and_group() -> None:
+    one = result({"count": [5.0, 7.0]})
+    assert one.estimate("count", "b").value == 7.0
+    for wrong in (("count", "c"), ("paid", "a")):
+        with pytest.raises(KeyError):
+            one.estimate(*wrong)
+
+
+def test_all_forms_hold_the_same_numbers(tmp_path: Path) -> None:
+    from pyarrow import parquet
+
+    one = result({"count": [5.25, 7.0], "paid#0": [1.0, 2.0], "paid#1": [3.0, 4.0]})
+    for ending in ("json", "csv", "parquet", "png"):
+        write_result(one, tmp_path / f"r.{ending}")
+    document = json.loads((tmp_path / "r.json").read_text())
+    assert document["rows"][0]["group"] == {"key": "a"}
+    assert document["rows"][0]["count"]["value"] == 5.25
+    assert document["epsilon"] == {"ad_server": 0.5, "colluding": 0.7}
+    assert document["columns"][1]["bucket"] == [0, 9]
+    lines = list(csv.DictReader(StringIO((tmp_path / "r.csv").read_text())))
+    assert float(lines[0]["count value"]) == 5.25
+    assert float(lines[1]["paid#1 high"]) == 7.0
+    table = parquet.read_table(tmp_path / "r.parquet")
+    assert table.column("count value").to_pylist() == [5.25, 7.0]
+    assert json.loads(table.schema.metadata[b"maskedlark"])["records"] == 1000
+    assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(InvalidTask, match="ends in"):
+        write_result(one, tmp_path / "r.xlsx")
+
+
+def test_people_read_the_estimate_the_interval_and_the_cost() -> None:
+    one = result({"count": [5.25, 7.0]})
+    assert table_rows(one)[0] == ("a", "5.2 ± 3.0")
+    assert shown(Estimate(value=1234.0, standard_error=0.0, low=1234.0, high=1234.0)) == "1,234"
+    assert shown(Estimate(value=math.nan, standard_error=math.inf, low=-math.inf, high=math.inf)) == "unknown"
+    assert "0.5 (0.7 with one helper)" in summary_lines(one)[-1]
+    assert summary_lines(result({"count": [1.0, 1.0]}, mechanism=Mechanism.NONE))[-1] == "no noise: no privacy"
+
+
+def test_without_noise_there_is_no_epsilon() -> None:
+    assert result_json(result({"count": [1.0, 1.0]}, mechanism=Mechanism.NONE))["epsilon"] is None

@@ -1,0 +1,303 @@
+"""Evaluations through two helpers against scikit-learn on the same scores, without noise exactly and with it within the intervals."""
+
+import json
+import os
+import struct
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
+from sklearn import metrics as sk
+from sklearn.calibration import calibration_curve
+from sklearn.linear_model import LogisticRegression
+
+from adserver.measuring import evaluation_metrics as metrics
+from adserver.measuring.evaluation_result import EvaluationResult, read
+from adserver.measuring.evaluator import DEFAULT_BINS, Evaluator, plan_evaluation
+from adserver.store.datasets import Dataset, DatasetState
+from adserver.views.evaluation import calibration_rows, evaluation_json, evaluation_lines, metric_rows, write_plot
+from maskedlark.errors import InvalidModel, InvalidTask, JobReason, JobRefused, ModelReason
+from maskedlark.model import weights
+from maskedlark.model.dense import dense_network
+from maskedlark.model.onnx_file import parse, replace_parameters
+from maskedlark.numbers.field import from_signed
+from maskedlark.numbers.field import share as split
+from maskedlark.privacy.noise import Mechanism
+from maskedlark.randomness import seeded
+from maskedlark.reports.report import InputShares
+from tests.adserver.evaluation_helper import MemoryEvaluationHelper
+from tests.builders import NOW, World, world
+
+DATASET = b"d" * 32
+SHOPPERS = (
+    Path(os.environ.get("MASKEDLARK_DATA", Path(__file__).resolve().parents[4] / "shared" / "data")) / "online_shoppers_intention.csv"
+)
+needs_shoppers = pytest.mark.skipif(not SHOPPERS.is_file(), reason=f"no {SHOPPERS.name} in $MASKEDLARK_DATA")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examples:
+    """Records in the clear, and a model of them."""
+
+    features: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+    model: bytes
+
+    @property
+    def scores(self) -> NDArray[np.float64]:
+        """The model's probabilities, of exactly the weights that helpers use."""
+        parsed = parse(self.model, num_features=self.features.shape[1])
+        weight, bias = (weights.quantise(values).to_float() for values in parsed.initial_values)
+        return np.asarray(1 / (1 + np.exp(-(self.features / 256 @ weight.reshape(-1) + bias))))
+
+    def binned(self, bins: int) -> NDArray[np.float64]:
+        """The middle of each score's bin."""
+        return (np.floor(self.scores * bins) + 0.5) / bins
+
+
+def model_of(width: int, weight: NDArray[np.float64], bias: float) -> bytes:
+    """A logistic regression as an ONNX file."""
+    encoded = dense_network([width, 1], "relu", seed=1)
+    parsed = parse(encoded, num_features=width)
+    shapes = [values.shape for values in parsed.initial_values]
+    return replace_parameters(encoded, parsed, [weight.astype(np.float32).reshape(shapes[0]), np.full(shapes[1], bias, np.float32)])
+
+
+def synthetic(records: int, seed: int = 1) -> Examples:
+    rng = np.random.default_rng(seed)
+    features = rng.integers(0, 256, (records, 4)).astype(np.uint8)
+    truth = features / 256 @ np.array([4.0, -3.0, 2.0, 0.0]) - 2.5
+    labels = (rng.random(records) < 1 / (1 + np.exp(-truth))).astype(np.int64)
+    return Examples(features=features, labels=labels, model=model_of(4, np.array([3.0, -3.0, 1.0, 0.5]), -2.0))
+
+
+@cache
+def shoppers() -> Examples:
+    """The shop's sessions as bytes, and a logistic regression of whether they end in a purchase."""
+    table = np.nan_to_num(np.genfromtxt(SHOPPERS, delimiter=",", skip_header=1))
+    values, labels = table[:, :-1], table[:, -1].astype(np.int64)
+    low, high = values.min(0), values.max(0)
+    features = np.floor(255 * np.log1p(values - low) / np.log1p(high - low)).astype(np.uint8)
+    fitted = LogisticRegression(max_iter=2_000, C=10).fit(features / 256, labels)
+    return Examples(features=features, labels=labels, model=model_of(values.shape[1], fitted.coef_[0], float(fitted.intercept_[0])))
+
+
+def unforgotten() -> None:
+    raise AssertionError("no helper refuses in these tests")
+
+
+def shares_of(examples: Examples, candidates: int = 2) -> tuple[InputShares, InputShares]:
+    """Every label is a candidate; the first one is the real one."""
+    count = len(examples.labels)
+    labels = ((examples.labels[:, None] + np.arange(candidates)) % candidates).astype(np.uint32)
+    masks = np.zeros((count, candidates), np.int64)
+    masks[:, 0] = 1
+    first, second = (
+        InputShares(features=examples.features, labels=labels, mask_shares=part.reshape(masks.shape))
+        for part in split(from_signed(masks.reshape(-1)), seeded(5, "masks"))
+    )
+    return first, second
+
+
+def dataset_of(of: World, size: int) -> Dataset:
+    return Dataset(
+        handle=b"h" * 16,
+        task_id=of.task.task_id,
+        state=DatasetState.COMMITTED,
+        created_at=NOW,
+        received=size,
+        size=size,
+        view_mismatch=0,
+        dataset_id=DATASET,
+        dropped=(Counter(), Counter()),
+    )
+
+
+def evaluated(
+    examples: Examples, *, bins: int = DEFAULT_BINS, epsilon: float | None = None, seed: int = 0, **changes: Any
+) -> EvaluationResult:
+    """An evaluation of examples, from the plan to the result."""
+    of = world(num_features=examples.features.shape[1], **changes)
+    dataset = dataset_of(of, len(examples.labels))
+    plan = plan_evaluation(examples.model, task=of.task, dataset=dataset, query_id=bytes(16), epsilon=epsilon, num_bins=bins)
+    first, second = (MemoryEvaluationHelper(of, role, one, seed) for role, one in enumerate(shares_of(examples, of.task.num_candidates)))
+    return Evaluator(helpers=(first, second), task=of.task, dataset=dataset).evaluate(plan, forget=unforgotten, is_new=True)
+
+
+@pytest.mark.parametrize("bins", [10, 64, 1_000])
+def test_without_noise_every_figure_is_scikit_learns_on_the_binned_scores(bins: int) -> None:
+    examples = synthetic(3_000)
+    result, binned, labels = evaluated(examples, bins=bins), examples.binned(bins), examples.labels
+    log_loss = sk.log_loss(labels, binned)
+    expected = {
+        "loss": log_loss,
+        "normalised_entropy": log_loss / sk.log_loss(labels, np.full(len(labels), labels.mean())),
+        "accuracy": sk.accuracy_score(labels, binned > 0.5),
+        "roc_auc": sk.roc_auc_score(labels, binned),
+        "pr_auc": sk.average_precision_score(labels, binned),
+        "positives": labels.mean(),
+    }
+    assert {one.name: one.estimate.value for one in result.metrics} == pytest.approx(expected, rel=1e-12)
+
+
+def test_without_noise_the_curves_are_scikit_learns() -> None:
+    examples = synthetic(3_000)
+    result, binned = evaluated(examples, bins=20), examples.binned(20)
+    false, true, _ = sk.roc_curve(examples.labels, binned, drop_intermediate=False)
+    assert {(point.x.value, point.y.value) for point in result.roc} == set(zip(false.tolist(), true.tolist(), strict=True))
+    precision, recall, thresholds = sk.precision_recall_curve(examples.labels, binned)
+    ours = {(round(point.x.value, 12), round(point.y.value, 12)) for point in result.pr}
+    theirs = zip(recall[: len(thresholds)].round(12).tolist(), precision[: len(thresholds)].round(12).tolist(), strict=True)
+    assert ours == set(theirs)
+    observed, predicted = calibration_by_group(examples, result)
+    assert [point.y.value for point in result.calibration] == pytest.approx(observed, rel=1e-12)
+    assert [point.x.value for point in result.calibration] == pytest.approx(predicted, abs=1 / 20)
+
+
+def calibration_by_group(examples: Examples, result: EvaluationResult) -> tuple[list[float], list[float]]:
+    """scikit-learn's curve over the result's groups of scores: the observed shares, and the means of the unbinned scores."""
+    group = np.searchsorted([point.threshold for point in result.calibration], examples.scores, side="right") - 1
+    count = len(result.calibration)
+    observed, _ = calibration_curve(examples.labels, (group + 0.5) / count, n_bins=count)
+    return observed.tolist(), [float(examples.scores[group == one].mean()) for one in range(count)]
+
+
+@needs_shoppers
+@pytest.mark.parametrize(("mechanism", "norm"), [("laplace", "l1"), ("gaussian", "l2")])
+def test_auc_at_epsilon_1_with_12_000_records_is_within_a_hundredth_of_scikit_learns(mechanism: str, norm: str) -> None:
+    examples = shoppers()
+    truth = sk.roc_auc_score(examples.labels, examples.scores)
+    results = [evaluated(examples, epsilon=1.0, seed=seed, mechanism=mechanism, norm=norm) for seed in range(20)]
+    errors = [abs(result.metric("roc_auc").value - truth) for result in results]
+    assert 11_000 < len(examples.labels) < 13_000
+    assert max(result.cost.ad_server for result in results) <= 1.0
+    assert max(errors) < 0.01
+
+
+@needs_shoppers
+@pytest.mark.parametrize(("mechanism", "norm"), [("laplace", "l1"), ("gaussian", "l2")])
+def test_the_calibration_curve_at_epsilon_1_is_within_a_hundredth_of_scikit_learns_by_records(mechanism: str, norm: str) -> None:
+    examples = shoppers()
+    for seed in range(10):
+        result = evaluated(examples, epsilon=1.0, seed=seed, mechanism=mechanism, norm=norm)
+        observed, predicted = calibration_by_group(examples, result)
+        share = np.diff(np.searchsorted(np.sort(examples.scores), [*(point.threshold for point in result.calibration), 2.0]))
+        for found, truth in ((result.calibration, observed), (result.calibration, predicted)):
+            values = [point.y.value if truth is observed else point.x.value for point in found]
+            assert np.average(np.abs(np.subtract(values, truth)), weights=share) < 0.01
+
+
+@needs_shoppers
+@pytest.mark.parametrize("mechanism", [Mechanism.LAPLACE, Mechanism.GAUSSIAN])
+def test_intervals_cover_the_truth_of_the_binned_scores(mechanism: Mechanism) -> None:
+    """99 % intervals of sampling and noise: more than 95 % of 100 noisy answers, of every figure and every calibration group."""
+    examples, rng = shoppers(), np.random.default_rng(11)
+    counts = np.zeros((2, DEFAULT_BINS))
+    np.add.at(counts, (examples.labels, np.floor(examples.scores * DEFAULT_BINS).astype(int)), 1)
+    scale, draw = (1.0, rng.laplace) if mechanism is Mechanism.LAPLACE else (2.64, rng.normal)
+    repetitions, covered, groups = 100, Counter[str](), list[bool]()
+    for seed in range(repetitions):
+        noisy = counts + draw(0, scale, counts.shape) + draw(0, scale, counts.shape)
+        readings = read(noisy, mechanism=mechanism, noise_scale=scale, is_of_classes=False, seed=seed)
+        for one in readings.metrics:
+            covered[one.name] += one.estimate.low <= float(metrics.OF_LABELS[one.name](counts)) <= one.estimate.high
+        starts = [round(point.threshold * DEFAULT_BINS) for point in readings.calibration]
+        truth = metrics.observed(np.searchsorted(starts, np.arange(DEFAULT_BINS), side="right") - 1)(counts)
+        groups += [point.y.low <= true <= point.y.high for point, true in zip(readings.calibration, truth, strict=True)]
+    assert len(covered) == len(metrics.OF_LABELS)
+    assert min(covered.values()) >= 0.95 * repetitions, covered
+    assert np.mean(groups) >= 0.95
+
+
+def test_intervals_cover_the_population_that_records_were_drawn_from() -> None:
+    truth = np.stack([np.geomspace(900, 3, 40), np.linspace(2, 40, 40)])
+    rng, inside = np.random.default_rng(3), 0
+    auc = float(metrics.roc_auc(truth))
+    for seed in range(100):
+        noisy = rng.poisson(truth) + rng.normal(0, 4, truth.shape)
+        estimate = read(noisy, mechanism=Mechanism.GAUSSIAN, noise_scale=4 / 2**0.5, is_of_classes=False, seed=seed).metrics[3]
+        assert estimate.name == "roc_auc"
+        inside += estimate.estimate.low <= auc <= estimate.estimate.high
+    assert inside >= 95
+
+
+def test_of_several_classes_accuracy_and_confidence_are_read() -> None:
+    rng = np.random.default_rng(2)
+    features = rng.integers(0, 256, (2_000, 4)).astype(np.uint8)
+    model = dense_network([4, 3], "relu", seed=3)
+    weight, bias = (weights.quantise(values).to_float() for values in parse(model, num_features=4).initial_values)
+    raised = np.exp(features / 256 @ (weight if weight.shape == (4, 3) else weight.T) + bias)
+    labels = np.where(rng.random(2_000) < 0.7, raised.argmax(1), rng.integers(0, 3, 2_000))
+    examples = Examples(features=features, labels=labels, model=model)
+    result = evaluated(examples, labels={"kind": "classes", "size": 3}, num_decoys=2)
+    is_right, confidence = raised.argmax(1) == labels, raised.max(1) / raised.sum(1)
+    assert result.metric("accuracy").value == pytest.approx(is_right.mean())
+    binned = np.floor(confidence * DEFAULT_BINS)
+    assert result.metric("confidence_roc_auc").value == pytest.approx(sk.roc_auc_score(is_right, binned))
+    with pytest.raises(KeyError, match="accuracy"):
+        result.metric("loss")
+
+
+@given(noisy=arrays(np.float64, (2, 9), elements=st.floats(-50, 200)))
+def test_smoothed_counts_are_never_negative_and_keep_each_rows_total(noisy: NDArray[np.float64]) -> None:
+    counts = metrics.smoothed(noisy)
+    assert (counts >= 0).all()
+    assert counts.sum(1) == pytest.approx(np.maximum(noisy.sum(1), 0), abs=1e-9)
+
+
+@given(counts=arrays(np.int64, (2, 9), elements=st.integers(0, 500)))
+def test_true_counts_are_left_alone(counts: NDArray[np.int64]) -> None:
+    assert metrics.smoothed(counts.astype(np.float64)) == pytest.approx(counts)
+
+
+def test_an_answer_of_noise_alone_is_read_as_unknown_or_within_bounds() -> None:
+    readings = read(np.full((2, 8), -3.0), mechanism=Mechanism.GAUSSIAN, noise_scale=5.0, is_of_classes=False, seed=1)
+    assert all(np.isnan(one.estimate.value) for one in readings.metrics)
+    assert readings.roc == readings.calibration == ()
+
+
+@pytest.mark.parametrize(
+    ("asked", "error", "reason"),
+    [
+        ({"bins": 10_001}, JobRefused, JobReason.DOMAIN_TOO_LARGE),
+        ({"epsilon": 1.0}, JobRefused, JobReason.NOISE_OUT_OF_RANGE),
+        ({"labels": {"kind": "classes", "size": 3}}, InvalidModel, ModelReason.WRONG_LOSS),
+        ({"labels": {"kind": "values", "size": 9, "num_buckets": 4}}, InvalidModel, ModelReason.WRONG_LOSS),
+        ({"mechanism": "laplace", "norm": "l1", "delta": 1e-12, "epsilon": 1e-9}, JobRefused, JobReason.BUDGET_EXHAUSTED),
+    ],
+)
+def test_what_cannot_be_evaluated_is_refused_before_a_helper_is_asked(asked: dict[str, Any], error: type[Any], reason: Any) -> None:
+    with pytest.raises(error) as refused:
+        evaluated(synthetic(50), **asked)
+    assert refused.value.reason is reason
+
+
+@pytest.mark.parametrize("wrong", [{"bins": 1}, {"mechanism": "gaussian", "epsilon": -1.0}])
+def test_numbers_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidTask):
+        evaluated(synthetic(50), **wrong)
+
+
+def test_a_result_is_shown_as_json_lines_and_a_picture(tmp_path: Path) -> None:
+    result = evaluated(synthetic(2_000), mechanism="gaussian", epsilon=2.0)
+    told = json.loads(json.dumps(evaluation_json(result), allow_nan=False))
+    assert told["metrics"]["roc_auc"]["value"] == result.metric("roc_auc").value
+    assert told["epsilon"]["ad_server"] == result.cost.ad_server
+    assert len(told["calibration"]) == len(result.calibration) == len(calibration_rows(result))
+    assert [name for name, _ in metric_rows(result)] == list(metrics.OF_LABELS)
+    assert f"{result.noise_scale:.4g} records" in "\n".join(evaluation_lines(result))
+    write_plot(result, tmp_path / "curves.png")
+    drawn = (tmp_path / "curves.png").read_bytes()
+    width, height = struct.unpack(">II", drawn[16:24])
+    assert drawn.startswith(b"\x89PNG")
+    assert width > height > 300
+    with pytest.raises(InvalidTask):
+        write_plot(result, tmp_path / "curves.txt")

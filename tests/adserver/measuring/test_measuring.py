@@ -1,0 +1,290 @@
+"""A measurement from request to result: sums on real shopping sessions against the truth, with and without noise."""
+
+import csv
+import os
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from adserver.measuring.measurer import Measurer
+from adserver.measuring.request import Request, distinct_codes
+from adserver.measuring.result import ALL, REST, AggregateResult
+from adserver.peers.retrying import Backoff
+from adserver.store.database import create_tables
+from adserver.store.queries import QueryStore
+from adserver.store.tasks import TaskStore
+from maskedlark.error_contract import Charged, contract
+from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
+from maskedlark.randomness import seeded
+from maskedlark.releases.query import AnyQuery, DiscoverySpec, measurement_of
+from maskedlark.reports.report import InputShares
+from maskedlark.runtime.database import open_database
+from tests.builders import NOW, World
+from tests.measured import MemoryQueryHelper, columns_of, dataset_of, measuring_world, opened
+
+SESSIONS = (
+    Path(os.environ.get("MASKEDLARK_DATA", Path(__file__).resolve().parents[4] / "shared" / "data")) / "online_shoppers_intention.csv"
+)
+MONTHS, VISITORS, REGIONS = 13, 2, 10
+SHOP = {
+    "values": [{"name": "purchase", "low": 0, "high": 1}, {"name": "pages", "low": 0, "high": 200, "is_clamped": True}],
+    "keys": [
+        {"name": "month", "size": MONTHS},
+        {"name": "visitor", "size": VISITORS, "categories": ["new", "returning"]},
+        {"name": "region"},
+    ],
+}
+
+
+def sessions() -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    """Month, visitor and region of every session; purchases and pages."""
+    if not SESSIONS.exists():
+        pytest.skip(f"{SESSIONS} is not there")
+    with SESSIONS.open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["ProductRelated"]]
+    keys = [[int(row["Month"]), int(row["returning_ visitor"]), int(row["Region"])] for row in rows]
+    return np.array(keys, np.uint32), np.array([[int(row["Revenue"]), int(row["ProductRelated"])] for row in rows], np.int64)
+
+
+class Store:
+    """What is left of the ad server's store in these tests: what was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[AnyQuery] = []
+
+    def add(self, spec: AnyQuery, _codes: bytes, *, asked_at: float) -> None:
+        assert asked_at == NOW
+        self.asked.append(spec)
+
+    def remove(self, query_id: bytes) -> None:
+        self.asked = [spec for spec in self.asked if spec.query_id != query_id]
+
+
+class Laboratory:
+    """Both helpers with the same reports, and the truth."""
+
+    def __init__(self, of: World, keys: NDArray[np.uint32], values: NDArray[np.int64], seed: int = 0) -> None:
+        self.of = of
+        self.keys = keys
+        self.columns = columns_of(measurement_of(of.task), values)
+        self.shares: tuple[InputShares, InputShares] = opened(of, keys, self.columns, seeded(seed))
+        self.store = Store()
+
+    def measurer(self, seed: int = 0, **helpers: Any) -> Measurer:
+        asked = tuple(helpers.get(f"helper_{role}") or MemoryQueryHelper(self.of, role, self.shares[role], seed) for role in (0, 1))
+        return Measurer(
+            helpers=(asked[0], asked[1]),
+            task=self.of.task,
+            dataset=dataset_of(self.of, len(self.keys)),
+            store=self.store,  # type: ignore[arg-type]  # the real one is tested below
+            clock=lambda: float(NOW),
+            randomness=seeded(seed, "query ids"),
+            backoff=Backoff(first_s=0.001, longest_s=0.002, give_up_after_s=0.05),
+        )
+
+    def truth(self, result: AggregateResult) -> list[list[float]]:
+        """The sums of each row's group in the clear; the rest of a group is what its shown cells leave."""
+        declared = measurement_of(self.of.task)
+        places = [[key.name for key in declared.keys].index(name) for name in result.group_by]
+        labels = [[declared.keys[place].label(int(code)) for code in self.keys[:, place]] for place in places]
+        sums: Counter[tuple[tuple[str, ...], int]] = Counter()
+        columns = [declared.columns(column.value) for column in result.columns]
+        for row in range(len(self.keys)):
+            group = tuple(one[row] for one in labels)
+            for level in range(len(group) + 1):
+                coarse = (*group[:level], *[ALL] * (len(group) - level))
+                for at, column in enumerate(columns):
+                    assert column is not None
+                    sums[coarse, at] += int(self.columns[row, column.value])
+        shown = {row.group for row in result.rows}
+        for group in [group for group in shown if REST in group]:
+            level = group.index(REST)
+            parent = (*group[:level], *[ALL] * (len(group) - level))
+            for at in range(len(columns)):
+                parts = [
+                    sums[other, at]
+                    for other in shown
+                    if other[:level] == group[:level]
+                    and other != group
+                    and ALL not in other[: level + 1]
+                    and other[level + 1 :] == group[level + 1 :]
+                ]
+                sums[group, at] = sums[parent, at] - sum(parts)
+        return [[float(sums[row.group, at]) for at in range(len(columns))] for row in result.rows]
+
+
+def shop(k: int = 1, **changes: Any) -> Laboratory:
+    keys, values = sessions()
+    return Laboratory(measuring_world({**SHOP, "min_cell_count": k}, **changes), keys, values)
+
+
+REQUESTS = [
+    Request(values=("count", "purchase"), group_by=("month",)),
+    Request(values=("count", "purchase", "pages"), group_by=("visitor",)),
+    Request(values=("purchase",), group_by=("region",), domains={"region": distinct_codes(range(1, 10))}),
+    Request(values=("count", "purchase"), group_by=("month", "visitor"), is_rolled_up=True),
+]
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=["month", "visitor", "region", "month and visitor"])
+def test_without_noise_every_cell_is_the_truth_exactly(request_: Request) -> None:
+    laboratory = shop()
+    result = laboratory.measurer().measure(request_)
+    assert [[estimate.value for estimate in row.estimates] for row in result.rows] == laboratory.truth(result)
+    assert all(estimate.low == estimate.value == estimate.high for row in result.rows for estimate in row.estimates)
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
+def test_at_least_98_percent_of_2000_cells_lie_within_their_99_percent_intervals(mechanism: str) -> None:
+    norm = {"gaussian": "l2", "laplace": "l1"}[mechanism]
+    laboratory = shop(k=20, mechanism=mechanism, norm=norm, epsilon=8.0, collusion_epsilon=80.0)
+    within: list[bool] = []
+    seed = 0
+    while len(within) < 2_000:
+        for asked in REQUESTS:
+            seed += 1
+            result = laboratory.measurer(seed).measure(replace(asked, epsilon=2.0))
+            truth = laboratory.truth(result)
+            within += [
+                estimate.low <= true <= estimate.high
+                for row, trues in zip(result.rows, truth, strict=True)
+                for estimate, true in zip(row.estimates, trues, strict=True)
+            ]
+    assert np.mean(within) >= 0.98
+
+
+def test_rolled_up_parts_add_to_the_whole_under_noise() -> None:
+    laboratory = shop(k=20, mechanism="gaussian", norm="l2")
+    result = laboratory.measurer(3).measure(replace(REQUESTS[3], epsilon=2.0))
+    months = [row for row in result.rows if row.group[0] != ALL and row.group[1] == ALL]
+    assert sum(row.estimates[1].value for row in months) == pytest.approx(result.estimate("purchase").value)
+    for month in ("3", "11"):
+        parts = [row for row in result.rows if row.group[0] == month and row.group[1] != ALL]
+        assert len(parts) == VISITORS + 1
+        assert sum(row.estimates[1].value for row in parts) == pytest.approx(result.estimate("purchase", month, ALL).value)
+
+
+def test_noise_is_in_proportion_to_each_values_own_bound() -> None:
+    result = shop(k=20, mechanism="gaussian", norm="l2").measurer().measure(replace(REQUESTS[1], epsilon=2.0))
+    scales = {column.name: column.noise_scale for column in result.columns}
+    assert scales["count"] == pytest.approx(scales["purchase"])
+    assert scales["pages"] == pytest.approx(200 * scales["count"], rel=1e-6)
+
+
+def test_a_result_says_what_it_cost_and_what_the_dataset_has_spent() -> None:
+    laboratory = shop(k=20, mechanism="gaussian", norm="l2")
+    measurer = laboratory.measurer()
+    first = measurer.measure(replace(REQUESTS[0], epsilon=0.5))
+    second = measurer.measure(replace(REQUESTS[0], epsilon=0.5))
+    assert 0.48 < first.cost.ad_server <= 0.5
+    assert first.dataset_spent == first.cost
+    assert 0.6 < second.dataset_spent.ad_server < 1.0
+    assert first.records == len(laboratory.keys)
+
+
+def test_without_saying_a_query_costs_a_tenth_of_the_budget() -> None:
+    result = shop(k=20, mechanism="gaussian", norm="l2", epsilon=8.0).measurer().measure(REQUESTS[0])
+    assert 0.78 < result.cost.ad_server <= 0.8
+
+
+def test_unknown_groups_are_discovered_and_paid_for() -> None:
+    laboratory = shop(k=20, mechanism="laplace", norm="l1")
+    asked = Request(values=("count",), group_by=("region",), is_discovered=True, epsilon=4.0)
+    result = laboratory.measurer().measure(asked)
+    assert {row.group[0] for row in result.rows} <= {str(region) for region in range(1, 10)} | {REST}
+    assert len(result.rows) >= 8
+    assert 3.5 < result.cost.ad_server <= 4.0
+    assert len(laboratory.store.asked) == 2
+    with pytest.raises(JobRefused, match="domain"):
+        laboratory.measurer().measure(replace(asked, is_discovered=False))
+
+
+def test_a_discovery_that_shows_nothing_says_that_it_was_charged_and_stays_remembered() -> None:
+    laboratory = shop(k=1_000_000)
+    with pytest.raises(JobRefused, match="give its domain") as refused:
+        laboratory.measurer().measure(Request(values=("purchase",), group_by=("region",), is_discovered=True))
+    assert refused.value.reason is JobReason.NOTHING_FOUND
+    assert contract(refused.value.reason).charged is Charged.YES
+    assert [type(spec) for spec in laboratory.store.asked] == [DiscoverySpec]
+
+
+def test_where_sums_only_reports_that_match() -> None:
+    laboratory = shop()
+    result = laboratory.measurer().measure(Request(values=("purchase",), group_by=("month",), where={"visitor": "new"}))
+    chosen = laboratory.keys[:, 1] == 0
+    for month in (2, 11):
+        bought = laboratory.columns[chosen & (laboratory.keys[:, 0] == month), 1].sum()
+        assert result.estimate("purchase", str(month)).value == bought
+
+
+class Flaky(MemoryQueryHelper):
+    """Down at first, as often as it says."""
+
+    failures = 2
+
+    def run_query(self, query: AnyQuery, codes: bytes, length: int, *, cancelled: Event | None = None) -> Any:
+        if self.failures:
+            self.failures -= 1
+            raise HelperUnavailable("down")
+        return super().run_query(query, codes, length)
+
+
+def test_a_helper_that_is_down_for_a_moment_is_asked_again() -> None:
+    laboratory = shop()
+    result = laboratory.measurer(helper_1=Flaky(laboratory.of, 1, laboratory.shares[1])).measure(REQUESTS[0])
+    assert result.estimate("count", "5").value == (laboratory.keys[:, 0] == 5).sum()
+    gone = Flaky(laboratory.of, 1, laboratory.shares[1])
+    gone.failures = 10**9
+    with pytest.raises(HelperUnavailable):
+        laboratory.measurer(helper_1=gone).measure(REQUESTS[0])
+    assert len(laboratory.store.asked) == 2  # kept before the helpers were asked, so that it can be asked again
+
+
+class Refusing(MemoryQueryHelper):
+    """Refuses everything."""
+
+    def run_query(self, query: AnyQuery, codes: bytes, length: int, *, cancelled: Event | None = None) -> Any:
+        raise JobRefused(JobReason.BUDGET_EXHAUSTED, "nothing is left")
+
+
+def test_a_query_is_forgotten_only_if_both_helpers_refuse_it() -> None:
+    laboratory = shop()
+    refusing = [Refusing(laboratory.of, role, laboratory.shares[role]) for role in (0, 1)]
+    cases: list[tuple[dict[str, Any], int]] = [({"helper_0": refusing[0], "helper_1": refusing[1]}, 0), ({"helper_1": refusing[1]}, 1)]
+    for helpers, remembered in cases:
+        with pytest.raises(JobRefused, match="nothing is left"):
+            laboratory.measurer(**helpers).measure(REQUESTS[0])
+        assert len(laboratory.store.asked) == remembered  # the helper that did not refuse has charged it
+
+
+def test_helpers_that_hold_different_reports_give_no_result() -> None:
+    laboratory = shop()
+    less = laboratory.shares[1].rows(np.arange(len(laboratory.keys) - 1))
+    with pytest.raises(JobRefused) as refused:
+        laboratory.measurer(helper_1=MemoryQueryHelper(laboratory.of, 1, less)).measure(REQUESTS[0])
+    assert refused.value.reason is JobReason.HELPERS_DISAGREE
+
+
+def test_a_stored_query_is_found_again_with_its_codes(database_url: str) -> None:
+    laboratory = shop()
+    engine = open_database(database_url)
+    create_tables(engine)
+    TaskStore(engine).add(laboratory.of.bundle, created_at=NOW)
+    store = QueryStore(engine)
+    measurer = laboratory.measurer()
+    measurer._store = store
+    result = measurer.measure(REQUESTS[2])
+    stored = store.find(result.query_id[:8])
+    assert stored.asked_at == NOW
+    assert stored.planned is not None
+    assert measurer.again(stored.planned) == result
+    with pytest.raises(JobRefused) as refused:
+        store.find("00" * 16 if not result.query_id.startswith("00") else "11" * 16)
+    assert refused.value.reason is JobReason.UNKNOWN_QUERY
+    engine.dispose()

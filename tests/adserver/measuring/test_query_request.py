@@ -1,0 +1,145 @@
+"""From names to a query: what is filled in, and what is refused before anybody is asked."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adserver.measuring.request import Request, distinct_codes, plan_discovery, plan_query, read_domains, undiscovered
+from adserver.store.datasets import DatasetState
+from maskedlark.errors import InvalidTask, JobReason, JobRefused
+from maskedlark.privacy.accounting import spent
+from maskedlark.releases.query import MAX_DOMAIN, MeasureKind, QuerySpec, charges, measurement_of
+from tests.builders import world
+from tests.measured import dataset_of, measuring_world
+
+OF = measuring_world(mechanism="gaussian", norm="l2", epsilon=5.0)
+TASK = OF.task
+DATASET = dataset_of(OF, 1000)
+ID = b"q" * 16
+
+
+def plan(**asked: Any) -> QuerySpec:
+    return plan_query(Request(**{"values": ("count",), **asked}), task=TASK, dataset=DATASET, query_id=ID).spec
+
+
+def refusal(**asked: Any) -> JobReason:
+    with pytest.raises(JobRefused) as refused:
+        plan(**asked)
+    return refused.value.reason
+
+
+def test_names_become_axes_conditions_and_measures() -> None:
+    spec = plan(values=("count", "purchase"), histograms=("purchase",), group_by=("place", "language"), where={"place": "oslo"})
+    assert [(axis.key, axis.size) for axis in spec.group_by] == [("place", 3), ("language", 4)]
+    assert [(one.key, one.code) for one in spec.where] == [("place", 1)]
+    assert [(one.value, one.kind) for one in spec.measures] == [
+        ("count", MeasureKind.SUM),
+        ("purchase", MeasureKind.SUM),
+        ("purchase", MeasureKind.HISTOGRAM),
+    ]
+    assert spec.levels == (2,)
+    assert plan(group_by=("place", "language"), is_rolled_up=True).levels == (0, 1, 2)
+
+
+def test_every_value_is_carried_in_about_as_many_units() -> None:
+    count, purchase = plan(values=("count", "purchase")).measures
+    assert count.scale == 1 << 30
+    assert purchase.scale * 100 == pytest.approx(1 << 30, rel=1e-6)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.9])
+def test_the_noise_follows_from_epsilon(epsilon: float) -> None:
+    cost = spent(charges(TASK, plan(epsilon=epsilon)), TASK.delta).ad_server
+    assert 0.97 * epsilon < cost <= epsilon
+
+
+def test_a_domain_travels_as_its_codes_with_their_digest() -> None:
+    request = Request(values=("count",), group_by=("campaign",), domains={"campaign": distinct_codes([9, 3, 9])})
+    planned = plan_query(request, task=TASK, dataset=DATASET, query_id=ID)
+    assert planned.codes == np.array([3, 9], "<u4").tobytes()
+    assert planned.spec.group_by[0].size == 2
+    assert planned.spec.group_by[0].codes_digest is not None
+
+
+def test_what_a_task_does_not_declare_is_refused() -> None:
+    assert refusal(values=("view",)) is JobReason.UNDECLARED
+    assert refusal(values=(), histograms=("click",)) is JobReason.UNDECLARED
+    assert refusal(group_by=("age",)) is JobReason.UNDECLARED
+    assert refusal(where={"age": "3"}) is JobReason.UNDECLARED
+
+
+def test_a_request_says_enough() -> None:
+    assert refusal(values=()) is JobReason.MALFORMED
+    assert refusal(group_by=("campaign",)) is JobReason.MALFORMED
+    with pytest.raises(InvalidTask, match="category"):
+        plan(where={"place": "rome"})
+    with pytest.raises(InvalidTask, match="epsilon"):
+        plan(epsilon=0.0)
+
+
+def test_a_domain_over_the_limit_is_refused() -> None:
+    many = np.arange(MAX_DOMAIN + 1, dtype=np.uint32)
+    assert refusal(group_by=("campaign",), domains={"campaign": many}) is JobReason.DOMAIN_TOO_LARGE
+    assert refusal(group_by=("campaign", "place"), domains={"campaign": many[:-1]}) is JobReason.DOMAIN_TOO_LARGE
+
+
+def test_a_dataset_that_is_not_committed_or_of_another_task_is_refused() -> None:
+    for wrong in (replace(DATASET, state=DatasetState.COMMITTING), replace(DATASET, task_id=b"x" * 32)):
+        with pytest.raises(JobRefused) as refused:
+            plan_query(Request(values=("count",)), task=TASK, dataset=wrong, query_id=ID)
+        assert refused.value.reason is JobReason.UNKNOWN_DATASET
+
+
+def test_a_task_that_only_trains_answers_no_query() -> None:
+    of = world()
+    with pytest.raises(JobRefused) as refused:
+        plan_query(Request(values=("count",)), task=of.task, dataset=dataset_of(of, 10), query_id=ID)
+    assert refused.value.reason is JobReason.UNDECLARED
+
+
+def test_a_query_without_noise_takes_no_epsilon() -> None:
+    of = measuring_world()
+    with pytest.raises(JobRefused) as refused:
+        plan_query(Request(values=("count",), epsilon=1.0), task=of.task, dataset=dataset_of(of, 10), query_id=ID)
+    assert refused.value.reason is JobReason.NOISE_OUT_OF_RANGE
+    assert plan_query(Request(values=("count",)), task=of.task, dataset=dataset_of(of, 10), query_id=ID).spec.noise_multiplier == 0
+
+
+def test_only_open_keys_without_a_domain_are_discovered_at_a_part_of_the_epsilon() -> None:
+    request = Request(values=("count",), group_by=("campaign", "place"), is_discovered=True, epsilon=2.0)
+    assert undiscovered(request, TASK) == ("campaign",)
+    assert undiscovered(replace(request, domains={"campaign": distinct_codes([1])}), TASK) == ()
+    found = plan_discovery(request, task=TASK, dataset=DATASET, query_id=ID, keys=("campaign",))
+    assert 0.45 < spent(charges(TASK, found), TASK.delta).ad_server <= 0.5
+    assert found.delta == pytest.approx(TASK.delta / 100)
+
+
+def test_a_domain_file_lists_categories_codes_or_a_range() -> None:
+    domains = read_domains('{"place": ["lima", "seattle"], "language": [3, 1], "campaign": {"first": 5, "last": 8}}', measurement_of(TASK))
+    assert {name: codes.tolist() for name, codes in domains.items()} == {"place": [0, 2], "language": [1, 3], "campaign": [5, 6, 7, 8]}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[1]",
+        '{"place": "lima"}',
+        '{"place": [1.5]}',
+        '{"place": ["rome"]}',
+        '{"language": [4]}',
+        '{"campaign": {"first": 1}}',
+        '{"place": [true]}',
+    ],
+)
+def test_a_wrong_domain_file_is_refused(text: str) -> None:
+    with pytest.raises(InvalidTask):
+        read_domains(text, measurement_of(TASK))
+
+
+def test_a_range_over_the_limit_is_refused() -> None:
+    with pytest.raises(JobRefused) as refused:
+        read_domains('{"campaign": {"first": 0, "last": 4294967295}}', measurement_of(TASK))
+    assert refused.value.reason is JobReason.DOMAIN_TOO_LARGE

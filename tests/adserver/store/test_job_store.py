@@ -1,0 +1,193 @@
+"""Jobs in the database, SQLite or PostgreSQL: ids, leases, and figures that are kept once."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Barrier, Thread
+
+import pytest
+
+from adserver.records.job_state import JobEvent, JobState
+from adserver.records.round_figures import RoundFigures
+from adserver.store.jobs import JobRecord, Stop
+from adserver.store.leases import MAX_WORKERS_LOST, WORKERS_LOST, JobLeases
+from maskedlark.errors import JobReason, JobRefused
+from tests.adserver.job_world import Site, plan_for, sealed
+
+OF = sealed()
+LEASE_S = 10.0
+UNKNOWN = bytes(16)
+
+
+@pytest.fixture
+def site(tmp_path: Path, database_url: str) -> Iterator[Site]:
+    made = Site(tmp_path, OF, url=database_url)
+    yield made
+    made.engine.dispose()
+
+
+def leases(site: Site, owner: str = "one") -> JobLeases:
+    return JobLeases(site.engine, site.clock, owner=owner, lease_s=LEASE_S)
+
+
+def submitted(site: Site, number: int = 1) -> bytes:
+    return site.submit(plan_for(OF, job_id=bytes([number]) * 16))
+
+
+def test_a_submitted_job_is_queued_with_its_plan(site: Site) -> None:
+    job = site.store.get(submitted(site))
+    assert (job.state, job.rounds_done, job.stop, job.is_closed) == (JobState.QUEUED, 0, None, False)
+    assert job.plan == plan_for(OF, job_id=bytes([1]) * 16)
+
+
+def test_a_job_is_found_by_the_start_of_its_id(site: Site) -> None:
+    first, second = submitted(site, 0x11), submitted(site, 0x12)
+    assert site.store.find("11").job_id == first
+    assert site.store.find(second.hex()).job_id == second
+    for prefix in ("1", "ff", "", "no hex"):
+        with pytest.raises(JobRefused) as refusal:
+            site.store.find(prefix)
+        assert refusal.value.reason is JobReason.UNKNOWN_JOB
+
+
+@pytest.mark.parametrize("ask", ["get", "cancel", "resume"])
+def test_an_unknown_job_is_refused(site: Site, ask: str) -> None:
+    with pytest.raises(JobRefused) as refusal:
+        getattr(site.store, ask)(UNKNOWN)
+    assert refusal.value.reason is JobReason.UNKNOWN_JOB
+
+
+def test_a_claimed_job_is_nobody_elses_until_its_lease_ends(site: Site) -> None:
+    job_id = submitted(site)
+    claimed = leases(site).claim()
+    assert claimed is not None
+    assert (claimed.job_id, claimed.state) == (job_id, JobState.RUNNING)
+    site.clock.now_s += LEASE_S - 1
+    assert leases(site, "two").claim() is None
+    assert leases(site).renew(job_id)
+    site.clock.now_s += LEASE_S - 1
+    assert leases(site, "two").claim() is None
+    site.clock.now_s += 1
+    taken = leases(site, "two").claim()
+    assert taken is not None
+    assert not leases(site).renew(job_id)
+    assert not leases(site).is_held(job_id)
+    assert leases(site, "two").is_held(job_id)
+
+
+def test_two_workers_never_claim_the_same_job(site: Site) -> None:
+    for number in range(8):
+        submitted(site, number + 1)
+    claimed: list[JobRecord] = []
+    together = Barrier(4)
+
+    def claim_all(owner: str) -> None:
+        together.wait()
+        while (job := leases(site, owner).claim()) is not None:
+            claimed.append(job)
+
+    workers = [Thread(target=claim_all, args=(f"worker {number}",)) for number in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert sorted(job.job_id for job in claimed) == [bytes([number + 1]) * 16 for number in range(8)]
+
+
+def test_a_worker_without_the_lease_changes_nothing(site: Site) -> None:
+    job_id = submitted(site)
+    leases(site).claim()
+    other = leases(site, "two")
+    changes: list[Callable[[], None]] = [
+        lambda: other.record(job_id, RoundFigures(rounds_done=1, finished_at_s=0.0)),
+        lambda: other.wait(job_id, Stop(reason="r", cause="c")),
+        lambda: other.go_on(job_id),
+        lambda: other.let_go(job_id, JobEvent.FINISH),
+    ]
+    for change in changes:
+        with pytest.raises(JobRefused) as refusal:
+            change()
+        assert refusal.value.reason is JobReason.CANCELLED
+    assert (site.store.get(job_id).state, site.store.history(job_id)) == (JobState.RUNNING, ())
+
+
+def test_figures_of_a_round_that_is_run_again_replace_the_old_ones(site: Site) -> None:
+    job_id = submitted(site)
+    held = leases(site)
+    held.claim()
+    rounds = [RoundFigures(rounds_done=number, finished_at_s=1.0, gradient_norm=0.5, noise_to_signal=None) for number in (1, 2)]
+    again = RoundFigures(rounds_done=2, finished_at_s=9.0, learning_rate=0.1, loss=0.25, accuracy=1.0)
+    for figures in (*rounds, again):
+        held.record(job_id, figures)
+    assert site.store.history(job_id) == (rounds[0], again)
+    assert site.store.history(job_id, after_rounds=1) == (again,)
+    assert site.store.get(job_id).rounds_done == 2
+
+
+def test_cancelling_takes_the_job_from_its_worker(site: Site) -> None:
+    job_id = submitted(site)
+    held = leases(site)
+    held.claim()
+    site.store.cancel(job_id)
+    assert not held.is_held(job_id)
+    assert [job.job_id for job in held.unclosed()] == [job_id]
+    held.mark_closed(job_id, rounds_charged=1)
+    assert held.unclosed() == ()
+    with pytest.raises(JobRefused) as refusal:
+        site.store.resume(job_id)
+    assert refusal.value.reason is JobReason.WRONG_STATE
+
+
+def test_a_stopped_job_keeps_its_cause_until_it_is_resumed(site: Site) -> None:
+    job_id = submitted(site)
+    held = leases(site)
+    held.claim()
+    stop = Stop(reason="budget_exhausted", cause="nothing is left")
+    held.let_go(job_id, JobEvent.REFUSE, stop)
+    assert (site.store.get(job_id).state, site.store.get(job_id).stop) == (JobState.REFUSED, stop)
+    assert held.claim() is None
+    assert held.unclosed() == ()
+    site.store.resume(job_id)
+    assert (site.store.get(job_id).state, site.store.get(job_id).stop) == (JobState.QUEUED, None)
+    assert held.claim() is not None
+
+
+def test_a_job_on_which_worker_after_worker_dies_fails_with_that_cause(site: Site) -> None:
+    job_id = submitted(site)
+    for number in range(MAX_WORKERS_LOST):
+        assert leases(site, f"worker {number}").claim() is not None
+        site.clock.now_s += LEASE_S + 1
+    assert leases(site, "the next one").claim() is None
+    job = site.store.get(job_id)
+    assert job.state is JobState.FAILED
+    assert job.stop is not None
+    assert job.stop.reason == WORKERS_LOST
+    assert leases(site, "the one after").claim() is None
+    site.store.resume(job_id)  # a person may try again
+    assert leases(site, "another").claim() is not None
+
+
+def test_a_job_whose_worker_is_gone_is_queued_again_by_one_that_is_busy_with_another(site: Site) -> None:
+    first, second = submitted(site, 1), submitted(site, 2)
+    assert leases(site, "killed soon").claim() is not None
+    busy = leases(site, "busy")
+    claimed = busy.claim()
+    assert claimed is not None
+    lost, held = (one for one in (first, second) if one != claimed.job_id), claimed.job_id
+    site.clock.now_s += LEASE_S - 1
+    assert busy.renew(held)
+    busy.release_abandoned()
+    assert {site.store.get(job_id).state for job_id in (first, second)} == {JobState.RUNNING}
+    site.clock.now_s += 2
+    busy.release_abandoned()
+    assert [site.store.get(job_id).state for job_id in (*lost, held)] == [JobState.QUEUED, JobState.RUNNING]
+    assert busy.is_held(held)
+
+
+def test_a_round_in_between_shows_that_the_job_does_not_kill_its_workers(site: Site) -> None:
+    job_id = submitted(site)
+    for number in range(3 * MAX_WORKERS_LOST):
+        worker = leases(site, f"worker {number}")
+        assert worker.claim() is not None
+        worker.record(job_id, RoundFigures(rounds_done=number, finished_at_s=0.0))
+        site.clock.now_s += LEASE_S + 1
+    assert site.store.get(job_id).state is JobState.RUNNING

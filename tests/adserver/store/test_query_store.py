@@ -1,0 +1,86 @@
+"""Queries in the database, SQLite or PostgreSQL: every kind comes back as it was asked, and only what was charged stays."""
+
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import Engine
+from sqlalchemy.exc import IntegrityError
+
+from adserver.measuring.evaluator import plan_evaluation
+from adserver.measuring.request import PlannedQuery, Request, distinct_codes, plan_discovery, plan_query
+from adserver.store.database import create_tables
+from adserver.store.queries import QueryStore
+from adserver.store.tasks import TaskStore
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.model.dense import dense_network
+from maskedlark.releases.query import DiscoverySpec
+from maskedlark.runtime.database import open_database
+from tests.builders import NOW
+from tests.measured import DATASET, dataset_of, measuring_world
+
+OF = measuring_world()
+HELD = dataset_of(OF, 12)
+MODEL = dense_network([OF.task.num_features, 1], "relu", seed=1)
+
+
+@pytest.fixture
+def store(database_url: str) -> Iterator[QueryStore]:
+    engine: Engine = open_database(database_url)
+    create_tables(engine)
+    TaskStore(engine).add(OF.bundle, created_at=NOW)
+    yield QueryStore(engine)
+    engine.dispose()
+
+
+def sums(query_id: bytes) -> PlannedQuery:
+    request = Request(values=("click",), group_by=("campaign",), domains={"campaign": distinct_codes(range(3_000))})
+    return plan_query(request, task=OF.task, dataset=HELD, query_id=query_id)
+
+
+def discovery(query_id: bytes) -> DiscoverySpec:
+    request = Request(values=("count",), group_by=("campaign",), is_discovered=True)
+    return plan_discovery(request, task=OF.task, dataset=HELD, query_id=query_id, keys=("campaign",))
+
+
+def refused(store: QueryStore, prefix: str) -> bool:
+    with pytest.raises(JobRefused) as refusal:
+        store.find(prefix)
+    return refusal.value.reason is JobReason.UNKNOWN_QUERY
+
+
+def test_a_query_of_each_kind_comes_back_with_what_is_sent_beside_it(store: QueryStore) -> None:
+    planned, found = sums(b"\x11" * 16), discovery(b"\x22" * 16)
+    evaluation = plan_evaluation(MODEL, task=OF.task, dataset=HELD, query_id=b"\x33" * 16)
+    assert len(planned.codes) == 4 * 3_000
+    store.add(planned.spec, planned.codes, asked_at=NOW + 2)
+    store.add(found, b"", asked_at=NOW + 1)
+    store.add(evaluation.spec, evaluation.model, asked_at=NOW)
+    first, second, third = (store.find(prefix) for prefix in ("11", "2222", "33"))
+    assert (first.planned, first.discovery, first.evaluation, first.asked_at) == (planned, None, None, NOW + 2)
+    assert (second.planned, second.discovery, second.evaluation) == (None, found, None)
+    assert (third.planned, third.discovery, third.evaluation) == (None, None, evaluation)
+    assert [one.spec for one in (first, second, third)] == [planned.spec, found, evaluation.spec]
+    assert store.of_dataset(DATASET) == (evaluation.spec, found, planned.spec)
+    assert store.of_dataset(b"another" + bytes(25)) == ()
+
+
+def test_a_query_that_was_not_charged_is_forgotten_and_the_others_stay(store: QueryStore) -> None:
+    for query_id in (b"\x11" * 16, b"\x22" * 16):
+        store.add(discovery(query_id), b"", asked_at=NOW)
+    for _ in range(2):
+        store.remove(b"\x11" * 16)
+    assert refused(store, "11")
+    assert store.find("22").discovery == discovery(b"\x22" * 16)
+
+
+def test_a_prefix_of_two_queries_or_of_none_finds_none(store: QueryStore) -> None:
+    for query_id in (b"\x11" * 16, b"\x12" * 16):
+        store.add(discovery(query_id), b"", asked_at=NOW)
+    assert all(refused(store, prefix) for prefix in ("1", "", "3", "no hex"))
+
+
+def test_an_id_is_kept_for_one_query_only(store: QueryStore) -> None:
+    store.add(discovery(b"\x11" * 16), b"", asked_at=NOW)
+    with pytest.raises(IntegrityError):
+        store.add(sums(b"\x11" * 16).spec, b"", asked_at=NOW)
+    assert store.find("11").discovery == discovery(b"\x11" * 16)

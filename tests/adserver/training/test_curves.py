@@ -1,0 +1,127 @@
+"""The curves that people look at, made from the history alone."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tensorboardX.proto.event_pb2 import Event
+
+from adserver.records.round_figures import RoundFigures, noise_norm, noise_to_signal
+from adserver.training.cost import curve_title
+from adserver.training.curves import CSV_NAME, EVENTS_NAME, PNG_NAME, CurveWriter, write_curves
+from maskedlark.privacy.noise import Mechanism, noise_vector
+from maskedlark.randomness import seeded
+from maskedlark.releases.job import noise_units
+from tests.adserver.job_world import plan_for, sealed
+
+HISTORY = tuple(
+    RoundFigures(
+        rounds_done=number,
+        finished_at_s=1000.0 + number,
+        learning_rate=0.1,
+        gradient_norm=1 / (number + 3),
+        noise_to_signal=0.3 if number % 2 else None,
+        loss=0.7 - 0.01 * number if number % 5 == 0 else None,
+        accuracy=0.5 + 0.01 * number if number % 5 == 0 else None,
+    )
+    for number in range(1, 21)
+)
+
+
+def read_events(folder: Path) -> list[tuple[str, int, float, float]]:
+    """(tag, step, value, wall time) of all files, as TensorBoard reads them: length, checksum, message, checksum."""
+    found = []
+    for file in sorted((folder / EVENTS_NAME).iterdir()):
+        stored = file.read_bytes()
+        offset = 0
+        while offset < len(stored):
+            length = int.from_bytes(stored[offset : offset + 8], "little")
+            event = Event.FromString(stored[offset + 12 : offset + 12 + length])
+            found += [(value.tag, event.step, value.simple_value, event.wall_time) for value in event.summary.value]
+            offset += 12 + length + 4
+    return found
+
+
+def test_the_csv_file_holds_every_figure_exactly(tmp_path: Path) -> None:
+    write_curves(tmp_path, HISTORY, "a title")
+    rows = list(csv.DictReader((tmp_path / CSV_NAME).read_text().splitlines()))
+    assert len(rows) == len(HISTORY)
+    for row, figures in zip(rows, HISTORY, strict=True):
+        for name, cell in row.items():
+            value = getattr(figures, name)
+            assert cell == "" if value is None else float(cell) == value
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        HISTORY,
+        (),
+        HISTORY[:1],
+        tuple(RoundFigures(rounds_done=number, finished_at_s=0.0, gradient_norm=1.0) for number in range(3)),
+        tuple(RoundFigures(rounds_done=number, finished_at_s=0.0, loss=1.0) for number in range(3)),
+    ],
+    ids=["all", "none", "one", "no evaluation", "no accuracy"],
+)
+def test_a_picture_is_drawn_of_whatever_there_is(tmp_path: Path, history: tuple[RoundFigures, ...]) -> None:
+    write_curves(tmp_path, history, "a title\nof two lines")
+    assert (tmp_path / PNG_NAME).read_bytes().startswith(b"\x89PNG")
+
+
+def test_events_of_a_resumed_job_hold_each_round_once(tmp_path: Path) -> None:
+    with CurveWriter.opened(tmp_path, (), title="first process") as curves:
+        for figures in HISTORY[:12]:
+            curves.append(figures)
+    with CurveWriter.opened(tmp_path, HISTORY[:10], title="second process") as curves:  # the last two rounds were not finished
+        for figures in HISTORY[10:]:
+            curves.append(figures)
+    norms = [(step, value, wall) for tag, step, value, wall in read_events(tmp_path) if tag == "round/gradient_norm"]
+    assert [step for step, _, _ in norms] == list(range(1, 21))
+    assert [value for _, value, _ in norms] == pytest.approx([figures.gradient_norm for figures in HISTORY], rel=1e-6)
+    assert [wall for _, _, wall in norms] == [figures.finished_at_s for figures in HISTORY]
+    losses = [step for tag, step, _, _ in read_events(tmp_path) if tag == "eval/loss"]
+    assert losses == [5, 10, 15, 20]
+    assert len((tmp_path / CSV_NAME).read_text().splitlines()) == 21
+
+
+def test_the_files_are_rewritten_while_the_job_runs(tmp_path: Path) -> None:
+    with CurveWriter.opened(tmp_path, (), title="a title", rewrite_every_s=3.0) as curves:
+        for figures in HISTORY[:4]:
+            assert not (tmp_path / PNG_NAME).exists()
+            curves.append(figures)
+        assert len((tmp_path / CSV_NAME).read_text().splitlines()) == 5
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
+def test_the_noise_norm_is_what_two_helpers_noise_measures(mechanism: str) -> None:
+    plan = plan_for(sealed(mechanism=mechanism, norm="l1" if mechanism == "laplace" else "l2"), noise_multiplier=0.5)
+    count = 50_000
+    drawn = sum(
+        noise_vector(Mechanism(mechanism), noise_units(plan.task, plan.job), count, seeded(role, mechanism)).astype(np.float64)
+        for role in (0, 1)
+    )
+    measured = float(np.linalg.norm(np.ldexp(drawn, -plan.task.frac_bits))) / plan.denominator
+    assert noise_norm(plan.task, plan.job, num_parameters=count, denominator=plan.denominator) == pytest.approx(measured, rel=0.02)
+
+
+def test_there_is_no_noise_in_a_task_without() -> None:
+    plan = plan_for(sealed())
+    assert noise_norm(plan.task, plan.job, num_parameters=5, denominator=plan.denominator) == 0.0
+
+
+def test_noise_to_signal_takes_the_noise_out_of_the_norm() -> None:
+    assert noise_to_signal(5.0, 3.0) == pytest.approx(0.75)
+    assert noise_to_signal(5.0, 0.0) == 0.0
+
+
+@pytest.mark.parametrize("gradient_norm", [0.0, 2.0, 3.0])
+def test_a_signal_that_is_lost_in_noise_has_no_ratio(gradient_norm: float) -> None:
+    assert noise_to_signal(gradient_norm, 3.0) is None
+
+
+def test_the_title_says_what_the_job_costs() -> None:
+    noisy = curve_title(plan_for(sealed(mechanism="gaussian"), noise_multiplier=2.0))
+    assert "epsilon" in noisy
+    assert "delta 1e-05" in noisy
+    assert "no noise" in curve_title(plan_for(sealed()))

@@ -1,0 +1,620 @@
+"""Jobs from the queue to their end, with two honest helpers in memory: the same bits as training in the clear, whatever dies when."""
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from threading import Event, Thread, current_thread
+from time import monotonic, sleep
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as NoConnectionInTime
+
+from adserver.records.job_state import JobState
+from adserver.records.round_figures import RoundFigures
+from adserver.records.training_plan import Optimizer, OptimizerKind, Schedule, ScheduleKind, TrainingPlan
+from adserver.store import job_folder
+from adserver.store.jobs import Stop
+from adserver.store.leases import MAX_WORKERS_LOST, JobLeases
+from adserver.training import curves
+from adserver.training import runner as job_runner
+from adserver.training.trainer import Checkpoint
+from adserver.training.worker import HELPER_UNAVAILABLE, INTERNAL_ERROR
+from maskedlark.error_contract import contract
+from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, ModelReason
+from maskedlark.model import weights
+from maskedlark.releases.round import AggregateShare, transcript
+from maskedlark.runtime import durable_file
+from tests.adserver.job_world import (
+    ENCODED_MODEL,
+    MODEL,
+    NUMERICS,
+    RECORDS,
+    Fuse,
+    Killed,
+    Sealed,
+    Site,
+    clipped_gradients,
+    eval_set_npz,
+    plan_for,
+    sealed,
+)
+from tests.builders import NOW
+
+LONG_AFTER_S = 3600.0
+
+
+@pytest.fixture(scope="module")
+def quiet() -> Sealed:
+    """A dataset of a task without noise."""
+    return sealed()
+
+
+@pytest.fixture(scope="module")
+def noisy() -> Sealed:
+    return sealed(mechanism="gaussian")
+
+
+@pytest.fixture
+def site(tmp_path: Path, quiet: Sealed) -> Iterator[Site]:
+    made = Site(tmp_path, quiet)
+    yield made
+    made.engine.dispose()
+
+
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures take most of a small job's time."""
+    monkeypatch.setattr(curves, "_png", lambda *_: b"")
+
+
+def masters(site: Site, job_id: bytes) -> tuple[NDArray[np.float32], ...]:
+    stored = site.folder(job_id).checkpoint()
+    assert stored is not None
+    return Checkpoint.decode(stored).values()
+
+
+def trained_in_the_clear(of: Sealed, plan: TrainingPlan) -> tuple[NDArray[np.float32], ...]:
+    """Plain training: clear labels, the same samples, torch's own optimizer, no shares, no field, no checkpoint."""
+    shares, pair = of.datasets[0].shares, of.of.pair(0)
+    parameters = [torch.nn.Parameter(torch.from_numpy(value.copy())) for value in MODEL.initial_values]
+    settings = plan.optimizer
+    optimizers: dict[OptimizerKind, torch.optim.Optimizer] = {
+        OptimizerKind.SGD: torch.optim.SGD(parameters, lr=settings.learning_rate),
+        OptimizerKind.MOMENTUM: torch.optim.SGD(parameters, lr=settings.learning_rate, momentum=settings.momentum),
+        OptimizerKind.ADAM: torch.optim.Adam(parameters, lr=settings.learning_rate),
+        OptimizerKind.ADAGRAD: torch.optim.Adagrad(parameters, lr=settings.learning_rate),
+    }
+    optimizer = optimizers[settings.kind]
+    for index in range(plan.job.rounds):
+        tensors = tuple(weights.quantise(parameter.detach().numpy()) for parameter in parameters)
+        drawn = pair.sample(
+            transcript(plan.job, round_index=index, weights=weights.encode(tensors), numerics=NUMERICS),
+            RECORDS,
+            plan.job.sampling_numerator,
+        )
+        gradients = clipped_gradients(tensors, shares.features[drawn], of.real_labels[drawn, None], of.of.task)
+        mean = gradients.sum(axis=(0, 1)) / 2.0**of.of.task.frac_bits / (plan.job.sampling_rate * RECORDS)
+        weight, bias = np.split(mean.astype(np.float32), [4])
+        parameters[0].grad, parameters[1].grad = torch.from_numpy(weight.reshape(1, 4)), torch.from_numpy(bias)
+        optimizer.param_groups[0]["lr"] = settings.learning_rate * plan.schedule.factor(index, plan.job.rounds)
+        optimizer.step()
+    return tuple(parameter.detach().numpy() for parameter in parameters)
+
+
+@pytest.mark.parametrize("kind", OptimizerKind)
+@pytest.mark.parametrize("schedule", ScheduleKind)
+@pytest.mark.usefixtures("no_pictures")
+def test_without_noise_the_trained_model_equals_training_in_the_clear_bit_for_bit(
+    site: Site, quiet: Sealed, kind: OptimizerKind, schedule: ScheduleKind
+) -> None:
+    plan = plan_for(
+        quiet,
+        optimizer=Optimizer(kind=kind, learning_rate=0.3),
+        schedule=Schedule(kind=schedule, step_rounds=2, warmup_rounds=3),
+    )
+    job = site.run(plan)
+    assert job.state is JobState.DONE
+    assert job.rounds_done == plan.job.rounds
+    for ours, plain, initial in zip(masters(site, job.job_id), trained_in_the_clear(quiet, plan), MODEL.initial_values, strict=True):
+        assert ours.tobytes() == plain.tobytes()
+        assert (ours != initial).any()
+
+
+KILLS_MAY_COME_AT = (
+    "helper 0 asked",
+    "helper 0 stored",
+    "helper 1 asked",
+    "helper 1 stored",
+    "figures not stored",
+    "figures stored",
+    "file not flushed",
+)
+
+
+@pytest.fixture
+def mortal(monkeypatch: pytest.MonkeyPatch) -> Fuse:
+    """Points inside the ad server at which it may be killed."""
+    fuse = Fuse()
+    record, fsync = JobLeases.record, os.fsync
+
+    def recorded(self: JobLeases, job_id: bytes, figures: RoundFigures) -> None:
+        fuse.point("figures not stored")
+        record(self, job_id, figures)
+        fuse.point("figures stored")
+
+    def flushed(descriptor: int) -> None:
+        fuse.point("file not flushed")
+        fsync(descriptor)
+
+    monkeypatch.setattr(JobLeases, "record", recorded)
+    monkeypatch.setattr(os, "fsync", flushed)
+    return fuse
+
+
+def fused_site(folder: Path, of: Sealed, fuse: Fuse, burns_at: int) -> Site:
+    fuse.burns_at, fuse.passed = 0, []
+    site = Site(folder, of, fuse=fuse)
+    site.submit(plan_for(of, rounds=3, noise_multiplier=1.0), eval_set_npz(of))
+    fuse.burns_at, fuse.passed = burns_at, []
+    return site
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_job_killed_at_any_point_ends_in_the_same_bytes_as_an_undisturbed_one(tmp_path: Path, noisy: Sealed, mortal: Fuse) -> None:
+    undisturbed = fused_site(tmp_path / "undisturbed", noisy, mortal, 0)
+    undisturbed.worker().run_one()
+    (job,) = undisturbed.store.all()
+    points = list(mortal.passed)
+    assert job.state is JobState.DONE
+    assert set(points) == set(KILLS_MAY_COME_AT)
+    expected_files = {path.name: path.read_bytes() for path in undisturbed.folder(job.job_id).path.iterdir() if path.is_file()}
+    expected_history = undisturbed.store.history(job.job_id)
+
+    for burns_at in range(1, len(points) + 1):
+        site = fused_site(tmp_path / str(burns_at), noisy, mortal, burns_at)
+        with pytest.raises(Killed):
+            site.worker().run_one()
+        assert site.store.get(job.job_id).state is JobState.RUNNING
+        site.clock.now_s += LONG_AFTER_S
+        site.worker().run_one()
+
+        assert site.store.get(job.job_id).state is JobState.DONE, points[burns_at - 1]
+        files = {path.name: path.read_bytes() for path in site.folder(job.job_id).path.iterdir() if path.is_file()}
+        for name in ("model.onnx", "eval.npz", "checkpoint-00000003.pt"):
+            assert files[name] == expected_files[name], points[burns_at - 1]
+        history = site.store.history(job.job_id)
+        assert [timeless(figures) for figures in history] == [timeless(figures) for figures in expected_history]
+        assert all(helper.computed == 3 for helper in site.helpers)  # asked again, but charged once
+        site.engine.dispose()
+    undisturbed.engine.dispose()
+
+
+def timeless(figures: RoundFigures) -> RoundFigures:
+    return replace(figures, finished_at_s=0.0)
+
+
+def test_a_helper_that_is_down_makes_the_job_wait_and_then_go_on(site: Site, quiet: Sealed, monkeypatch: pytest.MonkeyPatch) -> None:
+    states: list[JobState] = []
+    waited = JobLeases.wait
+
+    def spied(self: JobLeases, job_id: bytes, stop: Stop) -> None:
+        waited(self, job_id, stop)
+        states.append(site.store.get(job_id).state)
+
+    monkeypatch.setattr(JobLeases, "wait", spied)
+    site.helpers[1].failures = [HelperUnavailable("the helper restarts")] * 3
+    job = site.run(plan_for(quiet))
+    assert states == [JobState.WAITING] * 3
+    assert job.state is JobState.DONE
+    assert job.stop is None
+    for ours, plain in zip(masters(site, job.job_id), trained_in_the_clear(quiet, plan_for(quiet)), strict=True):
+        assert ours.tobytes() == plain.tobytes()
+
+
+def test_a_helper_that_stays_away_fails_the_job_and_a_resumed_one_loses_no_round(site: Site, quiet: Sealed) -> None:
+    plan = plan_for(quiet)
+    down_at_round = 2
+    site.helpers[0].down_from_round = down_at_round
+    job = site.run(plan)
+    assert (job.state, job.rounds_done) == (JobState.FAILED, down_at_round)
+    assert job.stop is not None
+    assert job.stop.reason == HELPER_UNAVAILABLE
+    assert not job.is_closed
+    site.helpers[0].down_from_round = None
+    site.store.resume(job.job_id)
+    site.worker().run_one()
+    assert site.store.get(job.job_id).state is JobState.DONE
+    for ours, plain in zip(masters(site, job.job_id), trained_in_the_clear(quiet, plan), strict=True):
+        assert ours.tobytes() == plain.tobytes()
+
+
+def test_helpers_that_disagree_stop_the_job_before_the_optimizer_steps(site: Site, quiet: Sealed) -> None:
+    disagrees_from = 2
+
+    def spoil(share: AggregateShare) -> AggregateShare:
+        return replace(share, agreement_tag=bytes(32)) if site.helpers[0].computed > disagrees_from else share
+
+    site.helpers[0].spoil = spoil
+    job = site.run(plan_for(quiet))
+    assert (job.state, job.rounds_done) == (JobState.REFUSED, disagrees_from)
+    assert job.stop is not None
+    assert job.stop.reason == JobReason.HELPERS_DISAGREE
+    stored = site.folder(job.job_id).checkpoint()
+    assert stored is not None
+    assert Checkpoint.decode(stored).rounds_done == disagrees_from
+
+
+def test_helpers_of_different_numerics_are_refused_before_any_round(site: Site, quiet: Sealed) -> None:
+    site.helpers[1].numerics = bytes([1]) * 32
+    job = site.run(plan_for(quiet))
+    assert job.state is JobState.REFUSED
+    assert job.stop is not None
+    assert job.stop.reason == JobReason.HELPERS_DISAGREE
+    assert not site.helpers[0].answers
+
+
+def test_a_refusal_by_one_helper_stops_the_job_with_its_reason(site: Site, quiet: Sealed) -> None:
+    site.helpers[1].failures = [JobRefused(JobReason.BUDGET_EXHAUSTED, "nothing is left")]
+    job = site.run(plan_for(quiet))
+    assert job.state is JobState.REFUSED
+    assert job.stop is not None
+    assert (job.stop.reason, job.stop.cause) == ("budget_exhausted", "nothing is left")
+
+
+def test_a_diverging_job_fails_and_keeps_its_last_finite_weights(site: Site, quiet: Sealed, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = iter([np.ones(5), np.ones(5), np.full(5, 1e12)])
+    monkeypatch.setattr(job_runner, "mean_gradient", lambda *_: next(steps))
+    job = site.run(plan_for(quiet))
+    assert (job.state, job.rounds_done) == (JobState.FAILED, 2)
+    assert job.stop is not None
+    assert job.stop.reason == ModelReason.DIVERGED
+    assert "learning rate" in job.stop.cause
+    stored = site.folder(job.job_id).checkpoint()
+    assert stored is not None
+    assert Checkpoint.decode(stored).rounds_done == 2
+
+
+def test_a_bug_fails_the_job_without_detail(site: Site, quiet: Sealed) -> None:
+    site.helpers[0].failures = [ZeroDivisionError("secret detail")]
+    job = site.run(plan_for(quiet))
+    assert job.state is JobState.FAILED
+    assert job.stop is not None
+    assert job.stop.reason == INTERNAL_ERROR
+    assert "secret" not in job.stop.cause
+
+
+def away() -> OperationalError:
+    """What SQLite raises after it has waited for its lock in vain."""
+    error = sqlite3.OperationalError("database is locked")
+    error.sqlite_errorcode = sqlite3.SQLITE_BUSY_SNAPSHOT
+    return OperationalError("INSERT", None, error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        away(),
+        InterfaceError("SELECT", None, Exception("connection already closed")),
+        DBAPIError("SELECT", None, Exception("server closed the connection"), connection_invalidated=True),
+        NoConnectionInTime("QueuePool limit reached"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+@pytest.mark.parametrize("method", ["record", "let_go"])
+def test_a_database_that_is_away_for_a_moment_costs_a_job_nothing(
+    site: Site, quiet: Sealed, monkeypatch: pytest.MonkeyPatch, method: str, error: Exception
+) -> None:
+    failures, works = [error], getattr(JobLeases, method)
+
+    def flaky(*arguments: Any) -> None:
+        if failures:
+            raise failures.pop()
+        works(*arguments)
+
+    monkeypatch.setattr(JobLeases, method, flaky)
+    plan = plan_for(quiet)
+    job_id, worker = site.submit(plan), site.worker()
+    worker.run_one()
+    assert not failures
+    assert site.store.get(job_id).state in (JobState.QUEUED, JobState.RUNNING)  # running: until its lease is over
+    site.clock.now_s += LONG_AFTER_S
+    worker.run_one()
+    job = site.store.get(job_id)
+    assert (job.state, job.stop) == (JobState.DONE, None)
+    assert [helper.computed for helper in site.helpers] == [plan.job.rounds] * 2  # asked again, and charged once
+    for ours, plain in zip(masters(site, job_id), trained_in_the_clear(quiet, plan), strict=True):
+        assert ours.tobytes() == plain.tobytes()
+
+
+def test_a_worker_whose_database_is_away_rests_longer_each_time_and_no_longer_than_a_minute(
+    site: Site, quiet: Sealed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried_at_s: list[float] = []
+
+    def unavailable(_: JobLeases) -> None:
+        tried_at_s.append(site.clock.now_s - NOW)
+        raise away()
+
+    monkeypatch.setattr(JobLeases, "claim", unavailable)
+    worker = site.worker()
+    for _ in range(200):
+        assert not worker.run_one()
+        site.clock.now_s += 1
+    assert tried_at_s == [0, 1, 3, 7, 15, 31, 63, 123, 183]
+
+
+def test_a_short_pause_follows_a_short_one_once_the_database_was_there_between(
+    site: Site, quiet: Sealed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if no job was done meanwhile."""
+    works, failures, tried_at_s = JobLeases.claim, list[Exception](), list[float]()
+
+    def flaky(leases: JobLeases) -> Any:
+        tried_at_s.append(site.clock.now_s - NOW)
+        if failures:
+            raise failures.pop()
+        return works(leases)
+
+    monkeypatch.setattr(JobLeases, "claim", flaky)
+    worker = site.worker()
+    for _ in range(4):
+        failures.append(away())
+        worker.run_one()
+        site.clock.now_s += 1
+        worker.run_one()
+    assert tried_at_s == [0, 1, 1, 2, 2, 3, 3, 4]
+
+
+def test_a_clock_that_is_set_back_does_not_keep_a_worker_at_rest(site: Site, quiet: Sealed, monkeypatch: pytest.MonkeyPatch) -> None:
+    job_id, worker, works = site.submit(plan_for(quiet)), site.worker(monotonic=monotonic), JobLeases.claim
+    monkeypatch.setattr(JobLeases, "claim", raising(away()))
+    site.clock.now_s += 86_400
+    assert not worker.run_one()
+    site.clock.now_s -= 86_400
+    monkeypatch.setattr(JobLeases, "claim", works)
+    sleep(1.1)
+    assert worker.run_one()
+    assert site.store.get(job_id).state is JobState.DONE
+
+
+def test_no_number_of_moments_without_a_database_looks_like_lost_workers(
+    site: Site, quiet: Sealed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a round can be recorded nor the job let go of; leases run out meanwhile."""
+    record, let_go = JobLeases.record, JobLeases.let_go
+    monkeypatch.setattr(JobLeases, "record", raising(away()))
+    monkeypatch.setattr(JobLeases, "let_go", raising(away()))
+    job_id, worker = site.submit(plan_for(quiet)), site.worker()
+    for _ in range(2 * MAX_WORKERS_LOST):
+        worker.run_one()
+        site.clock.now_s += LONG_AFTER_S
+    monkeypatch.setattr(JobLeases, "record", record)
+    monkeypatch.setattr(JobLeases, "let_go", let_go)
+    worker.run_one()
+    job = site.store.get(job_id)
+    assert (job.state, job.stop) == (JobState.DONE, None)
+
+
+def raising(error: Exception) -> Callable[..., Any]:
+    def fail(*_: object) -> None:
+        raise error
+
+    return fail
+
+
+def wrong_statement(engine: Engine) -> SQLAlchemyError:
+    """What the engine raises for a column that there is not."""
+    with pytest.raises(SQLAlchemyError) as raised, engine.connect() as connection:
+        connection.exec_driver_sql("SELECT no_such_column FROM jobs")
+    return raised.value
+
+
+@pytest.mark.parametrize("where", ["at a helper", "in the store"])
+def test_a_statement_that_is_wrong_is_a_bug_and_no_moment_of_the_database(
+    site: Site, quiet: Sealed, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    error = wrong_statement(site.engine)
+    if where == "in the store":
+        monkeypatch.setattr(JobLeases, "record", raising(error))
+    else:
+        site.helpers[0].failures = [error]
+    job = site.run(plan_for(quiet))
+    assert job.state is JobState.FAILED
+    assert job.stop is not None
+    assert job.stop.reason == INTERNAL_ERROR
+
+
+@pytest.mark.parametrize("reason", [JobReason.PEER_FAILED, JobReason.BAD_ANSWER])
+def test_what_a_helper_would_answer_again_stops_the_job_until_it_is_resumed(site: Site, quiet: Sealed, reason: JobReason) -> None:
+    assert not contract(reason).is_retryable
+    site.helpers[1].failures = [JobRefused(reason, "its operator's log says why")]
+    job = site.run(plan_for(quiet))
+    assert job.state is JobState.REFUSED
+    assert job.stop is not None
+    assert job.stop.reason == reason
+    site.store.resume(job.job_id)
+    site.worker().run_one()
+    assert site.store.get(job.job_id).state is JobState.DONE
+
+
+def test_a_done_job_is_closed_at_both_helpers(site: Site, quiet: Sealed) -> None:
+    job = site.run(plan_for(quiet, rounds=1))
+    assert job.is_closed
+    assert all(helper.closed == {job.job_id} for helper in site.helpers)
+
+
+def test_a_job_is_closed_later_if_a_helper_is_down_at_its_end(site: Site, quiet: Sealed) -> None:
+    job_id = site.submit(plan_for(quiet))
+    site.store.cancel(job_id)
+    site.helpers[1].failures = [HelperUnavailable("down")]
+    worker = site.worker()
+    worker.run_one()
+    assert not site.store.get(job_id).is_closed
+    site.clock.now_s += LONG_AFTER_S
+    worker.run_one()
+    assert site.store.get(job_id).is_closed
+
+
+def test_a_helper_that_is_away_does_not_keep_the_other_one_from_giving_budget_back(site: Site, quiet: Sealed) -> None:
+    job_id = site.submit(plan_for(quiet))
+    site.store.cancel(job_id)
+    site.helpers[0].failures = [HelperUnavailable("down")]
+    site.worker().run_one()
+    assert [helper.closed for helper in site.helpers] == [set(), {job_id}]
+    assert not site.store.get(job_id).is_closed
+
+
+def test_a_helper_that_is_away_is_asked_to_close_one_job_at_a_time(site: Site, quiet: Sealed) -> None:
+    """Each such call lasts a deadline, and jobs that are queued wait meanwhile."""
+    for number in range(5):
+        plan = plan_for(quiet)
+        site.store.cancel(site.submit(replace(plan, job=replace(plan.job, job_id=bytes([number]) * 16))))
+    site.helpers[0].failures = [HelperUnavailable("down") for _ in range(5)]
+    site.worker().run_one()
+    assert len(site.helpers[0].failures) == 4
+    assert len(site.helpers[1].closed) == 5
+
+
+def test_a_job_that_a_helper_refuses_to_close_is_asked_for_again_much_later_and_others_are_closed_meanwhile(
+    site: Site, quiet: Sealed
+) -> None:
+    """It may be another helper that answers for a moment, or an older ledger: a refusal is not taken for an end."""
+    worker, first = site.worker(), site.submit(plan_for(quiet))
+    site.store.cancel(first)
+    site.helpers[0].failures = [JobRefused(JobReason.UNKNOWN_TASK, "another helper")]
+    worker.run_one()
+    assert site.helpers[1].closed == {first}
+    second = site.submit(replace(plan_for(quiet), job=replace(plan_for(quiet).job, job_id=b"2" * 16)))
+    site.store.cancel(second)
+    worker.run_one()
+    assert [site.store.get(job_id).is_closed for job_id in (first, second)] == [False, True]
+    site.clock.now_s += LONG_AFTER_S
+    worker.run_one()
+    assert site.store.get(first).is_closed
+
+
+def test_cancelling_stops_a_round_that_would_run_for_ever(site: Site, quiet: Sealed) -> None:
+    for helper in site.helpers:
+        helper.hold = Event()
+    job_id = site.submit(plan_for(quiet))
+    worker = site.worker()
+    worker.start()
+    assert site.helpers[0].holding.wait(30)
+    began_s = monotonic()
+    site.store.cancel(job_id)
+    while not site.store.get(job_id).is_closed:
+        assert monotonic() - began_s < 10.0  # well under a second but on a machine as busy as a CI's
+        sleep(0.01)
+    worker.stop()
+    assert site.store.get(job_id).state is JobState.CANCELLED
+    assert all(helper.closed == {job_id} for helper in site.helpers)
+
+
+def test_stopping_the_worker_leaves_the_running_job_queued_for_the_next_one(site: Site, quiet: Sealed) -> None:
+    for helper in site.helpers:
+        helper.hold = Event()
+    job_id = site.submit(plan_for(quiet))
+    worker = site.worker()
+    worker.start()
+    assert site.helpers[0].holding.wait(30)
+    worker.stop()
+    assert site.store.get(job_id).state is JobState.QUEUED
+    for helper in site.helpers:
+        helper.hold = None
+    site.worker().run_one()
+    assert site.store.get(job_id).state is JobState.DONE
+
+
+def test_a_worker_that_lost_its_lease_lets_go_of_the_job(site: Site, quiet: Sealed) -> None:
+    for helper in site.helpers:
+        helper.hold = Event()
+    job_id = site.submit(plan_for(quiet))
+    late = Thread(target=site.worker(lease_s=-1.0).run_one)  # its lease is over as soon as it is taken
+    late.start()
+    assert site.helpers[0].holding.wait(30)
+    taken = JobLeases(site.engine, site.clock, owner="another", lease_s=60.0).claim()
+    late.join(30)
+    assert taken is not None
+    assert taken.job_id == job_id
+    assert site.store.get(job_id).state is JobState.RUNNING
+    assert site.store.get(job_id).rounds_done == 0
+
+
+@pytest.mark.parametrize("after_write", [False, True], ids=["before its checkpoint is there", "before the old ones go"])
+@pytest.mark.usefixtures("no_pictures")
+def test_a_worker_that_was_stopped_at_a_checkpoint_does_not_undo_its_successors_rounds(
+    site: Site, quiet: Sealed, monkeypatch: pytest.MonkeyPatch, after_write: bool
+) -> None:
+    stopped, go_on = Event(), Event()
+    plan = plan_for(quiet)
+    job_id = site.submit(plan)
+    paused = Thread(target=site.worker(lease_s=-1.0).run_one)  # its lease is over as soon as it is taken
+    write = durable_file.write_durably
+
+    def stopping(path: Path, content: bytes) -> None:
+        is_here = current_thread() is paused and path.name == "checkpoint-00000002.pt"
+        if is_here and not after_write:
+            stopped.set()
+            go_on.wait(60)
+        write(path, content)
+        if is_here and after_write:
+            stopped.set()
+            go_on.wait(60)
+
+    monkeypatch.setattr(job_folder, "write_durably", stopping)
+    paused.start()
+    assert stopped.wait(60)
+    site.worker().run_one()
+    assert site.store.get(job_id).state is JobState.DONE
+    go_on.set()
+    paused.join(60)
+    assert site.store.get(job_id).state is JobState.DONE
+    stored = site.folder(job_id).checkpoint()
+    assert stored is not None
+    assert Checkpoint.decode(stored).rounds_done == plan.job.rounds
+    for ours, plain in zip(masters(site, job_id), trained_in_the_clear(quiet, plan), strict=True):
+        assert ours.tobytes() == plain.tobytes()
+
+
+def test_jobs_run_in_the_order_of_their_submission(site: Site, quiet: Sealed) -> None:
+    order = [bytes([9]) * 16, bytes([3]) * 16]
+    for job_id in order:
+        site.submit(plan_for(quiet, rounds=1, job_id=job_id))
+        site.clock.now_s += 1
+    worker = site.worker()
+    worker.run_one()
+    assert [site.store.get(job_id).state for job_id in order] == [JobState.DONE, JobState.QUEUED]
+
+
+def test_the_curves_and_the_history_hold_loss_and_accuracy(site: Site, quiet: Sealed) -> None:
+    whole_batches = plan_for(quiet, batch_size=RECORDS, eval_every=2, optimizer=Optimizer(kind=OptimizerKind.SGD, learning_rate=0.1))
+    job = site.run(whole_batches, eval_set_npz(quiet))
+    history = site.store.history(job.job_id)
+    assert [figures.rounds_done for figures in history] == [0, 1, 2, 3, 4, 5]
+    assert [figures.rounds_done for figures in history if figures.loss is not None] == [0, 2, 4, 5]
+    first, last = history[0].loss, history[-1].loss
+    assert first is not None
+    assert last is not None
+    assert last < first
+    assert all(figures.noise_to_signal == 0.0 for figures in history[1:])
+    names = {path.name for path in site.folder(job.job_id).path.iterdir()}
+    assert names == {"model.onnx", "eval.npz", "checkpoint-00000005.pt", "curves.csv", "curves.png", "events"}
+
+
+def test_an_unparsable_model_file_is_refused_with_the_parsers_reason(site: Site, quiet: Sealed) -> None:
+    plan = plan_for(quiet)
+    job_id = site.submit(plan)
+    site.folder(job_id).write_submission(ENCODED_MODEL[:-10], None)
+    site.worker().run_one()
+    job = site.store.get(job_id)
+    assert job.state is JobState.REFUSED
+    assert job.stop is not None
+    assert job.stop.reason in set(ModelReason)

@@ -1,0 +1,182 @@
+"""A submission: what it becomes, and one refusal for each way that it can be wrong."""
+
+from collections import Counter
+from dataclasses import replace
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adserver.records.training_plan import Optimizer, OptimizerKind, Schedule
+from adserver.store.datasets import Dataset, DatasetState
+from adserver.training.cost import job_epsilons
+from adserver.training.eval_set import read_eval_set
+from adserver.training.submission import Submission, plan_job
+from maskedlark.errors import InvalidModel, InvalidTask, JobReason, JobRefused, ModelReason
+from maskedlark.model.dense import dense_network
+from maskedlark.model.graph import Loss
+from maskedlark.reports.task import Task
+from tests.adserver.job_world import ENCODED_MODEL, MODEL, NUM_FEATURES
+from tests.builders import NOW, world
+
+JOB_ID = bytes(range(16))
+SIZE = 1_000
+
+
+def npz(**arrays: Any) -> bytes:
+    stored = BytesIO()
+    np.savez(stored, **arrays)
+    return stored.getvalue()
+
+
+def npz_of(records: int = 3, width: int = NUM_FEATURES, labels: Any = None) -> bytes:
+    chosen = np.zeros(records, np.uint32) if labels is None else labels
+    return npz(features=np.zeros((records, width), np.uint8), labels=chosen)
+
+
+def task_of(**changes: Any) -> Task:
+    return world(num_features=NUM_FEATURES, **{"mechanism": "gaussian", "min_batch_size": 10, **changes}).task
+
+
+TASK = task_of()
+QUIET = task_of(mechanism="none")
+
+
+def dataset_of(task: Task, **changes: Any) -> Dataset:
+    dataset = Dataset(
+        handle=bytes(16),
+        task_id=task.task_id,
+        state=DatasetState.COMMITTED,
+        created_at=NOW,
+        received=SIZE,
+        size=SIZE,
+        view_mismatch=0,
+        dataset_id=bytes(32),
+        dropped=(Counter(), Counter()),
+    )
+    return replace(dataset, **changes)
+
+
+SUBMISSION = Submission(
+    model=ENCODED_MODEL,
+    loss="binary_cross_entropy_with_logits",
+    rounds=20,
+    batch_size=100.0,
+    epsilon=2.0,
+    noise_multiplier=None,
+    optimizer=Optimizer(kind=OptimizerKind.SGD, learning_rate=0.1),
+    schedule=Schedule(),
+    eval_set=npz_of(),
+    eval_every=None,
+)
+
+
+def plan(task: Task = TASK, dataset: Dataset | None = None, now_s: float = NOW, **changes: Any) -> Any:
+    return plan_job(replace(SUBMISSION, **changes), task=task, dataset=dataset or dataset_of(task), job_id=JOB_ID, now_s=now_s)
+
+
+def test_an_epsilon_becomes_the_least_noise_that_keeps_within_it() -> None:
+    made = plan()
+    cost = job_epsilons(made, made.job.rounds).ad_server
+    assert 1.9 < cost <= 2.0
+    less = replace(made, job=replace(made.job, noise_multiplier=made.job.noise_multiplier * 0.97))
+    assert job_epsilons(less, made.job.rounds).ad_server > 2.0
+
+
+def test_a_generous_epsilon_is_held_to_the_budget_of_a_dataset() -> None:
+    made = plan(epsilon=1_000.0)
+    assert job_epsilons(made, made.job.rounds).ad_server <= TASK.epsilon
+
+
+def test_a_plan_holds_what_was_asked_for() -> None:
+    made = plan(epsilon=None, noise_multiplier=3.0)
+    assert made.job.noise_multiplier == 3.0
+    assert made.denominator == pytest.approx(100.0)
+    assert (made.job.rounds, made.job.loss, made.job.model_digest) == (20, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS, MODEL.digest)
+    assert (made.job.task_id, made.job.dataset_id, made.job.job_id, made.dataset_size) == (TASK.task_id, bytes(32), JOB_ID, SIZE)
+
+
+def test_without_a_batch_size_every_round_takes_the_whole_dataset() -> None:
+    assert plan(QUIET, batch_size=None, epsilon=None).job.sampling_rate == 1.0
+
+
+def test_long_jobs_are_evaluated_about_fifty_times() -> None:
+    made = plan(QUIET, epsilon=None, rounds=1_000)
+    assert 40 <= sum(made.is_evaluated(number) for number in range(1_001)) <= 60
+
+
+def test_rounds_cost_nothing_before_the_first() -> None:
+    assert job_epsilons(plan(), 0).ad_server == 0.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"dataset": dataset_of(QUIET)}, JobReason.UNKNOWN_DATASET),
+        ({"dataset": dataset_of(TASK, state=DatasetState.COMMITTING)}, JobReason.UNKNOWN_DATASET),
+        ({"now_s": TASK.expires_at}, JobReason.TASK_EXPIRED),
+        ({"batch_size": 9.0}, JobReason.MALFORMED),
+        ({"batch_size": SIZE + 1.0}, JobReason.MALFORMED),
+        ({"batch_size": float("nan")}, JobReason.MALFORMED),
+        ({"dataset": dataset_of(TASK, size=5), "batch_size": None}, JobReason.MALFORMED),
+        ({"epsilon": None}, JobReason.NOISE_OUT_OF_RANGE),
+        ({"noise_multiplier": 1.0}, JobReason.NOISE_OUT_OF_RANGE),
+        ({"task": QUIET}, JobReason.NOISE_OUT_OF_RANGE),
+        ({"epsilon": None, "noise_multiplier": 0.0}, JobReason.NOISE_OUT_OF_RANGE),
+        ({"epsilon": None, "noise_multiplier": 0.05}, JobReason.BUDGET_EXHAUSTED),
+        (
+            {"task": task_of(mechanism="none", clip_norm=1024.0, frac_bits=40, max_dataset_size=1 << 24), "epsilon": None},
+            JobReason.OVERFLOW,
+        ),
+        ({"eval_set": b"no npz"}, JobReason.MALFORMED),
+        ({"eval_set": npz(features=np.zeros((2, 4), np.uint8))}, JobReason.MALFORMED),
+        ({"eval_set": npz(features=np.zeros((2, 4)), labels=np.zeros(2))}, JobReason.MALFORMED),
+        ({"eval_set": npz_of(width=5)}, JobReason.MALFORMED),
+        ({"eval_set": npz_of(records=0)}, JobReason.MALFORMED),
+        ({"eval_set": npz_of(labels=np.zeros(2))}, JobReason.MALFORMED),
+        ({"eval_set": npz_of(labels=np.array([0, 1, 2]))}, JobReason.MALFORMED),
+        ({"eval_set": npz_of(labels=np.array([0, 1, np.nan]))}, JobReason.MALFORMED),
+        ({"eval_set": npz_of(labels=np.array(["0", "1", "0"]))}, JobReason.MALFORMED),
+        ({"eval_set": npz_of(labels=np.array([None, None, None]))}, JobReason.MALFORMED),
+    ],
+)
+def test_what_the_helpers_or_the_trainer_would_choke_on_is_refused_before_it_is_stored(changes: dict[str, Any], reason: JobReason) -> None:
+    if reason is JobReason.OVERFLOW:
+        changes = {**changes, "dataset": dataset_of(changes["task"], size=1 << 24)}
+    with pytest.raises(JobRefused) as refusal:
+        plan(**changes)
+    assert refusal.value.reason is reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"model": b"no onnx"}, ModelReason.NOT_ONNX),
+        ({"model": dense_network([5, 1], "relu", seed=0)}, ModelReason.WRONG_SHAPE),
+        ({"loss": "hinge"}, ModelReason.UNKNOWN_LOSS),
+        ({"loss": "cross_entropy"}, ModelReason.WRONG_LOSS),
+    ],
+)
+def test_a_model_or_loss_that_does_not_fit_is_refused(changes: dict[str, Any], reason: ModelReason) -> None:
+    with pytest.raises(InvalidModel) as refusal:
+        plan(**changes)
+    assert refusal.value.reason is reason
+
+
+@pytest.mark.parametrize(
+    "changes", [{"rounds": 0}, {"rounds": 1_000_001}, {"epsilon": -1.0}, {"epsilon": float("nan")}, {"eval_every": -1}]
+)
+def test_numbers_out_of_range_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(InvalidTask):
+        plan(**changes)
+
+
+def test_an_eval_set_is_read_as_it_was_written() -> None:
+    features = np.arange(8, dtype=np.uint8).reshape(2, 4)
+    read = read_eval_set(npz(features=features, labels=np.array([0.5, 2.0])))
+    assert read.features.tolist() == features.tolist()
+    assert read.labels.tolist() == [0.5, 2.0]
+    read.check_fits(MODEL, Loss.POISSON)
+    with pytest.raises(JobRefused):
+        read.check_fits(MODEL, Loss.BINARY_CROSS_ENTROPY)

@@ -1,0 +1,192 @@
+"""The helper as an operator meets it: real processes, real folders."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import typer
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from typer.core import TyperGroup, TyperOption
+from typer.testing import CliRunner
+
+from helper.cli.main import REFUSED, UNAVAILABLE, app
+from helper.ledger.ledger import LEDGER_FILE
+from helper.ledger.schema import TASKS
+from helper.trust.floors import fingerprint
+from helper.trust.keys import HelperKeys
+from maskedlark import canonical
+from maskedlark.errors import HelperUnavailable
+from maskedlark.reports.sealing import HpkeSuite
+from maskedlark.reports.task import HelperIdentity
+from maskedlark.rpc.certificates import write_certificate
+from maskedlark.rpc.tls_files import TlsFiles
+from maskedlark.rpc.transport import make_channel
+from maskedlark.terminal.tls_options import tls_files
+
+HELPER = [sys.executable, "-c", "from helper.cli.main import main; main()"]
+WIDE = {**os.environ, "COLUMNS": "300"}
+
+
+def helper(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*HELPER, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False, env=WIDE)
+
+
+@contextmanager
+def serving(data: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A helper process, and the address that it wrote once it was ready."""
+    port_file = data / "port"
+    command = [*HELPER, "serve", "--data", str(data), "--listen", "127.0.0.1:0", "--insecure", "--port-file", str(port_file), *options]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=WIDE)
+    try:
+        deadline = time.monotonic() + 60
+        while not port_file.exists():
+            assert process.poll() is None, process.stderr and process.stderr.read()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        yield process, port_file.read_text()
+    finally:
+        process.kill()
+        process.communicate()
+        port_file.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    HelperKeys.generate(name="north", suite=HpkeSuite.X25519_AES128GCM).write(tmp_path / "data")
+    return tmp_path / "data"
+
+
+def test_keygen_prints_the_identity_that_tasks_name(tmp_path: Path) -> None:
+    made = helper("keygen", "--data", tmp_path / "a", "--name", "north", "--json")
+    assert made.returncode == 0
+    identity = canonical.decode(HelperIdentity, made.stdout.strip().encode())
+    assert identity == HelperKeys.read(tmp_path / "a").identity
+
+
+def test_keygen_for_people_shows_public_keys_and_no_secret(tmp_path: Path) -> None:
+    shown = CliRunner().invoke(app, ["keygen", "--data", str(tmp_path / "a"), "--name", "north", "--suite", "mlkem768-x25519-aes128gcm"])
+    keys = HelperKeys.read(tmp_path / "a")
+    assert shown.exit_code == 0
+    assert keys.identity.verify_key.hex() in shown.output
+    assert fingerprint(keys.identity) in shown.output
+    assert keys.opening_keys(0)[0].suite is HpkeSuite.MLKEM768_X25519_AES128GCM
+    secrets = [part for part in (tmp_path / "a" / "keys.json").read_text().split('"') if len(part) >= 64]
+    assert not any(secret in shown.output for secret in secrets)
+
+
+def test_keygen_refuses_to_overwrite_with_one_line(data: Path) -> None:
+    refused = helper("keygen", "--data", data, "--name", "north")
+    assert refused.returncode == REFUSED
+    assert refused.stderr.count("\n") == 1
+    assert "never overwritten" in refused.stderr
+
+
+def test_keygen_for_a_host_makes_a_certificate_too(tmp_path: Path) -> None:
+    shown = CliRunner().invoke(
+        app, ["keygen", "--data", str(tmp_path), "--name", "north", "--host", "helper.example", "--host", "127.0.0.1"]
+    )
+    assert shown.exit_code == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"keys.json", "tls.key", "tls.crt", "trusted.crt"}
+
+
+def test_a_helper_whose_ledger_cannot_be_read_says_that_it_is_not_well(data: Path) -> None:
+    with serving(data) as (_, address), make_channel(address, None) as channel:
+        with closing(sqlite3.connect(data / LEDGER_FILE)) as ledger:
+            ledger.execute(f"ALTER TABLE {TASKS.name} RENAME TO elsewhere")
+        told = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=30)
+    assert told.status == health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+def test_a_helper_serves_shows_its_status_and_stops_on_sigterm(data: Path) -> None:
+    with serving(data) as (process, address):
+        shown = helper("status", "--address", address, "--insecure", "--json")
+        assert shown.returncode == 0, shown.stderr
+        status = json.loads(shown.stdout)
+        keys = HelperKeys.read(data)
+        assert (status["name"], status["verify_key"]) == ("north", keys.identity.verify_key.hex())
+        assert status["fingerprint"] == fingerprint(keys.identity)
+        assert (status["tasks"], status["rounds_answered"]) == (0, 0)
+        table = helper("status", "--address", address, "--insecure")
+        assert keys.identity.verify_key.hex() in table.stdout
+        second = helper("serve", "--data", data, "--listen", "127.0.0.1:0", "--insecure")
+        assert (second.returncode, "another helper process" in second.stderr) == (REFUSED, True)
+        process.send_signal(signal.SIGTERM)
+        _, log = process.communicate(timeout=60)
+        assert process.returncode == 0
+    assert f"serving on {address}" in log
+    assert "draining" in log
+
+
+def test_status_of_a_helper_that_is_down_can_be_tried_again(tmp_path: Path) -> None:
+    down = helper("status", "--address", "127.0.0.1:1", "--insecure", "--deadline", "2")
+    assert (down.returncode, HelperUnavailable.__name__ in down.stderr) == (UNAVAILABLE, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--listen", "127.0.0.1:0", "--insecure", "--peer", "north"], "'north' is no fingerprint"),
+        (["--listen", "0.0.0.0:0", "--insecure"], "loopback only"),
+        (["--listen", "0.0.0.0:0", "--insecure", "--allow-no-noise"], "--allow-no-noise"),
+        (["--listen", "192.0.2.1:1", "--insecure"], "loopback only"),
+    ],
+)
+def test_unsafe_ways_to_serve_are_refused(data: Path, options: list[str], why: str) -> None:
+    refused = helper("serve", "--data", data, *options)
+    assert refused.returncode == REFUSED
+    assert why in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+@pytest.mark.parametrize("database", ["garbage", "mysql://name:secret@host/ledger", "sqlite:////nowhere/ledger.sqlite3"])
+def test_a_database_that_cannot_be_had_is_refused_in_one_line(data: Path, database: str) -> None:
+    refused = helper("serve", "--data", data, "--listen", "127.0.0.1:0", "--insecure", "--database", database)
+    assert refused.returncode == REFUSED
+    assert "InvalidTask" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert "secret" not in refused.stderr
+
+
+@pytest.mark.parametrize("options", [[], ["--tls-cert", "x"], ["--insecure", "--tls-cert", "x"]])
+def test_tls_is_all_or_by_name_nothing(data: Path, options: list[str]) -> None:
+    shown = CliRunner().invoke(app, ["serve", "--data", str(data), "--listen", "127.0.0.1:0", *options])
+    assert shown.exit_code == 2
+
+
+def test_the_files_of_keygen_are_used_if_no_others_are_named(tmp_path: Path) -> None:
+    made = write_certificate(tmp_path, name="helper", now=datetime.now(UTC))
+
+    def chosen(*, insecure: bool = False, certificate: Path | None = None, folder: Path | None = tmp_path) -> TlsFiles | None:
+        return tls_files(insecure=insecure, certificate=certificate, private_key=None, authorities=None, folder=folder)
+
+    assert chosen() == made
+    assert chosen(insecure=True) is None
+    with pytest.raises(typer.BadParameter):
+        chosen(certificate=made.certificate)
+    with pytest.raises(typer.BadParameter):
+        chosen(folder=None)
+    made.trusted_authorities.unlink()
+    with pytest.raises(typer.BadParameter, match=r"trusted\.crt is not there"):
+        chosen()
+
+
+def test_serving_without_keys_says_how_to_make_them(tmp_path: Path) -> None:
+    refused = helper("serve", "--data", tmp_path, "--listen", "127.0.0.1:0", "--insecure")
+    assert (refused.returncode, "helper keygen" in refused.stderr) == (REFUSED, True)
+
+
+def test_every_option_of_serve_has_a_help_text_and_an_environment_variable() -> None:
+    group = typer.main.get_command(app)
+    assert isinstance(group, TyperGroup)
+    options = [one for one in group.commands["serve"].params if isinstance(one, TyperOption) and one.name != "help"]
+    assert len(options) > 15
+    assert [one.name for one in options if not (one.envvar and one.help)] == []

@@ -1,0 +1,410 @@
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from copy import copy
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from prometheus_client import generate_latest
+
+from helper.datasets.preparing import MAX_CHUNK_BYTES
+from helper.datasets.shelves import MAX_PREPARED_PER_TASK
+from helper.ledger.ledger import Ledger
+from helper.serving.metrics import HelperMetrics
+from maskedlark import canonical
+from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, ReportReason
+from maskedlark.numbers import field
+from maskedlark.randomness import seeded
+from maskedlark.reports.dataset import ShareForHelper
+from maskedlark.reports.report import split
+from maskedlark.reports.sealing import SealingKey, share_info
+from maskedlark.reports.task import VIEW_NONCE_BYTES, Task
+from maskedlark.reports.upload import SealedShare, Sealer
+from tests.builders import NOW, examples, shares_for
+from tests.helper.parties import Scene, make_task
+
+HANDLE = b"h" * 16
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+def refusal(call: Callable[..., object], *given: object) -> JobReason:
+    with pytest.raises(JobRefused) as refused:
+        call(*given)
+    return refused.value.reason
+
+
+def stored_datasets(scene: Scene, role: int) -> list[bytes]:
+    return [path.read_bytes() for path in (scene.parties[role].data / "datasets").iterdir()]
+
+
+# --- preparing
+
+
+def test_both_helpers_hold_the_same_dataset_and_their_masks_add_up(scene: Scene) -> None:
+    dataset = scene.seal(30)
+    first, second = (core.datasets.opened(dataset) for core in scene.cores)
+    np.testing.assert_array_equal(first.report_ids, second.report_ids)
+    np.testing.assert_array_equal(first.shares.features, second.shares.features)
+    sums = field.add(first.shares.mask_shares, second.shares.mask_shares)
+    assert sorted(sums.ravel().tolist()) == [0] * 30 + [1] * 30
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 100])
+def test_the_dataset_does_not_depend_on_the_chunks(scene: Scene, chunk: int) -> None:
+    reports = scene.reports(20)
+    assert scene.prepare(reports, chunk=chunk).dataset_id == scene.id_of(reports, np.ones(20, np.bool_))
+
+
+def test_the_totals_name_the_dataset_that_all_admitted_reports_would_make(scene: Scene) -> None:
+    reports = scene.reports(5)
+    preparation = scene.cores[0].datasets.prepare(scene.task_id, HANDLE, None)
+    bad = replace(shares_for(reports, 0)[2], report_id=b"x" * 16)
+    preparation.add([*shares_for(reports, 0)[:2], bad, *shares_for(reports, 0)[3:]])
+    totals = preparation.finish()
+    chosen = np.array([True, True, False, True, True])
+    assert (totals.received, totals.admitted, totals.dropped) == (5, 4, Counter({ReportReason.NOT_OPENED: 1}))
+    assert totals.admitted_digest == scene.id_of(reports, chosen)
+
+
+def test_preparing_nothing_gives_empty_totals(scene: Scene) -> None:
+    totals = scene.cores[0].datasets.prepare(scene.task_id, HANDLE, None).finish()
+    assert (totals.received, totals.admitted, totals.dropped) == (0, 0, Counter())
+
+
+def sealed_plaintext(scene: Scene, plaintext: bytes, report_id: bytes) -> ShareForHelper:
+    """A share of any plaintext, sealed as a browser would."""
+    key = SealingKey(scene.bundle.key_lists[0].key_list.keys[0])
+    bucket = scene.task.time_bucket(NOW)
+    info = share_info(task_id=scene.task_id, report_id=report_id, time_bucket=bucket, role=0, key_id=key.key_id)
+    return ShareForHelper(
+        report_id=report_id, time_bucket=bucket, share=SealedShare(key_id=key.key_id, ciphertext=key.seal(plaintext, info))
+    )
+
+
+def plaintext_of(task: Task) -> bytearray:
+    return bytearray(split(task, examples(task, 1)[0], seeded(3)).share_0)
+
+
+def hostile_shares(scene: Scene) -> dict[ReportReason, ShareForHelper]:
+    """For each reason that a helper can drop a share for, a share of that kind (the two about repeats are tested below)."""
+    honest = shares_for(scene.reports(1), 0)[0]
+    labels_start = 1 + VIEW_NONCE_BYTES + scene.task.num_features
+
+    def altered(start: int, content: bytes, number: int) -> ShareForHelper:
+        plaintext = plaintext_of(scene.task)
+        plaintext[start : start + len(content)] = content
+        return sealed_plaintext(scene, bytes(plaintext), bytes([number]) * 16)
+
+    ordinary = {
+        ReportReason.MALFORMED: replace(honest, report_id=b"short"),
+        ReportReason.WRONG_LENGTH: replace(honest, share=replace(honest.share, ciphertext=honest.share.ciphertext[:-30])),
+        ReportReason.UNKNOWN_KEY: replace(honest, share=replace(honest.share, key_id=77)),
+        ReportReason.NOT_OPENED: replace(honest, time_bucket=honest.time_bucket + 1),
+        ReportReason.OUTSIDE_TASK_PERIOD: replace(honest, time_bucket=0),
+        ReportReason.WRONG_VERSION: altered(0, b"\x02", 1),
+        ReportReason.LABEL_OUTSIDE_TASK: altered(labels_start, (9).to_bytes(4, "little"), 2),
+        ReportReason.LABELS_REPEAT: altered(labels_start, bytes(8), 3),
+        ReportReason.MASK_NOT_CANONICAL: altered(labels_start + 8, b"\xff" * 8, 4),
+    }
+    assert set(ordinary) == set(ReportReason) - {
+        ReportReason.WRONG_TASK,  # the ad server's to see; a share of another task does not open
+        ReportReason.DEFAULT_LABEL_MISSING,  # needs a third label, see below
+        ReportReason.KEY_OUTSIDE_TASK,  # needs a task with a measurement, see tests/maskedlark/test_measurement_reports.py
+        ReportReason.DUPLICATE_ID,
+        ReportReason.ALREADY_USED,
+    }
+    return ordinary
+
+
+def test_each_kind_of_wrong_share_is_dropped_for_its_reason_and_the_others_stand(scene: Scene) -> None:
+    hostile = hostile_shares(scene)
+    honest = shares_for(scene.reports(3, seed=5), 0)
+    preparation = scene.cores[0].datasets.prepare(scene.task_id, HANDLE, None)
+    admitted = preparation.add([*hostile.values(), *honest])
+    assert admitted.is_admitted.tolist() == [False] * len(hostile) + [True] * 3
+    assert not admitted.view_tags[: len(hostile)].any()
+    assert preparation.finish().dropped == Counter(dict.fromkeys(hostile, 1))
+
+
+def test_a_share_without_the_default_label_is_dropped(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, labels={"kind": "classes", "size": 3, "default_label": 0})
+    plaintext = plaintext_of(scene.task)
+    labels_start = 1 + VIEW_NONCE_BYTES + scene.task.num_features
+    plaintext[labels_start : labels_start + 8] = (1).to_bytes(4, "little") + (2).to_bytes(4, "little")
+    preparation = scene.cores[0].datasets.prepare(scene.task_id, HANDLE, None)
+    assert preparation.add([sealed_plaintext(scene, bytes(plaintext), b"r" * 16)]).dropped == {ReportReason.DEFAULT_LABEL_MISSING: 1}
+
+
+def test_swapped_roles_do_not_open(scene: Scene) -> None:
+    preparation = scene.cores[0].datasets.prepare(scene.task_id, HANDLE, None)
+    assert preparation.add(shares_for(scene.reports(2), 1)).dropped == {ReportReason.NOT_OPENED: 2}
+
+
+def test_repeats_are_dropped_within_a_chunk_and_between_chunks(scene: Scene) -> None:
+    shares = shares_for(scene.reports(3), 0)
+    preparation = scene.cores[0].datasets.prepare(scene.task_id, HANDLE, None)
+    assert preparation.add([shares[0], shares[1], shares[0]]).is_admitted.tolist() == [True, True, False]
+    second = preparation.add([shares[1], shares[2]])
+    assert second.is_admitted.tolist() == [False, True]
+    assert not second.view_tags[0].any()
+    assert second.view_tags[1].any()
+    assert preparation.finish().dropped == {ReportReason.DUPLICATE_ID: 2}
+
+
+def test_reports_of_another_dataset_are_dropped(scene: Scene) -> None:
+    reports = scene.reports(10)
+    scene.commit(scene.prepare(reports[:6]))
+    prepared = scene.prepare(reports, handle=b"i" * 16)
+    assert prepared.chosen.tolist() == [False] * 6 + [True] * 4
+    assert prepared.admitted[0].dropped == {ReportReason.ALREADY_USED: 6}
+    scene.commit(prepared)
+
+
+def test_more_reports_than_the_task_allows_are_refused(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, max_dataset_size=5)
+    shares = shares_for(scene.reports(6), 0)
+    preparation = scene.cores[0].datasets.prepare(scene.task_id, HANDLE, None)
+    preparation.add(shares[:5])
+    assert refusal(preparation.add, shares[5:]) is JobReason.DATASET_TOO_LARGE
+
+
+def test_a_chunk_that_would_take_too_much_memory_is_refused_before_it_is_opened(scene: Scene) -> None:
+    empty = ShareForHelper(report_id=bytes(16), time_bucket=0, share=SealedShare(key_id=0, ciphertext=b""))
+    preparation = scene.cores[0].datasets.prepare(scene.task_id, HANDLE, None)
+    assert refusal(preparation.add, [empty] * (MAX_CHUNK_BYTES // scene.task.share_length + 1)) is JobReason.TOO_LARGE
+
+
+@pytest.mark.parametrize("handle", [b"", b"h" * 15, b"h" * 17])
+def test_a_handle_of_another_length_is_refused(scene: Scene, handle: bytes) -> None:
+    assert refusal(scene.cores[0].datasets.prepare, scene.task_id, handle, None) is JobReason.MALFORMED
+
+
+# --- room
+
+
+def test_a_stream_that_breaks_frees_its_room_and_one_that_is_finished_keeps_it(scene: Scene) -> None:
+    datasets, shares = scene.cores[0].datasets, shares_for(scene.reports(4), 0)
+    with datasets.prepare(scene.task_id, HANDLE, None) as broken:
+        broken.add(shares)
+        assert datasets.preparing_bytes > 0
+    assert datasets.preparing_bytes == 0
+    with datasets.prepare(scene.task_id, HANDLE, None) as whole:
+        whole.add(shares)
+        taken = datasets.preparing_bytes
+        whole.finish()
+    assert datasets.preparing_bytes == taken
+
+
+def test_room_is_freed_by_the_commit_and_not_by_a_refused_one(scene: Scene) -> None:
+    prepared = scene.prepare(scene.reports(5))
+    taken = scene.cores[0].datasets.preparing_bytes
+    assert refusal(scene.commit, replace(prepared, chosen=np.zeros(5, np.bool_))) is JobReason.DATASET_EMPTY
+    assert scene.cores[0].datasets.preparing_bytes == taken > 0
+    assert f"helper_preparing_bytes {float(taken)}" in generate_latest(HelperMetrics(scene.cores[0]).registry).decode()
+    scene.commit(prepared)
+    assert [core.datasets.preparing_bytes for core in scene.cores] == [0, 0]
+
+
+def test_preparations_of_several_tasks_share_one_room(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.restart(max_preparing_bytes=5000)
+    shares, other = shares_for(scene.reports(16), 0), id_of_another_task(scene)
+    datasets = scene.cores[0].datasets
+    with datasets.prepare(scene.task_id, HANDLE, None) as first, datasets.prepare(other, HANDLE, None) as second:
+        first.add(shares[:10])
+        with pytest.raises(HelperUnavailable) as busy:
+            second.add(shares[:10])
+        assert busy.value.retry_after_s is not None
+        assert refusal(first.add, shares + shares) is JobReason.DATASET_TOO_LARGE
+    with datasets.prepare(other, HANDLE, None) as again:
+        again.add(shares[:10])
+
+
+def test_an_ad_server_has_one_share_of_the_room_however_many_origins_its_tasks_name(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.restart(max_preparing_bytes=5000)
+    shares, names = shares_for(scene.reports(6), 0), frozenset({"ads.example"})
+    datasets, taken = scene.cores[0].datasets, 0
+    with ExitStack() as stack:
+        for number in range(20):
+            task = make_task(scene.parties, name="another", origin=f"https://ads.example:{1_000 + number}")
+            scene.cores[0].tasks.register(canonical.encode(task), names)
+            preparation = stack.enter_context(datasets.prepare(task.task_id, HANDLE, names))
+            with suppress(HelperUnavailable):
+                preparation.add(shares)
+                taken += 1
+        assert taken < 20
+        assert datasets.preparing_bytes <= 0.75 * 5000
+
+
+# --- committing
+
+
+def test_committing_again_gives_the_same_answer_also_after_a_restart(scene: Scene) -> None:
+    prepared = scene.prepare(scene.reports(10))
+    scene.commit(prepared)
+    scene.commit(prepared)
+    scene.restart()
+    scene.commit(prepared)
+    assert scene.cores[0].status().counts.datasets == 1
+
+
+def test_a_report_is_used_in_one_dataset_even_if_it_was_prepared_for_two(scene: Scene) -> None:
+    reports = scene.reports(10)
+    both = [scene.prepare(reports[:6], handle=b"1" * 16), scene.prepare(reports[5:], handle=b"2" * 16)]
+    scene.commit(both[0])
+    assert refusal(scene.commit, both[1]) is JobReason.REPORT_ALREADY_USED
+    assert scene.cores[0].status().counts.datasets == 1
+    assert len(stored_datasets(scene, 0)) == 1
+
+
+def test_of_two_overlapping_datasets_committed_at_once_one_stands(scene: Scene) -> None:
+    reports = scene.reports(12)
+    both = [scene.prepare(reports[:8], handle=b"1" * 16), scene.prepare(reports[4:], handle=b"2" * 16)]
+    datasets = scene.cores[0].datasets
+
+    def commit(number: int) -> JobReason | None:
+        one = both[number % 2]
+        try:
+            datasets.commit(scene.task_id, one.handle, one.bits, one.dataset_id, None)
+        except JobRefused as error:
+            return error.reason
+        return None
+
+    with ThreadPoolExecutor(8) as threads:
+        outcomes = Counter(threads.map(commit, range(16)))
+    assert scene.cores[0].status().counts.datasets == 1
+    assert outcomes == {None: 8, JobReason.REPORT_ALREADY_USED: 8}  # None for every repeat of the one that stands
+
+
+class Interrupted(Ledger):
+    """Does something else just before a dataset is committed."""
+
+    before: Callable[[], object] | None = None
+
+    def add_dataset(self, dataset_id: bytes, task_id: bytes, report_ids: Sequence[bytes]) -> None:
+        before, self.before = self.before, None
+        if before is not None:
+            before()
+        super().add_dataset(dataset_id, task_id, report_ids)
+
+
+def test_a_commit_does_not_wait_for_one_of_another_task(scene: Scene) -> None:
+    scene.restart(ledger_type=Interrupted)
+    other = copy(scene)
+    other.task = make_task(scene.parties, name="another")
+    other.task_id, other.bundle = other.task.task_id, other.register(other.task)
+    other.sealer = Sealer(other.bundle)
+    ours, theirs = scene.prepare(scene.reports(5)), other.prepare(other.reports(5))
+    ledger = scene.cores[0].datasets._ledger
+    assert isinstance(ledger, Interrupted)
+    with ThreadPoolExecutor(1) as threads:
+        ledger.before = lambda: threads.submit(other.commit, theirs).result(timeout=30)
+        scene.commit(ours)
+    assert scene.cores[0].status().counts.datasets == 2
+
+
+class AnotherProcess(Ledger):
+    """Just before this process commits a dataset, another one commits the very same."""
+
+    def add_dataset(self, dataset_id: bytes, task_id: bytes, report_ids: Sequence[bytes]) -> None:
+        super().add_dataset(dataset_id, task_id, report_ids)
+        super().add_dataset(dataset_id, task_id, report_ids)
+
+
+def test_a_dataset_that_another_process_commits_at_the_same_time_keeps_its_file(scene: Scene) -> None:
+    scene.restart(ledger_type=AnotherProcess)
+    dataset = scene.commit(scene.prepare(scene.reports(5)))
+    assert len(stored_datasets(scene, 0)) == 1
+    scene.restart()
+    assert len(scene.cores[0].datasets.opened(dataset)) == 5
+
+
+def test_a_part_of_the_admitted_reports_can_be_chosen_and_the_rest_sealed_later(scene: Scene) -> None:
+    reports = scene.reports(10)
+    prepared = scene.prepare(reports)
+    half = prepared.chosen & (np.arange(10) < 5)
+    scene.commit(replace(prepared, chosen=half, dataset_id=scene.id_of(reports, half)))
+    rest = scene.prepare(reports, handle=b"i" * 16)
+    assert rest.chosen.tolist() == [False] * 5 + [True] * 5
+
+
+def test_an_unknown_handle_is_refused(scene: Scene) -> None:
+    prepared = scene.prepare(scene.reports(5))
+    assert refusal(scene.commit, replace(prepared, handle=b"?" * 16)) is JobReason.UNKNOWN_DATASET
+
+
+def test_another_tasks_handle_is_refused(scene: Scene) -> None:
+    prepared = scene.prepare(scene.reports(5))
+    other = id_of_another_task(scene)
+    commit = scene.cores[0].datasets.commit
+    assert refusal(commit, other, prepared.handle, prepared.bits, prepared.dataset_id, None) is JobReason.UNKNOWN_DATASET
+    scene.commit(prepared)
+    assert refusal(commit, other, prepared.handle, prepared.bits, prepared.dataset_id, None) is JobReason.UNKNOWN_DATASET
+
+
+def id_of_another_task(scene: Scene) -> bytes:
+    task = make_task(scene.parties, name="another")
+    scene.register(task)
+    return task.task_id
+
+
+def test_too_many_preparations_push_out_the_oldest(scene: Scene) -> None:
+    reports = scene.reports(3)
+    first = scene.prepare(reports)
+    for number in range(MAX_PREPARED_PER_TASK):
+        scene.prepare(reports, handle=bytes([number]) * 16)
+    assert refusal(scene.commit, first) is JobReason.UNKNOWN_DATASET
+
+
+def test_an_empty_choice_is_refused(scene: Scene) -> None:
+    prepared = scene.prepare(scene.reports(5))
+    assert refusal(scene.commit, replace(prepared, chosen=np.zeros(5, np.bool_))) is JobReason.DATASET_EMPTY
+
+
+def test_a_choice_that_makes_another_dataset_than_expected_is_refused_and_can_be_corrected(scene: Scene) -> None:
+    reports = scene.reports(5)
+    prepared = scene.prepare(reports)
+    fewer = prepared.chosen & (np.arange(5) > 0)
+    assert refusal(scene.commit, replace(prepared, chosen=fewer)) is JobReason.DATASET_CHANGED
+    scene.commit(prepared)
+
+
+@pytest.mark.parametrize("bits", [b"", b"\x1f\x00", b"\x3f", b"\xff"])
+def test_a_choice_of_another_length_is_refused(scene: Scene, bits: bytes) -> None:
+    prepared = scene.prepare(scene.reports(5))
+    commit = scene.cores[0].datasets.commit
+    assert refusal(commit, scene.task_id, prepared.handle, bits, prepared.dataset_id, None) is JobReason.MALFORMED
+
+
+def test_a_report_that_was_not_admitted_cannot_be_chosen(scene: Scene) -> None:
+    reports = scene.reports(5)
+    broken = replace(reports[0], time_bucket=reports[0].time_bucket + 1)
+    prepared = scene.prepare([broken, *reports[1:]])
+    everything = np.ones(5, np.bool_)
+    forced = replace(prepared, chosen=everything, dataset_id=scene.id_of(reports, everything))
+    assert refusal(scene.commit, forced) is JobReason.MALFORMED
+    assert scene.cores[0].status().counts.datasets == 0
+
+
+def test_a_dataset_is_read_from_disk_after_a_restart(scene: Scene) -> None:
+    dataset = scene.seal(12)
+    before = scene.cores[0].datasets.opened(dataset)
+    scene.restart()
+    after = scene.cores[0].datasets.opened(dataset)
+    assert after is not before
+    np.testing.assert_array_equal(after.shares.mask_shares, before.shares.mask_shares)
+
+
+def test_a_dataset_whose_file_is_lost_is_a_typed_refusal(scene: Scene) -> None:
+    dataset = scene.seal(5)
+    scene.restart()
+    next((scene.parties[0].data / "datasets").iterdir()).unlink()
+    assert refusal(scene.cores[0].datasets.opened, dataset) is JobReason.DATASET_LOST

@@ -1,0 +1,189 @@
+from collections import Counter
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from helper.datasets.shelves import KEPT_S, MAX_PREPARED, MAX_PREPARED_PER_TASK, RETRY_AFTER_S, Handle, OpenedShelf, PreparedShelf
+from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
+from maskedlark.reports.dataset import OpenedDataset, PreparedShares, open_dataset
+from tests.builders import examples, reports, shares_for, world
+
+WORLD = world()
+PREPARED: PreparedShares = WORLD.opener(0).open(shares_for(reports(WORLD, examples(WORLD.task, 3)), 0))
+
+NORTH, SOUTH = "north.example", "south.example"
+
+
+@dataclass
+class Clock:
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def shelf_of(capacity_bytes: int = 0, clock: Clock | None = None) -> PreparedShelf:
+    return PreparedShelf(capacity_bytes, clock or Clock())
+
+
+def opened(number: int) -> OpenedDataset:
+    return open_dataset(bytes([number]) * 32, PREPARED, PREPARED.admitted.is_admitted)
+
+
+def handle(task: int, name: int, owner: str = NORTH) -> Handle:
+    return Handle(owner=owner, task_id=bytes([task]) * 32, name=bytes([name]) * 16)
+
+
+def test_a_preparation_is_found_until_it_is_dropped() -> None:
+    shelf = shelf_of()
+    shelf.put(handle(1, 1), PREPARED, 0)
+    assert shelf.get(handle(1, 1)) is PREPARED
+    assert shelf.get(handle(2, 1)) is None
+    shelf.drop(handle(1, 1))
+    shelf.drop(handle(1, 1))
+    assert shelf.get(handle(1, 1)) is None
+
+
+def test_a_task_keeps_its_newest_preparations_only() -> None:
+    shelf = shelf_of()
+    for name in range(MAX_PREPARED_PER_TASK + 1):
+        shelf.put(handle(1, name), PREPARED, 0)
+    kept = [shelf.get(handle(1, name)) is not None for name in range(MAX_PREPARED_PER_TASK + 1)]
+    assert kept == [False] + [True] * MAX_PREPARED_PER_TASK
+
+
+def test_preparing_again_under_a_handle_makes_it_the_newest() -> None:
+    shelf = shelf_of()
+    for name in (0, 1, 0, 2):
+        shelf.put(handle(1, name), PREPARED, 0)
+    assert [shelf.get(handle(1, name)) is not None for name in (0, 1, 2)] == [True, False, True]
+
+
+def test_all_tasks_together_keep_a_bounded_number() -> None:
+    shelf = shelf_of()
+    for task in range(MAX_PREPARED + 3):
+        shelf.put(handle(task, 0), PREPARED, 0)
+    assert sum(shelf.get(handle(task, 0)) is not None for task in range(MAX_PREPARED + 3)) == MAX_PREPARED
+
+
+def test_past_that_number_who_has_the_most_loses_the_oldest() -> None:
+    shelf = shelf_of()
+    shelf.put(handle(0, 0, SOUTH), PREPARED, 0)
+    for task in range(1, MAX_PREPARED + 3):
+        shelf.put(handle(task, 0), PREPARED, 0)
+    assert shelf.get(handle(0, 0, SOUTH)) is PREPARED
+    assert [shelf.get(handle(task, 0)) is not None for task in (1, 2, 3, 4)] == [False, False, False, True]
+
+
+def test_who_finds_no_room_for_a_preparation_is_told_when_to_come_again() -> None:
+    shelf = shelf_of(100)
+    shelf.take(60, held=0, owner=NORTH)
+    with pytest.raises(HelperUnavailable) as busy:
+        shelf.take(41, held=0, owner=SOUTH)
+    assert busy.value.retry_after_s == RETRY_AFTER_S
+    shelf.take(40, held=0, owner=SOUTH)
+    shelf.give_back(60, NORTH)
+    shelf.take(60, held=0, owner=NORTH)
+
+
+def test_one_ad_server_leaves_a_quarter_of_the_room_to_others() -> None:
+    shelf = shelf_of(100)
+    shelf.take(40, held=0, owner=NORTH)
+    shelf.take(35, held=0, owner=NORTH)
+    with pytest.raises(HelperUnavailable):
+        shelf.take(1, held=0, owner=NORTH)
+    shelf.take(25, held=0, owner=SOUTH)
+
+
+def test_a_preparation_that_would_never_fit_is_refused_for_good() -> None:
+    shelf = shelf_of(100)
+    shelf.take(60, held=0, owner=NORTH)
+    with pytest.raises(JobRefused, match="--max-preparing-bytes") as refused:
+        shelf.take(16, held=60, owner=NORTH)
+    assert refused.value.reason is JobReason.DATASET_TOO_LARGE
+
+
+def test_a_finished_preparation_makes_room_only_once_its_commit_is_overdue() -> None:
+    clock = Clock()
+    shelf = shelf_of(100, clock)
+    for task, owner in ((1, NORTH), (2, SOUTH)):
+        shelf.take(50, held=0, owner=owner)
+        shelf.put(handle(task, 0, owner), PREPARED, 50)
+        clock.now += 1
+    clock.now = KEPT_S - 1
+    with pytest.raises(HelperUnavailable):
+        shelf.take(10, held=0, owner=SOUTH)
+    clock.now = KEPT_S
+    shelf.take(10, held=0, owner=SOUTH)
+    assert [shelf.get(handle(task, 0, owner)) is not None for task, owner in ((1, NORTH), (2, SOUTH))] == [False, True]
+
+
+def test_who_is_at_its_own_limit_pushes_out_its_own_overdue_preparations_alone() -> None:
+    clock = Clock()
+    shelf = shelf_of(100, clock)
+    for task, owner, size in ((1, SOUTH, 10), (2, NORTH, 70)):
+        shelf.take(size, held=0, owner=owner)
+        shelf.put(handle(task, 0, owner), PREPARED, size)
+    clock.now = KEPT_S
+    shelf.take(10, held=0, owner=NORTH)
+    assert [shelf.get(handle(task, 0, owner)) is not None for task, owner in ((1, SOUTH), (2, NORTH))] == [True, False]
+
+
+_STEPS = st.tuples(st.sampled_from(["take", "break", "finish", "commit", "wait"]), st.integers(0, 4), st.integers(0, 2), st.integers(1, 80))
+
+
+@given(st.lists(_STEPS, max_size=60))
+def test_the_room_taken_is_that_of_the_preparations_that_there_are_and_never_more_than_there_is(
+    steps: list[tuple[str, int, int, int]],
+) -> None:
+    clock = Clock()
+    shelf = shelf_of(200, clock)
+    unfinished: Counter[Handle] = Counter()
+    finished: dict[Handle, int] = {}
+    for step, task, name, number in steps:
+        one = handle(task, name, (NORTH, SOUTH)[task % 2])
+        match step:
+            case "take":
+                try:
+                    shelf.take(number, held=unfinished[one], owner=one.owner)
+                except (HelperUnavailable, JobRefused):
+                    continue
+                unfinished[one] += number
+            case "break":
+                shelf.give_back(unfinished.pop(one, 0), one.owner)
+            case "finish":
+                finished[one] = unfinished.pop(one, 0)
+                shelf.put(one, PREPARED, finished[one])
+            case "commit":
+                shelf.drop(one)
+            case _:
+                clock.now += 20 * number
+        kept = sum(size for known, size in finished.items() if shelf.get(known) is not None)
+        assert shelf.num_bytes == unfinished.total() + kept <= 200
+        for owner in (NORTH, SOUTH):
+            of_one = sum(size for known, size in finished.items() if known.owner == owner and shelf.get(known) is not None)
+            assert of_one + sum(size for known, size in unfinished.items() if known.owner == owner) <= 150
+
+
+def test_opened_datasets_leave_in_order_of_their_last_use() -> None:
+    one = opened(1)
+    size = one.report_ids.nbytes + one.shares.features.nbytes + one.shares.labels.nbytes + one.shares.mask_shares.nbytes
+    shelf = OpenedShelf(capacity_bytes=2 * size)
+    others = [one, opened(2)]
+    for dataset in others:
+        shelf.put(dataset)
+    assert shelf.get(one.dataset_id) is one
+    third = opened(3)
+    shelf.put(third)
+    assert shelf.get(others[1].dataset_id) is None
+    assert shelf.get(one.dataset_id) is one
+    assert shelf.get(third.dataset_id) is third
+
+
+def test_the_last_dataset_stays_however_large() -> None:
+    shelf = OpenedShelf(capacity_bytes=1)
+    one = opened(1)
+    shelf.put(one)
+    assert shelf.get(one.dataset_id) is one

@@ -1,0 +1,377 @@
+"""One contract, on SQLite and on PostgreSQL."""
+
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from sqlalchemy import insert, text, update
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.schema import CreateTable
+
+from helper.ledger.ledger import Counts, Ledger, Reservation, StoredRound, StoredTask, sqlite_url
+from helper.ledger.round_state import KEPT_ANSWERS
+from helper.ledger.schema import JOBS, METADATA, SCHEMA_VERSION
+from maskedlark.errors import InvalidTask, JobReason, JobRefused
+from maskedlark.model.graph import Loss
+from maskedlark.releases.job import JobSpec
+from maskedlark.runtime.database import open_database
+
+TASK, OTHER_TASK = b"t" * 32, b"u" * 32
+DATASET, OTHER_DATASET = b"d" * 32, b"e" * 32
+STORED_TASK = StoredTask(encoded=b"{}", role=1, signature=b"s" * 64)
+
+
+@pytest.fixture
+def ledger(database_url: str) -> Iterator[Ledger]:
+    one = Ledger(open_database(database_url))
+    one.add_task(TASK, STORED_TASK)
+    one.add_task(OTHER_TASK, STORED_TASK)
+    yield one
+    one.close()
+
+
+def ids(first: int, last: int) -> list[bytes]:
+    return [number.to_bytes(16, "big") for number in range(first, last)]
+
+
+def spec(job_id: bytes = b"j" * 16, dataset: bytes = DATASET, rounds: int = 10) -> JobSpec:
+    return JobSpec(
+        job_id=job_id,
+        task_id=TASK,
+        dataset_id=dataset,
+        model_digest=b"m" * 32,
+        loss=Loss.MSE,
+        rounds=rounds,
+        sampling_numerator=1,
+        noise_multiplier=1.0,
+    )
+
+
+def answered(content: bytes) -> StoredRound:
+    return StoredRound(weights_digest=content.ljust(32, b"."), answer=content)
+
+
+def fits(_: Sequence[Reservation]) -> None:
+    """A budget without end."""
+
+
+def with_job(ledger: Ledger, rounds: int = 10) -> None:
+    ledger.add_dataset(DATASET, TASK, ids(0, 3))
+    assert ledger.open_job(spec(rounds=rounds), b"onnx", fits)
+
+
+def test_a_task_is_found_and_keeping_it_again_changes_nothing(ledger: Ledger) -> None:
+    ledger.add_task(TASK, replace(STORED_TASK, role=0))
+    assert ledger.task(TASK) == STORED_TASK
+    assert ledger.task(b"x" * 32) is None
+
+
+def test_a_report_is_in_at_most_one_dataset_of_its_task(ledger: Ledger) -> None:
+    ledger.add_dataset(DATASET, TASK, ids(0, 10))
+    with pytest.raises(JobRefused) as refused:
+        ledger.add_dataset(OTHER_DATASET, TASK, ids(9, 20))
+    assert refused.value.reason is JobReason.REPORT_ALREADY_USED
+    assert ledger.dataset(OTHER_DATASET) is None
+    assert ledger.used_among(TASK, ids(0, 20)) == set(ids(0, 10))  # and none of the refused ones
+
+
+def test_another_task_may_use_the_same_ids(ledger: Ledger) -> None:
+    ledger.add_dataset(DATASET, TASK, ids(0, 10))
+    ledger.add_dataset(OTHER_DATASET, OTHER_TASK, ids(0, 10))
+    stored = ledger.dataset(OTHER_DATASET)
+    assert stored is not None
+    assert (stored.task_id, stored.size) == (OTHER_TASK, 10)
+
+
+def test_of_many_datasets_committed_at_once_with_a_common_report_one_stands(ledger: Ledger) -> None:
+    def commit(number: int) -> bool:
+        try:
+            ledger.add_dataset(bytes([number]) * 32, TASK, [*ids(0, 1), *ids(100 * number, 100 * number + 50)])
+        except JobRefused:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as threads:
+        stood = list(threads.map(commit, range(1, 17)))
+    assert stood.count(True) == 1
+    assert ledger.counts().datasets == 1
+    assert len(ledger.used_among(TASK, ids(0, 2000))) == 51
+
+
+def test_a_hundred_thousand_reports_are_used_up_within_two_minutes(ledger: Ledger) -> None:
+    started = time.monotonic()
+    ledger.add_dataset(DATASET, TASK, ids(0, 100_000))
+    assert len(ledger.used_among(TASK, ids(50_000, 150_000))) == 50_000
+    assert time.monotonic() - started < 120
+
+
+def test_a_job_sees_what_the_other_jobs_of_its_dataset_reserve(ledger: Ledger) -> None:
+    with_job(ledger, rounds=10)
+    seen: list[Sequence[Reservation]] = []
+    assert ledger.open_job(spec(b"k" * 16), b"onnx", seen.append)
+    assert [reservation.rounds for reservation in seen[0]] == [10]
+    assert ledger.add_round(b"j" * 16, 0, answered(b"0"))
+    ledger.close_job(spec())
+    rounds = {reservation.id: reservation.rounds for reservation in ledger.reservations(DATASET)}
+    assert rounds == {b"j" * 16: 1, b"k" * 16: 10}  # closed: what was answered; open: what is planned
+
+
+def test_a_job_that_the_budget_refuses_is_not_opened(ledger: Ledger) -> None:
+    ledger.add_dataset(DATASET, TASK, ids(0, 3))
+
+    def refuse(_: Sequence[Reservation]) -> None:
+        raise JobRefused(JobReason.BUDGET_EXHAUSTED, "no")
+
+    with pytest.raises(JobRefused):
+        ledger.open_job(spec(), b"onnx", refuse)
+    assert ledger.job_state(b"j" * 16) is None
+
+
+def test_of_jobs_opened_at_once_no_more_are_opened_than_the_budget_holds(ledger: Ledger) -> None:
+    ledger.add_dataset(DATASET, TASK, ids(0, 3))
+
+    def at_most_three(before: Sequence[Reservation]) -> None:
+        if len(before) >= 3:
+            raise JobRefused(JobReason.BUDGET_EXHAUSTED, "no")
+
+    def open_one(number: int) -> bool:
+        try:
+            return ledger.open_job(spec(bytes([number]) * 16), b"onnx", at_most_three)
+        except JobRefused:
+            return False
+
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(open_one, range(12))).count(True) == 3
+
+
+def test_a_budget_that_changes_while_it_is_checked_is_checked_again(ledger: Ledger) -> None:
+    with_job(ledger)
+    seen: list[int] = []
+
+    def another_is_faster(before: Sequence[Reservation]) -> None:
+        seen.append(len(before))
+        if len(before) == 1:
+            assert ledger.open_job(spec(b"k" * 16), b"onnx", fits)
+
+    assert ledger.open_job(spec(b"l" * 16), b"onnx", another_is_faster)
+    assert seen == [1, 2]
+
+
+def test_a_round_is_charged_while_a_budget_is_checked(ledger: Ledger) -> None:
+    with_job(ledger)
+    charged: list[bool] = []
+
+    def takes_long(before: Sequence[Reservation]) -> None:
+        charged.append(ledger.add_round(b"j" * 16, 0, answered(b"0")))
+
+    assert ledger.open_job(spec(b"k" * 16), b"onnx", takes_long)
+    assert charged == [True]  # the check held no lock, and need not be made again: an open job reserves all its rounds
+
+
+def test_reading_waits_for_no_writer(ledger: Ledger, database_url: str) -> None:
+    with_job(ledger)
+    writer = open_database(database_url)
+    with writer.begin() as connection:
+        connection.execute(update(JOBS).values(is_closed=True))
+        assert ledger.counts().open_jobs == 1
+        assert ledger.holds(ledger.position())
+        assert ledger.used_among(TASK, ids(0, 3)) == set(ids(0, 3))
+    writer.dispose()
+
+
+def test_a_job_id_is_taken_once_also_by_another_dataset(ledger: Ledger) -> None:
+    with_job(ledger)
+    ledger.add_dataset(OTHER_DATASET, TASK, ids(10, 13))
+    assert not ledger.open_job(spec(), b"other", fits)
+    assert not ledger.open_job(spec(dataset=OTHER_DATASET), b"other", fits)
+    state = ledger.job_state(b"j" * 16)
+    assert state is not None
+    assert state.spec == spec()
+    assert ledger.job_model(b"j" * 16) == b"onnx"
+
+
+def test_only_the_next_round_of_an_open_job_is_charged(ledger: Ledger) -> None:
+    with_job(ledger)
+    assert not ledger.add_round(b"j" * 16, 1, answered(b"1"))
+    assert ledger.add_round(b"j" * 16, 0, answered(b"0"))
+    assert not ledger.add_round(b"j" * 16, 0, answered(b"again"))
+    ledger.close_job(spec())
+    assert not ledger.add_round(b"j" * 16, 1, answered(b"1"))
+    state = ledger.job_state(b"j" * 16)
+    assert state is not None
+    assert (state.progress.rounds_answered, state.progress.is_closed) == (1, True)
+
+
+def test_of_many_answers_to_one_round_one_is_kept(ledger: Ledger) -> None:
+    with_job(ledger)
+    with ThreadPoolExecutor(8) as threads:
+        won = list(threads.map(lambda number: ledger.add_round(b"j" * 16, 0, answered(b"%d" % number)), range(16)))
+    assert won.count(True) == 1
+    assert ledger.round(b"j" * 16, 0) == answered(b"%d" % won.index(True))
+
+
+def test_answers_are_kept_until_the_job_has_moved_on(ledger: Ledger) -> None:
+    with_job(ledger)
+    for index in range(KEPT_ANSWERS + 1):
+        assert ledger.add_round(b"j" * 16, index, answered(b"%d" % index))
+    assert ledger.round(b"j" * 16, 0) == replace(answered(b"0"), answer=None)
+    assert ledger.round(b"j" * 16, 1) == answered(b"1")
+    assert ledger.round(b"j" * 16, KEPT_ANSWERS) == answered(b"%d" % KEPT_ANSWERS)
+    ledger.close_job(spec())
+    ledger.close_job(spec())
+    assert ledger.round(b"j" * 16, KEPT_ANSWERS) == replace(answered(b"%d" % KEPT_ANSWERS), answer=None)
+
+
+def test_whatever_is_committed_moves_the_ledger_on_and_nothing_else_does(ledger: Ledger) -> None:
+    positions = [ledger.position()]
+
+    def has_moved() -> bool:
+        positions.append(ledger.position())
+        return positions[-1].sequence == positions[-2].sequence + 1 and positions[-1].head != positions[-2].head
+
+    ledger.add_dataset(DATASET, TASK, ids(0, 3))
+    assert has_moved()
+    assert ledger.open_job(spec(), b"onnx", fits)
+    assert has_moved()
+    assert ledger.add_round(b"j" * 16, 0, answered(b"0"))
+    assert has_moved()
+    ledger.close_job(spec())
+    assert has_moved()
+    ledger.close_job(spec())
+    assert not ledger.add_round(b"j" * 16, 1, answered(b"1"))
+    assert not ledger.open_job(spec(), b"onnx", fits)
+    with pytest.raises(JobRefused):
+        ledger.add_dataset(OTHER_DATASET, TASK, ids(2, 4))
+    assert ledger.position() == positions[-1]
+    assert all(ledger.holds(position) for position in positions)
+    assert not ledger.holds(replace(positions[-1], sequence=positions[-1].sequence + 1))
+    assert not ledger.holds(replace(positions[-1], head=bytes(32)))
+
+
+def test_the_chain_is_one_line_whoever_lengthens_it(ledger: Ledger) -> None:
+    ledger.add_dataset(DATASET, TASK, ids(0, 3))
+    with ThreadPoolExecutor(8) as threads:
+        opened = list(threads.map(lambda number: ledger.open_job(spec(bytes([number]) * 16), b"onnx", fits), range(24)))
+    assert all(opened)
+    assert ledger.position().sequence == 25
+
+
+def test_everything_is_there_after_a_restart(ledger: Ledger, database_url: str) -> None:
+    with_job(ledger)
+    ledger.add_round(b"j" * 16, 0, answered(b"0"))
+    ledger.close()
+    again = Ledger(open_database(database_url))
+    assert again.task(TASK) == STORED_TASK
+    assert again.used_among(TASK, ids(0, 5)) == set(ids(0, 3))
+    assert again.round(b"j" * 16, 0) == answered(b"0")
+    assert again.counts() == Counts(tasks=2, datasets=1, open_jobs=1, rounds_answered=1)
+    again.close()
+
+
+def test_an_empty_ledger_counts_nothing(database_url: str) -> None:
+    ledger = Ledger(open_database(database_url))
+    assert ledger.counts() == Counts(tasks=0, datasets=0, open_jobs=0, rounds_answered=0)
+    ledger.close()
+
+
+def test_whoever_changes_a_table_gives_it_another_version() -> None:
+    tables = [str(CreateTable(table).compile(dialect=sqlite.dialect())) for table in METADATA.sorted_tables]
+    assert (SCHEMA_VERSION, sha256("".join(tables).encode()).hexdigest()[:16]) == (2, "e09126c410d46a93")
+
+
+@pytest.mark.parametrize("version", [1, SCHEMA_VERSION + 1])
+def test_a_ledger_of_another_version_is_refused_and_left_alone(ledger: Ledger, database_url: str, version: int) -> None:
+    engine = open_database(database_url)
+    with engine.begin() as connection:
+        connection.execute(update(METADATA.tables["schema_version"]).values(version=version))
+    with pytest.raises(InvalidTask, match=rf"schema version {version}, and this helper needs {SCHEMA_VERSION}"):
+        Ledger(engine)
+    assert ledger.task(TASK) == STORED_TASK
+    engine.dispose()
+
+
+def test_a_ledger_from_before_there_were_versions_is_refused(ledger: Ledger, database_url: str) -> None:
+    engine = open_database(database_url)
+    METADATA.tables["schema_version"].drop(engine)
+    with pytest.raises(InvalidTask, match="schema version 1"):
+        Ledger(engine)
+    engine.dispose()
+
+
+def test_an_error_of_the_database_shows_no_value(ledger: Ledger, database_url: str) -> None:
+    with_job(ledger)
+    engine = open_database(database_url)
+    row = {"job_id": b"j" * 16, "dataset_id": DATASET, "spec": b"a secret", "model": b"a secret", "rounds_answered": 0, "is_closed": False}
+    with pytest.raises(SQLAlchemyError) as failure, engine.begin() as connection:
+        connection.execute(insert(JOBS), [row, row])
+    assert "secret" not in str(failure.value)
+    engine.dispose()
+
+
+def test_a_sqlite_ledger_is_private_and_so_is_what_lies_beside_it(tmp_path: Path) -> None:
+    ledger = Ledger(open_database(sqlite_url(tmp_path / "ledger.sqlite3")))
+    ledger.add_task(TASK, STORED_TASK)
+    files = list(tmp_path.iterdir())
+    assert len(files) == 3  # the write-ahead log and its index too
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
+    ledger.close()
+
+
+@pytest.mark.parametrize("rounds", [60, 90, 130])
+def test_an_older_sqlite_file_under_a_newer_log_is_refused(tmp_path: Path, rounds: int) -> None:
+    yesterday, today = tmp_path / "yesterday.sqlite3", tmp_path / "ledger.sqlite3"
+    ledger = Ledger(open_database(sqlite_url(today)))
+    ledger.add_task(TASK, STORED_TASK)
+    with_job(ledger, rounds=1000)
+    ledger.close()
+    shutil.copy(today, yesterday)
+    ledger = Ledger(open_database(sqlite_url(today)))
+    ledger.add_dataset(OTHER_DATASET, TASK, ids(10, 500))
+    for index in range(rounds):  # long enough answers for SQLite to move the log into the file, and begin it anew
+        assert ledger.add_round(b"j" * 16, index, answered(bytes(40_000)))
+    restored = tmp_path / "restored.sqlite3"
+    shutil.copy(yesterday, restored)
+    shutil.copy(f"{today}-wal", f"{restored}-wal")  # as a killed process leaves it
+    with pytest.raises(InvalidTask, match="-wal"):
+        Ledger(open_database(sqlite_url(restored)))
+    ledger.close()
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        "DELETE FROM used_reports WHERE report_id = (SELECT report_id FROM used_reports LIMIT 1)",
+        "DELETE FROM rounds WHERE round_index = 1",
+        "DELETE FROM chain WHERE sequence = 2",
+        "DELETE FROM chain WHERE sequence = (SELECT max(sequence) FROM chain)",
+        "UPDATE jobs SET rounds_answered = 1",
+        "UPDATE datasets SET size = 2",
+    ],
+)
+def test_a_ledger_that_has_lost_something_is_refused(ledger: Ledger, database_url: str, lost: str) -> None:
+    with_job(ledger)
+    for index in range(2):
+        ledger.add_round(b"j" * 16, index, answered(b"0"))
+    engine = open_database(database_url)
+    Ledger(engine)
+    with engine.begin() as connection:
+        connection.execute(text(lost))
+    with pytest.raises(InvalidTask, match="has lost rows"):
+        Ledger(engine)
+    engine.dispose()
+
+
+def test_sqlite_commits_are_durable_and_checked(tmp_path: Path) -> None:
+    engine = open_database(sqlite_url(tmp_path / "ledger.sqlite3"))
+    with engine.begin() as connection:
+        pragmas = {name: connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in ("journal_mode", "synchronous", "foreign_keys")}
+    engine.dispose()
+    assert pragmas == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}
+    assert sqlite3.connect(tmp_path / "ledger.sqlite3").execute("PRAGMA journal_mode").fetchone() == ("wal",)

@@ -1,0 +1,287 @@
+"""Whoever should not get into a helper does not, is counted, and does not keep others from being served."""
+
+import os
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from itertools import chain
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from sqlalchemy.exc import OperationalError
+
+from helper.serving.metrics import HelperMetrics
+from helper.serving.service import MAX_MODEL_BYTES, HelperService
+from maskedlark import canonical
+from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
+from maskedlark.observability.serving import ServerSettings, WatchedServer
+from maskedlark.rpc.certificates import write_certificate
+from maskedlark.rpc.faults import calling
+from maskedlark.rpc.patience import Patience
+from maskedlark.rpc.tls_files import TlsFiles
+from maskedlark.rpc.transport import MAX_MESSAGE_BYTES, TrustOnly, make_channel
+from maskedlark.rpc.wire import report_to_message
+from protos import helper_pb2 as pb
+from protos import helper_pb2_grpc, ingest_pb2_grpc
+from tests.helper.parties import Scene
+
+IDLE_S = 0.4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Door:
+    """One helper behind TLS, what its operator sees, and the files of the ad server that it trusts."""
+
+    scene: Scene
+    port: int
+    metrics: HelperMetrics
+    helper: TlsFiles
+    ours: TlsFiles
+    others: TlsFiles
+
+    @property
+    def address(self) -> str:
+        return f"localhost:{self.port}"
+
+    def count(self, name: str, **labels: str) -> float:
+        return self.metrics.registry.get_sample_value(name, labels) or 0.0
+
+    def register(self, tls: TlsFiles | TrustOnly | None) -> bytes:
+        with make_channel(self.address, tls) as channel, calling("helper"):
+            stub = helper_pb2_grpc.HelperStub(channel)
+            return bytes(stub.RegisterTask(pb.RegisterTaskRequest(task=canonical.encode(self.scene.task)), timeout=10).signature)
+
+    def is_alive(self) -> bool:
+        return self.register(self.ours) == self.scene.bundle.signatures[0]
+
+
+def certificate(folder: Path, name: str, **how: Any) -> TlsFiles:
+    folder.mkdir()
+    return write_certificate(folder, name=name, hosts=("localhost",), **{"now": datetime.now(UTC), **how})
+
+
+@pytest.fixture
+def door(tmp_path: Path) -> Iterator[Door]:
+    scene = Scene(tmp_path / "scene")
+    helper, ours, others = (
+        certificate(tmp_path / str(place), name) for place, name in enumerate(("north", scene.task.origin, "https://other.example"))
+    )
+    helper.trusted_authorities.write_bytes(ours.certificate.read_bytes() + others.certificate.read_bytes())
+    for one in (ours, others):
+        one.trusted_authorities.write_bytes(helper.certificate.read_bytes())
+    metrics = HelperMetrics(scene.cores[0])
+    settings = ServerSettings(listen="localhost:0", tls=helper, threads=4, patience=Patience(idle_s=IDLE_S))
+    watched = WatchedServer(settings, metrics.registry)
+    helper_pb2_grpc.add_HelperServicer_to_server(HelperService(scene.cores[0], None, metrics, body_s=10 * IDLE_S), watched.server)
+    watched.start()
+    made = Door(scene=scene, port=watched.port, metrics=metrics, helper=helper, ours=ours, others=others)
+    assert made.is_alive()
+    yield made
+    assert made.is_alive()
+    watched.drain(0.5)
+
+
+def refused_handshakes(door: Door) -> float:
+    return door.count("maskedlark_tls_handshakes_total") - door.count("maskedlark_tls_connections_total")
+
+
+@pytest.mark.parametrize("visitor", ["no certificate", "expired", "of another authority", "plaintext"])
+def test_without_a_trusted_certificate_nobody_gets_past_the_handshake(door: Door, tmp_path: Path, visitor: str) -> None:
+    origin = door.scene.task.origin
+    tls: TlsFiles | TrustOnly | None
+    match visitor:
+        case "no certificate":
+            tls = TrustOnly(trusted_authorities=door.helper.certificate)
+        case "expired":
+            tls = certificate(tmp_path / "old", origin, now=datetime.now(UTC) - timedelta(days=10), days=5)
+            door.helper.trusted_authorities.write_bytes(door.helper.trusted_authorities.read_bytes() + tls.certificate.read_bytes())
+        case "of another authority":
+            tls = certificate(tmp_path / "stranger", origin)
+        case _:
+            tls = None
+    if isinstance(tls, TlsFiles):
+        tls = replace(tls, trusted_authorities=door.ours.trusted_authorities)
+    before = refused_handshakes(door)
+    with pytest.raises(HelperUnavailable):
+        door.register(tls)
+    assert refused_handshakes(door) > before
+
+
+def test_another_tenants_certificate_cannot_use_the_task(door: Door) -> None:
+    with pytest.raises(JobRefused) as refused:
+        door.register(door.others)
+    assert refused.value.reason is JobReason.UNAUTHORIZED
+    assert door.count("maskedlark_refusals_total", kind="JobRefused", reason="unauthorized") == 1
+
+
+def test_a_browsers_upload_to_a_helper_finds_no_such_method(door: Door) -> None:
+    report = report_to_message(door.scene.reports(1)[0])
+    with make_channel(door.address, door.ours) as channel, pytest.raises(grpc.RpcError) as refused:
+        ingest_pb2_grpc.IngestStub(channel).Submit(iter([report]), timeout=10)
+    assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert door.count("maskedlark_calls_total", method="unknown", code="UNIMPLEMENTED") == 1
+
+
+def raw(door: Door, method: str, encoded: bytes, **call: Any) -> grpc.StatusCode:
+    """How bytes of our own choice are answered, if they are sent without our channels' own limit."""
+    root, key, chain_of = (one.read_bytes() for one in (door.ours.trusted_authorities, door.ours.private_key, door.ours.certificate))
+    credentials, options = grpc.ssl_channel_credentials(root, key, chain_of), (("grpc.max_send_message_length", -1),)
+    with grpc.secure_channel(door.address, credentials, options) as channel, pytest.raises(grpc.RpcError) as refused:
+        channel.unary_unary(f"/maskedlark.v1.Helper/{method}", None, None)(encoded, timeout=10, **call)
+    code: grpc.StatusCode = refused.value.code()
+    return code
+
+
+def test_a_message_over_the_limit_is_refused_before_it_is_parsed(door: Door) -> None:
+    assert raw(door, "CommitDataset", bytes(MAX_MESSAGE_BYTES + 1)) is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert door.count("maskedlark_calls_begun_total", method="CommitDataset") == 1
+    assert door.count("maskedlark_malformed_messages_total", method="CommitDataset") == 0
+
+
+def test_a_stream_over_its_limit_is_refused_and_counted(door: Door) -> None:
+    pieces = (pb.StartJobRequest(model=bytes(1 << 20)) for _ in range(MAX_MODEL_BYTES // (1 << 20) + 1))
+    with make_channel(door.address, door.ours) as channel, calling("helper"), pytest.raises(grpc.RpcError):
+        helper_pb2_grpc.HelperStub(channel).StartJob(
+            chain([pb.StartJobRequest(job=canonical.encode(door.scene.job(bytes(32))))], pieces), timeout=60
+        )
+    assert door.count("maskedlark_refusals_total", kind="JobRefused", reason="too_large") == 1
+
+
+def test_metadata_over_the_limit_is_refused_and_counted(door: Door) -> None:
+    assert raw(door, "GetStatus", b"", metadata=(("padding", "x" * 40_000),)) is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert door.count("maskedlark_calls_total", method="GetStatus", code="OK") == 0
+
+
+def test_a_message_that_does_not_parse_is_refused_and_counted(door: Door) -> None:
+    assert raw(door, "RegisterTask", b"\xff\xff\xff") is grpc.StatusCode.INVALID_ARGUMENT
+    assert door.count("maskedlark_malformed_messages_total", method="RegisterTask") == 1
+
+
+@pytest.mark.parametrize("method", ["PrepareDataset", "StartJob", "RunRound"])
+def test_a_stream_that_stops_is_ended_and_its_thread_is_free_again(door: Door, method: str) -> None:
+    never = Event()
+
+    def stopping() -> Iterator[Any]:
+        never.wait(30)
+        yield from ()
+
+    with make_channel(door.address, door.ours) as channel:
+        stub: Any = helper_pb2_grpc.HelperStub(channel)
+        calls = [getattr(stub, method).future(stopping()) if method == "StartJob" else getattr(stub, method)(stopping()) for _ in range(4)]
+        assert door.is_alive()  # all four threads were taken, and are given back
+        for call in calls:
+            assert call.code() is grpc.StatusCode.CANCELLED
+        never.set()
+    assert door.count("maskedlark_slow_clients_total") == 4
+
+
+def test_connections_that_say_nothing_hold_nobody_up_and_are_counted(door: Door) -> None:
+    """That they are ended too shows `tests/e2e/test_strangers.py`, which has the ten seconds that it takes."""
+    before = refused_handshakes(door)
+    silent = [socket.create_connection(("localhost", door.port)) for _ in range(50)]
+    for one in silent[:25]:
+        one.sendall(b"\x16\x03\x01")  # the first bytes of a TLS hello
+    assert door.is_alive()
+    until = time.monotonic() + 10
+    while refused_handshakes(door) < before + len(silent):
+        assert time.monotonic() < until, "a connection was not counted"
+        time.sleep(0.02)
+    for one in silent:
+        one.close()
+
+
+def test_frames_that_are_no_http2_end_the_connection_only(door: Door) -> None:
+    context = ssl.create_default_context(cafile=door.helper.certificate)
+    context.load_cert_chain(door.ours.certificate, door.ours.private_key)
+    context.set_alpn_protocols(["h2"])
+    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+    for frames in (b"GET / HTTP/1.1\r\n\r\n", preface + b"\xff" * 64, preface + bytes((0, 0, 4, 4)) + os.urandom(60), os.urandom(4096)):
+        with (
+            socket.create_connection(("localhost", door.port), timeout=10) as plain,
+            context.wrap_socket(plain, server_hostname="localhost") as secure,
+            suppress(ConnectionError, ssl.SSLError),
+        ):
+            secure.sendall(frames)
+            until = time.monotonic() + 10
+            while secure.recv(4096):
+                assert time.monotonic() < until, "the connection is still open"
+
+
+def test_more_health_watches_than_threads_and_slots_hold_nobody_up(door: Door) -> None:
+    with make_channel(door.address, door.ours) as channel:
+        watches = [health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest()) for _ in range(40)]
+        assert {watch.code() for watch in watches} <= {grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.RESOURCE_EXHAUSTED}
+        assert health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10).status == 1
+
+
+def test_calls_that_never_send_their_one_message_are_ended(door: Door) -> None:
+    never = Event()
+
+    def stopping() -> Iterator[bytes]:
+        never.wait(30)
+        yield from ()
+
+    with make_channel(door.address, door.ours) as channel:
+        check = channel.stream_unary("/grpc.health.v1.Health/Check", None, None)
+        calls = [check.future(stopping()) for _ in range(4)]
+        assert door.is_alive()
+        assert {call.code() for call in calls} == {grpc.StatusCode.CANCELLED}
+        never.set()
+
+
+def dripping(first: bytes, over: Event) -> Iterator[pb.StartJobRequest]:
+    yield pb.StartJobRequest(job=first)
+    while not over.wait(IDLE_S / 2):
+        yield pb.StartJobRequest(model=b"x")
+
+
+def test_a_job_of_nobody_is_refused_before_its_model_is_read(door: Door) -> None:
+    over = Event()
+    spec = replace(door.scene.job(bytes(32)), task_id=bytes(32))
+    with make_channel(door.address, door.ours) as channel, pytest.raises(JobRefused) as refused, calling("helper"):
+        helper_pb2_grpc.HelperStub(channel).StartJob(dripping(canonical.encode(spec), over), timeout=10)
+    over.set()
+    assert refused.value.reason is JobReason.UNKNOWN_TASK
+    assert door.count("maskedlark_slow_clients_total") == 0
+
+
+def test_a_model_that_drips_is_ended_in_time(door: Door) -> None:
+    over = Event()
+    job = canonical.encode(door.scene.job(bytes(32)))
+    with make_channel(door.address, door.ours) as channel:
+        call = helper_pb2_grpc.HelperStub(channel).StartJob.future(dripping(job, over), timeout=20)
+        assert call.code() is grpc.StatusCode.CANCELLED  # each piece came within the idle patience
+    over.set()
+
+
+def test_a_tenant_that_was_removed_is_refused_on_the_connection_that_it_has(door: Door) -> None:
+    before = door.helper.trusted_authorities.read_bytes()
+    with make_channel(door.address, door.ours) as channel:
+        stub = helper_pb2_grpc.HelperStub(channel)
+        assert stub.GetStatus(pb.StatusRequest(), timeout=10).name
+        for left in (door.others.certificate.read_bytes(), b""):
+            door.helper.trusted_authorities.write_bytes(left)
+            with pytest.raises(JobRefused) as refused, calling("helper"):
+                stub.GetStatus(pb.StatusRequest(), timeout=10)
+            assert refused.value.reason is JobReason.UNAUTHORIZED
+        door.helper.trusted_authorities.write_bytes(before)
+        assert stub.GetStatus(pb.StatusRequest(), timeout=10).name
+
+
+def test_a_database_that_does_not_answer_is_worth_asking_again(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: object) -> None:
+        raise OperationalError("SELECT a secret", None, Exception("server closed the connection"))
+
+    with monkeypatch.context() as during:
+        during.setattr(door.scene.cores[0].tasks, "register", gone)
+        with pytest.raises(HelperUnavailable, match="database") as refused:
+            door.register(door.ours)
+    assert "secret" not in str(refused.value)

@@ -1,0 +1,120 @@
+"""When answers leave: whole steps after their requests, and never a moment that tells the sample."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helper.releases.release_grid import ReleaseGrid
+from helper.serving.service import HelperService
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.interrupt import never
+from maskedlark.privacy.noise import Mechanism
+from maskedlark.rpc.transport import make_channel, make_server
+from maskedlark.rpc.wire import chunks
+from protos import helper_pb2 as pb
+from protos import helper_pb2_grpc
+from tests.helper.parties import WEIGHTS, Scene
+
+
+class Simulated:
+    """A clock that moves only by sleeping and by work."""
+
+    def __init__(self) -> None:
+        self.time = 100.0
+
+    def now(self) -> float:
+        return self.time
+
+    def sleep(self, seconds: float) -> None:
+        self.time += seconds
+
+
+@pytest.mark.parametrize(("work", "leaves_after"), [(0.0, 0.25), (0.01, 0.25), (0.2499, 0.25), (0.26, 0.5), (1.1, 1.25)])
+def test_an_answer_leaves_a_whole_number_of_steps_after_its_request(work: float, leaves_after: float) -> None:
+    clock = Simulated()
+    grid = ReleaseGrid(step_s=0.25, now=clock.now, sleep=clock.sleep)
+    clock.time += work
+    grid.wait(100.0)
+    assert clock.time - 100.0 == pytest.approx(leaves_after)
+
+
+@pytest.mark.parametrize("step", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_step_that_is_no_time_is_refused(step: float) -> None:
+    with pytest.raises(ValueError, match="step"):
+        ReleaseGrid(step_s=step)
+
+
+def answer_times(scene: Scene, spec: Any, rounds: int, step_s: float) -> tuple[list[float], list[list[int]]]:
+    """For each round asked over gRPC: how long it took, and the sizes of all messages that came."""
+    server, port = make_server("127.0.0.1:0", None, threads=2)
+    helper_pb2_grpc.add_HelperServicer_to_server(HelperService(scene.cores[0], ReleaseGrid(step_s=step_s)), server)
+    server.start()
+    times, sizes = [], []
+    with make_channel(f"127.0.0.1:{port}", None) as channel:
+        stub: Any = helper_pb2_grpc.HelperStub(channel)
+        stub.GetStatus(pb.StatusRequest(), timeout=10)  # connects
+        for index in range(rounds):
+            header = pb.RoundRequest(header=pb.RoundRequest.Header(job_id=spec.job_id, round=index))
+            requests = [header, *(pb.RoundRequest(weights=piece) for piece in chunks(WEIGHTS))]
+            began = time.monotonic()
+            replies = list(stub.RunRound(iter(requests), timeout=30))
+            times.append(time.monotonic() - began)
+            sizes.append([reply.ByteSize() for reply in replies])
+    server.stop(None).wait()
+    return times, sizes
+
+
+def test_nothing_is_charged_before_its_answer_may_leave_and_nothing_for_who_has_gone_by_then(tmp_path: Path) -> None:
+    scene, held = Scene(tmp_path), list[int]()
+    spec = scene.job(scene.seal(60))
+    scene.start(spec)
+    core = scene.cores[0]
+
+    def hold() -> None:
+        held.append(core.counts().rounds_answered)
+
+    def gone() -> None:
+        if held:
+            raise JobRefused(JobReason.CANCELLED, "gone")
+
+    job = core.jobs.at_work(spec.job_id, None)
+    with pytest.raises(JobRefused):
+        job.answer(0, WEIGHTS, gone, hold)
+    assert (held, core.counts().rounds_answered) == ([0], 0)
+    answer = job.answer(0, WEIGHTS, never, hold)
+    assert (held, core.counts().rounds_answered) == ([0, 0], 1)
+    assert job.answer(0, WEIGHTS, never, hold) == answer
+    assert held == [0, 0, 1]  # also what was answered before leaves on the grid
+
+
+def test_two_runs_that_differ_only_in_the_sampled_set_look_alike_in_sizes_and_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where one of them samples too few records, and so sums nothing."""
+    step_s, rounds, seen = 0.1, 6, []
+    for name, draw in _SAMPLES.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        scene = Scene(folder, mechanism=Mechanism.GAUSSIAN, epsilon=16.0, collusion_epsilon=1000.0, min_batch_size=10)
+        spec = scene.job(scene.seal(60), noise_multiplier=5.0, sampling_numerator=1 << 31)
+        scene.start(spec)
+        monkeypatch.setattr("maskedlark.reports.pair.PairKey.sample", draw)
+        seen.append(answer_times(scene, spec, rounds, step_s))
+        monkeypatch.undo()
+    for times, sizes in seen:
+        assert sizes == seen[0][1]
+        assert all(time_s > step_s for time_s in times)
+        # The median, since a busy machine may push a single answer past a step.
+        assert sorted(times)[rounds // 2] < 1.5 * step_s
+
+
+def _only(wanted: Callable[[int], bool]) -> Any:
+    import numpy as np
+
+    return lambda _pair, _transcript, count, _numerator: np.array([wanted(row) for row in range(count)])
+
+
+_SAMPLES = {"even": _only(lambda row: row % 2 == 0), "odd": _only(lambda row: row % 2 == 1), "too_few": _only(lambda row: row < 3)}

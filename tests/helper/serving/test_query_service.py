@@ -1,0 +1,151 @@
+"""Queries over real gRPC, from the ad server's client to the helper's core."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from adserver.peers.client import HelperClient
+from helper.serving.service import HelperService
+from maskedlark import canonical
+from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
+from maskedlark.releases.grouping import answer_query
+from maskedlark.releases.query import Axis, DiscoverySpec, Measure, QuerySpec, codes_digest, num_numbers
+from maskedlark.releases.round import AggregateShare, combine
+from maskedlark.reports.report import Example, MeasuredValues
+from maskedlark.rpc.faults import calling
+from maskedlark.rpc.transport import make_channel, make_server
+from protos import helper_pb2 as pb
+from protos import helper_pb2_grpc
+from tests.helper.parties import Scene
+from tests.measured import SHOP
+
+CODES = np.arange(0, 400_000, 3, dtype=np.uint32)
+
+
+class Online(Scene):
+    """Both helpers behind ports, with a dataset of 12 reports: campaign 3 n, purchase n."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, measurement={**SHOP, "min_cell_count": 2})
+        features = np.zeros(self.task.num_features, np.uint8)
+        made = [Example(features=features, label=1.0, measured=MeasuredValues(keys=(3 * (n % 3), 0, 0), values=(1, n))) for n in range(12)]
+        self.dataset = self.seal(made)
+        self.servers: list[grpc.Server] = []
+        self.addresses: list[str] = []
+        for core in self.cores:
+            server, port = make_server("127.0.0.1:0", None, threads=2)
+            helper_pb2_grpc.add_HelperServicer_to_server(HelperService(core), server)  # type: ignore[no-untyped-call,unused-ignore]
+            server.start()
+            self.servers.append(server)
+            self.addresses.append(f"127.0.0.1:{port}")
+
+    def query(self) -> QuerySpec:
+        asked = {
+            "query_id": b"q" * 16,
+            "task_id": self.task_id,
+            "dataset_id": self.dataset,
+            "measures": (Measure(value="purchase", scale=1),),
+            "group_by": (Axis(key="campaign", size=len(CODES), codes_digest=codes_digest(CODES)),),
+            "levels": (1,),
+            "noise_multiplier": 0.0,
+            "threshold_noise_multiplier": 0.0,
+        }
+        return canonical.build(QuerySpec, asked)
+
+    def discovery(self) -> DiscoverySpec:
+        asked = {"query_id": b"f" * 16, "task_id": self.task_id, "dataset_id": self.dataset, "keys": ("campaign",), "max_codes": 5}
+        return canonical.build(DiscoverySpec, {**asked, "noise_multiplier": 0.0, "delta": 1e-7})
+
+
+@pytest.fixture(scope="module")
+def online(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Online]:
+    scene = Online(tmp_path_factory.mktemp("online"))
+    yield scene
+    for server in scene.servers:
+        server.stop(None).wait()
+
+
+@pytest.fixture
+def clients(online: Online) -> Iterator[tuple[HelperClient, HelperClient]]:
+    with HelperClient(online.addresses[0], None, 20.0) as first, HelperClient(online.addresses[1], None, 20.0) as second:
+        yield first, second
+
+
+def test_a_query_with_half_a_megabyte_of_codes_is_answered_in_chunks(online: Online, clients: tuple[HelperClient, HelperClient]) -> None:
+    spec = online.query()
+    assert num_numbers(online.task, spec) > 1 << 17
+    first, second = (client.run_query(spec, CODES.tobytes(), num_numbers(online.task, spec)) for client in clients)
+    sums = combine(first.share, second.share)
+    assert sums[:3].tolist() == [sum(range(start, 12, 3)) for start in range(3)]
+    assert not sums[3:].any()
+    assert first.dataset_spent.ad_server == float("inf")  # a task without noise
+
+
+def test_a_discovery_is_answered(online: Online, clients: tuple[HelperClient, HelperClient]) -> None:
+    spec = online.discovery()
+    first, second = (client.run_query(spec, b"", spec.num_values) for client in clients)
+    assert combine(first.share, second.share).tolist() == [3, 0, 3, 6, 0, 0]
+
+
+def test_refusals_arrive_as_they_were_meant(online: Online, clients: tuple[HelperClient, HelperClient]) -> None:
+    wrong = {
+        JobReason.UNKNOWN_DATASET: replace(online.query(), query_id=b"1" * 16, dataset_id=b"x" * 32),
+        JobReason.UNDECLARED: replace(online.query(), query_id=b"2" * 16, measures=(Measure(value="view", scale=1),)),
+        JobReason.MALFORMED: replace(online.query(), query_id=b"3" * 16),
+    }
+    for reason, spec in wrong.items():
+        with pytest.raises(JobRefused) as refused:
+            clients[0].run_query(spec, b"", 4)
+        assert refused.value.reason is reason
+
+
+def test_more_codes_than_the_axes_hold_are_cut_off(online: Online, clients: tuple[HelperClient, HelperClient]) -> None:
+    spec = replace(online.query(), query_id=b"4" * 16)
+    with pytest.raises(JobRefused) as refused:
+        clients[0].run_query(spec, CODES.tobytes() + bytes(4), num_numbers(online.task, spec))
+    assert refused.value.reason is JobReason.TOO_LARGE
+
+
+@pytest.mark.parametrize(
+    "requests",
+    [[], [pb.QueryRequest(codes=b"1234")], [pb.QueryRequest(query=b"{}")], [pb.QueryRequest(discovery=b"[")], [pb.QueryRequest()]],
+    ids=["nothing", "codes first", "no query", "no discovery", "an empty message"],
+)
+def test_hostile_streams_are_refused(online: Online, requests: list[pb.QueryRequest]) -> None:
+    with make_channel(online.addresses[0], None) as channel, pytest.raises((JobRefused, InvalidTask)) as refused, calling("helper"):
+        list(helper_pb2_grpc.HelperStub(channel).RunQuery(iter(requests), timeout=10))  # type: ignore[no-untyped-call,unused-ignore]
+    assert not isinstance(refused.value, HelperUnavailable)
+
+
+def test_a_query_that_is_cancelled_while_it_is_computed_is_not_charged(
+    online: Online, clients: tuple[HelperClient, HelperClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = replace(online.query(), query_id=b"5" * 16)
+    begun, cancelled, computed, ended = Event(), Event(), Event(), Event()
+
+    def slow(**how: Any) -> AggregateShare:
+        begun.set()
+        assert computed.wait(30)
+        try:
+            return answer_query(**how)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr("helper.releases.queries.answer_query", slow)
+    with ThreadPoolExecutor(1) as threads:
+        asked = threads.submit(clients[0].run_query, spec, CODES.tobytes(), num_numbers(online.task, spec), cancelled=cancelled)
+        assert begun.wait(30)
+        cancelled.set()
+        with pytest.raises(JobRefused) as refused:
+            asked.result(30)
+        computed.set()
+        assert ended.wait(30)
+    assert refused.value.reason is JobReason.CANCELLED
+    assert online.cores[0].queries._ledger.query(spec.query_id) is None

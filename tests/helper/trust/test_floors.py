@@ -1,0 +1,105 @@
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helper.trust.floors import Floors, fingerprint
+from maskedlark.errors import InvalidTask, JobReason, JobRefused
+from maskedlark.reports.task import Task
+from tests.helper.parties import Party, make_task
+
+AT_THE_FLOORS: dict[str, Any] = {
+    "labels": {"kind": "classes", "size": 4, "default_label": 0},
+    "min_batch_size": 50,
+    "mechanism": "gaussian",
+    "epsilon": 4.0,
+    "collusion_epsilon": 20.0,
+    "delta": 1e-6,
+    "num_decoys": 2,
+    "max_dataset_size": 1000,
+}
+FLOORS = Floors(min_batch_size=50, max_epsilon=4.0, max_collusion_epsilon=20.0, max_delta=1e-6, min_decoys=2, max_dataset_size=1000)
+
+
+@pytest.fixture(scope="module")
+def parties(tmp_path_factory: pytest.TempPathFactory) -> tuple[Party, Party]:
+    folder: Path = tmp_path_factory.mktemp("floors")
+    return Party(data=folder / "a"), Party(data=folder / "b")
+
+
+def task(parties: tuple[Party, Party], **changes: Any) -> Task:
+    return make_task(parties, **{**AT_THE_FLOORS, **changes})
+
+
+def test_a_task_exactly_at_the_floors_is_accepted(parties: tuple[Party, Party]) -> None:
+    at = task(parties)
+    FLOORS.check(at)
+    replace(FLOORS, max_dataset_bytes=1000 * at.share_length).check(at)
+
+
+@pytest.mark.parametrize(
+    ("setting", "below"),
+    [
+        ("min_batch_size", 49),
+        ("epsilon", 4.01),
+        ("collusion_epsilon", 20.01),
+        ("delta", 1.01e-6),
+        ("num_decoys", 1),
+        ("max_dataset_size", 1001),
+        ("mechanism", "none"),
+    ],
+)
+def test_a_task_below_one_floor_is_refused_by_its_name(parties: tuple[Party, Party], setting: str, below: Any) -> None:
+    with pytest.raises(JobRefused, match=setting) as refused:
+        FLOORS.check(task(parties, **{setting: below}))
+    assert refused.value.reason is JobReason.TASK_REFUSED
+
+
+def test_a_task_whose_datasets_take_too_much_memory_is_refused(parties: tuple[Party, Party]) -> None:
+    at = task(parties)
+    with pytest.raises(JobRefused, match="bytes") as refused:
+        replace(FLOORS, max_dataset_bytes=1000 * at.share_length - 1).check(at)
+    assert refused.value.reason is JobReason.TASK_REFUSED
+
+
+def test_no_noise_is_accepted_only_where_the_operator_said_so(parties: tuple[Party, Party]) -> None:
+    replace(FLOORS, is_noise_optional=True).check(task(parties, mechanism="none"))
+
+
+@pytest.mark.parametrize("limit", ["max_epsilon", "max_collusion_epsilon", "max_delta"])
+def test_a_limit_that_is_no_number_allows_nothing(parties: tuple[Party, Party], limit: str) -> None:
+    no_number: dict[str, Any] = {limit: float("nan")}
+    with pytest.raises(JobRefused, match="nan") as refused:
+        replace(FLOORS, **no_number).check(task(parties))
+    assert refused.value.reason is JobReason.TASK_REFUSED
+
+
+def test_split_noise_is_refused_unless_the_operator_allows_it(parties: tuple[Party, Party]) -> None:
+    split = task(parties, noise="split")
+    with pytest.raises(JobRefused, match="--allow-split-noise") as refused:
+        FLOORS.check(split)
+    assert refused.value.reason is JobReason.TASK_REFUSED
+    replace(FLOORS, is_split_noise_allowed=True).check(split)
+
+
+def test_any_peer_is_accepted_unless_the_operator_names_some(parties: tuple[Party, Party]) -> None:
+    ours, theirs = (party.keys.identity for party in parties)
+    FLOORS.check_peer(theirs)
+    replace(FLOORS, peers=frozenset({fingerprint(theirs), "0" * 64})).check_peer(theirs)
+    with pytest.raises(JobRefused, match=f"{fingerprint(theirs)}.*--peer") as refused:
+        replace(FLOORS, peers=frozenset({fingerprint(ours)})).check_peer(theirs)
+    assert refused.value.reason is JobReason.TASK_REFUSED
+
+
+def test_a_fingerprint_is_of_both_keys_and_not_of_the_name(parties: tuple[Party, Party]) -> None:
+    ours, theirs = (party.keys.identity for party in parties)
+    assert fingerprint(replace(ours, name="another")) == fingerprint(ours)
+    changed = (theirs, replace(ours, verify_key=theirs.verify_key), replace(ours, agreement_key=theirs.agreement_key))
+    assert len({fingerprint(one) for one in (ours, *changed)}) == 4
+
+
+@pytest.mark.parametrize("wrong", ["", "0" * 63, "0" * 65, "G" * 64, "F" * 64])
+def test_what_is_no_fingerprint_is_noticed_when_the_helper_starts(wrong: str) -> None:
+    with pytest.raises(InvalidTask, match="no fingerprint"):
+        Floors(peers=frozenset({wrong}))

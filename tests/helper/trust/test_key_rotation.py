@@ -1,0 +1,164 @@
+"""HPKE keys over time: pending, active, expired; and rotations while reports come in."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from helper.cli.main import app
+from helper.trust.key_ring import MAX_KEY_ID, KeyState, Ring, RingKey, first_ring, opening_keys, published_keys, rotated
+from helper.trust.keys import FILE_NAME, HelperKeys, rotate
+from maskedlark.errors import InvalidTask, ReportReason
+from maskedlark.randomness import seeded
+from maskedlark.reports.sealing import HpkeSuite
+from maskedlark.reports.task import TaskBundle
+from maskedlark.reports.upload import Report, Sealer
+from tests.builders import NOW, shares_for
+from tests.helper.parties import Scene
+
+SUITE = HpkeSuite.X25519_AES128GCM
+DAY = 86_400
+
+
+def ids(keys: object) -> list[int]:
+    return [key.key_id for key in keys]  # type: ignore[attr-defined]  # any kind of key
+
+
+def turn(ring: Ring, now: float, *, active_in_s: int = 0, overlap_s: int = DAY) -> Ring:
+    return rotated(ring, now=now, suite=SUITE, active_in_s=active_in_s, overlap_s=overlap_s)
+
+
+def test_a_new_key_is_pending_then_published_first_while_the_old_one_still_opens() -> None:
+    ring = turn(first_ring(SUITE), NOW, active_in_s=60)
+    assert [key.state(NOW) for key in ring] == [KeyState.ACTIVE, KeyState.PENDING]
+    assert ids(published_keys(ring, NOW)) == [1]
+    assert ids(opening_keys(ring, NOW)) == [1, 2]
+    assert ids(published_keys(ring, NOW + 60)) == [2, 1]
+    assert ids(published_keys(ring, NOW + 60 + DAY)) == ids(opening_keys(ring, NOW + 60 + DAY)) == [2]
+    assert ring[0].state(NOW + 60 + DAY) is KeyState.EXPIRED
+
+
+def test_an_expired_keys_secret_is_erased_and_its_id_is_not_used_again() -> None:
+    ring = turn(first_ring(SUITE), NOW, overlap_s=0)
+    later = turn(ring, NOW + 1, overlap_s=0)
+    assert ids(later) == [1, 2, 3]
+    assert [bool(key.secret) for key in later] == [False, False, True]
+
+
+@settings(deadline=None)
+@given(steps=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5), st.integers(0, 5)), max_size=12))
+def test_whatever_the_rotations_ids_are_new_and_a_key_that_was_published_opens_through_its_overlap(
+    steps: list[tuple[int, int, int]],
+) -> None:
+    ring, now = first_ring(SUITE), float(NOW)
+    for wait, active_in_s, overlap_s in steps:
+        now += wait
+        before = {key.key_id for key in published_keys(ring, now)}
+        newest = published_keys(ring, now)[0].key_id
+        ring = turn(ring, now, active_in_s=active_in_s, overlap_s=overlap_s)
+        assert ids(ring) == list(range(1, len(ring) + 1))
+        if active_in_s + overlap_s:
+            assert before & set(ids(opening_keys(ring, now)))
+        until = ring[newest - 1].expires_at
+        assert until is not None
+        assert newest in ids(opening_keys(ring, until - 0.5)) or until <= now
+        assert published_keys(ring, now + active_in_s)
+
+
+def test_the_last_id_is_not_followed_by_another() -> None:
+    last = (replace(first_ring(SUITE)[0], key_id=MAX_KEY_ID),)
+    with pytest.raises(InvalidTask, match="none is used twice"):
+        turn(last, NOW)
+
+
+def test_without_a_key_that_has_not_expired_nothing_is_published() -> None:
+    with pytest.raises(InvalidTask, match="all HPKE keys have expired"):
+        published_keys((RingKey(key_id=1, suite=SUITE, expires_at=int(NOW), secret=bytes(32)),), NOW)
+
+
+def test_a_clock_that_ran_ahead_and_is_set_back_leaves_a_key_to_seal_to() -> None:
+    ahead = NOW + 3600
+    ring = turn(turn(first_ring(SUITE), ahead, overlap_s=60), ahead + 120, active_in_s=30)
+    assert [bool(key.secret) for key in ring] == [False, True, True]  # the first one was erased by the wrong clock
+    assert ids(published_keys(ring, NOW)) == [2]
+    assert 2 in ids(opening_keys(ring, NOW))
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+def fresh_sealer(scene: Scene) -> Sealer:
+    """What a browser has that fetched the task's bundle now."""
+    lists = (scene.cores[0].status().key_list, scene.cores[1].status().key_list)
+    bundle = TaskBundle(task=scene.bundle.task, signatures=scene.bundle.signatures, key_lists=lists)
+    bundle.verify()
+    return Sealer(bundle)
+
+
+def test_three_rotations_under_load_lose_no_report(scene: Scene) -> None:
+    """Browsers seal without pause with whatever bundle they have, fetched now or two rotations ago; helpers are never restarted."""
+    sealers = [fresh_sealer(scene)]
+
+    def seal(number: int) -> list[Report]:
+        randomness = seeded(number, "reports under rotation")
+        sealer = sealers[max(0, len(sealers) - 1 - number % 3)]
+        return [sealer.report(example, unix_s=NOW, randomness=randomness) for example in scene.examples(10, number)]
+
+    with ThreadPoolExecutor(2) as browsers:
+        waiting = [browsers.submit(seal, number) for number in range(8)]
+        for turned in range(3):
+            for party in scene.parties:
+                rotate(party.data, now=NOW, suite=list(HpkeSuite)[turned + 1], active_in_s=0, overlap_s=DAY)
+            sealers.append(fresh_sealer(scene))
+            waiting += [browsers.submit(seal, 8 * (turned + 1) + number) for number in range(8)]
+        reports = [report for batch in waiting for report in batch.result()]
+    assert len({report.shares[0].key_id for report in reports}) == 4
+    prepared = scene.prepare(reports)
+    assert prepared.chosen.all()
+    assert len(prepared.chosen) == 320
+    assert not prepared.admitted[0].dropped
+
+
+def test_a_key_id_that_the_helper_has_no_more_is_a_typed_reason(scene: Scene) -> None:
+    old = scene.reports(3)
+    for _ in range(2):
+        for party in scene.parties:
+            rotate(party.data, now=NOW - 2 * DAY, suite=SUITE, active_in_s=0, overlap_s=DAY)
+    preparation = scene.cores[0].datasets.prepare(scene.task_id, b"h" * 16, None)
+    preparation.add(shares_for(old, 0))
+    assert preparation.finish().dropped == {ReportReason.UNKNOWN_KEY: 3}
+
+
+def test_a_key_file_that_is_damaged_later_leaves_the_helper_with_the_keys_it_has(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    path = scene.parties[0].data / FILE_NAME
+    path.write_bytes(b"damaged")
+    assert ids(scene.cores[0].status().key_list.key_list.keys) == [1]
+    assert "keys before stay in use" in caplog.text
+
+
+def test_rotations_at_once_are_each_a_key(scene: Scene) -> None:
+    folder = scene.parties[0].data
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(8):
+            pool.submit(rotate, folder, now=NOW, suite=SUITE, active_in_s=0, overlap_s=DAY)
+    assert ids(HelperKeys.read(folder).ring()) == list(range(1, 10))
+    assert (folder / FILE_NAME).stat().st_mode & 0o077 == 0
+
+
+def test_the_command_line_rotates_and_lists(tmp_path: Path) -> None:
+    HelperKeys.generate(name="north", suite=SUITE).write(tmp_path)
+    runner = CliRunner()
+    done = runner.invoke(app, ["keys", "rotate", "--data", str(tmp_path), "--overlap-days", "0", "--json"])
+    assert done.exit_code == 0
+    listed = json.loads(runner.invoke(app, ["keys", "list", "--data", str(tmp_path), "--json"]).output)
+    assert [(row["key_id"], row["state"]) for row in listed] == [(1, "expired"), (2, "active")]
+    shown = runner.invoke(app, ["keys", "list", "--data", str(tmp_path)]).output
+    assert "active" in shown
+    assert HelperKeys.read(tmp_path).ring()[1].secret.hex() not in shown + str(listed) + done.output

@@ -1,0 +1,51 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.numbers import fixed_point
+from maskedlark.numbers.field import MAX_SIGNED, from_signed, to_signed, total
+from maskedlark.privacy.clip import Clip, Norm
+
+
+@given(st.lists(st.floats(-1e6, 1e6), max_size=20), st.integers(0, 40))
+def test_values_come_back_rounded_toward_zero(values: list[float], frac_bits: int) -> None:
+    decoded = fixed_point.decode(fixed_point.encode(np.array(values), frac_bits), frac_bits)
+    for value, got in zip(values, decoded, strict=True):
+        assert abs(got) <= abs(value)
+        assert abs(value - got) < 2.0**-frac_bits
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 2.0**31])
+def test_values_that_do_not_fit_are_refused(value: float) -> None:
+    with pytest.raises(ValueError, match="fit"):
+        fixed_point.encode(np.array([value]), 32)
+
+
+def test_the_sensitivity_is_the_bound_in_units_rounded_down() -> None:
+    assert Clip(norm=Norm.L2, bound=1.0, frac_bits=32).sensitivity == 1 << 32
+    assert Clip(norm=Norm.L1, bound=0.1, frac_bits=4).sensitivity == 1
+    assert Clip(norm=Norm.L1, bound=0.3, frac_bits=20).sensitivity == 314572
+
+
+@given(st.integers(1, 1 << 24), st.integers(1, 1 << 50), st.integers(0, 1 << 60))
+def test_a_job_is_refused_exactly_when_its_worst_sum_would_wrap(records: int, sensitivity: int, noise_bound: int) -> None:
+    worst = records * sensitivity + noise_bound
+    if worst <= MAX_SIGNED:
+        fixed_point.check_no_overflow(records=records, sensitivity=sensitivity, noise_bound=noise_bound)
+    else:
+        with pytest.raises(JobRefused) as refusal:
+            fixed_point.check_no_overflow(records=records, sensitivity=sensitivity, noise_bound=noise_bound)
+        assert refusal.value.reason is JobReason.OVERFLOW
+
+
+def test_the_bound_is_tight() -> None:
+    """The largest sum that passes decodes right; one unit more wraps to a negative number."""
+    fixed_point.check_no_overflow(records=1, sensitivity=MAX_SIGNED, noise_bound=0)
+    with pytest.raises(JobRefused):
+        fixed_point.check_no_overflow(records=1, sensitivity=MAX_SIGNED, noise_bound=1)
+    at_bound = total(from_signed(np.array([MAX_SIGNED - 5, 5], np.int64)))
+    past_bound = total(from_signed(np.array([MAX_SIGNED, 1], np.int64)))
+    assert int(to_signed(at_bound)) == MAX_SIGNED
+    assert int(to_signed(past_bound)) < 0

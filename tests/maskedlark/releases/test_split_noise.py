@@ -1,0 +1,123 @@
+"""Noise split between the helpers: half of the variance each, charged as what each adversary really faces."""
+
+import math
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from maskedlark.errors import InvalidTask, JobReason, JobRefused
+from maskedlark.model.graph import Loss
+from maskedlark.privacy.accounting import Charge, fitting_noise_multiplier, spent
+from maskedlark.privacy.noise import MAX_SCALE, Mechanism, noise_vector, split_scale
+from maskedlark.randomness import seeded
+from maskedlark.releases.job import JobSpec, charge, multiplier_for_each_helper, noise_units
+from maskedlark.releases.round import AggregateShare, MaskedSum, aggregate, combine
+from maskedlark.reports.report import InputShares
+from tests.builders import World, world
+
+COUNT = 20_000
+
+
+def job(of: World, **changes: Any) -> JobSpec:
+    given_fields: dict[str, Any] = {
+        "job_id": bytes(16),
+        "task_id": of.task.task_id,
+        "dataset_id": bytes(32),
+        "model_digest": bytes(32),
+        "loss": Loss.MSE,
+        "rounds": 50,
+        "sampling_numerator": 1 << 30,
+        "noise_multiplier": 2.0,
+        **changes,
+    }
+    return JobSpec(**given_fields)
+
+
+def noise_of_sum(of: World) -> np.ndarray[Any, Any]:
+    """A released sum of no values at all."""
+
+    def zeros(_: InputShares) -> MaskedSum:
+        return MaskedSum(vector=np.zeros(COUNT, np.uint64), values_digest=bytes(32), sensitivity=of.task.clip.sensitivity)
+
+    nobody = InputShares(features=np.zeros((0, 4), np.uint8), labels=np.zeros((0, 2), np.uint32), mask_shares=np.zeros((0, 2), np.uint64))
+    answers: list[AggregateShare] = [
+        aggregate(
+            task=of.task,
+            job=job(of),
+            pair=of.pair(role),
+            round_transcript=bytes(32),
+            shares=nobody,
+            masked_sum=zeros,
+            num_values=COUNT,
+            noise=partial(noise_vector, randomness=seeded(role, "split")),
+        )
+        for role in (0, 1)
+    ]
+    return combine(answers[0], answers[1]).astype(np.float64)
+
+
+SPLIT = world(mechanism="gaussian", noise="split", clip_norm=0.5)
+FULL = world(mechanism="gaussian", noise="full", clip_norm=0.5)
+
+
+@given(st.integers(1, MAX_SCALE))
+def test_the_split_scale_is_the_least_whose_two_variances_are_enough(scale: int) -> None:
+    half = split_scale(scale)
+    assert 2 * half**2 >= scale**2 > 2 * (half - 1) ** 2
+
+
+def test_split_noise_adds_up_to_once_the_variance_and_full_noise_to_twice() -> None:
+    once = (2.0 * SPLIT.task.clip.sensitivity) ** 2
+    assert noise_of_sum(SPLIT).var() / once == pytest.approx(1, abs=0.06)
+    assert noise_of_sum(FULL).var() / once == pytest.approx(2, abs=0.12)
+
+
+def test_split_noise_is_charged_as_what_each_adversary_faces() -> None:
+    """Nobody else's noise is counted twice: the charge is that of a job with full noise of the helper's real scale."""
+    split = charge(SPLIT.task, job(SPLIT), 50)
+    real = noise_units(SPLIT.task, job(SPLIT)) / SPLIT.task.clip.sensitivity
+    assert split.noise_multiplier == pytest.approx(real, rel=1e-8)
+    assert split.noise_multiplier <= real
+    at_rate_1 = job(SPLIT, sampling_numerator=1 << 32)
+    costs = spent([charge(SPLIT.task, at_rate_1, 50)], 1e-6)
+    full = spent([charge(FULL.task, at_rate_1, 50)], 1e-6)
+    assert costs.ad_server == pytest.approx(full.colluding)  # all the noise in the sum is one full noise
+    assert costs.colluding > full.colluding > full.ad_server
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 2.0, 8.0])
+def test_a_fitted_multiplier_keeps_its_budgets_when_the_noise_is_split(epsilon: float) -> None:
+    needed = fitting_noise_multiplier(
+        epsilon, 1e-6, mechanism=Mechanism.GAUSSIAN, sampling_rate=0.25, rounds=50, already=(), collusion_epsilon=math.inf
+    )
+    multiplier = multiplier_for_each_helper(SPLIT.task, needed)
+    charged = charge(SPLIT.task, job(SPLIT, noise_multiplier=multiplier), 50)
+    assert needed <= charged.noise_multiplier < needed * 1.0001
+    assert spent([charged], 1e-6).ad_server <= epsilon
+    assert multiplier_for_each_helper(FULL.task, needed) == needed
+
+
+def test_a_task_without_noise_is_charged_as_such() -> None:
+    nothing = world(mechanism="none")
+    assert charge(nothing.task, job(nothing, noise_multiplier=0.0), 3) == Charge(
+        mechanism=Mechanism.NONE, noise_multiplier=0.0, sampling_rate=0.25, rounds=3
+    )
+
+
+@pytest.mark.parametrize(("mechanism", "norm"), [("laplace", "l1"), ("none", "l2")])
+def test_only_gaussian_noise_can_be_split(mechanism: str, norm: str) -> None:
+    with pytest.raises(InvalidTask, match="split"):
+        world(mechanism=mechanism, norm=norm, noise="split")
+
+
+def test_a_half_that_is_too_small_for_the_accountant_is_refused() -> None:
+    coarse = world(mechanism="gaussian", noise="split", clip_norm=1.0, frac_bits=16)
+    least = 1024 / 65536
+    with pytest.raises(JobRefused) as refused:
+        noise_units(coarse.task, job(coarse, noise_multiplier=1.3 * least))
+    assert refused.value.reason is JobReason.NOISE_OUT_OF_RANGE
+    assert noise_units(coarse.task, job(coarse, noise_multiplier=1.5 * least)) >= 1024

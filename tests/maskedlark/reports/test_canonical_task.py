@@ -1,0 +1,182 @@
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from maskedlark import canonical
+from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
+from maskedlark.reports.task import LabelKind, LabelSpace, Task, TaskBundle
+from tests.builders import NOW, bundle, helper_keys, settings, world
+
+WORLD = world()
+KEYS = WORLD.keys
+
+
+def build(**changes: Any) -> Task:
+    helpers = (KEYS[0].identity("north"), KEYS[1].identity("south"))
+    return canonical.build(Task, {**settings(helpers=helpers), **changes})
+
+
+def respell(**changes: Any) -> bytes:
+    """The canonical JSON of the world's task with raw changes, written canonically."""
+    plain = json.loads(canonical.encode(WORLD.task))
+    plain.update(changes)
+    return json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()
+
+
+def test_a_task_survives_its_canonical_bytes() -> None:
+    assert canonical.decode(Task, canonical.encode(WORLD.task)) == WORLD.task
+
+
+def test_the_id_names_every_setting() -> None:
+    ids = {build(**change).task_id for change in ({}, {"name": "x"}, {"clip_norm": 1.5}, {"min_batch_size": 3}, {"salt": bytes(16)})}
+    assert len(ids) == 5
+    assert all(len(one) == 32 for one in ids)
+
+
+@given(st.dictionaries(st.text(max_size=8), st.none() | st.booleans() | st.integers() | st.text(max_size=8), max_size=4))
+def test_unknown_fields_are_refused(extra: dict[str, Any]) -> None:
+    unknown = {name: value for name, value in extra.items() if name not in settings(helpers=())}
+    if not unknown or set(unknown) == {"version"}:
+        return
+    with pytest.raises(InvalidTask):
+        canonical.decode(Task, respell(**unknown))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"version": 2},
+        {"origin": ""},
+        {"salt": "00"},
+        {"num_features": 0},
+        {"num_features": 65_537},
+        {"num_features": True},
+        {"num_features": 4.0},
+        {"num_decoys": 0},
+        {"num_decoys": 2},
+        {"fake_report_rate": 1.0},
+        {"fake_report_rate": -0.1},
+        {"feature_epsilon": 0.0},
+        {"min_batch_size": 0},
+        {"min_batch_size": 1 << 21},
+        {"mechanism": "uniform"},
+        {"mechanism": "laplace"},
+        {"norm": "l1", "mechanism": "gaussian"},
+        {"clip_norm": 0.0},
+        {"clip_norm": 1e9},
+        {"frac_bits": 15},
+        {"frac_bits": 41},
+        {"epsilon": 0.0},
+        {"collusion_epsilon": -1.0},
+        {"delta": 0.0},
+        {"delta": 1.0},
+        {"max_dataset_size": 1 << 25},
+        {"time_bucket_s": 0},
+        {"expires_at": NOW - 86_400},
+        {"labels": {"kind": "classes", "size": 1, "num_buckets": None, "default_label": None}},
+        {"labels": {"kind": "classes", "size": 2, "num_buckets": 1, "default_label": None}},
+        {"labels": {"kind": "values", "size": 9, "num_buckets": None, "default_label": None}},
+        {"labels": {"kind": "values", "size": 9, "num_buckets": 9, "default_label": None}},
+        {"labels": {"kind": "classes", "size": 2, "num_buckets": None, "default_label": 2}},
+    ],
+)
+def test_settings_out_of_range_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(InvalidTask):
+        canonical.decode(Task, respell(**changes))
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_numbers_that_are_not_finite_are_refused(number: str) -> None:
+    encoded = canonical.encode(WORLD.task).replace(b'"clip_norm":1.0', b'"clip_norm":' + number.encode())
+    with pytest.raises(InvalidTask):
+        canonical.decode(Task, encoded)
+
+
+def test_any_other_spelling_of_the_same_task_is_refused() -> None:
+    encoded = canonical.encode(WORLD.task)
+    plain = json.loads(encoded)
+    others = [
+        encoded + b" ",
+        b" " + encoded,
+        json.dumps(plain).encode(),
+        json.dumps(dict(reversed(plain.items())), separators=(",", ":")).encode(),
+        encoded.replace(b'"clip_norm":1.0', b'"clip_norm":1'),
+        encoded.replace(b'"clip_norm":1.0', b'"clip_norm":1.00'),
+        encoded.replace(b'"delta":', b'"delta":0.5,"delta":'),
+        encoded.replace(b'"name":"conversions"', b'"name":"\\u0063onversions"'),
+        encoded.replace(WORLD.task.salt.hex().encode(), WORLD.task.salt.hex().upper().encode()),
+    ]
+    for other in others:
+        assert other != encoded
+        with pytest.raises(InvalidTask):
+            canonical.decode(Task, other)
+
+
+@given(st.binary(max_size=200))
+def test_arbitrary_bytes_never_raise_anything_else(encoded: bytes) -> None:
+    with pytest.raises(InvalidTask):
+        canonical.decode(Task, encoded)
+
+
+def test_bytes_over_the_limit_and_deep_nesting_are_refused() -> None:
+    for encoded in (b"[" * 60_000, b" " * 70_000, b'{"a":' * 10_000):
+        with pytest.raises(InvalidTask):
+            canonical.decode(Task, encoded)
+
+
+def test_two_helpers_with_one_key_are_refused() -> None:
+    same = KEYS[0].identity("north")
+    with pytest.raises(InvalidTask, match="different keys"):
+        build(helpers=(same, same))
+
+
+def test_messages_name_the_setting_and_never_echo_its_value() -> None:
+    with pytest.raises(InvalidTask) as error:
+        build(clip_norm="a-secret-looking-value")
+    assert "clip_norm" in str(error.value)
+    assert "a-secret-looking-value" not in str(error.value)
+
+
+@given(st.integers(2, 60), st.integers(1, 59))
+def test_reachable_values_are_the_integers_next_to_bucket_boundaries(size: int, num_buckets: int) -> None:
+    if num_buckets > size - 1:
+        return
+    labels = LabelSpace(kind=LabelKind.VALUES, size=size, num_buckets=num_buckets)
+    reachable = labels.reachable()
+    assert reachable == tuple(sorted(set(reachable)))
+    assert {0, size - 1} <= set(reachable)
+    for boundary in labels.boundaries():
+        assert any(abs(boundary - value) < 1 for value in reachable)
+
+
+def test_time_buckets_outside_the_period_are_refused() -> None:
+    task = WORLD.task
+    task.check_time_bucket(task.time_bucket(NOW))
+    task.check_time_bucket(task.time_bucket(task.expires_at - 1))
+    for unix_s in (0, task.starts_at - task.time_bucket_s, task.expires_at, task.expires_at + 10**9):
+        with pytest.raises(ReportRejected) as rejection:
+            task.check_time_bucket(task.time_bucket(unix_s))
+        assert rejection.value.reason is ReportReason.OUTSIDE_TASK_PERIOD
+
+
+def test_a_bundle_verifies_and_survives_its_bytes() -> None:
+    WORLD.bundle.verify()
+    assert canonical.decode(TaskBundle, canonical.encode(WORLD.bundle)) == WORLD.bundle
+
+
+def test_a_bundle_with_a_missing_or_swapped_signature_is_refused() -> None:
+    stranger = (helper_keys(), helper_keys())
+    good = WORLD.bundle
+    bad = [
+        TaskBundle(task=good.task, signatures=(good.signatures[1], good.signatures[0]), key_lists=good.key_lists),
+        TaskBundle(task=good.task, signatures=(good.signatures[0], bytes(64)), key_lists=good.key_lists),
+        TaskBundle(task=good.task, signatures=good.signatures, key_lists=(good.key_lists[1], good.key_lists[0])),
+        TaskBundle(task=good.task, signatures=good.signatures, key_lists=bundle(good.task, stranger).key_lists),
+        TaskBundle(task=build(name="other"), signatures=good.signatures, key_lists=good.key_lists),
+    ]
+    for one in bad:
+        with pytest.raises(InvalidTask, match="helper"):
+            one.verify()

@@ -1,0 +1,64 @@
+"""A commit that was acknowledged is on a disk, whatever the server's operator set as the default."""
+
+import time
+
+import pytest
+from sqlalchemy import Engine, create_engine, make_url
+
+from maskedlark.runtime.database import open_database
+from tests.postgres import Postgres
+
+
+def with_default(postgres: Postgres, value: str) -> str:
+    """The URL of a database whose operator chose how commits are acknowledged."""
+    url = postgres.new_database()
+    engine = create_engine(url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.exec_driver_sql(f"ALTER DATABASE {make_url(url).database} SET synchronous_commit = '{value}'")
+    engine.dispose()
+    return url
+
+
+def in_force(engine: Engine) -> str:
+    with engine.begin() as connection:
+        return str(connection.exec_driver_sql("SHOW synchronous_commit").scalar_one())
+
+
+@pytest.mark.parametrize(
+    ("default", "wanted"),
+    [("off", "on"), ("local", "on"), ("on", "on"), ("remote_write", "remote_write"), ("remote_apply", "remote_apply")],
+)
+def test_on_postgresql_a_commit_is_on_disk_before_it_is_acknowledged(postgres: Postgres, default: str, wanted: str) -> None:
+    engine = open_database(with_default(postgres, default))
+    assert in_force(engine) == wanted
+    with engine.connect() as connection:
+        connection.rollback()  # as after a refused request
+    engine.pool.dispose()
+    assert in_force(engine) == wanted  # of each new connection
+    engine.dispose()
+
+
+def test_on_postgresql_a_connection_that_stands_keeps_its_commits_durable(postgres: Postgres) -> None:
+    engine = open_database(postgres.new_database())
+    operator = create_engine(postgres.new_database(), isolation_level="AUTOCOMMIT")
+    assert in_force(engine) == "on"
+    with operator.connect() as connection:
+        try:
+            connection.exec_driver_sql("ALTER SYSTEM SET synchronous_commit = 'off'")
+            connection.exec_driver_sql("SELECT pg_reload_conf()")
+            ends = time.monotonic() + 10
+            while connection.exec_driver_sql("SHOW synchronous_commit").scalar_one() != "off":
+                assert time.monotonic() < ends
+            assert in_force(engine) == "on"
+        finally:
+            connection.exec_driver_sql("ALTER SYSTEM RESET synchronous_commit")
+            connection.exec_driver_sql("SELECT pg_reload_conf()")
+    operator.dispose()
+    engine.dispose()
+
+
+def test_on_postgresql_a_connection_begins_without_a_transaction(postgres: Postgres) -> None:
+    engine = open_database(postgres.new_database())
+    with engine.connect() as connection:
+        assert connection.connection.driver_connection.info.transaction_status.name == "IDLE"  # type: ignore[union-attr]  # psycopg's
+    engine.dispose()
