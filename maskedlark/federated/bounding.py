@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from maskedlark.canonical import canonical
-from maskedlark.clip import Clip, Norm
 from maskedlark.federated.local_training import Differences
-from maskedlark.field import SignedVector
+from maskedlark.numbers.field import SignedVector
+from maskedlark.privacy.clip import Clip, Norm
 
 MAX_UNITS: Final = (1 << 31) - 1
 """The largest bound in units, so that squares of coordinates fit 62 bits."""

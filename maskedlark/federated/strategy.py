@@ -14,9 +14,7 @@ from typing import Annotated, Final, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from maskedlark import adaptive_clip, canonical
-from maskedlark.accounting import Charge
-from maskedlark.adaptive_clip import AdaptiveClip
+from maskedlark import canonical
 from maskedlark.errors import InvalidModel, InvalidTask, ModelReason
 from maskedlark.federated.bounding import UpdateBound, bounded
 from maskedlark.federated.local_training import (
@@ -28,8 +26,11 @@ from maskedlark.federated.local_training import (
     batch_schedule,
 )
 from maskedlark.federated.server_optimizer import Masters, OptimizerState, ServerOptimizer
-from maskedlark.field import SignedVector
-from maskedlark.noise import Mechanism
+from maskedlark.numbers.field import SignedVector
+from maskedlark.privacy import adaptive_clip
+from maskedlark.privacy.accounting import Charge
+from maskedlark.privacy.adaptive_clip import AdaptiveClip
+from maskedlark.privacy.noise import Mechanism
 from maskedlark.randomness import Randomness, Stream, derive_key
 
 _TERMS_LENGTH: Final = struct.Struct("<I")

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from maskedlark.field import ELEMENT_BYTES, MODULUS, FieldVector, random_vector
+from maskedlark.numbers.field import ELEMENT_BYTES, MODULUS, FieldVector, random_vector
 from maskedlark.randomness import Stream, derive_key
 
 SEED_BYTES: Final = 32

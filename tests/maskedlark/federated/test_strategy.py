@@ -4,7 +4,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from maskedlark.adaptive_clip import AdaptiveClip
 from maskedlark.canonical import build
 from maskedlark.errors import InvalidModel, InvalidTask, ModelReason
 from maskedlark.federated import strategies
@@ -15,6 +14,7 @@ from maskedlark.federated.strategies.dp_fedavg import DpFedAvg
 from maskedlark.federated.strategies.dp_fedsgd import DpFedSgd
 from maskedlark.federated.strategies.fedprox import FedProx
 from maskedlark.federated.strategy import Round, ServerState, Strategy, device_stream
+from maskedlark.privacy.adaptive_clip import AdaptiveClip
 from maskedlark.randomness import seeded
 from tests.maskedlark.federated.federated_world import MODEL, dp_fedavg, examples
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from maskedlark.field import MODULUS
+from maskedlark.numbers.field import MODULUS
 from maskedlark.reports import share_seed
 from maskedlark.reports.share_seed import expand_share, expand_shares
 from tests import reference
