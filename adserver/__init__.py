@@ -2,7 +2,9 @@
 
 import os
 
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # before gRPC is imported: its own lines are no JSON, and some name who called
+os.environ.setdefault(
+    "GRPC_VERBOSITY", "NONE"
+)  # before gRPC is imported: its own lines are no JSON, and some name who called
 
 from adserver.client import Client
 

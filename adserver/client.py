@@ -66,14 +66,19 @@ class Client:
         create_tables(self._engine)
         self._stack = ExitStack()
         first, second = (
-            self._stack.enter_context(HelperClient(address, tls, deadline_s, round_deadline_s=round_deadline_s)) for address in helpers
+            self._stack.enter_context(
+                HelperClient(address, tls, deadline_s, round_deadline_s=round_deadline_s)
+            )
+            for address in helpers
         )
         self._helpers = (first, second)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -108,14 +113,16 @@ class Client:
             histograms: Names of declared values with buckets.
             group_by: Names of declared keys, the coarsest first.
             where: For keys, the category or code that summed reports have.
-            domains: For keys, the categories or codes that get cells of their own; the default is all of a key with a size.
+            domains: For keys, the categories or codes that get cells of their own; the default is all of a
+                key with a size.
             discover: Find the codes of other keys by a private release first.
             roll_up: Release the coarser levels too, up to the total, so that parts add to the whole.
             epsilon: What it may cost against the ad server; by default a tenth of the task's budget.
             dataset: The start of its id; not needed if there is only one.
 
         Raises:
-            MaskedLarkError: what is wrong with the request, or why it is refused; `HelperUnavailable` may be tried again.
+            MaskedLarkError: what is wrong with the request, or why it is refused; `HelperUnavailable` may be
+                tried again.
         """
         found = DatasetStore(self._engine).find(dataset)
         task = self._task(found)
@@ -144,12 +151,21 @@ class Client:
         stored = QueryStore(self._engine).find(query)
         if stored.planned is None:
             raise JobRefused(JobReason.UNKNOWN_QUERY, "this query is not one of sums")
-        return self.measurer(DatasetStore(self._engine).find(stored.planned.spec.dataset_id.hex())).again(stored.planned)
+        return self.measurer(DatasetStore(self._engine).find(stored.planned.spec.dataset_id.hex())).again(
+            stored.planned
+        )
 
     def evaluate(
-        self, model: str | Path | bytes, *, bins: int = DEFAULT_BINS, epsilon: float | None = None, dataset: str = ""
+        self,
+        model: str | Path | bytes,
+        *,
+        bins: int = DEFAULT_BINS,
+        epsilon: float | None = None,
+        dataset: str = "",
     ) -> EvaluationResult:
-        """How good a classifier is on a dataset's reports: loss, accuracy, ROC and PR curves, calibration. It is charged to the dataset.
+        """How good a classifier is on a dataset's reports: loss, accuracy, ROC and PR curves, calibration.
+
+        It is charged to the dataset.
 
         Args:
             model: An ONNX file with its weights, or its path.
@@ -181,8 +197,12 @@ class Client:
         """
         stored = QueryStore(self._engine).find(query).evaluation
         if stored is None:
-            raise JobRefused(JobReason.UNKNOWN_QUERY, "this query is no evaluation: ask it again with `adserver aggregate`")
-        return self._evaluate(DatasetStore(self._engine).find(stored.spec.dataset_id.hex()), stored, is_new=False)
+            raise JobRefused(
+                JobReason.UNKNOWN_QUERY, "this query is no evaluation: ask it again with `adserver aggregate`"
+            )
+        return self._evaluate(
+            DatasetStore(self._engine).find(stored.spec.dataset_id.hex()), stored, is_new=False
+        )
 
     def _evaluate(self, dataset: Dataset, planned: PlannedEvaluation, *, is_new: bool) -> EvaluationResult:
         evaluator = Evaluator(helpers=self._helpers, task=self._task(dataset).bundle.task, dataset=dataset)

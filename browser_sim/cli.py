@@ -49,7 +49,8 @@ from maskedlark.reports.task import LabelKind
 app = typer.Typer(
     help="Simulated people and browsers: they see ads, convert or not, and report under Masked LARk.",
     no_args_is_help=True,
-    pretty_exceptions_enable=False,  # a traceback with its local variables would print features, labels and masks
+    # a traceback with its local variables would print features, labels and masks
+    pretty_exceptions_enable=False,
 )
 _PEOPLE = "People"
 _FILES = "Files"
@@ -65,24 +66,66 @@ class _Downloadable(StrEnum):
 @app.command("run")
 def run_command(
     *,
-    task: Annotated[str, typer.Option("--task", metavar="FILE|URL", help="The task's bundle: a file, or a task host's URL.")],
-    to: Annotated[str, typer.Option("--to", metavar="HOST:PORT|URL", help="The ad server: HOST:PORT for gRPC, an http(s) URL for HTTP.")],
+    task: Annotated[
+        str,
+        typer.Option("--task", metavar="FILE|URL", help="The task's bundle: a file, or a task host's URL."),
+    ],
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="HOST:PORT|URL",
+            help="The ad server: HOST:PORT for gRPC, an http(s) URL for HTTP.",
+        ),
+    ],
     source: SourceOption,
     seed: SeedOption = None,
-    people: Annotated[int | None, typer.Option(rich_help_panel=_PEOPLE, min=0, help="People who see ads; default: all records.")] = None,
-    impressions_per_person: Annotated[int, typer.Option(rich_help_panel=_PEOPLE, min=1, help="Ads that each person sees.")] = 1,
-    duration_days: Annotated[float, typer.Option(rich_help_panel=_PEOPLE, min=0, help="Ads are shown over this time.")] = 1.0,
-    attribution_window_hours: Annotated[float, typer.Option(rich_help_panel=_PEOPLE, min=0, help="How late a conversion counts.")] = 24.0,
-    max_extra_delay_hours: Annotated[float, typer.Option(rich_help_panel=_PEOPLE, min=0, help="Random wait before an upload.")] = 24.0,
-    fake_rate: Annotated[float | None, typer.Option(rich_help_panel=_PEOPLE, help="Share of fake reports; default: the task's.")] = None,
-    consent_rate: Annotated[float, typer.Option(rich_help_panel=_PEOPLE, min=0, max=1, help="Share of people who consent.")] = 1.0,
-    start_unix_s: Annotated[float | None, typer.Option(rich_help_panel=_PEOPLE, help="Start of the clock; default: the task's.")] = None,
-    limit: Annotated[int | None, typer.Option(rich_help_panel=_PEOPLE, min=0, help="Report at most so many records.")] = None,
-    holdout: Annotated[Path | None, typer.Option(rich_help_panel=_FILES, help="Write a panel that is never reported, as .npz.")] = None,
-    holdout_fraction: Annotated[
-        float | None, typer.Option(rich_help_panel=_FILES, min=0, max=1, help="Its share; default: the source's own test set, or 0.2.")
+    people: Annotated[
+        int | None,
+        typer.Option(rich_help_panel=_PEOPLE, min=0, help="People who see ads; default: all records."),
     ] = None,
-    train_out: Annotated[Path | None, typer.Option(rich_help_panel=_FILES, help="Loopback demo only: reported records in clear.")] = None,
+    impressions_per_person: Annotated[
+        int, typer.Option(rich_help_panel=_PEOPLE, min=1, help="Ads that each person sees.")
+    ] = 1,
+    duration_days: Annotated[
+        float, typer.Option(rich_help_panel=_PEOPLE, min=0, help="Ads are shown over this time.")
+    ] = 1.0,
+    attribution_window_hours: Annotated[
+        float, typer.Option(rich_help_panel=_PEOPLE, min=0, help="How late a conversion counts.")
+    ] = 24.0,
+    max_extra_delay_hours: Annotated[
+        float, typer.Option(rich_help_panel=_PEOPLE, min=0, help="Random wait before an upload.")
+    ] = 24.0,
+    fake_rate: Annotated[
+        float | None,
+        typer.Option(rich_help_panel=_PEOPLE, help="Share of fake reports; default: the task's."),
+    ] = None,
+    consent_rate: Annotated[
+        float, typer.Option(rich_help_panel=_PEOPLE, min=0, max=1, help="Share of people who consent.")
+    ] = 1.0,
+    start_unix_s: Annotated[
+        float | None, typer.Option(rich_help_panel=_PEOPLE, help="Start of the clock; default: the task's.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(rich_help_panel=_PEOPLE, min=0, help="Report at most so many records.")
+    ] = None,
+    holdout: Annotated[
+        Path | None,
+        typer.Option(rich_help_panel=_FILES, help="Write a panel that is never reported, as .npz."),
+    ] = None,
+    holdout_fraction: Annotated[
+        float | None,
+        typer.Option(
+            rich_help_panel=_FILES,
+            min=0,
+            max=1,
+            help="Its share; default: the source's own test set, or 0.2.",
+        ),
+    ] = None,
+    train_out: Annotated[
+        Path | None,
+        typer.Option(rich_help_panel=_FILES, help="Loopback demo only: reported records in clear."),
+    ] = None,
     csv: CsvOption = None,
     label: LabelOption = None,
     label_kind: LabelKindOption = LabelKind.CLASSES,
@@ -100,7 +143,9 @@ def run_command(
     tls_key: TlsKeyOption = None,
     tls_ca: TlsCaOption = None,
     trust_helper: TrustHelperOption = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes that seal; default: by the number of reports.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes that seal; default: by the number of reports.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Let every record happen to somebody once, and upload what their browsers report."""
@@ -141,7 +186,9 @@ def run_command(
             panel_fraction=holdout_fraction,
             clear_path=train_out,
             starts_at_s=start_unix_s,
-            protection=protection(insecure=insecure, certificate=tls_cert, private_key=tls_key, authorities=tls_ca),
+            protection=protection(
+                insecure=insecure, certificate=tls_cert, private_key=tls_key, authorities=tls_ca
+            ),
             trusted_helpers=trusted_helpers(trust_helper),
             workers=workers,
         )
@@ -192,12 +239,18 @@ def download_command(
     dataset: Annotated[_Downloadable, typer.Argument(help="What to fetch.")],
     *,
     to: Annotated[Path, typer.Option("--to", help="The folder to put it into.")],
-    mirror: Annotated[list[str] | None, typer.Option(help="URL of a folder to fetch from instead; repeatable.")] = None,
+    mirror: Annotated[
+        list[str] | None, typer.Option(help="URL of a folder to fetch from instead; repeatable.")
+    ] = None,
 ) -> None:
     """Fetch a public data set and check its SHA-256."""
     console = Console(stderr=True)
     with _reporting_errors(console):
-        download(to, mirrors=mirror or MIRRORS, on_file=lambda name: console.print(f"{dataset.value}: {name} is right"))
+        download(
+            to,
+            mirrors=mirror or MIRRORS,
+            on_file=lambda name: console.print(f"{dataset.value}: {name} is right"),
+        )
 
 
 def main() -> None:
@@ -218,15 +271,29 @@ def _reporting_errors(errors: Console) -> Iterator[None]:
 def _warn(errors: Console, *, seed: int | None, train_out: Path | None) -> None:
     """Say what this run gives away."""
     if seed is not None:
-        errors.print("WARNING: with --seed the masks are predictable: for simulation only", style="yellow", soft_wrap=True)
+        errors.print(
+            "WARNING: with --seed the masks are predictable: for simulation only",
+            style="yellow",
+            soft_wrap=True,
+        )
     if train_out is not None:
-        errors.print(f"WARNING: {train_out} will hold the reported records in clear: demo only", style="yellow", soft_wrap=True)
+        errors.print(
+            f"WARNING: {train_out} will hold the reported records in clear: demo only",
+            style="yellow",
+            soft_wrap=True,
+        )
 
 
 @contextmanager
 def _showing_progress(errors: Console) -> Iterator[Progress]:
     """On a terminal: that people live their lives, for as long as that takes, and then how many reports were answered for."""
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
     with rich.progress.Progress(*columns, console=errors, disable=not errors.is_terminal) as bar:
         living = bar.add_task("people see ads", total=None)
 

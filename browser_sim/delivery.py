@@ -1,7 +1,7 @@
 """Step 4: upload sealed reports to the ad server, over gRPC or HTTP, and survive an ad server that is away for a moment.
 
-A batch whose answer got lost is sent again as it is: the ad server stores each report id once and counts the second as a duplicate, so
-nothing is lost and nothing counts twice.
+A batch whose answer got lost is sent again as it is: the ad server stores each report id once and counts the
+second as a duplicate, so nothing is lost and nothing counts twice.
 """
 
 import random
@@ -16,7 +16,14 @@ from typing import Final, Protocol, Self
 import httpx
 from pydantic import BaseModel, NonNegativeInt, ValidationError
 
-from browser_sim.endpoint import REQUEST_TIMEOUT_S, Protection, check_protected, http_client, is_url, read_limited
+from browser_sim.endpoint import (
+    REQUEST_TIMEOUT_S,
+    Protection,
+    check_protected,
+    http_client,
+    is_url,
+    read_limited,
+)
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, ReportReason
 from maskedlark.reports.upload import Report
 from maskedlark.rpc.faults import calling, hinted_s
@@ -70,7 +77,9 @@ class Sender(Protocol):
     def __enter__(self) -> Self:
         """Open the connection."""
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """Close the connection."""
 
 
@@ -83,7 +92,9 @@ class _Connection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._opened.close()
 
 
@@ -95,7 +106,9 @@ class GrpcSender(_Connection):
         super().__init__()
         check_protected(address, protection)
         self._address = address
-        self._stub = ingest_pb2_grpc.IngestStub(self._opened.enter_context(make_channel(address, protection.tls)))
+        self._stub = ingest_pb2_grpc.IngestStub(
+            self._opened.enter_context(make_channel(address, protection.tls))
+        )
 
     def send(self, reports: Sequence[Report]) -> Receipt:
         """Upload one batch."""
@@ -147,8 +160,8 @@ def deliver(
         pause: Waits for so many seconds between attempts.
 
     Raises:
-        HelperUnavailable: the ad server stayed away for all attempts of one batch (about half a minute, besides the time each
-            attempt takes, and what an ad server that is full asks for).
+        HelperUnavailable: the ad server stayed away for all attempts of one batch (about half a minute,
+            besides the time each attempt takes, and what an ad server that is full asks for).
         JobRefused: the ad server refused a whole batch.
     """
     total = Receipt()
@@ -179,8 +192,13 @@ def _check_status(response: httpx.Response) -> None:
     if status == 200:
         return
     if status in (408, 425, 429) or status >= 500:
-        raise HelperUnavailable(f"the ad server answered {status}", retry_after_s=hinted_s(response.headers.get("retry-after", "")))
-    reason = {401: JobReason.UNAUTHORIZED, 403: JobReason.UNAUTHORIZED, 413: JobReason.TOO_LARGE}.get(status, JobReason.MALFORMED)
+        raise HelperUnavailable(
+            f"the ad server answered {status}",
+            retry_after_s=hinted_s(response.headers.get("retry-after", "")),
+        )
+    reason = {401: JobReason.UNAUTHORIZED, 403: JobReason.UNAUTHORIZED, 413: JobReason.TOO_LARGE}.get(
+        status, JobReason.MALFORMED
+    )
     raise JobRefused(reason, f"the ad server answered {status} to a batch of reports")
 
 

@@ -13,7 +13,14 @@ import httpx
 
 from browser_sim.endpoint import REQUEST_TIMEOUT_S, read_limited
 from browser_sim.source import InvalidSource
-from browser_sim.sources.mnist import MAX_IDX_BYTES, TEST_IMAGES, TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS, unpack
+from browser_sim.sources.mnist import (
+    MAX_IDX_BYTES,
+    TEST_IMAGES,
+    TEST_LABELS,
+    TRAIN_IMAGES,
+    TRAIN_LABELS,
+    unpack,
+)
 
 MIRRORS: Final = (
     "https://storage.googleapis.com/cvdf-datasets/mnist",

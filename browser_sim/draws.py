@@ -1,4 +1,7 @@
-"""Where the simulation's chances come from: one independent stream per purpose, replayable when there is a seed."""
+"""Where the simulation's chances come from.
+
+One independent stream per purpose, replayable when there is a seed.
+"""
 
 from dataclasses import dataclass
 
@@ -12,8 +15,8 @@ from maskedlark.randomness import Randomness, seeded, system_randomness, uniform
 class Draws:
     """Random streams for everything that a run draws.
 
-    With a seed every stream can be replayed, so the masks are predictable: for simulation only. Without, all streams are the
-    operating system's.
+    With a seed every stream can be replayed, so the masks are predictable: for simulation only. Without, all
+    streams are the operating system's.
 
     Attributes:
         seed: -2^127 to 2^127 - 1, or None.
@@ -22,7 +25,10 @@ class Draws:
     seed: int | None
 
     def stream(self, purpose: str) -> Randomness:
-        """The stream of one purpose: the same bytes for the same seed and purpose, independent of all other purposes."""
+        """The stream of one purpose.
+
+        The same bytes for the same seed and purpose, independent of all other purposes.
+        """
         return system_randomness if self.seed is None else seeded(self.seed, f"browser_sim {purpose}")
 
 

@@ -1,4 +1,7 @@
-"""Where reports go to and how the way is protected: addresses are parsed, and plaintext refused beyond loopback, in one place."""
+"""Where reports go to and how the way is protected.
+
+Addresses are parsed, and plaintext refused beyond loopback, in one place.
+"""
 
 import ssl
 from dataclasses import dataclass
@@ -19,7 +22,8 @@ class Protection:
     """How connections are protected.
 
     Attributes:
-        tls: The authorities to trust, or also an own certificate and its key; or None: then https trusts the system's authorities.
+        tls: The authorities to trust, or also an own certificate and its key; or None: then https trusts the
+            system's authorities.
         insecure: Plaintext is allowed, to loopback only.
     """
 
@@ -48,20 +52,26 @@ def check_protected(destination: str, protection: Protection) -> None:
     """Refuse plaintext unless it was asked for and stays on this machine.
 
     Raises:
-        InvalidTask: plaintext without --insecure, or to another machine; or TLS for gRPC without the files that it needs.
+        InvalidTask: plaintext without --insecure, or to another machine; or TLS for gRPC without the files
+            that it needs.
     """
     host = host_of(destination)
     is_plain = not destination.startswith("https://") and (is_url(destination) or protection.tls is None)
     if not is_plain:
         return
     if not protection.insecure:
-        raise InvalidTask(f"{destination} is plaintext: use https or TLS files, or --insecure for a loopback demo")
+        raise InvalidTask(
+            f"{destination} is plaintext: use https or TLS files, or --insecure for a loopback demo"
+        )
     if not is_loopback(host):
         raise InvalidTask(f"without TLS only loopback is called, not {destination}")
 
 
 def http_client(destination: str, protection: Protection) -> httpx.Client:
-    """A client for one http or https destination. Redirects are not followed: a report goes where it was meant to go."""
+    """A client for one http or https destination.
+
+    Redirects are not followed: a report goes where it was meant to go.
+    """
     check_protected(destination, protection)
     is_tls = destination.startswith("https://")
     verify = _context(protection.tls) if is_tls and protection.tls is not None else True

@@ -1,4 +1,7 @@
-"""The options that commands share: which source, and how connections are protected; and what their values mean together."""
+"""The options that commands share.
+
+Which source, and how connections are protected; and what their values mean together.
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -16,46 +19,103 @@ from maskedlark.rpc.transport import TrustOnly
 _SOURCE = "Source"
 _PROTECTION = "Protection"
 
-SourceOption = Annotated[SourceKind, typer.Option("--source", rich_help_panel=_SOURCE, help="Where records come from.")]
-CsvOption = Annotated[Path | None, typer.Option("--csv", rich_help_panel=_SOURCE, help="csv: a table in UTF-8 with a header.")]
-LabelOption = Annotated[str | None, typer.Option("--label", rich_help_panel=_SOURCE, help="csv: the label's column.")]
-LabelKindOption = Annotated[LabelKind, typer.Option("--label-kind", rich_help_panel=_SOURCE, help="csv: what labels are.")]
-IgnoreOption = Annotated[
-    list[str] | None, typer.Option("--ignore", rich_help_panel=_SOURCE, help="csv: a column to leave out; repeatable.")
+SourceOption = Annotated[
+    SourceKind, typer.Option("--source", rich_help_panel=_SOURCE, help="Where records come from.")
 ]
-BinningOption = Annotated[Binning, typer.Option("--binning", rich_help_panel=_SOURCE, help="csv: where bins of numeric columns lie.")]
+CsvOption = Annotated[
+    Path | None, typer.Option("--csv", rich_help_panel=_SOURCE, help="csv: a table in UTF-8 with a header.")
+]
+LabelOption = Annotated[
+    str | None, typer.Option("--label", rich_help_panel=_SOURCE, help="csv: the label's column.")
+]
+LabelKindOption = Annotated[
+    LabelKind, typer.Option("--label-kind", rich_help_panel=_SOURCE, help="csv: what labels are.")
+]
+IgnoreOption = Annotated[
+    list[str] | None,
+    typer.Option("--ignore", rich_help_panel=_SOURCE, help="csv: a column to leave out; repeatable."),
+]
+BinningOption = Annotated[
+    Binning,
+    typer.Option("--binning", rich_help_panel=_SOURCE, help="csv: where bins of numeric columns lie."),
+]
 ValueOption = Annotated[
     list[str] | None,
-    typer.Option("--value", metavar="NAME[=COLUMN]", rich_help_panel=_SOURCE, help="csv: a measured value's column; repeatable."),
+    typer.Option(
+        "--value",
+        metavar="NAME[=COLUMN]",
+        rich_help_panel=_SOURCE,
+        help="csv: a measured value's column; repeatable.",
+    ),
 ]
 KeyOption = Annotated[
     list[str] | None,
-    typer.Option("--key", metavar="NAME[=COLUMN]", rich_help_panel=_SOURCE, help="csv: a measured key's column; repeatable."),
+    typer.Option(
+        "--key",
+        metavar="NAME[=COLUMN]",
+        rich_help_panel=_SOURCE,
+        help="csv: a measured key's column; repeatable.",
+    ),
 ]
-BinsOption = Annotated[int, typer.Option("--bins", rich_help_panel=_SOURCE, min=2, max=256, help="csv: bins of a numeric column.")]
+BinsOption = Annotated[
+    int,
+    typer.Option("--bins", rich_help_panel=_SOURCE, min=2, max=256, help="csv: bins of a numeric column."),
+]
 MnistDirOption = Annotated[
-    Path | None, typer.Option("--mnist-dir", rich_help_panel=_SOURCE, help="mnist: idx files; default $MASKEDLARK_DATA/mnist.")
+    Path | None,
+    typer.Option(
+        "--mnist-dir", rich_help_panel=_SOURCE, help="mnist: idx files; default $MASKEDLARK_DATA/mnist."
+    ),
 ]
 SyntheticFeaturesOption = Annotated[
-    int, typer.Option("--synthetic-features", rich_help_panel=_SOURCE, min=1, max=65_536, help="synthetic: the width.")
+    int,
+    typer.Option(
+        "--synthetic-features", rich_help_panel=_SOURCE, min=1, max=65_536, help="synthetic: the width."
+    ),
 ]
-SyntheticRowsOption = Annotated[int, typer.Option("--synthetic-rows", rich_help_panel=_SOURCE, min=1, help="synthetic: how many records.")]
-TruthOption = Annotated[Path | None, typer.Option("--truth", rich_help_panel=_SOURCE, help="synthetic: write the true model here.")]
+SyntheticRowsOption = Annotated[
+    int, typer.Option("--synthetic-rows", rich_help_panel=_SOURCE, min=1, help="synthetic: how many records.")
+]
+TruthOption = Annotated[
+    Path | None,
+    typer.Option("--truth", rich_help_panel=_SOURCE, help="synthetic: write the true model here."),
+]
 SeedOption = Annotated[
     int | None,
-    typer.Option("--seed", min=0, max=(1 << 63) - 1, help="Replay everything from this number. Masks are then predictable."),
+    typer.Option(
+        "--seed",
+        min=0,
+        max=(1 << 63) - 1,
+        help="Replay everything from this number. Masks are then predictable.",
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-InsecureOption = Annotated[bool, typer.Option("--insecure", rich_help_panel=_PROTECTION, help="Allow plaintext, to loopback only.")]
-TlsCertOption = Annotated[Path | None, typer.Option("--tls-cert", rich_help_panel=_PROTECTION, help="PEM: own certificate chain, if any.")]
-TlsKeyOption = Annotated[Path | None, typer.Option("--tls-key", rich_help_panel=_PROTECTION, help="PEM: its private key.")]
+InsecureOption = Annotated[
+    bool, typer.Option("--insecure", rich_help_panel=_PROTECTION, help="Allow plaintext, to loopback only.")
+]
+TlsCertOption = Annotated[
+    Path | None,
+    typer.Option("--tls-cert", rich_help_panel=_PROTECTION, help="PEM: own certificate chain, if any."),
+]
+TlsKeyOption = Annotated[
+    Path | None, typer.Option("--tls-key", rich_help_panel=_PROTECTION, help="PEM: its private key.")
+]
 TlsCaOption = Annotated[
     Path | None,
-    typer.Option("--tls-ca", envvar="BROWSER_SIM_TLS_CA", rich_help_panel=_PROTECTION, help="PEM: authorities to trust peers by."),
+    typer.Option(
+        "--tls-ca",
+        envvar="BROWSER_SIM_TLS_CA",
+        rich_help_panel=_PROTECTION,
+        help="PEM: authorities to trust peers by.",
+    ),
 ]
 TrustHelperOption = Annotated[
     list[str] | None,
-    typer.Option("--trust-helper", rich_help_panel=_PROTECTION, help="Ed25519 key (hex) of a trusted helper; repeatable. Default: any."),
+    typer.Option(
+        "--trust-helper",
+        rich_help_panel=_PROTECTION,
+        help="Ed25519 key (hex) of a trusted helper; repeatable. Default: any.",
+    ),
 ]
 
 
@@ -105,19 +165,25 @@ def _columns(typed: list[str] | None) -> dict[str, str]:
     return {name: column or name for name, _, column in (one.partition("=") for one in typed or ())}
 
 
-def protection(*, insecure: bool, certificate: Path | None, private_key: Path | None, authorities: Path | None) -> Protection:
+def protection(
+    *, insecure: bool, certificate: Path | None, private_key: Path | None, authorities: Path | None
+) -> Protection:
     """How connections are protected, or typer.BadParameter if the TLS files are not complete."""
     given = [path for path in (certificate, private_key, authorities) if path is not None]
     if not given:
         return Protection(insecure=insecure)
     if insecure or authorities is None or (certificate is None) is not (private_key is None):
-        raise typer.BadParameter("give --tls-ca, or all of --tls-cert, --tls-key and --tls-ca, or none; and not with --insecure")
+        raise typer.BadParameter(
+            "give --tls-ca, or all of --tls-cert, --tls-key and --tls-ca, or none; and not with --insecure"
+        )
     for path in given:
         if not path.is_file():
             raise typer.BadParameter(f"{path} is not a file")
     if certificate is None or private_key is None:
         return Protection(tls=TrustOnly(trusted_authorities=authorities))
-    return Protection(tls=TlsFiles(certificate=certificate, private_key=private_key, trusted_authorities=authorities))
+    return Protection(
+        tls=TlsFiles(certificate=certificate, private_key=private_key, trusted_authorities=authorities)
+    )
 
 
 def trusted_helpers(keys: list[str] | None) -> tuple[bytes, ...]:

@@ -1,19 +1,25 @@
-"""Step 1: people see ads, and convert before the window closes or do not; their browsers report after a random delay.
+"""Step 1: people see ads, and convert before the window closes or do not.
 
-A discrete-event simulation: a heap of moments on a simulated clock, so that a month takes seconds. What the browser decides here
-is *when* a report leaves it:
+Their browsers report after a random delay.
 
-- A report is made at the conversion, or at the end of the attribution window if there was none (then its label is the default
-  one). Either way it waits for a further random delay, since an upload right at the end of a window would tell the label.
-- Fake reports are made whenever a real one is: a coin that shows "fake" with the task's rate is thrown until it does not, so that
-  the share of fakes among all reports has that rate as its mean. Each fake has its own delay, drawn as the real one's, so nobody
-  can tell by the arrival times which of the two is real.
-- A report's time bucket is that of its *upload*. The ad server sees that moment anyway, so the bucket says nothing new. The time
-  of the event would undo the delay: the ad server knows when it showed the ad, and a bucket exactly one window later says "did
-  not convert".
+A discrete-event simulation: a heap of moments on a simulated clock, so that a month takes seconds. What the
+browser decides here is *when* a report leaves it:
 
-A delay blurs timing, it does not remove it: with a window much longer than the delay, early uploads are conversions more often
-than late ones. Choose a delay of the order of the window.
+- A report is made at the conversion, or at the end of the attribution window if there was none (then its
+  label is the default
+  one). Either way it waits for a further random delay, since an upload right at the end of a window would
+  tell the label.
+- Fake reports are made whenever a real one is: a coin that shows "fake" with the task's rate is thrown until
+  it does not, so that
+  the share of fakes among all reports has that rate as its mean. Each fake has its own delay, drawn as the
+  real one's, so nobody can tell by the arrival times which of the two is real.
+- A report's time bucket is that of its *upload*. The ad server sees that moment anyway, so the bucket says
+  nothing new. The time
+  of the event would undo the delay: the ad server knows when it showed the ad, and a bucket exactly one
+  window later says "did not convert".
+
+A delay blurs timing, it does not remove it: with a window much longer than the delay, early uploads are
+conversions more often than late ones. Choose a delay of the order of the window.
 """
 
 import heapq
@@ -57,7 +63,10 @@ class Habits:
         """Refuse what would never end or means nothing, with InvalidTask."""
         if self.impressions_per_person < 1:
             raise InvalidTask("a person sees at least one ad")
-        if not all(0.0 <= seconds < float("inf") for seconds in (self.duration_s, self.attribution_window_s, self.max_extra_delay_s)):
+        if not all(
+            0.0 <= seconds < float("inf")
+            for seconds in (self.duration_s, self.attribution_window_s, self.max_extra_delay_s)
+        ):
             raise InvalidTask("durations, windows and delays are finite and not negative")
         if not 0.0 <= self.fake_rate < 1.0:
             raise InvalidTask(f"the fake rate is in [0, 1), not {self.fake_rate}")
@@ -118,7 +127,10 @@ class _Moment(IntEnum):
 
 
 class _Event(NamedTuple):
-    """Ordered by time, then by when it was scheduled: `sequence` is unique, so nothing after it is ever compared."""
+    """Ordered by time, then by when it was scheduled.
+
+    `sequence` is unique, so nothing after it is ever compared.
+    """
 
     at_s: float
     sequence: int
@@ -134,7 +146,9 @@ class _Counts:
     too_late: int = 0
 
 
-def live_through(converts: NDArray[np.bool_], habits: Habits, *, starts_at_s: float, expires_at_s: float, draws: Draws) -> Campaign:
+def live_through(
+    converts: NDArray[np.bool_], habits: Habits, *, starts_at_s: float, expires_at_s: float, draws: Draws
+) -> Campaign:
     """Let every record happen to somebody, once.
 
     Args:
@@ -151,7 +165,9 @@ def live_through(converts: NDArray[np.bool_], habits: Habits, *, starts_at_s: fl
 class _World:
     """The event queue and what happens at each event."""
 
-    def __init__(self, converts: NDArray[np.bool_], habits: Habits, expires_at_s: float, draws: Draws) -> None:
+    def __init__(
+        self, converts: NDArray[np.bool_], habits: Habits, expires_at_s: float, draws: Draws
+    ) -> None:
         self._converts = converts
         self._habits = habits
         self._expires_at_s = expires_at_s
@@ -196,7 +212,10 @@ class _World:
         heapq.heappush(self._queue, _Event(at_s, next(self._sequence), moment, row))
 
     def _show(self, event: _Event) -> None:
-        """An impression: it will convert, or its window will close. Without consent the browser keeps nothing of it."""
+        """An impression: it will convert, or its window will close.
+
+        Without consent the browser keeps nothing of it.
+        """
         row = event.row
         window_s = self._habits.attribution_window_s
         if not self._consents[self._person_of[row]]:

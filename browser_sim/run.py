@@ -74,21 +74,29 @@ def run(settings: RunSettings, progress: Progress = lambda _: nullcontext(lambda
     """Simulate, seal and upload.
 
     Raises:
-        MaskedLarkError: InvalidTask, InvalidSource, HelperUnavailable or JobRefused; what was uploaded before stays uploaded.
+        MaskedLarkError: InvalidTask, InvalidSource, HelperUnavailable or JobRefused; what was uploaded before
+            stays uploaded.
     """
     began = monotonic()
     if settings.clear_path is not None and not is_loopback(host_of(settings.destination)):
-        raise InvalidTask("reported records are written in clear only in a loopback demo; the ad server is on another machine")
+        raise InvalidTask(
+            "reported records are written in clear only in a loopback demo; the ad server is on another machine"
+        )
     bundle = load_bundle(settings.task, settings.protection, settings.trusted_helpers)
     cast = _cast(settings, bundle.task)
     records = cast.split.reported
     campaign = _live(settings, bundle.task, cast)
     workers = settings.workers or workers_for(len(campaign.uploads))
-    with connect(settings.destination, settings.protection) as sender, progress(len(campaign.uploads)) as on_progress:
+    with (
+        connect(settings.destination, settings.protection) as sender,
+        progress(len(campaign.uploads)) as on_progress,
+    ):
         sealed = seal_all(bundle, campaign.uploads, records, settings.draws, workers=workers)
         receipt = deliver(sender, sealed, on_progress=on_progress)
     _write_files(settings, cast, campaign)
-    return _summary(settings.draws, bundle.task, cast, campaign=campaign, receipt=receipt, seconds=monotonic() - began)
+    return _summary(
+        settings.draws, bundle.task, cast, campaign=campaign, receipt=receipt, seconds=monotonic() - began
+    )
 
 
 def _cast(settings: RunSettings, task: Task) -> _Cast:
@@ -112,14 +120,18 @@ def _wanted(settings: RunSettings, available: int) -> int:
     if settings.people is not None:
         wanted = settings.people * settings.habits.impressions_per_person
         if wanted > available:
-            raise InvalidTask(f"{settings.people} people see {wanted} ads, and the source has {available} records: each is used once")
+            raise InvalidTask(
+                f"{settings.people} people see {wanted} ads, and the source has {available} records: each is used once"
+            )
     return wanted if settings.limit is None else min(wanted, settings.limit)
 
 
 def _live(settings: RunSettings, task: Task, cast: _Cast) -> Campaign:
     starts_at_s = float(task.starts_at) if settings.starts_at_s is None else settings.starts_at_s
     if not task.starts_at <= starts_at_s < task.expires_at:
-        raise InvalidTask(f"the simulated clock starts within the task's period, {task.starts_at} to {task.expires_at}")
+        raise InvalidTask(
+            f"the simulated clock starts within the task's period, {task.starts_at} to {task.expires_at}"
+        )
     fake_rate = task.fake_report_rate if settings.fake_rate is None else settings.fake_rate
     labels, default = cast.split.reported.labels, task.labels.default_label
     return live_through(
@@ -140,7 +152,9 @@ def _write_files(settings: RunSettings, cast: _Cast, campaign: Campaign) -> None
         save_records(settings.clear_path, cast.split.reported.take(campaign.reported_rows()), kind)
 
 
-def _summary(draws: Draws, task: Task, cast: _Cast, *, campaign: Campaign, receipt: Receipt, seconds: float) -> Summary:
+def _summary(
+    draws: Draws, task: Task, cast: _Cast, *, campaign: Campaign, receipt: Receipt, seconds: float
+) -> Summary:
     uploads = campaign.uploads
     return Summary(
         task_id=task.task_id.hex(),

@@ -1,7 +1,8 @@
 """Steps 2 and 3 for many browsers: turn uploads into sealed reports, in order, on as many cores as there are.
 
-Every report draws its decoys, masks and id from a stream of its own, named by its place in the upload order, so the result does not
-depend on how the work is spread. HPKE's ephemeral keys are the library's own: ciphertexts differ from run to run, plaintexts do not.
+Every report draws its decoys, masks and id from a stream of its own, named by its place in the upload order,
+so the result does not depend on how the work is spread. HPKE's ephemeral keys are the library's own:
+ciphertexts differ from run to run, plaintexts do not.
 """
 
 import os
@@ -37,7 +38,8 @@ _REPORTS_PER_WORKER: Final = 4_000
 class _Batch:
     """Reports to seal together: picklable, and complete but for the task.
 
-    Shapes: features u8 (n, d); labels float64 (n,), NaN for a fake report; at_s float64 (n,); measured n rows.
+    Shapes: features u8 (n, d); labels float64 (n,), NaN for a fake report; at_s float64 (n,); measured n
+        rows.
     """
 
     first_index: int
@@ -47,7 +49,9 @@ class _Batch:
     measured: MeasuredRecords | None
 
 
-def seal_all(bundle: TaskBundle, uploads: Sequence[Upload], records: Records, draws: Draws, *, workers: int) -> Iterator[list[Report]]:
+def seal_all(
+    bundle: TaskBundle, uploads: Sequence[Upload], records: Records, draws: Draws, *, workers: int
+) -> Iterator[list[Report]]:
     """Sealed reports in upload order, in batches of about a mebibyte.
 
     Args:
@@ -57,21 +61,25 @@ def seal_all(bundle: TaskBundle, uploads: Sequence[Upload], records: Records, dr
         draws: One stream per report.
         workers: Processes; 1 seals in this one.
 
-    Guarantees: with a seed, the same report ids, time buckets and plaintexts for any number of workers. At most two batches per
-    worker are in memory at once.
+    Guarantees: with a seed, the same report ids, time buckets and plaintexts for any number of workers. At
+        most two batches per worker are in memory at once.
 
     Raises:
         InvalidTask: a record does not fit the task.
     """
     size = batch_size(bundle.task)
-    batches = (_batch(uploads[start : start + size], start, records, draws) for start in range(0, len(uploads), size))
+    batches = (
+        _batch(uploads[start : start + size], start, records, draws) for start in range(0, len(uploads), size)
+    )
     encoded = canonical.encode(bundle)
     if workers == 1:
         for batch in batches:
             yield _seal(encoded, draws, batch)
         return
     with _pool(workers) as pool:
-        pending: deque[Future[list[Report]]] = deque(pool.submit(_seal, encoded, draws, batch) for batch in islice(batches, 2 * workers))
+        pending: deque[Future[list[Report]]] = deque(
+            pool.submit(_seal, encoded, draws, batch) for batch in islice(batches, 2 * workers)
+        )
         while pending:
             sealed = pending.popleft().result()
             pending.extend(pool.submit(_seal, encoded, draws, batch) for batch in islice(batches, 1))
@@ -91,23 +99,29 @@ def workers_for(reports: int) -> int:
 def fake_features(records: Records, draws: Draws, index: int) -> NDArray[np.uint8]:
     """The features of a fake report, u8 (d,): every column on its own, as frequent as in the population.
 
-    Of what a browser can know (how frequent each bin is, which the origin can publish with the bin edges) this hides best. Uniform
-    bytes stand out at every column; another person's features are not the browser's to send, and a copy of its own shows up as
-    a duplicate. A helper that knows how columns hang together may still tell fakes from real reports: fakes hide the number of
-    real reports from the ad server, and only `feature_epsilon` protects the features themselves.
+    Of what a browser can know (how frequent each bin is, which the origin can publish with the bin edges)
+    this hides best. Uniform bytes stand out at every column; another person's features are not the browser's
+    to send, and a copy of its own shows up as a duplicate. A helper that knows how columns hang together may
+    still tell fakes from real reports: fakes hide the number of real reports from the ad server, and only
+    `feature_epsilon` protects the features themselves.
     """
     rows = below(len(records), records.features.shape[1], draws.stream(f"fake features {index}"))
     return np.asarray(records.features[rows, np.arange(records.features.shape[1])])
 
 
 def fake_measured(records: MeasuredRecords, draws: Draws, index: int) -> MeasuredRecords:
-    """The keys of a fake report, one row: each on its own, as frequent as in the population. Its values count as zeros."""
+    """The keys of a fake report, one row: each on its own, as frequent as in the population.
+
+    Its values count as zeros.
+    """
     rows = below(len(records.keys), records.keys.shape[1], draws.stream(f"fake keys {index}"))
     keys = records.keys[rows, np.arange(records.keys.shape[1])]
     return MeasuredRecords(keys=keys[None, :], values=np.zeros((1, records.values.shape[1]), np.int64))
 
 
-def _measured(uploads: Sequence[Upload], first_index: int, records: Records, draws: Draws) -> MeasuredRecords | None:
+def _measured(
+    uploads: Sequence[Upload], first_index: int, records: Records, draws: Draws
+) -> MeasuredRecords | None:
     """The measured rows of some uploads."""
     all_of_them = records.measured
     if all_of_them is None:
@@ -118,12 +132,16 @@ def _measured(uploads: Sequence[Upload], first_index: int, records: Records, dra
         else MeasuredRecords(keys=all_of_them.keys[[upload.row]], values=all_of_them.values[[upload.row]])
         for place, upload in enumerate(uploads)
     ]
-    return MeasuredRecords(keys=np.concatenate([row.keys for row in rows]), values=np.concatenate([row.values for row in rows]))
+    return MeasuredRecords(
+        keys=np.concatenate([row.keys for row in rows]), values=np.concatenate([row.values for row in rows])
+    )
 
 
 def _batch(uploads: Sequence[Upload], first_index: int, records: Records, draws: Draws) -> _Batch:
     features = [
-        fake_features(records, draws, first_index + place) if upload.row is None else records.features[upload.row]
+        fake_features(records, draws, first_index + place)
+        if upload.row is None
+        else records.features[upload.row]
         for place, upload in enumerate(uploads)
     ]
     return _Batch(
@@ -151,7 +169,9 @@ def _seal(bundle: bytes, draws: Draws, batch: _Batch) -> list[Report]:
 def _of_row(measured: MeasuredRecords | None, place: int) -> MeasuredValues | None:
     if measured is None:
         return None
-    return MeasuredValues(keys=tuple(measured.keys[place].tolist()), values=tuple(measured.values[place].tolist()))
+    return MeasuredValues(
+        keys=tuple(measured.keys[place].tolist()), values=tuple(measured.values[place].tolist())
+    )
 
 
 @lru_cache(maxsize=1)
@@ -162,8 +182,13 @@ def _sealer(bundle: bytes) -> Sealer:
 
 @contextmanager
 def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Worker processes that share nothing with this one; what is still queued is dropped when the caller stops early."""
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))  # gRPC's threads do not survive a fork
+    """Worker processes that share nothing with this one.
+
+    What is still queued is dropped when the caller stops early.
+    """
+    pool = ProcessPoolExecutor(
+        workers, mp_context=get_context("spawn")
+    )  # gRPC's threads do not survive a fork
     try:
         yield pool
     finally:

@@ -1,8 +1,11 @@
-"""The records that simulated people live through: feature bytes and labels, and who of them is never simulated.
+"""The records that simulated people live through.
 
-Reports carry features as bytes, so every source says how its columns become bytes. That scaling is fitted here on the source's
-own columns, as public knowledge: in real life the origin publishes the bin edges inside its page's tag, fitted on data that it may
-see (a consented panel, or its own inventory); the task carries the number of bytes only.
+Feature bytes and labels, and who of them is never simulated.
+
+Reports carry features as bytes, so every source says how its columns become bytes. That scaling is fitted
+here on the source's own columns, as public knowledge: in real life the origin publishes the bin edges inside
+its page's tag, fitted on data that it may see (a consented panel, or its own inventory); the task carries the
+number of bytes only.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +23,10 @@ DEFAULT_PANEL_FRACTION = 0.2
 
 
 class InvalidSource(MaskedLarkError):
-    """The data given to the simulation cannot be used: a file is missing, damaged, or not what it should be."""
+    """The data given to the simulation cannot be used.
+
+    A file is missing, damaged, or not what it should be.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +44,8 @@ class MeasuredRecords:
 class Records:
     """n records in clear: what the people know, never what anybody else does.
 
-    Shapes: features u8 (n, d); labels float64 (n,), whole numbers for classes; measured n rows, or None in a task without measurement.
+    Shapes: features u8 (n, d); labels float64 (n,), whole numbers for classes; measured n rows, or None in a
+        task without measurement.
     """
 
     features: NDArray[np.uint8] = field(repr=False)
@@ -69,11 +76,12 @@ class Source:
         feature_names: d names.
         label_kind: Classes or real values.
         label_names: One name per class, by class; empty for values.
-        default_label: The label that an impression without a conversion has, for the task's label space; None if every
-            impression ends in a label of its own.
+        default_label: The label that an impression without a conversion has, for the task's label space; None
+            if every impression ends in a label of its own.
         scaling: How features become bytes, for people.
         notes: What was left out or assumed, for people.
-        cells: For each name that a measurement may declare, the cells of its column, one a record; None where missing.
+        cells: For each name that a measurement may declare, the cells of its column, one a record; None where
+            missing.
     """
 
     name: str
@@ -90,7 +98,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PanelSplit:
-    """Records to report, and the panel (if any): people who agreed that the ad server sees their records, for testing models."""
+    """Records to report, and the panel (if any).
+
+    People who agreed that the ad server sees their records, for testing models.
+    """
 
     reported: Records
     panel: Records | None
@@ -106,7 +117,10 @@ def split_panel(source: Source, fraction: float | None, draws: Draws) -> PanelSp
     share = DEFAULT_PANEL_FRACTION if fraction is None else fraction
     order = permutation(len(source.records), draws.stream("panel"))
     count = round(share * len(order))
-    return PanelSplit(reported=source.records.take(np.sort(order[count:])), panel=source.records.take(np.sort(order[:count])))
+    return PanelSplit(
+        reported=source.records.take(np.sort(order[count:])),
+        panel=source.records.take(np.sort(order[:count])),
+    )
 
 
 def check_fits(source: Source, task: Task) -> None:
@@ -119,7 +133,9 @@ def check_fits(source: Source, task: Task) -> None:
     if width != task.num_features:
         raise InvalidTask(f"the task takes {task.num_features} features, source {source.name} has {width}")
     if source.label_kind is not task.labels.kind:
-        raise InvalidTask(f"the task's labels are {task.labels.kind.value}, source {source.name} gives {source.label_kind.value}")
+        raise InvalidTask(
+            f"the task's labels are {task.labels.kind.value}, source {source.name} gives {source.label_kind.value}"
+        )
     labels = source.records.labels
     if len(labels) and not 0 <= labels.min() <= labels.max() <= task.labels.size - 1:
         raise InvalidTask(f"source {source.name} has labels outside the task's 0..{task.labels.size - 1}")
@@ -131,7 +147,8 @@ def with_measurement(source: Source, task: Task) -> Source:
     Values are rounded to whole numbers; browsers hold them to their bounds.
 
     Raises:
-        InvalidSource: no column was said for a name, a cell is missing, a value is no number, or a key's category is not declared.
+        InvalidSource: no column was said for a name, a cell is missing, a value is no number, or a key's
+            category is not declared.
     """
     declared = task.measurement
     if declared is None:
@@ -139,10 +156,14 @@ def with_measurement(source: Source, task: Task) -> Source:
     names = [key.name for key in declared.keys] + [value.name for value in declared.values]
     missing = [name for name in names if name not in source.cells]
     if missing:
-        raise InvalidSource(f"the task measures {missing[0]!r}: say which column of source {source.name} holds it")
+        raise InvalidSource(
+            f"the task measures {missing[0]!r}: say which column of source {source.name} holds it"
+        )
     try:
         keys = [[key.code(_whole(cell)) for cell in source.cells[key.name]] for key in declared.keys]
-        values = [[round(float(cell or "")) for cell in source.cells[value.name]] for value in declared.values]
+        values = [
+            [round(float(cell or "")) for cell in source.cells[value.name]] for value in declared.values
+        ]
     except (ValueError, OverflowError):
         raise InvalidSource(f"source {source.name} has a value that is no number, or none") from None
     except InvalidTask as error:
@@ -163,7 +184,9 @@ def _whole(cell: str | None) -> str:
 
 
 def save_records(path: Path, records: Records, kind: LabelKind) -> None:
-    """Write records in clear as .npz: `features` u8 (n, d), `labels` int64 (n,) for classes or float64 for values.
+    """Write records in clear as .npz.
+
+    `features` u8 (n, d), `labels` int64 (n,) for classes or float64 for values.
 
     With a measurement also its `keys` u32 (n, K) and `values` int64 (n, V).
     """
@@ -173,4 +196,10 @@ def save_records(path: Path, records: Records, kind: LabelKind) -> None:
         if records.measured is None:
             np.savez(file, features=records.features, labels=labels)
         else:
-            np.savez(file, features=records.features, labels=labels, keys=records.measured.keys, values=records.measured.values)
+            np.savez(
+                file,
+                features=records.features,
+                labels=labels,
+                keys=records.measured.keys,
+                values=records.measured.values,
+            )

@@ -13,7 +13,8 @@ from browser_sim.source import Source
 class Summary:
     """A run in numbers.
 
-    Guarantees: every impression is one of no_consent, conversions and expired; every report is accepted, a duplicate or rejected.
+    Guarantees: every impression is one of no_consent, conversions and expired; every report is accepted, a
+        duplicate or rejected.
 
     Attributes:
         task_id: In hex.
@@ -110,14 +111,25 @@ class Description:
         table = Table(title=f"source {self.source}", show_header=False)
         table.add_column(style="bold")
         table.add_column()
-        table.add_row("records", f"{self.records} (and {self.own_test} published test records)" if self.own_test else str(self.records))
-        table.add_row("features", f"{self.features}: {', '.join(self.feature_names[:4])}{', ...' if self.features > 4 else ''}")
+        table.add_row(
+            "records",
+            f"{self.records} (and {self.own_test} published test records)"
+            if self.own_test
+            else str(self.records),
+        )
+        table.add_row(
+            "features",
+            f"{self.features}: {', '.join(self.feature_names[:4])}{', ...' if self.features > 4 else ''}",
+        )
         table.add_row("label kind", self.label_kind)
         for name, amount in self.labels.items():
             share = "" if self.label_kind == "values" else f" ({amount / self.records:.1%})"
             table.add_row(f"label {name}", f"{amount:g}{share}")
         table.add_row(
-            "default label", "none: every impression has a label of its own" if self.default_label is None else str(self.default_label)
+            "default label",
+            "none: every impression has a label of its own"
+            if self.default_label is None
+            else str(self.default_label),
         )
         table.add_row("scaling", self.scaling)
         for note in self.notes:
@@ -129,7 +141,9 @@ def describe(source: Source) -> Description:
     """The shape, the balance of labels, and how features become bytes."""
     labels = source.records.labels
     if source.label_names:
-        balance = {name: float((labels == position).sum()) for position, name in enumerate(source.label_names)}
+        balance = {
+            name: float((labels == position).sum()) for position, name in enumerate(source.label_names)
+        }
     else:
         balance = {"smallest": float(labels.min()), "largest": float(labels.max())}
     return Description(

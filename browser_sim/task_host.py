@@ -1,4 +1,7 @@
-"""Step 0 for the browser: get the task's bundle from a file or a task host, and believe nothing in it that is not signed."""
+"""Step 0 for the browser.
+
+Get the task's bundle from a file or a task host, and believe nothing in it that is not signed.
+"""
 
 from collections.abc import Sequence
 
@@ -16,8 +19,9 @@ def load_bundle(location: str, protection: Protection, trusted_helpers: Sequence
     Args:
         location: A file, or an http(s) URL.
         protection: How a URL is fetched.
-        trusted_helpers: The Ed25519 keys of helpers that this browser trusts; if given, the task must name two of them. A real
-            browser ships with such a list; without it the signatures only prove that the bundle is consistent.
+        trusted_helpers: The Ed25519 keys of helpers that this browser trusts; if given, the task must name
+            two of them. A real browser ships with such a list; without it the signatures only prove that the
+            bundle is consistent.
 
     Raises:
         InvalidTask: not a bundle, a signature is wrong, or a helper is not trusted.
@@ -50,7 +54,11 @@ def _fetch(url: str, protection: Protection) -> bytes:
             body = read_limited(response, canonical.MAX_BYTES)
     except httpx.HTTPError as error:
         is_stranger = "CERTIFICATE_VERIFY_FAILED" in str(error)
-        cause = "its certificate is not trusted: name who vouches for it (--tls-ca)" if is_stranger else type(error).__name__
+        cause = (
+            "its certificate is not trusted: name who vouches for it (--tls-ca)"
+            if is_stranger
+            else type(error).__name__
+        )
         raise HelperUnavailable(f"the task host does not answer: {cause}") from None
     if body is None:
         raise InvalidTask(f"a task bundle has at most {canonical.MAX_BYTES} bytes")

@@ -1,4 +1,7 @@
-"""Writes docs/reference/ from the code: the CLIs, the task's settings and the errors. Run by `make docs`; a test holds them up to date."""
+"""Writes docs/reference/ from the code: the CLIs, the task's settings and the errors.
+
+Run by `make docs`; a test holds them up to date.
+"""
 
 import inspect
 import re
@@ -55,8 +58,23 @@ def cli(module: str, name: str) -> str:
 
 def settings() -> str:
     """The fields of the canonical objects, from their docstrings and types."""
-    parts = ["# Task and job settings\n\nThe canonical objects that parties agree on ([protocol](../explanation/protocol.md)).\n"]
-    objects = (Task, LabelSpace, HelperIdentity, Measurement, Value, Key, JobSpec, QuerySpec, Measure, Axis, DiscoverySpec, EvaluationSpec)
+    parts = [
+        "# Task and job settings\n\nThe canonical objects that parties agree on ([protocol](../explanation/protocol.md)).\n"
+    ]
+    objects = (
+        Task,
+        LabelSpace,
+        HelperIdentity,
+        Measurement,
+        Value,
+        Key,
+        JobSpec,
+        QuerySpec,
+        Measure,
+        Axis,
+        DiscoverySpec,
+        EvaluationSpec,
+    )
     parts += [attributes(cls) for cls in objects]
     losses = "\n".join(f"| `{loss.value}` |" for loss in Loss)
     return NOTE + "\n".join(parts) + f"\n## Losses\n\n| loss |\n|---|\n{losses}\n"
@@ -68,7 +86,11 @@ def attributes(cls: type[Any]) -> str:
     summary, _, listed = documentation.partition("Attributes:")
     meanings = dict(re.findall(r"^    (\w+): ((?:.|\n        )+)", listed, re.MULTILINE))
     rows = [f"| `{field.name}` | {' '.join(meanings[field.name].split())} |" for field in fields(cls)]
-    return f"## {cls.__name__}\n\n{' '.join(summary.split())}\n\n| field | meaning |\n|---|---|\n" + "\n".join(rows) + "\n"
+    return (
+        f"## {cls.__name__}\n\n{' '.join(summary.split())}\n\n| field | meaning |\n|---|---|\n"
+        + "\n".join(rows)
+        + "\n"
+    )
 
 
 def errors() -> str:
@@ -104,7 +126,9 @@ def errors() -> str:
 
 def further(reasons: Mapping[str, FurtherReason]) -> str:
     """The ad server's own reasons as a table."""
-    rows = "\n".join(f"| `{reason}` | {known.meaning} | {follows(known.follows)} |" for reason, known in reasons.items())
+    rows = "\n".join(
+        f"| `{reason}` | {known.meaning} | {follows(known.follows)} |" for reason, known in reasons.items()
+    )
     return f"{REASONS_HEAD}\n{rows}\n"
 
 

@@ -1,4 +1,7 @@
-"""One helper, without a network: its tasks, datasets and jobs over one data folder. What the gRPC service calls, and tests too."""
+"""One helper, without a network: its tasks, datasets and jobs over one data folder.
+
+What the gRPC service calls, and tests too.
+"""
 
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -38,7 +41,10 @@ class Status:
 
 
 class HelperCore:
-    """A helper. Safe to call from many threads; a second core on the same folder continues where the first one stopped."""
+    """A helper. Safe to call from many threads.
+
+    A second core on the same folder continues where the first one stopped.
+    """
 
     def __init__(
         self,
@@ -77,7 +83,9 @@ class HelperCore:
         self.budgets_left = BudgetsLeft(ledger)
 
     def check_well(self) -> None:
-        """Return if calls can be answered: the ledger can be read, and knows every position that it was seen at.
+        """Return if calls can be answered.
+
+        The ledger can be read, and knows every position that it was seen at.
 
         Raises:
             JobRefused(LEDGER_ROLLED_BACK)

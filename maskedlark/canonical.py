@@ -1,8 +1,9 @@
 """The bytes that several parties must agree on, built and parsed in exactly one place.
 
-A canonical object is a frozen dataclass declared with `@canonical`; its bytes are JSON with sorted keys, no spaces, ASCII only,
-byte strings in lower-case hex. `decode` accepts only what `encode` would have written, so one object has one encoding and a
-digest names it. pydantic checks types, ranges and unknown or missing fields; infinities and NaN are refused.
+A canonical object is a frozen dataclass declared with `@canonical`; its bytes are JSON with sorted keys, no
+spaces, ASCII only, byte strings in lower-case hex. `decode` accepts only what `encode` would have written, so
+one object has one encoding and a digest names it. pydantic checks types, ranges and unknown or missing
+fields; infinities and NaN are refused.
 """
 
 import json
@@ -49,14 +50,17 @@ def _adapter(cls: type[Any]) -> TypeAdapter[Any]:
 def encode(value: Any) -> bytes:
     """The canonical bytes of a canonical object."""
     plain = _adapter(type(value)).dump_python(value, mode="json")
-    return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode("ascii")
+    return json.dumps(
+        plain, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+    ).encode("ascii")
 
 
 def decode(cls: type[_T], encoded: bytes) -> _T:
     """Parse canonical bytes from a peer.
 
     Raises:
-        InvalidTask: too long, not JSON, an unknown or missing field, a value out of range, or not the canonical spelling.
+        InvalidTask: too long, not JSON, an unknown or missing field, a value out of range, or not the
+            canonical spelling.
     """
     if len(encoded) > MAX_BYTES:
         raise InvalidTask(f"a {cls.__name__} has at most {MAX_BYTES} bytes, not {len(encoded)}")

@@ -1,4 +1,6 @@
-"""What each stable code means for the one who gets it: whether to ask again, whether budget was charged, and what to do.
+"""What each stable code means for the one who gets it.
+
+Whether to ask again, whether budget was charged, and what to do.
 
 `maskedlark.errors` says what happened; this says what follows. docs/reference/errors.md is written from both.
 """
@@ -20,7 +22,10 @@ class Charged(StrEnum):
     YES = "yes"
     """Both helpers answered and charged; what they answered was of no use."""
     ONCE = "at most once"
-    """It may have been answered, and so charged, without the answer arriving; asking again gets that answer and costs nothing."""
+    """It may have been answered, and so charged, without the answer arriving.
+
+    Asking again gets that answer and costs nothing.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +44,9 @@ class Contract:
 
 
 UNAVAILABLE: Final = Contract(
-    is_retryable=True, charged=Charged.ONCE, remedy="ask again with backoff and jitter, not before the hint in the answer if there is one"
+    is_retryable=True,
+    charged=Charged.ONCE,
+    remedy="ask again with backoff and jitter, not before the hint in the answer if there is one",
 )
 """Of HelperUnavailable, which has no reasons."""
 

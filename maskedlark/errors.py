@@ -9,7 +9,8 @@
 
 Anything else is a bug: logged in full where it happened, and answered with INTERNAL and no detail.
 
-Messages name the parameter, its value if that is public, and the remedy; never a label, a mask, a key or a feature.
+Messages name the parameter, its value if that is public, and the remedy; never a label, a mask, a key or a
+feature.
 """
 
 from enum import StrEnum, unique
@@ -40,17 +41,26 @@ class ReportReason(Reason):
     )
     WRONG_TASK = "wrong_task", "the report names another task, or one that the ad server does not have"
     WRONG_VERSION = "wrong_version", "the share is of another version of the protocol"
-    UNKNOWN_KEY = "unknown_key", "the helper has no HPKE key of this id (any more): fetch the task bundle again"
+    UNKNOWN_KEY = (
+        "unknown_key",
+        "the helper has no HPKE key of this id (any more): fetch the task bundle again",
+    )
     NOT_OPENED = (
         "not_opened",
         "tampered with, sealed to another helper, or moved from another report, task or time; told to the ad server also of wrong content",
     )
     LABEL_OUTSIDE_TASK = "label_outside_task", "a candidate label is not in the label space of the task"
     LABELS_REPEAT = "labels_repeat", "a candidate label occurs twice"
-    DEFAULT_LABEL_MISSING = "default_label_missing", "the default label of the task is not among the candidates"
+    DEFAULT_LABEL_MISSING = (
+        "default_label_missing",
+        "the default label of the task is not among the candidates",
+    )
     KEY_OUTSIDE_TASK = "key_outside_task", "the code of a key is not below the size that the task declares"
     MASK_NOT_CANONICAL = "mask_not_canonical", "a mask or value share is not below the modulus"
-    OUTSIDE_TASK_PERIOD = "outside_task_period", "the time bucket is before the task starts or after it expires"
+    OUTSIDE_TASK_PERIOD = (
+        "outside_task_period",
+        "the time bucket is before the task starts or after it expires",
+    )
     DUPLICATE_ID = "duplicate_id", "a report of this id is there already; the first one counts"
     ALREADY_USED = "already_used", "the report is in another dataset of the task"
 
@@ -63,7 +73,10 @@ class ModelReason(Reason):
     TOO_LARGE = "too_large", "over a limit on bytes, nodes, parameters or sizes"
     EXTERNAL_DATA = "external_data", "weights lie in another file: export with external_data=False"
     UNKNOWN_OPERATOR = "unknown_operator", "an operator is not on the allow-list"
-    UNSUPPORTED_ATTRIBUTE = "unsupported_attribute", "an operator has an attribute or version that is not supported"
+    UNSUPPORTED_ATTRIBUTE = (
+        "unsupported_attribute",
+        "an operator has an attribute or version that is not supported",
+    )
     SUBGRAPH = "subgraph", "control flow (If, Loop, Scan) and model-local functions are not supported"
     WRONG_SHAPE = "wrong_shape", "input, output or a tensor does not fit the task or the operator"
     NOT_FINITE = "not_finite", "a weight is NaN or infinite"
@@ -78,7 +91,10 @@ class JobReason(Reason):
     """Why a helper or the ad server refused to act, and released nothing."""
 
     UNKNOWN_TASK = "unknown_task", "no such task here: register it first"
-    TASK_REFUSED = "task_refused", "the task does not respect this operator's floors, or does not name this helper"
+    TASK_REFUSED = (
+        "task_refused",
+        "the task does not respect this operator's floors, or does not name this helper",
+    )
     TASK_EXPIRED = "task_expired", "the task is over"
     UNKNOWN_DATASET = "unknown_dataset", "no such dataset or preparation here: prepare it again"
     DATASET_LOST = (
@@ -102,19 +118,31 @@ class JobReason(Reason):
     UNKNOWN_QUERY = "unknown_query", "no query of this id was asked"
     UNDECLARED = "undeclared", "the measurement of the task declares no such value, histogram or key"
     NOTHING_FOUND = "nothing_found", "no code of a key occurs in enough reports to be shown"
-    DOMAIN_TOO_LARGE = "domain_too_large", "the query has more cells than a helper answers: fewer keys, codes or values"
+    DOMAIN_TOO_LARGE = (
+        "domain_too_large",
+        "the query has more cells than a helper answers: fewer keys, codes or values",
+    )
     QUERY_CHANGED = (
         "query_changed",
         "the query of this id was charged with another content: values and levels that are released together are charged together",
     )
-    OVERFLOW = "overflow", "a sum could wrap in the field: fewer records, a smaller clip norm or fewer frac_bits"
-    NOISE_OUT_OF_RANGE = "noise_out_of_range", "no noise where the task requires it, or more than the samplers hold"
+    OVERFLOW = (
+        "overflow",
+        "a sum could wrap in the field: fewer records, a smaller clip norm or fewer frac_bits",
+    )
+    NOISE_OUT_OF_RANGE = (
+        "noise_out_of_range",
+        "no noise where the task requires it, or more than the samplers hold",
+    )
     BUDGET_EXHAUSTED = (
         "budget_exhausted",
         "the privacy budget of the dataset does not allow it: fewer rounds, more noise, or another dataset",
     )
     HELPERS_DISAGREE = "helpers_disagree", "the helpers did not sum the same values; the sum was thrown away"
-    SUM_OUT_OF_RANGE = "sum_out_of_range", "a report in the dataset has masks that add to neither 0 nor 1: the sum was thrown away"
+    SUM_OUT_OF_RANGE = (
+        "sum_out_of_range",
+        "a report in the dataset has masks that add to neither 0 nor 1: the sum was thrown away",
+    )
     UNAUTHORIZED = "unauthorized", "the caller's certificate does not name the origin of the task"
     TOO_LARGE = "too_large", "a message or model is over its size limit"
     LEDGER_ROLLED_BACK = (
@@ -123,7 +151,10 @@ class JobReason(Reason):
     )
     CANCELLED = "cancelled", "the caller cancelled"
     BAD_ANSWER = "bad_answer", "the peer's answer does not have the form of the wire contract"
-    PEER_FAILED = "peer_failed", "the peer met an error of its own, and would meet it again: its operator's log says which"
+    PEER_FAILED = (
+        "peer_failed",
+        "the peer met an error of its own, and would meet it again: its operator's log says which",
+    )
 
 
 class MaskedLarkError(Exception):
@@ -159,7 +190,10 @@ class JobRefused(MaskedLarkError):
 
 
 class HelperUnavailable(MaskedLarkError):
-    """The peer did not answer in time; the same request may be sent again, at the earliest after `retry_after_s` if it says so."""
+    """The peer did not answer in time.
+
+    The same request may be sent again, at the earliest after `retry_after_s` if it says so.
+    """
 
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)

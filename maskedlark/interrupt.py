@@ -1,4 +1,7 @@
-"""How work that takes long is ended when nobody waits for its result: it calls an `Interrupt` often, and lets through what that raises."""
+"""How work that takes long is ended when nobody waits for its result.
+
+It calls an `Interrupt` often, and lets through what that raises.
+"""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -6,7 +9,10 @@ from typing import TypeAlias
 from maskedlark.randomness import Randomness
 
 Interrupt: TypeAlias = Callable[[], None]
-"""Called many times a second while a helper computes; what it raises ends the computation, because the caller has gone."""
+"""Called many times a second while a helper computes.
+
+What it raises ends the computation, because the caller has gone.
+"""
 
 
 def never() -> None:
@@ -14,7 +20,10 @@ def never() -> None:
 
 
 def interruptible(randomness: Randomness, interrupt: Interrupt) -> Randomness:
-    """The same bytes, with a call of `interrupt` before each draw: samplers draw in batches, so long noise can be interrupted too."""
+    """The same bytes, with a call of `interrupt` before each draw.
+
+    Samplers draw in batches, so long noise can be interrupted too.
+    """
 
     def drawn(count: int) -> bytes:
         interrupt()

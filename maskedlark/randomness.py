@@ -1,7 +1,7 @@
 """Where random bytes come from: always an argument, so that every protocol step can be replayed.
 
-Production code passes `system_randomness`. Tests, simulations and everything that two parties must draw alike pass a
-`Stream`: AES-256 in counter mode under a 32-byte key, the extendable-output function of this protocol.
+Production code passes `system_randomness`. Tests, simulations and everything that two parties must draw alike
+pass a `Stream`: AES-256 in counter mode under a 32-byte key, the extendable-output function of this protocol.
 """
 
 from collections.abc import Callable, MutableSequence
@@ -23,10 +23,12 @@ STREAM_KEY_BYTES = 32
 
 
 class Stream:
-    """A deterministic stream of pseudorandom bytes under one key. Any party; both helpers draw the same bytes from the same key.
+    """A deterministic stream of pseudorandom bytes under one key.
 
-    Guarantees: the concatenation of all returned bytes is the AES-256-CTR key stream with a zero initial counter block, however
-    the calls are sized.
+    Any party; both helpers draw the same bytes from the same key.
+
+    Guarantees: the concatenation of all returned bytes is the AES-256-CTR key stream with a zero initial
+        counter block, however the calls are sized.
     """
 
     __slots__ = ("_encrypt",)
@@ -46,7 +48,12 @@ class Stream:
 
 def derive_key(secret: bytes, purpose: bytes, context: bytes = b"") -> bytes:
     """A 32-byte key for one purpose and context: HKDF-SHA256 (RFC 5869) with `purpose || context` as info."""
-    return HKDF(algorithm=SHA256(), length=STREAM_KEY_BYTES, salt=None, info=b"maskedlark/v1 " + purpose + b"\0" + context).derive(secret)
+    return HKDF(
+        algorithm=SHA256(),
+        length=STREAM_KEY_BYTES,
+        salt=None,
+        info=b"maskedlark/v1 " + purpose + b"\0" + context,
+    ).derive(secret)
 
 
 def seeded(seed: int, purpose: str = "") -> Stream:

@@ -10,7 +10,13 @@ from numpy.typing import NDArray
 
 from maskedlark import canonical
 from maskedlark.randomness import Randomness, below, seeded
-from maskedlark.reports.dataset import OpenedDataset, ShareForHelper, ShareOpener, admitted_by_both, open_dataset
+from maskedlark.reports.dataset import (
+    OpenedDataset,
+    ShareForHelper,
+    ShareOpener,
+    admitted_by_both,
+    open_dataset,
+)
 from maskedlark.reports.pair import PairKey, pair_key
 from maskedlark.reports.report import Example
 from maskedlark.reports.sealing import HpkeSuite, OpeningKey, sign_keys
@@ -48,7 +54,9 @@ class World:
         return pair_key(self.keys[role].agreement, self.task, role)
 
     def opener(self, role: int) -> ShareOpener:
-        return ShareOpener(task=self.task, role=role, opening_keys=[self.keys[role].opening], pair=self.pair(role))
+        return ShareOpener(
+            task=self.task, role=role, opening_keys=[self.keys[role].opening], pair=self.pair(role)
+        )
 
     def datasets(self, reports: list[Report]) -> tuple[OpenedDataset, OpenedDataset]:
         """Both helpers' datasets of what both admit."""
@@ -88,9 +96,16 @@ def settings(**changes: Any) -> dict[str, Any]:
     }
 
 
-def world(*, suite: HpkeSuite = HpkeSuite.X25519_AES128GCM, keys: tuple[HelperKeys, HelperKeys] | None = None, **changes: Any) -> World:
+def world(
+    *,
+    suite: HpkeSuite = HpkeSuite.X25519_AES128GCM,
+    keys: tuple[HelperKeys, HelperKeys] | None = None,
+    **changes: Any,
+) -> World:
     keys = keys or (helper_keys(1, suite), helper_keys(2, suite))
-    task = canonical.build(Task, settings(helpers=(keys[0].identity("north"), keys[1].identity("south")), **changes))
+    task = canonical.build(
+        Task, settings(helpers=(keys[0].identity("north"), keys[1].identity("south")), **changes)
+    )
     return World(task=task, bundle=bundle(task, keys), keys=keys)
 
 
@@ -98,7 +113,10 @@ def bundle(task: Task, keys: tuple[HelperKeys, HelperKeys]) -> TaskBundle:
     return TaskBundle(
         task=task,
         signatures=(keys[0].signing.sign(signing_bytes(task)), keys[1].signing.sign(signing_bytes(task))),
-        key_lists=(sign_keys(keys[0].signing, (keys[0].opening.public(),)), sign_keys(keys[1].signing, (keys[1].opening.public(),))),
+        key_lists=(
+            sign_keys(keys[0].signing, (keys[0].opening.public(),)),
+            sign_keys(keys[1].signing, (keys[1].opening.public(),)),
+        ),
     )
 
 
@@ -106,7 +124,10 @@ def examples(task: Task, count: int, randomness: Randomness | None = None) -> li
     """Random features and labels."""
     randomness = randomness or seeded(7, "examples")
     labels = below(task.labels.size, count, randomness) if count else np.empty(0, np.uint64)
-    return [Example(features=random_features(task.num_features, randomness), label=float(label)) for label in labels]
+    return [
+        Example(features=random_features(task.num_features, randomness), label=float(label))
+        for label in labels
+    ]
 
 
 def random_features(count: int, randomness: Randomness) -> NDArray[np.uint8]:
@@ -120,4 +141,7 @@ def reports(of: World, given: list[Example], randomness: Randomness | None = Non
 
 
 def shares_for(sealed: list[Report], role: int) -> list[ShareForHelper]:
-    return [ShareForHelper(report_id=one.report_id, time_bucket=one.time_bucket, share=one.shares[role]) for one in sealed]
+    return [
+        ShareForHelper(report_id=one.report_id, time_bucket=one.time_bucket, share=one.shares[role])
+        for one in sealed
+    ]

@@ -1,4 +1,7 @@
-"""Certificates as peers may bring them, good and bad: authorities, the old forms without constraints, and what these can sign."""
+"""Certificates as peers may bring them, good and bad.
+
+Authorities, the old forms without constraints, and what these can sign.
+"""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -33,15 +36,24 @@ class Holder:
         files = TlsFiles.in_folder(folder)
         files.certificate.write_bytes(self.pem + chain)
         files.private_key.touch(mode=0o600)
-        files.private_key.write_bytes(self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        files.private_key.write_bytes(
+            self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        )
         files.trusted_authorities.write_bytes(trusted)
         return files
 
 
 def holder(
-    *names: str, common_name: str = "somebody", is_authority: bool | None = False, issuer: Holder | None = None, days: float = 1.0
+    *names: str,
+    common_name: str = "somebody",
+    is_authority: bool | None = False,
+    issuer: Holder | None = None,
+    days: float = 1.0,
 ) -> Holder:
-    """A new certificate, self-signed unless there is an issuer; `is_authority` None leaves BasicConstraints out."""
+    """A new certificate, self-signed unless there is an issuer.
+
+    `is_authority` None leaves BasicConstraints out.
+    """
     key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, common_name)])
     builder = (
@@ -54,9 +66,13 @@ def holder(
         .not_valid_after(now + timedelta(days=days))
     )
     if names:
-        general = [x509.UniformResourceIdentifier(one) if "://" in one else x509.DNSName(one) for one in names]
+        general = [
+            x509.UniformResourceIdentifier(one) if "://" in one else x509.DNSName(one) for one in names
+        ]
         builder = builder.add_extension(x509.SubjectAlternativeName(general), critical=False)
     if is_authority is not None:
-        builder = builder.add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
+        builder = builder.add_extension(
+            x509.BasicConstraints(ca=is_authority, path_length=None), critical=True
+        )
     signing = issuer.key if issuer else key
     return Holder(certificate=builder.sign(signing, hashes.SHA256()), key=key)

@@ -1,4 +1,7 @@
-"""Reports of a task with a measurement, opened, at both helpers: as sealing and opening would give them, without the sealing."""
+"""Reports of a task with a measurement, opened, at both helpers.
+
+As sealing and opening would give them, without the sealing.
+"""
 
 from collections import Counter
 from functools import partial
@@ -43,13 +46,22 @@ def measuring_world(measurement: dict[str, Any] | None = None, **changes: Any) -
 def columns_of(measurement: Measurement, values: NDArray[np.int64]) -> NDArray[np.int64]:
     """What reports share of their values (n, V): (n, W)."""
     rows = [
-        [1, *(column for value, one in zip(measurement.values, held, strict=True) for column in value.encoded(value.within(one)))]
+        [
+            1,
+            *(
+                column
+                for value, one in zip(measurement.values, held, strict=True)
+                for column in value.encoded(value.within(one))
+            ),
+        ]
         for held in values.tolist()
     ]
     return np.array(rows, np.int64).reshape(len(values), measurement.num_columns)
 
 
-def opened(of: World, keys: NDArray[np.uint32], columns: NDArray[np.int64], randomness: Randomness) -> tuple[InputShares, InputShares]:
+def opened(
+    of: World, keys: NDArray[np.uint32], columns: NDArray[np.int64], randomness: Randomness
+) -> tuple[InputShares, InputShares]:
     """Both helpers' shares of reports with these keys (n, K) and shared columns (n, W)."""
     count, candidates = len(keys), of.task.num_candidates
     both = share(from_signed(columns.reshape(-1)), randomness)
@@ -81,7 +93,10 @@ def dataset_of(of: World, size: int) -> Dataset:
 
 
 class MemoryQueryHelper:
-    """One honest helper of queries, without ledger, wire or disk; its noise is drawn anew for each query from a seed."""
+    """One honest helper of queries, without ledger, wire or disk.
+
+    Its noise is drawn anew for each query from a seed.
+    """
 
     def __init__(self, of: World, role: int, shares: InputShares, seed: int = 0) -> None:
         self._of = of
@@ -90,16 +105,26 @@ class MemoryQueryHelper:
         self._randomness = seeded(seed, f"noise of helper {role}")
         self.asked: list[AnyQuery] = []
 
-    def run_query(self, query: AnyQuery, codes: bytes, length: int, *, cancelled: Event | None = None) -> QueryAnswer:
+    def run_query(
+        self, query: AnyQuery, codes: bytes, length: int, *, cancelled: Event | None = None
+    ) -> QueryAnswer:
         self.asked.append(query)
         task, pair = self._of.task, self._of.pair(self._role)
         if isinstance(query, DiscoverySpec):
-            answered = answer_discovery(task=task, spec=query, pair=pair, role=self._role, shares=self._shares)
+            answered = answer_discovery(
+                task=task, spec=query, pair=pair, role=self._role, shares=self._shares
+            )
         else:
             assert isinstance(query, QuerySpec)
             noise = partial(noise_vector, randomness=self._randomness)
             domains = decode_domains(query, codes)
-            answered = answer_query(task=task, spec=query, pair=pair, shares=self._shares, domains=domains, noise=noise)
+            answered = answer_query(
+                task=task, spec=query, pair=pair, shares=self._shares, domains=domains, noise=noise
+            )
         assert len(answered.vector) == length
-        everything = [charge for one in {one.query_id: one for one in self.asked}.values() for charge in charges(task, one)]
+        everything = [
+            charge
+            for one in {one.query_id: one for one in self.asked}.values()
+            for charge in charges(task, one)
+        ]
         return QueryAnswer(share=answered, dataset_spent=spent(everything, task.delta))

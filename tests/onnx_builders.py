@@ -44,13 +44,17 @@ def model_proto(
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
 
 
-def encoded(nodes: Sequence[onnx.NodeProto], initializers: Sequence[onnx.TensorProto], **settings: Any) -> bytes:
+def encoded(
+    nodes: Sequence[onnx.NodeProto], initializers: Sequence[onnx.TensorProto], **settings: Any
+) -> bytes:
     return bytes(model_proto(nodes, initializers, **settings).SerializeToString())
 
 
 def linear_proto() -> onnx.ModelProto:
     """y = x W' + b: the smallest honest model."""
-    return model_proto([node("Gemm", ["x", "w", "b"], ["y"], transB=1)], [weights("w", 2, WIDTH), weights("b", 2)])
+    return model_proto(
+        [node("Gemm", ["x", "w", "b"], ["y"], transB=1)], [weights("w", 2, WIDTH), weights("b", 2)]
+    )
 
 
 def features(count: int, width: int = WIDTH, seed: int = 0) -> NDArray[np.uint8]:

@@ -30,7 +30,10 @@ class Postgres:
         return self._created("template1")
 
     def copy_of(self, url: str) -> str:
-        """The URL of a new database that is as another one is now, as a backup is; nobody may be connected to that one."""
+        """The URL of a new database that is as another one is now, as a backup is.
+
+        Nobody may be connected to that one.
+        """
         return self._created(str(make_url(url).database))
 
     def _created(self, template: str) -> str:
@@ -49,18 +52,24 @@ def running_postgres() -> Iterator[Postgres]:
     Skips where it cannot start, but where `MASKEDLARK_REQUIRE_POSTGRES` is 1 (in CI) fails.
     """
     with TemporaryDirectory(prefix="maskedlark-postgres-") as folder:
-        os.environ.setdefault("XDG_RUNTIME_DIR", folder)  # where pgserver keeps its lock; without it, it warns
+        os.environ.setdefault(
+            "XDG_RUNTIME_DIR", folder
+        )  # where pgserver keeps its lock; without it, it warns
         try:
             pgserver: Any = import_module("pgserver")  # the dev extra has it; not every platform does
         except ImportError:
             _do_without("the pgserver wheel is not installed (it is in the dev extra)")
-        logging.getLogger("pgserver").setLevel(logging.WARNING)  # it logs once more when Python ends, to a stream that is closed by then
+        logging.getLogger("pgserver").setLevel(
+            logging.WARNING
+        )  # it logs once more when Python ends, to a stream that is closed by then
         try:
             server = pgserver.get_server(Path(folder) / "data", cleanup_mode="stop")
         except (OSError, RuntimeError, AssertionError) as error:
             _do_without(f"PostgreSQL does not start here: {type(error).__name__}: {error}")
         try:
-            yield Postgres(url=make_url(server.get_uri()).set(drivername="postgresql+psycopg"), numbers=count())
+            yield Postgres(
+                url=make_url(server.get_uri()).set(drivername="postgresql+psycopg"), numbers=count()
+            )
         finally:
             server.cleanup()
 

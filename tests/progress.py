@@ -1,4 +1,7 @@
-"""How far a long run is, on standard error: a bar with the time that is left on a terminal, elsewhere a line every 15 seconds."""
+"""How far a long run is, on standard error.
+
+A bar with the time that is left on a terminal, elsewhere a line every 15 seconds.
+"""
 
 import sys
 import time
@@ -21,14 +24,23 @@ def shown(what: str, total: float) -> Iterator[Show]:
     if not sys.stderr.isatty():
         yield _lines(what, total)
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[note]}"))
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
     with Progress(*columns, console=Console(stderr=True)) as bars:
         row = bars.add_task(what, total=total, note="")
         yield lambda done, note: bars.update(row, completed=min(done, total), note=note)
 
 
 def _lines(what: str, total: float) -> Show:
-    """A line now and then. What is done at the first call was done in no time: the time that is left is guessed from the calls after it."""
+    """A line now and then. What is done at the first call was done in no time.
+
+    The time that is left is guessed from the calls after it.
+    """
     began = shown_at = time.monotonic()
     first: tuple[float, float] | None = None
 

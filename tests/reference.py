@@ -1,7 +1,10 @@
-"""The whole protocol, slow and obvious: every party in one function, Python integers only. The oracle of the services.
+"""The whole protocol, slow and obvious: every party in one function, Python integers only.
 
-Written from the paper (sections 3.1, 4.1, 4.2) and docs/explanation/protocol.md, not from the code: of the product it imports
-nothing. It uses the standard library, and `cryptography` for X25519, AES and HPKE. Noise is left out, so its result is exact.
+The oracle of the services.
+
+Written from the paper (sections 3.1, 4.1, 4.2) and docs/explanation/protocol.md, not from the code: of the
+product it imports nothing. It uses the standard library, and `cryptography` for X25519, AES and HPKE. Noise
+is left out, so its result is exact.
 """
 
 import hashlib
@@ -67,26 +70,45 @@ class Outcome:
     sampled: list[bytes]
 
 
-def run(setting: Setting, helpers: tuple[Helper, Helper], reports: Sequence[SealedReport], f: Function, length: int) -> Outcome:
+def run(
+    setting: Setting,
+    helpers: tuple[Helper, Helper],
+    reports: Sequence[SealedReport],
+    f: Function,
+    length: int,
+) -> Outcome:
     """From stored reports to the sum: steps 5 to 8 of the design."""
-    # Step 5. Each helper opens every report and tags what it read; the ad server sees that the tags are equal. The dataset is all
-    # reports, in order of their ids; its id names the reports and what both helpers read of them.
+    # Step 5. Each helper opens every report and tags what it read; the ad server sees that the tags are
+    # equal. The dataset is all reports, in order of their ids; its id names the reports and what both helpers
+    # read of them.
     in_order = sorted(reports, key=lambda report: report.report_id)
     ids = [report.report_id for report in in_order]
     pair_keys = [pair_key(setting, helpers, role) for role in (0, 1)]
-    tags = [[view_tag(setting, role, helpers[role], pair_keys[role], report) for report in in_order] for role in (0, 1)]
+    tags = [
+        [view_tag(setting, role, helpers[role], pair_keys[role], report) for report in in_order]
+        for role in (0, 1)
+    ]
     assert tags[0] == tags[1]
     dataset_id = framed_hash("dataset", setting.task_id, b"".join(ids), b"".join(tags[0]))
 
     # Steps 6 and 7. Each helper by itself: what follows uses one helper's keys and the other's public key.
-    transcript = framed_hash("round", setting.job_digest, setting.round_index.to_bytes(8, "little"), setting.weights, setting.numerics)
+    transcript = framed_hash(
+        "round",
+        setting.job_digest,
+        setting.round_index.to_bytes(8, "little"),
+        setting.weights,
+        setting.numerics,
+    )
     shares: list[Vector] = []
     sampled: list[bytes] = []
     for role in (0, 1):
-        # The minibatch: a 32-bit word for each record, in order; a record is in if its word is below the numerator.
+        # The minibatch: a 32-bit word for each record, in order; a record is in if its word is below the
+        # numerator.
         words = stream(hkdf(pair_keys[role], b"sample", transcript), 4 * len(ids))
         chosen = [
-            report for i, report in enumerate(in_order) if int.from_bytes(words[4 * i : 4 * i + 4], "little") < setting.sampling_numerator
+            report
+            for i, report in enumerate(in_order)
+            if int.from_bytes(words[4 * i : 4 * i + 4], "little") < setting.sampling_numerator
         ]
         if len(chosen) < setting.min_batch_size:
             chosen = []
@@ -111,7 +133,9 @@ def run(setting: Setting, helpers: tuple[Helper, Helper], reports: Sequence[Seal
     return Outcome(dataset_id=dataset_id, shares=(shares[0], shares[1]), total=signed, sampled=sampled)
 
 
-def make_report(setting: Setting, helpers: tuple[Helper, Helper], features: bytes, label: int | None, random: Random) -> SealedReport:
+def make_report(
+    setting: Setting, helpers: tuple[Helper, Helper], features: bytes, label: int | None, random: Random
+) -> SealedReport:
     """The browser, steps 2 and 3. A label of None makes a fake report."""
     # Candidate labels: the real one, the default, and decoys drawn from the rest; in random order.
     candidates = [] if label is None else [label]
@@ -123,7 +147,10 @@ def make_report(setting: Setting, helpers: tuple[Helper, Helper], features: byte
 
     # Mask shares: they add to 1 for the real label and to 0 for a decoy.
     masks_0 = [random.randrange(P) for _ in candidates]
-    masks_1 = [((1 if candidate == label else 0) - mask) % P for candidate, mask in zip(candidates, masks_0, strict=True)]
+    masks_1 = [
+        ((1 if candidate == label else 0) - mask) % P
+        for candidate, mask in zip(candidates, masks_0, strict=True)
+    ]
 
     report_id, nonce = random.randbytes(16), random.randbytes(16)
     ciphertexts = []
@@ -136,9 +163,13 @@ def make_report(setting: Setting, helpers: tuple[Helper, Helper], features: byte
     return SealedReport(report_id=report_id, ciphertexts=(ciphertexts[0], ciphertexts[1]))
 
 
-def open_report(setting: Setting, role: int, helper: Helper, report: SealedReport) -> tuple[bytes, list[int], list[int]]:
+def open_report(
+    setting: Setting, role: int, helper: Helper, report: SealedReport
+) -> tuple[bytes, list[int], list[int]]:
     """One helper opens its share: features, candidate labels, mask shares."""
-    plaintext = HPKE.decrypt(report.ciphertexts[role], helper.hpke, binding(setting, report.report_id, role, helper.key_id))
+    plaintext = HPKE.decrypt(
+        report.ciphertexts[role], helper.hpke, binding(setting, report.report_id, role, helper.key_id)
+    )
     d, count = setting.num_features, setting.num_decoys + 1
     assert plaintext[0] == 1
     assert len(plaintext) == 17 + d + 12 * count
@@ -151,12 +182,19 @@ def open_report(setting: Setting, role: int, helper: Helper, report: SealedRepor
 def pair_key(setting: Setting, helpers: tuple[Helper, Helper], role: int) -> bytes:
     """The key that only the helpers share, from one's private key and the other's public key."""
     theirs = helpers[1 - role].agreement.public_key().public_bytes_raw()
-    return hkdf(helpers[role].agreement.exchange(X25519PublicKey.from_public_bytes(theirs)), b"pair", setting.task_id)
+    return hkdf(
+        helpers[role].agreement.exchange(X25519PublicKey.from_public_bytes(theirs)), b"pair", setting.task_id
+    )
 
 
 def view_tag(setting: Setting, role: int, helper: Helper, key: bytes, report: SealedReport) -> bytes:
-    """What a helper says of its view (all of the plaintext but the mask shares) of a report: 16 bytes that nobody else can read."""
-    plaintext = HPKE.decrypt(report.ciphertexts[role], helper.hpke, binding(setting, report.report_id, role, helper.key_id))
+    """What a helper says of its view (all of the plaintext but the mask shares) of a report.
+
+    16 bytes that nobody else can read.
+    """
+    plaintext = HPKE.decrypt(
+        report.ciphertexts[role], helper.hpke, binding(setting, report.report_id, role, helper.key_id)
+    )
     view = plaintext[: len(plaintext) - 8 * (setting.num_decoys + 1)]
     return hmac.digest(hkdf(key, b"view", b""), report.report_id + view, "sha256")[:16]
 
@@ -164,7 +202,11 @@ def view_tag(setting: Setting, role: int, helper: Helper, key: bytes, report: Se
 def binding(setting: Setting, report_id: bytes, role: int, key_id: int) -> bytes:
     """What a share is sealed with: it opens for this task, report, time bucket, helper role and key only."""
     return (
-        b"maskedlark/v1 input share\x00" + setting.task_id + report_id + setting.time_bucket.to_bytes(8, "little") + bytes([role, key_id])
+        b"maskedlark/v1 input share\x00"
+        + setting.task_id
+        + report_id
+        + setting.time_bucket.to_bytes(8, "little")
+        + bytes([role, key_id])
     )
 
 

@@ -14,7 +14,9 @@ def refuse(*_: object, **__: object) -> None:
 
 
 @pytest.fixture(params=["it does not start", "it is not installed"])
-def _without_postgres(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _without_postgres(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # else it would be left set for other tests
     absent = None if request.param == "it is not installed" else SimpleNamespace(get_server=refuse)
     monkeypatch.setitem(sys.modules, "pgserver", absent)

@@ -69,7 +69,9 @@ def convolutional() -> tuple[nn.Module, int]:
 
 def dense() -> tuple[nn.Module, int]:
     torch.manual_seed(4)
-    return nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3), nn.Softplus(), nn.Linear(3, 1), nn.Sigmoid()).eval(), 6
+    return nn.Sequential(
+        nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3), nn.Softplus(), nn.Linear(3, 1), nn.Sigmoid()
+    ).eval(), 6
 
 
 EXPORTED: dict[str, Callable[[], tuple[nn.Module, int]]] = {
@@ -94,7 +96,9 @@ def export(module: nn.Module, width: int, records: int, *, dynamo: bool) -> byte
 def _dynamo(module: nn.Module, width: int, records: int) -> bytes:
     shapes = ({0: torch.export.Dim("records")},) if records > 1 else None
     example = (torch.zeros(records, width),)
-    program = torch.onnx.export(module, example, dynamo=True, external_data=False, verbose=False, dynamic_shapes=shapes)
+    program = torch.onnx.export(
+        module, example, dynamo=True, external_data=False, verbose=False, dynamic_shapes=shapes
+    )
     assert program is not None
     return bytes(program.model_proto.SerializeToString())
 

@@ -1,7 +1,9 @@
-"""The room that a dataset's budgets leave for a job: of noise, batch size and rounds, how much of one fits beside the other two.
+"""The room that a dataset's budgets leave for a job.
 
-A job fits if it costs no more alone than was asked for it, and if its dataset stays within both budgets with all that is held on it. The
-helpers decide by the same sum over their own ledgers.
+Of noise, batch size and rounds, how much of one fits beside the other two.
+
+A job fits if it costs no more alone than was asked for it, and if its dataset stays within both budgets with
+all that is held on it. The helpers decide by the same sum over their own ledgers.
 """
 
 import math
@@ -63,7 +65,9 @@ class Room:
 
     def __post_init__(self) -> None:
         if self.task.mechanism is Mechanism.NONE:
-            raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, "the task has no noise: there is no budget to plan with")
+            raise JobRefused(
+                JobReason.NOISE_OUT_OF_RANGE, "the task has no noise: there is no budget to plan with"
+            )
         if self.epsilon is not None and not 0 < self.epsilon < math.inf:
             raise InvalidTask(f"epsilon is positive and finite, not {self.epsilon}")
 
@@ -74,7 +78,10 @@ class Room:
             JobRefused(MALFORMED): no round of such a batch could be of use.
         """
         check_batch(self.task, batch_size, self.dataset_size)
-        return sampling_numerator(expected_batch_size=batch_size, dataset_size=self.dataset_size) / SAMPLING_DENOMINATOR
+        return (
+            sampling_numerator(expected_batch_size=batch_size, dataset_size=self.dataset_size)
+            / SAMPLING_DENOMINATOR
+        )
 
     def noise_for(self, *, rounds: int, batch_size: float) -> float:
         """The least noise multiplier, to 1 %, with which a job fits.
@@ -114,7 +121,9 @@ class Room:
         return _largest(fits, MAX_ROUNDS)
 
     def batch_size_for(self, *, noise_multiplier: float, rounds: int) -> float:
-        """The largest batch that fits, a whole number, to 1 %: of equal noise, the largest batch has the least of it in its mean.
+        """The largest batch that fits, a whole number, to 1 %.
+
+        Of equal noise, the largest batch has the least of it in its mean.
 
         Raises:
             JobRefused(BUDGET_EXHAUSTED): not even one of min_batch_size does.
@@ -149,7 +158,9 @@ class Room:
             JobRefused(NOISE_OUT_OF_RANGE, MALFORMED)
         """
         charge = self.charge(rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier)
-        return Cost(alone=spent([charge], self.task.delta), together=spent([*self.already, charge], self.task.delta))
+        return Cost(
+            alone=spent([charge], self.task.delta), together=spent([*self.already, charge], self.task.delta)
+        )
 
     def charge(self, *, rounds: int, batch_size: float, noise_multiplier: float) -> Charge:
         """What a job is charged as; see `maskedlark.releases.job.charge`.

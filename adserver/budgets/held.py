@@ -1,8 +1,8 @@
 """What this ad server holds of its datasets' budgets, by its own records.
 
-The helpers decide by their own ledgers. An open job counts here with all its rounds, whether it has reached the helpers yet or not; a
-closed one with the rounds that the helpers said they charged; and a query from the moment that it is asked. So what is shown is at least
-what both ledgers hold.
+The helpers decide by their own ledgers. An open job counts here with all its rounds, whether it has reached
+the helpers yet or not; a closed one with the rounds that the helpers said they charged; and a query from the
+moment that it is asked. So what is shown is at least what both ledgers hold.
 """
 
 from collections.abc import Sequence
@@ -34,8 +34,12 @@ class Budgets:
     engine: Engine
     clock: Clock
 
-    def of_all(self, *, task: str = "", dataset: str = "", planned: PlannedJob | None = None) -> tuple[DatasetBudget, ...]:
-        """Those of every committed dataset, the oldest first; only of one task or dataset, by the start of its id.
+    def of_all(
+        self, *, task: str = "", dataset: str = "", planned: PlannedJob | None = None
+    ) -> tuple[DatasetBudget, ...]:
+        """Those of every committed dataset, the oldest first.
+
+        Only of one task or dataset, by the start of its id.
 
         Raises:
             JobRefused(UNKNOWN_TASK, UNKNOWN_DATASET): there is no such task or dataset.
@@ -47,7 +51,9 @@ class Budgets:
         return tuple(
             self.of(one, planned)
             for one in found
-            if one.state is DatasetState.COMMITTED and one.dataset_id is not None and wanted in (None, one.task_id)
+            if one.state is DatasetState.COMMITTED
+            and one.dataset_id is not None
+            and wanted in (None, one.task_id)
         )
 
     def of(self, dataset: Dataset, planned: PlannedJob | None = None) -> DatasetBudget:
@@ -58,7 +64,9 @@ class Budgets:
         """
         task = self._task(dataset)
         if dataset.dataset_id is None:
-            raise JobRefused(JobReason.UNKNOWN_DATASET, "the dataset has no id yet: finish it with `adserver dataset seal`")
+            raise JobRefused(
+                JobReason.UNKNOWN_DATASET, "the dataset has no id yet: finish it with `adserver dataset seal`"
+            )
         costed = budget.Dataset(dataset_id=dataset.dataset_id, task=task, size=dataset.size)
         return budget.budget_of(costed, self._uses(task, dataset.dataset_id), planned)
 
@@ -66,16 +74,24 @@ class Budgets:
         """The charges that are spent or reserved on a dataset: what a new job must fit beside."""
         if dataset.dataset_id is None:
             return ()
-        return tuple(charge for use in self._uses(self._task(dataset), dataset.dataset_id) for charge in use.held)
+        return tuple(
+            charge for use in self._uses(self._task(dataset), dataset.dataset_id) for charge in use.held
+        )
 
     def _task(self, dataset: Dataset) -> Task:
         return TaskStore(self.engine).find(dataset.task_id.hex()).bundle.task
 
     def _uses(self, task: Task, dataset_id: bytes) -> Sequence[Use]:
-        jobs = [_job(task, job) for job in JobStore(self.engine, self.clock).all() if job.plan.job.dataset_id == dataset_id]
+        jobs = [
+            _job(task, job)
+            for job in JobStore(self.engine, self.clock).all()
+            if job.plan.job.dataset_id == dataset_id
+        ]
         return [*jobs, *(query_use(task, spec) for spec in QueryStore(self.engine).of_dataset(dataset_id))]
 
 
 def _job(task: Task, job: JobRecord) -> Use:
     charged = job.rounds_done if job.rounds_charged is None else job.rounds_charged
-    return job_use(task, job.plan.job, state=job.state.value, rounds_answered=charged, is_open=not job.is_closed)
+    return job_use(
+        task, job.plan.job, state=job.state.value, rounds_answered=charged, is_open=not job.is_closed
+    )

@@ -1,11 +1,15 @@
-"""What a job could be, before anything is spent: of noise, batch size and rounds, the ones that are left open, found to fit both budgets.
+"""What a job could be, before anything is spent.
 
-`adserver job plan` shows what this finds, and `adserver job submit` takes it: one sum for both. A job fits if it costs no more than was
-asked for it, alone, and if its dataset stays within both budgets with all that is held on it already.
+Of noise, batch size and rounds, the ones that are left open, found to fit both budgets.
 
-The quality of what fits is predicted as noise over signal: how long both helpers' noise on a round's mean gradient is expected to be,
-over how long that gradient is assumed to be. A mean of clipped gradients is at most the clip norm long, so unless something better is
-known the ratio with the clip norm is the *least* that the noise can be.
+`adserver job plan` shows what this finds, and `adserver job submit` takes it: one sum for both. A job fits if
+it costs no more than was asked for it, alone, and if its dataset stays within both budgets with all that is
+held on it already.
+
+The quality of what fits is predicted as noise over signal: how long both helpers' noise on a round's mean
+gradient is expected to be, over how long that gradient is assumed to be. A mean of clipped gradients is at
+most the clip norm long, so unless something better is known the ratio with the clip norm is the *least* that
+the noise can be.
 """
 
 import math
@@ -32,7 +36,8 @@ class Option:
         batch_size: Expected reports in a round.
         noise_multiplier: As the job names it.
         cost: What it costs, alone and together with what is held.
-        noise_norm: The root mean square L2 norm of both helpers' noise on a round's mean gradient, in the gradient's units.
+        noise_norm: The root mean square L2 norm of both helpers' noise on a round's mean gradient, in the
+            gradient's units.
         noise_to_signal: That over the assumed norm of the mean gradient.
         limit: What keeps it from costing more.
     """
@@ -83,7 +88,8 @@ class Planner:
     Attributes:
         room: What limits the job.
         num_parameters: Of the model.
-        gradient_norm: How long a round's mean gradient is assumed to be; None for the clip norm, the longest that it can be.
+        gradient_norm: How long a round's mean gradient is assumed to be; None for the clip norm, the longest
+            that it can be.
     """
 
     room: Room
@@ -98,8 +104,9 @@ class Planner:
     def plan(self, wish: Wish) -> Plan:
         """Find what a wish leaves open, and alternatives.
 
-        One of the three may be open, or noise and batch size together: then the smallest batch is recommended whose noise over signal
-        is within a tenth of the best, since larger ones cost the helpers time and gain nothing.
+        One of the three may be open, or noise and batch size together: then the smallest batch is recommended
+        whose noise over signal is within a tenth of the best, since larger ones cost the helpers time and
+        gain nothing.
 
         Raises:
             InvalidTask: too much is left open, or a number is out of range.
@@ -112,7 +119,9 @@ class Planner:
         rounds, batch_size, noise = wish.rounds, wish.batch_size, wish.noise_multiplier
         if rounds is None:
             if noise is None:
-                raise InvalidTask("give rounds or a noise multiplier: without either of them there is nothing to find the other from")
+                raise InvalidTask(
+                    "give rounds or a noise multiplier: without either of them there is nothing to find the other from"
+                )
             return self._open_rounds(noise, self.room.dataset_size if batch_size is None else batch_size)
         if noise is not None:
             return self._given_noise(rounds, noise, batch_size)
@@ -146,11 +155,17 @@ class Planner:
             if refusal is not None and not options:
                 raise refusal
             best = min(option.noise_to_signal for option in options)
-            chosen = min((one for one in options if one.noise_to_signal <= _WITHIN * best), key=lambda one: one.batch_size)
+            chosen = min(
+                (one for one in options if one.noise_to_signal <= _WITHIN * best),
+                key=lambda one: one.batch_size,
+            )
         else:
             chosen = self._with_noise(rounds, batch_size)
             options, _ = _fitting(lambda batch: self._with_noise(rounds, batch), self._batches())
-        others, _ = _fitting(lambda other: self._with_noise(other, chosen.batch_size), (max(1, rounds // 2), min(MAX_ROUNDS, 2 * rounds)))
+        others, _ = _fitting(
+            lambda other: self._with_noise(other, chosen.batch_size),
+            (max(1, rounds // 2), min(MAX_ROUNDS, 2 * rounds)),
+        )
         return self._plan(chosen, [*options, *others])
 
     def _open_rounds(self, noise: float, batch_size: float) -> Plan:
@@ -163,10 +178,17 @@ class Planner:
         return self._plan(most(noise), _fitting(most, (noise / 2, noise * 2))[0])
 
     def _given_noise(self, rounds: int, noise: float, batch_size: float | None) -> Plan:
-        """The batch is found, or nothing is left to find: with this noise, and with some less and more of it."""
+        """The batch is found, or nothing is left to find.
+
+        With this noise, and with some less and more of it.
+        """
 
         def largest(multiplier: float) -> Option:
-            batch = self.room.batch_size_for(noise_multiplier=multiplier, rounds=rounds) if batch_size is None else batch_size
+            batch = (
+                self.room.batch_size_for(noise_multiplier=multiplier, rounds=rounds)
+                if batch_size is None
+                else batch_size
+            )
             return self.option(rounds=rounds, batch_size=batch, noise_multiplier=multiplier)
 
         return self._plan(largest(noise), _fitting(largest, (noise / 2, noise * 2))[0])
@@ -183,11 +205,15 @@ class Planner:
         return sizes
 
     def _plan(self, chosen: Option, others: Iterable[Option]) -> Plan:
-        ranked = sorted({chosen, *others}, key=lambda option: (option.batch_size, option.rounds, option.noise_multiplier))
+        ranked = sorted(
+            {chosen, *others}, key=lambda option: (option.batch_size, option.rounds, option.noise_multiplier)
+        )
         return Plan(recommended=chosen, alternatives=tuple(ranked), gradient_norm=self.assumed_norm)
 
 
-def _fitting(find: Callable[[_Number], Option], among: Iterable[_Number]) -> tuple[list[Option], JobRefused | None]:
+def _fitting(
+    find: Callable[[_Number], Option], among: Iterable[_Number]
+) -> tuple[list[Option], JobRefused | None]:
     """What is found for each value that fits, and why the last one that did not was refused."""
     found, refusal = [], None
     for one in among:

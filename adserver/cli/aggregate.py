@@ -52,40 +52,84 @@ def aggregate_command(
     data: DataOption,
     helper_0: Helper0Option,
     helper_1: Helper1Option,
-    value: Annotated[list[str] | None, typer.Option(rich_help_panel=_WHAT, help="A value to sum, or count; may be repeated.")] = None,
-    mean: Annotated[list[str] | None, typer.Option(rich_help_panel=_WHAT, help="A value whose mean is shown; may be repeated.")] = None,
+    value: Annotated[
+        list[str] | None,
+        typer.Option(rich_help_panel=_WHAT, help="A value to sum, or count; may be repeated."),
+    ] = None,
+    mean: Annotated[
+        list[str] | None,
+        typer.Option(rich_help_panel=_WHAT, help="A value whose mean is shown; may be repeated."),
+    ] = None,
     histogram: Annotated[
-        list[str] | None, typer.Option(rich_help_panel=_WHAT, help="A value with buckets, whose histogram is shown; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            rich_help_panel=_WHAT, help="A value with buckets, whose histogram is shown; may be repeated."
+        ),
     ] = None,
     quantile: Annotated[
         list[str] | None,
-        typer.Option(metavar="VALUE:SHARE", rich_help_panel=_WHAT, help="A quantile of a value with buckets, as age:0.5; may be repeated."),
+        typer.Option(
+            metavar="VALUE:SHARE",
+            rich_help_panel=_WHAT,
+            help="A quantile of a value with buckets, as age:0.5; may be repeated.",
+        ),
     ] = None,
-    group_by: Annotated[str, typer.Option(metavar="KEY,...", rich_help_panel=_GROUPS, help="Keys, the coarsest first.")] = "",
+    group_by: Annotated[
+        str, typer.Option(metavar="KEY,...", rich_help_panel=_GROUPS, help="Keys, the coarsest first.")
+    ] = "",
     where: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", rich_help_panel=_GROUPS, help="Only reports with this; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE", rich_help_panel=_GROUPS, help="Only reports with this; may be repeated."
+        ),
     ] = None,
     domain: Annotated[
         Path | None,
         typer.Option(
-            exists=True, dir_okay=False, rich_help_panel=_GROUPS, help='JSON: {"KEY": [values]} or {"KEY": {"first": code, "last": code}}.'
+            exists=True,
+            dir_okay=False,
+            rich_help_panel=_GROUPS,
+            help='JSON: {"KEY": [values]} or {"KEY": {"first": code, "last": code}}.',
         ),
     ] = None,
     discover: Annotated[
-        bool, typer.Option("--discover", rich_help_panel=_GROUPS, help="Find the values of keys without a domain privately first.")
+        bool,
+        typer.Option(
+            "--discover",
+            rich_help_panel=_GROUPS,
+            help="Find the values of keys without a domain privately first.",
+        ),
     ] = False,
     roll_up: Annotated[
-        bool, typer.Option("--roll-up", rich_help_panel=_GROUPS, help="Release coarser groups and the total too, so that parts add up.")
+        bool,
+        typer.Option(
+            "--roll-up",
+            rich_help_panel=_GROUPS,
+            help="Release coarser groups and the total too, so that parts add up.",
+        ),
     ] = False,
-    epsilon: Annotated[float | None, typer.Option(help="What this may cost; by default a tenth of the task's budget.")] = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help="What this may cost; by default a tenth of the task's budget.")
+    ] = None,
     again: Annotated[
-        str, typer.Option(metavar="ID", help="Show the answer to an earlier query, by the start of its id: costs nothing.")
+        str,
+        typer.Option(
+            metavar="ID", help="Show the answer to an earlier query, by the start of its id: costs nothing."
+        ),
     ] = "",
     out: Annotated[
-        list[Path] | None, typer.Option(help="Also write the result here, as .json, .csv, .parquet or .png; may be repeated.")
+        list[Path] | None,
+        typer.Option(help="Also write the result here, as .json, .csv, .parquet or .png; may be repeated."),
     ] = None,
-    task: Annotated[str, typer.Option(metavar="ID", help="The task, by the start of its id; by default the dataset's.")] = "",
-    dataset: Annotated[str, typer.Option(metavar="ID", help="The dataset, by the start of its id; not needed if there is only one.")] = "",
+    task: Annotated[
+        str, typer.Option(metavar="ID", help="The task, by the start of its id; by default the dataset's.")
+    ] = "",
+    dataset: Annotated[
+        str,
+        typer.Option(
+            metavar="ID", help="The dataset, by the start of its id; not needed if there is only one."
+        ),
+    ] = "",
     database: DatabaseOption = None,
     insecure: InsecureOption = False,
     tls_cert: TlsCertOption = None,
@@ -151,7 +195,8 @@ def aggregate_command(
 def _print_json(result: AggregateResult, statistics: Sequence[_Statistic]) -> None:
     derived = {
         one.name: [
-            {"group": dict(zip(result.group_by, row.group, strict=True)), **estimate_json(estimate)} for row, estimate in one.read(result)
+            {"group": dict(zip(result.group_by, row.group, strict=True)), **estimate_json(estimate)}
+            for row, estimate in one.read(result)
         ]
         for one in statistics
     }
@@ -160,8 +205,14 @@ def _print_json(result: AggregateResult, statistics: Sequence[_Statistic]) -> No
 
 def _print(result: AggregateResult, statistics: Sequence[_Statistic]) -> None:
     derived = [[shown(estimate) for _, estimate in one.read(result)] for one in statistics]
-    columns = (*result.group_by, *(column.name for column in result.columns), *(one.name for one in statistics))
-    print_table(columns, [(*row, *(one[place] for one in derived)) for place, row in enumerate(table_rows(result))])
+    columns = (
+        *result.group_by,
+        *(column.name for column in result.columns),
+        *(one.name for one in statistics),
+    )
+    print_table(
+        columns, [(*row, *(one[place] for one in derived)) for place, row in enumerate(table_rows(result))]
+    )
     for line in (f"query {result.query_id}", *summary_lines(result)):
         typer.echo(line)
 

@@ -41,10 +41,19 @@ def seal_command(
     data: DataOption,
     helper_0: Helper0Option,
     helper_1: Helper1Option,
-    task: Annotated[str, typer.Option(metavar="ID", help="The task, by the start of its id; not needed if there is only one.")] = "",
-    max_reports: Annotated[int | None, typer.Option("--max-reports", min=1, help="Take at most so many, the oldest first.")] = None,
+    task: Annotated[
+        str,
+        typer.Option(metavar="ID", help="The task, by the start of its id; not needed if there is only one."),
+    ] = "",
+    max_reports: Annotated[
+        int | None, typer.Option("--max-reports", min=1, help="Take at most so many, the oldest first.")
+    ] = None,
     allow_small: Annotated[
-        bool, typer.Option("--allow-small", help="Also seal fewer reports than the task's min_batch_size: every round will be noise.")
+        bool,
+        typer.Option(
+            "--allow-small",
+            help="Also seal fewer reports than the task's min_batch_size: every round will be noise.",
+        ),
     ] = False,
     database: DatabaseOption = None,
     insecure: InsecureOption = False,
@@ -103,7 +112,14 @@ def list_command(data: DataOption, database: DatabaseOption = None, as_json: Jso
     print_table(
         ("dataset", "task", "state", "made", "received", "reports"),
         [
-            (short(one.dataset_id or b""), short(one.task_id), one.state.value, moment(one.created_at), one.received, one.size)
+            (
+                short(one.dataset_id or b""),
+                short(one.task_id),
+                one.state.value,
+                moment(one.created_at),
+                one.received,
+                one.size,
+            )
             for one in found
         ],
     )
@@ -146,7 +162,9 @@ def _as_json(dataset: Dataset) -> dict[str, Any]:
         "received": dataset.received,
         "admitted": dataset.size,
         "view_mismatch": dataset.view_mismatch,
-        "dropped": [{reason.value: count for reason, count in sorted(dropped.items())} for dropped in dataset.dropped],
+        "dropped": [
+            {reason.value: count for reason, count in sorted(dropped.items())} for dropped in dataset.dropped
+        ],
     }
 
 
@@ -154,6 +172,8 @@ def _print(dataset: Dataset) -> None:
     typer.echo(f"dataset {(dataset.dataset_id or b'').hex()}")
     rows: list[tuple[str, int]] = [("received", dataset.received), ("admitted by both helpers", dataset.size)]
     for role, dropped in enumerate(dataset.dropped):
-        rows += [(f"dropped by helper {role}: {reason.value}", count) for reason, count in sorted(dropped.items())]
+        rows += [
+            (f"dropped by helper {role}: {reason.value}", count) for reason, count in sorted(dropped.items())
+        ]
     rows.append(("read differently by the two helpers", dataset.view_mismatch))
     print_table(("reports", ""), rows)

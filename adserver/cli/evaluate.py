@@ -27,7 +27,13 @@ from adserver.measuring.evaluator import DEFAULT_BINS
 from adserver.peers.client import ROUND_DEADLINE_S
 from adserver.store.job_folder import JobFolder
 from adserver.store.jobs import JobStore
-from adserver.views.evaluation import calibration_rows, evaluation_json, evaluation_lines, metric_rows, write_plot
+from adserver.views.evaluation import (
+    calibration_rows,
+    evaluation_json,
+    evaluation_lines,
+    metric_rows,
+    write_plot,
+)
 from adserver.views.printing import print_json, print_table
 from maskedlark.observability.tracing import Traces, span, tracing
 
@@ -40,16 +46,38 @@ def evaluate_command(
     helper_0: Helper0Option,
     helper_1: Helper1Option,
     model: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, rich_help_panel=_WHAT, help="An ONNX file with its weights.")
+        Path | None,
+        typer.Option(
+            exists=True, dir_okay=False, rich_help_panel=_WHAT, help="An ONNX file with its weights."
+        ),
     ] = None,
-    job: Annotated[str, typer.Option(metavar="ID", rich_help_panel=_WHAT, help="Or a job, whose latest weights are evaluated.")] = "",
-    again: Annotated[
-        str, typer.Option(metavar="ID", rich_help_panel=_WHAT, help="Or an earlier evaluation, by the start of its id: costs nothing.")
+    job: Annotated[
+        str,
+        typer.Option(
+            metavar="ID", rich_help_panel=_WHAT, help="Or a job, whose latest weights are evaluated."
+        ),
     ] = "",
-    dataset: Annotated[str, typer.Option(metavar="ID", help="The dataset, by the start of its id; not needed if there is only one.")] = "",
-    epsilon: Annotated[float | None, typer.Option(help="What this may cost; by default a tenth of the task's budget.")] = None,
+    again: Annotated[
+        str,
+        typer.Option(
+            metavar="ID",
+            rich_help_panel=_WHAT,
+            help="Or an earlier evaluation, by the start of its id: costs nothing.",
+        ),
+    ] = "",
+    dataset: Annotated[
+        str,
+        typer.Option(
+            metavar="ID", help="The dataset, by the start of its id; not needed if there is only one."
+        ),
+    ] = "",
+    epsilon: Annotated[
+        float | None, typer.Option(help="What this may cost; by default a tenth of the task's budget.")
+    ] = None,
     bins: Annotated[int, typer.Option(help="Score bins; more of them bear more noise.")] = DEFAULT_BINS,
-    plot: Annotated[Path | None, typer.Option(help="Draw ROC, PR and calibration curves here, a .png.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw ROC, PR and calibration curves here, a .png.")
+    ] = None,
     database: DatabaseOption = None,
     insecure: InsecureOption = False,
     tls_cert: TlsCertOption = None,
@@ -60,7 +88,10 @@ def evaluate_command(
     traces: TracesOption = Traces.NONE,
     as_json: JsonOption = False,
 ) -> None:
-    """Evaluate a model on a dataset: accuracy, AUC, loss and calibration from one noised histogram, charged to its privacy budget."""
+    """Evaluate a model on a dataset.
+
+    Accuracy, AUC, loss and calibration from one noised histogram, charged to its privacy budget.
+    """
     if sum(map(bool, (model, job, again))) != 1:
         raise typer.BadParameter("give one of --model, --job and --again")
     peers = peer_options(
@@ -106,7 +137,9 @@ def evaluate_command(
 
 def _trained(data: Path, database: str | None, job: str) -> bytes:
     """A job's model with its latest weights."""
-    from adserver.training.export import export_model  # torch reads the checkpoint: a second that other commands need not wait
+    from adserver.training.export import (
+        export_model,
+    )  # torch reads the checkpoint: a second that other commands need not wait
 
     found = JobStore(open_store(data, database), time.time).find(job)
     return export_model(JobFolder(data, found.job_id), found.plan).encoded

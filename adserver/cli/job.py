@@ -32,44 +32,83 @@ _TRAINING = "Training"
 _PRIVACY = "Privacy"
 _EVALUATION = "Evaluation"
 
-job_app = typer.Typer(no_args_is_help=True, help="Train models: plan and submit jobs, follow them, cancel and resume them.")
+job_app = typer.Typer(
+    no_args_is_help=True, help="Train models: plan and submit jobs, follow them, cancel and resume them."
+)
 job_app.command("plan")(plan_command)
 
-JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job, by the start of its id; not needed if there is only one.")]
+JobArgument = Annotated[
+    str,
+    typer.Argument(metavar="JOB", help="The job, by the start of its id; not needed if there is only one."),
+]
 
 
 @job_app.command("submit")
 def submit_command(
     *,
     data: DataOption,
-    model: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="ONNX file; training begins at its weights.")],
+    model: Annotated[
+        Path, typer.Option(exists=True, dir_okay=False, help="ONNX file; training begins at its weights.")
+    ],
     loss: Annotated[Loss, typer.Option(rich_help_panel=_TRAINING, help="What is minimised.")],
-    learning_rate: Annotated[float, typer.Option(rich_help_panel=_TRAINING, help="Of the optimizer, before the schedule.")],
-    task: Annotated[str, typer.Option(metavar="ID", help="The task, by the start of its id; by default the dataset's.")] = "",
-    dataset: Annotated[str, typer.Option(metavar="ID", help="The dataset, by the start of its id; not needed if there is only one.")] = "",
+    learning_rate: Annotated[
+        float, typer.Option(rich_help_panel=_TRAINING, help="Of the optimizer, before the schedule.")
+    ],
+    task: Annotated[
+        str, typer.Option(metavar="ID", help="The task, by the start of its id; by default the dataset's.")
+    ] = "",
+    dataset: Annotated[
+        str,
+        typer.Option(
+            metavar="ID", help="The dataset, by the start of its id; not needed if there is only one."
+        ),
+    ] = "",
     rounds: Annotated[
-        int | None, typer.Option(min=1, rich_help_panel=_TRAINING, help="Optimizer steps; each asks both helpers once.")
+        int | None,
+        typer.Option(min=1, rich_help_panel=_TRAINING, help="Optimizer steps; each asks both helpers once."),
     ] = None,
     batch_size: Annotated[
-        float | None, typer.Option(rich_help_panel=_TRAINING, help="Expected reports in a round; by default the whole dataset.")
+        float | None,
+        typer.Option(
+            rich_help_panel=_TRAINING, help="Expected reports in a round; by default the whole dataset."
+        ),
     ] = None,
-    optimizer: Annotated[OptimizerKind, typer.Option(rich_help_panel=_TRAINING, help="How gradients become steps.")] = OptimizerKind.SGD,
-    momentum: Annotated[float, typer.Option(rich_help_panel=_TRAINING, help="Of --optimizer momentum.")] = 0.9,
+    optimizer: Annotated[
+        OptimizerKind, typer.Option(rich_help_panel=_TRAINING, help="How gradients become steps.")
+    ] = OptimizerKind.SGD,
+    momentum: Annotated[
+        float, typer.Option(rich_help_panel=_TRAINING, help="Of --optimizer momentum.")
+    ] = 0.9,
     schedule: Annotated[
-        ScheduleKind, typer.Option(rich_help_panel=_TRAINING, help="How the learning rate changes over the rounds.")
+        ScheduleKind,
+        typer.Option(rich_help_panel=_TRAINING, help="How the learning rate changes over the rounds."),
     ] = ScheduleKind.CONSTANT,
     final_factor: Annotated[
-        float, typer.Option(rich_help_panel=_TRAINING, help="Of --schedule cosine: the last factor of the learning rate.")
+        float,
+        typer.Option(
+            rich_help_panel=_TRAINING, help="Of --schedule cosine: the last factor of the learning rate."
+        ),
     ] = 0.0,
-    step_rounds: Annotated[int, typer.Option(rich_help_panel=_TRAINING, help="Of --schedule step: rounds between steps.")] = 100,
-    step_factor: Annotated[float, typer.Option(rich_help_panel=_TRAINING, help="Of --schedule step: the factor of each step.")] = 0.5,
-    warmup_rounds: Annotated[int, typer.Option(rich_help_panel=_TRAINING, help="Of --schedule linear-warmup.")] = 10,
+    step_rounds: Annotated[
+        int, typer.Option(rich_help_panel=_TRAINING, help="Of --schedule step: rounds between steps.")
+    ] = 100,
+    step_factor: Annotated[
+        float, typer.Option(rich_help_panel=_TRAINING, help="Of --schedule step: the factor of each step.")
+    ] = 0.5,
+    warmup_rounds: Annotated[
+        int, typer.Option(rich_help_panel=_TRAINING, help="Of --schedule linear-warmup.")
+    ] = 10,
     epsilon: Annotated[
         float | None,
-        typer.Option(rich_help_panel=_PRIVACY, help="What this job may cost against this ad server; decides the noise."),
+        typer.Option(
+            rich_help_panel=_PRIVACY, help="What this job may cost against this ad server; decides the noise."
+        ),
     ] = None,
     noise_multiplier: Annotated[
-        float | None, typer.Option(rich_help_panel=_PRIVACY, help="Instead of --epsilon: each helper's noise over the clip norm.")
+        float | None,
+        typer.Option(
+            rich_help_panel=_PRIVACY, help="Instead of --epsilon: each helper's noise over the clip norm."
+        ),
     ] = None,
     until_budget: Annotated[
         bool,
@@ -80,7 +119,12 @@ def submit_command(
         ),
     ] = False,
     per_layer_clip: Annotated[
-        bool, typer.Option("--per-layer-clip", rich_help_panel=_PRIVACY, help="Clip each layer's gradient by itself, to an equal share.")
+        bool,
+        typer.Option(
+            "--per-layer-clip",
+            rich_help_panel=_PRIVACY,
+            help="Clip each layer's gradient by itself, to an equal share.",
+        ),
     ] = False,
     adaptive_clip: Annotated[
         float | None,
@@ -89,22 +133,37 @@ def submit_command(
             help="Let the clip bound, up to the task's, follow this quantile of the gradients' norms, between 0 and 1 (privately).",
         ),
     ] = None,
-    clip_learning_rate: Annotated[float, typer.Option(rich_help_panel=_PRIVACY, help="Of --adaptive-clip: how fast it moves.")] = 0.2,
+    clip_learning_rate: Annotated[
+        float, typer.Option(rich_help_panel=_PRIVACY, help="Of --adaptive-clip: how fast it moves.")
+    ] = 0.2,
     initial_clip: Annotated[
-        float, typer.Option(rich_help_panel=_PRIVACY, help="Of --adaptive-clip: the first bound, as a share of the task's.")
+        float,
+        typer.Option(
+            rich_help_panel=_PRIVACY, help="Of --adaptive-clip: the first bound, as a share of the task's."
+        ),
     ] = 0.1,
     eval_set: Annotated[
         Path | None,
-        typer.Option(exists=True, dir_okay=False, rich_help_panel=_EVALUATION, help="An .npz of your own: features and labels."),
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            rich_help_panel=_EVALUATION,
+            help="An .npz of your own: features and labels.",
+        ),
     ] = None,
-    eval_every: Annotated[int | None, typer.Option(min=1, rich_help_panel=_EVALUATION, help="Rounds between evaluations.")] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Follow the job until it stops, as `job watch` does.")] = False,
+    eval_every: Annotated[
+        int | None, typer.Option(min=1, rich_help_panel=_EVALUATION, help="Rounds between evaluations.")
+    ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Follow the job until it stops, as `job watch` does.")
+    ] = False,
     database: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check a job and queue it; `adserver serve` runs it. Prints its id.
 
-    `adserver job plan` shows beforehand what fits. A job takes no more than its dataset's budgets have left beside all other jobs.
+    `adserver job plan` shows beforehand what fits. A job takes no more than its dataset's budgets have left
+    beside all other jobs.
     """
     if (rounds is None) != until_budget:
         raise typer.BadParameter("give either --rounds or --until-budget")
@@ -133,7 +192,10 @@ def submit_command(
         is_clip_per_layer=per_layer_clip,
         adaptive_clip=None
         if adaptive_clip is None
-        else build(AdaptiveClip, {"quantile": adaptive_clip, "learning_rate": clip_learning_rate, "initial": initial_clip}),
+        else build(
+            AdaptiveClip,
+            {"quantile": adaptive_clip, "learning_rate": clip_learning_rate, "initial": initial_clip},
+        ),
     )
     job_id = os.urandom(JOB_ID_BYTES)
     the_task = TaskStore(engine).find(task or found.task_id.hex()).bundle.task
@@ -168,7 +230,9 @@ def list_command(data: DataOption, database: DatabaseOption = None, as_json: Jso
 
 
 @job_app.command("show")
-def show_command(data: DataOption, job: JobArgument = "", database: DatabaseOption = None, as_json: JsonOption = False) -> None:
+def show_command(
+    data: DataOption, job: JobArgument = "", database: DatabaseOption = None, as_json: JsonOption = False
+) -> None:
     """Show a job: its settings, how far it is, what it has spent."""
     store = _store(data, database)
     found = store.find(job)
@@ -180,7 +244,9 @@ def show_command(data: DataOption, job: JobArgument = "", database: DatabaseOpti
 
 
 @job_app.command("watch")
-def watch_command(data: DataOption, job: JobArgument = "", database: DatabaseOption = None, as_json: JsonOption = False) -> None:
+def watch_command(
+    data: DataOption, job: JobArgument = "", database: DatabaseOption = None, as_json: JsonOption = False
+) -> None:
     """Follow a job until it stops; the exit status is 1 unless it is done."""
     store = _store(data, database)
     _follow(store, store.find(job).job_id, as_json=as_json)
@@ -192,7 +258,9 @@ def cancel_command(data: DataOption, job: JobArgument = "", database: DatabaseOp
     store = _store(data, database)
     found = store.find(job)
     store.cancel(found.job_id)
-    typer.echo(f"cancelled after {found.rounds_done} rounds; `adserver model export` still has its latest weights")
+    typer.echo(
+        f"cancelled after {found.rounds_done} rounds; `adserver model export` still has its latest weights"
+    )
 
 
 @job_app.command("resume")

@@ -1,4 +1,7 @@
-"""The command line of the ad server: `adserver serve | keygen | task | dataset | job | model | budget | aggregate | evaluate`."""
+"""The command line of the ad server.
+
+`adserver serve | keygen | task | dataset | job | model | budget | aggregate | evaluate`.
+"""
 
 import sys
 import time
@@ -39,7 +42,10 @@ from maskedlark.rpc.certificates import write_certificate
 from maskedlark.runtime.signals import stopped_by_signals
 
 REFUSED: Final = 1
-"""Exit status: something was wrong or refused; asking again gives the same answer. Wrong options exit with 2."""
+"""Exit status: something was wrong or refused; asking again gives the same answer.
+
+Wrong options exit with 2.
+"""
 UNAVAILABLE: Final = 75
 """Exit status: a helper did not answer; run the command again later (EX_TEMPFAIL)."""
 
@@ -63,14 +69,17 @@ def serve_command(
     data: DataOption,
     helper_0: Helper0Option,
     helper_1: Helper1Option,
-    grpc_listen: Annotated[str, typer.Option(envvar="ADSERVER_GRPC_LISTEN", help="host:port of the gRPC intake; port 0 for any.")] = (
-        "127.0.0.1:0"
-    ),
-    http_listen: Annotated[str, typer.Option(envvar="ADSERVER_HTTP_LISTEN", help="host:port of the HTTP intake; port 0 for any.")] = (
-        "127.0.0.1:0"
-    ),
+    grpc_listen: Annotated[
+        str, typer.Option(envvar="ADSERVER_GRPC_LISTEN", help="host:port of the gRPC intake; port 0 for any.")
+    ] = ("127.0.0.1:0"),
+    http_listen: Annotated[
+        str, typer.Option(envvar="ADSERVER_HTTP_LISTEN", help="host:port of the HTTP intake; port 0 for any.")
+    ] = ("127.0.0.1:0"),
     addresses_file: Annotated[
-        Path | None, typer.Option(envvar="ADSERVER_ADDRESSES_FILE", help="Write the addresses here as JSON once both answer.")
+        Path | None,
+        typer.Option(
+            envvar="ADSERVER_ADDRESSES_FILE", help="Write the addresses here as JSON once both answer."
+        ),
     ] = None,
     database: DatabaseOption = None,
     insecure: InsecureOption = False,
@@ -80,7 +89,12 @@ def serve_command(
     deadline: DeadlineOption = 60.0,
     round_deadline: RoundDeadlineOption = ROUND_DEADLINE_S,
     refresh_keys: Annotated[
-        float, typer.Option(envvar="ADSERVER_REFRESH_KEYS", min=1.0, help="Seconds between two looks at the helpers' HPKE keys.")
+        float,
+        typer.Option(
+            envvar="ADSERVER_REFRESH_KEYS",
+            min=1.0,
+            help="Seconds between two looks at the helpers' HPKE keys.",
+        ),
     ] = 60.0,
     metrics_listen: Annotated[
         str | None,
@@ -92,7 +106,12 @@ def serve_command(
         ),
     ] = None,
     log_format: Annotated[
-        LogFormat, typer.Option(envvar="ADSERVER_LOG_FORMAT", rich_help_panel=WATCHING, help="Log lines for people or for programs.")
+        LogFormat,
+        typer.Option(
+            envvar="ADSERVER_LOG_FORMAT",
+            rich_help_panel=WATCHING,
+            help="Log lines for people or for programs.",
+        ),
     ] = LogFormat.TEXT,
     traces: TracesOption = Traces.NONE,
 ) -> None:
@@ -127,8 +146,13 @@ def serve_command(
 @app.command("keygen")
 def keygen_command(
     data: DataOption,
-    origin: Annotated[str, typer.Option(help="The ad-tech origin that the certificate names: that of the tasks.")],
-    host: Annotated[list[str] | None, typer.Option(help="A host name or address that the server is reached at; may be repeated.")] = None,
+    origin: Annotated[
+        str, typer.Option(help="The ad-tech origin that the certificate names: that of the tasks.")
+    ],
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="A host name or address that the server is reached at; may be repeated."),
+    ] = None,
 ) -> None:
     """Make this server's TLS key and certificate in --data, for helpers to trust; existing ones stay."""
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -136,7 +160,9 @@ def keygen_command(
         files = write_certificate(data, name=origin, hosts=tuple(host or ()), now=datetime.now(UTC))
     except FileExistsError:
         raise typer.BadParameter(f"{data} already has a TLS key; it stays") from None
-    typer.echo(f"give {files.certificate} to both helpers, and add their certificates to {files.trusted_authorities}")
+    typer.echo(
+        f"give {files.certificate} to both helpers, and add their certificates to {files.trusted_authorities}"
+    )
 
 
 def main() -> None:

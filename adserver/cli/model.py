@@ -19,23 +19,33 @@ from maskedlark.runtime.durable_file import write_durably
 
 model_app = typer.Typer(no_args_is_help=True, help="Make, look at, evaluate and export models.")
 
-ModelArgument = Annotated[Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="An ONNX file.")]
+ModelArgument = Annotated[
+    Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="An ONNX file.")
+]
 OutArgument = Annotated[Path, typer.Argument(metavar="OUT", dir_okay=False, help="The ONNX file to write.")]
 
 
 @model_app.command("create")
 def create_command(
     out: OutArgument,
-    layers: Annotated[str, typer.Option(metavar="N,N,...", help="Widths, from the features to the outputs: 30,50,50,1.")],
-    activation: Annotated[str, typer.Option(metavar="|".join(HIDDEN_ACTIVATIONS), help="After every layer but the last.")] = "relu",
-    final: Annotated[str, typer.Option(metavar="|".join(FINAL_ACTIVATIONS), help="After the last layer.")] = "linear",
+    layers: Annotated[
+        str, typer.Option(metavar="N,N,...", help="Widths, from the features to the outputs: 30,50,50,1.")
+    ],
+    activation: Annotated[
+        str, typer.Option(metavar="|".join(HIDDEN_ACTIVATIONS), help="After every layer but the last.")
+    ] = "relu",
+    final: Annotated[
+        str, typer.Option(metavar="|".join(FINAL_ACTIVATIONS), help="After the last layer.")
+    ] = "linear",
     seed: Annotated[int, typer.Option(help="Of the initial weights.")] = 0,
 ) -> None:
     """Write a fully connected network with random weights."""
     try:
         widths = [int(width) for width in layers.split(",")]
     except ValueError:
-        raise typer.BadParameter(f"--layers is a list of numbers such as 30,50,50,1, not {layers!r}") from None
+        raise typer.BadParameter(
+            f"--layers is a list of numbers such as 30,50,50,1, not {layers!r}"
+        ) from None
     write_durably(out, dense_network(widths, activation, seed=seed, final=final))
 
 
@@ -49,18 +59,30 @@ def show_command(
     model = parse(file.read_bytes(), num_features=num_features)
     if as_json:
         tensors = [{"name": tensor.name, "shape": list(tensor.shape)} for tensor in model.parameters]
-        print_json({"digest": model.digest.hex(), "outputs": model.output_width, "parameters": model.num_parameters, "tensors": tensors})
+        print_json(
+            {
+                "digest": model.digest.hex(),
+                "outputs": model.output_width,
+                "parameters": model.num_parameters,
+                "tensors": tensors,
+            }
+        )
         return
     print_table(
-        ("tensor", "shape", "numbers"), [(tensor.name, "x".join(map(str, tensor.shape)), tensor.size) for tensor in model.parameters]
+        ("tensor", "shape", "numbers"),
+        [(tensor.name, "x".join(map(str, tensor.shape)), tensor.size) for tensor in model.parameters],
     )
-    typer.echo(f"{model.num_parameters} parameters, {model.output_width} outputs, digest {model.digest.hex()}")
+    typer.echo(
+        f"{model.num_parameters} parameters, {model.output_width} outputs, digest {model.digest.hex()}"
+    )
 
 
 @model_app.command("evaluate")
 def evaluate_command(
     file: ModelArgument,
-    eval_set: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="An .npz with features and labels.")],
+    eval_set: Annotated[
+        Path, typer.Option(exists=True, dir_okay=False, help="An .npz with features and labels.")
+    ],
     loss: Annotated[Loss, typer.Option(help="What is measured.")],
     as_json: JsonOption = False,
 ) -> None:
@@ -80,11 +102,18 @@ def evaluate_command(
 def export_command(
     data: DataOption,
     out: OutArgument,
-    job: Annotated[str, typer.Option("--job", metavar="ID", help="The job, by the start of its id; not needed if there is only one.")] = "",
+    job: Annotated[
+        str,
+        typer.Option(
+            "--job", metavar="ID", help="The job, by the start of its id; not needed if there is only one."
+        ),
+    ] = "",
     database: DatabaseOption = None,
 ) -> None:
     """Write a job's latest weights, in the file that was submitted."""
-    from adserver.training.export import export_model  # torch reads the checkpoint: a second that other commands need not wait
+    from adserver.training.export import (
+        export_model,
+    )  # torch reads the checkpoint: a second that other commands need not wait
 
     found = JobStore(open_store(data, database), time.time).find(job)
     exported = export_model(JobFolder(data, found.job_id), found.plan)

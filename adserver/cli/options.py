@@ -23,37 +23,74 @@ WATCHING = "What the operator sees"
 
 DataOption = Annotated[
     Path,
-    typer.Option("--data", envvar="ADSERVER_DATA", rich_help_panel=_STORE, help="Folder of the ad server's own files."),
+    typer.Option(
+        "--data", envvar="ADSERVER_DATA", rich_help_panel=_STORE, help="Folder of the ad server's own files."
+    ),
 ]
 DatabaseOption = Annotated[
     str | None,
     typer.Option(
-        "--database", envvar="ADSERVER_DATABASE", rich_help_panel=_STORE, help="SQLAlchemy URL of another database than SQLite in --data."
+        "--database",
+        envvar="ADSERVER_DATABASE",
+        rich_help_panel=_STORE,
+        help="SQLAlchemy URL of another database than SQLite in --data.",
     ),
 ]
 Helper0Option = Annotated[
     str,
-    typer.Option("--helper-0", envvar="ADSERVER_HELPER_0", rich_help_panel=_PEERS, metavar="HOST:PORT", help="The helper of role 0."),
+    typer.Option(
+        "--helper-0",
+        envvar="ADSERVER_HELPER_0",
+        rich_help_panel=_PEERS,
+        metavar="HOST:PORT",
+        help="The helper of role 0.",
+    ),
 ]
 Helper1Option = Annotated[
     str,
-    typer.Option("--helper-1", envvar="ADSERVER_HELPER_1", rich_help_panel=_PEERS, metavar="HOST:PORT", help="The helper of role 1."),
+    typer.Option(
+        "--helper-1",
+        envvar="ADSERVER_HELPER_1",
+        rich_help_panel=_PEERS,
+        metavar="HOST:PORT",
+        help="The helper of role 1.",
+    ),
 ]
 InsecureOption = Annotated[
     bool,
-    typer.Option("--insecure", envvar="ADSERVER_INSECURE", rich_help_panel=_PEERS, help="No TLS; loopback addresses only."),
+    typer.Option(
+        "--insecure",
+        envvar="ADSERVER_INSECURE",
+        rich_help_panel=_PEERS,
+        help="No TLS; loopback addresses only.",
+    ),
 ]
 TlsCertOption = Annotated[
     Path | None,
-    typer.Option("--tls-cert", envvar="ADSERVER_TLS_CERT", rich_help_panel=_PEERS, help="PEM: this server's certificate chain."),
+    typer.Option(
+        "--tls-cert",
+        envvar="ADSERVER_TLS_CERT",
+        rich_help_panel=_PEERS,
+        help="PEM: this server's certificate chain.",
+    ),
 ]
 TlsKeyOption = Annotated[
     Path | None,
-    typer.Option("--tls-key", envvar="ADSERVER_TLS_KEY", rich_help_panel=_PEERS, help="PEM: the certificate's private key."),
+    typer.Option(
+        "--tls-key",
+        envvar="ADSERVER_TLS_KEY",
+        rich_help_panel=_PEERS,
+        help="PEM: the certificate's private key.",
+    ),
 ]
 TlsCaOption = Annotated[
     Path | None,
-    typer.Option("--tls-ca", envvar="ADSERVER_TLS_CA", rich_help_panel=_PEERS, help="PEM: the authorities that sign peers' certificates."),
+    typer.Option(
+        "--tls-ca",
+        envvar="ADSERVER_TLS_CA",
+        rich_help_panel=_PEERS,
+        help="PEM: the authorities that sign peers' certificates.",
+    ),
 ]
 DeadlineOption = Annotated[
     float,
@@ -78,7 +115,12 @@ RoundDeadlineOption = Annotated[
 ]
 TracesOption = Annotated[
     Traces,
-    typer.Option("--traces", envvar="ADSERVER_TRACES", rich_help_panel=WATCHING, help="Where spans go; otlp as OTEL_EXPORTER_OTLP_* says."),
+    typer.Option(
+        "--traces",
+        envvar="ADSERVER_TRACES",
+        rich_help_panel=WATCHING,
+        help="Where spans go; otlp as OTEL_EXPORTER_OTLP_* says.",
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
@@ -100,10 +142,15 @@ class PeerOptions:
     round_deadline_s: float = ROUND_DEADLINE_S
 
     def open(self, stack: ExitStack, engine: Engine | None = None) -> tuple[HelperClient, HelperClient]:
-        """Clients of both helpers, closed when the stack unwinds; their receipts are kept in the database, if one is given."""
+        """Clients of both helpers, closed when the stack unwinds.
+
+        Their receipts are kept in the database, if one is given.
+        """
         book = ReceiptBook(engine)
         first, second = (
-            stack.enter_context(HelperClient(address, self.tls, self.deadline_s, book, round_deadline_s=self.round_deadline_s))
+            stack.enter_context(
+                HelperClient(address, self.tls, self.deadline_s, book, round_deadline_s=self.round_deadline_s)
+            )
             for address in self.addresses
         )
         return first, second
@@ -126,8 +173,12 @@ def peer_options(
     Raises:
         typer.BadParameter: as `tls_files`.
     """
-    tls = tls_files(insecure=insecure, certificate=tls_cert, private_key=tls_key, authorities=tls_ca, folder=data)
-    return PeerOptions(addresses=(helper_0, helper_1), tls=tls, deadline_s=deadline, round_deadline_s=round_deadline)
+    tls = tls_files(
+        insecure=insecure, certificate=tls_cert, private_key=tls_key, authorities=tls_ca, folder=data
+    )
+    return PeerOptions(
+        addresses=(helper_0, helper_1), tls=tls, deadline_s=deadline, round_deadline_s=round_deadline
+    )
 
 
 def open_store(data_dir: Path, database: str | None) -> Engine:

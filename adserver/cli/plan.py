@@ -25,25 +25,50 @@ _JOB: Final = "The job: leave open what is to be found"
 def plan_command(
     *,
     data: DataOption,
-    model: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="ONNX file; more parameters take more noise.")],
-    loss: Annotated[Loss | None, typer.Option(help="Checked against model and task, if given; the noise does not depend on it.")] = None,
-    dataset: Annotated[str, typer.Option(metavar="ID", help="The dataset, by the start of its id; not needed if there is only one.")] = "",
-    epsilon: Annotated[
-        float | None, typer.Option(rich_help_panel=_JOB, help="What the job may cost against this ad server; by default all that is left.")
+    model: Annotated[
+        Path, typer.Option(exists=True, dir_okay=False, help="ONNX file; more parameters take more noise.")
+    ],
+    loss: Annotated[
+        Loss | None,
+        typer.Option(help="Checked against model and task, if given; the noise does not depend on it."),
     ] = None,
-    rounds: Annotated[int | None, typer.Option(min=1, max=MAX_ROUNDS, rich_help_panel=_JOB, help="Optimizer steps.")] = None,
-    batch_size: Annotated[float | None, typer.Option(rich_help_panel=_JOB, help="Expected reports in a round.")] = None,
-    noise_multiplier: Annotated[float | None, typer.Option(rich_help_panel=_JOB, help="Each helper's noise over the clip norm.")] = None,
+    dataset: Annotated[
+        str,
+        typer.Option(
+            metavar="ID", help="The dataset, by the start of its id; not needed if there is only one."
+        ),
+    ] = "",
+    epsilon: Annotated[
+        float | None,
+        typer.Option(
+            rich_help_panel=_JOB,
+            help="What the job may cost against this ad server; by default all that is left.",
+        ),
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, max=MAX_ROUNDS, rich_help_panel=_JOB, help="Optimizer steps.")
+    ] = None,
+    batch_size: Annotated[
+        float | None, typer.Option(rich_help_panel=_JOB, help="Expected reports in a round.")
+    ] = None,
+    noise_multiplier: Annotated[
+        float | None, typer.Option(rich_help_panel=_JOB, help="Each helper's noise over the clip norm.")
+    ] = None,
     gradient_norm: Annotated[
         float | None,
-        typer.Option(help="How long you expect a round's mean gradient to be; by default the clip norm, the longest that it can be."),
+        typer.Option(
+            help="How long you expect a round's mean gradient to be; by default the clip norm, the longest that it can be."
+        ),
     ] = None,
     database: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Find the noise, batch size or rounds that fit a dataset's budgets, and predict noise over signal. Spends nothing.
+    """Find the noise, batch size or rounds that fit a dataset's budgets, and predict noise over signal.
 
-    Give two of --rounds, --batch-size and --noise-multiplier, and the third is found; give --rounds alone, and noise and batch size are.
+    Spends nothing.
+
+    Give two of --rounds, --batch-size and --noise-multiplier, and the third is found; give --rounds alone,
+    and noise and batch size are.
     """
     engine = open_store(data, database)
     found = DatasetStore(engine).find(dataset)

@@ -57,24 +57,57 @@ def create_command(
     helper_0: Helper0Option,
     helper_1: Helper1Option,
     name: Annotated[str, typer.Option(help="What the task is called.")],
-    origin: Annotated[str, typer.Option(help="The ad-tech origin that may use the reports, as in this server's certificate.")],
+    origin: Annotated[
+        str,
+        typer.Option(help="The ad-tech origin that may use the reports, as in this server's certificate."),
+    ],
     num_features: Annotated[int, typer.Option(help="Bytes in each report's features.")],
-    min_batch_size: Annotated[int, typer.Option(rich_help_panel=_PRIVACY, help="Fewer reports in a batch give only noise (k-anonymity).")],
-    clip_norm: Annotated[float, typer.Option(rich_help_panel=_PRIVACY, help="The most that one report adds to a sum, as a norm.")],
-    epsilon: Annotated[float, typer.Option(rich_help_panel=_PRIVACY, help="Privacy budget of each dataset against this ad server.")],
-    classes: Annotated[int | None, typer.Option(rich_help_panel=_LABELS, help="Labels are the classes 0 to this less one.")] = None,
-    max_value: Annotated[int | None, typer.Option(rich_help_panel=_LABELS, help="Labels are real values from 0 to this.")] = None,
+    min_batch_size: Annotated[
+        int,
+        typer.Option(
+            rich_help_panel=_PRIVACY, help="Fewer reports in a batch give only noise (k-anonymity)."
+        ),
+    ],
+    clip_norm: Annotated[
+        float,
+        typer.Option(rich_help_panel=_PRIVACY, help="The most that one report adds to a sum, as a norm."),
+    ],
+    epsilon: Annotated[
+        float,
+        typer.Option(rich_help_panel=_PRIVACY, help="Privacy budget of each dataset against this ad server."),
+    ],
+    classes: Annotated[
+        int | None, typer.Option(rich_help_panel=_LABELS, help="Labels are the classes 0 to this less one.")
+    ] = None,
+    max_value: Annotated[
+        int | None, typer.Option(rich_help_panel=_LABELS, help="Labels are real values from 0 to this.")
+    ] = None,
     num_buckets: Annotated[
-        int | None, typer.Option(rich_help_panel=_LABELS, help="How many buckets values are privatised to; by default --max-value.")
+        int | None,
+        typer.Option(
+            rich_help_panel=_LABELS, help="How many buckets values are privatised to; by default --max-value."
+        ),
     ] = None,
     default_label: Annotated[
-        int | None, typer.Option(rich_help_panel=_LABELS, help="What an impression reports that expires without a conversion.")
+        int | None,
+        typer.Option(
+            rich_help_panel=_LABELS, help="What an impression reports that expires without a conversion."
+        ),
     ] = None,
     decoys: Annotated[
-        str, typer.Option(rich_help_panel=_LABELS, metavar="N|all", help="Decoy labels beside the real one, or all other labels.")
+        str,
+        typer.Option(
+            rich_help_panel=_LABELS,
+            metavar="N|all",
+            help="Decoy labels beside the real one, or all other labels.",
+        ),
     ] = ALL_DECOYS,
     mechanism: Annotated[
-        Mechanism, typer.Option(rich_help_panel=_PRIVACY, help="The noise: gaussian clips in L2, laplace in L1; none only for debugging.")
+        Mechanism,
+        typer.Option(
+            rich_help_panel=_PRIVACY,
+            help="The noise: gaussian clips in L2, laplace in L1; none only for debugging.",
+        ),
     ] = Mechanism.GAUSSIAN,
     split_noise: Annotated[
         bool,
@@ -85,7 +118,12 @@ def create_command(
         ),
     ] = False,
     no_noise: Annotated[
-        bool, typer.Option("--no-noise", rich_help_panel=_PRIVACY, help="The same as --mechanism none; only loopback helpers accept it.")
+        bool,
+        typer.Option(
+            "--no-noise",
+            rich_help_panel=_PRIVACY,
+            help="The same as --mechanism none; only loopback helpers accept it.",
+        ),
     ] = False,
     collusion_epsilon: Annotated[
         float | None,
@@ -96,25 +134,43 @@ def create_command(
             " half a dataset and more; with smaller ones this budget is spent first, unless it is larger.",
         ),
     ] = None,
-    delta: Annotated[float, typer.Option(rich_help_panel=_PRIVACY, help="The delta that both budgets are read at.")] = 1e-5,
+    delta: Annotated[
+        float, typer.Option(rich_help_panel=_PRIVACY, help="The delta that both budgets are read at.")
+    ] = 1e-5,
     feature_epsilon: Annotated[
-        float | None, typer.Option(rich_help_panel=_PRIVACY, help="Browsers add noise to each feature byte: its local epsilon.")
+        float | None,
+        typer.Option(
+            rich_help_panel=_PRIVACY, help="Browsers add noise to each feature byte: its local epsilon."
+        ),
     ] = None,
-    fake_report_rate: Annotated[float, typer.Option(rich_help_panel=_PRIVACY, help="The share of reports that are all decoys.")] = 0.0,
-    frac_bits: Annotated[int, typer.Option(rich_help_panel=_PRIVACY, help="Gradients are integers in units of 2^-frac_bits.")] = 32,
+    fake_report_rate: Annotated[
+        float, typer.Option(rich_help_panel=_PRIVACY, help="The share of reports that are all decoys.")
+    ] = 0.0,
+    frac_bits: Annotated[
+        int, typer.Option(rich_help_panel=_PRIVACY, help="Gradients are integers in units of 2^-frac_bits.")
+    ] = 32,
     measurement: Annotated[
         Path | None,
         typer.Option(
-            exists=True, dir_okay=False, help="JSON: the values and keys that reports hold to be measured; see reference/task.md."
+            exists=True,
+            dir_okay=False,
+            help="JSON: the values and keys that reports hold to be measured; see reference/task.md.",
         ),
     ] = None,
     max_dataset_size: Annotated[int, typer.Option(help="The most reports in one dataset.")] = 1 << 20,
-    time_bucket_s: Annotated[int, typer.Option(rich_help_panel=_PERIOD, help="Reports tell their time rounded down to this.")] = 3_600,
-    days: Annotated[float, typer.Option(rich_help_panel=_PERIOD, help="How long the task lasts from its start.")] = 30.0,
+    time_bucket_s: Annotated[
+        int, typer.Option(rich_help_panel=_PERIOD, help="Reports tell their time rounded down to this.")
+    ] = 3_600,
+    days: Annotated[
+        float, typer.Option(rich_help_panel=_PERIOD, help="How long the task lasts from its start.")
+    ] = 30.0,
     starts_at: Annotated[
-        int | None, typer.Option(rich_help_panel=_PERIOD, help="Unix seconds; by default the current bucket's start.")
+        int | None,
+        typer.Option(rich_help_panel=_PERIOD, help="Unix seconds; by default the current bucket's start."),
     ] = None,
-    expires_at: Annotated[int | None, typer.Option(rich_help_panel=_PERIOD, help="Unix seconds; instead of --days.")] = None,
+    expires_at: Annotated[
+        int | None, typer.Option(rich_help_panel=_PERIOD, help="Unix seconds; instead of --days.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Write the task bundle here, as browsers get it.")] = None,
     database: DatabaseOption = None,
     insecure: InsecureOption = False,
@@ -135,9 +191,13 @@ def create_command(
         tls_ca=tls_ca,
         deadline=deadline,
     )
-    labels = label_space(classes=classes, max_value=max_value, num_buckets=num_buckets, default_label=default_label)
+    labels = label_space(
+        classes=classes, max_value=max_value, num_buckets=num_buckets, default_label=default_label
+    )
     noise = Mechanism.NONE if no_noise else mechanism
-    lasting = period(now=time.time(), time_bucket_s=time_bucket_s, days=days, starts_at=starts_at, expires_at=expires_at)
+    lasting = period(
+        now=time.time(), time_bucket_s=time_bucket_s, days=days, starts_at=starts_at, expires_at=expires_at
+    )
     settings = {
         "origin": origin,
         "name": name,
@@ -154,7 +214,9 @@ def create_command(
         "clip_norm": clip_norm,
         "frac_bits": frac_bits,
         "epsilon": epsilon,
-        "collusion_epsilon": DEFAULT_COLLUSION_FACTOR * epsilon if collusion_epsilon is None else collusion_epsilon,
+        "collusion_epsilon": DEFAULT_COLLUSION_FACTOR * epsilon
+        if collusion_epsilon is None
+        else collusion_epsilon,
         "delta": delta,
         "max_dataset_size": max_dataset_size,
         "time_bucket_s": time_bucket_s,
@@ -178,7 +240,9 @@ def create_command(
 @task_app.command("show")
 def show_command(
     data: DataOption,
-    task: Annotated[str, typer.Argument(help="The task, by the start of its id; not needed if there is only one.")] = "",
+    task: Annotated[
+        str, typer.Argument(help="The task, by the start of its id; not needed if there is only one.")
+    ] = "",
     database: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -188,7 +252,14 @@ def show_command(
     counts = asdict(ReportStore(engine).counts(found.task_id))
     task_settings = json.loads(encode(found.bundle.task))
     if as_json:
-        print_json({"task_id": found.task_id.hex(), "created_at": found.created_at, "reports": counts, "task": task_settings})
+        print_json(
+            {
+                "task_id": found.task_id.hex(),
+                "created_at": found.created_at,
+                "reports": counts,
+                "task": task_settings,
+            }
+        )
         return
     rows = [("task_id", found.task_id.hex()), ("created", moment(found.created_at))]
     rows += [(f"reports {state}", count) for state, count in counts.items()]
@@ -235,10 +306,18 @@ def list_command(data: DataOption, database: DatabaseOption = None, as_json: Jso
         print_json(rows)
     else:
         columns = ("name", "origin", "expires_at", "waiting", "sealed", "dropped", "expired")
-        print_table(("task", *columns), [(row["task_id"][:12], *(row[column] for column in columns)) for row in rows])
+        print_table(
+            ("task", *columns), [(row["task_id"][:12], *(row[column] for column in columns)) for row in rows]
+        )
 
 
 def _row(stored: StoredTask, reports: ReportStore) -> dict[str, Any]:
     task = stored.bundle.task
     counts = asdict(reports.counts(stored.task_id))
-    return {"task_id": stored.task_id.hex(), "name": task.name, "origin": task.origin, "expires_at": task.expires_at, **counts}
+    return {
+        "task_id": stored.task_id.hex(),
+        "name": task.name,
+        "origin": task.origin,
+        "expires_at": task.expires_at,
+        **counts,
+    }

@@ -1,4 +1,6 @@
-"""Keeps what browsers seal with up to date: a helper that rotates its HPKE keys is asked for its signed list every minute.
+"""Keeps what browsers seal with up to date.
+
+A helper that rotates its HPKE keys is asked for its signed list every minute.
 
 A task never changes, but the bundle that browsers fetch holds the helpers' current key lists beside it.
 """
@@ -20,7 +22,10 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 def refresh_keys(store: TaskStore, helpers: tuple[HelperClient, HelperClient]) -> int:
-    """Put the helpers' key lists into the bundles of their tasks; how many bundles changed. A helper that is down keeps its old list."""
+    """Put the helpers' key lists into the bundles of their tasks; how many bundles changed.
+
+    A helper that is down keeps its old list.
+    """
     newest = {}
     for helper in helpers:
         try:
@@ -29,7 +34,9 @@ def refresh_keys(store: TaskStore, helpers: tuple[HelperClient, HelperClient]) -
             _LOG.warning("key lists are not refreshed: %s", error)
         else:
             newest[status.identity.verify_key] = status.keys
-    changed = [bundle for stored in store.all() if (bundle := _renewed(stored.bundle, newest)) != stored.bundle]
+    changed = [
+        bundle for stored in store.all() if (bundle := _renewed(stored.bundle, newest)) != stored.bundle
+    ]
     for bundle in changed:
         store.replace_keys(bundle)
     return len(changed)
@@ -64,7 +71,10 @@ class KeyRefresher:
 
 def _renewed(bundle: TaskBundle, newest: dict[bytes, SignedKeyList]) -> TaskBundle:
     """The bundle with the newest key lists of its helpers."""
-    first, second = (newest.get(helper.verify_key, old) for helper, old in zip(bundle.task.helpers, bundle.key_lists, strict=True))
+    first, second = (
+        newest.get(helper.verify_key, old)
+        for helper, old in zip(bundle.task.helpers, bundle.key_lists, strict=True)
+    )
     if (first.key_list, second.key_list) == (bundle.key_lists[0].key_list, bundle.key_lists[1].key_list):
         return bundle
     return replace(bundle, key_lists=(first, second))

@@ -1,6 +1,7 @@
 """Forgets what nobody will use: reports that no dataset took before their task was over.
 
-Helpers begin nothing in a task that is over, so such a report can never be opened. Its ciphertexts are deleted; its id stays.
+Helpers begin nothing in a task that is over, so such a report can never be opened. Its ciphertexts are
+deleted; its id stays.
 """
 
 import logging
@@ -21,8 +22,13 @@ EVERY_S: Final = 600.0
 _BATCH: Final = 1_000
 
 
-def expire_reports(tasks: TaskStore, store: ReportStore, now_s: float, *, is_stopped: Callable[[], bool] = lambda: False) -> int:
-    """Expire the reports that wait in tasks that are over, in short transactions; how many. Idempotent, and safe beside other servers."""
+def expire_reports(
+    tasks: TaskStore, store: ReportStore, now_s: float, *, is_stopped: Callable[[], bool] = lambda: False
+) -> int:
+    """Expire the reports that wait in tasks that are over, in short transactions; how many.
+
+    Idempotent, and safe beside other servers.
+    """
     count = 0
     for stored in tasks.all():
         if now_s < stored.bundle.task.expires_at + GRACE_S:
@@ -57,7 +63,9 @@ class ReportExpirer:
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                count = expire_reports(self._tasks, self._store, self._clock(), is_stopped=self._stopping.is_set)
+                count = expire_reports(
+                    self._tasks, self._store, self._clock(), is_stopped=self._stopping.is_set
+                )
                 if count:
                     _LOG.info("%d reports of tasks that are over have expired", count)
             except SQLAlchemyError:

@@ -2,8 +2,8 @@
 
     take reports -> both helpers prepare -> keep what both admit with equal views -> both helpers commit
 
-Every step can be repeated. A run that dies while preparing leaves nothing behind but reports that the next run takes; one that dies
-while committing leaves a dataset that the next run finishes before anything else.
+Every step can be repeated. A run that dies while preparing leaves nothing behind but reports that the next
+run takes; one that dies while committing leaves a dataset that the next run finishes before anything else.
 """
 
 import logging
@@ -26,14 +26,23 @@ from adserver.store.datasets import HANDLE_BYTES, Choice, Dataset, DatasetStore,
 from adserver.store.reports import ReportStore
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.randomness import Randomness
-from maskedlark.reports.dataset import AdmittedSet, ShareForHelper, admitted_by_both, canonical_order, dataset_id
+from maskedlark.reports.dataset import (
+    AdmittedSet,
+    ShareForHelper,
+    admitted_by_both,
+    canonical_order,
+    dataset_id,
+)
 from maskedlark.reports.task import Task
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 SealingProgress = Callable[[int, int, int], None]
-"""Called with a helper's role, how many more reports it has answered for, and how many there are in all; from two threads."""
+"""Called with a helper's role, how many more reports it has answered for, and how many there are in all.
+
+From two threads.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +72,8 @@ class DatasetSealer:
 
         Args:
             max_reports: Take at most so many reports, and never more than the task's max_dataset_size.
-            is_small_allowed: Also seal fewer reports than the task's min_batch_size, of which every round will be noise.
+            is_small_allowed: Also seal fewer reports than the task's min_batch_size, of which every round
+                will be noise.
 
         Raises:
             JobRefused(DATASET_EMPTY): too few reports wait or are admitted; they wait on.
@@ -74,13 +84,19 @@ class DatasetSealer:
         store = DatasetStore(self.engine)
         dataset = store.committing(self.task.task_id)
         if dataset is None:
-            limit = self.task.max_dataset_size if max_reports is None else min(max_reports, self.task.max_dataset_size)
+            limit = (
+                self.task.max_dataset_size
+                if max_reports is None
+                else min(max_reports, self.task.max_dataset_size)
+            )
             dataset = self._prepare(store, limit, 1 if is_small_allowed else self.task.min_batch_size)
         return self._commit(store, dataset)
 
     def _prepare(self, store: DatasetStore, limit: int, least: int) -> Dataset:
         """Take reports and fix which of them both helpers admit; on any failure they wait again."""
-        dataset = store.begin(self.task.task_id, self.randomness(HANDLE_BYTES), limit=limit, created_at=self.clock())
+        dataset = store.begin(
+            self.task.task_id, self.randomness(HANDLE_BYTES), limit=limit, created_at=self.clock()
+        )
         try:
             _check_enough(dataset.received, least, "wait")
             admitted = self._at_both(lambda role, cancelled: self._prepare_at(dataset, role, cancelled))
@@ -118,10 +134,17 @@ class DatasetSealer:
 
     def _at_both(self, call: Callable[[int, Event], _T]) -> tuple[_T, _T]:
         """A call for both roles, each until it is answered or the backoff gives up."""
-        return _at_both(lambda role, cancelled: with_retries(partial(call, role, cancelled), self.backoff, cancelled=cancelled))
+        return _at_both(
+            lambda role, cancelled: with_retries(
+                partial(call, role, cancelled), self.backoff, cancelled=cancelled
+            )
+        )
 
     def _commit_at(self, dataset: Dataset, is_chosen: NDArray[np.bool_], role: int, cancelled: Event) -> None:
-        """Commit at one helper; if it has forgotten the preparation (it was restarted), prepare the same reports again."""
+        """Commit at one helper.
+
+        If it has forgotten the preparation (it was restarted), prepare the same reports again.
+        """
         if dataset.dataset_id is None:
             raise AssertionError("a dataset that is committed has an id")
         helper = self.helpers[role]
@@ -140,7 +163,9 @@ class DatasetSealer:
             helper.commit_dataset(dataset.task_id, dataset.handle, is_chosen, dataset.dataset_id)
 
 
-def _choice(task_id: bytes, report_ids: NDArray[np.uint8], admitted: tuple[AdmittedSet, AdmittedSet]) -> Choice:
+def _choice(
+    task_id: bytes, report_ids: NDArray[np.uint8], admitted: tuple[AdmittedSet, AdmittedSet]
+) -> Choice:
     """The reports that both helpers admit with equal views, and why the others are dropped."""
     first, second = admitted
     is_chosen = admitted_by_both(first, second)
@@ -163,7 +188,10 @@ def _check_enough(found: int, least: int, what: str) -> None:
 
 
 def _at_both(call: Callable[[int, Event], _T]) -> tuple[_T, _T]:
-    """Run a call for both roles at the same time. If one fails, the event that both were given is set, and its error raised."""
+    """Run a call for both roles at the same time.
+
+    If one fails, the event that both were given is set, and its error raised.
+    """
     cancelled = Event()
     with ThreadPoolExecutor(2, thread_name_prefix="helper") as pool:
         # each thread in a copy of this one's context, so that both calls belong to the trace of the sealing

@@ -14,7 +14,9 @@ from maskedlark.reports.task import LabelKind, LabelSpace
 
 ALL_DECOYS: Final = "all"
 DEFAULT_COLLUSION_FACTOR: Final = 4.0
-"""The ratio of the limits that helpers have by default. At 200 rounds it lets batches of half a dataset use the whole epsilon; with
+"""The ratio of the limits that helpers have by default.
+
+At 200 rounds it lets batches of half a dataset use the whole epsilon; with
 smaller ones this budget is spent first, and a job gets the noise that keeps it."""
 
 
@@ -26,7 +28,9 @@ class Period:
     expires_at: int
 
 
-def label_space(*, classes: int | None, max_value: int | None, num_buckets: int | None, default_label: int | None) -> LabelSpace:
+def label_space(
+    *, classes: int | None, max_value: int | None, num_buckets: int | None, default_label: int | None
+) -> LabelSpace:
     """The label space of --classes, or of --max-value and --num-buckets.
 
     Raises:
@@ -35,10 +39,20 @@ def label_space(*, classes: int | None, max_value: int | None, num_buckets: int 
     if (classes is None) == (max_value is None):
         raise InvalidTask("labels are either --classes or real values up to --max-value")
     if max_value is None:
-        settings = {"kind": LabelKind.CLASSES, "size": classes, "num_buckets": num_buckets, "default_label": default_label}
+        settings = {
+            "kind": LabelKind.CLASSES,
+            "size": classes,
+            "num_buckets": num_buckets,
+            "default_label": default_label,
+        }
     else:
         buckets = max_value if num_buckets is None else num_buckets
-        settings = {"kind": LabelKind.VALUES, "size": max_value + 1, "num_buckets": buckets, "default_label": default_label}
+        settings = {
+            "kind": LabelKind.VALUES,
+            "size": max_value + 1,
+            "num_buckets": buckets,
+            "default_label": default_label,
+        }
     return canonical.build(LabelSpace, settings)
 
 
@@ -75,7 +89,11 @@ def norm_for(mechanism: Mechanism) -> Norm:
     return Norm.L1 if mechanism is Mechanism.LAPLACE else Norm.L2
 
 
-def period(*, now: float, time_bucket_s: int, days: float, starts_at: int | None, expires_at: int | None) -> Period:
+def period(
+    *, now: float, time_bucket_s: int, days: float, starts_at: int | None, expires_at: int | None
+) -> Period:
     """The task's period; without a start, from the beginning of the present time bucket, so that reports of now are inside."""
     start = int(now) // max(time_bucket_s, 1) * time_bucket_s if starts_at is None else starts_at
-    return Period(starts_at=start, expires_at=start + int(days * 86_400) if expires_at is None else expires_at)
+    return Period(
+        starts_at=start, expires_at=start + int(days * 86_400) if expires_at is None else expires_at
+    )

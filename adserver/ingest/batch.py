@@ -1,4 +1,6 @@
-"""A batch of reports as it comes over HTTP, parsed only if it can be one: whatever it is, it takes a few times its own bytes at most.
+"""A batch of reports as it comes over HTTP, parsed only if it can be one.
+
+Whatever it is, it takes a few times its own bytes at most.
 
 Eight megabytes of empty reports would be four million messages.
 """
@@ -23,7 +25,8 @@ def reports_in(body: bytes) -> Sequence[report_pb2.Report]:
     """The reports of an encoded `ReportBatch`.
 
     Raises:
-        ReportRejected(MALFORMED): the bytes are no batch, hold another field, or more reports than fit into them.
+        ReportRejected(MALFORMED): the bytes are no batch, hold another field, or more reports than fit into
+        them.
     """
     _check_count(body)
     try:

@@ -1,4 +1,7 @@
-"""Memory for what browsers are sending: all bodies under way share one room, so that many slow ones cannot take the machine's."""
+"""Memory for what browsers are sending.
+
+All bodies under way share one room, so that many slow ones cannot take the machine's.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

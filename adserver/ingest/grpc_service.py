@@ -16,8 +16,12 @@ class IngestService(ingest_pb2_grpc.IngestServicer):
     def __init__(self, intake: Intake) -> None:
         self._intake = intake
 
-    def Submit(self, request_iterator: Iterator[report_pb2.Report], context: grpc.ServicerContext) -> ingest_pb2.SubmitReply:  # noqa: N802 the name is the wire's
+    def Submit(  # noqa: N802 the name is the wire's
+        self, request_iterator: Iterator[report_pb2.Report], context: grpc.ServicerContext
+    ) -> ingest_pb2.SubmitReply:
         """Take a stream of reports; answer with what became of them."""
         with answering(context), database_at_hand("the ad server"):
             counts = self._intake.take_all(request_iterator)
-        return ingest_pb2.SubmitReply(accepted=counts.accepted, duplicates=counts.duplicates, rejected=counts.by_reason())
+        return ingest_pb2.SubmitReply(
+            accepted=counts.accepted, duplicates=counts.duplicates, rejected=counts.by_reason()
+        )

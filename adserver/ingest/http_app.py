@@ -11,7 +11,8 @@ While the database does not answer, whatever needs it is answered 503 with Retry
 
 What errors look like: `adserver.ingest.json_error`.
 
-A duplicate is answered with success: the browser's report is stored, and a retry after a lost answer must not look like a failure.
+A duplicate is answered with success: the browser's report is stored, and a retry after a lost answer must not
+look like a failure.
 """
 
 import asyncio
@@ -77,7 +78,9 @@ def http_app(intake: Intake, tasks: TaskStore, room: BodyRoom | None = None) -> 
         with room.held() as held:
             body = await _body(request, MAX_BATCH_BYTES, held)
             counts = await _in_thread(lambda: intake.take_all(reports_in(body)))
-        return JSONResponse({"accepted": counts.accepted, "duplicates": counts.duplicates, "rejected": counts.by_reason()})
+        return JSONResponse(
+            {"accepted": counts.accepted, "duplicates": counts.duplicates, "rejected": counts.by_reason()}
+        )
 
     async def get_task(request: Request) -> Response:
         bundle = await _in_thread(tasks.get, _task_id(request))
@@ -87,12 +90,17 @@ def http_app(intake: Intake, tasks: TaskStore, room: BodyRoom | None = None) -> 
 
     async def list_tasks(_request: Request) -> Response:
         stored = await _in_thread(tasks.all)
-        rows = [{"task_id": one.task_id.hex(), "name": one.bundle.task.name, "origin": one.bundle.task.origin} for one in stored]
+        rows = [
+            {"task_id": one.task_id.hex(), "name": one.bundle.task.name, "origin": one.bundle.task.origin}
+            for one in stored
+        ]
         return JSONResponse({"tasks": rows})
 
     async def get_counts(_request: Request) -> Response:
         counts = intake.counts
-        return JSONResponse({"accepted": counts.accepted, "duplicates": counts.duplicates, "rejected": counts.by_reason()})
+        return JSONResponse(
+            {"accepted": counts.accepted, "duplicates": counts.duplicates, "rejected": counts.by_reason()}
+        )
 
     async def get_health(_request: Request) -> Response:
         await _in_thread(tasks.get, b"")  # one look into the database
@@ -151,7 +159,9 @@ async def _body(request: Request, limit: int, held: Held) -> bytes:
                 held.take(len(piece))
                 body += piece
     except NoRoom:
-        raise HTTPException(_NO_ROOM, "as many bodies are on their way as there is room for; send it again") from None
+        raise HTTPException(
+            _NO_ROOM, "as many bodies are on their way as there is room for; send it again"
+        ) from None
     except TimeoutError:
         raise HTTPException(_TOO_SLOW, f"the body did not arrive within {BODY_DEADLINE_S:.0f} s") from None
     return bytes(body)

@@ -23,14 +23,25 @@ _POLL_S: Final = 0.01
 
 
 class HttpServer:
-    """A running HTTP server. It listens when the constructor returns; `stop` finishes the requests that have begun."""
+    """A running HTTP server.
+
+    It listens when the constructor returns; `stop` finishes the requests that have begun.
+    """
 
     def __init__(
-        self, app: ASGIApp, address: str, tls: TlsFiles | None, *, on_refused: Callable[[int], None] = lambda _status: None
+        self,
+        app: ASGIApp,
+        address: str,
+        tls: TlsFiles | None,
+        *,
+        on_refused: Callable[[int], None] = lambda _status: None,
     ) -> None:
-        """Listen on host:port (port 0: any). Browsers show no certificates, so `tls` only proves who the server is.
+        """Listen on host:port (port 0: any).
 
-        `on_refused` is called with the status of what was refused before it was a request: `app` does not see it.
+        Browsers show no certificates, so `tls` only proves who the server is.
+
+        `on_refused` is called with the status of what was refused before it was a request: `app` does not see
+        it.
 
         Raises:
             InvalidTask: no TLS on an address that others can reach, or the address is taken.
@@ -41,7 +52,9 @@ class HttpServer:
         self._socket = _listen(host, address)
         self.port: int = self._socket.getsockname()[1]
         self._server = uvicorn.Server(_config(app, tls, on_refused))
-        self._thread = Thread(target=self._server.run, kwargs={"sockets": [self._socket]}, name="http", daemon=True)
+        self._thread = Thread(
+            target=self._server.run, kwargs={"sockets": [self._socket]}, name="http", daemon=True
+        )
         self._thread.start()
 
     def wait_until_started(self) -> None:
@@ -66,7 +79,8 @@ class HttpServer:
 
 def _listen(host: str, address: str) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol by name: asyncio turns Nagle's algorithm off only then, and each answer would wait 40 ms for the browser's delayed ACK.
+    # The protocol by name: asyncio turns Nagle's algorithm off only then, and each answer would wait 40 ms
+    # for the browser's delayed ACK.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

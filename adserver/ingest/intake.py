@@ -78,10 +78,13 @@ class Intake:
         return bool(self._store([report]).accepted)
 
     def take_all(self, messages: Iterable[report_pb2.Report]) -> IntakeCounts:
-        """Take many reports, stored in transactions of up to 1,000; a report that is wrong does not hold up the others.
+        """Take many reports, stored in transactions of up to 1,000.
 
-        Guarantees: when this returns, every report is accounted for and what is not rejected is durable. Holds one transaction's
-        reports in memory. If `messages` raises, what came before is stored or will be accepted again as new.
+        A report that is wrong does not hold up the others.
+
+        Guarantees: when this returns, every report is accounted for and what is not rejected is durable.
+            Holds one transaction's reports in memory. If `messages` raises, what came before is stored or
+            will be accepted again as new.
         """
         total, waiting, waiting_bytes = IntakeCounts(), list[Report](), 0
         for message in messages:
@@ -105,7 +108,12 @@ class Intake:
     def log_counts(self) -> None:
         """Write the counts to the log."""
         counts = self._counts
-        _LOG.info("reports: %d accepted, %d duplicates, rejected: %s", counts.accepted, counts.duplicates, counts.by_reason() or "none")
+        _LOG.info(
+            "reports: %d accepted, %d duplicates, rejected: %s",
+            counts.accepted,
+            counts.duplicates,
+            counts.by_reason() or "none",
+        )
 
     def _check(self, report: Report) -> None:
         task = self._tasks.task(report.task_id)

@@ -1,4 +1,7 @@
-"""The one shape of every error over HTTP: JSON, {"error": kind, "reason": one word, "message": for people}."""
+"""The one shape of every error over HTTP.
+
+JSON, {"error": kind, "reason": one word, "message": for people}.
+"""
 
 from http import HTTPStatus
 from typing import Final
@@ -8,11 +11,18 @@ from starlette.responses import JSONResponse, Response
 RETRY_AFTER_S: Final = 2
 INTERNAL: Final = "internal"
 """The reason of a bug."""
-_UNREAD: Final = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.SERVICE_UNAVAILABLE)
+_UNREAD: Final = (
+    HTTPStatus.REQUEST_TIMEOUT,
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    HTTPStatus.SERVICE_UNAVAILABLE,
+)
 
 
 def json_error(kind: str, reason: str, message: str, status: int) -> Response:
-    """An error. Where the body was not read to its end, the rest of it is not waited for; who finds no room is told when to come again."""
+    """An error. Where the body was not read to its end, the rest of it is not waited for.
+
+    Who finds no room is told when to come again.
+    """
     headers = {"connection": "close"} if status in _UNREAD else {}
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
         headers["retry-after"] = str(RETRY_AFTER_S)

@@ -1,8 +1,10 @@
-"""uvicorn's HTTP/1.1, but for what never comes to the application: it has an end, an answer that says why, and is counted.
+"""uvicorn's HTTP/1.1, but for what never comes to the application.
 
-uvicorn by itself waits without end for a request's head, so that a few thousand silent connections would take the place of everybody;
-and who comes when there are too many connections is told so in a form of its own. Once a head is there, `adserver.ingest.http_app`
-limits how long its body may take.
+It has an end, an answer that says why, and is counted.
+
+uvicorn by itself waits without end for a request's head, so that a few thousand silent connections would take
+the place of everybody; and who comes when there are too many connections is told so in a form of its own.
+Once a head is there, `adserver.ingest.http_app` limits how long its body may take.
 """
 
 import asyncio
@@ -19,7 +21,9 @@ _BAD: Final = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length:
 _TIMEOUT: Final = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
-def patient_protocol(*, head_s: float, max_connections: int, on_refused: Callable[[int], None]) -> type[H11Protocol]:
+def patient_protocol(
+    *, head_s: float, max_connections: int, on_refused: Callable[[int], None]
+) -> type[H11Protocol]:
     """Uvicorn's protocol, within bounds.
 
     Args:
@@ -39,7 +43,9 @@ def patient_protocol(*, head_s: float, max_connections: int, on_refused: Callabl
             async def unless_crowded(scope: Scope, receive: Receive, send: Send) -> None:
                 if len(self.connections) > max_connections:
                     on_refused(503)
-                    await refusal(503, "as many connections are open as there is room for; come again")(scope, receive, send)
+                    await refusal(503, "as many connections are open as there is room for; come again")(
+                        scope, receive, send
+                    )
                 else:
                     await app(scope, receive, send)
 
@@ -56,7 +62,8 @@ def patient_protocol(*, head_s: float, max_connections: int, on_refused: Callabl
         def send_400_response(self, msg: str) -> None:
             """What comes is no HTTP: say so, unless something was said already, and end.
 
-            uvicorn would say it through h11, which fails in the midst of a request, and the application would answer after that.
+            uvicorn would say it through h11, which fails in the midst of a request, and the application would
+            answer after that.
             """
             if self.cycle is not None:
                 self.cycle.disconnected = True
@@ -67,7 +74,10 @@ def patient_protocol(*, head_s: float, max_connections: int, on_refused: Callabl
             self.transport.close()
 
         def _set_deadline(self) -> None:
-            """Begin to wait for a head, go on waiting for it, or stop once it is there. An idle connection has uvicorn's own time limit."""
+            """Begin to wait for a head, go on waiting for it, or stop once it is there.
+
+            An idle connection has uvicorn's own time limit.
+            """
             if self.conn.their_state is not h11.IDLE or self.timeout_keep_alive_task is not None:
                 self._clear_deadline()
             elif self._deadline is None:

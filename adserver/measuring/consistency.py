@@ -1,11 +1,14 @@
-"""Roll-ups that add up: the least-squares estimates of all cells at once, given that the parts of a cell add to it.
+"""Roll-ups that add up.
 
-The cells of one query form a tree: under each cell that is not a rest lie the cells of the next level, with a rest among them. All were
-noised alike, so the best linear unbiased estimate weighs a cell's own number against the sum of its parts by their variances, from the
-leaves up, and then hands what is left over back to the parts, from the root down. It is post-processing: it costs no privacy.
+The least-squares estimates of all cells at once, given that the parts of a cell add to it.
 
-Source: M. Hay, V. Rastogi, G. Miklau, D. Suciu, "Boosting the Accuracy of Differentially Private Histograms Through Consistency", 2010;
-here for any fan-out, and with leaves at every level.
+The cells of one query form a tree: under each cell that is not a rest lie the cells of the next level, with a
+rest among them. All were noised alike, so the best linear unbiased estimate weighs a cell's own number
+against the sum of its parts by their variances, from the leaves up, and then hands what is left over back to
+the parts, from the root down. It is post-processing: it costs no privacy.
+
+Source: M. Hay, V. Rastogi, G. Miklau, D. Suciu, "Boosting the Accuracy of Differentially Private Histograms
+Through Consistency", 2010; here for any fan-out, and with leaves at every level.
 """
 
 from collections.abc import Sequence
@@ -32,7 +35,10 @@ class LevelEstimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Merged:
-    """A level after the way up: (parents, width, columns), the rest last; and the variance of each of the `width` cells."""
+    """A level after the way up.
+
+    (parents, width, columns), the rest last; and the variance of each of the `width` cells.
+    """
 
     values: Numbers
     variances: Numbers
@@ -43,9 +49,13 @@ def consistent(levels: Sequence[Numbers], widths: Sequence[int]) -> tuple[LevelE
 
     Args:
         levels: (cells, columns) each, independent noise of one variance in every cell.
-        widths: How many cells of each level lie under one cell above, the rest included; 1 for level 0, which has no rest.
+        widths: How many cells of each level lie under one cell above, the rest included; 1 for level 0, which
+            has no rest.
     """
-    merged = [_Merged(values=_by_parent(values, width), variances=np.ones(width)) for values, width in zip(levels, widths, strict=True)]
+    merged = [
+        _Merged(values=_by_parent(values, width), variances=np.ones(width))
+        for values, width in zip(levels, widths, strict=True)
+    ]
     for above in range(len(levels) - 2, -1, -1):
         merged[above] = _merge_parts(merged[above], merged[above + 1])
     estimates = [LevelEstimate(values=merged[0].values, variances=merged[0].variances)]
@@ -89,4 +99,7 @@ def _hand_down(whole: LevelEstimate, parts: _Merged) -> LevelEstimate:
 def _flat(estimate: LevelEstimate) -> LevelEstimate:
     """(parents, width, columns) as (cells, columns), with a variance for each cell."""
     parents, width, columns = estimate.values.shape
-    return LevelEstimate(values=estimate.values.reshape(parents * width, columns), variances=np.tile(estimate.variances, parents))
+    return LevelEstimate(
+        values=estimate.values.reshape(parents * width, columns),
+        variances=np.tile(estimate.variances, parents),
+    )

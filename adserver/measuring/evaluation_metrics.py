@@ -1,11 +1,15 @@
-"""What a histogram of scores says of a model. All of it is arithmetic on what was released, so none of it costs privacy.
+"""What a histogram of scores says of a model.
 
-A histogram is (..., 2, B): negatives and positives by score bin, the lowest score first. The leading axes hold bootstrap repetitions.
+All of it is arithmetic on what was released, so none of it costs privacy.
 
-The noise is taken out of the counts as follows. Of each row, counts are added up from the highest score down; sums of true counts never
-fall, so the noisy sums are replaced by the nearest ones that never fall, and the differences are the smoothed counts. Cutting negative
-counts off would not do: in the many bins that are nearly empty it keeps the noise that adds and drops the noise that subtracts, and the
-false counts pull AUC down (with 1,000 bins and epsilon 1, by 0.04 of 0.91; this, by less than 0.001).
+A histogram is (..., 2, B): negatives and positives by score bin, the lowest score first. The leading axes
+hold bootstrap repetitions.
+
+The noise is taken out of the counts as follows. Of each row, counts are added up from the highest score down;
+sums of true counts never fall, so the noisy sums are replaced by the nearest ones that never fall, and the
+differences are the smoothed counts. Cutting negative counts off would not do: in the many bins that are
+nearly empty it keeps the noise that adds and drops the noise that subtracts, and the false counts pull AUC
+down (with 1,000 bins and epsilon 1, by 0.04 of 0.91; this, by less than 0.001).
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +24,10 @@ Figure: TypeAlias = Callable[[Histogram], NDArray[np.float64]]
 
 
 def smoothed(noisy: Histogram) -> Histogram:
-    """Histograms without negative counts, see above. Each row keeps its total, or becomes zeros if that is negative."""
+    """Histograms without negative counts, see above.
+
+    Each row keeps its total, or becomes zeros if that is negative.
+    """
     from scipy.optimize import isotonic_regression
 
     rows = noisy.reshape(-1, noisy.shape[-1])[:, ::-1]
@@ -46,7 +53,10 @@ def loss(counts: Histogram) -> NDArray[np.float64]:
 
 
 def normalised_entropy(counts: Histogram) -> NDArray[np.float64]:
-    """The loss over that of a model that knows the share of positives and nothing else: below 1 is better than that."""
+    """The loss over that of a model that knows the share of positives and nothing else.
+
+    Below 1 is better than that.
+    """
     share = _ratio(_rows(counts)[1].sum(-1), counts.sum((-1, -2)))
     with np.errstate(divide="ignore", invalid="ignore"):
         entropy = -(share * np.log(share) + (1 - share) * np.log1p(-share))
@@ -54,7 +64,10 @@ def normalised_entropy(counts: Histogram) -> NDArray[np.float64]:
 
 
 def accuracy(counts: Histogram) -> NDArray[np.float64]:
-    """The share of records on the right side of one half; with an odd number of bins, the one in the middle counts as above it."""
+    """The share of records on the right side of one half.
+
+    With an odd number of bins, the one in the middle counts as above it.
+    """
     middle = counts.shape[-1] // 2
     right = counts[..., 0, :middle].sum(-1) + counts[..., 1, middle:].sum(-1)
     return _ratio(right, counts.sum((-1, -2)))
@@ -89,13 +102,19 @@ def true_positive_rate(counts: Histogram) -> NDArray[np.float64]:
 
 
 def precision(counts: Histogram) -> NDArray[np.float64]:
-    """(..., B + 1) the positives among the records at or above each bin's lower edge; NaN where there is less than half a record."""
+    """(..., B + 1) the positives among the records at or above each bin's lower edge.
+
+    NaN where there is less than half a record.
+    """
     negatives, positives = (_sums_from_above(row) for row in _rows(counts))
     return _ratio(positives, np.where(negatives + positives < 0.5, 0.0, negatives + positives))
 
 
 def calibration_groups(counts: Histogram, most: int) -> NDArray[np.int64]:
-    """(B,) which group each bin is in: groups of about equally many records, of whole bins, numbered without gaps."""
+    """(B,) which group each bin is in.
+
+    Groups of about equally many records, of whole bins, numbered without gaps.
+    """
     records = np.maximum(counts.sum(0), 1e-9)
     middles = np.cumsum(records) - records / 2
     group = np.minimum((most * middles / records.sum()).astype(np.int64), most - 1)
@@ -132,7 +151,9 @@ OF_LABELS: Final[Mapping[str, Figure]] = {
 """What is read off a model of one output: positives are the records of label 1."""
 
 OF_CHOICES: Final[Mapping[str, Figure]] = {"accuracy": share_of_positives, "confidence_roc_auc": roc_auc}
-"""What is read off a model of several classes: positives are the records whose first choice is right, scores the confidence in it. How
+"""What is read off a model of several classes.
+
+Positives are the records whose first choice is right, scores the confidence in it. How
 likely the model held the true class where it was wrong is not in the histogram, so there is no loss."""
 
 

@@ -1,8 +1,11 @@
-"""How good a model is, with how far to trust each number: read off one noisy histogram, with intervals by parametric bootstrap.
+"""How good a model is, with how far to trust each number.
 
-The smoothed histogram stands in for the truth. Many times, as many records as it holds are drawn anew (each cell from a Poisson
-distribution), the noise of both helpers is added anew, and everything is read off again in the same way. How far these readings stray
-from the stand-in's is how far the real reading strays from the truth: an interval holds both the sampling of records and the noise.
+Read off one noisy histogram, with intervals by parametric bootstrap.
+
+The smoothed histogram stands in for the truth. Many times, as many records as it holds are drawn anew (each
+cell from a Poisson distribution), the noise of both helpers is added anew, and everything is read off again
+in the same way. How far these readings stray from the stand-in's is how far the real reading strays from the
+truth: an interval holds both the sampling of records and the noise.
 """
 
 from collections.abc import Mapping, Sequence
@@ -59,7 +62,8 @@ class EvaluationResult:
         query_id: Hex; the same evaluation may be asked again for nothing.
         task_id: Hex.
         dataset_id: Hex.
-        is_of_classes: Whether positives are records whose first choice among classes is right, not those of label 1.
+        is_of_classes: Whether positives are records whose first choice among classes is right, not those of
+            label 1.
         metrics: The figures.
         roc: The ROC curve, from the lowest threshold up.
         pr: The precision-recall curve, where there is a precision.
@@ -111,7 +115,9 @@ class Readings:
     calibration: tuple[CurvePoint, ...]
 
 
-def read(noisy: Histogram, *, mechanism: Mechanism, noise_scale: float, is_of_classes: bool, seed: int) -> Readings:
+def read(
+    noisy: Histogram, *, mechanism: Mechanism, noise_scale: float, is_of_classes: bool, seed: int
+) -> Readings:
     """Read everything off a noisy histogram (2, B), in records.
 
     Args:
@@ -136,19 +142,25 @@ def read(noisy: Histogram, *, mechanism: Mechanism, noise_scale: float, is_of_cl
         roc=_points(edges, estimates(metrics.false_positive_rate), recall),
         pr=_points(edges, recall, estimates(metrics.precision)),
         calibration=_points(
-            edges[np.flatnonzero(np.diff(groups, prepend=-1))], estimates(metrics.predicted(groups)), estimates(metrics.observed(groups))
+            edges[np.flatnonzero(np.diff(groups, prepend=-1))],
+            estimates(metrics.predicted(groups)),
+            estimates(metrics.observed(groups)),
         ),
     )
 
 
-def _repeated(counts: Histogram, mechanism: Mechanism, noise_scale: float, random: np.random.Generator) -> Histogram:
+def _repeated(
+    counts: Histogram, mechanism: Mechanism, noise_scale: float, random: np.random.Generator
+) -> Histogram:
     """(repetitions, 2, B) histograms that might have been read, if the counts were the truth."""
     repetitions = min(_REPETITIONS, max(100, _MOST_NUMBERS // counts.size))
     drawn = random.poisson(counts, (repetitions, *counts.shape)).astype(np.float64)
     if mechanism is Mechanism.NONE:
         return drawn
     for _ in range(2):  # helpers
-        drawn += (random.normal if mechanism is Mechanism.GAUSSIAN else random.laplace)(0.0, noise_scale, drawn.shape)
+        drawn += (random.normal if mechanism is Mechanism.GAUSSIAN else random.laplace)(
+            0.0, noise_scale, drawn.shape
+        )
     return metrics.smoothed(drawn)
 
 
@@ -161,7 +173,14 @@ def _estimates(figure: Figure, counts: Histogram, repeated: Histogram) -> list[E
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(strays, [1 - tail, tail], axis=0)
     ceiling = 1.0 if figure not in (metrics.loss, metrics.normalised_entropy) else np.inf
-    found = zip(value, strays.std(0), np.clip(value - low, 0.0, ceiling), np.clip(value - high, 0.0, ceiling), is_known, strict=True)
+    found = zip(
+        value,
+        strays.std(0),
+        np.clip(value - low, 0.0, ceiling),
+        np.clip(value - high, 0.0, ceiling),
+        is_known,
+        strict=True,
+    )
     return [
         Estimate(value=float(at), standard_error=float(error), low=float(least), high=float(most))
         if known
@@ -170,7 +189,9 @@ def _estimates(figure: Figure, counts: Histogram, repeated: Histogram) -> list[E
     ]
 
 
-def _points(thresholds: NDArray[np.float64], x: Sequence[Estimate], y: Sequence[Estimate]) -> tuple[CurvePoint, ...]:
+def _points(
+    thresholds: NDArray[np.float64], x: Sequence[Estimate], y: Sequence[Estimate]
+) -> tuple[CurvePoint, ...]:
     """The points of a curve that are known."""
     return tuple(
         CurvePoint(threshold=at, x=across, y=up)

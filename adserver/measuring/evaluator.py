@@ -31,13 +31,18 @@ from maskedlark.releases.query import fitting
 from maskedlark.reports.task import Task
 
 DEFAULT_BINS: Final = 64
-"""With 12,000 records at epsilon 1, coarser bins cost AUC more than finer ones add noise to it: either is about 0.002."""
+"""With 12,000 records at epsilon 1, coarser bins cost AUC more than finer ones add noise to it.
+
+Either is about 0.002.
+"""
 
 
 class EvaluationHelper(Protocol):
     """What an evaluation needs of a helper; `adserver.peers.client.HelperClient` is one."""
 
-    def run_evaluation(self, spec: EvaluationSpec, model: bytes, *, cancelled: Event | None = None) -> QueryAnswer:
+    def run_evaluation(
+        self, spec: EvaluationSpec, model: bytes, *, cancelled: Event | None = None
+    ) -> QueryAnswer:
         """The helper's answer, the same however often it is asked; ends early when `cancelled` is set."""
 
 
@@ -50,7 +55,13 @@ class PlannedEvaluation:
 
 
 def plan_evaluation(
-    model: bytes, *, task: Task, dataset: Dataset, query_id: bytes, epsilon: float | None = None, num_bins: int = DEFAULT_BINS
+    model: bytes,
+    *,
+    task: Task,
+    dataset: Dataset,
+    query_id: bytes,
+    epsilon: float | None = None,
+    num_bins: int = DEFAULT_BINS,
 ) -> PlannedEvaluation:
     """Check an evaluation against its task and dataset, and fix its noise.
 
@@ -70,7 +81,10 @@ def plan_evaluation(
     check_usable(task, dataset)
     parsed = parse(model, num_features=task.num_features)
     evaluated_loss(task, parsed)
-    held = [weights.quantise(values, known.name) for values, known in zip(parsed.initial_values, parsed.parameters, strict=True)]
+    held = [
+        weights.quantise(values, known.name)
+        for values, known in zip(parsed.initial_values, parsed.parameters, strict=True)
+    ]
     spec = build(
         EvaluationSpec,
         {
@@ -104,8 +118,12 @@ class Evaluator:
         self._dataset = dataset
         self._backoff = backoff
 
-    def evaluate(self, planned: PlannedEvaluation, *, forget: Callable[[], None], is_new: bool) -> EvaluationResult:
-        """Have an evaluation charged and answered, and read the answer. Asking the same one again costs nothing.
+    def evaluate(
+        self, planned: PlannedEvaluation, *, forget: Callable[[], None], is_new: bool
+    ) -> EvaluationResult:
+        """Have an evaluation charged and answered, and read the answer.
+
+        Asking the same one again costs nothing.
 
         Args:
             planned: The evaluation.
@@ -113,14 +131,18 @@ class Evaluator:
             is_new: Whether it was never asked before.
 
         Raises:
-            InvalidModel, JobRefused: what a helper refuses with; HELPERS_DISAGREE if they did not score alike.
+            InvalidModel, JobRefused: what a helper refuses with; HELPERS_DISAGREE if they did not score
+            alike.
             HelperUnavailable: a helper did not answer in time.
         """
         spec = planned.spec
         calls = [partial(helper.run_evaluation, spec, planned.model) for helper in self._helpers]
         total, dataset_spent = ask_both(calls, self._backoff, forget=forget, is_new=is_new)
         noise_scale = evaluation_noise_units(self._task, spec) / UNITS
-        is_of_classes = evaluated_loss(self._task, parse(planned.model, num_features=self._task.num_features)) is Loss.CROSS_ENTROPY
+        is_of_classes = (
+            evaluated_loss(self._task, parse(planned.model, num_features=self._task.num_features))
+            is Loss.CROSS_ENTROPY
+        )
         readings = read(
             total.reshape(ROWS, spec.num_bins) / UNITS,
             mechanism=self._task.mechanism,

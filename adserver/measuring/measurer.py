@@ -1,4 +1,7 @@
-"""Step 8 of a measurement: ask both helpers, add their shares, and read the sums of every cell with what the noise makes of them."""
+"""Step 8 of a measurement.
+
+Ask both helpers, add their shares, and read the sums of every cell with what the noise makes of them.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -53,7 +56,9 @@ from maskedlark.reports.task import Task
 class QueryHelper(Protocol):
     """What a query needs of a helper; `adserver.peers.client.HelperClient` is one."""
 
-    def run_query(self, query: MeasuringQuery, codes: bytes, length: int, *, cancelled: Event | None = None) -> QueryAnswer:
+    def run_query(
+        self, query: MeasuringQuery, codes: bytes, length: int, *, cancelled: Event | None = None
+    ) -> QueryAnswer:
         """The helper's answer, the same however often it is asked; ends early when `cancelled` is set."""
 
 
@@ -84,20 +89,25 @@ class Measurer:
 
         Raises:
             InvalidTask, JobRefused: as `plan_query`; and what a helper refuses with.
-            HelperUnavailable: a helper did not answer in time; `again` asks the same query, which is charged only once.
+            HelperUnavailable: a helper did not answer in time; `again` asks the same query, which is charged
+                only once.
         """
         found: DiscoverySpec | None = None
         missing = undiscovered(request, self._task) if request.is_discovered else ()
         request = replace(request, is_discovered=bool(missing))  # what is known already costs nothing to find
         if missing:
-            found = plan_discovery(request, task=self._task, dataset=self._dataset, query_id=self._new_id(), keys=missing)
+            found = plan_discovery(
+                request, task=self._task, dataset=self._dataset, query_id=self._new_id(), keys=missing
+            )
             request = _with_domains(request, self._discover(found))
         planned = plan_query(request, task=self._task, dataset=self._dataset, query_id=self._new_id())
         self._store.add(planned.spec, planned.codes, asked_at=self._clock())
         return self._answered(planned, found, is_new=True)
 
     def again(self, planned: PlannedQuery) -> AggregateResult:
-        """Ask a query that may have been asked before, and read the answer. What was charged costs nothing again.
+        """Ask a query that may have been asked before, and read the answer.
+
+        What was charged costs nothing again.
 
         Raises:
             JobRefused: what a helper refuses with.
@@ -105,7 +115,9 @@ class Measurer:
         """
         return self._answered(planned, None, is_new=False)
 
-    def _answered(self, planned: PlannedQuery, found: DiscoverySpec | None, *, is_new: bool) -> AggregateResult:
+    def _answered(
+        self, planned: PlannedQuery, found: DiscoverySpec | None, *, is_new: bool
+    ) -> AggregateResult:
         """The result; its cost is told with that of the discovery `found`, if there was one."""
         spec = planned.spec
         answer = self._ask(spec, planned.codes, num_numbers(self._task, spec), is_new=is_new)
@@ -120,7 +132,9 @@ class Measurer:
             records=self._dataset.size,
             min_cell_count=measurement_of(self._task).min_cell_count,
             delta=self._task.delta,
-            cost=spent([*(charges(self._task, found) if found else ()), *charges(self._task, spec)], self._task.delta),
+            cost=spent(
+                [*(charges(self._task, found) if found else ()), *charges(self._task, spec)], self._task.delta
+            ),
             dataset_spent=answer.dataset_spent,
         )
 
@@ -131,18 +145,25 @@ class Measurer:
             JobRefused(NOTHING_FOUND): none of one of the keys; that is an answer too, and was charged.
         """
         self._store.add(spec, b"", asked_at=self._clock())
-        total = self._ask(spec, b"", spec.num_values, is_new=True).total.reshape(len(spec.keys), 1 + spec.max_codes)
+        total = self._ask(spec, b"", spec.num_values, is_new=True).total.reshape(
+            len(spec.keys), 1 + spec.max_codes
+        )
         found = {}
         for name, numbers in zip(spec.keys, total, strict=True):
             count = int(numbers[0])
             if not 0 < count <= spec.max_codes:
-                raise JobRefused(JobReason.NOTHING_FOUND, f"no code of key {name!r} occurs in enough reports to be shown: give its domain")
+                raise JobRefused(
+                    JobReason.NOTHING_FOUND,
+                    f"no code of key {name!r} occurs in enough reports to be shown: give its domain",
+                )
             found[name] = distinct_codes(numbers[1 : 1 + count].tolist())
         return found
 
     def _ask(self, spec: MeasuringQuery, codes: bytes, length: int, *, is_new: bool) -> BothAnswers:
         calls = [partial(helper.run_query, spec, codes, length) for helper in self._helpers]
-        return ask_both(calls, self._backoff, forget=partial(self._store.remove, spec.query_id), is_new=is_new)
+        return ask_both(
+            calls, self._backoff, forget=partial(self._store.remove, spec.query_id), is_new=is_new
+        )
 
     def _new_id(self) -> bytes:
         return self._randomness(QUERY_ID_BYTES)
@@ -163,7 +184,9 @@ def _columns(task: Task, spec: QuerySpec) -> tuple[Column, ...]:
             continue
         ends = [start - 1 for start in value.bucket_starts[1:]] + [value.high]
         columns += [
-            Column(name=f"{value.name}[{low}..{high}]", value=value.name, bucket=(low, high), noise_scale=scale)
+            Column(
+                name=f"{value.name}[{low}..{high}]", value=value.name, bucket=(low, high), noise_scale=scale
+            )
             for low, high in zip(value.bucket_starts, ends, strict=True)
         ]
     return tuple(columns)
@@ -178,9 +201,13 @@ def _rows(task: Task, planned: PlannedQuery, total: SignedVector) -> tuple[Row, 
     rows: list[Row] = []
     for level, estimate in zip(spec.levels, _estimates(task, spec, total), strict=True):
         spread = np.sqrt(estimate.variances)[:, None] * errors
-        for group, values, deviations in zip(_groups(names, level), estimate.values.tolist(), spread.tolist(), strict=True):
+        for group, values, deviations in zip(
+            _groups(names, level), estimate.values.tolist(), spread.tolist(), strict=True
+        ):
             estimates = tuple(
-                Estimate(value=value, standard_error=error, low=value - factor * error, high=value + factor * error)
+                Estimate(
+                    value=value, standard_error=error, low=value - factor * error, high=value + factor * error
+                )
                 for value, error in zip(values, deviations, strict=True)
             )
             rows.append(Row(group=group, estimates=estimates))
@@ -190,18 +217,25 @@ def _rows(task: Task, planned: PlannedQuery, total: SignedVector) -> tuple[Row, 
 def _estimates(task: Task, spec: QuerySpec, total: SignedVector) -> Sequence[LevelEstimate]:
     """The sums in the values' own units, by level; without noise they are exact and left alone."""
     measurement = measurement_of(task)
-    scales = np.array([measure.scale for measure in spec.measures for _ in measure_columns(measurement, measure)], np.int64)
+    scales = np.array(
+        [measure.scale for measure in spec.measures for _ in measure_columns(measurement, measure)], np.int64
+    )
     whole, rest = np.divmod(total.reshape(-1, len(scales)), scales)
     values: NDArray[np.float64] = whole + rest / scales
     ends = np.cumsum([spec.num_cells(level) for level in spec.levels])
     levels = np.split(values, ends[:-1])
     if task.mechanism is Mechanism.NONE or len(levels) == 1:
         return [LevelEstimate(values=one, variances=np.ones(len(one))) for one in levels]
-    return consistent(levels, [1 if level == 0 else spec.group_by[level - 1].size + 1 for level in spec.levels])
+    return consistent(
+        levels, [1 if level == 0 else spec.group_by[level - 1].size + 1 for level in spec.levels]
+    )
 
 
 def _deviation(mechanism: Mechanism) -> float:
-    """The standard deviation of both helpers' noise, in scales of one's: of two Gaussians, or of two Laplace of variance 2 each."""
+    """The standard deviation of both helpers' noise, in scales of one's.
+
+    Of two Gaussians, or of two Laplace of variance 2 each.
+    """
     match mechanism:
         case Mechanism.GAUSSIAN:
             return math.sqrt(2)

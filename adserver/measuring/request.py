@@ -62,7 +62,8 @@ class Request:
         histograms: Names of declared values with buckets.
         group_by: Names of declared keys, the coarsest first.
         where: For keys: the category or code that summed reports have.
-        domains: For keys: the codes that get cells of their own, ascending; the default is all codes of a key with a size.
+        domains: For keys: the codes that get cells of their own, ascending; the default is all codes of a key
+            with a size.
         is_discovered: Find the codes of keys that have no domain with a private release of its own first.
         is_rolled_up: Release the coarser levels too, up to the total, consistent with each other.
         epsilon: What it may cost against the ad server; None: a tenth of the task's budget.
@@ -93,7 +94,9 @@ def undiscovered(request: Request, task: Task) -> tuple[str, ...]:
     return tuple(key.name for key in keys if key.size is None and key.name not in request.domains)
 
 
-def plan_discovery(request: Request, *, task: Task, dataset: Dataset, query_id: bytes, keys: tuple[str, ...]) -> DiscoverySpec:
+def plan_discovery(
+    request: Request, *, task: Task, dataset: Dataset, query_id: bytes, keys: tuple[str, ...]
+) -> DiscoverySpec:
     """The release that finds the codes of some keys, at its share of the request's epsilon.
 
     Raises:
@@ -123,8 +126,8 @@ def plan_query(request: Request, *, task: Task, dataset: Dataset, query_id: byte
 
     Raises:
         InvalidTask: a number is out of its range, or a category is not declared.
-        JobRefused: UNKNOWN_DATASET, UNDECLARED, DOMAIN_TOO_LARGE, OVERFLOW, NOISE_OUT_OF_RANGE, BUDGET_EXHAUSTED, or MALFORMED for a
-            request that does not say enough.
+        JobRefused: UNKNOWN_DATASET, UNDECLARED, DOMAIN_TOO_LARGE, OVERFLOW, NOISE_OUT_OF_RANGE,
+            BUDGET_EXHAUSTED, or MALFORMED for a request that does not say enough.
     """
     check_usable(task, dataset)
     measurement = measurement_of(task)
@@ -159,11 +162,16 @@ def check_usable(task: Task, dataset: Dataset) -> None:
     if dataset.task_id != task.task_id:
         raise JobRefused(JobReason.UNKNOWN_DATASET, "the dataset is of another task")
     if dataset.state is not DatasetState.COMMITTED:
-        raise JobRefused(JobReason.UNKNOWN_DATASET, f"the dataset is {dataset.state}: finish it with `adserver dataset seal`")
+        raise JobRefused(
+            JobReason.UNKNOWN_DATASET,
+            f"the dataset is {dataset.state}: finish it with `adserver dataset seal`",
+        )
 
 
 def query_epsilon(epsilon: float | None, task: Task) -> float:
-    """What a query may cost against the ad server: what was said, or its default share of the task's budget; infinite without noise.
+    """What a query may cost against the ad server.
+
+    What was said, or its default share of the task's budget; infinite without noise.
 
     Raises:
         InvalidTask: it is not positive and finite.
@@ -181,7 +189,9 @@ def query_epsilon(epsilon: float | None, task: Task) -> float:
 
 
 def read_domains(encoded: str, measurement: Measurement) -> dict[str, Codes]:
-    """A domain file: a JSON object with, for each key, a list of categories or codes, or {"first": code, "last": code}.
+    """A domain file: a JSON object with, for each key, a list of categories or codes, or {"first".
+
+    Code, "last": code}.
 
     Raises:
         InvalidTask: not that, or a category that is not declared.
@@ -196,7 +206,9 @@ def read_domains(encoded: str, measurement: Measurement) -> dict[str, Codes]:
         raise InvalidTask("the domain file is not JSON") from None
     if not isinstance(domains, dict):
         raise InvalidTask("the domain file is an object of keys")
-    return {name: _codes(measurement.keys[key_index(measurement, name)], said) for name, said in domains.items()}
+    return {
+        name: _codes(measurement.keys[key_index(measurement, name)], said) for name, said in domains.items()
+    }
 
 
 def load_domains(path: Path | None, task: Task) -> dict[str, Codes]:
@@ -223,11 +235,17 @@ def _codes(key: Key, said: object) -> Codes:
     if isinstance(said, dict):
         between = build(CodeRange, said)
         if between.last - between.first >= MAX_DOMAIN:
-            raise JobRefused(JobReason.DOMAIN_TOO_LARGE, f"the domain of key {key.name!r} has more than {MAX_DOMAIN} codes")
+            raise JobRefused(
+                JobReason.DOMAIN_TOO_LARGE, f"the domain of key {key.name!r} has more than {MAX_DOMAIN} codes"
+            )
         return np.arange(between.first, between.last + 1, dtype=np.int64).astype(np.uint32)
-    if isinstance(said, list) and all(isinstance(one, str | int) and not isinstance(one, bool) for one in said):
+    if isinstance(said, list) and all(
+        isinstance(one, str | int) and not isinstance(one, bool) for one in said
+    ):
         return distinct_codes([key.code(str(one)) for one in said])
-    raise InvalidTask(f"the domain of key {key.name!r} is a list of categories or codes, or an object with first and last")
+    raise InvalidTask(
+        f"the domain of key {key.name!r} is a list of categories or codes, or an object with first and last"
+    )
 
 
 def _axis(name: str, request: Request, measurement: Measurement) -> Axis:
@@ -235,12 +253,16 @@ def _axis(name: str, request: Request, measurement: Measurement) -> Axis:
     codes = request.domains.get(name)
     if codes is None:
         if key.size is None:
-            raise JobRefused(JobReason.MALFORMED, f"any code may occur of key {name!r}: give its domain, or have it discovered")
+            raise JobRefused(
+                JobReason.MALFORMED,
+                f"any code may occur of key {name!r}: give its domain, or have it discovered",
+            )
         settings = {"key": name, "size": key.size}
     else:
         if len(codes) > MAX_DOMAIN:
             raise JobRefused(
-                JobReason.DOMAIN_TOO_LARGE, f"the domain of key {name!r} has {len(codes)} codes, at most {MAX_DOMAIN} are taken"
+                JobReason.DOMAIN_TOO_LARGE,
+                f"the domain of key {name!r} has {len(codes)} codes, at most {MAX_DOMAIN} are taken",
             )
         settings = {"key": name, "size": len(codes), "codes_digest": codes_digest(codes)}
     try:
@@ -263,5 +285,6 @@ def _measures(request: Request, measurement: Measurement) -> list[Measure]:
 
 def _conditions(request: Request, measurement: Measurement) -> tuple[Condition, ...]:
     return tuple(
-        Condition(key=name, code=measurement.keys[key_index(measurement, name)].code(said)) for name, said in request.where.items()
+        Condition(key=name, code=measurement.keys[key_index(measurement, name)].code(said))
+        for name, said in request.where.items()
     )

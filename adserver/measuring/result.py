@@ -1,4 +1,7 @@
-"""What a query says, with how far to trust it and what it cost; and the statistics that follow from its sums at no further cost."""
+"""What a query says, with how far to trust it and what it cost.
+
+And the statistics that follow from its sums at no further cost.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -56,8 +59,8 @@ class Row:
     """One cell.
 
     Attributes:
-        group: A category or code for each key of the grouping; `ALL` where the cell is of a coarser level, `REST` for the reports outside
-            the domain or in cells that are too small to be shown.
+        group: A category or code for each key of the grouping; `ALL` where the cell is of a coarser level,
+            `REST` for the reports outside the domain or in cells that are too small to be shown.
         estimates: One for each column.
     """
 
@@ -69,7 +72,8 @@ class Row:
 class AggregateResult:
     """The answer to a query.
 
-    A cell of fewer than min_cell_count reports shows noise around zero; its reports are in the rest beside it.
+    A cell of fewer than min_cell_count reports shows noise around zero; its reports are in the rest beside
+    it.
 
     Attributes:
         query_id: Hex; the same query may be asked again for nothing.
@@ -106,7 +110,11 @@ class AggregateResult:
             KeyError: there is no such column or cell.
         """
         wanted = group or (ALL,) * len(self.group_by)
-        place = [known.name for known in self.columns].index(column) if any(known.name == column for known in self.columns) else None
+        place = (
+            [known.name for known in self.columns].index(column)
+            if any(known.name == column for known in self.columns)
+            else None
+        )
         for row in self.rows:
             if place is not None and row.group == wanted:
                 return row.estimates[place]
@@ -115,8 +123,8 @@ class AggregateResult:
     def means(self, value: str) -> Iterator[tuple[Row, Estimate]]:
         """For each row, the mean of a value over the row's reports: its sum over count, both of this query.
 
-        The interval is every ratio of numbers within the two 99.5 % intervals, so it covers with 99 % at least; where the count may be
-        zero it is unbounded.
+        The interval is every ratio of numbers within the two 99.5 % intervals, so it covers with 99 % at
+        least; where the count may be zero it is unbounded.
 
         Raises:
             JobRefused(MALFORMED): the query did not sum both.
@@ -131,14 +139,23 @@ class AggregateResult:
     def quantiles(self, value: str, share: float) -> Iterator[tuple[Row, Estimate]]:
         """For each row, what a share of the row's reports do not exceed of a value, from its histogram, evenly spread in each bucket.
 
-        The interval begins and ends at bucket bounds and covers with 99 % at least. Its standard error is not known, hence NaN.
+        The interval begins and ends at bucket bounds and covers with 99 % at least. Its standard error is not
+        known, hence NaN.
 
         Raises:
-            JobRefused(MALFORMED): no histogram of the value was asked for, or the share is not within 0 and 1.
+            JobRefused(MALFORMED): no histogram of the value was asked for, or the share is not within 0 and
+            1.
         """
-        places = [place for place, column in enumerate(self.columns) if column.value == value and column.bucket is not None]
+        places = [
+            place
+            for place, column in enumerate(self.columns)
+            if column.value == value and column.bucket is not None
+        ]
         if not places or not 0 <= share <= 1:
-            raise JobRefused(JobReason.MALFORMED, f"a quantile is a share within 0 and 1 of a value with a histogram, here {value!r}")
+            raise JobRefused(
+                JobReason.MALFORMED,
+                f"a quantile is a share within 0 and 1 of a value with a histogram, here {value!r}",
+            )
         buckets = [bucket for place in places if (bucket := self.columns[place].bucket) is not None]
         wider = half_width(self.mechanism, 1 - (1 - CONFIDENCE) / len(places))
         for row in self.rows:
@@ -148,8 +165,9 @@ class AggregateResult:
 def half_width(mechanism: Mechanism, confidence: float = CONFIDENCE) -> float:
     """Half of an interval, in standard errors of one cell's noise, which is the sum of both helpers'.
 
-    For Laplace, P(|x| > t b) = (1 + t / 2) e^(-t) of the sum of two of scale b, whose standard deviation is 2 b; a weighted sum of more of
-    them, as in consistent roll-ups, is closer to a Gaussian and its interval is no wider.
+    For Laplace, P(|x| > t b) = (1 + t / 2) e^(-t) of the sum of two of scale b, whose standard deviation is 2
+    b; a weighted sum of more of them, as in consistent roll-ups, is closer to a Gaussian and its interval is
+    no wider.
     """
     if mechanism is Mechanism.NONE:
         return 0.0
@@ -172,13 +190,20 @@ def _ratio(total: Estimate, count: Estimate, wider: float) -> Estimate:
     if count.value <= 0 or least <= 0:
         return Estimate(value=math.nan, standard_error=math.inf, low=-math.inf, high=math.inf)
     mean = total.value / count.value
-    ends = [(total.value + sign * wider * total.standard_error) / at for sign in (-1, 1) for at in (least, most)]
+    ends = [
+        (total.value + sign * wider * total.standard_error) / at for sign in (-1, 1) for at in (least, most)
+    ]
     error = math.hypot(total.standard_error, mean * count.standard_error) / count.value
     return Estimate(value=mean, standard_error=error, low=min(ends), high=max(ends))
 
 
-def _quantile(cells: Sequence[Estimate], buckets: Sequence[tuple[int, int]], share: float, wider: float) -> Estimate:
-    """After bucket j lie the reports up to it, less the share of all: the quantile is in the first bucket where that is not negative."""
+def _quantile(
+    cells: Sequence[Estimate], buckets: Sequence[tuple[int, int]], share: float, wider: float
+) -> Estimate:
+    """After bucket j lie the reports up to it, less the share of all.
+
+    The quantile is in the first bucket where that is not negative.
+    """
     counts = np.array([cell.value for cell in cells])
     variances = np.array([cell.standard_error for cell in cells]) ** 2
     excess = np.cumsum(counts) - share * counts.sum()

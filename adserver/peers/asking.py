@@ -1,4 +1,7 @@
-"""A query put to both helpers at once, each until it answers; one that surely neither has charged is forgotten."""
+"""A query put to both helpers at once, each until it answers.
+
+One that surely neither has charged is forgotten.
+"""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -48,8 +51,9 @@ class _Asked:
     def refuses(self, error: BaseException | None) -> bool:
         """Whether `error` is its answer, and says that the query was never charged here.
 
-        A helper looks for the stored answer before it looks at the budget, and after everything else. So a query for which no budget is
-        left was never charged; any other refusal that costs nothing says so of a query only that was never asked before.
+        A helper looks for the stored answer before it looks at the budget, and after everything else. So a
+        query for which no budget is left was never charged; any other refusal that costs nothing says so of a
+        query only that was never asked before.
         """
         match error:
             case JobRefused(reason=JobReason.BUDGET_EXHAUSTED):
@@ -69,8 +73,12 @@ class _Asked:
             raise
 
 
-def ask_both(calls: Sequence[Question], backoff: Backoff, *, forget: Callable[[], None], is_new: bool) -> BothAnswers:
-    """Both helpers' answers, added. If one helper fails, the other is waited for only as long as a refusal takes.
+def ask_both(
+    calls: Sequence[Question], backoff: Backoff, *, forget: Callable[[], None], is_new: bool
+) -> BothAnswers:
+    """Both helpers' answers, added.
+
+    If one helper fails, the other is waited for only as long as a refusal takes.
 
     Args:
         calls: One a helper.
@@ -79,7 +87,8 @@ def ask_both(calls: Sequence[Question], backoff: Backoff, *, forget: Callable[[]
         is_new: Whether the query was never asked before.
 
     Raises:
-        HelperUnavailable: a helper did not answer before the backoff gave up; it may have charged the query, so it stays remembered.
+        HelperUnavailable: a helper did not answer before the backoff gave up; it may have charged the query,
+            so it stays remembered.
         MaskedLarkError: what a helper refused with.
         JobRefused(HELPERS_DISAGREE)
     """
@@ -95,7 +104,10 @@ def ask_both(calls: Sequence[Question], backoff: Backoff, *, forget: Callable[[]
             cancelled.set()
     if all(one.refuses(answer.exception()) for one, answer in zip(asked, answers, strict=True)):
         forget()
-    for answer in (*done, *answers):  # what came first is the cause; the other may only have been cancelled for it
+    for answer in (
+        *done,
+        *answers,
+    ):  # what came first is the cause; the other may only have been cancelled for it
         answer.result()
     first, second = (answer.result() for answer in answers)
     worst = Epsilons(

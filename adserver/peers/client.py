@@ -1,7 +1,7 @@
 """The ad server's side of a helper: typed calls with deadlines, and nothing believed that was not checked.
 
-Every method raises `HelperUnavailable` if the helper is down or slow (the same call may be repeated), the error that the helper
-refused with, or `JobRefused(BAD_ANSWER)` if the answer makes no sense.
+Every method raises `HelperUnavailable` if the helper is down or slow (the same call may be repeated), the
+error that the helper refused with, or `JobRefused(BAD_ANSWER)` if the answer makes no sense.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -53,7 +53,10 @@ _Reply = TypeVar("_Reply")
 
 
 class HelperClient:
-    """One helper, as the ad server sees it. Safe to share between threads; close it, or use it in a `with`."""
+    """One helper, as the ad server sees it.
+
+    Safe to share between threads; close it, or use it in a `with`.
+    """
 
     def __init__(
         self,
@@ -71,18 +74,23 @@ class HelperClient:
             tls: This party's files, or None for plaintext on loopback.
             deadline_s: For answers that take a helper no time.
             receipts: Where the helper's receipts are kept; by default for as long as this client.
-            round_deadline_s: For what a helper computes: rounds, queries, evaluations, datasets; by default `deadline_s`. It may be long: a
-                helper that is dead is noticed by its silence (`maskedlark.rpc.transport.Keepalive`).
+            round_deadline_s: For what a helper computes: rounds, queries, evaluations, datasets; by default
+                `deadline_s`. It may be long: a helper that is dead is noticed by its silence
+                (`maskedlark.rpc.transport.Keepalive`).
         """
         self.address = address
         self._deadline_s = deadline_s
         self._round_deadline_s = deadline_s if round_deadline_s is None else round_deadline_s
-        self._channel = RenewedChannel(address, tls, (ClientTracing(), ReceiptExchange(receipts or ReceiptBook(), address)))
+        self._channel = RenewedChannel(
+            address, tls, (ClientTracing(), ReceiptExchange(receipts or ReceiptBook(), address))
+        )
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -98,7 +106,11 @@ class HelperClient:
     def register_task(self, task: Task) -> bytes:
         """Ask the helper to accept a task; its Ed25519 signature, 64 bytes, to be verified by the caller."""
         with self._calling():
-            reply = self._told(self._stub.RegisterTask(helper_pb2.RegisterTaskRequest(task=encode(task)), timeout=self._deadline_s))
+            reply = self._told(
+                self._stub.RegisterTask(
+                    helper_pb2.RegisterTaskRequest(task=encode(task)), timeout=self._deadline_s
+                )
+            )
         require(len(reply.signature) == _SIGNATURE_BYTES, self.address, "a signature of another length")
         return bytes(reply.signature)
 
@@ -117,17 +129,22 @@ class HelperClient:
         Args:
             task_id: The task that all reports are of.
             handle: 16 bytes that name this preparation.
-            share_chunks: The shares, each chunk well under gRPC's message limit. An error that it raises is raised here.
+            share_chunks: The shares, each chunk well under gRPC's message limit. An error that it raises is
+                raised here.
             num_reports: How many shares there are; the call's deadline grows with it.
             progress: Called with the number of shares in each chunk that the helper has answered for.
             cancelled: When it is set, the call ends within a moment with `JobRefused(CANCELLED)`.
         """
-        header = helper_pb2.PrepareRequest(header=helper_pb2.PrepareRequest.Header(task_id=task_id, handle=handle))
+        header = helper_pb2.PrepareRequest(
+            header=helper_pb2.PrepareRequest.Header(task_id=task_id, handle=handle)
+        )
         outgoing = _Outgoing(header, share_chunks)
         replies = PreparedReplies(self.address)
         try:
             with self._calling(cancelled):
-                call = self._stub.PrepareDataset(iter(outgoing), timeout=self._round_deadline_s + _OPENING_S * num_reports)
+                call = self._stub.PrepareDataset(
+                    iter(outgoing), timeout=self._round_deadline_s + _OPENING_S * num_reports
+                )
                 with _ending(call), _cancelling(call, cancelled):
                     for reply in call:
                         progress(replies.take(reply, outgoing.sizes))
@@ -137,7 +154,9 @@ class HelperClient:
             raise
         return replies.admitted_set(outgoing.sizes)
 
-    def commit_dataset(self, task_id: bytes, handle: bytes, chosen: NDArray[np.bool_], dataset_id: bytes) -> None:
+    def commit_dataset(
+        self, task_id: bytes, handle: bytes, chosen: NDArray[np.bool_], dataset_id: bytes
+    ) -> None:
         """Make the chosen reports of a preparation a dataset at this helper. Idempotent.
 
         Args:
@@ -149,7 +168,9 @@ class HelperClient:
         bits = np.packbits(chosen, bitorder="little").tobytes()
         request = helper_pb2.CommitRequest(task_id=task_id, handle=handle, chosen=bits, dataset_id=dataset_id)
         with self._calling():
-            reply = self._told(self._stub.CommitDataset(request, timeout=self._round_deadline_s + _OPENING_S * len(chosen)))
+            reply = self._told(
+                self._stub.CommitDataset(request, timeout=self._round_deadline_s + _OPENING_S * len(chosen))
+            )
         commit_from_reply(reply, self.address, dataset_id=dataset_id, size=int(chosen.sum()))
 
     def start_job(self, job: JobSpec, model: bytes) -> StartedJob:
@@ -161,7 +182,13 @@ class HelperClient:
         return started_job_from_reply(reply, self.address)
 
     def run_round(
-        self, job_id: bytes, round_index: int, weights: bytes, num_parameters: int, *, cancelled: Event | None = None
+        self,
+        job_id: bytes,
+        round_index: int,
+        weights: bytes,
+        num_parameters: int,
+        *,
+        cancelled: Event | None = None,
     ) -> AggregateShare:
         """One helper's answer to a round: the same bytes however often the same round is asked.
 
@@ -172,14 +199,18 @@ class HelperClient:
             num_parameters: The length of the answer's vector.
             cancelled: When it is set, the call ends within a moment with `JobRefused(CANCELLED)`.
         """
-        header = helper_pb2.RoundRequest(header=helper_pb2.RoundRequest.Header(job_id=job_id, round=round_index))
+        header = helper_pb2.RoundRequest(
+            header=helper_pb2.RoundRequest.Header(job_id=job_id, round=round_index)
+        )
         requests = _then(header, (helper_pb2.RoundRequest(weights=piece) for piece in chunks(weights)))
         with self._calling(cancelled):
             call = self._stub.RunRound(requests, timeout=self._round_deadline_s)
             with _ending(call), _cancelling(call, cancelled):
                 return self._share(call, num_parameters)
 
-    def run_query(self, query: MeasuringQuery, codes: bytes, length: int, *, cancelled: Event | None = None) -> QueryAnswer:
+    def run_query(
+        self, query: MeasuringQuery, codes: bytes, length: int, *, cancelled: Event | None = None
+    ) -> QueryAnswer:
         """One helper's answer to a query: the same bytes however often the same query is asked.
 
         Args:
@@ -195,7 +226,9 @@ class HelperClient:
             requests = _then(helper_pb2.QueryRequest(query=encode(query)), pieces)
         return self._answered(requests, length, cancelled)
 
-    def run_evaluation(self, spec: EvaluationSpec, model: bytes, *, cancelled: Event | None = None) -> QueryAnswer:
+    def run_evaluation(
+        self, spec: EvaluationSpec, model: bytes, *, cancelled: Event | None = None
+    ) -> QueryAnswer:
         """One helper's answer to an evaluation: the same bytes however often the same one is asked.
 
         Args:
@@ -204,9 +237,13 @@ class HelperClient:
             cancelled: As of `run_round`.
         """
         pieces = (helper_pb2.QueryRequest(model=piece) for piece in chunks(model))
-        return self._answered(_then(helper_pb2.QueryRequest(evaluation=encode(spec)), pieces), spec.num_numbers, cancelled)
+        return self._answered(
+            _then(helper_pb2.QueryRequest(evaluation=encode(spec)), pieces), spec.num_numbers, cancelled
+        )
 
-    def _answered(self, requests: Iterator[helper_pb2.QueryRequest], length: int, cancelled: Event | None) -> QueryAnswer:
+    def _answered(
+        self, requests: Iterator[helper_pb2.QueryRequest], length: int, cancelled: Event | None
+    ) -> QueryAnswer:
         with self._calling(cancelled):
             call = self._stub.RunQuery(requests, timeout=self._round_deadline_s)
             with _ending(call), _cancelling(call, cancelled):
@@ -216,13 +253,20 @@ class HelperClient:
     def _share(self, replies: Iterable[Any], length: int) -> AggregateShare:
         """The share in the chunks of an answer."""
         with reading_answer(self.address):
-            encoded = join((reply.chunk for reply in replies), limit=TAG_BYTES + 8 * length, what="an aggregate share")
+            encoded = join(
+                (reply.chunk for reply in replies), limit=TAG_BYTES + 8 * length, what="an aggregate share"
+            )
             return AggregateShare.decode(encoded, length)
 
     def close_job(self, job: JobSpec) -> int:
-        """Give back the budget of the rounds that were not run; how many were answered, and stay charged. Also before it is started."""
+        """Give back the budget of the rounds that were not run; how many were answered, and stay charged.
+
+        Also before it is started.
+        """
         with self._calling():
-            reply = self._told(self._stub.CloseJob(helper_pb2.CloseJobRequest(job=encode(job)), timeout=self._deadline_s))
+            reply = self._told(
+                self._stub.CloseJob(helper_pb2.CloseJobRequest(job=encode(job)), timeout=self._deadline_s)
+            )
         return int(reply.rounds_answered)
 
     def _told(self, reply: _Reply | None) -> _Reply:
@@ -237,20 +281,27 @@ class HelperClient:
 
     @contextmanager
     def _calling(self, cancelled: Event | None = None) -> Iterator[None]:
-        """Around a call. One that was cancelled, though not by this side, was ended by the helper: it may be repeated."""
+        """Around a call. One that was cancelled, though not by this side, was ended by the helper.
+
+        It may be repeated.
+        """
         try:
             with calling(f"helper at {self.address}"):
                 yield
         except JobRefused as refusal:
             if refusal.reason is JobReason.CANCELLED and not (cancelled is not None and cancelled.is_set()):
-                raise HelperUnavailable(f"{refusal} (it took this call's messages for too slow, or is ending)") from None
+                raise HelperUnavailable(
+                    f"{refusal} (it took this call's messages for too slow, or is ending)"
+                ) from None
             raise
 
 
 class _Outgoing:
     """The requests of a preparation, with the size of each chunk sent and the error that ended them, if one did."""
 
-    def __init__(self, header: helper_pb2.PrepareRequest, share_chunks: Iterable[Sequence[ShareForHelper]]) -> None:
+    def __init__(
+        self, header: helper_pb2.PrepareRequest, share_chunks: Iterable[Sequence[ShareForHelper]]
+    ) -> None:
         self._header = header
         self._chunks = share_chunks
         self.sizes: list[int] = []
@@ -261,14 +312,18 @@ class _Outgoing:
         try:
             for chunk in self._chunks:
                 self.sizes.append(len(chunk))  # before it leaves, so that no reply can come too early
-                yield helper_pb2.PrepareRequest(chunk=helper_pb2.PrepareRequest.Chunk(shares=[_share_message(item) for item in chunk]))
+                yield helper_pb2.PrepareRequest(
+                    chunk=helper_pb2.PrepareRequest.Chunk(shares=[_share_message(item) for item in chunk])
+                )
         except Exception as error:
             self.error = error
             raise
 
 
 def _share_message(item: ShareForHelper) -> helper_pb2.HelperShare:
-    return helper_pb2.HelperShare(report_id=item.report_id, time_bucket=item.time_bucket, share=share_to_message(item.share))
+    return helper_pb2.HelperShare(
+        report_id=item.report_id, time_bucket=item.time_bucket, share=share_to_message(item.share)
+    )
 
 
 def _then(first: Any, rest: Iterable[Any]) -> Iterator[Any]:

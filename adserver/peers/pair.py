@@ -1,4 +1,7 @@
-"""Both helpers of a job, asked the same thing at the same time; one that is down is asked again until it answers."""
+"""Both helpers of a job, asked the same thing at the same time.
+
+One that is down is asked again until it answers.
+"""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
@@ -26,12 +29,21 @@ class JobHelper(Protocol):
         """Have the helper check the job and reserve its budget."""
 
     def run_round(
-        self, job_id: bytes, round_index: int, weights: bytes, num_parameters: int, *, cancelled: Event | None = None
+        self,
+        job_id: bytes,
+        round_index: int,
+        weights: bytes,
+        num_parameters: int,
+        *,
+        cancelled: Event | None = None,
     ) -> AggregateShare:
         """The helper's answer to a round; ends early when `cancelled` is set."""
 
     def close_job(self, job: JobSpec) -> int:
-        """Tell the helper that no more rounds will come, also of a job it has not seen; how many it answered, and charged."""
+        """Tell the helper that no more rounds will come, also of a job it has not seen.
+
+        How many it answered, and charged.
+        """
 
 
 class Watcher(Protocol):
@@ -51,7 +63,13 @@ class HelperPair:
     """
 
     def __init__(
-        self, helpers: tuple[JobHelper, JobHelper], backoff: Backoff, *, interrupted: Event, watcher: Watcher, pool: ThreadPoolExecutor
+        self,
+        helpers: tuple[JobHelper, JobHelper],
+        backoff: Backoff,
+        *,
+        interrupted: Event,
+        watcher: Watcher,
+        pool: ThreadPoolExecutor,
     ) -> None:
         self._helpers = helpers
         self._backoff = backoff
@@ -80,9 +98,15 @@ class HelperPair:
         """Start a job at both helpers. Raises as `_ask` does."""
         return self._ask(lambda helper: helper.start_job(job, model))
 
-    def run_round(self, job_id: bytes, round_index: int, weights: bytes, num_parameters: int) -> tuple[AggregateShare, AggregateShare]:
+    def run_round(
+        self, job_id: bytes, round_index: int, weights: bytes, num_parameters: int
+    ) -> tuple[AggregateShare, AggregateShare]:
         """Both answers to one round. Raises as `_ask` does."""
-        return self._ask(lambda helper: helper.run_round(job_id, round_index, weights, num_parameters, cancelled=self._interrupted))
+        return self._ask(
+            lambda helper: helper.run_round(
+                job_id, round_index, weights, num_parameters, cancelled=self._interrupted
+            )
+        )
 
     def _ask(self, call: Callable[[JobHelper], _T]) -> tuple[_T, _T]:
         """The helpers' answers, by role.
@@ -93,7 +117,9 @@ class HelperPair:
             MaskedLarkError: what either helper refused with.
         """
         # each thread in a copy of this one's context, so that both calls belong to the trace of the job
-        first, second = (self._pool.submit(copy_context().run, self._until_answered, role, call) for role in ROLES)
+        first, second = (
+            self._pool.submit(copy_context().run, self._until_answered, role, call) for role in ROLES
+        )
         self._await(first, second)
         return first.result(), second.result()
 

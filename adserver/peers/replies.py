@@ -102,8 +102,16 @@ class PreparedReplies:
         position = len(self._is_admitted)
         require(position < len(sizes), self._peer, "more replies than there were chunks")
         flags = np.frombuffer(reply.is_admitted, np.uint8)
-        require(len(flags) == sizes[position] and bool((flags <= 1).all()), self._peer, "not one flag for each report")
-        require(len(reply.view_tags) == VIEW_TAG_BYTES * len(flags), self._peer, "not one view tag for each report")
+        require(
+            len(flags) == sizes[position] and bool((flags <= 1).all()),
+            self._peer,
+            "not one flag for each report",
+        )
+        require(
+            len(reply.view_tags) == VIEW_TAG_BYTES * len(flags),
+            self._peer,
+            "not one view tag for each report",
+        )
         self._is_admitted.append(flags.astype(np.bool_))
         self._view_tags.append(np.frombuffer(reply.view_tags, np.uint8).reshape(-1, VIEW_TAG_BYTES))
         return len(flags)
@@ -118,7 +126,11 @@ class PreparedReplies:
         counted = (totals.received, totals.admitted, dropped.total())
         num_admitted = int(is_admitted.sum())
         expected = (len(is_admitted), num_admitted, len(is_admitted) - num_admitted)
-        require(counted == expected, self._peer, f"totals {counted} of reports received, admitted and dropped, where {expected} are right")
+        require(
+            counted == expected,
+            self._peer,
+            f"totals {counted} of reports received, admitted and dropped, where {expected} are right",
+        )
         tags = np.concatenate([np.empty((0, VIEW_TAG_BYTES), np.uint8), *self._view_tags])
         return AdmittedSet(is_admitted=is_admitted, view_tags=tags, dropped=dropped)
 
@@ -126,7 +138,10 @@ class PreparedReplies:
 def status_from_reply(reply: helper_pb2.StatusReply, peer: str) -> HelperStatus:
     """Parse a status; the key list's signature is checked against the key beside it."""
     try:
-        identity = build(HelperIdentity, {"name": reply.name, "verify_key": reply.verify_key, "agreement_key": reply.agreement_key})
+        identity = build(
+            HelperIdentity,
+            {"name": reply.name, "verify_key": reply.verify_key, "agreement_key": reply.agreement_key},
+        )
         keys = decode(SignedKeyList, reply.key_list)
         keys.verified_key(identity.verify_key)
     except InvalidTask as error:
@@ -145,7 +160,11 @@ def status_from_reply(reply: helper_pb2.StatusReply, peer: str) -> HelperStatus:
 
 def commit_from_reply(reply: helper_pb2.CommitReply, peer: str, *, dataset_id: bytes, size: int) -> None:
     """Check that what was committed is what was asked for."""
-    require(reply.dataset_id == dataset_id and reply.size == size, peer, "it committed another dataset than it was asked to")
+    require(
+        reply.dataset_id == dataset_id and reply.size == size,
+        peer,
+        "it committed another dataset than it was asked to",
+    )
 
 
 def started_job_from_reply(reply: helper_pb2.StartJobReply, peer: str) -> StartedJob:
@@ -170,7 +189,9 @@ def spent_from_reply(reply: helper_pb2.QueryReply, peer: str) -> Epsilons:
     """Parse the first part of the answer to a query."""
     require(reply.WhichOneof("part") == "spent", peer, "no budget that was spent")
     epsilons = (reply.spent.epsilon, reply.spent.collusion_epsilon)
-    require(all(one >= 0 and not math.isnan(one) for one in epsilons), peer, "a spent budget that is no amount")
+    require(
+        all(one >= 0 and not math.isnan(one) for one in epsilons), peer, "a spent budget that is no amount"
+    )
     return Epsilons(ad_server=epsilons[0], colluding=epsilons[1])
 
 
@@ -187,7 +208,10 @@ def bad_answer(peer: str, what: str) -> JobRefused:
 
 @contextmanager
 def reading_answer(peer: str) -> Iterator[None]:
-    """Around what reads an answer in the form that helpers read requests in too: its refusals are of the answer, not of the request."""
+    """Around what reads an answer in the form that helpers read requests in too.
+
+    Its refusals are of the answer, not of the request.
+    """
     try:
         yield
     except JobRefused as error:

@@ -6,7 +6,14 @@ from dataclasses import dataclass
 from threading import Event
 from typing import Final, TypeVar
 
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, stop_never, wait_exponential_jitter
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    stop_after_delay,
+    stop_never,
+    wait_exponential_jitter,
+)
 from tenacity.wait import wait_base
 
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
@@ -72,7 +79,9 @@ class _Wait(wait_base):
     """Exponential with jitter, and never less than what the peer asked for."""
 
     def __init__(self, backoff: Backoff) -> None:
-        self._jittered = wait_exponential_jitter(multiplier=backoff.first_s, max=backoff.longest_s, jitter=backoff.first_s)
+        self._jittered = wait_exponential_jitter(
+            multiplier=backoff.first_s, max=backoff.longest_s, jitter=backoff.first_s
+        )
 
     def __call__(self, retry_state: RetryCallState) -> float:
         error = retry_state.outcome.exception() if retry_state.outcome else None

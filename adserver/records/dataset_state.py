@@ -1,4 +1,6 @@
-"""The life of a dataset at the ad server, decided in one place: which events are possible in which state, and where they lead.
+"""The life of a dataset at the ad server, decided in one place.
+
+Which events are possible in which state, and where they lead.
 
     state       choose      finish     release
     preparing   committing  .          aborted
@@ -43,8 +45,14 @@ class DatasetEvent(StrEnum):
 
 
 _AFTER: Final[Mapping[DatasetState, Mapping[DatasetEvent, DatasetState]]] = {
-    DatasetState.PREPARING: {DatasetEvent.CHOOSE: DatasetState.COMMITTING, DatasetEvent.RELEASE: DatasetState.ABORTED},
-    DatasetState.COMMITTING: {DatasetEvent.FINISH: DatasetState.COMMITTED, DatasetEvent.RELEASE: DatasetState.ABORTED},
+    DatasetState.PREPARING: {
+        DatasetEvent.CHOOSE: DatasetState.COMMITTING,
+        DatasetEvent.RELEASE: DatasetState.ABORTED,
+    },
+    DatasetState.COMMITTING: {
+        DatasetEvent.FINISH: DatasetState.COMMITTED,
+        DatasetEvent.RELEASE: DatasetState.ABORTED,
+    },
     DatasetState.COMMITTED: {DatasetEvent.FINISH: DatasetState.COMMITTED},  # a run that was told late
     DatasetState.ABORTED: {},
 }
@@ -54,9 +62,13 @@ def after(state: DatasetState, event: DatasetEvent) -> DatasetState:
     """The state that an event leads to.
 
     Raises:
-        JobRefused(DATASET_CHANGED): the event is not possible in this state: another run, or a person, was faster.
+        JobRefused(DATASET_CHANGED): the event is not possible in this state: another run, or a person, was
+        faster.
     """
     following = _AFTER[state].get(event)
     if following is None:
-        raise JobRefused(JobReason.DATASET_CHANGED, f"a dataset that is {state} cannot {event} any more; see `adserver dataset list`")
+        raise JobRefused(
+            JobReason.DATASET_CHANGED,
+            f"a dataset that is {state} cannot {event} any more; see `adserver dataset list`",
+        )
     return following

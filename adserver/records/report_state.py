@@ -1,4 +1,6 @@
-"""The life of a report at the ad server, decided in one place: which events are possible in which state, and where they lead.
+"""The life of a report at the ad server, decided in one place.
+
+Which events are possible in which state, and where they lead.
 
     state     take    drop     release   expire
     received  sealed  .        .         expired
@@ -6,9 +8,9 @@
     dropped   .       .        received  .
     expired   .       .        .         .
 
-A report is in one dataset at most, and in one for good once both helpers have committed it: nothing is released from a dataset that is
-committed (`adserver.records.dataset_state`). `adserver.store.reports` moves many reports in one statement, which it makes of this table: a
-report in another state is passed over.
+A report is in one dataset at most, and in one for good once both helpers have committed it: nothing is
+released from a dataset that is committed (`adserver.records.dataset_state`). `adserver.store.reports` moves
+many reports in one statement, which it makes of this table: a report in another state is passed over.
 """
 
 from collections.abc import Mapping
@@ -27,7 +29,10 @@ class ReportState(StrEnum):
     DROPPED = "dropped"
     """A dataset took it, and not both helpers admit it, or they read it differently."""
     EXPIRED = "expired"
-    """Its task was over before a dataset took it. Its shares are deleted; its id stays, so that it is not received again."""
+    """Its task was over before a dataset took it.
+
+    Its shares are deleted; its id stays, so that it is not received again.
+    """
 
 
 @unique
@@ -47,7 +52,10 @@ class ReportEvent(StrEnum):
 _ARROWS: Final[Mapping[ReportEvent, Mapping[ReportState, ReportState]]] = {
     ReportEvent.TAKE: {ReportState.RECEIVED: ReportState.SEALED},
     ReportEvent.DROP: {ReportState.SEALED: ReportState.DROPPED},
-    ReportEvent.RELEASE: {ReportState.SEALED: ReportState.RECEIVED, ReportState.DROPPED: ReportState.RECEIVED},
+    ReportEvent.RELEASE: {
+        ReportState.SEALED: ReportState.RECEIVED,
+        ReportState.DROPPED: ReportState.RECEIVED,
+    },
     ReportEvent.EXPIRE: {ReportState.RECEIVED: ReportState.EXPIRED},
 }
 

@@ -1,4 +1,7 @@
-"""What is kept of every round for people to look at: the figures of the curves. Nothing here decides anything."""
+"""What is kept of every round for people to look at: the figures of the curves.
+
+Nothing here decides anything.
+"""
 
 import math
 from dataclasses import dataclass
@@ -23,7 +26,8 @@ class RoundFigures:
         gradient_norm: The L2 norm of the noisy mean gradient of that step.
         noise_to_signal: See `noise_to_signal`.
         loss: Mean loss on the evaluation set; None where it was not evaluated.
-        accuracy: Share of the evaluation set that is classified right; None also where the loss is no classifier's.
+        accuracy: Share of the evaluation set that is classified right; None also where the loss is no
+            classifier's.
     """
 
     rounds_done: int
@@ -35,12 +39,16 @@ class RoundFigures:
     accuracy: float | None = None
 
 
-def noise_norm(task: Task, job: JobSpec, *, num_parameters: int, denominator: float, clip: Clip | None = None) -> float:
+def noise_norm(
+    task: Task, job: JobSpec, *, num_parameters: int, denominator: float, clip: Clip | None = None
+) -> float:
     """The root mean square L2 norm of the noise in a mean gradient, both helpers' together, in the gradient's units.
 
     An adaptive job has it of each round's `clip`.
     """
-    return noise_norm_of(task, noise_units(task, job, clip), num_parameters=num_parameters, denominator=denominator)
+    return noise_norm_of(
+        task, noise_units(task, job, clip), num_parameters=num_parameters, denominator=denominator
+    )
 
 
 def noise_norm_of(task: Task, scale: int, *, num_parameters: int, denominator: float) -> float:
@@ -56,10 +64,13 @@ def noise_norm_of(task: Task, scale: int, *, num_parameters: int, denominator: f
 
 
 def noise_to_signal(gradient_norm: float, noise: float) -> float | None:
-    """An estimate of how much longer the noise is than the gradient under it: noise over sqrt(norm^2 - noise^2).
+    """An estimate of how much longer the noise is than the gradient under it.
 
-    The noise is independent of the gradient, so their squared norms add up in expectation. None where the noisy gradient is no
-    longer than noise alone: the signal is lost in it (or too few records were sampled, and the helpers sent noise around zero).
+    Noise over sqrt(norm^2 - noise^2).
+
+    The noise is independent of the gradient, so their squared norms add up in expectation. None where the
+    noisy gradient is no longer than noise alone: the signal is lost in it (or too few records were sampled,
+    and the helpers sent noise around zero).
     """
     signal = gradient_norm**2 - noise**2
     return noise / math.sqrt(signal) if signal > 0 else None

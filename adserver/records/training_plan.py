@@ -1,4 +1,6 @@
-"""How the ad server trains: the optimizer, the schedule of its learning rate, and when to evaluate. Nothing that a helper sees.
+"""How the ad server trains: the optimizer, the schedule of its learning rate, and when to evaluate.
+
+Nothing that a helper sees.
 
 Kept apart from `adserver.training.trainer`, which applies it, so that submitting a job needs no torch.
 """
@@ -17,7 +19,10 @@ from maskedlark.reports.task import Task
 
 @unique
 class OptimizerKind(StrEnum):
-    """How a mean gradient becomes a step; each as torch.optim defines it, with its defaults for what is not set here."""
+    """How a mean gradient becomes a step.
+
+    Each as torch.optim defines it, with its defaults for what is not set here.
+    """
 
     SGD = "sgd"
     MOMENTUM = "momentum"
@@ -64,7 +69,9 @@ class Schedule:
     warmup_rounds: Annotated[int, Field(ge=1)] = 10
 
     def factor(self, round_index: int, rounds: int) -> float:
-        """What multiplies the learning rate in a round, in [0, 1]: a function of its arguments alone, so that a resumed job agrees.
+        """What multiplies the learning rate in a round, in [0, 1].
+
+        A function of its arguments alone, so that a resumed job agrees.
 
         Args:
             round_index: From 0.
@@ -95,7 +102,8 @@ class TrainingPlan:
         schedule: The learning rate's.
         adaptive_clip: How the clip bound moves from round to round; None where it is the task's in all.
         eval_every: Evaluate after every so many rounds, and before the first and after the last one.
-        is_until_budget: Whether the job's rounds are all that its budget held when it was submitted, so that it stops with its budget.
+        is_until_budget: Whether the job's rounds are all that its budget held when it was submitted, so that
+            it stops with its budget.
     """
 
     version: Literal[1] = 1
@@ -120,10 +128,12 @@ class TrainingPlan:
 
     @property
     def denominator(self) -> float:
-        """What a round's sum is divided by: the expected batch size, the same in every round whatever the sample's size was.
+        """What a round's sum is divided by.
 
-        This is DP-FedAvg's f_f: a fixed denominator keeps the step's sensitivity at clip_norm / denominator, and tells nothing
-        of the sample. Fake reports count in it, and add nothing to the sum.
+        The expected batch size, the same in every round whatever the sample's size was.
+
+        This is DP-FedAvg's f_f: a fixed denominator keeps the step's sensitivity at clip_norm / denominator,
+        and tells nothing of the sample. Fake reports count in it, and add nothing to the sum.
         """
         return self.job.sampling_rate * self.dataset_size
 

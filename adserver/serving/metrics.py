@@ -34,7 +34,9 @@ class AdserverMetrics(Collector):
         self._tasks = TaskStore(engine)
         self._reports = ReportStore(engine)
         self._intake: Callable[[], IntakeCounts] = IntakeCounts
-        self._http = CounterMetric("adserver_http_responses", "Answers over HTTP, by status.", ("status",), registry=self.registry)
+        self._http = CounterMetric(
+            "adserver_http_responses", "Answers over HTTP, by status.", ("status",), registry=self.registry
+        )
         self.registry.register(self)
 
     def watch_intake(self, counts: Callable[[], IntakeCounts]) -> None:
@@ -53,7 +55,9 @@ class AdserverMetrics(Collector):
 
     def _taken_in(self) -> Metric:
         counts = self._intake()
-        taken = CounterMetricFamily("adserver_reports", "Reports that came in, by what became of them.", labels=("outcome",))
+        taken = CounterMetricFamily(
+            "adserver_reports", "Reports that came in, by what became of them.", labels=("outcome",)
+        )
         taken.add_metric(("accepted",), counts.accepted)
         taken.add_metric(("duplicate",), counts.duplicates)
         for reason, count in counts.by_reason().items():
@@ -65,21 +69,37 @@ class AdserverMetrics(Collector):
         for state in JobState:
             states.add_metric((state.value,), sum(job.state is state for job in jobs))
         yield states
-        reasons = Counter(job.stop.reason for job in jobs if job.stop is not None and job.state in _STOPPED_FOR_A_REASON)
-        stopped = GaugeMetricFamily("adserver_jobs_stopped", "Jobs that were refused, failed or spent their budget.", labels=("reason",))
+        reasons = Counter(
+            job.stop.reason for job in jobs if job.stop is not None and job.state in _STOPPED_FOR_A_REASON
+        )
+        stopped = GaugeMetricFamily(
+            "adserver_jobs_stopped",
+            "Jobs that were refused, failed or spent their budget.",
+            labels=("reason",),
+        )
         for reason, count in sorted(reasons.items()):
             stopped.add_metric((reason,), count)
         yield stopped
         queued = [self._clock() - job.submitted_at_s for job in jobs if job.state is JobState.QUEUED]
         age = "How long ago the oldest queued job was submitted. For one that ran and was queued again, that includes its time at work."
         yield GaugeMetricFamily("adserver_queue_age_seconds", age, max([0.0, *queued]))
-        yield CounterMetricFamily("adserver_rounds", "Rounds whose step was taken, of all jobs.", sum(job.rounds_done for job in jobs))
+        yield CounterMetricFamily(
+            "adserver_rounds",
+            "Rounds whose step was taken, of all jobs.",
+            sum(job.rounds_done for job in jobs),
+        )
 
     def _of_tasks(self) -> Iterable[Metric]:
-        waiting = GaugeMetricFamily("adserver_reports_waiting", "Stored reports that no dataset took yet.", labels=("task",))
-        fill = GaugeMetricFamily("adserver_batch_fill", "The same, over the task's min_batch_size.", labels=("task",))
+        waiting = GaugeMetricFamily(
+            "adserver_reports_waiting", "Stored reports that no dataset took yet.", labels=("task",)
+        )
+        fill = GaugeMetricFamily(
+            "adserver_batch_fill", "The same, over the task's min_batch_size.", labels=("task",)
+        )
         expired = GaugeMetricFamily(
-            "adserver_reports_expired", "Reports that no dataset took before their task was over.", labels=("task",)
+            "adserver_reports_expired",
+            "Reports that no dataset took before their task was over.",
+            labels=("task",),
         )
         for stored in self._tasks.all():
             name = stored.task_id.hex()[:_ID_DIGITS]

@@ -54,9 +54,16 @@ class Addresses:
 
 @contextmanager
 def running_ingest(
-    engine: Engine, *, grpc_listen: str, http_listen: str, tls: TlsFiles | None, metrics: AdserverMetrics | None = None
+    engine: Engine,
+    *,
+    grpc_listen: str,
+    http_listen: str,
+    tls: TlsFiles | None,
+    metrics: AdserverMetrics | None = None,
 ) -> Iterator[Addresses]:
-    """Both front doors, open until the block ends; requests that have begun by then are finished. Browsers need no certificate.
+    """Both front doors, open until the block ends; requests that have begun by then are finished.
+
+    Browsers need no certificate.
 
     Raises:
         InvalidTask: an address is taken, or may not be used without TLS.
@@ -65,10 +72,19 @@ def running_ingest(
     intake = Intake(tasks, ReportStore(engine), time.monotonic)
     metrics = metrics or AdserverMetrics(engine)
     metrics.watch_intake(lambda: intake.counts)
-    settings = ServerSettings(listen=grpc_listen, tls=tls, threads=_GRPC_THREADS, is_open=True, patience=_WITH_BROWSERS, is_traced=False)
+    settings = ServerSettings(
+        listen=grpc_listen,
+        tls=tls,
+        threads=_GRPC_THREADS,
+        is_open=True,
+        patience=_WITH_BROWSERS,
+        is_traced=False,
+    )
     with ExitStack() as stack:
         stack.callback(intake.log_counts)
-        watched = WatchedServer(settings, metrics.registry, lambda: tasks.get(b""))  # one look into the database
+        watched = WatchedServer(
+            settings, metrics.registry, lambda: tasks.get(b"")
+        )  # one look into the database
         ingest_pb2_grpc.add_IngestServicer_to_server(IngestService(intake), watched.server)
         stack.callback(watched.drain, _DRAIN_S)
         app = counting_answers(http_app(intake, tasks), metrics.count_http)
@@ -92,7 +108,9 @@ def serve(
     clock: Clock,
     stop: Event,
 ) -> None:
-    """Take reports in and run jobs until `stop` is set. Then drain: finish what has begun, and leave jobs where they can resume.
+    """Take reports in and run jobs until `stop` is set.
+
+    Then drain: finish what has begun, and leave jobs where they can resume.
 
     Args:
         engine: The database, with its tables.
@@ -114,7 +132,9 @@ def serve(
         refresher = KeyRefresher(TaskStore(engine), helpers, refresh_keys_s)
         metrics = AdserverMetrics(engine, clock)
         addresses = stack.enter_context(
-            running_ingest(engine, grpc_listen=grpc_listen, http_listen=http_listen, tls=peers.tls, metrics=metrics)
+            running_ingest(
+                engine, grpc_listen=grpc_listen, http_listen=http_listen, tls=peers.tls, metrics=metrics
+            )
         )
         if metrics_listen is not None:
             stack.enter_context(OperatorEndpoint(metrics_listen, metrics.registry, TaskStore(engine).all))

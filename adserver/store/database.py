@@ -1,7 +1,7 @@
 """The ad server's database: one schema, one way to open it, and ids that people type.
 
-Tables stand beside the code that uses them (tasks, reports, datasets, job_store) and share `metadata`. The default is SQLite in
-the data folder; PostgreSQL is a URL.
+Tables stand beside the code that uses them (tasks, reports, datasets, job_store) and share `metadata`. The
+default is SQLite in the data folder; PostgreSQL is a URL.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,10 @@ metadata = MetaData()
 """Every table of the ad server."""
 
 SCHEMA_VERSION: Final = 2
-"""Of all tables together: one more whenever a column or its meaning changes. A database of version 1 does not say which it has."""
+"""Of all tables together: one more whenever a column or its meaning changes.
+
+A database of version 1 does not say which it has.
+"""
 
 storage.schema_version_of(metadata)
 
@@ -54,7 +57,10 @@ def create_tables(engine: Engine) -> None:
 
 
 def insert_or_ignore(engine: Engine, table: Table, key: Sequence[str]) -> postgresql.Insert | sqlite.Insert:
-    """An insert that leaves rows with a key that is there as they are; both engines spell it the same, each in its own module."""
+    """An insert that leaves rows with a key that is there as they are.
+
+    Both engines spell it the same, each in its own module.
+    """
     of_dialect = sqlite.insert if engine.dialect.name == "sqlite" else postgresql.insert
     return of_dialect(table).on_conflict_do_nothing(index_elements=list(key))
 
@@ -67,14 +73,27 @@ def find_id(connection: Connection, column: Column[Any], prefix: str, *, missing
     """
     what = missing.value.removeprefix("unknown_")
     try:
-        low, high = bytes.fromhex(prefix + "0" * (len(prefix) % 2)), bytes.fromhex(prefix.ljust(_LONGEST_ID_DIGITS, "f"))
+        low, high = (
+            bytes.fromhex(prefix + "0" * (len(prefix) % 2)),
+            bytes.fromhex(prefix.ljust(_LONGEST_ID_DIGITS, "f")),
+        )
     except ValueError:
-        raise JobRefused(missing, f"a {what} id is hexadecimal, or the start of one, not {prefix!r}") from None
+        raise JobRefused(
+            missing, f"a {what} id is hexadecimal, or the start of one, not {prefix!r}"
+        ) from None
     found = connection.execute(select(column).where(column.between(low, high)).limit(2)).scalars().all()
     if not found:
-        raise JobRefused(missing, f"no {what} has an id that starts with {prefix!r}" if prefix else f"there is no {what} yet")
+        raise JobRefused(
+            missing,
+            f"no {what} has an id that starts with {prefix!r}" if prefix else f"there is no {what} yet",
+        )
     if len(found) > 1 and not prefix:
-        raise JobRefused(missing, f"there are several {what}s: name one by the start of its id, as `adserver {what} list` shows it")
+        raise JobRefused(
+            missing,
+            f"there are several {what}s: name one by the start of its id, as `adserver {what} list` shows it",
+        )
     if len(found) > 1:
-        raise JobRefused(missing, f"more than one {what} has an id that starts with {prefix!r}; give more digits")
+        raise JobRefused(
+            missing, f"more than one {what} has an id that starts with {prefix!r}; give more digits"
+        )
     return bytes(found[0])

@@ -1,8 +1,8 @@
 """Datasets as the ad server keeps them, from the reports that one takes to the id that both helpers know it by.
 
 `adserver.records.dataset_state` decides what can happen to one. A dataset is known by its handle until both
-helpers have admitted its reports, and by its dataset id from then on. Once it is committing, what was chosen is
-durable, and the same commit is sent until both helpers have it.
+helpers have admitted its reports, and by its dataset id from then on. Once it is committing, what was chosen
+is durable, and the same commit is sent until both helpers have it.
 """
 
 from collections import Counter
@@ -93,7 +93,9 @@ datasets = Table(
     Column("size", Integer, nullable=False, default=0),
     Column("view_mismatch", Integer, nullable=False, default=0),
     Column("dataset_id", LargeBinary(32), unique=True),
-    Column("chosen", LargeBinary),  # one bit for each report taken, in order of arrival, least significant first
+    Column(
+        "chosen", LargeBinary
+    ),  # one bit for each report taken, in order of arrival, least significant first
 )
 
 dropped_reports = Table(
@@ -113,16 +115,26 @@ class DatasetStore:
         self._engine = engine
 
     def begin(self, task_id: bytes, handle: bytes, *, limit: int, created_at: float) -> Dataset:
-        """A new dataset that takes up to `limit` waiting reports. What an earlier run was preparing is released first.
+        """A new dataset that takes up to `limit` waiting reports.
+
+        What an earlier run was preparing is released first.
 
         Raises:
             JobRefused(DATASET_EMPTY): no report waits.
         """
         with self._engine.begin() as connection:
-            preparing = select(datasets.c.handle).where(*_is(task_id, DatasetState.PREPARING)).with_for_update()
+            preparing = (
+                select(datasets.c.handle).where(*_is(task_id, DatasetState.PREPARING)).with_for_update()
+            )
             for (left,) in connection.execute(preparing).all():
                 _abort(connection, task_id, left)
-            row = {"handle": handle, "task_id": task_id, "state": DatasetState.PREPARING, "created_at": created_at, "received": 0}
+            row = {
+                "handle": handle,
+                "task_id": task_id,
+                "state": DatasetState.PREPARING,
+                "created_at": created_at,
+                "received": 0,
+            }
             connection.execute(datasets.insert().values(row))
             received = reports.take(connection, task_id, handle, limit)
             if not received:
@@ -165,14 +177,22 @@ class DatasetStore:
             return _one(connection, select(datasets).where(datasets.c.handle == dataset.handle))
 
     def release(self, dataset: Dataset) -> None:
-        """Forget a dataset that is not committed, and let its reports wait again; one that is committed stays."""
+        """Forget a dataset that is not committed, and let its reports wait again.
+
+        One that is committed stays.
+        """
         with self._engine.begin() as connection:
             if _locked_state(connection, dataset.handle) not in (None, DatasetState.COMMITTED):
                 _abort(connection, dataset.task_id, dataset.handle)
 
     def committing(self, task_id: bytes) -> Dataset | None:
         """The task's dataset that waits for its commits, if there is one: the oldest."""
-        query = select(datasets).where(*_is(task_id, DatasetState.COMMITTING)).order_by(datasets.c.created_at).limit(1)
+        query = (
+            select(datasets)
+            .where(*_is(task_id, DatasetState.COMMITTING))
+            .order_by(datasets.c.created_at)
+            .limit(1)
+        )
         with reading(self._engine) as connection:
             found = _all(connection, query)
         return found[0] if found else None
@@ -195,8 +215,12 @@ class DatasetStore:
     def is_chosen(self, dataset: Dataset) -> NDArray[np.bool_]:
         """Which of the reports that a dataset took are in it: bool (received,), in order of arrival."""
         with reading(self._engine) as connection:
-            bits = connection.execute(select(datasets.c.chosen).where(datasets.c.handle == dataset.handle)).scalar_one()
-        return np.unpackbits(np.frombuffer(bits, np.uint8), count=dataset.received, bitorder="little").astype(np.bool_)
+            bits = connection.execute(
+                select(datasets.c.chosen).where(datasets.c.handle == dataset.handle)
+            ).scalar_one()
+        return np.unpackbits(np.frombuffer(bits, np.uint8), count=dataset.received, bitorder="little").astype(
+            np.bool_
+        )
 
     def report_ids(self, dataset: Dataset) -> NDArray[np.uint8]:
         """The ids of the reports that a dataset took: u8 (received, 16), in order of arrival.
@@ -213,7 +237,9 @@ class DatasetStore:
 
 def taken_over() -> JobRefused:
     """The error of a run whose reports another run has taken."""
-    return JobRefused(JobReason.DATASET_CHANGED, "another run has taken these reports; see `adserver dataset list`")
+    return JobRefused(
+        JobReason.DATASET_CHANGED, "another run has taken these reports; see `adserver dataset list`"
+    )
 
 
 def _is(task_id: bytes, state: DatasetState) -> Sequence[Any]:
@@ -222,16 +248,23 @@ def _is(task_id: bytes, state: DatasetState) -> Sequence[Any]:
 
 def _locked_state(connection: Connection, handle: bytes) -> DatasetState | None:
     """A dataset's state, which nobody else changes until the transaction ends; None if it is gone."""
-    state = connection.execute(select(datasets.c.state).where(datasets.c.handle == handle).with_for_update()).scalar()
+    state = connection.execute(
+        select(datasets.c.state).where(datasets.c.handle == handle).with_for_update()
+    ).scalar()
     return None if state is None else DatasetState(state)
 
 
 def _change_state(connection: Connection, handle: bytes, event: DatasetEvent, **columns: Any) -> None:
-    """Let an event happen to a dataset, and set other columns with it; JobRefused(DATASET_CHANGED) if it is not possible."""
+    """Let an event happen to a dataset, and set other columns with it.
+
+    JobRefused(DATASET_CHANGED) if it is not possible.
+    """
     state = _locked_state(connection, handle)
     if state is None:
         raise taken_over()
-    connection.execute(update(datasets).where(datasets.c.handle == handle).values(state=after(state, event), **columns))
+    connection.execute(
+        update(datasets).where(datasets.c.handle == handle).values(state=after(state, event), **columns)
+    )
 
 
 def _abort(connection: Connection, task_id: bytes, handle: bytes) -> None:

@@ -1,4 +1,6 @@
-"""A job's files: what was submitted, the latest checkpoint, and the curves. One folder a job, `DATA/jobs/<job id>`.
+"""A job's files: what was submitted, the latest checkpoint, and the curves.
+
+One folder a job, `DATA/jobs/<job id>`.
 
 What is in the database is small and changes; what is here is large, and written whole.
 """
@@ -38,8 +40,9 @@ class JobFolder:
     def write_checkpoint(self, encoded: bytes, *, rounds_done: int) -> None:
         """Keep the state after so many rounds, in one step; earlier ones go.
 
-        Guarantees: a worker that was stopped here and goes on when the job is another's changes nothing. The state after a round has the
-        same bytes whoever reaches it, it has a name of its own, and the latest one counts.
+        Guarantees: a worker that was stopped here and goes on when the job is another's changes nothing. The
+            state after a round has the same bytes whoever reaches it, it has a name of its own, and the
+            latest one counts.
         """
         mine = self.path / _CHECKPOINT.format(rounds_done)
         write_durably(mine, encoded)
@@ -60,7 +63,10 @@ class JobFolder:
 
 
 def remove_unfinished_of_jobs(data_dir: Path) -> None:
-    """Remove what writers that were killed left; at the start, since to the folder of a job that is over nobody writes again."""
+    """Remove what writers that were killed left.
+
+    At the start, since to the folder of a job that is over nobody writes again.
+    """
     for folder in (data_dir / _JOBS).glob("*"):
         remove_unfinished(folder)
 

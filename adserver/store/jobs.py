@@ -1,4 +1,6 @@
-"""The jobs of the ad server, as stored: what people and programs ask of them. `adserver.store.leases` is the workers' half.
+"""The jobs of the ad server, as stored: what people and programs ask of them.
+
+`adserver.store.leases` is the workers' half.
 
 Every change of state goes through `change_state`, which asks `adserver.records.job_state` in one transaction.
 """
@@ -93,7 +95,8 @@ class JobRecord:
         stop: Why it stopped or waits; None while all is well.
         rounds_done: Rounds whose step was taken.
         is_closed: Whether both helpers were told that no more rounds will come.
-        rounds_charged: How many rounds the helpers answered in all, as they said when the job was closed; None before.
+        rounds_charged: How many rounds the helpers answered in all, as they said when the job was closed;
+            None before.
         lease_until_s: How long it belongs to the worker that runs it.
     """
 
@@ -149,7 +152,9 @@ class JobStore:
             JobRefused(UNKNOWN_JOB): none or several do.
         """
         with reading(self._engine) as connection:
-            return read_job(connection, find_id(connection, jobs.c.job_id, prefix, missing=JobReason.UNKNOWN_JOB))
+            return read_job(
+                connection, find_id(connection, jobs.c.job_id, prefix, missing=JobReason.UNKNOWN_JOB)
+            )
 
     def all(self) -> tuple[JobRecord, ...]:
         """Every job, oldest first."""
@@ -168,7 +173,9 @@ class JobStore:
             return tuple(RoundFigures(**row) for row in connection.execute(asked).mappings())
 
     def cancel(self, job_id: bytes) -> None:
-        """Stop a job for good. A worker that runs it notices within a moment; the helpers are told by a worker, too.
+        """Stop a job for good. A worker that runs it notices within a moment.
+
+        The helpers are told by a worker, too.
 
         Raises:
             JobRefused(UNKNOWN_JOB, WRONG_STATE)

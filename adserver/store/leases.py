@@ -1,8 +1,8 @@
 """The workers' half of the job store: claim a job, hold it, record its rounds, let it go.
 
-A lease is a worker's name and a moment. While it lasts no other worker takes the job, and nothing is recorded for a job by a worker
-that no longer holds it, so several workers may share one store. A worker that was killed loses its job when the lease runs out: any
-other one puts it back into the queue.
+A lease is a worker's name and a moment. While it lasts no other worker takes the job, and nothing is recorded
+for a job by a worker that no longer holds it, so several workers may share one store. A worker that was
+killed loses its job when the lease runs out: any other one puts it back into the queue.
 """
 
 from typing import Any, Final
@@ -22,13 +22,21 @@ MAX_WORKERS_LOST: Final = 10
 """More workers than any run of bad luck kills between two rounds."""
 WORKERS_LOST: Final = "workers_lost"
 """The reason of a job that kills who runs it."""
-_QUEUED: Final = select(jobs.c.job_id).where(jobs.c.state == JobState.QUEUED).order_by(jobs.c.submitted_at_s, jobs.c.job_id).limit(1)
+_QUEUED: Final = (
+    select(jobs.c.job_id)
+    .where(jobs.c.state == JobState.QUEUED)
+    .order_by(jobs.c.submitted_at_s, jobs.c.job_id)
+    .limit(1)
+)
 
 
 class JobLeases:
-    """What one worker does with stored jobs. Every method but `claim`, `release_abandoned` and those on closing needs the job's lease.
+    """What one worker does with stored jobs.
 
-    Methods that need it raise JobRefused(CANCELLED) once the job is another's or cancelled: the worker must let go of it.
+    Every method but `claim`, `release_abandoned` and those on closing needs the job's lease.
+
+    Methods that need it raise JobRefused(CANCELLED) once the job is another's or cancelled: the worker must
+    let go of it.
     """
 
     def __init__(self, engine: Engine, clock: Clock, *, owner: str, lease_s: float) -> None:
@@ -39,7 +47,10 @@ class JobLeases:
         self._lease_s = lease_s
 
     def claim(self) -> JobRecord | None:
-        """Take the oldest job that is queued; None if there is none. Jobs whose workers are gone are queued again first."""
+        """Take the oldest job that is queued; None if there is none.
+
+        Jobs whose workers are gone are queued again first.
+        """
         self.release_abandoned()
         with reading(self._engine) as connection:  # the usual answer is none, and needs no write lock
             if connection.execute(_QUEUED).first() is None:
@@ -53,11 +64,14 @@ class JobLeases:
             return read_job(connection, bytes(row.job_id))
 
     def release_abandoned(self, *, but: bytes = b"") -> None:
-        """Queue the jobs again whose workers' leases have run out. Busy workers do so too: no job is called running that nobody runs.
+        """Queue the jobs again whose workers' leases have run out.
+
+        Busy workers do so too: no job is called running that nobody runs.
 
         `but` is the job that this worker runs itself.
 
-        A job on which one worker after the other died, without a round between them, is not queued again: it fails, with that cause.
+        A job on which one worker after the other died, without a round between them, is not queued again: it
+        fails, with that cause.
         """
         with reading(self._engine) as connection:
             if connection.execute(self._abandoned(but)).first() is None:
@@ -74,7 +88,9 @@ class JobLeases:
     def renew(self, job_id: bytes) -> bool:
         """Hold the job for another `lease_s` from now; False if it is no longer this worker's."""
         with self._engine.begin() as connection:
-            changed = connection.execute(update(jobs).where(self._held(job_id)).values(lease_until_s=self._clock() + self._lease_s))
+            changed = connection.execute(
+                update(jobs).where(self._held(job_id)).values(lease_until_s=self._clock() + self._lease_s)
+            )
             return changed.rowcount == 1
 
     def wait(self, job_id: bytes, stop: Stop) -> None:
@@ -97,21 +113,37 @@ class JobLeases:
             self._check_held(connection, job_id)
             connection.execute(delete(job_rounds).where(same))
             connection.execute(insert(job_rounds).values(row))
-            connection.execute(update(jobs).where(jobs.c.job_id == job_id).values(rounds_done=figures.rounds_done, workers_lost=0))
+            connection.execute(
+                update(jobs)
+                .where(jobs.c.job_id == job_id)
+                .values(rounds_done=figures.rounds_done, workers_lost=0)
+            )
 
     def unclosed(self) -> tuple[JobRecord, ...]:
         """Jobs that are over, and that the helpers were not told of yet."""
-        asked = select(jobs.c.job_id).where(jobs.c.state.in_(FINAL), ~jobs.c.is_closed).order_by(jobs.c.submitted_at_s)
+        asked = (
+            select(jobs.c.job_id)
+            .where(jobs.c.state.in_(FINAL), ~jobs.c.is_closed)
+            .order_by(jobs.c.submitted_at_s)
+        )
         with reading(self._engine) as connection:
-            return tuple(read_job(connection, bytes(job_id)) for job_id in connection.execute(asked).scalars())
+            return tuple(
+                read_job(connection, bytes(job_id)) for job_id in connection.execute(asked).scalars()
+            )
 
     def mark_closed(self, job_id: bytes, *, rounds_charged: int) -> None:
         """Both helpers know that the job is over, and neither charged more rounds than so many."""
         with self._engine.begin() as connection:
-            connection.execute(update(jobs).where(jobs.c.job_id == job_id).values(is_closed=True, rounds_charged=rounds_charged))
+            connection.execute(
+                update(jobs)
+                .where(jobs.c.job_id == job_id)
+                .values(is_closed=True, rounds_charged=rounds_charged)
+            )
 
     def _abandoned(self, but: bytes) -> Select[Any]:
-        is_abandoned = and_(jobs.c.state.in_(LEASED), jobs.c.lease_until_s <= self._clock(), jobs.c.job_id != but)
+        is_abandoned = and_(
+            jobs.c.state.in_(LEASED), jobs.c.lease_until_s <= self._clock(), jobs.c.job_id != but
+        )
         return select(jobs.c.job_id, jobs.c.workers_lost).where(is_abandoned)
 
     def _held(self, job_id: bytes) -> ColumnElement[bool]:
@@ -124,15 +156,25 @@ class JobLeases:
             change_state(connection, job_id, event, reason=reason, cause=cause, **columns)
 
     def _check_held(self, connection: Connection, job_id: bytes) -> None:
-        if connection.execute(select(jobs.c.job_id).where(self._held(job_id)).with_for_update()).first() is None:
-            raise JobRefused(JobReason.CANCELLED, f"job {job_id.hex()} was cancelled, or taken over by another worker")
+        if (
+            connection.execute(select(jobs.c.job_id).where(self._held(job_id)).with_for_update()).first()
+            is None
+        ):
+            raise JobRefused(
+                JobReason.CANCELLED, f"job {job_id.hex()} was cancelled, or taken over by another worker"
+            )
 
 
 def _release(connection: Connection, job_id: bytes, workers_lost: int) -> None:
     """Let the next worker have a job that was lost with its worker, unless it costs too many of them."""
     lease = {"lease_owner": None, "lease_until_s": 0.0}
     if workers_lost < MAX_WORKERS_LOST:
-        change_state(connection, job_id, JobEvent.RELEASE, reason=None, cause=None, **lease, workers_lost=workers_lost)
+        change_state(
+            connection, job_id, JobEvent.RELEASE, reason=None, cause=None, **lease, workers_lost=workers_lost
+        )
         return
-    stop = {"reason": WORKERS_LOST, "cause": f"{workers_lost} workers died or hung on it, one after the other, without a round"}
+    stop = {
+        "reason": WORKERS_LOST,
+        "cause": f"{workers_lost} workers died or hung on it, one after the other, without a round",
+    }
     change_state(connection, job_id, JobEvent.FAIL, **stop, **lease, workers_lost=0)

@@ -1,4 +1,7 @@
-"""Queries as the ad server keeps them: stored before the helpers are asked, so that what was charged can always be asked for again."""
+"""Queries as the ad server keeps them.
+
+Stored before the helpers are asked, so that what was charged can always be asked for again.
+"""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -27,7 +30,9 @@ queries = Table(
     Column("asked_at", Double, nullable=False),  # Unix seconds
     Column("kind", String(16), nullable=False),
     Column("spec", LargeBinary, nullable=False),  # canonical
-    Column("codes", LargeBinary, nullable=False),  # what is sent beside the query: codes, or an evaluation's model
+    Column(
+        "codes", LargeBinary, nullable=False
+    ),  # what is sent beside the query: codes, or an evaluation's model
 )
 
 
@@ -66,8 +71,20 @@ class QueryStore:
 
     def add(self, spec: AnyQuery, codes: bytes, *, asked_at: float) -> None:
         """Keep a query, and what is sent beside it, before the helpers are asked."""
-        kind = _DISCOVERY if isinstance(spec, DiscoverySpec) else _EVALUATION if isinstance(spec, EvaluationSpec) else _QUERY
-        row = {"query_id": spec.query_id, "task_id": spec.task_id, "dataset_id": spec.dataset_id, "asked_at": asked_at, "kind": kind}
+        kind = (
+            _DISCOVERY
+            if isinstance(spec, DiscoverySpec)
+            else _EVALUATION
+            if isinstance(spec, EvaluationSpec)
+            else _QUERY
+        )
+        row = {
+            "query_id": spec.query_id,
+            "task_id": spec.task_id,
+            "dataset_id": spec.dataset_id,
+            "asked_at": asked_at,
+            "kind": kind,
+        }
         with self._engine.begin() as connection:
             connection.execute(insert(queries).values(row | {"spec": encode(spec), "codes": codes}))
 
@@ -88,14 +105,20 @@ class QueryStore:
 
     def of_dataset(self, dataset_id: bytes) -> tuple[AnyQuery, ...]:
         """Every query over a dataset that was asked, or was about to be, in the order of asking."""
-        asked = select(queries).where(queries.c.dataset_id == dataset_id).order_by(queries.c.asked_at, queries.c.query_id)
+        asked = (
+            select(queries)
+            .where(queries.c.dataset_id == dataset_id)
+            .order_by(queries.c.asked_at, queries.c.query_id)
+        )
         with reading(self._engine) as connection:
             return tuple(_stored(row).spec for row in connection.execute(asked))
 
 
 def _stored(row: Any) -> StoredQuery:
     if row.kind == _DISCOVERY:
-        return StoredQuery(planned=None, discovery=decode(DiscoverySpec, bytes(row.spec)), asked_at=row.asked_at)
+        return StoredQuery(
+            planned=None, discovery=decode(DiscoverySpec, bytes(row.spec)), asked_at=row.asked_at
+        )
     if row.kind == _EVALUATION:
         evaluation = PlannedEvaluation(spec=decode(EvaluationSpec, bytes(row.spec)), model=bytes(row.codes))
         return StoredQuery(planned=None, discovery=None, asked_at=row.asked_at, evaluation=evaluation)

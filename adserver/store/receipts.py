@@ -1,4 +1,7 @@
-"""The helpers' receipts: a helper whose ledger was rolled back is shown what it has forgotten (docs/adr/0007-rollback.md)."""
+"""The helpers' receipts.
+
+A helper whose ledger was rolled back is shown what it has forgotten (docs/adr/0007-rollback.md).
+"""
 
 from collections.abc import Callable
 from threading import Lock
@@ -26,7 +29,10 @@ helper_addresses: Final = Table(
 
 
 class ReceiptBook:
-    """The newest receipt of each helper, wherever it answers. Safe to share between threads; processes share it by the database."""
+    """The newest receipt of each helper, wherever it answers.
+
+    Safe to share between threads; processes share it by the database.
+    """
 
     def __init__(self, engine: Engine | None = None) -> None:
         """Keep receipts in a database, or for this process only."""
@@ -35,14 +41,18 @@ class ReceiptBook:
         self._newest: dict[str, Receipt] = {}
 
     def newest(self, address: str) -> Receipt | None:
-        """What to show to the helper at an address: the newest that any process has kept of it, from whatever address.
+        """What to show to the helper at an address.
+
+        The newest that any process has kept of it, from whatever address.
 
         A helper that moved is known by its first answer from the new address.
         """
         if self._engine is None:
             with self._lock:
                 return self._newest.get(address)
-        asked = select(helper_receipts.c.receipt).join(helper_addresses, helper_addresses.c.helper_id == helper_receipts.c.helper_id)
+        asked = select(helper_receipts.c.receipt).join(
+            helper_addresses, helper_addresses.c.helper_id == helper_receipts.c.helper_id
+        )
         with reading(self._engine) as connection:
             stored = connection.execute(asked.where(helper_addresses.c.address == address)).scalar()
         return decode_receipt(bytes(stored)) if stored is not None else None
@@ -61,12 +71,16 @@ class ReceiptBook:
             of_helper = helper_receipts.c.helper_id == receipt.helper_id
             row = {"helper_id": receipt.helper_id, "receipt": encode_receipt(receipt)}
             connection.execute(insert_or_ignore(self._engine, helper_receipts, ["helper_id"]).values(row))
-            stored = connection.execute(select(helper_receipts.c.receipt).where(of_helper).with_for_update()).scalar_one()
+            stored = connection.execute(
+                select(helper_receipts.c.receipt).where(of_helper).with_for_update()
+            ).scalar_one()
             if receipt.is_newer_than(decode_receipt(bytes(stored))):
                 connection.execute(update(helper_receipts).where(of_helper).values(row))
             there = {"address": address, "helper_id": receipt.helper_id}
             connection.execute(insert_or_ignore(self._engine, helper_addresses, ["address"]).values(there))
-            connection.execute(update(helper_addresses).where(helper_addresses.c.address == address).values(there))
+            connection.execute(
+                update(helper_addresses).where(helper_addresses.c.address == address).values(there)
+            )
 
 
 class _CallDetails(NamedTuple):
@@ -94,7 +108,15 @@ class ReceiptExchange(
         shown = () if newest is None else ((METADATA_KEY, encode_receipt(newest)),)
         sent = (*(details.metadata or ()), *shown)
         call = continuation(
-            _CallDetails(details.method, details.timeout, sent, details.credentials, details.wait_for_ready, details.compression), request
+            _CallDetails(
+                details.method,
+                details.timeout,
+                sent,
+                details.credentials,
+                details.wait_for_ready,
+                details.compression,
+            ),
+            request,
         )
         call.add_done_callback(self._keep)
         return call

@@ -1,7 +1,9 @@
-"""The reports as they lie here: ciphertext, the id under which each counts once, its state, and which dataset used it.
+"""The reports as they lie here.
 
-`adserver.records.report_state` decides what can happen to one; nothing here changes a report but `_move`, which asks it.
-No column tells who sent a report or when it came in.
+Ciphertext, the id under which each counts once, its state, and which dataset used it.
+
+`adserver.records.report_state` decides what can happen to one; nothing here changes a report but `_move`,
+which asks it. No column tells who sent a report or when it came in.
 """
 
 from collections.abc import Iterator, Sequence
@@ -47,7 +49,8 @@ _ROW_OVERHEAD_BYTES: Final = 64
 reports = Table(
     "reports",
     metadata,
-    # In order of arrival (of one transaction: by report id); a page of reports is "the next ones after this number".
+    # In order of arrival (of one transaction: by report id); a page of reports is "the next ones after this
+    # number".
     Column("sequence", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
     Column("task_id", LargeBinary(32), ForeignKey("tasks.task_id"), nullable=False),
     Column("report_id", LargeBinary(REPORT_ID_BYTES), nullable=False),
@@ -94,25 +97,37 @@ class ReportStore:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._writing = Lock()  # threads of one process queue here instead of polling for the database's lock
-        # What is new is counted by what is returned: PostgreSQL's driver does not know how many rows an insert of many left out.
-        self._insert = insert_or_ignore(engine, reports, ["task_id", "report_id"]).returning(reports.c.sequence)
+        # What is new is counted by what is returned: PostgreSQL's driver does not know how many rows an
+        # insert of many left out.
+        self._insert = insert_or_ignore(engine, reports, ["task_id", "report_id"]).returning(
+            reports.c.sequence
+        )
 
     def add(self, accepted: Sequence[Report]) -> int:
-        """Store checked reports, in one transaction; how many of them are new. The others were stored before and stay as they are.
+        """Store checked reports, in one transaction; how many of them are new.
 
-        Guarantees: when this returns, all of them are durable. A report id of a task is stored once, whoever else adds it at the same
-        time.
+        The others were stored before and stay as they are.
+
+        Guarantees: when this returns, all of them are durable. A report id of a task is stored once, whoever
+            else adds it at the same time.
         """
         if not accepted:
             return 0
-        # In one order everywhere: two transactions with common ids in different orders would wait for each other (PostgreSQL).
-        rows = sorted((_row(report) for report in accepted), key=lambda row: (row["task_id"], row["report_id"]))
+        # In one order everywhere: two transactions with common ids in different orders would wait for each
+        # other (PostgreSQL).
+        rows = sorted(
+            (_row(report) for report in accepted), key=lambda row: (row["task_id"], row["report_id"])
+        )
         with self._writing, self._engine.begin() as connection:
             return len(connection.execute(self._insert, rows).all())
 
     def counts(self, task_id: bytes) -> ReportCounts:
         """What there is of a task."""
-        query = select(reports.c.state, func.count()).where(reports.c.task_id == task_id).group_by(reports.c.state)
+        query = (
+            select(reports.c.state, func.count())
+            .where(reports.c.task_id == task_id)
+            .group_by(reports.c.state)
+        )
         with reading(self._engine) as connection:
             found = {ReportState(state): int(count) for state, count in connection.execute(query)}
         return ReportCounts(
@@ -123,16 +138,27 @@ class ReportStore:
         )
 
     def expire(self, task_id: bytes, *, after: int, limit: int) -> Expired:
-        """Expire up to `limit` of a task's waiting reports with a sequence over `after`, in one transaction; their shares are deleted.
+        """Expire up to `limit` of a task's waiting reports with a sequence over `after`, in one transaction.
 
-        Guarantees: a report that a dataset takes at the same time is either expired, and not taken, or taken, and left alone.
+        Their shares are deleted.
+
+        Guarantees: a report that a dataset takes at the same time is either expired, and not taken, or taken,
+            and left alone.
         """
         with self._writing, self._engine.begin() as connection:
-            waiting = _waiting(task_id).where(reports.c.sequence > after).order_by(reports.c.sequence).limit(limit)
+            waiting = (
+                _waiting(task_id).where(reports.c.sequence > after).order_by(reports.c.sequence).limit(limit)
+            )
             chosen = list(connection.execute(waiting).scalars())
             if not chosen:
                 return Expired(0, None)
-            count = _move(connection, ReportEvent.EXPIRE, reports.c.sequence.in_(chosen), ciphertext_0=b"", ciphertext_1=b"")
+            count = _move(
+                connection,
+                ReportEvent.EXPIRE,
+                reports.c.sequence.in_(chosen),
+                ciphertext_0=b"",
+                ciphertext_1=b"",
+            )
         return Expired(count, chosen[-1])
 
     def share_pages(self, task: Task, handle: bytes, role: int) -> Iterator[list[ShareForHelper]]:
@@ -142,7 +168,9 @@ class ReportStore:
         """
         ciphertext, key_id = reports.c[f"ciphertext_{role}"], reports.c[f"key_id_{role}"]
         query = select(reports.c.sequence, reports.c.report_id, reports.c.time_bucket, key_id, ciphertext)
-        query = query.where(reports.c.task_id == task.task_id, reports.c.handle == handle).order_by(reports.c.sequence)
+        query = query.where(reports.c.task_id == task.task_id, reports.c.handle == handle).order_by(
+            reports.c.sequence
+        )
         query = query.limit(_page_rows(task))
         last = -1
         while True:
@@ -152,7 +180,10 @@ class ReportStore:
                 return
             last = rows[-1].sequence
             yield [
-                ShareForHelper(report_id=row[1], time_bucket=row[2], share=SealedShare(key_id=row[3], ciphertext=row[4])) for row in rows
+                ShareForHelper(
+                    report_id=row[1], time_bucket=row[2], share=SealedShare(key_id=row[3], ciphertext=row[4])
+                )
+                for row in rows
             ]
 
 
@@ -164,7 +195,9 @@ def take(connection: Connection, task_id: bytes, handle: bytes, limit: int) -> i
 
 def give_back(connection: Connection, task_id: bytes, handle: bytes) -> None:
     """Let all reports that a dataset took wait again."""
-    _move(connection, ReportEvent.RELEASE, reports.c.task_id == task_id, reports.c.handle == handle, handle=None)
+    _move(
+        connection, ReportEvent.RELEASE, reports.c.task_id == task_id, reports.c.handle == handle, handle=None
+    )
 
 
 def drop(connection: Connection, task_id: bytes, handle: bytes, is_kept: NDArray[np.bool_]) -> None:
@@ -184,7 +217,8 @@ def report_ids(connection: Connection, task_id: bytes, handle: bytes) -> NDArray
 def _move(connection: Connection, event: ReportEvent, *which: ColumnElement[bool], **columns: Any) -> int:
     """Let an event happen to those reports that are in a state which allows it, and set other columns with it; how many there were.
 
-    PostgreSQL looks at the state again in rows that another transaction changed while this one waited for them.
+    PostgreSQL looks at the state again in rows that another transaction changed while this one waited for
+    them.
     """
     moves = arrows(event)
     following = case({before.value: after.value for before, after in moves.items()}, value=reports.c.state)
@@ -200,7 +234,11 @@ def _waiting(task_id: bytes) -> Select[Any]:
 
 def _column(connection: Connection, column: Column[Any], task_id: bytes, handle: bytes) -> Sequence[Any]:
     """One column of the reports that a dataset took, in order of arrival."""
-    query = select(column).where(reports.c.task_id == task_id, reports.c.handle == handle).order_by(reports.c.sequence)
+    query = (
+        select(column)
+        .where(reports.c.task_id == task_id, reports.c.handle == handle)
+        .order_by(reports.c.sequence)
+    )
     return connection.execute(query).scalars().all()
 
 

@@ -1,4 +1,7 @@
-"""Tasks: make one with both helpers' signatures, and keep what browsers are served. The ad server is a task host."""
+"""Tasks: make one with both helpers' signatures, and keep what browsers are served.
+
+The ad server is a task host.
+"""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -82,7 +85,11 @@ class TaskStore:
         """
         bundle.verify()
         with self._engine.begin() as connection:
-            connection.execute(tasks.update().where(tasks.c.task_id == bundle.task.task_id).values(bundle=canonical.encode(bundle)))
+            connection.execute(
+                tasks.update()
+                .where(tasks.c.task_id == bundle.task.task_id)
+                .values(bundle=canonical.encode(bundle))
+            )
 
     def find(self, prefix: str) -> StoredTask:
         """The task whose id starts with these hex digits.
@@ -98,7 +105,10 @@ class TaskStore:
     def all(self) -> list[StoredTask]:
         """Every task, the oldest first."""
         with reading(self._engine) as connection:
-            return [_stored(row) for row in connection.execute(select(tasks).order_by(tasks.c.created_at, tasks.c.task_id))]
+            return [
+                _stored(row)
+                for row in connection.execute(select(tasks).order_by(tasks.c.created_at, tasks.c.task_id))
+            ]
 
 
 def create_task(helpers: tuple[HelperClient, HelperClient], settings: dict[str, Any]) -> TaskBundle:
@@ -121,4 +131,6 @@ def create_task(helpers: tuple[HelperClient, HelperClient], settings: dict[str, 
 
 
 def _stored(row: Any) -> StoredTask:
-    return StoredTask(task_id=bytes(row.task_id), bundle=canonical.decode(TaskBundle, row.bundle), created_at=row.created_at)
+    return StoredTask(
+        task_id=bytes(row.task_id), bundle=canonical.decode(TaskBundle, row.bundle), created_at=row.created_at
+    )

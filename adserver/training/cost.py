@@ -1,4 +1,7 @@
-"""What a job's rounds cost, as the ad server shows it. The helpers' own ledgers decide; this repeats their sum for one job."""
+"""What a job's rounds cost, as the ad server shows it.
+
+The helpers' own ledgers decide; this repeats their sum for one job.
+"""
 
 from adserver.records.training_plan import TrainingPlan
 from maskedlark.privacy.accounting import Epsilons, spent
@@ -7,7 +10,10 @@ from maskedlark.releases.job import charge
 
 
 def job_epsilons(plan: TrainingPlan, rounds: int) -> Epsilons:
-    """What so many rounds of a job cost at the task's delta, other jobs on the dataset left out; infinite without noise."""
+    """What so many rounds of a job cost at the task's delta, other jobs on the dataset left out.
+
+    Infinite without noise.
+    """
     return spent([charge(plan.task, plan.job, rounds)] if rounds else [], plan.task.delta)
 
 
@@ -25,7 +31,9 @@ def privacy_line(plan: TrainingPlan, rounds: int) -> str:
 def budget_spent_line(plan: TrainingPlan) -> str:
     """Why a job that was to go on until its budget ends has stopped."""
     rounds = plan.job.rounds
-    return f"{rounds} rounds are what the budget held when the job was submitted: {privacy_line(plan, rounds)}"
+    return (
+        f"{rounds} rounds are what the budget held when the job was submitted: {privacy_line(plan, rounds)}"
+    )
 
 
 def curve_title(plan: TrainingPlan) -> str:

@@ -1,6 +1,9 @@
-"""A job's curves for people: a CSV file, a PNG picture, and TensorBoard event files, all made from the stored history.
+"""A job's curves for people.
 
-The history is the truth and survives a crash without gaps or repeats; every file here can be made again from it.
+A CSV file, a PNG picture, and TensorBoard event files, all made from the stored history.
+
+The history is the truth and survives a crash without gaps or repeats; every file here can be made again from
+it.
 """
 
 import csv
@@ -34,12 +37,17 @@ _TAGS: Final = {
 
 
 class CurveWriter:
-    """Keeps a running job's curves up to date: the event files at every round, the CSV file and the picture now and then.
+    """Keeps a running job's curves up to date.
 
-    A picture takes longer than many a round, so it is drawn at most once in `rewrite_every_s` of the rounds' own time.
+    The event files at every round, the CSV file and the picture now and then.
+
+    A picture takes longer than many a round, so it is drawn at most once in `rewrite_every_s` of the rounds'
+    own time.
     """
 
-    def __init__(self, folder: Path, history: Sequence[RoundFigures], title: str, rewrite_every_s: float) -> None:
+    def __init__(
+        self, folder: Path, history: Sequence[RoundFigures], title: str, rewrite_every_s: float
+    ) -> None:
         self._folder = folder
         self._history = list(history)
         self._title = title
@@ -49,7 +57,9 @@ class CurveWriter:
 
     @classmethod
     @contextmanager
-    def opened(cls, folder: Path, history: Sequence[RoundFigures], *, title: str, rewrite_every_s: float = 30.0) -> Iterator["CurveWriter"]:
+    def opened(
+        cls, folder: Path, history: Sequence[RoundFigures], *, title: str, rewrite_every_s: float = 30.0
+    ) -> Iterator["CurveWriter"]:
         """Curves that begin with the history so far, and are complete when the context ends."""
         writer = cls(folder, history, title, rewrite_every_s)
         try:
@@ -81,8 +91,8 @@ def write_curves(folder: Path, history: Sequence[RoundFigures], title: str) -> N
 class EventLog:
     """TensorBoard event files of one job, appended to round by round.
 
-    Opening it writes the history so far into a fresh file in place of whatever an earlier process left, so that a resumed job has
-    every round once.
+    Opening it writes the history so far into a fresh file in place of whatever an earlier process left, so
+    that a resumed job has every round once.
     """
 
     def __init__(self, folder: Path, history: Sequence[RoundFigures]) -> None:
@@ -125,14 +135,21 @@ def _png(history: Sequence[RoundFigures], title: str) -> bytes:
     figure.suptitle(title, fontsize=11)
     if is_evaluated:
         _draw_pair(panels[0], history, ("loss", "loss on the evaluation set"), ("accuracy", "accuracy"))
-    _draw_pair(panels[-1], history, ("gradient_norm", "norm of the noisy mean gradient"), ("noise_to_signal", "noise / signal"))
+    _draw_pair(
+        panels[-1],
+        history,
+        ("gradient_norm", "norm of the noisy mean gradient"),
+        ("noise_to_signal", "noise / signal"),
+    )
     panels[-1].set_xlabel("rounds")
     picture = BytesIO()
     figure.savefig(picture, format="png", dpi=120)
     return picture.getvalue()
 
 
-def _draw_pair(left: "Axes", history: Sequence[RoundFigures], first: tuple[str, str], second: tuple[str, str]) -> None:
+def _draw_pair(
+    left: "Axes", history: Sequence[RoundFigures], first: tuple[str, str], second: tuple[str, str]
+) -> None:
     """Two figures against the rounds, (attribute, label) each, the second on the right-hand axis if there is any of it."""
     lines = _draw(left, history, *first, color="tab:blue", style="-")
     left.grid(visible=True, alpha=0.3)
@@ -144,10 +161,21 @@ def _draw_pair(left: "Axes", history: Sequence[RoundFigures], first: tuple[str, 
     left.legend(handles=lines, loc="best", fontsize=9)
 
 
-def _draw(axes: "Axes", history: Sequence[RoundFigures], name: str, label: str, *, color: str, style: str) -> "list[Line2D]":
+def _draw(
+    axes: "Axes", history: Sequence[RoundFigures], name: str, label: str, *, color: str, style: str
+) -> "list[Line2D]":
     """One line, its axis in its colour."""
-    points = [(figures.rounds_done, value) for figures in history if (value := getattr(figures, name)) is not None]
+    points = [
+        (figures.rounds_done, value) for figures in history if (value := getattr(figures, name)) is not None
+    ]
     axes.set_ylabel(label, color=color)
     axes.tick_params(axis="y", labelcolor=color)
     marker = "." if len(points) <= 60 else ""
-    return axes.plot([at for at, _ in points], [value for _, value in points], style, marker=marker, color=color, label=label)
+    return axes.plot(
+        [at for at, _ in points],
+        [value for _, value in points],
+        style,
+        marker=marker,
+        color=color,
+        label=label,
+    )

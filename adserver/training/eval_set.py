@@ -1,4 +1,6 @@
-"""The ad server's own evaluation set: people who agreed that it may see their features and labels. It never leaves the ad server.
+"""The ad server's own evaluation set: people who agreed that it may see their features and labels.
+
+It never leaves the ad server.
 
 The file is an .npz with `features` u8 (n, d) and `labels` (n,), as `browser-sim run --holdout` writes it.
 """
@@ -47,7 +49,9 @@ class EvalSet:
             JobRefused(MALFORMED)
         """
         if self.features.shape[1] != model.input_width:
-            raise _malformed(f"has {self.features.shape[1]} features a record; the model takes {model.input_width}")
+            raise _malformed(
+                f"has {self.features.shape[1]} features a record; the model takes {model.input_width}"
+            )
         classes = _num_classes(model, loss)
         if classes is not None and not np.isin(self.labels, np.arange(classes)).all():
             raise _malformed(f"has labels that are not classes 0..{classes - 1}")
@@ -60,7 +64,9 @@ def read_eval_set(encoded: bytes) -> EvalSet:
         JobRefused(TOO_LARGE, MALFORMED)
     """
     if len(encoded) > MAX_BYTES:
-        raise JobRefused(JobReason.TOO_LARGE, f"an evaluation set has at most {MAX_BYTES} bytes, not {len(encoded)}")
+        raise JobRefused(
+            JobReason.TOO_LARGE, f"an evaluation set has at most {MAX_BYTES} bytes, not {len(encoded)}"
+        )
     try:
         with ZipFile(BytesIO(encoded)) as archive:
             features, labels = _array(archive, "features"), _array(archive, "labels")
@@ -69,17 +75,25 @@ def read_eval_set(encoded: bytes) -> EvalSet:
     if features.dtype != np.uint8 or features.ndim != 2:
         raise _malformed(f"has features of {features.dtype} {features.shape}, not uint8 (records, width)")
     if labels.shape != features.shape[:1] or not len(labels):
-        raise _malformed(f"has labels of shape {labels.shape} for {len(features)} records; each record has one, and there is at least one")
+        raise _malformed(
+            f"has labels of shape {labels.shape} for {len(features)} records; each record has one, and there is at least one"
+        )
     if labels.dtype.kind not in _KINDS_OF_NUMBERS or not np.isfinite(labels).all():
         raise _malformed("has labels that are not finite numbers")
     return EvalSet(features=features, labels=labels)
 
 
 def _array(archive: ZipFile, name: str) -> NDArray[Any]:
-    """One array of the file. Its header is believed only where the bytes are there, so that it cannot ask for memory."""
+    """One array of the file.
+
+    Its header is believed only where the bytes are there, so that it cannot ask for memory.
+    """
     member = archive.getinfo(f"{name}.npy")
     if member.file_size > MAX_BYTES:
-        raise JobRefused(JobReason.TOO_LARGE, f"an evaluation set unpacks to at most {MAX_BYTES} bytes an array, not {member.file_size}")
+        raise JobRefused(
+            JobReason.TOO_LARGE,
+            f"an evaluation set unpacks to at most {MAX_BYTES} bytes an array, not {member.file_size}",
+        )
     stream = BytesIO(archive.read(member))
     read_header = read_array_header_1_0 if read_magic(stream) == (1, 0) else read_array_header_2_0
     shape, is_fortran, dtype = read_header(stream)

@@ -1,4 +1,7 @@
-"""A trained model leaves the ad server: the latest checkpoint's weights in the ONNX file that was submitted."""
+"""A trained model leaves the ad server.
+
+The latest checkpoint's weights in the ONNX file that was submitted.
+"""
 
 from dataclasses import dataclass, field
 
@@ -34,7 +37,9 @@ def export_model(folder: JobFolder, plan: TrainingPlan) -> ExportedModel:
     """
     stored = folder.checkpoint()
     if stored is None:
-        raise JobRefused(JobReason.WRONG_STATE, "the job has not finished a round yet: there is nothing to export")
+        raise JobRefused(
+            JobReason.WRONG_STATE, "the job has not finished a round yet: there is nothing to export"
+        )
     checkpoint = Checkpoint.decode(stored)
     submitted = folder.model()
     model = parse(submitted, num_features=plan.task.num_features)

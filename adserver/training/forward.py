@@ -1,6 +1,9 @@
-"""A model run forward over plain examples: how the ad server sees what its training has learned, on data of its own.
+"""A model run forward over plain examples.
 
-onnxruntime runs the file that the model came from, after the parser has accepted it, so that what is evaluated is what was trained.
+How the ad server sees what its training has learned, on data of its own.
+
+onnxruntime runs the file that the model came from, after the parser has accepted it, so that what is
+evaluated is what was trained.
 """
 
 from dataclasses import dataclass
@@ -53,10 +56,13 @@ def predict(encoded_model: bytes, features: NDArray[np.uint8]) -> NDArray[np.flo
     return np.concatenate(outputs)
 
 
-def evaluate(encoded_model: bytes, features: NDArray[np.uint8], labels: NDArray[np.integer], loss: Loss) -> Evaluation:
+def evaluate(
+    encoded_model: bytes, features: NDArray[np.uint8], labels: NDArray[np.integer], loss: Loss
+) -> Evaluation:
     """Loss and accuracy on labelled examples. Called by the ad server; `check_loss` has accepted the loss.
 
-    Shapes: features (examples, width), at least one example; labels (examples,): classes, or the numbers to be predicted.
+    Shapes: features (examples, width), at least one example; labels (examples,): classes, or the numbers to
+        be predicted.
 
     Edge cases: a binary probability is kept 1e-12 away from 0 and 1, so that the loss stays finite.
 
@@ -67,12 +73,16 @@ def evaluate(encoded_model: bytes, features: NDArray[np.uint8], labels: NDArray[
     if not len(features) or labels.shape != (len(features),):
         raise ValueError(f"{len(features)} examples need as many labels, at least one, not {labels.shape}")
     outputs = predict(encoded_model, features).astype(np.float64)
-    return Evaluation(loss=float(_losses(outputs, labels, loss).mean()), accuracy=_accuracy(outputs, labels, loss))
+    return Evaluation(
+        loss=float(_losses(outputs, labels, loss).mean()), accuracy=_accuracy(outputs, labels, loss)
+    )
 
 
 def _session(encoded_model: bytes) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = _ERRORS_ONLY  # exporters declare output shapes that a larger batch exceeds: a warning a run
+    options.log_severity_level = (
+        _ERRORS_ONLY  # exporters declare output shapes that a larger batch exceeds: a warning a run
+    )
     return onnxruntime.InferenceSession(encoded_model, options, providers=["CPUExecutionProvider"])
 
 

@@ -1,4 +1,6 @@
-"""Steps 6 to 8 of one job: ask both helpers, compare and add their answers, step the optimizer, keep a checkpoint; round by round.
+"""Steps 6 to 8 of one job.
+
+Ask both helpers, compare and add their answers, step the optimizer, keep a checkpoint; round by round.
 
 What happens in a round, in the order that makes a crash harmless:
 
@@ -9,8 +11,9 @@ What happens in a round, in the order that makes a crash harmless:
     5. checkpoint r + 1 beside checkpoint r         one rename: the latest one counts, and from here on round r is over
     6. checkpoint r goes
 
-So a process that dies anywhere leaves a job that ends in the same bits as one that was never disturbed. One that was only stopped, and goes
-on when another worker has the job, is refused at step 4, or writes a checkpoint that is there already or no more the latest.
+So a process that dies anywhere leaves a job that ends in the same bits as one that was never disturbed. One
+that was only stopped, and goes on when another worker has the job, is refused at step 4, or writes a
+checkpoint that is there already or no more the latest.
 """
 
 import math
@@ -46,7 +49,14 @@ class JobRun:
     """One worker's run of one job, from its checkpoint on."""
 
     def __init__(
-        self, *, plan: TrainingPlan, folder: JobFolder, pair: HelperPair, leases: JobLeases, history: tuple[RoundFigures, ...], clock: Clock
+        self,
+        *,
+        plan: TrainingPlan,
+        folder: JobFolder,
+        pair: HelperPair,
+        leases: JobLeases,
+        history: tuple[RoundFigures, ...],
+        clock: Clock,
     ) -> None:
         self._plan = plan
         self._folder = folder
@@ -57,8 +67,12 @@ class JobRun:
         self._model = parse(self._encoded_model, num_features=plan.task.num_features)
         self._evaluate = self._evaluator()
         stored = folder.checkpoint()
-        self._trainer = Trainer(model=self._model, plan=plan, checkpoint=None if stored is None else Checkpoint.decode(stored))
-        self._history = tuple(figures for figures in history if figures.rounds_done <= self._trainer.rounds_done)
+        self._trainer = Trainer(
+            model=self._model, plan=plan, checkpoint=None if stored is None else Checkpoint.decode(stored)
+        )
+        self._history = tuple(
+            figures for figures in history if figures.rounds_done <= self._trainer.rounds_done
+        )
 
     def to_the_end(self) -> None:
         """Run every round that is left.
@@ -69,18 +83,25 @@ class JobRun:
             InvalidModel: training diverged (DIVERGED), or a helper refused the model.
         """
         with CurveWriter.opened(self._folder.path, self._history, title=curve_title(self._plan)) as curves:
-            check_started(*self._pair.start_job(self._plan.job, self._encoded_model), num_parameters=self._model.num_parameters)
+            check_started(
+                *self._pair.start_job(self._plan.job, self._encoded_model),
+                num_parameters=self._model.num_parameters,
+            )
             if not self._history and self._evaluate is not None:
                 self._keep(self._evaluated(RoundFigures(rounds_done=0, finished_at_s=self._clock())), curves)
             while self._trainer.rounds_done < self._plan.job.rounds:
                 self._keep(self._round(), curves)
-                self._folder.write_checkpoint(self._trainer.checkpoint().encode(), rounds_done=self._trainer.rounds_done)
+                self._folder.write_checkpoint(
+                    self._trainer.checkpoint().encode(), rounds_done=self._trainer.rounds_done
+                )
 
     def _round(self) -> RoundFigures:
         """One round up to and including the optimizer's step."""
         plan, job, trainer, size = self._plan, self._plan.job, self._trainer, self._model.num_parameters
         clip = trainer.clip()
-        shares = self._pair.run_round(job.job_id, trainer.rounds_done, trainer.weights(), num_values(job, size))
+        shares = self._pair.run_round(
+            job.job_id, trainer.rounds_done, trainer.weights(), num_values(job, size)
+        )
         mean = mean_gradient(plan, *shares)
         gradient, within = mean[:size], mean[size:]
         learning_rate = trainer.step(gradient)
@@ -151,9 +172,15 @@ def check_started(first: StartedJob, second: StartedJob, *, num_parameters: int)
         JobRefused(HELPERS_DISAGREE)
     """
     if first.numerics_digest != second.numerics_digest:
-        raise JobRefused(JobReason.HELPERS_DISAGREE, "the two helpers compute with different numerics: bring them to one version")
+        raise JobRefused(
+            JobReason.HELPERS_DISAGREE,
+            "the two helpers compute with different numerics: bring them to one version",
+        )
     if first.path != second.path:
-        raise JobRefused(JobReason.HELPERS_DISAGREE, f"one helper takes the {first.path} path, the other the {second.path} one")
+        raise JobRefused(
+            JobReason.HELPERS_DISAGREE,
+            f"one helper takes the {first.path} path, the other the {second.path} one",
+        )
     if {first.num_parameters, second.num_parameters} != {num_parameters}:
         raise JobRefused(
             JobReason.HELPERS_DISAGREE,

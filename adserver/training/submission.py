@@ -1,4 +1,7 @@
-"""From what a person asks for to a job that the helpers will accept: everything that can be checked here is checked before it is stored."""
+"""From what a person asks for to a job that the helpers will accept.
+
+Everything that can be checked here is checked before it is stored.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -29,10 +32,13 @@ class Submission:
     Attributes:
         model: An ONNX file; training begins at its weights.
         loss: A name of `maskedlark.model.graph.Loss`.
-        rounds: How many; None: as many as fit beside the noise multiplier, so that the job stops with its budget.
+        rounds: How many; None: as many as fit beside the noise multiplier, so that the job stops with its
+            budget.
         batch_size: Expected reports in a round; None: the whole dataset in every round.
-        epsilon: What all rounds together may cost against the ad server, at the task's delta; None: what the dataset has left.
-        noise_multiplier: Each helper's noise over the sensitivity; None: the least that fits. With noise, one of the two is given.
+        epsilon: What all rounds together may cost against the ad server, at the task's delta; None: what the
+            dataset has left.
+        noise_multiplier: Each helper's noise over the sensitivity; None: the least that fits. With noise, one
+            of the two is given.
         optimizer: The optimizer.
         schedule: Its learning rate's.
         eval_set: An .npz file, or None.
@@ -56,7 +62,13 @@ class Submission:
 
 
 def plan_job(
-    submission: Submission, *, task: Task, dataset: Dataset, job_id: bytes, now_s: float, already: Sequence[Charge] = ()
+    submission: Submission,
+    *,
+    task: Task,
+    dataset: Dataset,
+    job_id: bytes,
+    now_s: float,
+    already: Sequence[Charge] = (),
 ) -> TrainingPlan:
     """Check a submission against its task and dataset, and fix its noise, or its rounds.
 
@@ -71,8 +83,8 @@ def plan_job(
     Raises:
         InvalidTask: a number is out of its range.
         InvalidModel: the model or its loss is not acceptable.
-        JobRefused: UNKNOWN_DATASET, TASK_EXPIRED, OVERFLOW, NOISE_OUT_OF_RANGE, BUDGET_EXHAUSTED, or MALFORMED for settings that
-            do not go together.
+        JobRefused: UNKNOWN_DATASET, TASK_EXPIRED, OVERFLOW, NOISE_OUT_OF_RANGE, BUDGET_EXHAUSTED, or
+            MALFORMED for settings that do not go together.
     """
     model = parse(submission.model, num_features=task.num_features)
     loss = loss_named(submission.loss)
@@ -96,7 +108,9 @@ def plan_job(
     }
     canonical.build(JobSpec, settings)  # refuses numbers out of range before the accountant sees them
     fixed = _fixed(submission, task, dataset, batch_size, already)
-    job = canonical.build(JobSpec, {**settings, "rounds": fixed.rounds, "noise_multiplier": fixed.noise_multiplier})
+    job = canonical.build(
+        JobSpec, {**settings, "rounds": fixed.rounds, "noise_multiplier": fixed.noise_multiplier}
+    )
     plan = canonical.build(
         TrainingPlan,
         {
@@ -124,30 +138,48 @@ class _Fixed:
 
 def _check_usable(task: Task, dataset: Dataset, now_s: float) -> None:
     if now_s >= task.expires_at:
-        raise JobRefused(JobReason.TASK_EXPIRED, f"the task {task.name!r} has expired: helpers take no more jobs of it")
+        raise JobRefused(
+            JobReason.TASK_EXPIRED, f"the task {task.name!r} has expired: helpers take no more jobs of it"
+        )
     if dataset.task_id != task.task_id:
         raise JobRefused(JobReason.UNKNOWN_DATASET, "the dataset is of another task")
     if dataset.state is not DatasetState.COMMITTED:
-        raise JobRefused(JobReason.UNKNOWN_DATASET, f"the dataset is {dataset.state}: finish it with `adserver dataset seal`")
+        raise JobRefused(
+            JobReason.UNKNOWN_DATASET,
+            f"the dataset is {dataset.state}: finish it with `adserver dataset seal`",
+        )
 
 
-def _fixed(submission: Submission, task: Task, dataset: Dataset, batch_size: float, already: Sequence[Charge]) -> _Fixed:
+def _fixed(
+    submission: Submission, task: Task, dataset: Dataset, batch_size: float, already: Sequence[Charge]
+) -> _Fixed:
     """The noise or the rounds that were left open, and a check that the job fits both budgets with all that is held already."""
     rounds, epsilon, multiplier = submission.rounds, submission.epsilon, submission.noise_multiplier
     if task.mechanism is Mechanism.NONE:
         if epsilon is not None or multiplier is not None:
-            raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, "the task has no noise: give neither an epsilon nor a noise multiplier")
+            raise JobRefused(
+                JobReason.NOISE_OUT_OF_RANGE,
+                "the task has no noise: give neither an epsilon nor a noise multiplier",
+            )
         if rounds is None:
-            raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, "the task has no noise, and so no budget to stop at: give rounds")
+            raise JobRefused(
+                JobReason.NOISE_OUT_OF_RANGE,
+                "the task has no noise, and so no budget to stop at: give rounds",
+            )
         return _Fixed(rounds=rounds, noise_multiplier=0.0)
     room = Room(task=task, dataset_size=dataset.size, already=already, epsilon=epsilon)
     if rounds is None:
         if multiplier is None:
-            raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, "a job that goes on until its budget ends needs a noise multiplier")
+            raise JobRefused(
+                JobReason.NOISE_OUT_OF_RANGE,
+                "a job that goes on until its budget ends needs a noise multiplier",
+            )
         most = room.rounds_for(noise_multiplier=multiplier, batch_size=batch_size)
         return _Fixed(rounds=most, noise_multiplier=multiplier)
     if (epsilon is None) == (multiplier is None):
-        raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, "a task with noise needs either an epsilon or a noise multiplier")
+        raise JobRefused(
+            JobReason.NOISE_OUT_OF_RANGE, "a task with noise needs either an epsilon or a noise multiplier"
+        )
     if multiplier is None:
         return _Fixed(rounds=rounds, noise_multiplier=room.noise_for(rounds=rounds, batch_size=batch_size))
     room.check(rounds=rounds, batch_size=batch_size, noise_multiplier=multiplier)

@@ -1,6 +1,7 @@
 """Step 8: the model in training: float32 masters, the weights that a round sends, and the optimizer's step.
 
-Everything that decides the next step is in the checkpoint, so a process that was killed goes on with the same bits.
+Everything that decides the next step is in the checkpoint, so a process that was killed goes on with the same
+bits.
 """
 
 from dataclasses import dataclass
@@ -88,12 +89,19 @@ class Trainer:
             self._restore(checkpoint)
 
     def weights(self) -> bytes:
-        """The next round's input as both helpers get it: the masters, rounded to 14 bits, and behind them an adaptive clip's bound.
+        """The next round's input as both helpers get it.
+
+        The masters, rounded to 14 bits, and behind them an adaptive clip's bound.
 
         Raises:
             InvalidModel(NOT_FINITE): a master is no number, or outside the range.
         """
-        encoded = encode([quantise(master.numpy(), of.name) for master, of in zip(self._masters, self._parameters, strict=True)])
+        encoded = encode(
+            [
+                quantise(master.numpy(), of.name)
+                for master, of in zip(self._masters, self._parameters, strict=True)
+            ]
+        )
         if self._plan.adaptive_clip is None:
             return encoded
         return adaptive_clip.encode(adaptive_clip.RoundInput(weights=encoded, bound=self.clip().bound))
@@ -124,7 +132,8 @@ class Trainer:
             The learning rate of this step.
 
         Raises:
-            InvalidModel(DIVERGED): the step left the range of weights that a round can send; the trainer must not be used on.
+            InvalidModel(DIVERGED): the step left the range of weights that a round can send; the trainer must
+            not be used on.
         """
         for master, gradient in zip(self._masters, split(mean_gradient, self._parameters), strict=True):
             master.grad = torch.from_numpy(gradient)
@@ -157,7 +166,9 @@ class Trainer:
         try:
             self.weights()
         except InvalidModel as error:
-            raise InvalidModel(ModelReason.DIVERGED, f"training diverged: {error}: use a smaller learning rate") from None
+            raise InvalidModel(
+                ModelReason.DIVERGED, f"training diverged: {error}: use a smaller learning rate"
+            ) from None
 
 
 def split(flat: NDArray[np.float64], parameters: tuple[Parameter, ...]) -> Masters:
@@ -168,7 +179,10 @@ def split(flat: NDArray[np.float64], parameters: tuple[Parameter, ...]) -> Maste
 
 
 def _optimizer(settings: Optimizer, masters: list[torch.Tensor]) -> torch.optim.Optimizer:
-    """The optimizer of torch; one tensor at a time, so that the number of tensors never changes how a step is computed."""
+    """The optimizer of torch.
+
+    One tensor at a time, so that the number of tensors never changes how a step is computed.
+    """
     rate = settings.learning_rate
     match settings.kind:
         case OptimizerKind.SGD:

@@ -1,6 +1,9 @@
-"""The thread that runs jobs: `adserver serve` starts one; several, also on several machines, may share a store and a data folder.
+"""The thread that runs jobs.
 
-It takes a job, keeps its lease while `adserver.training.runner` runs it, records how it ended, and tells the helpers of jobs that are over.
+`adserver serve` starts one; several, also on several machines, may share a store and a data folder.
+
+It takes a job, keeps its lease while `adserver.training.runner` runs it, records how it ended, and tells the
+helpers of jobs that are over.
 """
 
 import logging
@@ -25,7 +28,14 @@ from adserver.store.jobs import JobRecord, JobStore, Stop
 from adserver.store.leases import JobLeases
 from adserver.training.cost import budget_spent_line
 from adserver.training.pauses import Rest
-from maskedlark.errors import HelperUnavailable, InvalidModel, JobReason, JobRefused, MaskedLarkError, ModelReason
+from maskedlark.errors import (
+    HelperUnavailable,
+    InvalidModel,
+    JobReason,
+    JobRefused,
+    MaskedLarkError,
+    ModelReason,
+)
 from maskedlark.observability.tracing import span
 from maskedlark.runtime.database import is_away
 
@@ -103,7 +113,8 @@ class JobWorker:
     def run_one(self) -> bool:
         """Run one job until it stops, or tell the helpers of jobs that are over; whether there was a job.
 
-        Whenever the database cannot be had, the worker rests, each time twice as long, before it takes a job again.
+        Whenever the database cannot be had, the worker rests, each time twice as long, before it takes a job
+        again.
         """
         if not self._rest.is_over:
             return False
@@ -116,7 +127,9 @@ class JobWorker:
         except SQLAlchemyError as error:
             if not is_away(error):
                 raise
-            _LOG.warning("the database cannot be had; the job worker rests for %g s: %s", self._rest.begin(), error)
+            _LOG.warning(
+                "the database cannot be had; the job worker rests for %g s: %s", self._rest.begin(), error
+            )
             return False
         self._rest.end()
         return job is not None
@@ -130,16 +143,21 @@ class JobWorker:
             self._stopping.wait(self._poll_s)
 
     def _run_job(self, job: JobRecord) -> None:
-        """Run a claimed job, and record how it ended. It is let go of in every case but this thread's own death.
+        """Run a claimed job, and record how it ended.
+
+        It is let go of in every case but this thread's own death.
 
         Raises:
-            SQLAlchemyError: the database cannot be had; the job goes on from its last round, here or at another worker.
+            SQLAlchemyError: the database cannot be had; the job goes on from its last round, here or at
+                another worker.
         """
         interrupted = Event()
         waiting = _JobWaits(self._leases, job.job_id)
         with ExitStack() as stack:
             stack.enter_context(self._lease_kept(job.job_id, interrupted))
-            pair = stack.enter_context(HelperPair.opened(self._helpers, self._backoff, interrupted=interrupted, watcher=waiting))
+            pair = stack.enter_context(
+                HelperPair.opened(self._helpers, self._backoff, interrupted=interrupted, watcher=waiting)
+            )
             stack.enter_context(span("job", job_id=job.job_id.hex(), rounds_done=job.rounds_done))
             error = self._run_to_the_end(job, pair)
         event, stop = outcome_of(error) if error else (JobEvent.FINISH, _stop_of_done(job))
@@ -149,7 +167,10 @@ class JobWorker:
             raise error
 
     def _let_go(self) -> None:
-        """Record how the last job ended, unless that is done. If the database is away even now, it is tried again before another job."""
+        """Record how the last job ended, unless that is done.
+
+        If the database is away even now, it is tried again before another job.
+        """
         ended, self._ended = self._ended, None
         if ended is None:
             return
@@ -164,7 +185,9 @@ class JobWorker:
 
     def _run_to_the_end(self, job: JobRecord, pair: HelperPair) -> Exception | None:
         """Run a job; None if it is done, and what stopped it if not."""
-        from adserver.training.runner import JobRun  # torch and matplotlib: seconds, and only for a server that has jobs
+        from adserver.training.runner import (
+            JobRun,
+        )  # torch and matplotlib: seconds, and only for a server that has jobs
 
         try:
             JobRun(
@@ -181,9 +204,14 @@ class JobWorker:
 
     @contextmanager
     def _lease_kept(self, job_id: bytes, interrupted: Event) -> Iterator[None]:
-        """Renew a job's lease while the block runs; set `interrupted` when the job is lost or cancelled, or this worker stops."""
+        """Renew a job's lease while the block runs.
+
+        Set `interrupted` when the job is lost or cancelled, or this worker stops.
+        """
         is_over = Event()
-        thread = Thread(target=self._keep_lease, args=(job_id, interrupted, is_over), name="job-lease", daemon=True)
+        thread = Thread(
+            target=self._keep_lease, args=(job_id, interrupted, is_over), name="job-lease", daemon=True
+        )
         thread.start()
         try:
             yield
@@ -208,7 +236,10 @@ class JobWorker:
                 return
 
     def _close_finished(self) -> None:
-        """Tell both helpers of jobs that are over, so that they give back unused budget; again later if one does not answer."""
+        """Tell both helpers of jobs that are over, so that they give back unused budget.
+
+        Again later if one does not answer.
+        """
         if not self._closing_rest.is_over:
             return
         unclosed, away = self._leases.unclosed(), set[int]()
@@ -221,14 +252,19 @@ class JobWorker:
         if away:
             self._closing_rest.begin()
         still = {job.job_id for job in unclosed}
-        self._refused_closing = {job_id: rest for job_id, rest in self._refused_closing.items() if job_id in still}
+        self._refused_closing = {
+            job_id: rest for job_id, rest in self._refused_closing.items() if job_id in still
+        }
 
     def _close(self, job: JobRecord, away: set[int]) -> None:
-        """Close a job at each helper that lets it, though the other does not; what a helper refuses, it is not asked again soon.
+        """Close a job at each helper that lets it, though the other does not.
+
+        What a helper refuses, it is not asked again soon.
 
         Args:
             job: It is over.
-            away: The roles of helpers that did not answer just now: they are not asked, and who does not answer is added.
+            away: The roles of helpers that did not answer just now: they are not asked, and who does not
+                answer is added.
         """
         charged = []
         for role, helper in enumerate(self._helpers):
@@ -241,7 +277,11 @@ class JobWorker:
                 away.add(role)
             except MaskedLarkError as error:
                 _LOG.warning("job %s cannot be closed: %s", job.job_id.hex(), error)
-                rest = Rest(first_s=_CLOSE_REFUSED_AGAIN_S, longest_s=_CLOSE_REFUSED_AGAIN_S, monotonic=self._monotonic)
+                rest = Rest(
+                    first_s=_CLOSE_REFUSED_AGAIN_S,
+                    longest_s=_CLOSE_REFUSED_AGAIN_S,
+                    monotonic=self._monotonic,
+                )
                 rest.begin()
                 self._refused_closing[job.job_id] = rest
         if len(charged) == len(self._helpers):
@@ -292,5 +332,7 @@ def outcome_of(error: Exception) -> tuple[JobEvent, Stop | None]:
             event, reason = JobEvent.REFUSE, INVALID_TASK
         case _:
             _LOG.error("a job failed", exc_info=error)
-            return JobEvent.FAIL, Stop(reason=INTERNAL_ERROR, cause=f"{type(error).__name__}: see the ad server's log")
+            return JobEvent.FAIL, Stop(
+                reason=INTERNAL_ERROR, cause=f"{type(error).__name__}: see the ad server's log"
+            )
     return event, Stop(reason=reason, cause=str(error))

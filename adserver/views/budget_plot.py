@@ -1,4 +1,7 @@
-"""How a dataset's two epsilons grew, job after job, as a picture: solid what is spent, dashed what is reserved, dotted the budgets."""
+"""How a dataset's two epsilons grew, job after job, as a picture.
+
+Solid what is spent, dashed what is reserved, dotted the budgets.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -38,17 +41,35 @@ def write_plot(budget: DatasetBudget, path: Path) -> None:
     figure = Figure(figsize=(9, 3.6), layout="constrained")  # without pyplot: no global state, no display
     alone, colluding = figure.subplots(1, 2)
     points = growth(budget)
-    _draw(alone, "against the ad server", budget.ad_server.budget, points, [one.epsilons.ad_server for one in points])
-    _draw(colluding, "against it with either helper", budget.colluding.budget, points, [one.epsilons.colluding for one in points])
+    _draw(
+        alone,
+        "against the ad server",
+        budget.ad_server.budget,
+        points,
+        [one.epsilons.ad_server for one in points],
+    )
+    _draw(
+        colluding,
+        "against it with either helper",
+        budget.colluding.budget,
+        points,
+        [one.epsilons.colluding for one in points],
+    )
     dataset = budget.dataset
-    figure.suptitle(f"dataset {dataset.dataset_id.hex()[:12]} of {dataset.task.name}, delta {dataset.task.delta:.2g}", fontsize=11)
+    figure.suptitle(
+        f"dataset {dataset.dataset_id.hex()[:12]} of {dataset.task.name}, delta {dataset.task.delta:.2g}",
+        fontsize=11,
+    )
     picture = BytesIO()
     figure.savefig(picture, format="png", dpi=120)
     write_durably(path, picture.getvalue())
 
 
 def growth(budget: DatasetBudget) -> tuple[Point, ...]:
-    """The dataset's epsilons after more and more releases: all spent ones in the order of the uses, then all reserved ones."""
+    """The dataset's epsilons after more and more releases.
+
+    All spent ones in the order of the uses, then all reserved ones.
+    """
     delta = budget.dataset.task.delta
     uses = [one.use for one in budget.uses]
     reserved = [charge for use in uses for charge in _beyond(use.spent, use.held)]
@@ -65,7 +86,10 @@ def growth(budget: DatasetBudget) -> tuple[Point, ...]:
 
 
 def _beyond(spent_charges: Sequence[Charge], held: Sequence[Charge]) -> Iterator[Charge]:
-    """What is held beyond what is spent, charge by charge: a job has one of each, a query has nothing reserved."""
+    """What is held beyond what is spent, charge by charge.
+
+    A job has one of each, a query has nothing reserved.
+    """
     for index, charge in enumerate(held):
         left = charge.rounds - (spent_charges[index].rounds if index < len(spent_charges) else 0)
         if left:
@@ -84,7 +108,9 @@ def _draw(axes: Axes, title: str, limit: float, points: Sequence[Point], epsilon
     axes.plot(rounds[:turn], epsilons[:turn], color="tab:red", label="spent")
     axes.plot(rounds[turn - 1 :], epsilons[turn - 1 :], color="tab:orange", linestyle="--", label="reserved")
     axes.axhline(limit, color="black", linewidth=1, linestyle=":", label="budget")
-    axes.set(xlabel="releases on the dataset", ylabel="epsilon", ylim=(0, 1.08 * limit), xlim=(0, max(1, *rounds)))
+    axes.set(
+        xlabel="releases on the dataset", ylabel="epsilon", ylim=(0, 1.08 * limit), xlim=(0, max(1, *rounds))
+    )
     axes.set_title(title, fontsize=10)
     axes.grid(visible=True, alpha=0.3)
     axes.legend(loc="lower right", fontsize=8)

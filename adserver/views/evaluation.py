@@ -1,4 +1,7 @@
-"""An evaluation for programs and for people: JSON, lines of text, and a picture of its three curves with error bars."""
+"""An evaluation for programs and for people.
+
+JSON, lines of text, and a picture of its three curves with error bars.
+"""
 
 import math
 from collections.abc import Sequence
@@ -41,7 +44,9 @@ def evaluation_json(result: EvaluationResult) -> dict[str, Any]:
 
 def evaluation_lines(result: EvaluationResult) -> list[str]:
     """What stands under the tables."""
-    lines = [f"{result.records:,} reports, {result.num_bins} score bins; ± is half of a 99 % interval of sampling and noise"]
+    lines = [
+        f"{result.records:,} reports, {result.num_bins} score bins; ± is half of a 99 % interval of sampling and noise"
+    ]
     if result.mechanism is Mechanism.NONE:
         return [*lines, "no noise: no privacy"]
     cost, whole = result.cost, result.dataset_spent
@@ -60,7 +65,9 @@ def metric_rows(result: EvaluationResult) -> list[tuple[str, ...]]:
 
 def calibration_rows(result: EvaluationResult) -> list[tuple[str, ...]]:
     """The calibration for people."""
-    return [(f"{point.threshold:.3f}", f"{point.x.value:.4f}", shown(point.y)) for point in result.calibration]
+    return [
+        (f"{point.threshold:.3f}", f"{point.x.value:.4f}", shown(point.y)) for point in result.calibration
+    ]
 
 
 def write_plot(result: EvaluationResult, path: Path) -> None:
@@ -92,10 +99,22 @@ def _draw(axes: "Axes", points: Sequence[CurvePoint], title: str, across: str, u
     below = [max(0.0, point.y.value - point.y.low) for point in known]
     above = [max(0.0, point.y.high - point.y.value) for point in known]
     at, value = [point.x.value for point in known], [point.y.value for point in known]
-    axes.errorbar(at, value, yerr=[below, above], fmt=".-", color="tab:blue", ecolor="tab:orange", elinewidth=0.8, capsize=1.5)
+    axes.errorbar(
+        at,
+        value,
+        yerr=[below, above],
+        fmt=".-",
+        color="tab:blue",
+        ecolor="tab:orange",
+        elinewidth=0.8,
+        capsize=1.5,
+    )
     axes.set(title=title, xlabel=across, ylabel=up, xlim=(0, 1), ylim=(0, 1.02))
     axes.grid(visible=True, alpha=0.3)
 
 
 def _points_json(points: Sequence[CurvePoint], across: str, up: str) -> list[dict[str, Any]]:
-    return [{"threshold": point.threshold, across: estimate_json(point.x), up: estimate_json(point.y)} for point in points]
+    return [
+        {"threshold": point.threshold, across: estimate_json(point.x), up: estimate_json(point.y)}
+        for point in points
+    ]

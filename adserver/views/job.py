@@ -5,7 +5,14 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from adserver.records.job_state import STOPPED, JobState
 from adserver.records.round_figures import RoundFigures
@@ -81,7 +88,10 @@ def print_job(job: JobRecord, history: tuple[RoundFigures, ...]) -> None:
         ("state", outcome_line(job)),
         ("rounds", f"{job.rounds_done} of {plan.job.rounds}, {plan.denominator:g} reports expected in each"),
         ("loss", plan.job.loss.value),
-        ("optimizer", f"{plan.optimizer.kind.value}, learning rate {plan.optimizer.learning_rate:g}, {plan.schedule.kind.value}"),
+        (
+            "optimizer",
+            f"{plan.optimizer.kind.value}, learning rate {plan.optimizer.learning_rate:g}, {plan.schedule.kind.value}",
+        ),
         ("privacy so far", privacy_line(plan, job.rounds_done)),
     ]
     if evaluated := last_evaluated(history):
@@ -99,7 +109,9 @@ def outcome_line(job: JobRecord) -> str:
     return line
 
 
-def watch(store: JobStore, job_id: bytes, *, is_shown: bool, sleep: Callable[[float], None] = time.sleep) -> JobRecord:
+def watch(
+    store: JobStore, job_id: bytes, *, is_shown: bool, sleep: Callable[[float], None] = time.sleep
+) -> JobRecord:
     """Follow a job, from any process, until it stops; shows its progress on standard error."""
     columns = (
         TextColumn("{task.description}"),

@@ -15,11 +15,24 @@ def print_plan(plan: Plan, room: Room) -> None:
     task, best = room.task, plan.recommended
     is_clip = plan.gradient_norm == task.clip_norm
     print_table(
-        ("", "rounds", "batch", "noise", "epsilon", "(colluding)", "dataset", "(colluding)", "noise/signal", "limit"),
+        (
+            "",
+            "rounds",
+            "batch",
+            "noise",
+            "epsilon",
+            "(colluding)",
+            "dataset",
+            "(colluding)",
+            "noise/signal",
+            "limit",
+        ),
         [_row(option, is_best=option == best) for option in plan.alternatives],
     )
     assumed = "its largest, the clip norm, so the ratio is the least possible" if is_clip else "as you expect"
-    typer.echo(f"noise/signal: both helpers' noise on a round's mean gradient, over a gradient of norm {plan.gradient_norm:g} ({assumed})")
+    typer.echo(
+        f"noise/signal: both helpers' noise on a round's mean gradient, over a gradient of norm {plan.gradient_norm:g} ({assumed})"
+    )
     held = f"dataset: what it has spent or reserved with the job, of {number(task.epsilon)} ({number(task.collusion_epsilon)} colluding)"
     typer.echo(f"{held}, at delta {task.delta:.2g}")
     typer.echo(f"submit the marked one with: {submit_options(best)}")

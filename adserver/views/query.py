@@ -1,4 +1,7 @@
-"""A result as files and for programs: JSON, CSV, Parquet, and a picture of bars with error bars; and as a table for people."""
+"""A result as files and for programs.
+
+JSON, CSV, Parquet, and a picture of bars with error bars; and as a table for people.
+"""
 
 import csv
 import json
@@ -36,7 +39,10 @@ def result_json(result: AggregateResult) -> dict[str, Any]:
         "epsilon": _epsilons(result.cost, is_noisy=is_noisy),
         "dataset_epsilon_spent": _epsilons(result.dataset_spent, is_noisy=is_noisy),
         "columns": [asdict(column) for column in result.columns],
-        "rows": [{"group": dict(zip(result.group_by, row.group, strict=True)), **_row_json(row.estimates, result)} for row in result.rows],
+        "rows": [
+            {"group": dict(zip(result.group_by, row.group, strict=True)), **_row_json(row.estimates, result)}
+            for row in result.rows
+        ],
     }
 
 
@@ -71,10 +77,14 @@ def shown(estimate: Estimate) -> str:
 
 def summary_lines(result: AggregateResult) -> list[str]:
     """What stands under the table: how many reports, the noise, and what it cost."""
-    lines = [f"{result.records:,} reports; cells of fewer than {result.min_cell_count} are in the rest, and show noise around zero"]
+    lines = [
+        f"{result.records:,} reports; cells of fewer than {result.min_cell_count} are in the rest, and show noise around zero"
+    ]
     if result.mechanism is Mechanism.NONE:
         return [*lines, "no noise: no privacy"]
-    scales = ", ".join(f"{column.name} {column.noise_scale:.4g}" for column in result.columns if column.bucket is None)
+    scales = ", ".join(
+        f"{column.name} {column.noise_scale:.4g}" for column in result.columns if column.bucket is None
+    )
     cost, whole = result.cost, result.dataset_spent
     return [
         *lines,
@@ -89,7 +99,10 @@ def _epsilons(epsilons: Epsilons, *, is_noisy: bool) -> dict[str, float] | None:
 
 
 def _row_json(estimates: Sequence[Estimate], result: AggregateResult) -> dict[str, Any]:
-    return {column.name: estimate_json(estimate) for column, estimate in zip(result.columns, estimates, strict=True)}
+    return {
+        column.name: estimate_json(estimate)
+        for column, estimate in zip(result.columns, estimates, strict=True)
+    }
 
 
 def estimate_json(estimate: Estimate) -> dict[str, float | None]:
@@ -102,7 +115,10 @@ def _json(result: AggregateResult) -> bytes:
 
 
 def _header(result: AggregateResult) -> list[str]:
-    return [*result.group_by, *(f"{column.name} {figure}" for column in result.columns for figure in _FIGURES)]
+    return [
+        *result.group_by,
+        *(f"{column.name} {figure}" for column in result.columns for figure in _FIGURES),
+    ]
 
 
 def _cells(row: Row) -> list[Any]:
@@ -132,7 +148,10 @@ def _parquet(result: AggregateResult) -> bytes:
 
 
 def _png(result: AggregateResult) -> bytes:
-    """For each sum a panel of the finest cells; for each histogram a panel of its buckets in the coarsest cell."""
+    """For each sum a panel of the finest cells.
+
+    For each histogram a panel of its buckets in the coarsest cell.
+    """
     from matplotlib.figure import Figure  # without pyplot: no global state, no display
 
     panels = [_Panel(title, labels, estimates) for title, labels, estimates in _panels(result)]
@@ -149,7 +168,9 @@ class _Panel:
     """Bars with error bars: the 99 % intervals."""
 
     def __init__(self, title: str, labels: Sequence[str], estimates: Sequence[Estimate]) -> None:
-        self._title = title if len(labels) <= _MOST_BARS else f"{title}: the first {_MOST_BARS} of {len(labels)} cells"
+        self._title = (
+            title if len(labels) <= _MOST_BARS else f"{title}: the first {_MOST_BARS} of {len(labels)} cells"
+        )
         self._labels = labels[:_MOST_BARS]
         self._estimates = estimates[:_MOST_BARS]
 
@@ -162,7 +183,10 @@ class _Panel:
         ]
         axes.bar(range(len(values)), values, yerr=errors, color="tab:blue", alpha=0.75, capsize=3)
         axes.set_xticks(
-            range(len(values)), self._labels, rotation=40 if len(values) > 6 else 0, ha="right" if len(values) > 6 else "center"
+            range(len(values)),
+            self._labels,
+            rotation=40 if len(values) > 6 else 0,
+            ha="right" if len(values) > 6 else "center",
         )
         axes.set_title(self._title, fontsize=10)
         axes.grid(visible=True, axis="y", alpha=0.3)
@@ -174,9 +198,19 @@ def _panels(result: AggregateResult) -> list[tuple[str, list[str], list[Estimate
     for place, column in enumerate(result.columns):
         if column.bucket is None:
             labels = [" · ".join(row.group) or "all" for row in finest]
-            panels.append((f"{column.name} by {', '.join(result.group_by) or 'nothing'}", labels, [row.estimates[place] for row in finest]))
+            panels.append(
+                (
+                    f"{column.name} by {', '.join(result.group_by) or 'nothing'}",
+                    labels,
+                    [row.estimates[place] for row in finest],
+                )
+            )
     for value in dict.fromkeys(column.value for column in result.columns if column.bucket is not None):
-        places = [place for place, column in enumerate(result.columns) if column.value == value and column.bucket is not None]
+        places = [
+            place
+            for place, column in enumerate(result.columns)
+            if column.value == value and column.bucket is not None
+        ]
         buckets = [result.columns[place].bucket or (0, 0) for place in places]
         first = result.rows[0]
         labels = [f"{low}..{high}" for low, high in buckets]

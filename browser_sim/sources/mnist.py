@@ -1,4 +1,7 @@
-"""MNIST from its idx files (LeCun, Bottou, Bengio, Haffner 1998), packed with gzip or not: strict parsing, exact lengths."""
+"""MNIST from its idx files (LeCun, Bottou, Bengio, Haffner 1998), packed with gzip or not.
+
+Strict parsing, exact lengths.
+"""
 
 import gzip
 import os
@@ -26,7 +29,9 @@ def default_folder() -> Path:
 
 
 def load_mnist(folder: Path) -> Source:
-    """The training digits to report, and the test digits as the panel. Every impression converts, to its digit.
+    """The training digits to report, and the test digits as the panel.
+
+    Every impression converts, to its digit.
 
     Raises:
         InvalidSource: a file is missing or is not the idx file that it should be.
@@ -102,4 +107,6 @@ def _read(folder: Path, name: str) -> bytes:
         return plain.read_bytes()
     if packed.is_file():
         return unpack(packed.read_bytes(), packed.name)
-    raise InvalidSource(f"no {name}[.gz] in {folder}: give --mnist-dir, or run `browser-sim download mnist --to DIR`")
+    raise InvalidSource(
+        f"no {name}[.gz] in {folder}: give --mnist-dir, or run `browser-sim download mnist --to DIR`"
+    )

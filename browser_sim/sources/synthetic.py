@@ -59,4 +59,7 @@ def synthesise(truth: LogisticTruth, rows: int, draws: Draws) -> Source:
 def save_truth(path: Path, truth: LogisticTruth) -> None:
     """Write the true model as JSON: weights and bias of a logistic model on byte/256."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"input": "byte/256", "weights": truth.weights.tolist(), "bias": truth.bias}, indent=1) + "\n")
+    path.write_text(
+        json.dumps({"input": "byte/256", "weights": truth.weights.tolist(), "bias": truth.bias}, indent=1)
+        + "\n"
+    )

@@ -1,4 +1,7 @@
-"""Any table with a header and a label column, as CSV: numbers are binned, words are coded by frequency, gaps keep a byte of their own."""
+"""Any table with a header and a label column, as CSV.
+
+Numbers are binned, words are coded by frequency, gaps keep a byte of their own.
+"""
 
 import csv
 import math
@@ -28,7 +31,8 @@ class TableSettings:
         ignore: Columns to leave out, such as row numbers.
         binning: Where the bins of numeric columns lie.
         bins: How many there are, 2 to 256.
-        values: The columns of measured values, by their names in the task. They are secret, so they are no features.
+        values: The columns of measured values, by their names in the task. They are secret, so they are no
+            features.
         keys: The columns of measured keys, by their names in the task.
     """
 
@@ -54,13 +58,18 @@ def load_table(settings: TableSettings) -> Source:
     """The table's records. Classes are the distinct labels in ascending order (as numbers if all are, else by the alphabet).
 
     Raises:
-        InvalidSource: unreadable, ragged, without such a label column, or with labels that are not of their kind.
+        InvalidSource: unreadable, ragged, without such a label column, or with labels that are not of their
+            kind.
     """
     whole = _read(settings.path)
     measured = {**settings.values, **settings.keys}
-    unknown = [name for name in (settings.label, *settings.ignore, *measured.values()) if name not in whole.columns]
+    unknown = [
+        name for name in (settings.label, *settings.ignore, *measured.values()) if name not in whole.columns
+    ]
     if unknown:
-        raise InvalidSource(f"{settings.path.name} has no column {unknown[0]!r}; it has {', '.join(whole.columns)}")
+        raise InvalidSource(
+            f"{settings.path.name} has no column {unknown[0]!r}; it has {', '.join(whole.columns)}"
+        )
     table = _complete(whole, {settings.label, *measured.values()})
     left_out = {settings.label, *settings.ignore, *settings.values.values()}
     names = tuple(name for name in table.columns if name not in left_out)
@@ -68,10 +77,15 @@ def load_table(settings: TableSettings) -> Source:
         raise InvalidSource(f"{settings.path.name} has no features or no labelled rows")
     labels, label_names = _labels([cell or "" for cell in table.columns[settings.label]], settings.label_kind)
     words = [name for name in names if _numbers(table.columns[name]) is None]
-    where = "between its 1st and 99th percentile" if settings.binning is Binning.RANGE else "of even population"
+    where = (
+        "between its 1st and 99th percentile" if settings.binning is Binning.RANGE else "of even population"
+    )
     return Source(
         name=f"csv:{settings.path.name}",
-        records=Records(features=np.stack([_bytes(table.columns[name], settings) for name in names], axis=1), labels=labels),
+        records=Records(
+            features=np.stack([_bytes(table.columns[name], settings) for name in names], axis=1),
+            labels=labels,
+        ),
         feature_names=names,
         label_kind=settings.label_kind,
         label_names=label_names,
@@ -84,7 +98,11 @@ def load_table(settings: TableSettings) -> Source:
 
 def _notes(words: list[str], unlabelled: int) -> tuple[str, ...]:
     coded = (f"columns of words: {', '.join(words)}",) if words else ()
-    return (*coded, f"{unlabelled} rows without a label or a measured cell are left out") if unlabelled else coded
+    return (
+        (*coded, f"{unlabelled} rows without a label or a measured cell are left out")
+        if unlabelled
+        else coded
+    )
 
 
 def _read(path: Path) -> _Table:
@@ -112,7 +130,9 @@ def _row(cells: list[str], header: list[str], where: str) -> list[str | None]:
 def _complete(table: _Table, needed: Collection[str]) -> _Table:
     """The rows that lack neither label nor measured cells."""
     kept = [row for row in range(table.rows) if all(table.columns[name][row] is not None for name in needed)]
-    return _Table(columns={name: [cells[row] for row in kept] for name, cells in table.columns.items()}, rows=len(kept))
+    return _Table(
+        columns={name: [cells[row] for row in kept] for name, cells in table.columns.items()}, rows=len(kept)
+    )
 
 
 def _numbers(cells: Sequence[str | None]) -> NDArray[np.float64] | None:
@@ -127,7 +147,11 @@ def _numbers(cells: Sequence[str | None]) -> NDArray[np.float64] | None:
 
 def _bytes(cells: Sequence[str | None], settings: TableSettings) -> NDArray[np.uint8]:
     numbers = _numbers(cells)
-    return category_bytes(cells) if numbers is None else numeric_bytes(numbers, binning=settings.binning, bins=settings.bins)
+    return (
+        category_bytes(cells)
+        if numbers is None
+        else numeric_bytes(numbers, binning=settings.binning, bins=settings.bins)
+    )
 
 
 def _labels(cells: Sequence[str], kind: LabelKind) -> tuple[NDArray[np.float64], tuple[str, ...]]:

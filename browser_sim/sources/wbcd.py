@@ -1,4 +1,7 @@
-"""The Wisconsin diagnostic breast-cancer data, which ships inside scikit-learn: 569 records, 30 measurements, two classes."""
+"""The Wisconsin diagnostic breast-cancer data, which ships inside scikit-learn.
+
+569 records, 30 measurements, two classes.
+"""
 
 import numpy as np
 
@@ -13,7 +16,9 @@ def load_wbcd() -> Source:
         InvalidSource: scikit-learn is not installed.
     """
     try:
-        from sklearn.datasets import load_breast_cancer  # an extra, and slow to import: only for those who ask for this source
+        from sklearn.datasets import (
+            load_breast_cancer,
+        )  # an extra, and slow to import: only for those who ask for this source
     except ImportError:
         raise InvalidSource("source wbcd needs scikit-learn: install maskedlark[browser-sim]") from None
     table = load_breast_cancer()

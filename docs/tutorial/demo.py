@@ -1,7 +1,8 @@
 """`make demo`: train a conversion model on real data through two helpers that never see a label, end to end on this machine.
 
-Two helper processes and an ad server run on loopback, each with its own data folder. Simulated browsers seal the Wisconsin
-breast-cancer records; the ad server seals a dataset, trains an ONNX model through the helpers, and compares with plain training.
+Two helper processes and an ad server run on loopback, each with its own data folder. Simulated browsers seal
+the Wisconsin breast-cancer records; the ad server seals a dataset, trains an ONNX model through the helpers,
+and compares with plain training.
 """
 
 import argparse
@@ -60,21 +61,52 @@ def run(out: Path, *, is_no_noise: bool) -> Summary:
     with Fleet(folder=out / "parties", is_no_noise=is_no_noise) as fleet:
         say("two helpers and an ad server are running, each with a folder of its own")
         privacy = ["--no-noise"] if is_no_noise else ["--mechanism", "gaussian"]
-        privacy += ["--epsilon", str(EPSILON), "--collusion-epsilon", str(COLLUSION_EPSILON), "--clip-norm", str(CLIP_NORM)]
-        labels = ["--classes", "2", "--default-label", "0", "--num-features", str(LAYERS[0]), "--min-batch-size", "100"]
-        task = fleet.adserver("task", "create", "--name", "conversions", "--origin", ORIGIN, *labels, *privacy).strip()
+        privacy += [
+            "--epsilon",
+            str(EPSILON),
+            "--collusion-epsilon",
+            str(COLLUSION_EPSILON),
+            "--clip-norm",
+            str(CLIP_NORM),
+        ]
+        labels = [
+            "--classes",
+            "2",
+            "--default-label",
+            "0",
+            "--num-features",
+            str(LAYERS[0]),
+            "--min-batch-size",
+            "100",
+        ]
+        task = fleet.adserver(
+            "task", "create", "--name", "conversions", "--origin", ORIGIN, *labels, *privacy
+        ).strip()
         say(f"both helpers signed task {task[:12]}")
 
         browsers = fleet.browsers(
             "--task", f"http://{fleet.http}/v1/tasks/{task}", "--to", fleet.grpc, "--source", "wbcd", "--seed", str(SEED),
             "--holdout", str(panel), "--holdout-fraction", "0.2", "--train-out", str(reported),
         )  # fmt: skip
-        say(f"browsers uploaded {browsers['accepted']} sealed reports of {browsers['conversions']} conversions")
+        say(
+            f"browsers uploaded {browsers['accepted']} sealed reports of {browsers['conversions']} conversions"
+        )
 
         dataset = fleet.adserver_json("dataset", "seal", "--task", task)
-        say(f"both helpers opened their shares and agree on dataset {dataset['dataset_id'][:12]}: {dataset['admitted']} reports")
+        say(
+            f"both helpers opened their shares and agree on dataset {dataset['dataset_id'][:12]}: {dataset['admitted']} reports"
+        )
 
-        fleet.run("adserver", "model", "create", str(untrained), "--layers", ",".join(map(str, LAYERS)), "--seed", str(SEED))
+        fleet.run(
+            "adserver",
+            "model",
+            "create",
+            str(untrained),
+            "--layers",
+            ",".join(map(str, LAYERS)),
+            "--seed",
+            str(SEED),
+        )
         noise = [] if is_no_noise else ["--epsilon", str(EPSILON)]
         job = fleet.adserver_json(
             "job", "submit", "--task", task, "--dataset", dataset["dataset_id"], "--model", str(untrained),
@@ -84,7 +116,19 @@ def run(out: Path, *, is_no_noise: bool) -> Summary:
         trained = out / "trained.onnx"
         fleet.adserver("model", "export", "--job", job["job_id"], str(trained), options=False)
         loss = "binary_cross_entropy_with_logits"
-        tested = json.loads(fleet.run("adserver", "model", "evaluate", str(trained), "--eval-set", str(panel), "--loss", loss, "--json"))
+        tested = json.loads(
+            fleet.run(
+                "adserver",
+                "model",
+                "evaluate",
+                str(trained),
+                "--eval-set",
+                str(panel),
+                "--loss",
+                loss,
+                "--json",
+            )
+        )
         curves = out / "curves.png"
         shutil.copy(fleet.data("adserver") / "jobs" / job["job_id"] / "curves.png", curves)
     say("the model is trained; now the same in the clear, to compare")
@@ -106,10 +150,14 @@ def run(out: Path, *, is_no_noise: bool) -> Summary:
 
 def plain_accuracy(untrained: Path, reported: Path, panel: Path, clip_norm: float | None) -> float:
     """Train the same model on the same records in the clear, full batch, and test it on the same panel."""
-    values = [numpy_helper.to_array(one).astype(np.float32) for one in onnx.load(str(untrained)).graph.initializer]
+    values = [
+        numpy_helper.to_array(one).astype(np.float32) for one in onnx.load(str(untrained)).graph.initializer
+    ]
     model = plain.network(LAYERS, values)
     seen, held = np.load(reported), np.load(panel)
-    training = plain.Training(rounds=ROUNDS, learning_rate=LEARNING_RATE, momentum=MOMENTUM, clip_norm=clip_norm)
+    training = plain.Training(
+        rounds=ROUNDS, learning_rate=LEARNING_RATE, momentum=MOMENTUM, clip_norm=clip_norm
+    )
     plain.train(model, seen["features"], seen["labels"], training)
     return plain.accuracy(model, held["features"], held["labels"])
 
@@ -122,7 +170,11 @@ def say(what: str) -> None:
 def table(summary: Summary) -> Table:
     """The summary for people."""
     shown = Table("", "test accuracy", title="Trained through two helpers that never saw a label")
-    privacy = "no noise" if summary.epsilon is None else f"epsilon {summary.epsilon:.2f} ({summary.collusion_epsilon:.2f} colluding)"
+    privacy = (
+        "no noise"
+        if summary.epsilon is None
+        else f"epsilon {summary.epsilon:.2f} ({summary.collusion_epsilon:.2f} colluding)"
+    )
     shown.add_row(f"masked, {privacy}", f"{summary.test_accuracy:.4f}")
     shown.add_row("plain, the same clipping", f"{summary.plain_test_accuracy:.4f}")
     shown.add_row("plain, no clipping", f"{summary.plain_unclipped_test_accuracy:.4f}")
@@ -131,9 +183,13 @@ def table(summary: Summary) -> Table:
 
 def main() -> None:
     """Run the demo and write summary.json."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path("demo-out"))
-    parser.add_argument("--no-noise", action="store_true", help="a debug task without noise: equal to plain training")
+    parser.add_argument(
+        "--no-noise", action="store_true", help="a debug task without noise: equal to plain training"
+    )
     arguments = parser.parse_args()
     summary: dict[str, Any] = asdict(result := run(arguments.out, is_no_noise=arguments.no_noise))
     (arguments.out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")

@@ -1,4 +1,6 @@
-"""Two helpers and an ad server as separate processes on this machine, each with its own data folder. Loopback demos and tests only.
+"""Two helpers and an ad server as separate processes on this machine, each with its own data folder.
+
+Loopback demos and tests only.
 
 Everything goes through the three command lines, as an operator would use them.
 """
@@ -40,7 +42,8 @@ class Fleet:
     Attributes:
         folder: Each party's data folder and log lie in here.
         is_no_noise: Start the helpers so that they accept a task without noise.
-        is_tls: Mutual TLS between ad server and helpers, with certificates of `keygen`, and TLS for browsers; else plaintext.
+        is_tls: Mutual TLS between ad server and helpers, with certificates of `keygen`, and TLS for browsers;
+            else plaintext.
         helper_options: Further options of `helper serve`.
         helper_options_of: The same, of each helper alone.
         adserver_options: Further options of `adserver serve`.
@@ -60,8 +63,19 @@ class Fleet:
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             for role in (0, 1):
-                self.run("helper", "keygen", "--data", str(self.data(HELPERS[role])), "--name", f"operator {role}", "--host", HOST)
-            self.run("adserver", "keygen", "--data", str(self.data("adserver")), "--origin", ORIGIN, "--host", HOST)
+                self.run(
+                    "helper",
+                    "keygen",
+                    "--data",
+                    str(self.data(HELPERS[role])),
+                    "--name",
+                    f"operator {role}",
+                    "--host",
+                    HOST,
+                )
+            self.run(
+                "adserver", "keygen", "--data", str(self.data("adserver")), "--origin", ORIGIN, "--host", HOST
+            )
             self._exchange_certificates()
             for role in (0, 1):
                 self.start_helper(role)
@@ -71,7 +85,9 @@ class Fleet:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.stop()
 
     def data(self, party: str) -> Path:
@@ -86,14 +102,32 @@ class Fleet:
         options = [*self._protection, *(["--allow-no-noise"] if self.is_no_noise else [])]
         options += [*self.helper_options, *self.helper_options_of[role]]
         data = str(self.data(f"helper-{role}"))
-        self._start(f"helper-{role}", "helper", "serve", "--data", data, "--listen", listen, "--port-file", str(address_file), *options)
+        self._start(
+            f"helper-{role}",
+            "helper",
+            "serve",
+            "--data",
+            data,
+            "--listen",
+            listen,
+            "--port-file",
+            str(address_file),
+            *options,
+        )
         self._await(f"helper-{role}", address_file)
 
     def start_adserver(self) -> None:
         """Start the ad server, intake and job worker."""
         addresses_file = self.folder / "adserver.addresses"
         addresses_file.unlink(missing_ok=True)
-        listen = ["--grpc-listen", f"{HOST}:0", "--http-listen", f"{HOST}:0", "--addresses-file", str(addresses_file)]
+        listen = [
+            "--grpc-listen",
+            f"{HOST}:0",
+            "--http-listen",
+            f"{HOST}:0",
+            "--addresses-file",
+            str(addresses_file),
+        ]
         self._start("adserver", "adserver", "serve", *self.common(), *listen, *self.adserver_options)
         self._await("adserver", addresses_file)
         addresses = json.loads(addresses_file.read_text())
@@ -121,11 +155,16 @@ class Fleet:
         """
         is_shown = sys.stderr.isatty()
         done = subprocess.run(  # noqa: S603 # our own programs
-            [str(_BIN / program), *arguments], stdout=subprocess.PIPE, stderr=None if is_shown else subprocess.PIPE, check=False
+            [str(_BIN / program), *arguments],
+            stdout=subprocess.PIPE,
+            stderr=None if is_shown else subprocess.PIPE,
+            check=False,
         )
         if done.returncode != 0:
             said = "" if is_shown else (done.stderr or b"").decode(errors="replace")
-            raise CommandFailed(f"{program} {' '.join(arguments[:2])} ended with {done.returncode}: {said.strip()[-2000:]}")
+            raise CommandFailed(
+                f"{program} {' '.join(arguments[:2])} ended with {done.returncode}: {said.strip()[-2000:]}"
+            )
         return done.stdout.decode()
 
     def start_command(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
@@ -162,11 +201,22 @@ class Fleet:
     def common(self) -> list[str]:
         """The options by which every `adserver` command finds its data and the helpers."""
         helpers = [(self.folder / f"helper-{role}.address").read_text() for role in (0, 1)]
-        return ["--data", str(self.data("adserver")), "--helper-0", helpers[0], "--helper-1", helpers[1], *self._protection]
+        return [
+            "--data",
+            str(self.data("adserver")),
+            "--helper-0",
+            helpers[0],
+            "--helper-1",
+            helpers[1],
+            *self._protection,
+        ]
 
     @property
     def _protection(self) -> list[str]:
-        """The options by which parties protect their connections: none are needed for the files that `keygen` made in its folder."""
+        """The options by which parties protect their connections.
+
+        None are needed for the files that `keygen` made in its folder.
+        """
         return [] if self.is_tls else ["--insecure"]
 
     def _exchange_certificates(self) -> None:
@@ -179,7 +229,10 @@ class Fleet:
     def _start(self, party: str, program: str, *arguments: str) -> None:
         with (self.folder / f"{party}.log").open("ab") as log:
             self._processes[party] = subprocess.Popen(  # noqa: S603 # our own programs
-                [str(_BIN / program), *arguments], stdout=log, stderr=log, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+                [str(_BIN / program), *arguments],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
 
     def _await(self, party: str, ready: Path) -> None:

@@ -1,4 +1,6 @@
-"""Plain training in the clear, to compare with: the same model, optimizer, steps and expected batch, in float32 PyTorch.
+"""Plain training in the clear, to compare with.
+
+The same model, optimizer, steps and expected batch, in float32 PyTorch.
 
 Only a demo or a benchmark may do this: it needs the records that nobody but their browsers has.
 """
@@ -16,7 +18,8 @@ from numpy.typing import NDArray
 class Training:
     """SGD with momentum on the sum of per-record gradients, clipped in L2 unless clip_norm is None, over the expected batch.
 
-    Each round draws each record with probability batch_size / records, as the helpers do; a batch_size of None takes all.
+    Each round draws each record with probability batch_size / records, as the helpers do; a batch_size of
+    None takes all.
     """
 
     rounds: int
@@ -39,7 +42,12 @@ def network(layers: Sequence[int], values: Sequence[NDArray[np.float32]]) -> lis
     return network_layers
 
 
-def train(layers: list[torch.nn.Linear], features: NDArray[np.uint8], labels: NDArray[np.float64], training: Training) -> None:
+def train(
+    layers: list[torch.nn.Linear],
+    features: NDArray[np.uint8],
+    labels: NDArray[np.float64],
+    training: Training,
+) -> None:
     """Train in place. Binary labels for one output, classes for several."""
     inputs, targets = to_inputs(features), torch.tensor(labels)
     parameters = [parameter for layer in layers for parameter in layer.parameters()]
@@ -48,12 +56,18 @@ def train(layers: list[torch.nn.Linear], features: NDArray[np.uint8], labels: ND
     sampling = torch.Generator().manual_seed(training.seed)
     for _ in range(training.rounds):
         chosen = torch.rand(len(inputs), generator=sampling) < expected / len(inputs)
-        for parameter, gradient in zip(parameters, _gradient_sum(layers, inputs[chosen], targets[chosen], training.clip_norm), strict=True):
+        for parameter, gradient in zip(
+            parameters,
+            _gradient_sum(layers, inputs[chosen], targets[chosen], training.clip_norm),
+            strict=True,
+        ):
             parameter.grad = gradient / expected
         optimizer.step()
 
 
-def accuracy(layers: list[torch.nn.Linear], features: NDArray[np.uint8], labels: NDArray[np.float64]) -> float:
+def accuracy(
+    layers: list[torch.nn.Linear], features: NDArray[np.uint8], labels: NDArray[np.float64]
+) -> float:
     """The share of records that the model gets right."""
     with torch.no_grad():
         outputs = _forward(layers, to_inputs(features))[-1]
@@ -79,19 +93,27 @@ def _gradient_sum(
 ) -> list[torch.Tensor]:
     """The sum over records of their gradients, each scaled down to the clip norm.
 
-    A dense layer's per-record gradient is delta x activation, so its norm is a product and no per-record gradient is stored.
+    A dense layer's per-record gradient is delta x activation, so its norm is a product and no per-record
+    gradient is stored.
     """
     outputs = _forward(layers, inputs)
     if outputs[-1].shape[1] == 1:
-        loss = torch.nn.functional.binary_cross_entropy_with_logits(outputs[-1][:, 0], targets.float(), reduction="sum")
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(
+            outputs[-1][:, 0], targets.float(), reduction="sum"
+        )
     else:
         loss = torch.nn.functional.cross_entropy(outputs[-1], targets.long(), reduction="sum")
     deltas = torch.autograd.grad(loss, outputs)
     with torch.no_grad():
         activations = [inputs, *(torch.relu(output) for output in outputs[:-1])]
         if clip_norm is not None:
-            squares = [d.square().sum(1) * (a.square().sum(1) + 1) for d, a in zip(deltas, activations, strict=True)]
+            squares = [
+                d.square().sum(1) * (a.square().sum(1) + 1) for d, a in zip(deltas, activations, strict=True)
+            ]
             scale = (clip_norm / torch.stack(squares).sum(0).sqrt()).clamp(max=1.0)
             deltas = tuple(delta * scale[:, None] for delta in deltas)
-        gradients = [(delta.T @ activation, delta.sum(0)) for delta, activation in zip(deltas, activations, strict=True)]
+        gradients = [
+            (delta.T @ activation, delta.sum(0))
+            for delta, activation in zip(deltas, activations, strict=True)
+        ]
     return [gradient for of_layer in gradients for gradient in of_layer]

@@ -20,7 +20,9 @@ _COLUMNS: Final = ("key_id", "suite", "state", "active_from", "expires_at")
 
 keys_app = typer.Typer(no_args_is_help=True, help="The HPKE keys that browsers seal to.")
 
-DataOption = Annotated[Path, typer.Option("--data", envvar="HELPER_DATA", help="Folder of this helper's keys.")]
+DataOption = Annotated[
+    Path, typer.Option("--data", envvar="HELPER_DATA", help="Folder of this helper's keys.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", envvar="HELPER_JSON", help="Print JSON for programs.")]
 
 
@@ -33,29 +35,50 @@ def list_command(data: DataOption, as_json: JsonOption = False) -> None:
 @keys_app.command("rotate")
 def rotate_command(
     data: DataOption,
-    suite: Annotated[HpkeSuite, typer.Option(envvar="HELPER_SUITE", help="Of the new key.")] = HpkeSuite.X25519_AES128GCM,
-    active_in_hours: Annotated[float, typer.Option(min=0, max=8_760, help="The new key is pending for so long.")] = 0.0,
+    suite: Annotated[
+        HpkeSuite, typer.Option(envvar="HELPER_SUITE", help="Of the new key.")
+    ] = HpkeSuite.X25519_AES128GCM,
+    active_in_hours: Annotated[
+        float, typer.Option(min=0, max=8_760, help="The new key is pending for so long.")
+    ] = 0.0,
     overlap_days: Annotated[
-        float, typer.Option(min=0, max=3_650, help="Keys before it open for so long from then on; reports that wait longer are lost.")
+        float,
+        typer.Option(
+            min=0,
+            max=3_650,
+            help="Keys before it open for so long from then on; reports that wait longer are lost.",
+        ),
     ] = 30.0,
     as_json: JsonOption = False,
 ) -> None:
     """Make a new HPKE key. A helper that serves from this folder uses it without a restart."""
-    ring = rotate(data, now=time.time(), suite=suite, active_in_s=int(active_in_hours * _HOUR_S), overlap_s=int(overlap_days * _DAY_S))
+    ring = rotate(
+        data,
+        now=time.time(),
+        suite=suite,
+        active_in_s=int(active_in_hours * _HOUR_S),
+        overlap_s=int(overlap_days * _DAY_S),
+    )
     _show(ring, as_json)
 
 
 def _show(ring: Ring, as_json: bool) -> None:
     now = time.time()
-    rows = [(key.key_id, key.suite.value, key.state(now).value, key.active_from, key.expires_at) for key in ring]
+    rows = [
+        (key.key_id, key.suite.value, key.state(now).value, key.active_from, key.expires_at) for key in ring
+    ]
     if as_json:
         typer.echo(json.dumps([dict(zip(_COLUMNS, row, strict=True)) for row in rows]))
         return
     table = Table(*_COLUMNS)
     for key_id, suite, state, *moments in rows:
-        table.add_row(str(key_id), suite, state, *("" if moment is None else _day(moment) for moment in moments))
+        table.add_row(
+            str(key_id), suite, state, *("" if moment is None else _day(moment) for moment in moments)
+        )
     Console().print(table)
 
 
 def _day(moment: int) -> str:
-    return datetime.fromtimestamp(moment, UTC).isoformat(sep=" ", timespec="minutes") if moment else "the start"
+    return (
+        datetime.fromtimestamp(moment, UTC).isoformat(sep=" ", timespec="minutes") if moment else "the start"
+    )

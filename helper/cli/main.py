@@ -28,7 +28,10 @@ from maskedlark.terminal.budget_view import budget_json, budget_table
 from maskedlark.terminal.tls_options import tls_files
 
 REFUSED: Final = 1
-"""Exit status: something was wrong or refused; asking again gives the same answer. Wrong options exit with 2."""
+"""Exit status: something was wrong or refused; asking again gives the same answer.
+
+Wrong options exit with 2.
+"""
 UNAVAILABLE: Final = 75
 """Exit status: the helper did not answer; run the command again later (EX_TEMPFAIL)."""
 
@@ -46,18 +49,33 @@ app = typer.Typer(
 
 app.add_typer(keys_app, name="keys")
 
-DataOption = Annotated[Path, typer.Option("--data", envvar="HELPER_DATA", help="Folder of this helper's keys, ledger and datasets.")]
+DataOption = Annotated[
+    Path,
+    typer.Option("--data", envvar="HELPER_DATA", help="Folder of this helper's keys, ledger and datasets."),
+]
 InsecureOption = Annotated[
-    bool, typer.Option("--insecure", envvar="HELPER_INSECURE", rich_help_panel=_TLS, help="No TLS; loopback addresses only.")
+    bool,
+    typer.Option(
+        "--insecure", envvar="HELPER_INSECURE", rich_help_panel=_TLS, help="No TLS; loopback addresses only."
+    ),
 ]
 TlsCertOption = Annotated[
-    Path | None, typer.Option("--tls-cert", envvar="HELPER_TLS_CERT", rich_help_panel=_TLS, help="PEM: our certificate chain.")
+    Path | None,
+    typer.Option(
+        "--tls-cert", envvar="HELPER_TLS_CERT", rich_help_panel=_TLS, help="PEM: our certificate chain."
+    ),
 ]
 TlsKeyOption = Annotated[
-    Path | None, typer.Option("--tls-key", envvar="HELPER_TLS_KEY", rich_help_panel=_TLS, help="PEM: the certificate's private key.")
+    Path | None,
+    typer.Option(
+        "--tls-key", envvar="HELPER_TLS_KEY", rich_help_panel=_TLS, help="PEM: the certificate's private key."
+    ),
 ]
 TlsCaOption = Annotated[
-    Path | None, typer.Option("--tls-ca", envvar="HELPER_TLS_CA", rich_help_panel=_TLS, help="PEM: whom we trust to certify peers.")
+    Path | None,
+    typer.Option(
+        "--tls-ca", envvar="HELPER_TLS_CA", rich_help_panel=_TLS, help="PEM: whom we trust to certify peers."
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", envvar="HELPER_JSON", help="Print JSON for programs.")]
 
@@ -66,13 +84,17 @@ JsonOption = Annotated[bool, typer.Option("--json", envvar="HELPER_JSON", help="
 def keygen_command(
     *,
     data: DataOption,
-    name: Annotated[str, typer.Option(envvar="HELPER_NAME", help="The operator, as tasks will name this helper.")],
-    suite: Annotated[HpkeSuite, typer.Option(envvar="HELPER_SUITE", help="What browsers seal to this helper with.")] = (
-        HpkeSuite.X25519_AES128GCM
-    ),
+    name: Annotated[
+        str, typer.Option(envvar="HELPER_NAME", help="The operator, as tasks will name this helper.")
+    ],
+    suite: Annotated[
+        HpkeSuite, typer.Option(envvar="HELPER_SUITE", help="What browsers seal to this helper with.")
+    ] = (HpkeSuite.X25519_AES128GCM),
     host: Annotated[
         list[str] | None,
-        typer.Option(help="Also make a TLS key and certificate for this host name or address; may be repeated."),
+        typer.Option(
+            help="Also make a TLS key and certificate for this host name or address; may be repeated."
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -91,18 +113,28 @@ def keygen_command(
     typer.echo(f"The secrets are in {path}: back it up, and show it to nobody.")
     if host:
         files = TlsFiles.in_folder(data)
-        typer.echo(f"Give {files.certificate} to the ad server, and add its certificate to {files.trusted_authorities}.")
+        typer.echo(
+            f"Give {files.certificate} to the ad server, and add its certificate to {files.trusted_authorities}."
+        )
 
 
 @app.command("serve")
 def serve_command(
     *,
     data: DataOption,
-    listen: Annotated[str, typer.Option(envvar="HELPER_LISTEN", metavar="HOST:PORT", help="Where to serve; port 0 for any.")],
+    listen: Annotated[
+        str, typer.Option(envvar="HELPER_LISTEN", metavar="HOST:PORT", help="Where to serve; port 0 for any.")
+    ],
     database: Annotated[
-        str | None, typer.Option(envvar="HELPER_DATABASE", help="SQLAlchemy URL of another database than SQLite in --data.")
+        str | None,
+        typer.Option(
+            envvar="HELPER_DATABASE", help="SQLAlchemy URL of another database than SQLite in --data."
+        ),
     ] = None,
-    port_file: Annotated[Path | None, typer.Option(envvar="HELPER_PORT_FILE", help="Write the bound address here once it answers.")] = None,
+    port_file: Annotated[
+        Path | None,
+        typer.Option(envvar="HELPER_PORT_FILE", help="Write the bound address here once it answers."),
+    ] = None,
     metrics_listen: Annotated[
         str | None,
         typer.Option(
@@ -113,17 +145,41 @@ def serve_command(
         ),
     ] = None,
     log_format: Annotated[
-        LogFormat, typer.Option(envvar="HELPER_LOG_FORMAT", rich_help_panel=_WATCHING, help="Log lines for people or for programs.")
+        LogFormat,
+        typer.Option(
+            envvar="HELPER_LOG_FORMAT",
+            rich_help_panel=_WATCHING,
+            help="Log lines for people or for programs.",
+        ),
     ] = LogFormat.TEXT,
     traces: Annotated[
-        Traces, typer.Option(envvar="HELPER_TRACES", rich_help_panel=_WATCHING, help="Where spans go; otlp as OTEL_EXPORTER_OTLP_* says.")
+        Traces,
+        typer.Option(
+            envvar="HELPER_TRACES",
+            rich_help_panel=_WATCHING,
+            help="Where spans go; otlp as OTEL_EXPORTER_OTLP_* says.",
+        ),
     ] = Traces.NONE,
-    threads: Annotated[int, typer.Option(envvar="HELPER_THREADS", min=1, max=1024, help="Calls answered at once.")] = 16,
+    threads: Annotated[
+        int, typer.Option(envvar="HELPER_THREADS", min=1, max=1024, help="Calls answered at once.")
+    ] = 16,
     opening_workers: Annotated[
-        int | None, typer.Option(envvar="HELPER_OPENING_WORKERS", min=1, help="Processes that open reports.", show_default="one a core")
+        int | None,
+        typer.Option(
+            envvar="HELPER_OPENING_WORKERS",
+            min=1,
+            help="Processes that open reports.",
+            show_default="one a core",
+        ),
     ] = None,
     round_threads: Annotated[
-        int | None, typer.Option(envvar="HELPER_ROUND_THREADS", min=1, help="Threads that compute one round.", show_default="one a core")
+        int | None,
+        typer.Option(
+            envvar="HELPER_ROUND_THREADS",
+            min=1,
+            help="Threads that compute one round.",
+            show_default="one a core",
+        ),
     ] = None,
     max_preparing_bytes: Annotated[
         int,
@@ -147,28 +203,52 @@ def serve_command(
     tls_key: TlsKeyOption = None,
     tls_ca: TlsCaOption = None,
     min_batch_size_floor: Annotated[
-        int, typer.Option(envvar="HELPER_MIN_BATCH_SIZE_FLOOR", min=1, rich_help_panel=_FLOORS, help="Least k of a task.")
+        int,
+        typer.Option(
+            envvar="HELPER_MIN_BATCH_SIZE_FLOOR", min=1, rich_help_panel=_FLOORS, help="Least k of a task."
+        ),
     ] = _DEFAULTS.min_batch_size,
     max_epsilon: Annotated[
-        float, typer.Option(envvar="HELPER_MAX_EPSILON", rich_help_panel=_FLOORS, help="Most epsilon of a dataset.")
+        float,
+        typer.Option(envvar="HELPER_MAX_EPSILON", rich_help_panel=_FLOORS, help="Most epsilon of a dataset."),
     ] = _DEFAULTS.max_epsilon,
     max_collusion_epsilon: Annotated[
         float,
         typer.Option(
-            envvar="HELPER_MAX_COLLUSION_EPSILON", rich_help_panel=_FLOORS, help="Most epsilon if ad server and other helper collude."
+            envvar="HELPER_MAX_COLLUSION_EPSILON",
+            rich_help_panel=_FLOORS,
+            help="Most epsilon if ad server and other helper collude.",
         ),
     ] = _DEFAULTS.max_collusion_epsilon,
     max_delta: Annotated[
         float, typer.Option(envvar="HELPER_MAX_DELTA", rich_help_panel=_FLOORS, help="Most delta of a task.")
     ] = _DEFAULTS.max_delta,
     min_decoys: Annotated[
-        int, typer.Option(envvar="HELPER_MIN_DECOYS", min=1, rich_help_panel=_FLOORS, help="Fewest decoy labels in a report.")
+        int,
+        typer.Option(
+            envvar="HELPER_MIN_DECOYS",
+            min=1,
+            rich_help_panel=_FLOORS,
+            help="Fewest decoy labels in a report.",
+        ),
     ] = _DEFAULTS.min_decoys,
     max_dataset_size: Annotated[
-        int, typer.Option(envvar="HELPER_MAX_DATASET_SIZE", min=1, rich_help_panel=_FLOORS, help="Most reports of a dataset.")
+        int,
+        typer.Option(
+            envvar="HELPER_MAX_DATASET_SIZE",
+            min=1,
+            rich_help_panel=_FLOORS,
+            help="Most reports of a dataset.",
+        ),
     ] = _DEFAULTS.max_dataset_size,
     max_dataset_bytes: Annotated[
-        int, typer.Option(envvar="HELPER_MAX_DATASET_BYTES", min=1, rich_help_panel=_FLOORS, help="Most memory of a dataset.")
+        int,
+        typer.Option(
+            envvar="HELPER_MAX_DATASET_BYTES",
+            min=1,
+            rich_help_panel=_FLOORS,
+            help="Most memory of a dataset.",
+        ),
     ] = _DEFAULTS.max_dataset_bytes,
     peer: Annotated[
         list[str] | None,
@@ -190,11 +270,20 @@ def serve_command(
         ),
     ] = False,
     allow_no_noise: Annotated[
-        bool, typer.Option("--allow-no-noise", envvar="HELPER_ALLOW_NO_NOISE", rich_help_panel=_FLOORS, help="Debugging on loopback only.")
+        bool,
+        typer.Option(
+            "--allow-no-noise",
+            envvar="HELPER_ALLOW_NO_NOISE",
+            rich_help_panel=_FLOORS,
+            help="Debugging on loopback only.",
+        ),
     ] = False,
 ) -> None:
     """Serve the ad server until SIGTERM, then finish what is under way."""
-    from helper.serving.server import ServeSettings, serve  # the engines take a second to import: the other commands do without
+    from helper.serving.server import (
+        ServeSettings,
+        serve,
+    )  # the engines take a second to import: the other commands do without
 
     configure_logging(log_format)
     floors = Floors(
@@ -212,7 +301,9 @@ def serve_command(
     settings = ServeSettings(
         data=data,
         listen=listen,
-        tls=tls_files(insecure=insecure, certificate=tls_cert, private_key=tls_key, authorities=tls_ca, folder=data),
+        tls=tls_files(
+            insecure=insecure, certificate=tls_cert, private_key=tls_key, authorities=tls_ca, folder=data
+        ),
         floors=floors,
         database=database,
         port_file=port_file,
@@ -230,12 +321,16 @@ def serve_command(
 @app.command("status")
 def status_command(
     *,
-    address: Annotated[str, typer.Option(envvar="HELPER_ADDRESS", metavar="HOST:PORT", help="Where the helper serves.")],
+    address: Annotated[
+        str, typer.Option(envvar="HELPER_ADDRESS", metavar="HOST:PORT", help="Where the helper serves.")
+    ],
     insecure: InsecureOption = False,
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
     tls_ca: TlsCaOption = None,
-    deadline: Annotated[float, typer.Option(envvar="HELPER_DEADLINE", min=0.1, help="Seconds to wait for the answer.")] = 10.0,
+    deadline: Annotated[
+        float, typer.Option(envvar="HELPER_DEADLINE", min=0.1, help="Seconds to wait for the answer.")
+    ] = 10.0,
     as_json: JsonOption = False,
 ) -> None:
     """Show who a running helper is and what it holds."""
@@ -257,14 +352,25 @@ def budget_command(
     *,
     data: DataOption,
     database: Annotated[
-        str | None, typer.Option(envvar="HELPER_DATABASE", help="SQLAlchemy URL of another database than SQLite in --data.")
+        str | None,
+        typer.Option(
+            envvar="HELPER_DATABASE", help="SQLAlchemy URL of another database than SQLite in --data."
+        ),
     ] = None,
     dataset: Annotated[str, typer.Option(metavar="ID", help="Only datasets whose ids start so.")] = "",
-    rounds: Annotated[int, typer.Option(min=0, max=1_000_000, rich_help_panel=_PLANNED, help="Its rounds; 0 for no planned job.")] = 0,
+    rounds: Annotated[
+        int,
+        typer.Option(
+            min=0, max=1_000_000, rich_help_panel=_PLANNED, help="Its rounds; 0 for no planned job."
+        ),
+    ] = 0,
     batch_size: Annotated[
-        float | None, typer.Option(rich_help_panel=_PLANNED, help="Its expected batch.", show_default="the whole dataset")
+        float | None,
+        typer.Option(rich_help_panel=_PLANNED, help="Its expected batch.", show_default="the whole dataset"),
     ] = None,
-    noise_multiplier: Annotated[float, typer.Option(rich_help_panel=_PLANNED, help="Its noise over the clip norm.")] = 1.0,
+    noise_multiplier: Annotated[
+        float, typer.Option(rich_help_panel=_PLANNED, help="Its noise over the clip norm.")
+    ] = 1.0,
     as_json: JsonOption = False,
 ) -> None:
     """Show what is spent, reserved and left of each dataset's budgets, and what a planned job would bring them to.
@@ -274,7 +380,11 @@ def budget_command(
     from helper.ledger.budget_report import BudgetReport, open_ledger
 
     report = BudgetReport(open_ledger(data, database))
-    planned = PlannedJob(rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier) if rounds else None
+    planned = (
+        PlannedJob(rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier)
+        if rounds
+        else None
+    )
     found = [budget_of(one, report.uses(one), planned) for one in report.datasets(dataset)]
     if as_json:
         typer.echo(json.dumps([budget_json(one) for one in found]))

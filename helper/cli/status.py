@@ -37,7 +37,10 @@ def _rows(reply: helper_pb2.StatusReply) -> tuple[StatusRow, ...]:
     signed = decode(SignedKeyList, reply.key_list)
     signed.verified_key(reply.verify_key)
     keys = ", ".join(f"{key.key_id} ({key.suite.value})" for key in signed.key_list.keys)
-    identity = build(HelperIdentity, {"name": reply.name, "verify_key": reply.verify_key, "agreement_key": reply.agreement_key})
+    identity = build(
+        HelperIdentity,
+        {"name": reply.name, "verify_key": reply.verify_key, "agreement_key": reply.agreement_key},
+    )
     values: tuple[tuple[str, str | int], ...] = (
         ("name", reply.name),
         ("version", reply.version),

@@ -1,4 +1,7 @@
-"""Sealing, second step: make the chosen reports a dataset, once and for good; and give it to the jobs that run over it."""
+"""Sealing, second step.
+
+Make the chosen reports a dataset, once and for good; and give it to the jobs that run over it.
+"""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -52,7 +55,9 @@ class Datasets:
         return self._prepared.num_bytes
 
     def prepare(self, task_id: bytes, handle: bytes, caller: Caller) -> Preparation:
-        """Begin to open shares, in a `with` block. Called by the ad server; the same handle again begins anew.
+        """Begin to open shares, in a `with` block.
+
+        Called by the ad server; the same handle again begins anew.
 
         Raises:
             JobRefused(MALFORMED): the handle has not 16 bytes; and the reasons of `Tasks.served`.
@@ -70,31 +75,40 @@ class Datasets:
         )
 
     def commit(self, task_id: bytes, handle: bytes, chosen: bytes, expected_id: bytes, caller: Caller) -> int:
-        """Make the chosen reports of a preparation a dataset. Called by the ad server; idempotent for the same dataset.
+        """Make the chosen reports of a preparation a dataset.
+
+        Called by the ad server; idempotent for the same dataset.
 
         Args:
             task_id: The task.
             handle: The preparation's.
-            chosen: One bit a prepared report, in order, least significant first; the last byte's unused bits are zero.
+            chosen: One bit a prepared report, in order, least significant first; the last byte's unused bits
+                are zero.
             expected_id: What the dataset's id must come out as.
             caller: Who asks.
 
         Returns:
             The dataset's size.
 
-        Guarantees: when it returns, the shares are on disk and the reports used up; when it raises, neither holds.
+        Guarantees: when it returns, the shares are on disk and the reports used up; when it raises, neither
+            holds.
 
         Raises:
             JobRefused(UNKNOWN_DATASET, MALFORMED, DATASET_EMPTY, DATASET_CHANGED, REPORT_ALREADY_USED)
         """
-        key = Handle(owner=host(self._tasks.served(task_id, caller).task.origin), task_id=task_id, name=handle)
+        key = Handle(
+            owner=host(self._tasks.served(task_id, caller).task.origin), task_id=task_id, name=handle
+        )
         with self._committing.alone(task_id):
             known = self._committed(expected_id, task_id)
             if known is not None:
                 return known.size
             dataset = self._chosen(key, chosen)
             if dataset.dataset_id != expected_id:
-                raise JobRefused(JobReason.DATASET_CHANGED, "the chosen reports make another dataset id than the expected one")
+                raise JobRefused(
+                    JobReason.DATASET_CHANGED,
+                    "the chosen reports make another dataset id than the expected one",
+                )
             self._store(task_id, dataset)
             self._prepared.drop(key)
         _LOG.info("dataset committed: %d reports", len(dataset))
@@ -108,7 +122,9 @@ class Datasets:
         """
         stored = self._committed(dataset_id, task_id)
         if stored is None:
-            raise JobRefused(JobReason.UNKNOWN_DATASET, "this helper has no such dataset of the task: seal it first")
+            raise JobRefused(
+                JobReason.UNKNOWN_DATASET, "this helper has no such dataset of the task: seal it first"
+            )
         return stored
 
     def opened(self, dataset_id: bytes) -> OpenedDataset:
@@ -127,18 +143,26 @@ class Datasets:
     def _chosen(self, key: Handle, chosen: bytes) -> OpenedDataset:
         prepared = self._prepared.get(key)
         if prepared is None:
-            raise JobRefused(JobReason.UNKNOWN_DATASET, "nothing is prepared under this handle (any more): prepare it again")
+            raise JobRefused(
+                JobReason.UNKNOWN_DATASET,
+                "nothing is prepared under this handle (any more): prepare it again",
+            )
         return open_dataset(key.task_id, prepared, _chosen_rows(prepared, chosen))
 
     def _store(self, task_id: bytes, dataset: OpenedDataset) -> None:
-        """First the shares, then the ledger: a crash between leaves a file that no ledger names, and that is written again.
+        """First the shares, then the ledger.
 
-        One that is refused is removed, unless it is refused because another process has committed this very dataset: the file is that
-        one's now. Otherwise its reports are in another dataset for good, so nobody can commit it any more.
+        A crash between leaves a file that no ledger names, and that is written again.
+
+        One that is refused is removed, unless it is refused because another process has committed this very
+        dataset: the file is that one's now. Otherwise its reports are in another dataset for good, so nobody
+        can commit it any more.
         """
         self._vault.write(dataset)
         try:
-            self._ledger.add_dataset(dataset.dataset_id, task_id, dataset.report_ids.view("V16").ravel().tolist())
+            self._ledger.add_dataset(
+                dataset.dataset_id, task_id, dataset.report_ids.view("V16").ravel().tolist()
+            )
         except JobRefused:
             if self._committed(dataset.dataset_id, task_id) is None:
                 self._vault.remove(dataset.dataset_id)
@@ -154,7 +178,9 @@ class Datasets:
             return self._vault.read(dataset_id)
         except VaultDamaged as error:
             _LOG.error("%s", error)
-            raise JobRefused(JobReason.DATASET_LOST, "this helper's shares of the dataset are lost or damaged") from None
+            raise JobRefused(
+                JobReason.DATASET_LOST, "this helper's shares of the dataset are lost or damaged"
+            ) from None
 
 
 def _chosen_rows(prepared: PreparedShares, chosen: bytes) -> NDArray[np.bool_]:
@@ -162,7 +188,9 @@ def _chosen_rows(prepared: PreparedShares, chosen: bytes) -> NDArray[np.bool_]:
     count = len(prepared.report_ids)
     bits = np.unpackbits(np.frombuffer(chosen, np.uint8), bitorder="little").astype(np.bool_)
     if len(chosen) != -(-count // 8) or bits[count:].any():
-        raise JobRefused(JobReason.MALFORMED, f"the choice must hold one bit for each of {count} prepared reports")
+        raise JobRefused(
+            JobReason.MALFORMED, f"the choice must hold one bit for each of {count} prepared reports"
+        )
     rows = bits[:count]
     if (rows & ~prepared.admitted.is_admitted).any():
         raise JobRefused(JobReason.MALFORMED, "the choice holds a report that this helper did not admit")

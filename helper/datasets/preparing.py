@@ -1,7 +1,7 @@
 """Sealing, first step: open the shares that the ad server streams in, chunk by chunk, and say which are admitted.
 
-Nothing is used up by preparing. What was opened stays in this process's memory until it is committed or pushed out; all preparations
-together have a bounded room there, which is taken before shares are opened.
+Nothing is used up by preparing. What was opened stays in this process's memory until it is committed or
+pushed out; all preparations together have a bounded room there, which is taken before shares are opened.
 """
 
 from collections import Counter
@@ -16,7 +16,15 @@ from helper.executors.processes import OpeningPool
 from helper.ledger.ledger import Ledger
 from helper.trust.tasks import ServedTask
 from maskedlark.errors import JobReason, JobRefused, ReportReason
-from maskedlark.reports.dataset import AdmittedSet, PreparedShares, ShareForHelper, ShareOpener, canonical_order, dataset_id, join_prepared
+from maskedlark.reports.dataset import (
+    AdmittedSet,
+    PreparedShares,
+    ShareForHelper,
+    ShareOpener,
+    canonical_order,
+    dataset_id,
+    join_prepared,
+)
 from maskedlark.reports.sealing import OpeningKey
 
 MAX_CHUNK_BYTES: Final = 4 << 20
@@ -44,7 +52,10 @@ class PreparedTotals:
 
 
 class Preparation:
-    """One stream of chunks. Used by one thread, in a `with` block, at whose end everything is lost and freed that was not finished."""
+    """One stream of chunks.
+
+    Used by one thread, in a `with` block, at whose end everything is lost and freed that was not finished.
+    """
 
     def __init__(
         self,
@@ -58,7 +69,9 @@ class Preparation:
     ) -> None:
         self._task = served.task
         self._handle = handle
-        self._opener = ShareOpener(task=served.task, role=served.role, opening_keys=opening_keys, pair=served.pair)
+        self._opener = ShareOpener(
+            task=served.task, role=served.role, opening_keys=opening_keys, pair=served.pair
+        )
         self._pool = pool
         self._ledger = ledger
         self._shelf = shelf
@@ -79,7 +92,8 @@ class Preparation:
         """Open one chunk; the reports that came before, or that another dataset used, are dropped too.
 
         Raises:
-            JobRefused(DATASET_TOO_LARGE, TOO_LARGE): more reports than the task or this helper allows in all, or in one chunk.
+            JobRefused(DATASET_TOO_LARGE, TOO_LARGE): more reports than the task or this helper allows in all,
+            or in one chunk.
             HelperUnavailable: other preparations take all the room there is at the moment.
         """
         self._check_size(len(incoming))
@@ -87,7 +101,11 @@ class Preparation:
         opened = self._pool.open(self._opener, incoming)
         ids: list[bytes] = opened.report_ids.view("V16").ravel().tolist()
         kept = _without(opened, [self._is_repeat(report_id) for report_id in ids], ReportReason.DUPLICATE_ID)
-        candidates = [report_id for report_id, is_admitted in zip(ids, kept.admitted.is_admitted, strict=True) if is_admitted]
+        candidates = [
+            report_id
+            for report_id, is_admitted in zip(ids, kept.admitted.is_admitted, strict=True)
+            if is_admitted
+        ]
         used = self._ledger.used_among(self._handle.task_id, candidates)
         kept = _without(kept, [report_id in used for report_id in ids], ReportReason.ALREADY_USED)
         self._chunks.append(kept)
@@ -101,7 +119,9 @@ class Preparation:
         self._forget_chunks()
         self._shelf.put(self._handle, prepared, self._held_bytes)
         self._held_bytes = 0  # they are the shelf's now
-        ids, tags = (rows[prepared.admitted.is_admitted] for rows in (prepared.report_ids, prepared.admitted.view_tags))
+        ids, tags = (
+            rows[prepared.admitted.is_admitted] for rows in (prepared.report_ids, prepared.admitted.view_tags)
+        )
         order = canonical_order(ids)
         return PreparedTotals(
             received=self._received,
@@ -122,7 +142,10 @@ class Preparation:
         self._seen.clear()
 
     def _take_room(self, count: int) -> None:
-        """Room for so many reports more, twice: they are copied once into one table, and once more into the dataset's order."""
+        """Room for so many reports more, twice.
+
+        They are copied once into one table, and once more into the dataset's order.
+        """
         needed = count * (2 * (self._task.share_length + _ID_AND_TAG_BYTES) + _SEEN_BYTES)
         self._shelf.take(needed, held=self._held_bytes, owner=self._handle.owner)
         self._held_bytes += needed
@@ -130,10 +153,13 @@ class Preparation:
     def _check_size(self, count: int) -> None:
         if self._received + count > self._task.max_dataset_size:
             raise JobRefused(
-                JobReason.DATASET_TOO_LARGE, f"a dataset of this task has at most {self._task.max_dataset_size} reports: seal several"
+                JobReason.DATASET_TOO_LARGE,
+                f"a dataset of this task has at most {self._task.max_dataset_size} reports: seal several",
             )
         if count * self._task.share_length > MAX_CHUNK_BYTES:
-            raise JobRefused(JobReason.TOO_LARGE, f"a chunk of {count} reports is over {MAX_CHUNK_BYTES} bytes when opened")
+            raise JobRefused(
+                JobReason.TOO_LARGE, f"a chunk of {count} reports is over {MAX_CHUNK_BYTES} bytes when opened"
+            )
 
 
 def _without(prepared: PreparedShares, is_dropped: Sequence[bool], reason: ReportReason) -> PreparedShares:

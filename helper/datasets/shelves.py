@@ -1,4 +1,7 @@
-"""What a helper keeps in memory between calls, within bounds: prepared shares until they are committed, and opened datasets."""
+"""What a helper keeps in memory between calls, within bounds.
+
+Prepared shares until they are committed, and opened datasets.
+"""
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable
@@ -17,14 +20,20 @@ PREPARED_BYTES: Final = 4 << 30
 OF_ONE_OWNER: Final = Fraction(3, 4)
 """The most of the room that one ad server's tasks get: something is left for the others."""
 KEPT_S: Final = 600.0
-"""How long a finished preparation keeps its room, whoever else needs it: its commit follows within this time or is not to come."""
+"""How long a finished preparation keeps its room, whoever else needs it.
+
+Its commit follows within this time or is not to come.
+"""
 RETRY_AFTER_S: Final = 5.0
 OPENED_BYTES: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handle:
-    """The name that an ad server gave to a preparation within its task; its owner is the host that certificates name it by."""
+    """The name that an ad server gave to a preparation within its task.
+
+    Its owner is the host that certificates name it by.
+    """
 
     owner: str
     task_id: bytes
@@ -43,8 +52,9 @@ class _Kept:
 class PreparedShelf:
     """Prepared shares by handle, and the room that all preparations share, finished or not.
 
-    Past the bounds on their number the oldest of who has the most are forgotten: nothing was used up, they can be prepared again. Who
-    finds no room is told to come again: it does not push out what another one is about to commit.
+    Past the bounds on their number the oldest of who has the most are forgotten: nothing was used up, they
+    can be prepared again. Who finds no room is told to come again: it does not push out what another one is
+    about to commit.
     """
 
     def __init__(self, capacity_bytes: int, clock: Callable[[], float]) -> None:
@@ -70,7 +80,8 @@ class PreparedShelf:
             owner: One ad server.
 
         Raises:
-            JobRefused(DATASET_TOO_LARGE): it needs more than there is for one ad server, so it will never fit.
+            JobRefused(DATASET_TOO_LARGE): it needs more than there is for one ad server, so it will never
+            fit.
             HelperUnavailable: others take what it needs; it says when to ask again.
         """
         if held + num_bytes > self._of_one:
@@ -84,7 +95,10 @@ class PreparedShelf:
                 if (overdue := self._overdue(num_bytes, owner)) is not None:
                     self._forget(overdue)
                     continue
-                raise HelperUnavailable("other preparations take the room there is for them; ask again", retry_after_s=RETRY_AFTER_S)
+                raise HelperUnavailable(
+                    "other preparations take the room there is for them; ask again",
+                    retry_after_s=RETRY_AFTER_S,
+                )
             self._taken[owner] += num_bytes
 
     def give_back(self, num_bytes: int, owner: str) -> None:
@@ -93,7 +107,10 @@ class PreparedShelf:
             self._free(num_bytes, owner)
 
     def put(self, handle: Handle, prepared: PreparedShares, num_bytes: int) -> None:
-        """Keep a finished preparation with the room that was taken for it; an earlier one of the same handle is replaced."""
+        """Keep a finished preparation with the room that was taken for it.
+
+        An earlier one of the same handle is replaced.
+        """
         with self._lock:
             self._forget(handle)
             self._prepared[handle] = _Kept(prepared=prepared, num_bytes=num_bytes, since=self._clock())
@@ -117,7 +134,10 @@ class PreparedShelf:
 
     def _has_room(self, num_bytes: int, owner: str) -> bool:
         """Under the lock: whether so much more fits, of all and of one owner."""
-        return self._taken.total() + num_bytes <= self._capacity and self._taken[owner] + num_bytes <= self._of_one
+        return (
+            self._taken.total() + num_bytes <= self._capacity
+            and self._taken[owner] + num_bytes <= self._of_one
+        )
 
     def _forget(self, handle: Handle) -> None:
         """Under the lock."""
@@ -167,4 +187,10 @@ class OpenedShelf:
 def _num_bytes(dataset: OpenedDataset) -> int:
     shares = dataset.shares
     measured = shares.measured.keys.nbytes + shares.measured.value_shares.nbytes if shares.measured else 0
-    return dataset.report_ids.nbytes + shares.features.nbytes + shares.labels.nbytes + shares.mask_shares.nbytes + measured
+    return (
+        dataset.report_ids.nbytes
+        + shares.features.nbytes
+        + shares.labels.nbytes
+        + shares.mask_shares.nbytes
+        + measured
+    )

@@ -1,8 +1,11 @@
-"""Opened datasets at rest: one encrypted file each, so that a restart costs no re-opening and a stolen disk shows no feature.
+"""Opened datasets at rest.
 
-The layout: header | segment | segment | ...; the header is magic, a random salt and the shape of the dataset. Each file has its own key
-(HKDF of the helper's storage key, the dataset id and the salt); segments are ChaCha20-Poly1305 with their index as nonce and the
-header as associated data. How many segments there are follows from the shape, so no file can be cut, extended or renamed unnoticed.
+One encrypted file each, so that a restart costs no re-opening and a stolen disk shows no feature.
+
+The layout: header | segment | segment | ...; the header is magic, a random salt and the shape of the dataset.
+Each file has its own key (HKDF of the helper's storage key, the dataset id and the salt); segments are
+ChaCha20-Poly1305 with their index as nonce and the header as associated data. How many segments there are
+follows from the shape, so no file can be cut, extended or renamed unnoticed.
 """
 
 import os
@@ -33,7 +36,10 @@ _UNFINISHED: Final = ".unfinished"
 
 
 class VaultDamaged(Exception):
-    """A stored dataset is missing or is not what this helper wrote. Local: the peer is told that the dataset is unknown."""
+    """A stored dataset is missing or is not what this helper wrote.
+
+    Local: the peer is told that the dataset is unknown.
+    """
 
 
 class Vault:
@@ -101,11 +107,17 @@ class Vault:
 
 
 def _empty(dataset_id: bytes, header: bytes, file_bytes: int) -> OpenedDataset:
-    """A dataset of the header's shape, to be filled in place; nothing is allocated for a shape that the file does not have."""
+    """A dataset of the header's shape, to be filled in place.
+
+    Nothing is allocated for a shape that the file does not have.
+    """
     if len(header) != _HEADER_BYTES or not header.startswith(_MAGIC):
         raise VaultDamaged("a stored dataset does not begin as one")
     records, features, candidates, keys, columns = np.frombuffer(header[-_SHAPE_BYTES:], "<u8").tolist()
-    array_bytes = [records * width for width in (REPORT_ID_BYTES, features, 4 * candidates, 8 * candidates, 4 * keys, 8 * columns)]
+    array_bytes = [
+        records * width
+        for width in (REPORT_ID_BYTES, features, 4 * candidates, 8 * candidates, 4 * keys, 8 * columns)
+    ]
     segments = sum(-(-length // SEGMENT_BYTES) for length in array_bytes)
     if file_bytes != _HEADER_BYTES + sum(array_bytes) + _TAG_BYTES * segments:
         raise VaultDamaged("a stored dataset is not as long as it says")
@@ -116,7 +128,10 @@ def _empty(dataset_id: bytes, header: bytes, file_bytes: int) -> OpenedDataset:
             features=np.empty((records, features), np.uint8),
             labels=np.empty((records, candidates), np.uint32),
             mask_shares=np.empty((records, candidates), np.uint64),
-            measured=MeasuredShares(keys=np.empty((records, keys), np.uint32), value_shares=np.empty((records, columns), np.uint64))
+            measured=MeasuredShares(
+                keys=np.empty((records, keys), np.uint32),
+                value_shares=np.empty((records, columns), np.uint64),
+            )
             if columns
             else None,
         ),
@@ -124,9 +139,14 @@ def _empty(dataset_id: bytes, header: bytes, file_bytes: int) -> OpenedDataset:
 
 
 def _shape(dataset: OpenedDataset) -> tuple[int, ...]:
-    """Records, features, candidates, keys and value shares; there are value shares wherever there is a measurement."""
+    """Records, features, candidates, keys and value shares.
+
+    There are value shares wherever there is a measurement.
+    """
     shares = dataset.shares
-    measured = (shares.measured.keys.shape[1], shares.measured.value_shares.shape[1]) if shares.measured else (0, 0)
+    measured = (
+        (shares.measured.keys.shape[1], shares.measured.value_shares.shape[1]) if shares.measured else (0, 0)
+    )
     return (len(dataset), shares.features.shape[1], shares.labels.shape[1], *measured)
 
 

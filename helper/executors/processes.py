@@ -1,7 +1,7 @@
 """Opens report shares on all cores: HPKE holds Python's lock, so threads would share one core.
 
-Small chunks are opened in the calling process. Workers are spawned, hold the keys in memory only, and end with their parent, however
-it ends.
+Small chunks are opened in the calling process. Workers are spawned, hold the keys in memory only, and end
+with their parent, however it ends.
 """
 
 import os
@@ -24,7 +24,10 @@ class OpeningPool:
     """Worker processes that open shares. One per helper; closed with it."""
 
     def __init__(self, workers: int | None = None) -> None:
-        """Prepare for `workers` processes (default: one a core); they start with the first chunk that needs them."""
+        """Prepare for `workers` processes (default.
+
+        One a core); they start with the first chunk that needs them.
+        """
         self._workers = workers or os.cpu_count() or 1
         self._executor = self._started()
         self._replacing = threading.Lock()
@@ -41,7 +44,8 @@ class OpeningPool:
         executor = self._executor
         try:
             parts: list[Future[PreparedShares]] = [
-                executor.submit(_open, opener, incoming[start : start + size]) for start in range(0, len(incoming), size)
+                executor.submit(_open, opener, incoming[start : start + size])
+                for start in range(0, len(incoming), size)
             ]
             return join_prepared([part.result() for part in parts])
         except BrokenProcessPool:
@@ -56,7 +60,9 @@ class OpeningPool:
         broken.shutdown(wait=False, cancel_futures=True)
 
     def _started(self) -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(self._workers, mp_context=get_context("spawn"), initializer=_end_with_parent)
+        return ProcessPoolExecutor(
+            self._workers, mp_context=get_context("spawn"), initializer=_end_with_parent
+        )
 
     def close(self) -> None:
         """End the workers."""
@@ -74,7 +80,10 @@ def _open(opener: ShareOpener, incoming: Sequence[ShareForHelper]) -> PreparedSh
 
 
 def _end_with_parent() -> None:
-    """A spawned worker waits on a queue that outlives a killed parent; this thread ends it. Its memory is as secret as its parent's."""
+    """A spawned worker waits on a queue that outlives a killed parent; this thread ends it.
+
+    Its memory is as secret as its parent's.
+    """
     forbid_core_files()
     threading.Thread(target=_watch_parent, daemon=True, name="end-with-parent").start()
 

@@ -1,1 +1,4 @@
-"""The function f of a round: clipped, quantised gradients of every (record, candidate label), masked and summed in the field."""
+"""The function f of a round.
+
+Clipped, quantised gradients of every (record, candidate label), masked and summed in the field.
+"""

@@ -1,4 +1,7 @@
-"""Which gradient engine runs a job: the exact one where the model has an exact form, else the general one, if it is installed."""
+"""Which gradient engine runs a job.
+
+The exact one where the model has an exact form, else the general one, if it is installed.
+"""
 
 from helper.gradient.engine import GradientEngine
 from helper.gradient.exact.engine import ExactEngine
@@ -9,14 +12,17 @@ from maskedlark.model.losses import check_loss
 from maskedlark.privacy.clip import Clip
 
 
-def engine_for(model: Model, loss: Loss, clip: Clip, num_classes: int | None, *, threads: int = 1) -> GradientEngine:
+def engine_for(
+    model: Model, loss: Loss, clip: Clip, num_classes: int | None, *, threads: int = 1
+) -> GradientEngine:
     """The engine of a job. Called by a helper when a job opens.
 
-    Both helpers choose alike: the choice depends on the arguments alone, and a helper without torch refuses what it cannot run.
+    Both helpers choose alike: the choice depends on the arguments alone, and a helper without torch refuses
+    what it cannot run.
 
     Raises:
-        InvalidModel: WRONG_LOSS (the loss does not fit the model and the task's classes), or UNKNOWN_OPERATOR (the model needs
-            the general path, which this helper has not installed).
+        InvalidModel: WRONG_LOSS (the loss does not fit the model and the task's classes), or UNKNOWN_OPERATOR
+            (the model needs the general path, which this helper has not installed).
         JobRefused(OVERFLOW): the clip bound is too large for the engine.
     """
     check_loss(model, loss, num_classes)

@@ -1,7 +1,9 @@
-"""What a gradient engine takes and gives. A round calls `GradientEngine.masked_sum` once, and nothing else of this package.
+"""What a gradient engine takes and gives.
 
-Two engines exist: `exact` (integers throughout, the same bits on every machine) and `general` (float64 autograd for graphs
-outside the exact set). `choose.engine_for` picks one for a job and says why.
+A round calls `GradientEngine.masked_sum` once, and nothing else of this package.
+
+Two engines exist: `exact` (integers throughout, the same bits on every machine) and `general` (float64
+autograd for graphs outside the exact set). `choose.engine_for` picks one for a job and says why.
 """
 
 from typing import Protocol, Self, TypeAlias
@@ -30,11 +32,13 @@ class GradientEngine(Protocol):
     def with_clip(self, clip: Clip) -> Self:
         """The same engine at another bound: what a round of an adaptive job uses."""
 
-    def masked_sum(self, weights: tuple[QuantisedTensor, ...], batch: Batch, interrupt: Interrupt = never) -> MaskedSum:
+    def masked_sum(
+        self, weights: tuple[QuantisedTensor, ...], batch: Batch, interrupt: Interrupt = never
+    ) -> MaskedSum:
         """The masked sum over the batch at these weights; an empty batch gives zeros.
 
-        One element a parameter; then, where the clip is counted, one more: the sum of `count_units` for each value within the bound and
-        minus that for each that was clipped.
+        One element a parameter; then, where the clip is counted, one more: the sum of `count_units` for each
+        value within the bound and minus that for each that was clipped.
         """
 
 

@@ -1,4 +1,7 @@
-"""What a dataset's jobs and queries cost, and whether one more fits. The helper decides this itself, whatever the ad server planned."""
+"""What a dataset's jobs and queries cost, and whether one more fits.
+
+The helper decides this itself, whatever the ad server planned.
+"""
 
 import math
 from collections.abc import Sequence
@@ -13,20 +16,29 @@ from maskedlark.reports.task import Task
 
 
 def cost(task: Task, reservations: Sequence[Reservation]) -> Epsilons:
-    """The cost of a dataset's jobs and queries at the task's delta, open jobs with all their planned rounds; infinite without noise."""
+    """The cost of a dataset's jobs and queries at the task's delta, open jobs with all their planned rounds.
+
+    Infinite without noise.
+    """
     return spent(_charges(task, reservations), task.delta)
 
 
 def left(task: Task, reservations: Sequence[Reservation]) -> float:
-    """What a dataset's jobs and queries leave of the epsilon against the ad server; never negative, and 0 without noise."""
+    """What a dataset's jobs and queries leave of the epsilon against the ad server.
+
+    Never negative, and 0 without noise.
+    """
     return max(0.0, task.epsilon - spent_against_ad_server(_charges(task, reservations), task.delta))
 
 
 def check_fits(task: Task, before: Sequence[Reservation], new: Reservation) -> None:
-    """Refuse a job or query that the dataset's budgets do not hold. A task without noise, which is for debugging, has no budget to keep.
+    """Refuse a job or query that the dataset's budgets do not hold.
+
+    A task without noise, which is for debugging, has no budget to keep.
 
     Raises:
-        JobRefused(BUDGET_EXHAUSTED): saying what is left, what it would come to, and for a query what it could still cost.
+        JobRefused(BUDGET_EXHAUSTED): saying what is left, what it would come to, and for a query what it
+        could still cost.
     """
     if task.mechanism is Mechanism.NONE:
         return

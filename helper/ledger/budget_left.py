@@ -1,4 +1,7 @@
-"""What is left of datasets' budgets, for the operator's gauge: asked for at each scrape, computed only where something has changed."""
+"""What is left of datasets' budgets, for the operator's gauge.
+
+Asked for at each scrape, computed only where something has changed.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +16,10 @@ from maskedlark.releases.budget import Dataset
 
 MAX_DATASETS: Final = 200
 SCRAPE_S: Final = 1.0
-"""After so long no other dataset is looked at; a computation that has begun is finished, for the next scrape if this one does not wait."""
+"""After so long no other dataset is looked at.
+
+A computation that has begun is finished, for the next scrape if this one does not wait.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +52,8 @@ class BudgetsLeft:
     def current(self) -> tuple[BudgetLeft, ...]:
         """Of up to 200 datasets that a job or query ran over, those of open jobs first.
 
-        Guarantees: a dataset for which there was no time yet is missing until a later call; the others were true when they were looked
+        Guarantees: a dataset for which there was no time yet is missing until a later call; the others were
+            true when they were looked
         at: now, or, while another thread looks, at its last time. So no call waits for another one's.
         """
         if self._renewing.acquire(blocking=False):
@@ -59,7 +66,10 @@ class BudgetsLeft:
         return tuple(self._left.values())
 
     def _renew(self) -> bool:
-        """Look at each dataset again, those first that were not looked at for longest; whether there was time for all."""
+        """Look at each dataset again, those first that were not looked at for longest.
+
+        Whether there was time for all.
+        """
         deadline_s = self._monotonic() + SCRAPE_S
         datasets = self._report.charged(MAX_DATASETS)
         kept = {one.dataset_id for one in datasets}

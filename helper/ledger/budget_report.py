@@ -1,4 +1,7 @@
-"""What a helper's ledger says of its datasets' budgets, for the operator: read beside a running helper, changing nothing."""
+"""What a helper's ledger says of its datasets' budgets, for the operator.
+
+Read beside a running helper, changing nothing.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -32,10 +35,14 @@ class BudgetReport:
             with reading(self._engine) as connection:
                 rows = connection.execute(_every().order_by(DATASETS.c.dataset_id)).all()
         except DatabaseError as error:
-            raise JobRefused(JobReason.UNKNOWN_DATASET, f"this database is no helper's ledger: {type(error.orig).__name__}") from None
+            raise JobRefused(
+                JobReason.UNKNOWN_DATASET, f"this database is no helper's ledger: {type(error.orig).__name__}"
+            ) from None
         found = [_dataset(row) for row in rows if bytes(row.dataset_id).hex().startswith(prefix.lower())]
         if prefix and not found:
-            raise JobRefused(JobReason.UNKNOWN_DATASET, f"no dataset of this helper has an id that starts with {prefix!r}")
+            raise JobRefused(
+                JobReason.UNKNOWN_DATASET, f"no dataset of this helper has an id that starts with {prefix!r}"
+            )
         return tuple(found)
 
     def charged(self, most: int) -> tuple[Dataset, ...]:
@@ -60,7 +67,9 @@ def open_ledger(data: Path, database: str | None) -> Engine:
         JobRefused(UNKNOWN_DATASET): nothing was ever served from this folder.
     """
     if database is None and not (data / LEDGER_FILE).is_file():
-        raise JobRefused(JobReason.UNKNOWN_DATASET, f"{data} holds no ledger: no helper has served from it yet")
+        raise JobRefused(
+            JobReason.UNKNOWN_DATASET, f"{data} holds no ledger: no helper has served from it yet"
+        )
     return open_database(database or sqlite_url(data / LEDGER_FILE))
 
 
@@ -73,7 +82,9 @@ def _dataset(row: Row[Any]) -> Dataset:
 
 
 def _jobs(connection: Connection, dataset: Dataset) -> tuple[Use, ...]:
-    query = select(JOBS.c.spec, JOBS.c.rounds_answered, JOBS.c.is_closed).where(JOBS.c.dataset_id == dataset.dataset_id)
+    query = select(JOBS.c.spec, JOBS.c.rounds_answered, JOBS.c.is_closed).where(
+        JOBS.c.dataset_id == dataset.dataset_id
+    )
     return tuple(
         job_use(
             dataset.task,

@@ -1,8 +1,9 @@
 """Is this ledger in one piece? Looked at once, before a helper serves from it.
 
-SQLite keeps what was written last in a second file, the write-ahead log. Who restores an older ledger and leaves the newer log beside it
-gets a mixture: pages of today among pages of yesterday. It may well know every position that it is asked for, and still have forgotten
-what was charged. But every transaction of a ledger leaves traces in two tables at least, and in a mixture they contradict each other.
+SQLite keeps what was written last in a second file, the write-ahead log. Who restores an older ledger and
+leaves the newer log beside it gets a mixture: pages of today among pages of yesterday. It may well know every
+position that it is asked for, and still have forgotten what was charged. But every transaction of a ledger
+leaves traces in two tables at least, and in a mixture they contradict each other.
 """
 
 from typing import Final
@@ -23,8 +24,9 @@ _WAY_OUT: Final = (
 def check_whole(engine: Engine) -> None:
     """Refuse a ledger whose tables do not fit together.
 
-    Guarantees: in one that passes, the chain has no gap and one link for each dataset, job, query, charged round and closed job that is
-    there; each dataset has all its used reports, and each charged round its row. Any of them that is missing by itself is noticed.
+    Guarantees: in one that passes, the chain has no gap and one link for each dataset, job, query, charged
+        round and closed job that is there; each dataset has all its used reports, and each charged round its
+        row. Any of them that is missing by itself is noticed.
 
     Raises:
         InvalidTask: it is damaged, or a mixture of two ledgers.

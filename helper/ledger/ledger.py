@@ -1,8 +1,8 @@
 """The helper's memory of what was used and spent. Every method is one transaction, durable when it returns.
 
-What it guarantees, by constraints of the database and not by its caller's care: a report is in at most one dataset of its task; a
-round is charged and answered once, in order; a job is opened only while its dataset's budget holds it. A crash at any point leaves
-either all of a method's effect or nothing.
+What it guarantees, by constraints of the database and not by its caller's care: a report is in at most one
+dataset of its task; a round is charged and answered once, in order; a job is opened only while its dataset's
+budget holds it. A crash at any point leaves either all of a method's effect or nothing.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,17 @@ from sqlalchemy.exc import IntegrityError
 
 from helper.ledger.check import check_whole
 from helper.ledger.round_state import KEPT_ANSWERS, Progress, RoundState
-from helper.ledger.schema import CHAIN, DATASETS, JOBS, METADATA, QUERIES, ROUNDS, SCHEMA_VERSION, TASKS, USED_REPORTS
+from helper.ledger.schema import (
+    CHAIN,
+    DATASETS,
+    JOBS,
+    METADATA,
+    QUERIES,
+    ROUNDS,
+    SCHEMA_VERSION,
+    TASKS,
+    USED_REPORTS,
+)
 from maskedlark.canonical import decode, digest, encode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.randomness import system_randomness
@@ -26,8 +36,13 @@ from maskedlark.runtime.database import create_tables, reading
 
 LEDGER_FILE: Final = "ledger.sqlite3"
 """The embedded ledger, in the helper's data folder."""
-_QUERY_KINDS: Final[Mapping[str, type[Any]]] = {"query": QuerySpec, "discovery": DiscoverySpec, "evaluation": EvaluationSpec}
-MAX_JOBS: Final = 1_000  # of one dataset, closed ones included: what is remembered of jobs that were never opened is bounded too
+_QUERY_KINDS: Final[Mapping[str, type[Any]]] = {
+    "query": QuerySpec,
+    "discovery": DiscoverySpec,
+    "evaluation": EvaluationSpec,
+}
+# of one dataset, closed ones included: what is remembered of jobs that were never opened is bounded too
+MAX_JOBS: Final = 1_000
 _LOOKUP_BATCH: Final = 1_000
 _INSERT_BATCH: Final = 10_000
 """Rows handed to the driver at once: they take a kilobyte each on the way there."""
@@ -64,7 +79,8 @@ class Reservation:
 
     Attributes:
         spec: The job, or the query.
-        rounds: Of a job all planned ones while it is open and the answered ones once it is closed; 1 of a query.
+        rounds: Of a job all planned ones while it is open and the answered ones once it is closed; 1 of a
+            query.
     """
 
     spec: JobSpec | AnyQuery
@@ -94,7 +110,10 @@ class StoredQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """Where a ledger stands: how often it has moved on, and the digest of all that it committed, its random beginning included."""
+    """Where a ledger stands.
+
+    How often it has moved on, and the digest of all that it committed, its random beginning included.
+    """
 
     sequence: int
     head: bytes
@@ -121,7 +140,8 @@ class Ledger:
         """Make the tables, if the database is empty.
 
         Raises:
-            InvalidTask: it holds tables of another version of the helper, or ones that do not fit together: see `check_whole`.
+            InvalidTask: it holds tables of another version of the helper, or ones that do not fit together:
+                see `check_whole`.
         """
         self._engine = engine
         create_tables(engine, METADATA, version=SCHEMA_VERSION, whose="helper")
@@ -155,7 +175,9 @@ class Ledger:
         with reading(self._engine) as connection:
             for start in range(0, len(report_ids), _LOOKUP_BATCH):
                 batch = report_ids[start : start + _LOOKUP_BATCH]
-                query = select(USED_REPORTS.c.report_id).where(USED_REPORTS.c.task_id == task_id, USED_REPORTS.c.report_id.in_(batch))
+                query = select(USED_REPORTS.c.report_id).where(
+                    USED_REPORTS.c.task_id == task_id, USED_REPORTS.c.report_id.in_(batch)
+                )
                 used.update(connection.scalars(query))
         return used
 
@@ -171,11 +193,15 @@ class Ledger:
                 connection.execute(insert(DATASETS).values(dataset))
                 for start in range(0, len(report_ids), _INSERT_BATCH):
                     batch = report_ids[start : start + _INSERT_BATCH]
-                    connection.execute(insert(USED_REPORTS), [{"task_id": task_id, "report_id": report_id} for report_id in batch])
+                    connection.execute(
+                        insert(USED_REPORTS),
+                        [{"task_id": task_id, "report_id": report_id} for report_id in batch],
+                    )
                 _move_on(connection, "dataset", dataset_id)
         except IntegrityError:
             raise JobRefused(
-                JobReason.REPORT_ALREADY_USED, "a report is in another dataset of this task: prepare the dataset again"
+                JobReason.REPORT_ALREADY_USED,
+                "a report is in another dataset of this task: prepare the dataset again",
             ) from None
 
     def dataset(self, dataset_id: bytes) -> StoredDataset | None:
@@ -191,8 +217,8 @@ class Ledger:
         Args:
             spec: The job; its dataset exists.
             model: The ONNX file.
-            check_budget: Called with what the dataset's other jobs and queries take, anew whenever that changes before the job is
-                opened. What it raises is raised here, and the job is not opened.
+            check_budget: Called with what the dataset's other jobs and queries take, anew whenever that
+                changes before the job is opened. What it raises is raised here, and the job is not opened.
 
         Returns:
             False, and nothing changed, if a job of this id exists already.
@@ -204,7 +230,9 @@ class Ledger:
 
         def add(connection: Connection) -> None:
             if _is_full(connection, spec.dataset_id):
-                raise JobRefused(JobReason.TOO_MANY_JOBS, f"the dataset has had {MAX_JOBS} jobs: seal another one")
+                raise JobRefused(
+                    JobReason.TOO_MANY_JOBS, f"the dataset has had {MAX_JOBS} jobs: seal another one"
+                )
             connection.execute(insert(JOBS).values(row | {"rounds_answered": 0, "is_closed": False}))
             _move_on(connection, "job", row["spec"])
 
@@ -229,14 +257,22 @@ class Ledger:
         """Charge a round and keep its answer; drop the answer that is `KEPT_ANSWERS` rounds older.
 
         Returns:
-            False, and nothing changed, if it is not the next round of an open job (another thread or process was faster).
+            False, and nothing changed, if it is not the next round of an open job (another thread or process
+            was faster).
         """
-        row = {"job_id": job_id, "round_index": round_index, "weights_digest": answered.weights_digest, "answer": answered.answer}
+        row = {
+            "job_id": job_id,
+            "round_index": round_index,
+            "weights_digest": answered.weights_digest,
+            "answer": answered.answer,
+        }
         with self._engine.begin() as connection:
             job = _job_state(connection, _job(job_id).with_for_update())
             if job is None or job.progress.state_of(round_index) is not RoundState.NEXT:
                 return False
-            connection.execute(update(JOBS).where(JOBS.c.job_id == job_id).values(rounds_answered=round_index + 1))
+            connection.execute(
+                update(JOBS).where(JOBS.c.job_id == job_id).values(rounds_answered=round_index + 1)
+            )
             connection.execute(insert(ROUNDS).values(row))
             past = (ROUNDS.c.job_id == job_id) & (ROUNDS.c.round_index == round_index - KEPT_ANSWERS)
             connection.execute(update(ROUNDS).where(past).values(answer=None))
@@ -245,28 +281,48 @@ class Ledger:
 
     def round(self, job_id: bytes, round_index: int) -> StoredRound | None:
         """An answered round."""
-        query = select(ROUNDS.c.weights_digest, ROUNDS.c.answer).where(ROUNDS.c.job_id == job_id, ROUNDS.c.round_index == round_index)
+        query = select(ROUNDS.c.weights_digest, ROUNDS.c.answer).where(
+            ROUNDS.c.job_id == job_id, ROUNDS.c.round_index == round_index
+        )
         with reading(self._engine) as connection:
             row = connection.execute(query).one_or_none()
         return row and StoredRound(weights_digest=row.weights_digest, answer=row.answer)
 
     def close_job(self, spec: JobSpec) -> None:
-        """Close a job, which gives back the rounds that it did not run, and drop its answers. Closing again changes nothing.
+        """Close a job, which gives back the rounds that it did not run, and drop its answers.
 
-        One that was not opened is kept as closed, so that it never will be, if it still could; one of another content stays as it is.
+        Closing again changes nothing.
+
+        One that was not opened is kept as closed, so that it never will be, if it still could; one of another
+        content stays as it is.
         """
         job_id, encoded = spec.job_id, encode(spec)
-        unopened = {"job_id": job_id, "dataset_id": spec.dataset_id, "spec": encoded, "model": b"", "rounds_answered": 0}
+        unopened = {
+            "job_id": job_id,
+            "dataset_id": spec.dataset_id,
+            "spec": encoded,
+            "model": b"",
+            "rounds_answered": 0,
+        }
         with self._engine.begin() as connection:
             _lock(connection, spec.dataset_id)
-            is_known = connection.execute(select(JOBS.c.job_id).where(JOBS.c.job_id == job_id)).first() is not None
+            is_known = (
+                connection.execute(select(JOBS.c.job_id).where(JOBS.c.job_id == job_id)).first() is not None
+            )
             if not is_known and not _is_full(connection, spec.dataset_id):
                 connection.execute(insert(JOBS).values(unopened | {"is_closed": False}))
                 _move_on(connection, "job", encoded)
             is_open = (JOBS.c.job_id == job_id) & (JOBS.c.spec == encoded) & JOBS.c.is_closed.is_(False)
-            if connection.execute(update(JOBS).where(is_open).values(is_closed=True, model=b"")).rowcount != 1:
+            if (
+                connection.execute(update(JOBS).where(is_open).values(is_closed=True, model=b"")).rowcount
+                != 1
+            ):
                 return
-            connection.execute(update(ROUNDS).where(ROUNDS.c.job_id == job_id, ROUNDS.c.answer.is_not(None)).values(answer=None))
+            connection.execute(
+                update(ROUNDS)
+                .where(ROUNDS.c.job_id == job_id, ROUNDS.c.answer.is_not(None))
+                .values(answer=None)
+            )
             _move_on(connection, "close", job_id)
 
     def add_query(self, stored: StoredQuery, check_budget: CheckBudget) -> bool:
@@ -284,11 +340,14 @@ class Ledger:
 
         return self._reserve(spec.query_id, spec.dataset_id, check_budget, add)
 
-    def _reserve(self, new_id: bytes, dataset_id: bytes, check_budget: CheckBudget, add: Callable[[Connection], None]) -> bool:
+    def _reserve(
+        self, new_id: bytes, dataset_id: bytes, check_budget: CheckBudget, add: Callable[[Connection], None]
+    ) -> bool:
         """Add what takes budget, if `check_budget` does not refuse; False if something of its id is there.
 
-        The check takes its time, and holds no lock meanwhile. What it looked at is compared with what is there when the lock is had; if
-        that has changed, another one was faster, and the check is made anew: so of those that try at once, one gets on at every turn.
+        The check takes its time, and holds no lock meanwhile. What it looked at is compared with what is
+        there when the lock is had; if that has changed, another one was faster, and the check is made anew:
+        so of those that try at once, one gets on at every turn.
         """
         while True:
             before = self.reservations(dataset_id)
@@ -320,7 +379,9 @@ class Ledger:
     def holds(self, position: Position) -> bool:
         """Whether the ledger stands at a position, or stood there."""
         with reading(self._engine) as connection:
-            head = connection.execute(select(CHAIN.c.head).where(CHAIN.c.sequence == position.sequence)).scalar()
+            head = connection.execute(
+                select(CHAIN.c.head).where(CHAIN.c.sequence == position.sequence)
+            ).scalar()
         return head == position.head
 
     def counts(self) -> Counts:
@@ -329,8 +390,12 @@ class Ledger:
             return Counts(
                 tasks=connection.execute(select(func.count()).select_from(TASKS)).scalar_one(),
                 datasets=connection.execute(select(func.count()).select_from(DATASETS)).scalar_one(),
-                open_jobs=connection.execute(select(func.count()).where(JOBS.c.is_closed.is_(False))).scalar_one(),
-                rounds_answered=connection.execute(select(func.coalesce(func.sum(JOBS.c.rounds_answered), 0))).scalar_one(),
+                open_jobs=connection.execute(
+                    select(func.count()).where(JOBS.c.is_closed.is_(False))
+                ).scalar_one(),
+                rounds_answered=connection.execute(
+                    select(func.coalesce(func.sum(JOBS.c.rounds_answered), 0))
+                ).scalar_one(),
             )
 
     def close(self) -> None:
@@ -354,7 +419,10 @@ def _begin_chain(engine: Engine) -> None:
 
 
 def _move_on(connection: Connection, *what: str | bytes) -> None:
-    """Lengthen the chain by what the transaction has done. Its last act, for others wait for the beginning's lock (PostgreSQL)."""
+    """Lengthen the chain by what the transaction has done.
+
+    Its last act, for others wait for the beginning's lock (PostgreSQL).
+    """
     connection.execute(select(CHAIN.c.head).where(CHAIN.c.sequence == 0).with_for_update())
     before = _position(connection)
     head = digest("ledger", before.head, *(part.encode() if isinstance(part, str) else part for part in what))
@@ -362,7 +430,9 @@ def _move_on(connection: Connection, *what: str | bytes) -> None:
 
 
 def _position(connection: Connection) -> Position:
-    row = connection.execute(select(CHAIN.c.sequence, CHAIN.c.head).order_by(CHAIN.c.sequence.desc()).limit(1)).one()
+    row = connection.execute(
+        select(CHAIN.c.sequence, CHAIN.c.head).order_by(CHAIN.c.sequence.desc()).limit(1)
+    ).one()
     return Position(sequence=row.sequence, head=row.head)
 
 
@@ -375,26 +445,51 @@ def _job_state(connection: Connection, query: Select[Any]) -> JobState | None:
     if row is None:
         return None
     spec = decode(JobSpec, row.spec)
-    return JobState(spec=spec, progress=Progress(rounds=spec.rounds, rounds_answered=row.rounds_answered, is_closed=row.is_closed))
+    return JobState(
+        spec=spec,
+        progress=Progress(rounds=spec.rounds, rounds_answered=row.rounds_answered, is_closed=row.is_closed),
+    )
 
 
 def _reservations(connection: Connection, dataset_id: bytes) -> tuple[Reservation, ...]:
-    takes_some = (JOBS.c.dataset_id == dataset_id) & (JOBS.c.is_closed.is_(False) | (JOBS.c.rounds_answered > 0))
-    query = select(JOBS.c.spec, JOBS.c.rounds_answered, JOBS.c.is_closed).where(takes_some).order_by(JOBS.c.job_id)
+    takes_some = (JOBS.c.dataset_id == dataset_id) & (
+        JOBS.c.is_closed.is_(False) | (JOBS.c.rounds_answered > 0)
+    )
+    query = (
+        select(JOBS.c.spec, JOBS.c.rounds_answered, JOBS.c.is_closed)
+        .where(takes_some)
+        .order_by(JOBS.c.job_id)
+    )
     specs = ((decode(JobSpec, row.spec), row) for row in connection.execute(query))
-    jobs = [Reservation(spec=spec, rounds=row.rounds_answered if row.is_closed else spec.rounds) for spec, row in specs]
-    answered = select(QUERIES.c.kind, QUERIES.c.spec).where(QUERIES.c.dataset_id == dataset_id).order_by(QUERIES.c.query_id)
-    return (*jobs, *(Reservation(spec=query_spec(row.kind, row.spec), rounds=1) for row in connection.execute(answered)))
+    jobs = [
+        Reservation(spec=spec, rounds=row.rounds_answered if row.is_closed else spec.rounds)
+        for spec, row in specs
+    ]
+    answered = (
+        select(QUERIES.c.kind, QUERIES.c.spec)
+        .where(QUERIES.c.dataset_id == dataset_id)
+        .order_by(QUERIES.c.query_id)
+    )
+    return (
+        *jobs,
+        *(Reservation(spec=query_spec(row.kind, row.spec), rounds=1) for row in connection.execute(answered)),
+    )
 
 
 def _lock(connection: Connection, dataset_id: bytes) -> None:
-    """Until the transaction ends, nothing else of this dataset is opened, closed or charged (SQLite: nothing at all)."""
+    """Until the transaction ends, nothing else of this dataset is opened, closed or charged (SQLite.
+
+    Nothing at all).
+    """
     connection.execute(select(DATASETS.c.size).where(DATASETS.c.dataset_id == dataset_id).with_for_update())
 
 
 def _is_full(connection: Connection, dataset_id: bytes) -> bool:
     """Whether a dataset, which is locked, has had all its jobs."""
-    return connection.execute(select(func.count()).where(JOBS.c.dataset_id == dataset_id)).scalar_one() >= MAX_JOBS
+    return (
+        connection.execute(select(func.count()).where(JOBS.c.dataset_id == dataset_id)).scalar_one()
+        >= MAX_JOBS
+    )
 
 
 def query_spec(kind: str, encoded: bytes) -> AnyQuery:

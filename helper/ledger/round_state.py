@@ -9,9 +9,9 @@
 
 Who asks with other weights than a round was charged for is refused in any state: ROUND_CHANGED.
 
-A charged round is released: whether its answer arrived, only its receiver knows, so that is no other state. It is closed once
-`KEPT_ANSWERS` later rounds are charged, or its job is closed. What is stored is how far the job is and the answers that are kept; the
-states follow from how far the job is, which only ever grows.
+A charged round is released: whether its answer arrived, only its receiver knows, so that is no other state.
+It is closed once `KEPT_ANSWERS` later rounds are charged, or its job is closed. What is stored is how far the
+job is and the answers that are kept; the states follow from how far the job is, which only ever grows.
 """
 
 from dataclasses import dataclass
@@ -71,8 +71,16 @@ class Progress:
         if self.is_closed:
             raise JobRefused(JobReason.JOB_CLOSED, "the job is closed: its rounds are no longer answered")
         if state is RoundState.UNPLANNED:
-            raise JobRefused(JobReason.ROUND_BEYOND_PLAN, f"round {round_index} is beyond the {self.rounds} rounds of the job")
+            raise JobRefused(
+                JobReason.ROUND_BEYOND_PLAN,
+                f"round {round_index} is beyond the {self.rounds} rounds of the job",
+            )
         if state is RoundState.LATER:
-            raise JobRefused(JobReason.ROUND_OUT_OF_ORDER, f"the next round is {self.rounds_answered}, not {round_index}")
+            raise JobRefused(
+                JobReason.ROUND_OUT_OF_ORDER, f"the next round is {self.rounds_answered}, not {round_index}"
+            )
         if state is RoundState.CLOSED:
-            raise JobRefused(JobReason.ROUND_CLOSED, f"the job has moved on: the answer to round {round_index} is no longer kept")
+            raise JobRefused(
+                JobReason.ROUND_CLOSED,
+                f"the job has moved on: the answer to round {round_index} is no longer kept",
+            )

@@ -6,8 +6,8 @@
 
     chain    every position that the ledger was ever at: what shows that it was rolled back
 
-No feature, label or mask is stored here, only ids, public settings, models, and answers (which are uniform to anyone without the
-other helper's).
+No feature, label or mask is stored here, only ids, public settings, models, and answers (which are uniform to
+anyone without the other helper's).
 """
 
 from typing import Final
@@ -29,7 +29,10 @@ from maskedlark.runtime.database import schema_version_of
 
 METADATA: Final = MetaData()
 SCHEMA_VERSION: Final = 2
-"""Of all tables together: one more whenever a column or its meaning changes. A ledger of version 1 does not say which it has."""
+"""Of all tables together: one more whenever a column or its meaning changes.
+
+A ledger of version 1 does not say which it has.
+"""
 
 schema_version_of(METADATA)
 
@@ -78,13 +81,17 @@ ROUNDS: Final = Table(
     Column("round_index", Integer, nullable=False),
     Column("weights_digest", LargeBinary(32), nullable=False),
     Column("answer", LargeBinary),  # null once the job has moved on
-    PrimaryKeyConstraint("job_id", "round_index"),  # what makes it impossible to charge or answer a round twice
+    PrimaryKeyConstraint(
+        "job_id", "round_index"
+    ),  # what makes it impossible to charge or answer a round twice
 )
 
 QUERIES: Final = Table(
     "queries",
     METADATA,
-    Column("query_id", LargeBinary(16), primary_key=True),  # what makes it impossible to charge or answer a query twice
+    Column(
+        "query_id", LargeBinary(16), primary_key=True
+    ),  # what makes it impossible to charge or answer a query twice
     Column("dataset_id", LargeBinary(32), ForeignKey("datasets.dataset_id"), nullable=False, index=True),
     Column("kind", String(16), nullable=False),  # names in `helper.ledger.ledger`
     Column("spec", LargeBinary, nullable=False),

@@ -1,9 +1,10 @@
 """Notices a ledger that was rolled back: what it has forgotten, it would charge and answer a second time.
 
-The ledger is a chain (`helper.ledger.ledger`): everything it commits moves it on, and it knows every position that it was ever at. Two
-witnesses remember a position: a file beside the keys, which is written before anything that the ledger committed is told, and whoever
-was told, by a receipt that only this helper can make. A ledger that does not know a position it was seen at is not the one that stood
-there, and this helper answers nothing any more: docs/adr/0007-rollback.md.
+The ledger is a chain (`helper.ledger.ledger`): everything it commits moves it on, and it knows every position
+that it was ever at. Two witnesses remember a position: a file beside the keys, which is written before
+anything that the ledger committed is told, and whoever was told, by a receipt that only this helper can make.
+A ledger that does not know a position it was seen at is not the one that stood there, and this helper answers
+nothing any more: docs/adr/0007-rollback.md.
 """
 
 import hmac
@@ -45,10 +46,12 @@ class Witness:
         self._seen = self._read()
 
     def check(self, shown: bytes | None) -> None:
-        """Refuse to act on a ledger that was rolled back. Called before every call, with the receipt that the caller shows.
+        """Refuse to act on a ledger that was rolled back.
 
-        A receipt of another helper, or none, says nothing. One of this helper that the ledger does not know is kept, so that every
-        later call, and every later process, refuses too.
+        Called before every call, with the receipt that the caller shows.
+
+        A receipt of another helper, or none, says nothing. One of this helper that the ledger does not know
+        is kept, so that every later call, and every later process, refuses too.
 
         Raises:
             JobRefused(LEDGER_ROLLED_BACK)
@@ -59,14 +62,20 @@ class Witness:
                 self._seen = position
                 self._write(encode_receipt(self._receipt(position)))
             if self._seen is not None and not self._ledger.holds(self._seen):
-                _LOG.error("the ledger was rolled back: it does not know position %d, at which it was seen", self._seen.sequence)
+                _LOG.error(
+                    "the ledger was rolled back: it does not know position %d, at which it was seen",
+                    self._seen.sequence,
+                )
                 raise JobRefused(
                     JobReason.LEDGER_ROLLED_BACK,
                     "this helper's ledger has forgotten what it told before: its operator must bring back the newest one, or make new keys",
                 )
 
     def receipt(self) -> bytes:
-        """Where the ledger stands, for the caller to show next time. Called before anything that the ledger committed is told."""
+        """Where the ledger stands, for the caller to show next time.
+
+        Called before anything that the ledger committed is told.
+        """
         position = self._ledger.position()
         encoded = encode_receipt(self._receipt(position))
         with self._lock:
@@ -76,10 +85,16 @@ class Witness:
         return encoded
 
     def _receipt(self, position: Position) -> Receipt:
-        return Receipt(helper_id=self._helper_id, sequence=position.sequence, head=position.head, tag=self._tag(position))
+        return Receipt(
+            helper_id=self._helper_id, sequence=position.sequence, head=position.head, tag=self._tag(position)
+        )
 
     def _tag(self, position: Position) -> bytes:
-        return hmac.digest(self._key, b"maskedlark/v1 receipt\0" + position.sequence.to_bytes(8, "big") + position.head, "sha256")
+        return hmac.digest(
+            self._key,
+            b"maskedlark/v1 receipt\0" + position.sequence.to_bytes(8, "big") + position.head,
+            "sha256",
+        )
 
     def _verified(self, shown: bytes | None) -> Position | None:
         """The position on a receipt that this helper made."""
@@ -96,7 +111,9 @@ class Witness:
             return None
         position = self._verified(stored)
         if position is None:
-            raise InvalidTask(f"{self._file} is damaged or was written under other keys: it belongs beside the keys that wrote it")
+            raise InvalidTask(
+                f"{self._file} is damaged or was written under other keys: it belongs beside the keys that wrote it"
+            )
         return position
 
     def _write(self, encoded: bytes) -> None:

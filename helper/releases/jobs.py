@@ -65,7 +65,9 @@ class JobAtWork:
     served: ServedTask
     running: RunningJob
 
-    def answer(self, round_index: int, weights: bytes, interrupt: Interrupt = never, hold: Hold = at_once) -> bytes:
+    def answer(
+        self, round_index: int, weights: bytes, interrupt: Interrupt = never, hold: Hold = at_once
+    ) -> bytes:
         """The encoded aggregate share of a round; see `RunningJob.answer`."""
         return self.running.answer(self.served, round_index, weights, interrupt, hold)
 
@@ -91,7 +93,9 @@ class Jobs:
         self._running: OrderedDict[bytes, RunningJob] = OrderedDict()
 
     def start(self, encoded: bytes, onnx: bytes, caller: Caller, interrupt: Interrupt = never) -> StartedJob:
-        """Check a job and its model, and reserve the budget of all its rounds. Called by the ad server; idempotent.
+        """Check a job and its model, and reserve the budget of all its rounds.
+
+        Called by the ad server; idempotent.
 
         Args:
             encoded: A `JobSpec`.
@@ -101,9 +105,9 @@ class Jobs:
 
         Raises:
             InvalidTask: the job is not canonical.
-            InvalidModel: the model or its loss is not accepted.
-            JobRefused(UNKNOWN_TASK, UNAUTHORIZED, TASK_REFUSED, TASK_EXPIRED, UNKNOWN_DATASET, MALFORMED, OVERFLOW,
-                NOISE_OUT_OF_RANGE, BUDGET_EXHAUSTED, TOO_MANY_JOBS, JOB_CHANGED, JOB_CLOSED)
+            InvalidModel: the model or its loss is not accepted. JobRefused(UNKNOWN_TASK, UNAUTHORIZED,
+                TASK_REFUSED, TASK_EXPIRED, UNKNOWN_DATASET, MALFORMED, OVERFLOW, NOISE_OUT_OF_RANGE,
+                BUDGET_EXHAUSTED, TOO_MANY_JOBS, JOB_CHANGED, JOB_CLOSED)
         """
         spec = decode(JobSpec, encoded)
         served = self._tasks.served(spec.task_id, caller)
@@ -112,7 +116,9 @@ class Jobs:
             self._open(served, spec, onnx, computation.model, interrupt)
         state = self._state(spec.job_id)
         if state.spec != spec:
-            raise JobRefused(JobReason.JOB_CHANGED, "a job of this id was started with another content: take a new id")
+            raise JobRefused(
+                JobReason.JOB_CHANGED, "a job of this id was started with another content: take a new id"
+            )
         _check_open(state)
         self._keep(computation).draw_ahead(served)
         return self._started(served.task, computation, state)
@@ -136,9 +142,12 @@ class Jobs:
         return JobAtWork(served=served, running=running)
 
     def close(self, encoded: bytes, caller: Caller) -> int:
-        """Give back the budget of the rounds that were not run, and drop the stored answers. Called by the ad server; idempotent.
+        """Give back the budget of the rounds that were not run, and drop the stored answers.
 
-        A job that is not known is closed too, for its start may be on its way still: it is refused when it arrives, and reserves nothing.
+        Called by the ad server; idempotent.
+
+        A job that is not known is closed too, for its start may be on its way still: it is refused when it
+        arrives, and reserves nothing.
 
         Returns:
             How many rounds were answered, and stay charged.
@@ -156,7 +165,9 @@ class Jobs:
         if state is None:
             return 0  # its dataset takes no more jobs: it will never be started
         if state.spec != spec:
-            raise JobRefused(JobReason.JOB_CHANGED, "a job of this id was started with another content: it is not closed")
+            raise JobRefused(
+                JobReason.JOB_CHANGED, "a job of this id was started with another content: it is not closed"
+            )
         with self._lock:
             self._running.pop(job_id, None)
         self._noise.drop(job_id)
@@ -173,19 +184,28 @@ class Jobs:
     def _computation(self, task: Task, spec: JobSpec, onnx: bytes) -> Computation:
         model = parse(onnx, num_features=task.num_features)
         if model.digest != spec.model_digest:
-            raise JobRefused(JobReason.MALFORMED, "the ONNX file is not the model that the job's model_digest names")
+            raise JobRefused(
+                JobReason.MALFORMED, "the ONNX file is not the model that the job's model_digest names"
+            )
         num_classes = task.labels.size if task.labels.kind is LabelKind.CLASSES else None
         check_loss(model, spec.loss, num_classes)
         engine = self._engine_for(model, spec.loss, job_clip(task, spec), num_classes)
         return Computation(spec=spec, model=model, engine=engine, numerics=numerics_digest(engine))
 
-    def _open(self, served: ServedTask, spec: JobSpec, onnx: bytes, model: Model, interrupt: Interrupt) -> None:
-        """Every check that a new job must pass, the budget last. If the same id is opened meanwhile, that one stands."""
+    def _open(
+        self, served: ServedTask, spec: JobSpec, onnx: bytes, model: Model, interrupt: Interrupt
+    ) -> None:
+        """Every check that a new job must pass, the budget last.
+
+        If the same id is opened meanwhile, that one stands.
+        """
         task = served.task
         self._tasks.check_not_expired(task)
         stored = self._datasets.stored(spec.dataset_id, served.task_id)
         if task.mechanism is Mechanism.NONE and spec.noise_multiplier != 0:
-            raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, "the task adds no noise: the job's noise_multiplier must be 0")
+            raise JobRefused(
+                JobReason.NOISE_OUT_OF_RANGE, "the task adds no noise: the job's noise_multiplier must be 0"
+            )
         check_sums_fit(task, spec, records=stored.size, num_parameters=model.num_parameters)
         new = Reservation(spec=spec, rounds=spec.rounds)
 
@@ -194,12 +214,19 @@ class Jobs:
             interrupt()  # last, for the check takes its time
 
         if self._ledger.open_job(spec, onnx, check):
-            _LOG.info("job opened: %d rounds over %d records, %d parameters", spec.rounds, stored.size, model.num_parameters)
+            _LOG.info(
+                "job opened: %d rounds over %d records, %d parameters",
+                spec.rounds,
+                stored.size,
+                model.num_parameters,
+            )
 
     def _keep(self, computation: Computation) -> RunningJob:
         """The job in memory; the least recently started one makes room, and is found in the ledger if it is asked for again."""
         job_id = computation.spec.job_id
-        fresh = RunningJob(computation=computation, datasets=self._datasets, ledger=self._ledger, noise=self._noise)
+        fresh = RunningJob(
+            computation=computation, datasets=self._datasets, ledger=self._ledger, noise=self._noise
+        )
         with self._lock:
             running = self._running.setdefault(job_id, fresh)
             self._running.move_to_end(job_id)

@@ -1,8 +1,9 @@
 """Noise drawn before it is asked for, so that neither its cost nor the time that its values took stands between a request and its answer.
 
-A job's mechanism, scale and length are known when it starts; the next round's noise is drawn in the background then, and again after
-each round. It lies in memory only. Taking it removes it, whatever becomes of the round afterwards: a vector is in at most one answer,
-and after a failure, a refusal or a restart the next attempt gets a fresh one. (A retry of an answered round gets the stored answer.)
+A job's mechanism, scale and length are known when it starts; the next round's noise is drawn in the
+background then, and again after each round. It lies in memory only. Taking it removes it, whatever becomes of
+the round afterwards: a vector is in at most one answer, and after a failure, a refusal or a restart the next
+attempt gets a fresh one. (A retry of an answered round gets the stored answer.)
 """
 
 from collections import OrderedDict
@@ -19,7 +20,10 @@ from maskedlark.privacy.noise import Mechanism, noise_vector
 from maskedlark.randomness import STREAM_KEY_BYTES, Randomness, Stream
 
 CAPACITY_BYTES: Final = 1 << 28
-"""What all vectors on the shelf may take; past it the oldest are forgotten, and drawn when they are asked for."""
+"""What all vectors on the shelf may take.
+
+Past it the oldest are forgotten, and drawn when they are asked for.
+"""
 _INTERRUPTED_EVERY_S: Final = 0.1
 
 NoiseVector = NDArray[np.int64]
@@ -43,8 +47,8 @@ class _Ahead:
 class NoiseShelf:
     """At most one vector ahead for each job. Safe to call from many threads.
 
-    Guarantees: every vector handed out was drawn for this call or drawn ahead and never handed out before; each comes from a stream
-    under a key of its own, 32 fresh bytes of `randomness`.
+    Guarantees: every vector handed out was drawn for this call or drawn ahead and never handed out before;
+        each comes from a stream under a key of its own, 32 fresh bytes of `randomness`.
     """
 
     def __init__(self, randomness: Randomness, *, capacity_bytes: int = CAPACITY_BYTES) -> None:
@@ -67,10 +71,15 @@ class NoiseShelf:
                 oldest.vector.cancel()
 
     def take(self, job_id: bytes, order: NoiseOrder, interrupt: Interrupt = never) -> NoiseVector:
-        """The noise of one answer: what was drawn ahead if it is what was ordered, else drawn now; `interrupt` may end either."""
+        """The noise of one answer.
+
+        What was drawn ahead if it is what was ordered, else drawn now; `interrupt` may end either.
+        """
         with self._lock:
             ahead = self._ahead.pop(job_id, None)
-        if ahead is not None and ahead.order == order and not ahead.vector.cancel():  # cancelled: not yet begun, behind other jobs'
+        if (
+            ahead is not None and ahead.order == order and not ahead.vector.cancel()
+        ):  # cancelled: not yet begun, behind other jobs'
             while not wait((ahead.vector,), timeout=_INTERRUPTED_EVERY_S).done:
                 interrupt()
             return ahead.vector.result()

@@ -1,4 +1,7 @@
-"""The name of a helper's numerics: part of every round's transcript, so that helpers of different versions can never mix."""
+"""The name of a helper's numerics.
+
+Part of every round's transcript, so that helpers of different versions can never mix.
+"""
 
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
@@ -17,12 +20,18 @@ def numerics_digest(engine: GradientEngine) -> bytes:
 
 
 def software_digest() -> bytes:
-    """32 bytes for a helper's status: equal at two helpers whose engines are meant to give the same bits for any job."""
+    """32 bytes for a helper's status.
+
+    Equal at two helpers whose engines are meant to give the same bits for any job.
+    """
     return digest("numerics of all paths", _exact_digest(), _general_digest())
 
 
 def _exact_digest() -> bytes:
-    """Of the golden vectors, which a helper reproduces before it serves; versions of libraries do not count: they change no integer."""
+    """Of the golden vectors, which a helper reproduces before it serves.
+
+    Versions of libraries do not count: they change no integer.
+    """
     return digest("exact numerics", NUMERICS_DIGEST)
 
 

@@ -53,7 +53,12 @@ class Queries:
         self._randomness = randomness
 
     def query(
-        self, encoded: bytes, codes: Callable[[int], bytes], caller: Caller, interrupt: Interrupt = never, hold: Hold = at_once
+        self,
+        encoded: bytes,
+        codes: Callable[[int], bytes],
+        caller: Caller,
+        interrupt: Interrupt = never,
+        hold: Hold = at_once,
     ) -> AnsweredQuery:
         """Sums over groups. Called by the ad server; idempotent.
 
@@ -61,15 +66,18 @@ class Queries:
             encoded: A `QuerySpec`.
             codes: Reads the codes of the axes that name a digest, refusing more than so many bytes.
             caller: Who asks.
-            interrupt: Called before the work, often during it, and before the charge; what it raises ends the query, uncharged.
-            hold: Called once there is an answer, before it is charged: returns when it may leave, so that no charge shows how long it took.
+            interrupt: Called before the work, often during it, and before the charge; what it raises ends the
+                query, uncharged.
+            hold: Called once there is an answer, before it is charged: returns when it may leave, so that no
+                charge shows how long it took.
 
-        Guarantees: when it returns, the charge and the answer are durable; when it raises, neither was made and nothing left.
+        Guarantees: when it returns, the charge and the answer are durable; when it raises, neither was made
+            and nothing left.
 
         Raises:
-            InvalidTask: the query is not canonical.
-            JobRefused(UNKNOWN_TASK, UNAUTHORIZED, TASK_REFUSED, TASK_EXPIRED, UNKNOWN_DATASET, DATASET_LOST, MALFORMED, TOO_LARGE,
-                UNDECLARED, DOMAIN_TOO_LARGE, NOISE_OUT_OF_RANGE, OVERFLOW, BUDGET_EXHAUSTED, QUERY_CHANGED)
+            InvalidTask: the query is not canonical. JobRefused(UNKNOWN_TASK, UNAUTHORIZED, TASK_REFUSED,
+                TASK_EXPIRED, UNKNOWN_DATASET, DATASET_LOST, MALFORMED, TOO_LARGE, UNDECLARED,
+                DOMAIN_TOO_LARGE, NOISE_OUT_OF_RANGE, OVERFLOW, BUDGET_EXHAUSTED, QUERY_CHANGED)
         """
         spec = decode(QuerySpec, encoded)
         limit = 4 * sum(axis.size for axis in spec.group_by if axis.codes_digest is not None)
@@ -90,18 +98,32 @@ class Queries:
 
         return self._answer(spec, compute, caller, interrupt, hold)
 
-    def discovery(self, encoded: bytes, caller: Caller, interrupt: Interrupt = never, hold: Hold = at_once) -> AnsweredQuery:
+    def discovery(
+        self, encoded: bytes, caller: Caller, interrupt: Interrupt = never, hold: Hold = at_once
+    ) -> AnsweredQuery:
         """Which codes occur. Called by the ad server; idempotent; guarantees and errors as of `query`."""
         spec = decode(DiscoverySpec, encoded)
 
         def compute(served: ServedTask) -> AggregateShare:
             shares = self._datasets.opened(spec.dataset_id).shares
-            return answer_discovery(task=served.task, spec=spec, pair=served.pair, role=served.role, shares=shares, interrupt=interrupt)
+            return answer_discovery(
+                task=served.task,
+                spec=spec,
+                pair=served.pair,
+                role=served.role,
+                shares=shares,
+                interrupt=interrupt,
+            )
 
         return self._answer(spec, compute, caller, interrupt, hold)
 
     def evaluation(
-        self, encoded: bytes, onnx: Callable[[], bytes], caller: Caller, interrupt: Interrupt = never, hold: Hold = at_once
+        self,
+        encoded: bytes,
+        onnx: Callable[[], bytes],
+        caller: Caller,
+        interrupt: Interrupt = never,
+        hold: Hold = at_once,
     ) -> AnsweredQuery:
         """How good a model is. Called by the ad server; idempotent; guarantees as of `query`.
 
@@ -115,7 +137,8 @@ class Queries:
         Raises:
             InvalidTask: the evaluation is not canonical.
             InvalidModel: the model is not accepted, does not fit the task's labels, or has no exact form.
-            JobRefused: as `query`; MALFORMED also for another model, or other weights, than the evaluation names.
+            JobRefused: as `query`; MALFORMED also for another model, or other weights, than the evaluation
+                names.
         """
         spec = decode(EvaluationSpec, encoded)
 
@@ -123,9 +146,18 @@ class Queries:
             task = served.task
             model = parse(onnx(), num_features=task.num_features)
             loss = evaluated_loss(task, model)
-            tensors = tuple(quantise(values, known.name) for values, known in zip(model.initial_values, model.parameters, strict=True))
-            if (model.digest, weights.digest(weights.encode(tensors))) != (spec.model_digest, spec.weights_digest):
-                raise JobRefused(JobReason.MALFORMED, "the ONNX file is not the model, or has not the weights, that the evaluation names")
+            tensors = tuple(
+                quantise(values, known.name)
+                for values, known in zip(model.initial_values, model.parameters, strict=True)
+            )
+            if (model.digest, weights.digest(weights.encode(tensors))) != (
+                spec.model_digest,
+                spec.weights_digest,
+            ):
+                raise JobRefused(
+                    JobReason.MALFORMED,
+                    "the ONNX file is not the model, or has not the weights, that the evaluation names",
+                )
             shares = self._datasets.opened(spec.dataset_id).shares
             scores = score(model, loss, tensors, shares.features, spec.num_bins, interrupt=interrupt)
             noise = self._noise(interrupt)
@@ -144,10 +176,17 @@ class Queries:
 
     def _noise(self, interrupt: Interrupt) -> NoiseSource:
         """Fresh noise of this helper alone, which can be interrupted while it is drawn."""
-        return partial(noise_vector, randomness=interruptible(Stream(self._randomness(STREAM_KEY_BYTES)), interrupt))
+        return partial(
+            noise_vector, randomness=interruptible(Stream(self._randomness(STREAM_KEY_BYTES)), interrupt)
+        )
 
     def _answer(
-        self, spec: AnyQuery, compute: Callable[[ServedTask], AggregateShare], caller: Caller, interrupt: Interrupt, hold: Hold
+        self,
+        spec: AnyQuery,
+        compute: Callable[[ServedTask], AggregateShare],
+        caller: Caller,
+        interrupt: Interrupt,
+        hold: Hold,
     ) -> AnsweredQuery:
         served = self._tasks.served(spec.task_id, caller)
         stored = self._stored(spec)
@@ -164,13 +203,17 @@ class Queries:
 
             if self._ledger.add_query(stored, check):
                 _LOG.info("query answered: %d bytes", len(stored.answer))
-            else:  # another thread or process was faster: what it stored counts, and what was computed here is forgotten
+            # another thread or process was faster: what it stored counts, and what was computed here is
+            # forgotten
+            else:
                 stored = self._stored(spec)
                 if stored is None:
                     raise JobRefused(JobReason.QUERY_CHANGED, "the id is of another query: take a new one")
         else:
             hold()
-        return AnsweredQuery(answer=stored.answer, spent=cost(served.task, self._ledger.reservations(spec.dataset_id)))
+        return AnsweredQuery(
+            answer=stored.answer, spent=cost(served.task, self._ledger.reservations(spec.dataset_id))
+        )
 
     def _stored(self, spec: AnyQuery) -> StoredQuery | None:
         """The query as it was answered before; refused if it was another one."""
@@ -184,11 +227,15 @@ class Queries:
         return stored
 
     def _check(self, served: ServedTask, spec: AnyQuery) -> None:
-        """Every check that a new query must pass; the budget once before the work, and again when it is charged."""
+        """Every check that a new query must pass.
+
+        The budget once before the work, and again when it is charged.
+        """
         task = served.task
         self._tasks.check_not_expired(task)
         size = self._datasets.stored(spec.dataset_id, served.task_id).size
         check_query(task, spec, records=size)
-        # another call of the same query may have been charged since this one looked for its answer: it must not count twice
+        # another call of the same query may have been charged since this one looked for its answer: it must
+        # not count twice
         others = [one for one in self._ledger.reservations(spec.dataset_id) if one.spec != spec]
         check_fits(task, others, Reservation(spec=spec, rounds=1))

@@ -1,6 +1,9 @@
-"""When an answer is charged and leaves: a whole number of steps after its request, so that how long it took tells next to nothing.
+"""When an answer is charged and leaves.
 
-It is charged then and not before, because a charge can be seen: in a status, in the receipt of another call, by cancelling.
+A whole number of steps after its request, so that how long it took tells next to nothing.
+
+It is charged then and not before, because a charge can be seen: in a status, in the receipt of another call,
+by cancelling.
 """
 
 import time
@@ -38,7 +41,10 @@ class ReleaseGrid:
             raise ValueError(f"a release grid's step is above 0 and at most 60 s, not {self.step_s}")
 
     def wait(self, since: float) -> None:
-        """Return at the next whole number of steps, at least one, after `since`; used on the finished answer, before it is charged."""
+        """Return at the next whole number of steps, at least one, after `since`.
+
+        Used on the finished answer, before it is charged.
+        """
         steps = max(1, ceil((self.now() - since) / self.step_s))
         left = since + steps * self.step_s - self.now()
         if left > 0:

@@ -46,7 +46,9 @@ class Computation:
 class RunningJob:
     """The rounds of one open job. Safe to call from many threads; the ledger decides between processes."""
 
-    def __init__(self, *, computation: Computation, datasets: Datasets, ledger: Ledger, noise: NoiseShelf) -> None:
+    def __init__(
+        self, *, computation: Computation, datasets: Datasets, ledger: Ledger, noise: NoiseShelf
+    ) -> None:
         self.computation = computation
         self._datasets = datasets
         self._ledger = ledger
@@ -59,20 +61,31 @@ class RunningJob:
         bound = adaptive_clip.BOUND_BYTES if self.computation.spec.is_clip_adaptive else 0
         return weights_format.encoded_length(self.computation.model.parameters) + bound
 
-    def answer(self, served: ServedTask, round_index: int, weights: bytes, interrupt: Interrupt = never, hold: Hold = at_once) -> bytes:
+    def answer(
+        self,
+        served: ServedTask,
+        round_index: int,
+        weights: bytes,
+        interrupt: Interrupt = never,
+        hold: Hold = at_once,
+    ) -> bytes:
         """The encoded aggregate share of a round: computed once, then the same bytes for the same weights.
 
         Args:
             served: The task.
             round_index: From 0.
             weights: As the ad server encoded them.
-            interrupt: Called while this waits or computes, and right before the charge; what it raises ends the round, uncharged.
-            hold: Called once there is an answer, before it is charged: returns when it may leave, so that no charge shows how long it took.
+            interrupt: Called while this waits or computes, and right before the charge; what it raises ends
+                the round, uncharged.
+            hold: Called once there is an answer, before it is charged: returns when it may leave, so that no
+                charge shows how long it took.
 
-        Guarantees: when it returns, the charge and the answer are durable; when it raises, neither was made and nothing left.
+        Guarantees: when it returns, the charge and the answer are durable; when it raises, neither was made
+            and nothing left.
 
         Raises:
-            JobRefused(UNKNOWN_JOB, JOB_CLOSED, ROUND_CHANGED, ROUND_CLOSED, ROUND_BEYOND_PLAN, ROUND_OUT_OF_ORDER, MALFORMED)
+            JobRefused(UNKNOWN_JOB, JOB_CLOSED, ROUND_CHANGED, ROUND_CLOSED, ROUND_BEYOND_PLAN,
+            ROUND_OUT_OF_ORDER, MALFORMED)
         """
         with self._alone(interrupt):
             answered = self._stored_answer(round_index, weights)
@@ -90,7 +103,9 @@ class RunningJob:
             # Another process was faster: what it stored counts, and what was computed here is forgotten.
             answered = self._stored_answer(round_index, weights)
             if answered is None:
-                raise JobRefused(JobReason.ROUND_OUT_OF_ORDER, f"round {round_index} is no longer the next one")
+                raise JobRefused(
+                    JobReason.ROUND_OUT_OF_ORDER, f"round {round_index} is no longer the next one"
+                )
             return answered
 
     @contextmanager
@@ -104,10 +119,15 @@ class RunningJob:
             self._computing.release()
 
     def draw_ahead(self, served: ServedTask, clip: Clip | None = None) -> None:
-        """Begin to draw the next round's noise in the background; that of an adaptive job on the guess that its bound stays."""
+        """Begin to draw the next round's noise in the background.
+
+        That of an adaptive job on the guess that its bound stays.
+        """
         spec = self.computation.spec
         count = num_values(spec, self.computation.model.num_parameters)
-        order = NoiseOrder(mechanism=served.task.mechanism, scale=noise_units(served.task, spec, clip), count=count)
+        order = NoiseOrder(
+            mechanism=served.task.mechanism, scale=noise_units(served.task, spec, clip), count=count
+        )
         self._noise.prepare(spec.job_id, order)
 
     def _stored_answer(self, round_index: int, weights: bytes) -> bytes | None:
@@ -137,7 +157,9 @@ class RunningJob:
             task=served.task,
             job=spec,
             pair=served.pair,
-            round_transcript=transcript(spec, round_index=round_index, weights=weights, numerics=self.computation.numerics),
+            round_transcript=transcript(
+                spec, round_index=round_index, weights=weights, numerics=self.computation.numerics
+            ),
             shares=self._datasets.opened(spec.dataset_id).shares,
             masked_sum=lambda batch: engine.masked_sum(tensors, batch, interrupt),
             num_values=num_values(spec, model.num_parameters),
@@ -153,4 +175,6 @@ class RunningJob:
         return job_clip(served.task, spec, bound)
 
     def _take_noise(self, interrupt: Interrupt, mechanism: Mechanism, scale: int, count: int) -> NoiseVector:
-        return self._noise.take(self.computation.spec.job_id, NoiseOrder(mechanism=mechanism, scale=scale, count=count), interrupt)
+        return self._noise.take(
+            self.computation.spec.job_id, NoiseOrder(mechanism=mechanism, scale=scale, count=count), interrupt
+        )

@@ -1,7 +1,10 @@
-"""The score bin of each record, for a private evaluation: integers that both helpers compute alike, on any machine.
+"""The score bin of each record, for a private evaluation.
 
-The model runs in the exact path, so its outputs are equal bits everywhere. A logit's bin is found by comparing it with the logits of the
-bins' edges, computed in decimal arithmetic; a softmax's from the exact path's integer table. No libm is asked.
+Integers that both helpers compute alike, on any machine.
+
+The model runs in the exact path, so its outputs are equal bits everywhere. A logit's bin is found by
+comparing it with the logits of the bins' edges, computed in decimal arithmetic; a softmax's from the exact
+path's integer table. No libm is asked.
 """
 
 from dataclasses import dataclass
@@ -30,7 +33,8 @@ class Scores:
 
     Attributes:
         bins: (n,) of the probability of label 1, or of the confidence in the first choice.
-        choices: (n,) the first choice of the classes, the lower one of two that are equal; None for a model of one output.
+        choices: (n,) the first choice of the classes, the lower one of two that are equal; None for a model
+            of one output.
     """
 
     bins: NDArray[np.int64]
@@ -48,22 +52,31 @@ def score(
 ) -> Scores:
     """Score records. Called by a helper; `interrupt` at least once every 512 records.
 
-    Edge cases: a probability at an edge is in the bin above it; an output that is no number is in the highest bin.
+    Edge cases: a probability at an edge is in the bin above it; an output that is no number is in the highest
+    bin.
 
     Raises:
-        InvalidModel(UNKNOWN_OPERATOR): the model has no exact form, in which alone the helpers surely agree on every bin.
+        InvalidModel(UNKNOWN_OPERATOR): the model has no exact form, in which alone the helpers surely agree
+        on every bin.
     """
     try:
         forward = ForwardPass(model, loss)
     except NotExact as error:
-        raise InvalidModel(ModelReason.UNKNOWN_OPERATOR, f"{error}: only models with an exact form are evaluated") from None
+        raise InvalidModel(
+            ModelReason.UNKNOWN_OPERATOR, f"{error}: only models with an exact form are evaluated"
+        ) from None
     outputs = forward.outputs(weights, features, interrupt)
     if loss is not Loss.CROSS_ENTROPY:
-        return Scores(bins=np.searchsorted(edge_logits(num_bins), outputs[:, 0], side="right").astype(np.int64), choices=None)
+        return Scores(
+            bins=np.searchsorted(edge_logits(num_bins), outputs[:, 0], side="right").astype(np.int64),
+            choices=None,
+        )
     parts = np.empty(outputs.shape, np.int64)
     softmax_weights(outputs, exponential(), parts)
     whole = np.maximum(parts.sum(1), 1)
-    bins = np.minimum(parts.max(1, initial=0) * num_bins // whole, num_bins - 1)  # parts are at most 2^40, bins under 2^14
+    bins = np.minimum(
+        parts.max(1, initial=0) * num_bins // whole, num_bins - 1
+    )  # parts are at most 2^40, bins under 2^14
     return Scores(bins=bins, choices=outputs.argmax(1).astype(np.int64))
 
 

@@ -1,4 +1,7 @@
-"""What a helper tells its own operator in numbers; nothing here says more than the ad server is told anyway."""
+"""What a helper tells its own operator in numbers.
+
+Nothing here says more than the ad server is told anyway.
+"""
 
 from collections import Counter as Tally
 from collections.abc import Iterable
@@ -22,7 +25,12 @@ class HelperMetrics(Collector):
         """Count from zero; what the helper holds is asked for at each scrape."""
         self.registry: Final = CollectorRegistry()
         self._core = core
-        self._opens = Counter("helper_shares_opened", "Report shares opened, by what became of them.", ("outcome",), registry=self.registry)
+        self._opens = Counter(
+            "helper_shares_opened",
+            "Report shares opened, by what became of them.",
+            ("outcome",),
+            registry=self.registry,
+        )
         self.registry.register(self)
 
     def count_opens(self, admitted: int, dropped: Tally[ReportReason]) -> None:
@@ -37,11 +45,19 @@ class HelperMetrics(Collector):
         yield GaugeMetricFamily("helper_tasks", "Tasks that this helper signed.", counts.tasks)
         yield GaugeMetricFamily("helper_datasets", "Committed datasets.", counts.datasets)
         yield GaugeMetricFamily("helper_open_jobs", "Jobs that may ask for rounds.", counts.open_jobs)
-        yield CounterMetricFamily("helper_rounds_answered", "Rounds answered, and so charged, ever.", counts.rounds_answered)
-        yield GaugeMetricFamily(
-            "helper_preparing_bytes", "Room that preparations take, of --max-preparing-bytes.", self._core.datasets.preparing_bytes
+        yield CounterMetricFamily(
+            "helper_rounds_answered", "Rounds answered, and so charged, ever.", counts.rounds_answered
         )
-        left = GaugeMetricFamily("helper_budget_left", "Epsilon left of a dataset that a job or query ran over.", labels=("dataset",))
+        yield GaugeMetricFamily(
+            "helper_preparing_bytes",
+            "Room that preparations take, of --max-preparing-bytes.",
+            self._core.datasets.preparing_bytes,
+        )
+        left = GaugeMetricFamily(
+            "helper_budget_left",
+            "Epsilon left of a dataset that a job or query ran over.",
+            labels=("dataset",),
+        )
         for one in self._core.budgets_left.current():
             left.add_metric((one.dataset_id.hex()[:_ID_DIGITS],), one.epsilon)
         yield left

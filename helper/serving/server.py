@@ -57,7 +57,8 @@ class ServeSettings:
         opening_workers: Processes that open report shares; None for one a core.
         round_threads: Threads that share the computation of one round; None for one a core.
         max_preparing_bytes: Memory that reports may take together while they become datasets.
-        release_grid_ms: Answers are charged and leave a whole number of these milliseconds after their requests.
+        release_grid_ms: Answers are charged and leave a whole number of these milliseconds after their
+            requests.
         metrics_listen: host:port on loopback of /metrics and /healthz, or None.
     """
 
@@ -79,8 +80,8 @@ def serve(settings: ServeSettings, stop: Event) -> None:
     """Serve until `stop` is set; then finish the calls that are under way, within `DRAIN_S`.
 
     Raises:
-        InvalidTask: the settings are unsafe, the keys cannot be read, the folder is in use, the address is taken, or this machine's
-            arithmetic does not give the protocol's golden vectors.
+        InvalidTask: the settings are unsafe, the keys cannot be read, the folder is in use, the address is
+            taken, or this machine's arithmetic does not give the protocol's golden vectors.
     """
     host = settings.listen.rsplit(":", 1)[0]
     if settings.floors.is_noise_optional and not is_loopback(host):
@@ -91,9 +92,13 @@ def serve(settings: ServeSettings, stop: Event) -> None:
     with ExitStack() as stack:
         core = _open_core(settings, stack)
         with suppress(JobRefused):
-            core.witness.check(None)  # which logs it: a ledger that was rolled back is served too, with refusals
+            core.witness.check(
+                None
+            )  # which logs it: a ledger that was rolled back is served too, with refusals
         metrics = HelperMetrics(core)
-        is_over = Event()  # set when every call has ended: a thread that holds an answer back for its time would hold the process up
+        # set when every call has ended: a thread that holds an answer back for its time would hold the
+        # process up
+        is_over = Event()
         stack.callback(is_over.set)
         service = HelperService(
             core,
@@ -102,7 +107,9 @@ def serve(settings: ServeSettings, stop: Event) -> None:
             Admission(max(1, settings.threads - LIGHT_CALLS)),
         )
         watched = WatchedServer(
-            ServerSettings(listen=settings.listen, tls=settings.tls, threads=settings.threads), metrics.registry, core.check_well
+            ServerSettings(listen=settings.listen, tls=settings.tls, threads=settings.threads),
+            metrics.registry,
+            core.check_well,
         )
         helper_pb2_grpc.add_HelperServicer_to_server(service, watched.server)
         if settings.metrics_listen is not None:
@@ -118,7 +125,10 @@ def serve(settings: ServeSettings, stop: Event) -> None:
 
 
 def _check_numerics() -> None:
-    """Reproduce the golden vectors on every backend; it also compiles the kernels, so that no round waits for that."""
+    """Reproduce the golden vectors on every backend.
+
+    It also compiles the kernels, so that no round waits for that.
+    """
     try:
         self_check()
     except SelfCheckFailed as error:
@@ -129,7 +139,9 @@ def _open_core(settings: ServeSettings, stack: ExitStack) -> HelperCore:
     """The core on the data folder; what it holds open is closed when the stack unwinds."""
     keys = HelperKeys.read(settings.data)
     stack.enter_context(_only_process(settings.data))
-    ledger = stack.enter_context(closing(Ledger(open_database(settings.database or sqlite_url(settings.data / LEDGER_FILE)))))
+    ledger = stack.enter_context(
+        closing(Ledger(open_database(settings.database or sqlite_url(settings.data / LEDGER_FILE))))
+    )
     pool = stack.enter_context(OpeningPool(settings.opening_workers))
     return HelperCore(
         data=settings.data,

@@ -1,4 +1,7 @@
-"""The gRPC face of a helper: each method decodes, calls one function of the core, and encodes. No decision is taken here."""
+"""The gRPC face of a helper: each method decodes, calls one function of the core, and encodes.
+
+No decision is taken here.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -54,7 +57,8 @@ class HelperService(helper_pb2_grpc.HelperServicer):
             core: The helper.
             grid: When answers to rounds leave; by default in steps of `DEFAULT_STEP_MS`.
             metrics: Where things are counted.
-            admission: Room for preparations, job starts, rounds and queries; by default for `DEFAULT_HEAVY_CALLS`.
+            admission: Room for preparations, job starts, rounds and queries; by default for
+                `DEFAULT_HEAVY_CALLS`.
             body_s: How long a model, weights or codes may take to arrive, in all.
         """
         self._core = core
@@ -65,13 +69,19 @@ class HelperService(helper_pb2_grpc.HelperServicer):
 
     @contextmanager
     def _acting(self, context: grpc.ServicerContext) -> Iterator[None]:
-        """Around every call that acts on the ledger: refused if the ledger was rolled back; errors become a status."""
+        """Around every call that acts on the ledger.
+
+        Refused if the ledger was rolled back; errors become a status.
+        """
         with answering(context), database_at_hand("the helper"):
             self._core.witness.check(receipt_in(context.invocation_metadata()))
             yield
 
     def _give_receipt(self, context: grpc.ServicerContext) -> None:
-        """Before what the ledger committed is told: where the ledger stands now, for the caller to show with its next call."""
+        """Before what the ledger committed is told.
+
+        Where the ledger stands now, for the caller to show with its next call.
+        """
         context.set_trailing_metadata(((METADATA_KEY, self._core.witness.receipt()),))
 
     def GetStatus(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusReply:  # noqa: N802 (gRPC's name)
@@ -91,20 +101,33 @@ class HelperService(helper_pb2_grpc.HelperServicer):
                 rounds_answered=status.counts.rounds_answered,
             )
 
-    def RegisterTask(self, request: pb.RegisterTaskRequest, context: grpc.ServicerContext) -> pb.RegisterTaskReply:  # noqa: N802 (gRPC's name)
+    def RegisterTask(  # noqa: N802 (gRPC's name)
+        self, request: pb.RegisterTaskRequest, context: grpc.ServicerContext
+    ) -> pb.RegisterTaskReply:
         """Sign a task."""
         with self._acting(context):
-            return pb.RegisterTaskReply(signature=self._core.tasks.register(request.task, client_names(context)))
+            return pb.RegisterTaskReply(
+                signature=self._core.tasks.register(request.task, client_names(context))
+            )
 
-    def PrepareDataset(self, requests: Iterator[pb.PrepareRequest], context: grpc.ServicerContext) -> Iterator[pb.PrepareReply]:  # noqa: N802 (gRPC's name)
+    def PrepareDataset(  # noqa: N802 (gRPC's name)
+        self, requests: Iterator[pb.PrepareRequest], context: grpc.ServicerContext
+    ) -> Iterator[pb.PrepareReply]:
         """Open shares: one reply for each chunk, then the totals."""
         with self._acting(context):
             header, caller = _first(requests, "header").header, client_names(context)
             self._core.tasks.authorized(header.task_id, caller)
-            with self._admission.entered(caller), self._core.datasets.prepare(header.task_id, header.handle, caller) as preparation:
+            with (
+                self._admission.entered(caller),
+                self._core.datasets.prepare(header.task_id, header.handle, caller) as preparation,
+            ):
                 for request in requests:
-                    admitted = preparation.add([_share(message) for message in _expect(request, "chunk").chunk.shares])
-                    self._metrics.count_opens(int(admitted.is_admitted.sum()), admitted.dropped)  # also if nobody reads on
+                    admitted = preparation.add(
+                        [_share(message) for message in _expect(request, "chunk").chunk.shares]
+                    )
+                    self._metrics.count_opens(
+                        int(admitted.is_admitted.sum()), admitted.dropped
+                    )  # also if nobody reads on
                     yield pb.PrepareReply(
                         is_admitted=admitted.is_admitted.astype(np.uint8).tobytes(),
                         view_tags=np.ascontiguousarray(admitted.view_tags).tobytes(),
@@ -122,11 +145,15 @@ class HelperService(helper_pb2_grpc.HelperServicer):
     def CommitDataset(self, request: pb.CommitRequest, context: grpc.ServicerContext) -> pb.CommitReply:  # noqa: N802 (gRPC's name)
         """Make the chosen reports a dataset."""
         with self._acting(context):
-            size = self._core.datasets.commit(request.task_id, request.handle, request.chosen, request.dataset_id, client_names(context))
+            size = self._core.datasets.commit(
+                request.task_id, request.handle, request.chosen, request.dataset_id, client_names(context)
+            )
             self._give_receipt(context)
             return pb.CommitReply(dataset_id=request.dataset_id, size=size)
 
-    def StartJob(self, requests: Iterator[pb.StartJobRequest], context: grpc.ServicerContext) -> pb.StartJobReply:  # noqa: N802 (gRPC's name)
+    def StartJob(  # noqa: N802 (gRPC's name)
+        self, requests: Iterator[pb.StartJobRequest], context: grpc.ServicerContext
+    ) -> pb.StartJobReply:
         """Check a job and reserve its budget."""
         with self._acting(context):
             job = _first(requests, "job").job
@@ -150,7 +177,9 @@ class HelperService(helper_pb2_grpc.HelperServicer):
                 rounds_answered=started.rounds_answered,
             )
 
-    def RunRound(self, requests: Iterator[pb.RoundRequest], context: grpc.ServicerContext) -> Iterator[pb.RoundReply]:  # noqa: N802 (gRPC's name)
+    def RunRound(  # noqa: N802 (gRPC's name)
+        self, requests: Iterator[pb.RoundRequest], context: grpc.ServicerContext
+    ) -> Iterator[pb.RoundReply]:
         """Answer a round, in chunks."""
         with self._acting(context):
             header, caller = _first(requests, "header").header, client_names(context)
@@ -160,7 +189,12 @@ class HelperService(helper_pb2_grpc.HelperServicer):
                 with within(self._body_s, context):
                     weights = join(pieces, limit=job.running.weights_length, what="the weights")
                 asked_at = self._grid.now()
-                answer = job.answer(header.round, weights, partial(_check_awaited, context), partial(self._grid.wait, asked_at))
+                answer = job.answer(
+                    header.round,
+                    weights,
+                    partial(_check_awaited, context),
+                    partial(self._grid.wait, asked_at),
+                )
                 self._give_receipt(context)
                 for chunk in chunks(answer):
                     yield pb.RoundReply(chunk=chunk)
@@ -172,35 +206,53 @@ class HelperService(helper_pb2_grpc.HelperServicer):
             self._give_receipt(context)
             return pb.CloseJobReply(rounds_answered=rounds_answered)
 
-    def RunQuery(self, requests: Iterator[pb.QueryRequest], context: grpc.ServicerContext) -> Iterator[pb.QueryReply]:  # noqa: N802 (gRPC's name)
+    def RunQuery(  # noqa: N802 (gRPC's name)
+        self, requests: Iterator[pb.QueryRequest], context: grpc.ServicerContext
+    ) -> Iterator[pb.QueryReply]:
         """Answer a query, a discovery or an evaluation: what is spent, then the answer in chunks."""
         with self._acting(context):
             asked_at = self._grid.now()
             asked, caller = next(requests, pb.QueryRequest()), client_names(context)
             kind = asked.WhichOneof("part")
             if kind not in _QUERIES:
-                raise JobRefused(JobReason.MALFORMED, "the stream begins with no query, discovery or evaluation")
+                raise JobRefused(
+                    JobReason.MALFORMED, "the stream begins with no query, discovery or evaluation"
+                )
             self._core.tasks.authorized(decode(_QUERIES[kind], getattr(asked, kind)).task_id, caller)
             with self._admission.entered(caller):
                 answered = self._answered(asked, requests, context, partial(self._grid.wait, asked_at))
                 self._give_receipt(context)
-                yield pb.QueryReply(spent=pb.QueryReply.Spent(epsilon=answered.spent.ad_server, collusion_epsilon=answered.spent.colluding))
+                yield pb.QueryReply(
+                    spent=pb.QueryReply.Spent(
+                        epsilon=answered.spent.ad_server, collusion_epsilon=answered.spent.colluding
+                    )
+                )
                 for chunk in chunks(answered.answer):
                     yield pb.QueryReply(chunk=chunk)
 
     def _answered(
-        self, asked: pb.QueryRequest, rest: Iterator[pb.QueryRequest], context: grpc.ServicerContext, hold: Hold
+        self,
+        asked: pb.QueryRequest,
+        rest: Iterator[pb.QueryRequest],
+        context: grpc.ServicerContext,
+        hold: Hold,
     ) -> AnsweredQuery:
         """The answer to a query of any kind; what is sent beside it is read only if it is needed."""
         queries, caller, awaited = self._core.queries, client_names(context), partial(_check_awaited, context)
 
         def model() -> bytes:
             with within(self._body_s, context):
-                return join((_expect(request, "model").model for request in rest), limit=MAX_MODEL_BYTES, what="the model")
+                return join(
+                    (_expect(request, "model").model for request in rest),
+                    limit=MAX_MODEL_BYTES,
+                    what="the model",
+                )
 
         def codes(limit: int) -> bytes:
             with within(self._body_s, context):
-                return join((_expect(request, "codes").codes for request in rest), limit=limit, what="the codes")
+                return join(
+                    (_expect(request, "codes").codes for request in rest), limit=limit, what="the codes"
+                )
 
         match asked.WhichOneof("part"):
             case "discovery":
@@ -212,9 +264,14 @@ class HelperService(helper_pb2_grpc.HelperServicer):
 
 
 def _check_awaited(context: grpc.ServicerContext) -> None:
-    """Raise if nobody waits for the answer any more: the call was cancelled, its deadline has passed, or the connection is gone."""
+    """Raise if nobody waits for the answer any more.
+
+    The call was cancelled, its deadline has passed, or the connection is gone.
+    """
     if not context.is_active():
-        raise JobRefused(JobReason.CANCELLED, "the caller has gone: the call was not finished, and is not charged")
+        raise JobRefused(
+            JobReason.CANCELLED, "the caller has gone: the call was not finished, and is not charged"
+        )
 
 
 def _first(requests: Iterator[_Part], part: str) -> _Part:
@@ -232,4 +289,6 @@ def _expect(request: _Part, part: str) -> _Part:
 
 
 def _share(message: pb.HelperShare) -> ShareForHelper:
-    return ShareForHelper(report_id=message.report_id, time_bucket=message.time_bucket, share=share_from_message(message.share))
+    return ShareForHelper(
+        report_id=message.report_id, time_bucket=message.time_bucket, share=share_from_message(message.share)
+    )

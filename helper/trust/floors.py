@@ -1,4 +1,7 @@
-"""What a helper's operator insists on, whatever a task says: the helper neither signs nor serves a task below these floors."""
+"""What a helper's operator insists on, whatever a task says.
+
+The helper neither signs nor serves a task below these floors.
+"""
 
 import string
 from dataclasses import dataclass
@@ -14,7 +17,9 @@ _FINGERPRINT_DIGITS: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floors:
-    """The operator's limits. A task is refused if it asks for less privacy, or for more memory, than they allow.
+    """The operator's limits.
+
+    A task is refused if it asks for less privacy, or for more memory, than they allow.
 
     Attributes:
         min_batch_size: The least min_batch_size (k) of a task, and min_cell_count of its measurement.
@@ -24,11 +29,11 @@ class Floors:
         min_decoys: The fewest decoy labels in each report.
         max_dataset_size: The most reports in one dataset.
         max_dataset_bytes: The most that one opened dataset may take in memory.
-        is_split_noise_allowed: Whether tasks are served in which this helper adds only half of the noise's variance, and so relies on
-            the other one for the rest.
+        is_split_noise_allowed: Whether tasks are served in which this helper adds only half of the noise's
+            variance, and so relies on the other one for the rest.
         is_noise_optional: Whether tasks without noise are served: for debugging on loopback only.
-        peers: Fingerprints of the helpers that this one works with; empty for any. What both helpers are trusted not to do together, this
-            operator can only ask of those that it knows.
+        peers: Fingerprints of the helpers that this one works with; empty for any. What both helpers are
+            trusted not to do together, this operator can only ask of those that it knows.
     """
 
     min_batch_size: int = 20
@@ -50,18 +55,26 @@ class Floors:
         """
         for one in self.peers:
             if len(one) != _FINGERPRINT_DIGITS or not set(one) <= set(string.hexdigits.lower()):
-                raise InvalidTask(f"{one!r} is no fingerprint: `helper keygen` and `helper status` show one, {_FINGERPRINT_DIGITS} digits")
+                raise InvalidTask(
+                    f"{one!r} is no fingerprint: `helper keygen` and `helper status` show one, {_FINGERPRINT_DIGITS} digits"
+                )
 
     def check(self, task: Task) -> None:
-        """Refuse a task below the floors. Called before it is signed, and each time it is served: floors may have been raised since.
+        """Refuse a task below the floors.
+
+        Called before it is signed, and each time it is served: floors may have been raised since.
 
         Raises:
             JobRefused(TASK_REFUSED): naming the setting, the task's value and the floor.
         """
         if task.mechanism is Mechanism.NONE and not self.is_noise_optional:
-            _refuse("mechanism none is for loopback debugging: this helper was not started with --allow-no-noise")
+            _refuse(
+                "mechanism none is for loopback debugging: this helper was not started with --allow-no-noise"
+            )
         if task.noise is NoiseDivision.SPLIT and not self.is_split_noise_allowed:
-            _refuse("noise is split between the helpers: this helper was not started with --allow-split-noise")
+            _refuse(
+                "noise is split between the helpers: this helper was not started with --allow-split-noise"
+            )
         at_least: tuple[tuple[str, int, int], ...] = (
             ("min_batch_size", task.min_batch_size, self.min_batch_size),
             ("num_decoys", task.num_decoys, self.min_decoys),
@@ -71,10 +84,16 @@ class Floors:
             ("collusion_epsilon", task.collusion_epsilon, self.max_collusion_epsilon),
             ("delta", task.delta, self.max_delta),
             ("max_dataset_size", task.max_dataset_size, self.max_dataset_size),
-            ("max_dataset_size times the share's bytes", task.max_dataset_size * task.share_length, self.max_dataset_bytes),
+            (
+                "max_dataset_size times the share's bytes",
+                task.max_dataset_size * task.share_length,
+                self.max_dataset_bytes,
+            ),
         )
         if task.measurement is not None:
-            at_least += (("measurement.min_cell_count", task.measurement.min_cell_count, self.min_batch_size),)
+            at_least += (
+                ("measurement.min_cell_count", task.measurement.min_cell_count, self.min_batch_size),
+            )
         for name, value, least in at_least:
             if value < least:
                 _refuse(f"{name} is {value}, this helper requires at least {least}")
@@ -89,11 +108,16 @@ class Floors:
             JobRefused(TASK_REFUSED): naming the setting and the fingerprint.
         """
         if self.peers and fingerprint(peer) not in self.peers:
-            _refuse(f"the other helper has the fingerprint {fingerprint(peer)}: this helper was not started with it as a --peer")
+            _refuse(
+                f"the other helper has the fingerprint {fingerprint(peer)}: this helper was not started with it as a --peer"
+            )
 
 
 def fingerprint(helper: HelperIdentity) -> str:
-    """Both long-term keys of a helper as one hex number, for operators to compare; whoever has it under another name is the same."""
+    """Both long-term keys of a helper as one hex number, for operators to compare.
+
+    Whoever has it under another name is the same.
+    """
     return digest("helper identity", helper.verify_key, helper.agreement_key).hex()
 
 

@@ -1,8 +1,10 @@
-"""The HPKE keys of a helper over time: pending, active, expired; pure, so that every rule about them stands here.
+"""The HPKE keys of a helper over time.
 
-A new key is *pending* until browsers may use it; then it is *active* and published first. The keys before it stay active, so that
-reports sealed to them still open, until their overlap is over; then they are *expired* and their secrets are erased. Ids are never
-used again: an expired key keeps its place without its secret.
+Pending, active, expired; pure, so that every rule about them stands here.
+
+A new key is *pending* until browsers may use it; then it is *active* and published first. The keys before it
+stay active, so that reports sealed to them still open, until their overlap is over; then they are *expired*
+and their secrets are erased. Ids are never used again: an expired key keeps its place without its secret.
 """
 
 from dataclasses import replace
@@ -63,16 +65,22 @@ def first_ring(suite: HpkeSuite) -> Ring:
 
 
 def opening_keys(ring: Ring, now: float) -> tuple[OpeningKey, ...]:
-    """The keys that open at a moment. Pending ones do too: a browser's or another machine's clock may run ahead."""
+    """The keys that open at a moment.
+
+    Pending ones do too: a browser's or another machine's clock may run ahead.
+    """
     return tuple(
-        OpeningKey(key_id=key.key_id, suite=key.suite, secret=key.secret) for key in ring if key.state(now) is not KeyState.EXPIRED
+        OpeningKey(key_id=key.key_id, suite=key.suite, secret=key.secret)
+        for key in ring
+        if key.state(now) is not KeyState.EXPIRED
     )
 
 
 def published_keys(ring: Ring, now: float) -> tuple[HpkeKey, ...]:
     """What browsers may seal to at a moment, the newest first; they use that one.
 
-    If none is active, as after a clock that ran ahead was set back, the next one is served early: it opens already.
+    If none is active, as after a clock that ran ahead was set back, the next one is served early: it opens
+    already.
 
     Raises:
         InvalidTask: all keys have expired.
@@ -94,14 +102,17 @@ def rotated(ring: Ring, *, now: float, suite: HpkeSuite, active_in_s: int, overl
         now: Unix seconds.
         suite: Of the new key.
         active_in_s: How long the new key stays pending.
-        overlap_s: How long the keys before it open from then on. Reports that wait longer at the ad server are lost.
+        overlap_s: How long the keys before it open from then on. Reports that wait longer at the ad server
+            are lost.
 
     Raises:
         InvalidTask: all ids are used up.
     """
     key_id = max(key.key_id for key in ring) + 1
     if key_id > MAX_KEY_ID:
-        raise InvalidTask(f"all {MAX_KEY_ID} key ids were used, and none is used twice: this helper needs a new identity")
+        raise InvalidTask(
+            f"all {MAX_KEY_ID} key ids were used, and none is used twice: this helper needs a new identity"
+        )
     active_from = int(now) + active_in_s
     kept = tuple(_erased(_ending(key, active_from + overlap_s), now) for key in ring)
     return (*kept, _fresh(key_id, suite, active_from=active_from))

@@ -1,7 +1,8 @@
 """A helper's secrets, on its disk and in its memory: nothing else in this package touches key material.
 
-One file, `keys.json`, holds the long-term signing key (who this helper is), the agreement key (what it shares with the other helper of
-a task), the HPKE keys that open report shares, and the storage key that its datasets are encrypted under at rest.
+One file, `keys.json`, holds the long-term signing key (who this helper is), the agreement key (what it shares
+with the other helper of a task), the HPKE keys that open report shares, and the storage key that its datasets
+are encrypted under at rest.
 """
 
 import fcntl
@@ -44,7 +45,10 @@ class _KeyFile:
 
 
 class HelperKeys:
-    """One helper's secrets. Its repr shows the operator's name only; its methods are the only use of the long-term keys."""
+    """One helper's secrets.
+
+    Its repr shows the operator's name only; its methods are the only use of the long-term keys.
+    """
 
     __slots__ = ("_agreement", "_lock", "_path", "_ring", "_signing", "_stamp", "_storage_key", "name")
 
@@ -58,7 +62,10 @@ class HelperKeys:
         ring: Ring,
         path: Path | None = None,
     ) -> None:
-        """Secrets of the file at `path`, whose HPKE keys are looked up again when it changes; or of no file."""
+        """Secrets of the file at `path`, whose HPKE keys are looked up again when it changes.
+
+        Or of no file.
+        """
         self.name = name
         self._ring = ring
         self._path = path
@@ -69,7 +76,9 @@ class HelperKeys:
         self._storage_key = storage_key
 
     @classmethod
-    def generate(cls, *, name: str, suite: HpkeSuite, randomness: Randomness = system_randomness) -> "HelperKeys":
+    def generate(
+        cls, *, name: str, suite: HpkeSuite, randomness: Randomness = system_randomness
+    ) -> "HelperKeys":
         """Fresh secrets. Called by the operator, once."""
         return cls(
             name=name,
@@ -91,7 +100,9 @@ class HelperKeys:
             mode = path.stat().st_mode
             encoded = path.read_bytes()
         except OSError as error:
-            raise InvalidTask(f"cannot read {path}: {error.strerror}; make one with `helper keygen`") from None
+            raise InvalidTask(
+                f"cannot read {path}: {error.strerror}; make one with `helper keygen`"
+            ) from None
         if mode & 0o077:
             raise InvalidTask(f"{path} may be read by others: chmod 600 it")
         file = decode(_KeyFile, encoded)
@@ -118,7 +129,9 @@ class HelperKeys:
             folder.chmod(_PRIVATE_FOLDER)
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE_FILE)
         except FileExistsError:
-            raise InvalidTask(f"{path} exists already: keys are never overwritten; choose another folder") from None
+            raise InvalidTask(
+                f"{path} exists already: keys are never overwritten; choose another folder"
+            ) from None
         except OSError as error:
             raise InvalidTask(f"cannot write {path}: {error.strerror}") from None
         with os.fdopen(descriptor, "wb") as stream:
@@ -188,9 +201,12 @@ class HelperKeys:
 
 
 def rotate(folder: Path, *, now: float, suite: HpkeSuite, active_in_s: int, overlap_s: int) -> Ring:
-    """Add a new HPKE key to a data folder. Called by the operator; a helper that serves from it goes on, and sees the key.
+    """Add a new HPKE key to a data folder.
 
-    Guarantees: a reader finds the file as it was or as it is, whatever happens; two rotations at once are two rotations.
+    Called by the operator; a helper that serves from it goes on, and sees the key.
+
+    Guarantees: a reader finds the file as it was or as it is, whatever happens; two rotations at once are two
+        rotations.
 
     Raises:
         InvalidTask: the keys cannot be read or written, or all ids are used up.
@@ -210,7 +226,9 @@ def _check_ring(path: Path, ring: Ring) -> None:
             if key.secret:
                 OpeningKey(key_id=key.key_id, suite=key.suite, secret=key.secret)
         except ValueError:
-            raise InvalidTask(f"{path} is damaged: the secret of HPKE key {key.key_id} is not one of its suite") from None
+            raise InvalidTask(
+                f"{path} is damaged: the secret of HPKE key {key.key_id} is not one of its suite"
+            ) from None
 
 
 def _replace(path: Path, encoded: bytes) -> None:

@@ -60,7 +60,9 @@ class Tasks:
         self._keys.pair(task, role)
         stored = StoredTask(encoded=encoded, role=role, signature=self._keys.sign_task(task))
         self._ledger.add_task(task.task_id, stored)
-        _LOG.info("task registered: role %d, %d features, mechanism %s", role, task.num_features, task.mechanism)
+        _LOG.info(
+            "task registered: role %d, %d features, mechanism %s", role, task.num_features, task.mechanism
+        )
         return stored.signature
 
     def served(self, task_id: bytes, caller: Caller) -> ServedTask:
@@ -75,7 +77,9 @@ class Tasks:
         return ServedTask(task=task, task_id=task_id, role=role, pair=self._keys.pair(task, role))
 
     def authorized(self, task_id: bytes, caller: Caller) -> Task:
-        """The task of an id, if the caller may use it, whatever the floors are by now: enough to give budget back.
+        """The task of an id, if the caller may use it, whatever the floors are by now.
+
+        Enough to give budget back.
 
         Raises:
             JobRefused(UNKNOWN_TASK, UNAUTHORIZED)
@@ -103,7 +107,9 @@ class Tasks:
             if helper.verify_key == verify_key:
                 self._floors.check_peer(task.helpers[1 - role])
                 return role
-        raise JobRefused(JobReason.TASK_REFUSED, "the task names neither of its helpers by this helper's verify_key")
+        raise JobRefused(
+            JobReason.TASK_REFUSED, "the task names neither of its helpers by this helper's verify_key"
+        )
 
 
 def _authorize(task: Task, caller: Caller) -> None:

@@ -36,7 +36,10 @@ EXTRA_SHIFT: Final = 3
 """An extra coordinate is an eighth of the bound, as `Clip.count_units`: under 1 % more norm."""
 
 _REACHED: Final = 1.0 - 2.0**-16
-"""From this share of the bound on, a difference counts as clipped: one that was clipped in training lies at the bound."""
+"""From this share of the bound on, a difference counts as clipped.
+
+One that was clipped in training lies at the bound.
+"""
 
 
 @canonical
@@ -120,7 +123,9 @@ class UpdateBound:
         return np.minimum(examples / self.weight_cap, 1.0)
 
 
-def bounded(differences: Differences, counts: Sequence[int], bound: UpdateBound, layer_sizes: Sequence[int]) -> SignedVector:
+def bounded(
+    differences: Differences, counts: Sequence[int], bound: UpdateBound, layer_sizes: Sequence[int]
+) -> SignedVector:
     """The integers that each device shares, one row a device. A simulation gives many rows.
 
     Args:
@@ -172,8 +177,13 @@ def norm_squares(vectors: SignedVector) -> list[int]:
     return [(int(a) << 31) + int(b) for a, b in zip(high, low, strict=True)]
 
 
-def _clip(values: NDArray[np.float64], bound: UpdateBound, layer_sizes: Sequence[int]) -> tuple[list[Clip], NDArray[np.bool_]]:
-    """Scale rows, or layers of rows, down to the bound in place. Give each part's clip, and the rows within."""
+def _clip(
+    values: NDArray[np.float64], bound: UpdateBound, layer_sizes: Sequence[int]
+) -> tuple[list[Clip], NDArray[np.bool_]]:
+    """Scale rows, or layers of rows, down to the bound in place.
+
+    Give each part's clip, and the rows within.
+    """
     parts = _parts(bound, layer_sizes)
     within = np.ones(len(values), np.bool_)
     start = 0
@@ -186,7 +196,9 @@ def _clip(values: NDArray[np.float64], bound: UpdateBound, layer_sizes: Sequence
     return [clip for clip, _ in parts], within
 
 
-def _quantised(values: NDArray[np.float64], clips: list[Clip], bound: UpdateBound, layer_sizes: Sequence[int]) -> SignedVector:
+def _quantised(
+    values: NDArray[np.float64], clips: list[Clip], bound: UpdateBound, layer_sizes: Sequence[int]
+) -> SignedVector:
     """Truncate toward zero, then shrink rows until their integers are within the bound."""
     scaled = np.ldexp(values, bound.frac_bits)
     quantised = np.trunc(scaled).astype(np.int64)

@@ -151,7 +151,9 @@ class DenseModel:
         return layers
 
 
-def _batch(stack: Sequence[Examples], places: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+def _batch(
+    stack: Sequence[Examples], places: NDArray[np.int64]
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Each device's examples at its places: features (devices, batch, d) in [0, 1], and labels."""
     shape = stack[0].features.shape[1:]
     features = np.zeros((*places.shape, *shape), np.float32)

@@ -90,7 +90,9 @@ class LocalModel(Protocol):
         """
 
 
-def batch_schedule(counts: Sequence[int], local: LocalTraining, randomness: Sequence[Randomness]) -> NDArray[np.int64]:
+def batch_schedule(
+    counts: Sequence[int], local: LocalTraining, randomness: Sequence[Randomness]
+) -> NDArray[np.int64]:
     """Which example each device uses at each place of each step.
 
     Args:

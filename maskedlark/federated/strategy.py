@@ -135,7 +135,9 @@ class ServerState:
     def decode(cls, stored: bytes) -> Self:
         """Read what `encode` wrote."""
         with np.load(BytesIO(stored), allow_pickle=False) as arrays:
-            optimizer = OptimizerState(masters=arrays["masters"], first=arrays["first"], second=arrays["second"])
+            optimizer = OptimizerState(
+                masters=arrays["masters"], first=arrays["first"], second=arrays["second"]
+            )
             return cls(
                 rounds_done=int(arrays["rounds_done"]),
                 optimizer=optimizer,
@@ -211,7 +213,9 @@ class Strategy:
             bound=bound,
         )
 
-    def device_vectors(self, model: LocalModel, asked: Round, stack: Sequence[Examples], randomness: Sequence[Randomness]) -> SignedVector:
+    def device_vectors(
+        self, model: LocalModel, asked: Round, stack: Sequence[Examples], randomness: Sequence[Randomness]
+    ) -> SignedVector:
         """Train and bound: one row a device. A device calls it with its own examples alone.
 
         Raises:

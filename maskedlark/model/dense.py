@@ -1,4 +1,7 @@
-"""Fully connected networks as ONNX files, written without torch: for `adserver model create`, demos and tests."""
+"""Fully connected networks as ONNX files, written without torch.
+
+For `adserver model create`, demos and tests.
+"""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -13,7 +16,14 @@ from onnx import helper
 from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.randomness import Randomness, seeded, uniform
 
-HIDDEN_ACTIVATIONS: Final = {"relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid", "softplus": "Softplus", "elu": "Elu", "gelu": "Gelu"}
+HIDDEN_ACTIVATIONS: Final = {
+    "relu": "Relu",
+    "tanh": "Tanh",
+    "sigmoid": "Sigmoid",
+    "softplus": "Softplus",
+    "elu": "Elu",
+    "gelu": "Gelu",
+}
 FINAL_ACTIVATIONS: Final = {"linear": None, "sigmoid": "Sigmoid", "log_softmax": "LogSoftmax"}
 _OPSET: Final = 20
 _IR_VERSION: Final = 10
@@ -28,14 +38,16 @@ def dense_network(layers: Sequence[int], activation: str, *, seed: int, final: s
         seed: Of the initial weights, which are uniform in +-1/sqrt(fan_in), as torch.nn.Linear's are.
         final: After the last layer: a name of `FINAL_ACTIVATIONS`.
 
-    Guarantees: the same arguments give the same bytes with one version of onnx; the parameters are `0.weight` (outputs, inputs),
-    `0.bias`, `1.weight` and so on, and `parse` accepts the file.
+    Guarantees: the same arguments give the same bytes with one version of onnx; the parameters are `0.weight`
+        (outputs, inputs), `0.bias`, `1.weight` and so on, and `parse` accepts the file.
 
     Raises:
         InvalidModel: WRONG_SHAPE (a width) or UNKNOWN_OPERATOR (an activation).
     """
     if len(layers) < 2 or min(layers) < 1:
-        raise InvalidModel(ModelReason.WRONG_SHAPE, f"layers must be at least two positive widths, not {list(layers)}")
+        raise InvalidModel(
+            ModelReason.WRONG_SHAPE, f"layers must be at least two positive widths, not {list(layers)}"
+        )
     if activation not in HIDDEN_ACTIVATIONS or final not in FINAL_ACTIVATIONS:
         raise InvalidModel(
             ModelReason.UNKNOWN_OPERATOR,
@@ -46,14 +58,20 @@ def dense_network(layers: Sequence[int], activation: str, *, seed: int, final: s
     last = len(layers) - 2
     for index, (fan_in, width) in enumerate(pairwise(layers)):
         initializers += _layer_parameters(index, fan_in, width, randomness)
-        nodes.append(helper.make_node("Gemm", [value, f"{index}.weight", f"{index}.bias"], [f"{index}.sum"], transB=1))
+        nodes.append(
+            helper.make_node("Gemm", [value, f"{index}.weight", f"{index}.bias"], [f"{index}.sum"], transB=1)
+        )
         value = f"{index}.sum"
         operator = HIDDEN_ACTIVATIONS[activation] if index < last else FINAL_ACTIVATIONS[final]
         if operator:
             nodes.append(helper.make_node(operator, [value], [f"{index}.activation"]))
             value = f"{index}.activation"
     graph = helper.make_graph(
-        nodes, "dense", [_value_info("features", layers[0])], [_value_info(value, layers[-1])], initializer=initializers
+        nodes,
+        "dense",
+        [_value_info("features", layers[0])],
+        [_value_info(value, layers[-1])],
+        initializer=initializers,
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR_VERSION)
     return bytes(model.SerializeToString(deterministic=True))
@@ -69,7 +87,9 @@ def _initial(count: int, fan_in: int, randomness: Randomness) -> NDArray[np.floa
 
 
 def _tensor(name: str, value: NDArray[np.float32]) -> onnx.TensorProto:
-    return helper.make_tensor(name, onnx.TensorProto.FLOAT, value.shape, value.astype("<f4").tobytes(), raw=True)
+    return helper.make_tensor(
+        name, onnx.TensorProto.FLOAT, value.shape, value.astype("<f4").tobytes(), raw=True
+    )
 
 
 def _value_info(name: str, width: int) -> onnx.ValueInfoProto:

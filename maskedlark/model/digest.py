@@ -23,8 +23,9 @@ def graph_digest(
 ) -> bytes:
     """32 bytes that both helpers and the ad server compute alike.
 
-    The canonical form is JSON of plain lists: attributes and constants in the order of their names, floats as Python's shortest
-    exact decimals (an int and a float of one value differ), each constant by the hash of its little-endian bytes.
+    The canonical form is JSON of plain lists: attributes and constants in the order of their names, floats as
+    Python's shortest exact decimals (an int and a float of one value differ), each constant by the hash of
+    its little-endian bytes.
     """
     structure = [
         [input_name, input_width, output_name, output_width],
@@ -32,7 +33,10 @@ def graph_digest(
         [[parameter.name, parameter.shape] for parameter in parameters],
         [[name, *_array(constants[name])] for name in sorted(constants)],
     ]
-    return digest("model", json.dumps(structure, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode("ascii"))
+    return digest(
+        "model",
+        json.dumps(structure, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode("ascii"),
+    )
 
 
 def _node(node: Node) -> list[Any]:

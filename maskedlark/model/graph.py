@@ -1,7 +1,9 @@
-"""A model as both helpers and the ad server understand it: a checked, topologically ordered graph with named parameters.
+"""A model as both helpers and the ad server understand it.
 
-`maskedlark.model.onnx_file.parse` is the only maker of a `Model`; the gradient engines of the helper and the ad server's job
-runner are its readers.
+A checked, topologically ordered graph with named parameters.
+
+`maskedlark.model.onnx_file.parse` is the only maker of a `Model`; the gradient engines of the helper and the
+ad server's job runner are its readers.
 """
 
 from collections.abc import Mapping
@@ -18,7 +20,10 @@ Constant: TypeAlias = NDArray[Any]
 
 @unique
 class Loss(StrEnum):
-    """The loss of one record, as a function of the model's output z and the label y; gradients are of its sum over records."""
+    """The loss of one record, as a function of the model's output z and the label y.
+
+    Gradients are of its sum over records.
+    """
 
     BINARY_CROSS_ENTROPY = "binary_cross_entropy"
     """-y log z - (1 - y) log(1 - z); z is a probability, one output."""
@@ -60,14 +65,16 @@ class Model:
     """A checked graph.
 
     Attributes:
-        input_name: The value that holds the features: float32 of shape (records, input_width), each byte b as b / 256.
+        input_name: The value that holds the features: float32 of shape (records, input_width), each byte b as
+            b / 256.
         output_name: The value that the loss reads: shape (records, output_width).
         nodes: In topological order; Constant, Identity and inference-time Dropout are already resolved.
-        parameters: What a gradient is taken of, in the order in which the flat gradient vector holds them (C order each).
+        parameters: What a gradient is taken of, in the order in which the flat gradient vector holds them (C
+            order each).
         initial_values: One float32 array a parameter.
         constants: Every other initializer, by name.
-        digest: SHA-256 of everything above but the parameters' values: two models of one digest are the same function of
-            (weights, features).
+        digest: SHA-256 of everything above but the parameters' values: two models of one digest are the same
+            function of (weights, features).
     """
 
     input_name: str

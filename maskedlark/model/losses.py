@@ -1,4 +1,7 @@
-"""Which loss goes with which model and label space. Asked by the ad server before it plans a job and by both helpers before they run it."""
+"""Which loss goes with which model and label space.
+
+Asked by the ad server before it plans a job and by both helpers before they run it.
+"""
 
 from typing import Final
 
@@ -17,7 +20,9 @@ def loss_named(name: str) -> Loss:
     try:
         return Loss(name)
     except ValueError:
-        raise InvalidModel(ModelReason.UNKNOWN_LOSS, f"unknown loss {name[:80]!r}: use one of {', '.join(Loss)}") from None
+        raise InvalidModel(
+            ModelReason.UNKNOWN_LOSS, f"unknown loss {name[:80]!r}: use one of {', '.join(Loss)}"
+        ) from None
 
 
 def check_loss(model: Model, loss: Loss, num_classes: int | None) -> None:
@@ -34,10 +39,15 @@ def check_loss(model: Model, loss: Loss, num_classes: int | None) -> None:
     if loss is Loss.CROSS_ENTROPY:
         if num_classes is None or model.output_width != num_classes:
             raise InvalidModel(
-                ModelReason.WRONG_LOSS, f"{loss} needs an output for each class: the model has {model.output_width}, the task {num_classes}"
+                ModelReason.WRONG_LOSS,
+                f"{loss} needs an output for each class: the model has {model.output_width}, the task {num_classes}",
             )
         return
     if model.output_width != 1:
-        raise InvalidModel(ModelReason.WRONG_LOSS, f"{loss} needs a model of one output, this one has {model.output_width}")
+        raise InvalidModel(
+            ModelReason.WRONG_LOSS, f"{loss} needs a model of one output, this one has {model.output_width}"
+        )
     if loss in _BINARY and num_classes != 2:
-        raise InvalidModel(ModelReason.WRONG_LOSS, f"{loss} needs a task of two classes, this one has {num_classes}")
+        raise InvalidModel(
+            ModelReason.WRONG_LOSS, f"{loss} needs a task of two classes, this one has {num_classes}"
+        )

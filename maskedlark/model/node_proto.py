@@ -31,7 +31,10 @@ Number = TypeVar("Number", int, float)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawNode:
-    """A node as the file has it, with the defaults of its attributes filled in; a list of texts is joined by commas."""
+    """A node as the file has it, with the defaults of its attributes filled in.
+
+    A list of texts is joined by commas.
+    """
 
     operator: str
     inputs: tuple[str, ...]
@@ -48,8 +51,8 @@ def read_node(node: onnx.NodeProto, limits: Limits) -> RawNode:
     """Check one node's operator, attributes, and numbers of inputs and outputs.
 
     Raises:
-        InvalidModel: UNKNOWN_OPERATOR, UNSUPPORTED_ATTRIBUTE, NOT_ONNX (a number of inputs that no version of the operator
-            has), NOT_FINITE (an attribute), or what `to_array` raises.
+        InvalidModel: UNKNOWN_OPERATOR, UNSUPPORTED_ATTRIBUTE, NOT_ONNX (a number of inputs that no version of
+            the operator has), NOT_FINITE (an attribute), or what `to_array` raises.
     """
     operator = node.op_type[:80]
     row = OPERATORS.get(operator)
@@ -63,8 +66,12 @@ def read_node(node: onnx.NodeProto, limits: Limits) -> RawNode:
     if not any(outputs):
         raise InvalidModel(ModelReason.NOT_ONNX, f"a node of {operator} names no output")
     if len(outputs) > row.max_outputs:
-        raise InvalidModel(ModelReason.UNSUPPORTED_ATTRIBUTE, f"{operator} gives at most {row.max_outputs} outputs here")
-    attributes: dict[str, RawAttribute] = {name: known.default for name, known in row.attributes.items() if known.default is not None}
+        raise InvalidModel(
+            ModelReason.UNSUPPORTED_ATTRIBUTE, f"{operator} gives at most {row.max_outputs} outputs here"
+        )
+    attributes: dict[str, RawAttribute] = {
+        name: known.default for name, known in row.attributes.items() if known.default is not None
+    }
     attributes.update(_given(node, row, limits))
     return RawNode(operator=operator, inputs=inputs[:present], outputs=outputs, attributes=attributes)
 
@@ -76,7 +83,8 @@ def _given(node: onnx.NodeProto, row: Operator, limits: Limits) -> dict[str, Raw
         known = row.attributes.get(attribute.name)
         if known is None or attribute.ref_attr_name or attribute.name in given:
             raise InvalidModel(
-                ModelReason.UNSUPPORTED_ATTRIBUTE, f"{node.op_type[:80]}: attribute {attribute.name[:80]!r} is not supported"
+                ModelReason.UNSUPPORTED_ATTRIBUTE,
+                f"{node.op_type[:80]}: attribute {attribute.name[:80]!r} is not supported",
             )
         given[attribute.name] = _value(attribute, known, limits)
     return given
@@ -85,7 +93,9 @@ def _given(node: onnx.NodeProto, row: Operator, limits: Limits) -> dict[str, Raw
 def _value(attribute: onnx.AttributeProto, known: Attribute, limits: Limits) -> RawAttribute:
     found = _TYPES.get(attribute.type)
     if found is None or (found.type, found.is_list) != (known.type, known.is_list):
-        raise InvalidModel(ModelReason.UNSUPPORTED_ATTRIBUTE, f"attribute {attribute.name[:80]!r} has the wrong type")
+        raise InvalidModel(
+            ModelReason.UNSUPPORTED_ATTRIBUTE, f"attribute {attribute.name[:80]!r} has the wrong type"
+        )
     if known.type is Tensor:
         return to_array(attribute.t, limits)
     if known.type is int:
@@ -100,7 +110,9 @@ def _value(attribute: onnx.AttributeProto, known: Attribute, limits: Limits) -> 
 
 def _short(values: Sequence[Number]) -> tuple[Number, ...]:
     if len(values) > _MAX_LIST:
-        raise InvalidModel(ModelReason.TOO_LARGE, f"an attribute lists {len(values)} numbers, the limit is {_MAX_LIST}")
+        raise InvalidModel(
+            ModelReason.TOO_LARGE, f"an attribute lists {len(values)} numbers, the limit is {_MAX_LIST}"
+        )
     return tuple(values)
 
 

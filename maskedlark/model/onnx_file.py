@@ -1,8 +1,11 @@
-"""An ONNX file as a `Model`, and back: the gate that everything an ad server sends as a model passes at each helper.
+"""An ONNX file as a `Model`, and back.
 
-The file comes from an untrusted party and is read in memory only. Checks run from cheap to expensive: the bytes are scanned
-(`wire_scan`), decoded by protobuf, each node is held against the allow-list (`node_proto`, `operators`), and the shapes are
-worked out (`resolve`). No path is opened, no code of onnx but the message classes is used, and only `InvalidModel` comes out.
+The gate that everything an ad server sends as a model passes at each helper.
+
+The file comes from an untrusted party and is read in memory only. Checks run from cheap to expensive: the
+bytes are scanned (`wire_scan`), decoded by protobuf, each node is held against the allow-list (`node_proto`,
+`operators`), and the shapes are worked out (`resolve`). No path is opened, no code of onnx but the message
+classes is used, and only `InvalidModel` comes out.
 """
 
 from collections.abc import Sequence
@@ -30,10 +33,12 @@ _DEFAULT_LIMITS: Final = Limits()
 
 
 def parse(encoded: bytes, *, num_features: int, limits: Limits = _DEFAULT_LIMITS) -> Model:
-    """Check an ONNX file and bring it into the form that engines run. Called by both helpers and the ad server.
+    """Check an ONNX file and bring it into the form that engines run.
 
-    Trained are the float32 initializers that reach a parameter position of an operator (`operators.table`), unless they hold
-    one number of rank 0: exporters store plain constants so. Everything else is constant.
+    Called by both helpers and the ad server.
+
+    Trained are the float32 initializers that reach a parameter position of an operator (`operators.table`),
+    unless they hold one number of rank 0: exporters store plain constants so. Everything else is constant.
 
     Args:
         encoded: The file.
@@ -69,12 +74,17 @@ def replace_parameters(encoded: bytes, model: Model, values: Sequence[NDArray[np
     if parse(encoded, num_features=model.input_width).digest != model.digest:
         raise InvalidModel(ModelReason.NOT_ONNX, "the file is not the one that this model was parsed from")
     if len(values) != len(model.parameters):
-        raise InvalidModel(ModelReason.WRONG_SHAPE, f"{len(values)} arrays given, the model has {len(model.parameters)} parameters")
+        raise InvalidModel(
+            ModelReason.WRONG_SHAPE,
+            f"{len(values)} arrays given, the model has {len(model.parameters)} parameters",
+        )
     proto = _decode(encoded)
     tensors = {tensor.name: tensor for tensor in proto.graph.initializer}
     for parameter, value in zip(model.parameters, values, strict=True):
         if value.shape != parameter.shape:
-            raise InvalidModel(ModelReason.WRONG_SHAPE, f"{parameter.name!r} has shape {parameter.shape}, not {value.shape}")
+            raise InvalidModel(
+                ModelReason.WRONG_SHAPE, f"{parameter.name!r} has shape {parameter.shape}, not {value.shape}"
+            )
         if not np.isfinite(value).all():
             raise InvalidModel(ModelReason.NOT_FINITE, f"the new value of {parameter.name!r} is not finite")
         tensor = tensors[parameter.name]
@@ -97,11 +107,16 @@ def _read_graph(proto: onnx.ModelProto, num_features: int, limits: Limits) -> tu
     """The graph with its values checked to be well defined, and whether its input takes any number of records."""
     opset = _opset(proto)
     if len(proto.graph.node) > limits.max_nodes:
-        raise InvalidModel(ModelReason.TOO_LARGE, f"the graph has {len(proto.graph.node)} nodes, the limit is {limits.max_nodes}")
+        raise InvalidModel(
+            ModelReason.TOO_LARGE,
+            f"the graph has {len(proto.graph.node)} nodes, the limit is {limits.max_nodes}",
+        )
     initializers = _read_initializers(proto.graph, limits)
     input_name, is_batched = _read_input(proto.graph, initializers.keys(), num_features)
     if len(proto.graph.output) != 1:
-        raise InvalidModel(ModelReason.WRONG_SHAPE, f"the graph has {len(proto.graph.output)} outputs: it must have one")
+        raise InvalidModel(
+            ModelReason.WRONG_SHAPE, f"the graph has {len(proto.graph.output)} outputs: it must have one"
+        )
     output_name = proto.graph.output[0].name
     nodes = tuple(read_node(node, limits) for node in proto.graph.node)
     _check_definitions(nodes, {input_name, *initializers}, output_name)
@@ -125,7 +140,9 @@ def _opset(proto: onnx.ModelProto) -> int:
     if len(versions) != 1:
         raise InvalidModel(ModelReason.NOT_ONNX, "the file must import the default operator set once")
     if not MIN_OPSET <= versions[0] <= MAX_OPSET:
-        raise InvalidModel(ModelReason.UNKNOWN_OPERATOR, f"opset {versions[0]} is outside {MIN_OPSET}..{MAX_OPSET}")
+        raise InvalidModel(
+            ModelReason.UNKNOWN_OPERATOR, f"opset {versions[0]} is outside {MIN_OPSET}..{MAX_OPSET}"
+        )
     return int(versions[0])
 
 
@@ -134,20 +151,31 @@ def _read_initializers(graph: onnx.GraphProto, limits: Limits) -> dict[str, Cons
     initializers: dict[str, Constant] = {}
     for tensor in graph.initializer:
         if not tensor.name or tensor.name in initializers:
-            raise InvalidModel(ModelReason.NOT_ONNX, f"the name {tensor.name[:80]!r} of an initializer is empty or repeats")
+            raise InvalidModel(
+                ModelReason.NOT_ONNX, f"the name {tensor.name[:80]!r} of an initializer is empty or repeats"
+            )
         initializers[tensor.name] = to_array(tensor, limits)
     return initializers
 
 
-def _read_input(graph: onnx.GraphProto, initializers: AbstractSet[str], num_features: int) -> tuple[str, bool]:
-    """The one input that is no initializer, and whether its first axis is open. Older files list initializers as inputs too."""
+def _read_input(
+    graph: onnx.GraphProto, initializers: AbstractSet[str], num_features: int
+) -> tuple[str, bool]:
+    """The one input that is no initializer, and whether its first axis is open.
+
+    Older files list initializers as inputs too.
+    """
     inputs = [value for value in graph.input if value.name not in initializers]
     if len(inputs) != 1 or not inputs[0].name:
-        raise InvalidModel(ModelReason.WRONG_SHAPE, f"the graph has {len(inputs)} inputs: it must have one, the features")
+        raise InvalidModel(
+            ModelReason.WRONG_SHAPE, f"the graph has {len(inputs)} inputs: it must have one, the features"
+        )
     tensor = inputs[0].type.tensor_type
     axes = list(tensor.shape.dim)
     if tensor.elem_type != onnx.TensorProto.FLOAT or len(axes) != 2 or axes[1].dim_value != num_features:
-        raise InvalidModel(ModelReason.WRONG_SHAPE, f"the input must be float32 of shape (records, {num_features})")
+        raise InvalidModel(
+            ModelReason.WRONG_SHAPE, f"the input must be float32 of shape (records, {num_features})"
+        )
     if axes[0].HasField("dim_value") and axes[0].dim_value != 1:
         raise InvalidModel(ModelReason.WRONG_SHAPE, "the first axis of the input must be dynamic or 1")
     return inputs[0].name, not axes[0].HasField("dim_value")
@@ -159,12 +187,16 @@ def _check_definitions(nodes: Sequence[RawNode], defined: set[str], output_name:
     for node in nodes:
         missing = [name for name in node.inputs if name not in usable]
         if missing:
-            raise InvalidModel(ModelReason.NOT_ONNX, f"{node.operator} reads {missing[0][:80]!r} before it is defined")
+            raise InvalidModel(
+                ModelReason.NOT_ONNX, f"{node.operator} reads {missing[0][:80]!r} before it is defined"
+            )
         for name in filter(None, node.outputs):
             if name in defined:
                 raise InvalidModel(ModelReason.NOT_ONNX, f"the value {name[:80]!r} is defined twice")
             defined.add(name)
-        usable.update(node.outputs[:1] if node.operator == "Dropout" else node.outputs)  # the mask of Dropout does not exist
+        usable.update(
+            node.outputs[:1] if node.operator == "Dropout" else node.outputs
+        )  # the mask of Dropout does not exist
     if output_name not in usable - {""}:
         raise InvalidModel(ModelReason.NOT_ONNX, f"the output {output_name[:80]!r} is not defined")
 
@@ -178,14 +210,18 @@ def _trained(nodes: Sequence[RawNode], initializers: dict[str, Constant]) -> dic
             positions |= node.row.carries
         reaching.update(name for position, name in enumerate(node.inputs) if position in positions)
     return {
-        name: value for name, value in initializers.items() if name in reaching and value.dtype == np.float32 and value.ndim and value.size
+        name: value
+        for name, value in initializers.items()
+        if name in reaching and value.dtype == np.float32 and value.ndim and value.size
     }
 
 
 def _check_parameter_count(trained: dict[str, Constant], limits: Limits) -> None:
     count = sum(value.size for value in trained.values())
     if count > limits.max_parameters:
-        raise InvalidModel(ModelReason.TOO_LARGE, f"the model has {count} parameters, the limit is {limits.max_parameters}")
+        raise InvalidModel(
+            ModelReason.TOO_LARGE, f"the model has {count} parameters, the limit is {limits.max_parameters}"
+        )
 
 
 def _output_width(resolved: ResolvedGraph, records: int) -> int:
@@ -209,7 +245,9 @@ def _model(graph: RawGraph, resolved: ResolvedGraph, width: int) -> Model:
     used = {name for node in resolved.nodes for name in node.inputs}
     values = {name: value for name, value in graph.parameters.items() if name in used}
     if not values:
-        raise InvalidModel(ModelReason.NOTHING_TO_TRAIN, "no float32 initializer of the graph is a trainable parameter")
+        raise InvalidModel(
+            ModelReason.NOTHING_TO_TRAIN, "no float32 initializer of the graph is a trainable parameter"
+        )
     parameters = tuple(Parameter(name=name, shape=value.shape) for name, value in values.items())
     return Model(
         input_name=graph.input_name,

@@ -1,7 +1,9 @@
-"""From the file's nodes to the graph that an engine runs: every shape known, constants computed, what does nothing left out.
+"""From the file's nodes to the graph that an engine runs.
 
-A model is a function of one record. All shapes are worked out for one record; a second pass with two of them shows that the
-record axis stays first, so that the ad server may also run records side by side.
+Every shape known, constants computed, what does nothing left out.
+
+A model is a function of one record. All shapes are worked out for one record; a second pass with two of them
+shows that the record axis stays first, so that the ad server may also run records side by side.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,7 +27,10 @@ AnyNode = TypeVar("AnyNode", Node, RawNode)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawGraph:
-    """A file's graph with its initializers told apart; nodes are in an order in which every value is defined before it is used."""
+    """A file's graph with its initializers told apart.
+
+    Nodes are in an order in which every value is defined before it is used.
+    """
 
     input_name: str
     input_width: int
@@ -110,7 +115,9 @@ def _step(state: _State, node: RawNode, opset: int, limits: Limits) -> None:
         inputs=inputs,
         types=tuple(state.types[name] if name else _ABSENT for name in inputs),
         constants=state.constants,
-        attributes=cast("Mapping[str, AttributeValue]", node.attributes),  # only Constant and its kin carry tensors
+        attributes=cast(
+            "Mapping[str, AttributeValue]", node.attributes
+        ),  # only Constant and its kin carry tensors
         num_outputs=len(node.outputs),
         opset=opset,
     )
@@ -122,7 +129,10 @@ def _step(state: _State, node: RawNode, opset: int, limits: Limits) -> None:
         _check_size(state, node.operator, value, limits)
     state.multiplications += checked.multiplications
     if state.multiplications > limits.max_multiplications:
-        raise InvalidModel(ModelReason.TOO_LARGE, f"the model needs more than {limits.max_multiplications} multiplications a record")
+        raise InvalidModel(
+            ModelReason.TOO_LARGE,
+            f"the model needs more than {limits.max_multiplications} multiplications a record",
+        )
     folded = None
     if all(name in state.constants for name in checked.inputs):
         _check_computed(state, checked.outputs[0].size, limits)
@@ -131,12 +141,23 @@ def _step(state: _State, node: RawNode, opset: int, limits: Limits) -> None:
         _define(state, node.outputs[0], folded)
         return
     state.types.update(zip(node.outputs, checked.outputs, strict=False))
-    state.nodes.append(Node(operator=checked.operator, inputs=checked.inputs, outputs=node.outputs, attributes=checked.attributes))
+    state.nodes.append(
+        Node(
+            operator=checked.operator,
+            inputs=checked.inputs,
+            outputs=node.outputs,
+            attributes=checked.attributes,
+        )
+    )
 
 
 def _check_size(state: _State, operator: str, value: ValueType, limits: Limits) -> None:
     state.elements += value.size
-    if value.size > limits.max_elements or len(value.shape) > limits.max_rank or state.elements > limits.max_total_elements:
+    if (
+        value.size > limits.max_elements
+        or len(value.shape) > limits.max_rank
+        or state.elements > limits.max_total_elements
+    ):
         raise InvalidModel(
             ModelReason.TOO_LARGE,
             f"{operator}: a value of shape {value.shape} is too large (at most {limits.max_rank} axes, {limits.max_elements} entries, "
@@ -149,7 +170,10 @@ def _check_size(state: _State, operator: str, value: ValueType, limits: Limits) 
 def _check_computed(state: _State, size: int, limits: Limits) -> None:
     state.computed += size
     if state.computed > limits.max_computed_elements:
-        raise InvalidModel(ModelReason.TOO_LARGE, f"the graph computes constants of more than {limits.max_computed_elements} entries")
+        raise InvalidModel(
+            ModelReason.TOO_LARGE,
+            f"the graph computes constants of more than {limits.max_computed_elements} entries",
+        )
 
 
 def _define(state: _State, name: str, value: Constant) -> None:
@@ -160,9 +184,16 @@ def _define(state: _State, name: str, value: Constant) -> None:
 def _replace(state: _State, node: RawNode, limits: Limits) -> None:
     """Do away with a node that is a constant or that passes its input on."""
     if node.operator in ("Identity", "Dropout"):
-        mode = state.constants.get(node.inputs[_TRAINING_MODE]) if len(node.inputs) > _TRAINING_MODE else np.False_
+        mode = (
+            state.constants.get(node.inputs[_TRAINING_MODE])
+            if len(node.inputs) > _TRAINING_MODE
+            else np.False_
+        )
         if mode is None or np.any(mode):
-            raise InvalidModel(ModelReason.UNSUPPORTED_ATTRIBUTE, "Dropout: training_mode must be false: export the model in eval mode")
+            raise InvalidModel(
+                ModelReason.UNSUPPORTED_ATTRIBUTE,
+                "Dropout: training_mode must be false: export the model in eval mode",
+            )
         state.same_as[node.outputs[0]] = node.inputs[0]
     elif node.operator == "Constant":
         _define(state, node.outputs[0], _constant(node))
@@ -177,7 +208,9 @@ def _constant(node: RawNode) -> Constant:
     if len(node.attributes) != 1:
         raise InvalidModel(ModelReason.NOT_ONNX, "Constant: needs exactly one value")
     ((name, value),) = node.attributes.items()
-    return np.array(value) if name == "value" else np.array(value, np.float32 if "float" in name else np.int64)
+    return (
+        np.array(value) if name == "value" else np.array(value, np.float32 if "float" in name else np.int64)
+    )
 
 
 def _filled(state: _State, node: RawNode, limits: Limits) -> Constant:

@@ -1,7 +1,8 @@
 """The weights of one round: 14-bit signed integers with one power-of-two exponent a tensor.
 
-The ad server keeps float32 masters and sends these; a helper's gradient is of exactly these numbers. Fourteen bits are two
-balanced base-128 digits, which the exact engine multiplies without rounding (docs/explanation/numerics.md).
+The ad server keeps float32 masters and sends these; a helper's gradient is of exactly these numbers. Fourteen
+bits are two balanced base-128 digits, which the exact engine multiplies without rounding
+(docs/explanation/numerics.md).
 """
 
 from collections.abc import Sequence
@@ -44,14 +45,20 @@ def quantise(tensor: NDArray[np.float32], name: str = "tensor") -> QuantisedTens
     largest = float(np.abs(tensor).max(initial=0.0))
     if not largest < 2.0 ** (_MAGNITUDE_BITS - MIN_EXPONENT):  # also false for NaN
         raise InvalidModel(ModelReason.NOT_FINITE, f"{name} holds a value that is not finite or above 2^29")
-    exponent = MAX_EXPONENT if largest == 0.0 else min(MAX_EXPONENT, _MAGNITUDE_BITS - int(np.frexp(largest)[1]))
+    exponent = (
+        MAX_EXPONENT if largest == 0.0 else min(MAX_EXPONENT, _MAGNITUDE_BITS - int(np.frexp(largest)[1]))
+    )
     grid = np.rint(np.ldexp(tensor.astype(np.float64), exponent))
-    return QuantisedTensor(values=grid.clip(-MAX_MAGNITUDE, MAX_MAGNITUDE).astype(np.int16), exponent=exponent)
+    return QuantisedTensor(
+        values=grid.clip(-MAX_MAGNITUDE, MAX_MAGNITUDE).astype(np.int16), exponent=exponent
+    )
 
 
 def encode(weights: Sequence[QuantisedTensor]) -> bytes:
     """The wire form: for each tensor one signed byte of exponent and its int16 entries, little-endian, C order."""
-    return b"".join(w.exponent.to_bytes(1, "little", signed=True) + w.values.astype("<i2").tobytes() for w in weights)
+    return b"".join(
+        w.exponent.to_bytes(1, "little", signed=True) + w.values.astype("<i2").tobytes() for w in weights
+    )
 
 
 def encoded_length(parameters: Sequence[Parameter]) -> int:
@@ -66,13 +73,18 @@ def decode(encoded: bytes, parameters: Sequence[Parameter]) -> tuple[QuantisedTe
         JobRefused(MALFORMED): the length, an exponent or a value is outside the format.
     """
     if len(encoded) != encoded_length(parameters):
-        raise JobRefused(JobReason.MALFORMED, f"weights have {len(encoded)} bytes, the model needs {encoded_length(parameters)}")
+        raise JobRefused(
+            JobReason.MALFORMED,
+            f"weights have {len(encoded)} bytes, the model needs {encoded_length(parameters)}",
+        )
     tensors = []
     offset = 0
     for parameter in parameters:
         exponent = int.from_bytes(encoded[offset : offset + 1], "little", signed=True)
         end = offset + 1 + 2 * parameter.size
-        values = np.frombuffer(encoded[offset + 1 : end], dtype="<i2").astype(np.int16).reshape(parameter.shape)
+        values = (
+            np.frombuffer(encoded[offset + 1 : end], dtype="<i2").astype(np.int16).reshape(parameter.shape)
+        )
         offset = end
         if not MIN_EXPONENT <= exponent <= MAX_EXPONENT:
             raise JobRefused(JobReason.MALFORMED, f"weights of {parameter.name!r} have exponent {exponent}")

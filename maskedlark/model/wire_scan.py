@@ -1,10 +1,12 @@
 """A walk over the bytes of an ONNX file before protobuf decodes it.
 
-A decoder turns each two-byte empty message into an object of 150 bytes: a 16 MiB file of empty nodes takes 3 seconds and 1.3 GB.
-So the fields are counted first, without building anything; and the features of ONNX that are refused wherever they stand
-(other graphs, functions, files on disk, sparse tensors) are refused here, at any depth.
+A decoder turns each two-byte empty message into an object of 150 bytes: a 16 MiB file of empty nodes takes 3
+seconds and 1.3 GB. So the fields are counted first, without building anything; and the features of ONNX that
+are refused wherever they stand (other graphs, functions, files on disk, sparse tensors) are refused here, at
+any depth.
 
-Source: the protobuf wire format (protobuf.dev/programming-guides/encoding); the message types come from onnx's own descriptors.
+Source: the protobuf wire format (protobuf.dev/programming-guides/encoding); the message types come from
+onnx's own descriptors.
 """
 
 from dataclasses import dataclass
@@ -22,17 +24,46 @@ _MAX_TEXT_BYTES: Final = 1 << 16
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 
 _REFUSED: Final = {
-    "onnx.AttributeProto.g": (ModelReason.SUBGRAPH, "an attribute holds a graph: control flow (If, Loop, Scan) is not supported"),
-    "onnx.AttributeProto.graphs": (ModelReason.SUBGRAPH, "an attribute holds graphs: control flow (If, Loop, Scan) is not supported"),
-    "onnx.ModelProto.training_info": (ModelReason.SUBGRAPH, "the file holds training graphs: export for inference"),
-    "onnx.ModelProto.functions": (ModelReason.UNKNOWN_OPERATOR, "the file defines functions: inline them before exporting"),
-    "onnx.TensorProto.external_data": (ModelReason.EXTERNAL_DATA, "a tensor lives in another file: export with external_data=False"),
-    "onnx.GraphProto.sparse_initializer": (ModelReason.UNSUPPORTED_ATTRIBUTE, "sparse initializers are not supported: store them dense"),
-    "onnx.AttributeProto.sparse_tensor": (ModelReason.UNSUPPORTED_ATTRIBUTE, "sparse tensors are not supported: store them dense"),
-    "onnx.AttributeProto.sparse_tensors": (ModelReason.UNSUPPORTED_ATTRIBUTE, "sparse tensors are not supported: store them dense"),
-    "onnx.GraphProto.quantization_annotation": (ModelReason.UNSUPPORTED_ATTRIBUTE, "quantised graphs are not supported: export in float32"),
+    "onnx.AttributeProto.g": (
+        ModelReason.SUBGRAPH,
+        "an attribute holds a graph: control flow (If, Loop, Scan) is not supported",
+    ),
+    "onnx.AttributeProto.graphs": (
+        ModelReason.SUBGRAPH,
+        "an attribute holds graphs: control flow (If, Loop, Scan) is not supported",
+    ),
+    "onnx.ModelProto.training_info": (
+        ModelReason.SUBGRAPH,
+        "the file holds training graphs: export for inference",
+    ),
+    "onnx.ModelProto.functions": (
+        ModelReason.UNKNOWN_OPERATOR,
+        "the file defines functions: inline them before exporting",
+    ),
+    "onnx.TensorProto.external_data": (
+        ModelReason.EXTERNAL_DATA,
+        "a tensor lives in another file: export with external_data=False",
+    ),
+    "onnx.GraphProto.sparse_initializer": (
+        ModelReason.UNSUPPORTED_ATTRIBUTE,
+        "sparse initializers are not supported: store them dense",
+    ),
+    "onnx.AttributeProto.sparse_tensor": (
+        ModelReason.UNSUPPORTED_ATTRIBUTE,
+        "sparse tensors are not supported: store them dense",
+    ),
+    "onnx.AttributeProto.sparse_tensors": (
+        ModelReason.UNSUPPORTED_ATTRIBUTE,
+        "sparse tensors are not supported: store them dense",
+    ),
+    "onnx.GraphProto.quantization_annotation": (
+        ModelReason.UNSUPPORTED_ATTRIBUTE,
+        "quantised graphs are not supported: export in float32",
+    ),
 }
-_CONTENTS: Final = frozenset({"onnx.TensorProto.raw_data", "onnx.TensorProto.float_data", "onnx.TensorProto.double_data"})
+_CONTENTS: Final = frozenset(
+    {"onnx.TensorProto.raw_data", "onnx.TensorProto.float_data", "onnx.TensorProto.double_data"}
+)
 
 
 class _Kind(Enum):
@@ -56,14 +87,17 @@ class _Field:
 def scan(encoded: bytes, limits: Limits) -> None:
     """Check that decoding `encoded` is cheap and finds nothing that is refused everywhere.
 
-    Guarantees: afterwards `onnx.ModelProto.FromString` allocates at most about `200 * max_fields + 8 * max_structure_bytes`
-    bytes beside the tensors' own contents, and reading any string of the result succeeds.
+    Guarantees: afterwards `onnx.ModelProto.FromString` allocates at most about `200 * max_fields + 8 *
+        max_structure_bytes` bytes beside the tensors' own contents, and reading any string of the result
+        succeeds.
 
     Raises:
         InvalidModel: TOO_LARGE, NOT_ONNX, SUBGRAPH, EXTERNAL_DATA, UNKNOWN_OPERATOR or UNSUPPORTED_ATTRIBUTE.
     """
     if len(encoded) > limits.max_bytes:
-        raise InvalidModel(ModelReason.TOO_LARGE, f"the file has {len(encoded)} bytes, the limit is {limits.max_bytes}")
+        raise InvalidModel(
+            ModelReason.TOO_LARGE, f"the file has {len(encoded)} bytes, the limit is {limits.max_bytes}"
+        )
     scanner = _Scanner(encoded, limits)
     scanner.message(onnx.ModelProto.DESCRIPTOR, 0, len(encoded), _MAX_DEPTH)
     if len(encoded) - scanner.contents > limits.max_structure_bytes:
@@ -112,7 +146,9 @@ class _Scanner:
         while position < end:
             self._fields_left -= 1
             if self._fields_left < 0:
-                raise InvalidModel(ModelReason.TOO_LARGE, f"the file has more than {self._limits.max_fields} protobuf fields")
+                raise InvalidModel(
+                    ModelReason.TOO_LARGE, f"the file has more than {self._limits.max_fields} protobuf fields"
+                )
             tag, position = self._varint(position, end)
             number, wire_type = tag >> 3, tag & 7
             if number == 0 or tag >> 32:
@@ -141,7 +177,9 @@ class _Scanner:
     def _text(self, start: int, end: int) -> None:
         """The decoder leaves strings unchecked until they are read: check them now."""
         if end - start > _MAX_TEXT_BYTES:
-            raise InvalidModel(ModelReason.TOO_LARGE, f"a text has {end - start} bytes, the limit is {_MAX_TEXT_BYTES}")
+            raise InvalidModel(
+                ModelReason.TOO_LARGE, f"a text has {end - start} bytes, the limit is {_MAX_TEXT_BYTES}"
+            )
         try:
             self._encoded[start:end].decode()
         except UnicodeDecodeError:

@@ -1,9 +1,10 @@
 """Vectors over the prime field of the protocol, p = 2^64 - 2^32 + 1 (VDAF's Field64), and additive sharing in it.
 
-Masks, blinds and sums live here. A vector is a numpy array of uint64 whose every entry is canonical (below p); the functions
-require that of their inputs and guarantee it of their results.
+Masks, blinds and sums live here. A vector is a numpy array of uint64 whose every entry is canonical (below
+p); the functions require that of their inputs and guarantee it of their results.
 
-Source: draft-irtf-cfrg-vdaf, section "Finite Fields", for the modulus and the encoding (little-endian, canonical) of an element.
+Source: draft-irtf-cfrg-vdaf, section "Finite Fields", for the modulus and the encoding (little-endian,
+canonical) of an element.
 """
 
 from typing import Final, NamedTuple, TypeAlias
@@ -42,7 +43,9 @@ def is_canonical(vector: FieldVector) -> bool:
 def add(left: FieldVector, right: FieldVector) -> FieldVector:
     """Entry-wise left + right."""
     total = left + right
-    total = np.where(total < left, total + _EPSILON, total)  # wrapped past 2^64: 2^64 = epsilon, and cannot wrap again
+    total = np.where(
+        total < left, total + _EPSILON, total
+    )  # wrapped past 2^64: 2^64 = epsilon, and cannot wrap again
     return np.where(total >= _P, total - _P, total)
 
 
@@ -95,7 +98,10 @@ def to_signed(vector: FieldVector) -> SignedVector:
 
 
 def random_vector(count: int, randomness: Randomness) -> FieldVector:
-    """`count` independent uniform elements: 8 little-endian bytes each, those at or above p skipped (probability 2^-32)."""
+    """`count` independent uniform elements.
+
+    8 little-endian bytes each, those at or above p skipped (probability 2^-32).
+    """
     words = np.frombuffer(randomness(ELEMENT_BYTES * count), dtype="<u8").astype(np.uint64)
     words = words[words < _P]
     while len(words) < count:
@@ -105,7 +111,10 @@ def random_vector(count: int, randomness: Randomness) -> FieldVector:
 
 
 def share(secret: FieldVector, randomness: Randomness) -> Shares:
-    """Split a vector so that either share alone is uniform and tells nothing. Called by the browser (Algorithm 1 of the paper)."""
+    """Split a vector so that either share alone is uniform and tells nothing.
+
+    Called by the browser (Algorithm 1 of the paper).
+    """
     share_0 = random_vector(secret.size, randomness).reshape(secret.shape)
     return Shares(share_0, subtract(secret, share_0))
 
@@ -123,7 +132,9 @@ def to_bytes(vector: FieldVector) -> bytes:
 def from_bytes(encoded: bytes, count: int) -> FieldVector:
     """Exactly `count` canonical elements, or ValueError: callers turn that into their own typed error."""
     if len(encoded) != ELEMENT_BYTES * count:
-        raise ValueError(f"a vector of {count} elements has {ELEMENT_BYTES * count} bytes, not {len(encoded)}")
+        raise ValueError(
+            f"a vector of {count} elements has {ELEMENT_BYTES * count} bytes, not {len(encoded)}"
+        )
     vector = np.frombuffer(encoded, dtype="<u8").astype(np.uint64)
     if not is_canonical(vector):
         raise ValueError("an element is not below the modulus")

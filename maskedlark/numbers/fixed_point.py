@@ -1,6 +1,7 @@
 """Real numbers as integers of the field, and the bound that keeps a sum of them from wrapping.
 
-A value x is carried as trunc(x * 2^frac_bits). Truncation is toward zero, so a clipped vector's norm stays within its bound.
+A value x is carried as trunc(x * 2^frac_bits). Truncation is toward zero, so a clipped vector's norm stays
+within its bound.
 """
 
 import numpy as np
@@ -33,7 +34,9 @@ def decode_signed(values: SignedVector, frac_bits: int) -> NDArray[np.float64]:
 
 
 def check_no_overflow(*, records: int, sensitivity: int, noise_bound: int) -> None:
-    """Refuse a job whose sum could leave the signed range of the field. Called by both helpers and the ad server before it runs.
+    """Refuse a job whose sum could leave the signed range of the field.
+
+    Called by both helpers and the ad server before it runs.
 
     Args:
         records: The most records that one sum can hold.

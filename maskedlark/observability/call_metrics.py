@@ -27,14 +27,34 @@ class CallMetrics(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stu
             ("method",),
             registry=registry,
         )
-        self._malformed = Counter("maskedlark_malformed_messages", "Messages that did not parse.", ("method",), registry=registry)
-        self._calls = Counter("maskedlark_calls", "gRPC calls that ended.", ("method", "code"), registry=registry)
-        self._seconds = Histogram("maskedlark_call_seconds", "How long calls took.", ("method",), registry=registry, buckets=_SECONDS)
-        self._refusals = Counter("maskedlark_refusals", "Calls refused with a typed error.", ("kind", "reason"), registry=registry)
-        self._slow = Counter("maskedlark_slow_clients", "Calls ended because the client kept the server waiting.", registry=registry)
-        self._handshakes = Counter("maskedlark_tls_handshakes", "TLS handshakes that clients began.", registry=registry)
+        self._malformed = Counter(
+            "maskedlark_malformed_messages", "Messages that did not parse.", ("method",), registry=registry
+        )
+        self._calls = Counter(
+            "maskedlark_calls", "gRPC calls that ended.", ("method", "code"), registry=registry
+        )
+        self._seconds = Histogram(
+            "maskedlark_call_seconds",
+            "How long calls took.",
+            ("method",),
+            registry=registry,
+            buckets=_SECONDS,
+        )
+        self._refusals = Counter(
+            "maskedlark_refusals", "Calls refused with a typed error.", ("kind", "reason"), registry=registry
+        )
+        self._slow = Counter(
+            "maskedlark_slow_clients",
+            "Calls ended because the client kept the server waiting.",
+            registry=registry,
+        )
+        self._handshakes = Counter(
+            "maskedlark_tls_handshakes", "TLS handshakes that clients began.", registry=registry
+        )
         self._used = Counter(
-            "maskedlark_tls_connections", "Connections that carried a call; the other handshakes were refused or idle.", registry=registry
+            "maskedlark_tls_connections",
+            "Connections that carried a call; the other handshakes were refused or idle.",
+            registry=registry,
         )
         self._lock = Lock()
         self._peers: dict[str, None] = {}
@@ -55,7 +75,9 @@ class CallMetrics(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stu
             return None
         method = handler_call_details.method.rsplit("/", 1)[-1]
         self._begun.labels(method).inc()
-        return wrapped(handler, lambda context: self._counted(method, context), self._malformed.labels(method).inc)
+        return wrapped(
+            handler, lambda context: self._counted(method, context), self._malformed.labels(method).inc
+        )
 
     @contextmanager
     def _counted(self, method: str, context: grpc.ServicerContext) -> Iterator[None]:

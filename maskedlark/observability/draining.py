@@ -1,6 +1,9 @@
-"""The end of a gRPC server: the calls under way are finished, new ones are refused, and who asks for health is still answered.
+"""The end of a gRPC server.
 
-gRPC itself closes its port as soon as it is told to stop, so that nobody could be told that the server drains.
+The calls under way are finished, new ones are refused, and who asks for health is still answered.
+
+gRPC itself closes its port as soon as it is told to stop, so that nobody could be told that the server
+drains.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +19,10 @@ _HEALTH: Final = "/grpc.health."
 
 
 class DrainInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stubs make it generic, grpc does not
-    """Knows how many calls are under way, and lets none in once the server drains; but for health, which may always be asked."""
+    """Knows how many calls are under way, and lets none in once the server drains.
+
+    But for health, which may always be asked.
+    """
 
     def __init__(self) -> None:
         self._changed = Condition()

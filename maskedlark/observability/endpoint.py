@@ -1,4 +1,7 @@
-"""The operator's own HTTP port, on loopback: /metrics for Prometheus and /healthz for whoever restarts what is not well."""
+"""The operator's own HTTP port, on loopback.
+
+/metrics for Prometheus and /healthz for whoever restarts what is not well.
+"""
 
 import logging
 from collections.abc import Callable

@@ -21,7 +21,10 @@ class LogFormat(StrEnum):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, message; of an error also its traceback; trace and span where there is one."""
+    """One JSON object a line.
+
+    Time, level, logger, message; of an error also its traceback; trace and span where there is one.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """The line of a record."""

@@ -1,4 +1,7 @@
-"""A gRPC server that its operator can watch: counted, traced, patient within bounds, and answering the gRPC health protocol."""
+"""A gRPC server that its operator can watch.
+
+Counted, traced, patient within bounds, and answering the gRPC health protocol.
+"""
 
 import logging
 from collections.abc import Callable
@@ -45,7 +48,10 @@ class ServerSettings:
 
 
 class _Probed(health.HealthServicer):
-    """Answers `Check`, as probes ask. `Watch` would last as long as its client likes, on servers that let anybody in: there is none."""
+    """Answers `Check`, as probes ask.
+
+    `Watch` would last as long as its client likes, on servers that let anybody in: there is none.
+    """
 
     def __init__(self, wellness: Wellness) -> None:
         super().__init__()
@@ -58,7 +64,9 @@ class _Probed(health.HealthServicer):
             return health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.NOT_SERVING)
         return told
 
-    def Watch(self, request: Any, context: grpc.ServicerContext, send_response_callback: Any = None) -> NoReturn:  # noqa: N802 (gRPC's name)
+    def Watch(  # noqa: N802 (gRPC's name)
+        self, request: Any, context: grpc.ServicerContext, send_response_callback: Any = None
+    ) -> NoReturn:
         """Refused; gRPC clients that watch by themselves take this answer for healthy."""
         context.abort(grpc.StatusCode.UNIMPLEMENTED, "no Watch here: ask Check again")
         raise AssertionError("context.abort returned")
@@ -67,13 +75,19 @@ class _Probed(health.HealthServicer):
 class WatchedServer:
     """A gRPC server; add servicers to `server`, then `start`, and `drain` at the end."""
 
-    def __init__(self, settings: ServerSettings, registry: CollectorRegistry, check: Callable[[], object] = lambda: None) -> None:
+    def __init__(
+        self,
+        settings: ServerSettings,
+        registry: CollectorRegistry,
+        check: Callable[[], object] = lambda: None,
+    ) -> None:
         """Bind it; raises as `make_server` does.
 
         Args:
             settings: How it runs.
             registry: Where its calls are counted.
-            check: Returns if the service is well, and raises if not; asked when health is asked for, at most once a second.
+            check: Returns if the service is well, and raises if not; asked when health is asked for, at most
+                once a second.
         """
         metrics = CallMetrics(registry)
         interceptors: list[Any] = [metrics, *([ServerTracing()] if settings.is_traced else [])]
@@ -98,11 +112,15 @@ class WatchedServer:
         self._health.set(_WHOLE_SERVER, health_pb2.HealthCheckResponse.SERVING)
 
     def drain(self, grace_s: float) -> None:
-        """Tell who asks that it ends, take no new calls, and finish those under way; return soon after `grace_s` at the latest."""
+        """Tell who asks that it ends, take no new calls, and finish those under way.
+
+        Return soon after `grace_s` at the latest.
+        """
         until = monotonic() + grace_s
         self._health.enter_graceful_shutdown()
         self._draining.drain(grace_s)
         grace_s = max(0.0, until - monotonic())
-        # gRPC waits without end for a client that keeps its connection after a message that was refused as too large
+        # gRPC waits without end for a client that keeps its connection after a message that was refused as
+        # too large
         if not self.server.stop(grace_s).wait(grace_s + _AFTER_GRACE_S):
             _LOG.warning("a connection did not end in time; it is dropped")

@@ -1,6 +1,9 @@
-"""Traces across ad server and helpers: which call at which helper belongs to which round of which job, and how long each part took.
+"""Traces across ad server and helpers.
 
-Context travels as W3C `traceparent` metadata. Uploads are not traced: a span for each would tell when somebody's browser reported.
+Which call at which helper belongs to which round of which job, and how long each part took.
+
+Context travels as W3C `traceparent` metadata. Uploads are not traced: a span for each would tell when
+somebody's browser reported.
 """
 
 import sys
@@ -14,7 +17,12 @@ from opentelemetry import propagate, trace
 from opentelemetry.context import attach, detach
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SimpleSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace.export import (
+    BatchSpanProcessor,
+    ConsoleSpanExporter,
+    SimpleSpanProcessor,
+    SpanExporter,
+)
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
 from maskedlark.errors import InvalidTask
@@ -47,7 +55,9 @@ def tracing(service: str, traces: Traces) -> Iterator[None]:
         yield
         return
     provider = provider_of(service, None)
-    provider.add_span_processor(BatchSpanProcessor(_otlp() if traces is Traces.OTLP else ConsoleSpanExporter(out=sys.stderr)))
+    provider.add_span_processor(
+        BatchSpanProcessor(_otlp() if traces is Traces.OTLP else ConsoleSpanExporter(out=sys.stderr))
+    )
     trace.set_tracer_provider(provider)
     try:
         yield
@@ -66,7 +76,9 @@ def provider_of(service: str, exporter: SpanExporter | None) -> TracerProvider:
 @contextmanager
 def span(name: str, **attributes: str | int) -> Iterator[None]:
     """A part of what this service does; the attributes are public."""
-    with _TRACER.start_as_current_span(name, attributes=attributes, record_exception=False, set_status_on_exception=False) as current:
+    with _TRACER.start_as_current_span(
+        name, attributes=attributes, record_exception=False, set_status_on_exception=False
+    ) as current:
         try:
             yield
         except Exception as error:
@@ -123,12 +135,21 @@ class ClientTracing(
     """A span for each call that a client makes, and its context sent with the call."""
 
     def _intercept(self, continuation: Callable[[Any, Any], Any], details: Any, request: Any) -> Any:
-        calling = _TRACER.start_span(str(details.method).rsplit("/", 1)[-1], kind=SpanKind.CLIENT, record_exception=False)
+        calling = _TRACER.start_span(
+            str(details.method).rsplit("/", 1)[-1], kind=SpanKind.CLIENT, record_exception=False
+        )
         carrier: dict[str, str] = {}
         propagate.inject(carrier, trace.set_span_in_context(calling))
         metadata = (*(details.metadata or ()), *carrier.items())
         call = continuation(
-            _CallDetails(details.method, details.timeout, metadata, details.credentials, details.wait_for_ready, details.compression),
+            _CallDetails(
+                details.method,
+                details.timeout,
+                metadata,
+                details.credentials,
+                details.wait_for_ready,
+                details.compression,
+            ),
             request,
         )
         call.add_done_callback(lambda done: _end(calling, done))

@@ -1,4 +1,7 @@
-"""Whether a service is well, for those who ask often and may be anybody: asked at most once a second, by one of them at a time."""
+"""Whether a service is well, for those who ask often and may be anybody.
+
+Asked at most once a second, by one of them at a time.
+"""
 
 import logging
 from collections.abc import Callable
@@ -12,7 +15,10 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class Wellness:
-    """The last answer to one question. Safe to ask from many threads; who asks while another one finds out gets the answer before."""
+    """The last answer to one question.
+
+    Safe to ask from many threads; who asks while another one finds out gets the answer before.
+    """
 
     def __init__(self, check: Callable[[], object], clock: Callable[[], float] = monotonic) -> None:
         """Begins well.
@@ -29,9 +35,12 @@ class Wellness:
 
     @property
     def is_well(self) -> bool:
-        """Whether the check returned when it was asked last, `FRESH_S` ago at most; a change for the worse is logged with its cause.
+        """Whether the check returned when it was asked last, `FRESH_S` ago at most.
 
-        While the check takes its time, what was known before; but not well once that has been `STALE_S`, for what it looks at hangs.
+        A change for the worse is logged with its cause.
+
+        While the check takes its time, what was known before; but not well once that has been `STALE_S`, for
+        what it looks at hangs.
         """
         if not self._finding_out.acquire(blocking=False):
             return self._is_well and self._clock() - self._asked_at < STALE_S

@@ -1,19 +1,22 @@
 """What the releases on one dataset cost, in (epsilon, delta), against each of the two adversaries.
 
-Both helpers keep a list of `Charge`s per dataset, and ask `spent` before each job and each release; the ad server asks
-`fitting_noise_multiplier` to plan a job. Adjacent datasets differ in one report's contribution, which is there or is zeroed; the
-number of reports, and which exist, is public. (dp-accounting calls the same pairs of distributions ADD_OR_REMOVE_ONE.)
+Both helpers keep a list of `Charge`s per dataset, and ask `spent` before each job and each release; the ad
+server asks `fitting_noise_multiplier` to plan a job. Adjacent datasets differ in one report's contribution,
+which is there or is zeroed; the number of reports, and which exist, is public. (dp-accounting calls the same
+pairs of distributions ADD_OR_REMOVE_ONE.)
 
     adversary                       noise counted                                 minibatch counted as secret
     ad server alone                 Gaussian: both helpers'; Laplace: one's       yes
     ad server with one helper       the other helper's                            no
 
-The numbers are those of the *continuous* mechanisms at slightly less noise, which bound the discrete ones that the helpers draw;
-docs/explanation/privacy.md has the proofs, and the claim's limits. Of several valid bounds the smallest counts: pure epsilons
-(Laplace), the closed form (Gaussian without sampling), Renyi divergences, and the composed privacy loss distribution.
+The numbers are those of the *continuous* mechanisms at slightly less noise, which bound the discrete ones
+that the helpers draw; docs/explanation/privacy.md has the proofs, and the claim's limits. Of several valid
+bounds the smallest counts: pure epsilons (Laplace), the closed form (Gaussian without sampling), Renyi
+divergences, and the composed privacy loss distribution.
 
-Source: I. Mironov, K. Talwar, L. Zhang, "Renyi Differential Privacy of the Sampled Gaussian Mechanism", 2019; Y. Zhu, J. Dong, Y.-X. Wang,
-"Optimal Accounting of Differential Privacy via Characteristic Function", 2022; the bounds are computed by Google's dp-accounting.
+Source: I. Mironov, K. Talwar, L. Zhang, "Renyi Differential Privacy of the Sampled Gaussian Mechanism", 2019;
+Y. Zhu, J. Dong, Y.-X. Wang, "Optimal Accounting of Differential Privacy via Characteristic Function", 2022;
+the bounds are computed by Google's dp-accounting.
 """
 
 import math
@@ -29,7 +32,8 @@ from numpy.typing import NDArray
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.privacy.noise import Mechanism
 
-# dp-accounting brings scipy, a second to import: it is loaded when something is first accounted, not when a party starts.
+# dp-accounting brings scipy, a second to import: it is loaded when something is first accounted, not when a
+# party starts.
 
 GAUSSIAN_SLACK: Final = 1 - 2.0**-17
 """A discrete Gaussian of at least `MIN_SCALE` units is at least as private as a continuous one of this times its sigma."""
@@ -38,12 +42,16 @@ LAPLACE_SLACK: Final = 2.0**-22
 """A discrete Laplace of at least `MIN_SCALE` units and epsilon e is at least as private as a continuous one of e plus this."""
 
 NOISE_MULTIPLIERS: Final = (2.0**-20, 2.0**20)
-"""The range in which the bounds are numerically sound: less noise costs infinity, more is counted as the most."""
+"""The range in which the bounds are numerically sound.
+
+Less noise costs infinity, more is counted as the most.
+"""
 
 SEARCH_PRECISION: Final = 1.01
 
 _RENYI_ORDERS: Final = (*range(2, 65), 80, 96, 128, 192, 256, 512, 1024)
-# Privacy loss distributions are composed only where that is quick and their Fourier transforms' rounding is far below delta.
+# Privacy loss distributions are composed only where that is quick and their Fourier transforms' rounding is
+# far below delta.
 _LOSSES_FOR_EPSILON: Final = (1e-3, 200.0)
 _LOSSES_UP_TO_ROUNDS: Final = 1 << 20
 _LOSSES_FROM_DELTA: Final = 1e-10
@@ -55,12 +63,16 @@ class Charge:
 
     Attributes:
         mechanism: The noise of each helper.
-        noise_multiplier: Each helper's noise scale over the sensitivity: Laplace b / L1, Gaussian sigma / L2; 0 for `none`.
-        sampling_rate: The probability with which each record is in a round's secret minibatch, in (0, 1]; 1 for no sampling.
+        noise_multiplier: Each helper's noise scale over the sensitivity: Laplace b / L1, Gaussian sigma / L2;
+            0 for `none`.
+        sampling_rate: The probability with which each record is in a round's secret minibatch, in (0, 1]; 1
+            for no sampling.
         rounds: How many releases, at least 1.
-        is_common: Whether both helpers draw the noise alike, from their common key, and apply it to what both see in clear: it counts
-            once, and against the ad server alone; a helper that colludes learns nothing new from such a release.
-        delta: The probability, of each release, that its noise fails to hide a report altogether; only of common noise, below 1/2.
+        is_common: Whether both helpers draw the noise alike, from their common key, and apply it to what both
+            see in clear: it counts once, and against the ad server alone; a helper that colludes learns
+            nothing new from such a release.
+        delta: The probability, of each release, that its noise fails to hide a report altogether; only of
+            common noise, below 1/2.
 
     Raises:
         ValueError: a value is outside its range, or not a number.
@@ -95,7 +107,9 @@ class Epsilons:
 
 
 def spent(charges: Sequence[Charge], delta: float) -> Epsilons:
-    """What a dataset's charges cost together. Called by both helpers before each job and release, and by the ad server to show it.
+    """What a dataset's charges cost together.
+
+    Called by both helpers before each job and release, and by the ad server to show it.
 
     Args:
         charges: In any order; charges at the same settings may be split or merged without changing the cost.
@@ -112,14 +126,20 @@ def spent(charges: Sequence[Charge], delta: float) -> Epsilons:
 
 
 def spent_against_ad_server(charges: Sequence[Charge], delta: float) -> float:
-    """The first of `spent`'s two epsilons, without the work for the second; arguments, guarantees and errors as there."""
+    """The first of `spent`'s two epsilons, without the work for the second.
+
+    Arguments, guarantees and errors as there.
+    """
     if not 0 <= delta < 1:
         raise ValueError(f"delta must be in [0, 1), not {delta}")
     failures = math.fsum(charge.rounds * charge.delta for charge in charges)
     if failures > delta:
         return math.inf
-    # A release that fails with probability d is (0, d)-private in one direction and ln(1 / (1 - d)) <= 2 d in the other.
-    return composed_epsilon([_seen_by_ad_server(charge) for charge in charges], delta - failures) + 2 * failures
+    # A release that fails with probability d is (0, d)-private in one direction and ln(1 / (1 - d)) <= 2 d in
+    # the other.
+    return (
+        composed_epsilon([_seen_by_ad_server(charge) for charge in charges], delta - failures) + 2 * failures
+    )
 
 
 def fitting_noise_multiplier(
@@ -132,7 +152,9 @@ def fitting_noise_multiplier(
     already: Sequence[Charge],
     collusion_epsilon: float,
 ) -> float:
-    """The smallest noise multiplier, to 1 %, with which a job stays within both budgets of its dataset. Ad server.
+    """The smallest noise multiplier, to 1 %, with which a job stays within both budgets of its dataset.
+
+    Ad server.
 
     Args:
         epsilon: The dataset's budget against the ad server alone; may be infinite.
@@ -143,7 +165,8 @@ def fitting_noise_multiplier(
         already: What was charged to the dataset before.
         collusion_epsilon: The dataset's budget against the ad server with one helper; may be infinite.
 
-    Guarantees: `spent([*already, the job], delta)` is within both budgets at the result, which lies in `NOISE_MULTIPLIERS`.
+    Guarantees: `spent([*already, the job], delta)` is within both budgets at the result, which lies in
+        `NOISE_MULTIPLIERS`.
 
     Raises:
         ValueError: a parameter is outside its range.
@@ -151,10 +174,19 @@ def fitting_noise_multiplier(
     """
 
     def charges(noise_multiplier: float) -> tuple[Charge]:
-        return (Charge(mechanism=mechanism, noise_multiplier=noise_multiplier, sampling_rate=sampling_rate, rounds=rounds),)
+        return (
+            Charge(
+                mechanism=mechanism,
+                noise_multiplier=noise_multiplier,
+                sampling_rate=sampling_rate,
+                rounds=rounds,
+            ),
+        )
 
     is_noisy = mechanism is not Mechanism.NONE
-    return smallest_fitting(charges if is_noisy else None, epsilon, delta, already=already, collusion_epsilon=collusion_epsilon)
+    return smallest_fitting(
+        charges if is_noisy else None, epsilon, delta, already=already, collusion_epsilon=collusion_epsilon
+    )
 
 
 def smallest_fitting(
@@ -165,10 +197,13 @@ def smallest_fitting(
     already: Sequence[Charge],
     collusion_epsilon: float,
 ) -> float:
-    """The smallest noise multiplier, to 1 %, whose charges stay within both budgets: as `fitting_noise_multiplier`, for any release.
+    """The smallest noise multiplier, to 1 %, whose charges stay within both budgets.
+
+    As `fitting_noise_multiplier`, for any release.
 
     Args:
-        charges: What a release at a noise multiplier is charged as, the less the larger it is; None for a release without noise.
+        charges: What a release at a noise multiplier is charged as, the less the larger it is; None for a
+            release without noise.
         epsilon: See `fitting_noise_multiplier`.
         delta: The same.
         already: The same.
@@ -219,7 +254,9 @@ def _merge(charges: Sequence[Charge]) -> tuple[Charge, ...]:
     """The same cost in canonical order, rounds at the same settings together."""
     rounds: Counter[tuple[str, float, float]] = Counter()
     for charge in charges:
-        rounds[charge.mechanism, min(charge.noise_multiplier, NOISE_MULTIPLIERS[1]), charge.sampling_rate] += charge.rounds
+        rounds[
+            charge.mechanism, min(charge.noise_multiplier, NOISE_MULTIPLIERS[1]), charge.sampling_rate
+        ] += charge.rounds
     return tuple(
         Charge(mechanism=Mechanism(mechanism), noise_multiplier=multiplier, sampling_rate=rate, rounds=total)
         for (mechanism, multiplier, rate), total in sorted(rounds.items())
@@ -259,12 +296,17 @@ def _exact_gaussian_epsilon(charges: Sequence[Charge], delta: float) -> float:
     import dp_accounting
 
     precision = math.fsum(charge.rounds / _noise(charge) ** 2 for charge in charges)
-    with np.errstate(divide="ignore"):  # where its search meets a delta of zero to the last bit, it takes the logarithm
+    with np.errstate(
+        divide="ignore"
+    ):  # where its search meets a delta of zero to the last bit, it takes the logarithm
         return float(dp_accounting.get_epsilon_gaussian(1 / math.sqrt(precision), delta))
 
 
 def _renyi_epsilon(charges: Sequence[Charge], delta: float) -> float:
-    """The epsilon by adding Renyi divergences. A pure epsilon costs min(epsilon, order epsilon^2 / 2) (Bun and Steinke 2016)."""
+    """The epsilon by adding Renyi divergences.
+
+    A pure epsilon costs min(epsilon, order epsilon^2 / 2) (Bun and Steinke 2016).
+    """
     from dp_accounting.rdp import compute_epsilon
 
     divergences = np.zeros(len(_RENYI_ORDERS))
@@ -282,8 +324,9 @@ def _renyi_epsilon(charges: Sequence[Charge], delta: float) -> float:
 def _renyi_divergences(noise: float, rate: float) -> NDArray[np.float64]:
     """The Renyi divergence of one sampled Gaussian release at each of `_RENYI_ORDERS`.
 
-    At an integer order a it is ln(1 + sum over k >= 2 of C(a, k) (1-q)^(a-k) q^k (e^(k(k-1) / (2 noise^2)) - 1)) / (a - 1). All terms are
-    positive, so that unlike the textbook sum from k = 0 it loses no digits to cancellation where the divergence is tiny.
+    At an integer order a it is ln(1 + sum over k >= 2 of C(a, k) (1-q)^(a-k) q^k (e^(k(k-1) / (2 noise^2)) -
+    1)) / (a - 1). All terms are positive, so that unlike the textbook sum from k = 0 it loses no digits to
+    cancellation where the divergence is tiny.
     """
     from scipy.special import gammaln, logsumexp
 
@@ -293,7 +336,9 @@ def _renyi_divergences(noise: float, rate: float) -> NDArray[np.float64]:
     for i, order in enumerate(_RENYI_ORDERS):
         k = np.arange(2, order + 1, dtype=np.float64)
         exponent = k * (k - 1) / (2 * noise**2)
-        log_moment = np.where(exponent > 50, exponent, np.log(np.expm1(np.minimum(exponent, 50))))  # up to 1e-22, relatively
+        log_moment = np.where(
+            exponent > 50, exponent, np.log(np.expm1(np.minimum(exponent, 50)))
+        )  # up to 1e-22, relatively
         log_choose = gammaln(order + 1) - gammaln(k + 1) - gammaln(order - k + 1)
         log_excess = logsumexp(log_choose + (order - k) * math.log1p(-rate) + k * math.log(rate) + log_moment)
         divergences[i] = np.logaddexp(0, log_excess) / (order - 1)
@@ -305,9 +350,14 @@ def _loss_distribution_epsilon(charges: Sequence[Charge], delta: float) -> float
     width = sum(8 / charge.noise_multiplier + 1 / charge.noise_multiplier**2 for charge in charges)
     if width > 500:
         return math.inf
-    # A loss of typical size s on a grid of h looks like one of variance up to s * h: the grid must not swamp the true variance.
-    losses = [(charge.rounds, charge.sampling_rate * math.expm1(1 / charge.noise_multiplier)) for charge in charges]
-    is_swamped = 1e-3 * sum(rounds * loss for rounds, loss in losses) > 0.1 * sum(rounds * loss**2 for rounds, loss in losses)
+    # A loss of typical size s on a grid of h looks like one of variance up to s * h: the grid must not swamp
+    # the true variance.
+    losses = [
+        (charge.rounds, charge.sampling_rate * math.expm1(1 / charge.noise_multiplier)) for charge in charges
+    ]
+    is_swamped = 1e-3 * sum(rounds * loss for rounds, loss in losses) > 0.1 * sum(
+        rounds * loss**2 for rounds, loss in losses
+    )
     grid = 1e-4 if is_swamped and width < 20 else 1e-3
     first, *others = (_losses(charge, grid) for charge in charges)
     for other in others:
@@ -320,9 +370,15 @@ def _losses(charge: Charge, grid: float) -> Any:
     """The pessimistic privacy loss distribution of all rounds of one charge."""
     from dp_accounting.pld import privacy_loss_distribution as distributions
 
-    settings = {"sampling_prob": charge.sampling_rate, "value_discretization_interval": grid, "pessimistic_estimate": True}
+    settings = {
+        "sampling_prob": charge.sampling_rate,
+        "value_discretization_interval": grid,
+        "pessimistic_estimate": True,
+    }
     if charge.mechanism is Mechanism.LAPLACE:
-        one = distributions.from_laplace_mechanism(1 / (1 / charge.noise_multiplier + LAPLACE_SLACK), **settings)
+        one = distributions.from_laplace_mechanism(
+            1 / (1 / charge.noise_multiplier + LAPLACE_SLACK), **settings
+        )
     else:
         one = distributions.from_gaussian_mechanism(_noise(charge), **settings)
     return one.self_compose(charge.rounds)

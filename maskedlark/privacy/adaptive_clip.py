@@ -1,13 +1,15 @@
 """A clip bound that follows a quantile of the gradients' norms, privately.
 
-In a job that asks for it, every value carries one more coordinate: +w if its gradient was within the bound of the round, -w if it was
-clipped. It is masked, summed, blinded and noised like the others, and its part of the value's norm is part of the sensitivity (`Clip`),
-so that it is paid for by the noise on everything. From the noised sum the ad server reads about which share of the gradients was
-within, and moves the bound; it sends each round's bound behind the round's weights, and so binds it in the transcript. A helper takes
-any bound up to the task's clip_norm.
+In a job that asks for it, every value carries one more coordinate: +w if its gradient was within the bound of
+the round, -w if it was clipped. It is masked, summed, blinded and noised like the others, and its part of the
+value's norm is part of the sensitivity (`Clip`), so that it is paid for by the noise on everything. From the
+noised sum the ad server reads about which share of the gradients was within, and moves the bound; it sends
+each round's bound behind the round's weights, and so binds it in the transcript. A helper takes any bound up
+to the task's clip_norm.
 
-Source: G. Andrew, O. Thakkar, H. B. McMahan, S. Ramaswamy, "Differentially Private Learning with Adaptive Clipping", 2021, algorithm 1:
-the geometric update, with their one noised count in place of a second mechanism.
+Source: G. Andrew, O. Thakkar, H. B. McMahan, S. Ramaswamy, "Differentially Private Learning with Adaptive
+Clipping", 2021, algorithm 1: the geometric update, with their one noised count in place of a second
+mechanism.
 """
 
 import math
@@ -22,7 +24,10 @@ from maskedlark.privacy.clip import Clip
 
 BOUND_BYTES: Final = 8
 STEPS_PER_OCTAVE: Final = 16
-"""Bounds are sent rounded to such steps: a bound that has settled stays the same, and so does the noise that helpers draw ahead."""
+"""Bounds are sent rounded to such steps.
+
+A bound that has settled stays the same, and so does the noise that helpers draw ahead.
+"""
 LEAST_BOUND: Final = 2.0**-12
 """The smallest bound, as a share of the task's clip_norm."""
 
@@ -33,7 +38,8 @@ class AdaptiveClip:
 
     Attributes:
         quantile: The share of gradients that should be within the bound.
-        learning_rate: How fast it moves: a round in which all are within, or none, changes its logarithm by about half of this.
+        learning_rate: How fast it moves: a round in which all are within, or none, changes its logarithm by
+            about half of this.
         initial: The first bound, as a share of the task's clip_norm.
     """
 
@@ -81,8 +87,13 @@ def decode(encoded: bytes, clip: Clip) -> RoundInput:
         JobRefused(MALFORMED): too short, or the bound is not in [LEAST_BOUND / 2, 1] times the task's.
     """
     if len(encoded) < BOUND_BYTES:
-        raise JobRefused(JobReason.MALFORMED, f"a round of an adaptive job ends with its clip bound, {BOUND_BYTES} bytes")
+        raise JobRefused(
+            JobReason.MALFORMED, f"a round of an adaptive job ends with its clip bound, {BOUND_BYTES} bytes"
+        )
     weights, (bound,) = encoded[:-BOUND_BYTES], struct.unpack("<d", encoded[-BOUND_BYTES:])
     if not clip.bound * LEAST_BOUND / 2 <= bound <= clip.bound:  # also false for NaN
-        raise JobRefused(JobReason.MALFORMED, f"the round's clip bound is {bound:g}, the task allows up to {clip.bound:g}, and 2^-13 of it")
+        raise JobRefused(
+            JobReason.MALFORMED,
+            f"the round's clip bound is {bound:g}, the task allows up to {clip.bound:g}, and 2^-13 of it",
+        )
     return RoundInput(weights=weights, bound=bound)

@@ -8,7 +8,10 @@ from math import isqrt, ldexp
 
 @unique
 class Norm(StrEnum):
-    """The norm in which a value is clipped; it decides the noise that fits: Laplace for L1, Gaussian for L2."""
+    """The norm in which a value is clipped.
+
+    It decides the noise that fits: Laplace for L1, Gaussian for L2.
+    """
 
     L1 = "l1"
     L2 = "l2"
@@ -22,8 +25,10 @@ class Clip:
         norm: The norm that is bounded.
         bound: The bound itself, in the units of the gradient.
         frac_bits: Values are carried as integers in units of 2^-frac_bits.
-        is_counted: Whether each value carries one more coordinate, which tells whether it was within the bound (`adaptive_clip`).
-        is_per_layer: Whether each layer's part of a value is clipped by itself, to a bound of its own, instead of the value as a whole.
+        is_counted: Whether each value carries one more coordinate, which tells whether it was within the
+            bound (`adaptive_clip`).
+        is_per_layer: Whether each layer's part of a value is clipped by itself, to a bound of its own,
+            instead of the value as a whole.
     """
 
     norm: Norm
@@ -38,7 +43,9 @@ class Clip:
         return int(Fraction(self.bound) * 2**self.frac_bits)
 
     def of_each(self, layers: int) -> "Clip":
-        """The bound on each layer's part, all alike, such that the whole stays within this bound: the integers' squares, or sums, add up.
+        """The bound on each layer's part, all alike, such that the whole stays within this bound.
+
+        The integers' squares, or sums, add up.
 
         McMahan et al. 2018 ("per-layer clipping" with S_j = S / sqrt(m)) in L2; S / m in L1.
         """
@@ -49,16 +56,21 @@ class Clip:
 
     @property
     def count_units(self) -> int:
-        """The magnitude of the coordinate that tells whether a value was within the bound; 0 where there is none.
+        """The magnitude of the coordinate that tells whether a value was within the bound.
 
-        An eighth of the bound adds less than 1 % to the L2 norm, and its sum over a batch tells a share of the records to within about
-        six noise multipliers' worth of records.
+        0 where there is none.
+
+        An eighth of the bound adds less than 1 % to the L2 norm, and its sum over a batch tells a share of
+        the records to within about six noise multipliers' worth of records.
         """
         return self.sensitivity >> 3 if self.is_counted else 0
 
     @property
     def released_sensitivity(self) -> int:
-        """The most that one record moves a sum, in the clip's norm: of its value with that coordinate, rounded up."""
+        """The most that one record moves a sum, in the clip's norm.
+
+        Of its value with that coordinate, rounded up.
+        """
         if self.norm is Norm.L1:
             return self.sensitivity + self.count_units
         square = self.sensitivity**2 + self.count_units**2

@@ -1,10 +1,13 @@
-"""A dataset's two budgets as its parties show them: what is spent, reserved and left, and what each job and query takes alone.
+"""A dataset's two budgets as its parties show them.
 
-Helpers and ad server keep their own records and call the same sum. A helper *holds* for an open job all the rounds that it planned, since
-it reserved them when the job was opened; of a closed job only those that it answered. What is held beyond what is spent is *reserved*.
+What is spent, reserved and left, and what each job and query takes alone.
 
-Epsilons do not add up: two jobs together cost less than the sum of what each costs alone. So only the spent, reserved and left of the
-whole dataset add up to its budget.
+Helpers and ad server keep their own records and call the same sum. A helper *holds* for an open job all the
+rounds that it planned, since it reserved them when the job was opened; of a closed job only those that it
+answered. What is held beyond what is spent is *reserved*.
+
+Epsilons do not add up: two jobs together cost less than the sum of what each costs alone. So only the spent,
+reserved and left of the whole dataset add up to its budget.
 """
 
 from collections.abc import Sequence
@@ -116,12 +119,15 @@ class PlannedJob:
         """
         batch_size = dataset.size if self.batch_size is None else self.batch_size
         if not 0 < batch_size <= dataset.size:
-            raise InvalidTask(f"a batch of a dataset of {dataset.size} reports has more than 0 and at most all of them, not {batch_size:g}")
+            raise InvalidTask(
+                f"a batch of a dataset of {dataset.size} reports has more than 0 and at most all of them, not {batch_size:g}"
+            )
         try:
             return Charge(
                 mechanism=dataset.task.mechanism,
                 noise_multiplier=multiplier_of_each_helper(dataset.task, self.noise_multiplier),
-                sampling_rate=sampling_numerator(expected_batch_size=batch_size, dataset_size=dataset.size) / SAMPLING_DENOMINATOR,
+                sampling_rate=sampling_numerator(expected_batch_size=batch_size, dataset_size=dataset.size)
+                / SAMPLING_DENOMINATOR,
                 rounds=self.rounds,
             )
         except ValueError as error:
@@ -170,7 +176,10 @@ class DatasetBudget:
 
     @property
     def is_noisy(self) -> bool:
-        """False for a debug task: it adds no noise, so nothing is private, every cost is infinite and no budget is kept."""
+        """False for a debug task.
+
+        It adds no noise, so nothing is private, every cost is infinite and no budget is kept.
+        """
         return self.dataset.task.mechanism is not Mechanism.NONE
 
 
@@ -209,7 +218,8 @@ def query_use(task: Task, spec: AnyQuery) -> Use:
 def budget_of(dataset: Dataset, uses: Sequence[Use], planned: PlannedJob | None = None) -> DatasetBudget:
     """A dataset's budgets, with everything that is held on it. Called by all parties.
 
-    Guarantees: the held is what a helper compares with the budgets, if `uses` is what it has recorded; infinite without noise.
+    Guarantees: the held is what a helper compares with the budgets, if `uses` is what it has recorded;
+        infinite without noise.
 
     Raises:
         InvalidTask: the planned job's numbers are out of range.
@@ -227,7 +237,9 @@ def budget_of(dataset: Dataset, uses: Sequence[Use], planned: PlannedJob | None 
         dataset=dataset,
         ad_server=ad_server,
         colluding=colluding,
-        uses=tuple(CostedUse(use=use, spent=spent(use.spent, delta), held=spent(use.held, delta)) for use in uses),
+        uses=tuple(
+            CostedUse(use=use, spent=spent(use.spent, delta), held=spent(use.held, delta)) for use in uses
+        ),
         forecast=forecast,
     )
 
@@ -236,5 +248,7 @@ def _standings(task: Task, before: Epsilons, after: Epsilons) -> tuple[Standing,
     """Both budgets. A bound on a longer list of releases bounds the shorter one, too, and is now and then the smaller number."""
     return (
         Standing(budget=task.epsilon, spent=min(before.ad_server, after.ad_server), held=after.ad_server),
-        Standing(budget=task.collusion_epsilon, spent=min(before.colluding, after.colluding), held=after.colluding),
+        Standing(
+            budget=task.collusion_epsilon, spent=min(before.colluding, after.colluding), held=after.colluding
+        ),
     )

@@ -1,12 +1,17 @@
-"""The private evaluation of a model: what is asked, what bounds it, and a helper's answer, as a pure function of its opened dataset.
+"""The private evaluation of a model.
 
-    scores -> the bin of each record's score -> masked count of each (row, bin) in the field -> blind -> noise -> aggregate share
+What is asked, what bounds it, and a helper's answer, as a pure function of its opened dataset.
 
-One histogram holds all that accuracy, ROC and PR curves, calibration and loss need, so all of them cost one release. Its two rows are,
-of a model with one output, the labels 0 and 1, over bins of the probability of 1; of a model with an output for each class, whether its
-first choice is wrong (0) or right (1), over bins of the confidence in that choice.
+    scores -> the bin of each record's score -> masked count of each (row, bin) in the field -> blind -> noise
+    -> aggregate share
 
-The candidate labels of a report are counted in the row of each, times the label's mask share: the real one's adds to 1, a decoy's to 0.
+One histogram holds all that accuracy, ROC and PR curves, calibration and loss need, so all of them cost one
+release. Its two rows are, of a model with one output, the labels 0 and 1, over bins of the probability of 1;
+of a model with an output for each class, whether its first choice is wrong (0) or right (1), over bins of the
+confidence in that choice.
+
+The candidate labels of a report are counted in the row of each, times the label's mask share: the real one's
+adds to 1, a decoy's to 0.
 """
 
 from hashlib import sha256
@@ -36,7 +41,10 @@ MAX_BINS: Final = 10_000
 UNITS: Final = 1 << 20
 """One record is carried as this many units, so that the noise of any budget worth the name has enough of them."""
 SENSITIVITY: Final = UNITS
-"""The most that one report changes the histogram, in L1 and in L2: it has one real label at most, and so adds to one cell at most."""
+"""The most that one report changes the histogram, in L1 and in L2.
+
+It has one real label at most, and so adds to one cell at most.
+"""
 
 _MAX_MULTIPLIER: Final = 4e6
 _BLOCK: Final = 1 << 20
@@ -55,9 +63,11 @@ class EvaluationSpec:
         task_id: The task; its mechanism and budgets are not the evaluation's to set.
         dataset_id: The dataset.
         model_digest: `Model.digest` of the graph.
-        weights_digest: `maskedlark.model.weights.digest` of the weights that the ONNX file holds, on their 14-bit grid.
+        weights_digest: `maskedlark.model.weights.digest` of the weights that the ONNX file holds, on their
+            14-bit grid.
         num_bins: How many bins of even width the scores between 0 and 1 fall into.
-        noise_multiplier: The noise scale divided by the sensitivity, as in a job; 0 only in a task without noise.
+        noise_multiplier: The noise scale divided by the sensitivity, as in a job; 0 only in a task without
+            noise.
     """
 
     version: Literal[1] = 1
@@ -81,14 +91,19 @@ class EvaluationSpec:
 
 
 def evaluated_loss(task: Task, model: Model) -> Loss:
-    """The loss that a model of a task of classes is evaluated by; a last Sigmoid tells that its one output is a probability.
+    """The loss that a model of a task of classes is evaluated by.
+
+    A last Sigmoid tells that its one output is a probability.
 
     Raises:
-        InvalidModel(WRONG_LOSS): the task's labels are numbers, or the model has neither one output in a task of two classes nor one for
+        InvalidModel(WRONG_LOSS): the task's labels are numbers, or the model has neither one output in a task
+        of two classes nor one for
             each class.
     """
     if task.labels.kind is not LabelKind.CLASSES:
-        raise InvalidModel(ModelReason.WRONG_LOSS, "only classifiers are evaluated: the labels of this task are numbers")
+        raise InvalidModel(
+            ModelReason.WRONG_LOSS, "only classifiers are evaluated: the labels of this task are numbers"
+        )
     if model.output_width != 1:
         loss = Loss.CROSS_ENTROPY
     elif model.nodes[-1].operator == "Sigmoid":
@@ -115,9 +130,14 @@ def check_evaluation(task: Task, spec: EvaluationSpec, *, records: int) -> None:
         JobRefused(DOMAIN_TOO_LARGE, NOISE_OUT_OF_RANGE, OVERFLOW)
     """
     if spec.num_bins > MAX_BINS:
-        raise JobRefused(JobReason.DOMAIN_TOO_LARGE, f"num_bins is {spec.num_bins}, a helper takes at most {MAX_BINS}")
+        raise JobRefused(
+            JobReason.DOMAIN_TOO_LARGE, f"num_bins is {spec.num_bins}, a helper takes at most {MAX_BINS}"
+        )
     if task.mechanism is Mechanism.NONE and spec.noise_multiplier != 0:
-        raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, "the task adds no noise: the evaluation's noise_multiplier must be 0")
+        raise JobRefused(
+            JobReason.NOISE_OUT_OF_RANGE,
+            "the task adds no noise: the evaluation's noise_multiplier must be 0",
+        )
     noise = tail_bound(task.mechanism, evaluation_noise_units(task, spec), spec.num_numbers)
     check_no_overflow(records=records, sensitivity=SENSITIVITY, noise_bound=2 * noise)
 
@@ -156,11 +176,16 @@ def answer_evaluation(
         noise: Where this helper's noise comes from.
         interrupt: Called at least once every 2^20 records; what it raises ends the work.
 
-    Guarantees: without the other helper's answer to the same evaluation the share is uniform. The sum of both is the histogram of the
-    real labels in units, plus both helpers' noise; of a dataset of fewer than min_batch_size reports, it is the noise alone. If the
-    helpers do not have the same bins, choices and labels of all records, the ad server learns that and nothing else.
+    Guarantees: without the other helper's answer to the same evaluation the share is uniform. The sum of both
+        is the histogram of the real labels in units, plus both helpers' noise; of a dataset of fewer than
+        min_batch_size reports, it is the noise alone. If the helpers do not have the same bins, choices and
+        labels of all records, the ad server learns that and nothing else.
     """
-    rows = shares.labels.astype(np.int64) if choices is None else (shares.labels == choices[:, None]).astype(np.int64)
+    rows = (
+        shares.labels.astype(np.int64)
+        if choices is None
+        else (shares.labels == choices[:, None]).astype(np.int64)
+    )
     cells = rows * spec.num_bins + bins[:, None]
     counted = count_cells(cells, shares.mask_shares, spec.num_numbers, interrupt)
     if len(shares) < task.min_batch_size:
@@ -174,7 +199,9 @@ def answer_evaluation(
     )
 
 
-def count_cells(cells: NDArray[np.int64], mask_shares: FieldVector, count: int, interrupt: Interrupt = never) -> FieldVector:
+def count_cells(
+    cells: NDArray[np.int64], mask_shares: FieldVector, count: int, interrupt: Interrupt = never
+) -> FieldVector:
     """The field sums of mask shares by cell.
 
     Shapes: cells (n, L) below count, mask_shares (n, L) -> (count,).

@@ -1,10 +1,12 @@
 """Step 7 of a measurement: the answer to a query at one helper, as a pure function of its opened dataset.
 
-    match -> cells of each level -> noisy counts decide which cells are shown -> sums in the field -> blind -> noise -> share
+    match -> cells of each level -> noisy counts decide which cells are shown -> sums in the field -> blind ->
+    noise -> share
 
-Which cells are shown is decided by noise that both helpers draw alike from their common key, so that they leave out the same cells; the
-ad server sees sums of nothing plus noise there, as in a cell that is empty. Reports of a cell that is not shown join the rest of the
-cell above. All of it follows the keys, which both helpers read; no secret share is looked at before it is summed.
+Which cells are shown is decided by noise that both helpers draw alike from their common key, so that they
+leave out the same cells; the ad server sees sums of nothing plus noise there, as in a cell that is empty.
+Reports of a cell that is not shown join the rest of the cell above. All of it follows the keys, which both
+helpers read; no secret share is looked at before it is summed.
 
 Source: the paper, section 3.3 (Algorithm 2) and 3.3.1.
 """
@@ -53,7 +55,9 @@ _32: Final = np.uint64(32)
 
 
 class _Level(NamedTuple):
-    """The cells of one level before any is left out: `width` cells under each one above, the last of them its rest.
+    """The cells of one level before any is left out.
+
+    `width` cells under each one above, the last of them its rest.
 
     Attributes:
         cell: Each record's own cell, or the rest where its code is outside the domain.
@@ -80,14 +84,23 @@ def answer_query(
 ) -> AggregateShare:
     """One helper's share of the answer: (level, cell, column) in units, flattened. Called by a helper.
 
-    `interrupt` is called for each level, and at least once every 2^20 records and every batch of noise; what it raises ends the work.
+    `interrupt` is called for each level, and at least once every 2^20 records and every batch of noise; what
+    it raises ends the work.
 
-    Guarantees: without the other helper's answer to the same query the share is uniform. The sum of both shares is, of every cell that
-    is shown, the sum of its records' values times their scale, and zero of the others, plus both helpers' noise. In a dataset of fewer
-    than min_batch_size reports no cell is shown.
+    Guarantees: without the other helper's answer to the same query the share is uniform. The sum of both
+        shares is, of every cell that is shown, the sum of its records' values times their scale, and zero of
+        the others, plus both helpers' noise. In a dataset of fewer than min_batch_size reports no cell is
+        shown.
     """
     measurement, measured = measurement_of(task), _measured(task, shares)
-    cells = shown_cells(task, spec, interruptible(pair.common_noise(spec.transcript), interrupt), measured, domains, interrupt=interrupt)
+    cells = shown_cells(
+        task,
+        spec,
+        interruptible(pair.common_noise(spec.transcript), interrupt),
+        measured,
+        domains,
+        interrupt=interrupt,
+    )
     columns = [column for measure in spec.measures for column in measure_columns(measurement, measure)]
     scales = [measure.scale for measure in spec.measures for _ in measure_columns(measurement, measure)]
     sums = np.concatenate(
@@ -106,12 +119,19 @@ def answer_query(
 
 
 def answer_discovery(
-    *, task: Task, spec: DiscoverySpec, pair: PairKey, role: int, shares: InputShares, interrupt: Interrupt = never
+    *,
+    task: Task,
+    spec: DiscoverySpec,
+    pair: PairKey,
+    role: int,
+    shares: InputShares,
+    interrupt: Interrupt = never,
 ) -> AggregateShare:
     """One helper's share of the codes that occur: see `DiscoverySpec.num_values`. Called by a helper.
 
-    Both helpers find the same codes; role 0 adds them to the blind and role 1 adds nothing, so that only the sum of equal queries
-    says anything. A helper that is asked something else than the other one gives a uniform vector.
+    Both helpers find the same codes; role 0 adds them to the blind and role 1 adds nothing, so that only the
+    sum of equal queries says anything. A helper that is asked something else than the other one gives a
+    uniform vector.
 
     `interrupt` is called for each key and each batch of noise; what it raises ends the work.
 
@@ -135,7 +155,9 @@ def answer_discovery(
 
 
 def decode_domains(spec: QuerySpec, encoded: bytes) -> list[Domain]:
-    """The codes of a query's axes, as they are sent: u32 little-endian, one axis with a digest after the other. Called by a helper.
+    """The codes of a query's axes, as they are sent.
+
+    U32 little-endian, one axis with a digest after the other. Called by a helper.
 
     Raises:
         JobRefused(MALFORMED): not as many codes as the axes say, not ascending, or not of their digest.
@@ -151,7 +173,10 @@ def decode_domains(spec: QuerySpec, encoded: bytes) -> list[Domain]:
             continue
         own, codes = codes[: axis.size], codes[axis.size :]
         if codes_digest(own) != axis.codes_digest or (own[1:] <= own[:-1]).any():
-            raise JobRefused(JobReason.MALFORMED, f"the codes sent for key {axis.key!r} are not the ascending list that the query names")
+            raise JobRefused(
+                JobReason.MALFORMED,
+                f"the codes sent for key {axis.key!r} are not the ascending list that the query names",
+            )
         domains.append(own)
     return domains
 
@@ -167,8 +192,8 @@ def shown_cells(
 ) -> tuple[CellIndex, ...]:
     """The cell of each record at each level of a query, after the cells that are too small were left out.
 
-    First all cells' noisy counts are compared with k. From the coarsest level on, records of a cell that fails move to the rest beside
-    it, and are nowhere at finer levels. Then the rests' noisy counts are.
+    First all cells' noisy counts are compared with k. From the coarsest level on, records of a cell that
+    fails move to the rest beside it, and are nowhere at finer levels. Then the rests' noisy counts are.
     """
     measurement = measurement_of(task)
     levels = _levels(measurement, spec, measured, domains, interrupt)
@@ -182,15 +207,25 @@ def shown_cells(
         in_rest = alive & (level.rest >= 0) & ~alive_own
         placed.append(np.where(alive_own, level.cell, np.where(in_rest, level.rest, NOWHERE)))
         alive = alive_own
-    return tuple(_without_small_rests(task, spec, common, level, cell) for level, cell in zip(levels, placed, strict=True))
+    return tuple(
+        _without_small_rests(task, spec, common, level, cell)
+        for level, cell in zip(levels, placed, strict=True)
+    )
 
 
-def sum_groups(cell: CellIndex, value_shares: FieldVector, columns: Sequence[int], count: int, interrupt: Interrupt = never) -> FieldVector:
+def sum_groups(
+    cell: CellIndex,
+    value_shares: FieldVector,
+    columns: Sequence[int],
+    count: int,
+    interrupt: Interrupt = never,
+) -> FieldVector:
     """The field sums of some columns over the records of each cell.
 
     Shapes: cell (n,), value_shares (n, W) -> (count, len(columns)).
 
-    The shares' 32-bit halves are added as float64, exactly within a block of 2^20 records, and from block to block as integers.
+    The shares' 32-bit halves are added as float64, exactly within a block of 2^20 records, and from block to
+    block as integers.
     """
     low = np.zeros((count, len(columns)), np.uint64)
     high = np.zeros_like(low)
@@ -208,7 +243,11 @@ def sum_groups(cell: CellIndex, value_shares: FieldVector, columns: Sequence[int
 
 
 def _levels(
-    measurement: Measurement, spec: QuerySpec, measured: MeasuredShares, domains: Sequence[Domain], interrupt: Interrupt
+    measurement: Measurement,
+    spec: QuerySpec,
+    measured: MeasuredShares,
+    domains: Sequence[Domain],
+    interrupt: Interrupt,
 ) -> list[_Level]:
     """Every record's cell and rest at each released level, those that match the query alone."""
     parent = np.where(_matching(measurement, measured, spec.where), 0, NOWHERE)
@@ -233,22 +272,30 @@ def _positions(codes: NDArray[np.uint32], size: int, domain: Domain) -> NDArray[
     return np.where(domain[place] == codes, place, NOWHERE)
 
 
-def _matching(measurement: Measurement, measured: MeasuredShares, where: Sequence[Condition]) -> NDArray[np.bool_]:
+def _matching(
+    measurement: Measurement, measured: MeasuredShares, where: Sequence[Condition]
+) -> NDArray[np.bool_]:
     matches = np.ones(len(measured.keys), np.bool_)
     for condition in where:
         matches &= measured.keys[:, key_index(measurement, condition.key)] == condition.code
     return matches
 
 
-def _is_enough(task: Task, spec: QuerySpec, common: Randomness, cell: CellIndex, count: int) -> NDArray[np.bool_]:
+def _is_enough(
+    task: Task, spec: QuerySpec, common: Randomness, cell: CellIndex, count: int
+) -> NDArray[np.bool_]:
     """(count,) whether each cell's noisy number of records reaches k."""
     records = np.bincount(cell[cell >= 0], minlength=count).astype(np.int64)
     noise = noise_vector(task.mechanism, count_noise_units(task, spec), count, common)
-    enough: NDArray[np.bool_] = records * COUNT_UNITS + noise >= measurement_of(task).min_cell_count * COUNT_UNITS
+    enough: NDArray[np.bool_] = (
+        records * COUNT_UNITS + noise >= measurement_of(task).min_cell_count * COUNT_UNITS
+    )
     return enough
 
 
-def _without_small_rests(task: Task, spec: QuerySpec, common: Randomness, level: _Level, cell: CellIndex) -> CellIndex:
+def _without_small_rests(
+    task: Task, spec: QuerySpec, common: Randomness, level: _Level, cell: CellIndex
+) -> CellIndex:
     """The same cells, without the rests that are too small."""
     if level.width == 1:
         return cell  # level 0 has no rest
@@ -258,7 +305,9 @@ def _without_small_rests(task: Task, spec: QuerySpec, common: Randomness, level:
     return np.where(in_rest & ~enough[above], NOWHERE, cell)
 
 
-def _discover(task: Task, spec: DiscoverySpec, common: Randomness, codes: NDArray[np.uint32]) -> NDArray[np.int64]:
+def _discover(
+    task: Task, spec: DiscoverySpec, common: Randomness, codes: NDArray[np.uint32]
+) -> NDArray[np.int64]:
     """How many codes there are, then the codes ascending, then zeros: (1 + max_codes,)."""
     present, records = np.unique(codes, return_counts=True)
     scale = count_noise_units(task, spec)
@@ -274,8 +323,9 @@ def _discover(task: Task, spec: DiscoverySpec, common: Randomness, codes: NDArra
 def discovery_margin(mechanism: Mechanism, scale: int, spec: DiscoverySpec) -> int:
     """What the noise on a count reaches with probability at most delta over the number of keys, in count units.
 
-    With b bits such that 2^-b is at most that probability: P(x >= t) <= e^(-t / scale) for a discrete Laplace, e^(-t^2 / (2 sigma^2)) for
-    a discrete Gaussian, and 7/10 > ln 2; integers only, so that both helpers come to the same number.
+    With b bits such that 2^-b is at most that probability: P(x >= t) <= e^(-t / scale) for a discrete
+    Laplace, e^(-t^2 / (2 sigma^2)) for a discrete Gaussian, and 7/10 > ln 2; integers only, so that both
+    helpers come to the same number.
     """
     if mechanism is Mechanism.NONE:
         return 0

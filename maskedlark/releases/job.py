@@ -1,4 +1,7 @@
-"""Step 6: a training job, as both helpers hold it: canonical bytes that fix everything but the weights of each round."""
+"""Step 6: a training job, as both helpers hold it.
+
+Canonical bytes that fix everything but the weights of each round.
+"""
 
 import math
 from dataclasses import replace
@@ -33,11 +36,13 @@ class JobSpec:
         loss: What the gradient is of.
         rounds: The most rounds that will be asked for; the helpers reserve budget for all of them.
         sampling_numerator: Each round uses each record with probability sampling_numerator / 2^32.
-        noise_multiplier: The noise scale divided by the sensitivity: each helper's, or in a task of split noise that of the two
-            together; 0 only in a task without noise.
-        is_clip_per_layer: Whether each layer's part of a gradient is clipped by itself: of m layers to 1/sqrt(m) of the bound in L2, to
-            1/m in L1. On the exact path a layer's weights and bias are clipped together, on the general path each tensor.
-        is_clip_adaptive: Whether each round names its own clip bound, up to the task's, and tells how many values were within it.
+        noise_multiplier: The noise scale divided by the sensitivity: each helper's, or in a task of split
+            noise that of the two together; 0 only in a task without noise.
+        is_clip_per_layer: Whether each layer's part of a gradient is clipped by itself: of m layers to
+            1/sqrt(m) of the bound in L2, to 1/m in L1. On the exact path a layer's weights and bias are
+            clipped together, on the general path each tensor.
+        is_clip_adaptive: Whether each round names its own clip bound, up to the task's, and tells how many
+            values were within it.
     """
 
     version: Literal[1] = VERSION
@@ -70,12 +75,18 @@ class JobSpec:
 
 
 def sampling_numerator(*, expected_batch_size: float, dataset_size: int) -> int:
-    """The sampling rate that gives a batch of the expected size, at least one in 2^32 and at most all. Called by the ad server."""
+    """The sampling rate that gives a batch of the expected size, at least one in 2^32 and at most all.
+
+    Called by the ad server.
+    """
     return max(1, min(SAMPLING_DENOMINATOR, round(SAMPLING_DENOMINATOR * expected_batch_size / dataset_size)))
 
 
 def job_clip(task: Task, job: JobSpec, bound: float | None = None) -> Clip:
-    """The bound on one record's value in a round of a job: the task's, or in an adaptive job the round's own."""
+    """The bound on one record's value in a round of a job.
+
+    The task's, or in an adaptive job the round's own.
+    """
     return replace(
         task.clip,
         bound=task.clip.bound if bound is None else bound,
@@ -90,7 +101,9 @@ def num_values(job: JobSpec, num_parameters: int) -> int:
 
 
 def noise_units(task: Task, job: JobSpec, clip: Clip | None = None) -> int:
-    """Each helper's noise scale (Laplace scale or Gaussian sigma) in units of 2^-frac_bits; the same integer for every party.
+    """Each helper's noise scale (Laplace scale or Gaussian sigma) in units of 2^-frac_bits.
+
+    The same integer for every party.
 
     Args:
         task: The task.
@@ -100,7 +113,9 @@ def noise_units(task: Task, job: JobSpec, clip: Clip | None = None) -> int:
     Raises:
         JobRefused(NOISE_OUT_OF_RANGE): no noise in a task that requires it, or more than the field can hold.
     """
-    return units_of_each_helper(task, job.noise_multiplier, (clip or job_clip(task, job)).released_sensitivity)
+    return units_of_each_helper(
+        task, job.noise_multiplier, (clip or job_clip(task, job)).released_sensitivity
+    )
 
 
 def units_of_each_helper(task: Task, noise_multiplier: float, sensitivity: int) -> int:
@@ -117,22 +132,36 @@ def units_of_each_helper(task: Task, noise_multiplier: float, sensitivity: int) 
         return scale
     half = split_scale(scale)
     if half < MIN_SCALE:
-        raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, f"each half of the noise has {half} units, under {MIN_SCALE}: use more frac_bits")
+        raise JobRefused(
+            JobReason.NOISE_OUT_OF_RANGE,
+            f"each half of the noise has {half} units, under {MIN_SCALE}: use more frac_bits",
+        )
     return half
 
 
 def multiplier_of_each_helper(task: Task, noise_multiplier: float) -> float:
-    """What a job's noise multiplier leaves to each helper: all of it, or 1/sqrt(2) where the variance is split."""
+    """What a job's noise multiplier leaves to each helper.
+
+    All of it, or 1/sqrt(2) where the variance is split.
+    """
     return noise_multiplier / math.sqrt(2) if task.noise is NoiseDivision.SPLIT else noise_multiplier
 
 
 def multiplier_for_each_helper(task: Task, needed: float) -> float:
-    """The job's noise multiplier that leaves each helper what is needed: the inverse of `multiplier_of_each_helper`, rounded up."""
+    """The job's noise multiplier that leaves each helper what is needed.
+
+    The inverse of `multiplier_of_each_helper`, rounded up.
+    """
     return needed * math.sqrt(2) * (1 + 2.0**-50) if task.noise is NoiseDivision.SPLIT else needed
 
 
 def charge(task: Task, job: JobSpec, rounds: int) -> Charge:
-    """What so many rounds of a job, at least one, are charged as: with the noise that each helper really adds. Called by all parties."""
+    """What so many rounds of a job, at least one, are charged as.
+
+    With the noise that each helper really adds.
+
+    Called by all parties.
+    """
     is_noisy = task.mechanism is not Mechanism.NONE
     return Charge(
         mechanism=task.mechanism,
@@ -143,13 +172,17 @@ def charge(task: Task, job: JobSpec, rounds: int) -> Charge:
 
 
 def check_sums_fit(task: Task, job: JobSpec, *, records: int, num_parameters: int) -> None:
-    """Refuse a job whose sum, both helpers' noise included, could wrap in the field. Called by all parties before it runs.
+    """Refuse a job whose sum, both helpers' noise included, could wrap in the field.
+
+    Called by all parties before it runs.
 
     Raises:
         JobRefused(OVERFLOW, NOISE_OUT_OF_RANGE)
     """
     bound = noise_bound(task, job, num_values(job, num_parameters))
-    check_no_overflow(records=records, sensitivity=job_clip(task, job).released_sensitivity, noise_bound=bound)
+    check_no_overflow(
+        records=records, sensitivity=job_clip(task, job).released_sensitivity, noise_bound=bound
+    )
 
 
 def noise_bound(task: Task, job: JobSpec, num_parameters: int) -> int:
@@ -164,12 +197,16 @@ def noise_bound(task: Task, job: JobSpec, num_parameters: int) -> int:
 def check_sum_possible(task: Task, job: JobSpec, total: SignedVector, *, records: int) -> None:
     """Refuse a sum that honest reports cannot have. Called by the ad server before it takes a step.
 
-    A browser can give its report mask shares that add to neither 0 nor 1; no one helper can see that. Random ones make the sum uniform
-    in the field, which this notices; a factor that stays within the bound goes unnoticed (docs/explanation/threat-model.md).
+    A browser can give its report mask shares that add to neither 0 nor 1; no one helper can see that. Random
+    ones make the sum uniform in the field, which this notices; a factor that stays within the bound goes
+    unnoticed (docs/explanation/threat-model.md).
 
     Raises:
         JobRefused(SUM_OUT_OF_RANGE)
     """
     largest = records * job_clip(task, job).released_sensitivity + noise_bound(task, job, len(total))
     if total.size and max(int(total.max()), -int(total.min())) > largest:
-        raise JobRefused(JobReason.SUM_OUT_OF_RANGE, f"a sum is beyond what {records} honest reports and the noise can reach")
+        raise JobRefused(
+            JobReason.SUM_OUT_OF_RANGE,
+            f"a sum is beyond what {records} honest reports and the noise can reach",
+        )

@@ -1,12 +1,16 @@
-"""Step 6 of a measurement: a query, as both helpers hold it, and the one place that bounds what a report can change in its answer.
+"""Step 6 of a measurement.
 
-A query sums values over groups of reports. `group_by` names keys, each with a domain of codes; the cells of *level* l are the
-combinations of codes of the first l keys, and beside the codes of the l-th key a cell for the rest: the reports whose code is outside the
-domain, or whose own cell is too small to be shown. Level 0 is one cell. Levels that are released together roll up: cells add to the cell
-above them, and all of them are charged together.
+A query, as both helpers hold it, and the one place that bounds what a report can change in its answer.
 
-A *discovery* asks which codes of some keys occur at all, so that a domain need not be known beforehand. The third kind of query, the
-evaluation of a model, has a file of its own; here it is checked, charged and fitted to a budget like the others.
+A query sums values over groups of reports. `group_by` names keys, each with a domain of codes; the cells of
+*level* l are the combinations of codes of the first l keys, and beside the codes of the l-th key a cell for
+the rest: the reports whose code is outside the domain, or whose own cell is too small to be shown. Level 0 is
+one cell. Levels that are released together roll up: cells add to the cell above them, and all of them are
+charged together.
+
+A *discovery* asks which codes of some keys occur at all, so that a domain need not be known beforehand. The
+third kind of query, the evaluation of a model, has a file of its own; here it is checked, charged and fitted
+to a budget like the others.
 """
 
 from collections.abc import Sequence
@@ -25,7 +29,11 @@ from maskedlark.numbers.fixed_point import check_no_overflow
 from maskedlark.privacy.accounting import Charge, smallest_fitting
 from maskedlark.privacy.noise import Mechanism, noise_scale, tail_bound
 from maskedlark.releases.evaluation import EvaluationSpec, check_evaluation, evaluation_charge
-from maskedlark.releases.job import multiplier_for_each_helper, multiplier_of_each_helper, units_of_each_helper
+from maskedlark.releases.job import (
+    multiplier_for_each_helper,
+    multiplier_of_each_helper,
+    units_of_each_helper,
+)
 from maskedlark.reports.measurement import COUNT, MAX_CODE, MAX_KEYS, MAX_VALUES, Measurement, Name
 from maskedlark.reports.task import Task
 
@@ -38,7 +46,9 @@ COUNT_UNITS: Final = 1 << 16
 
 MAX_MULTIPLIER: Final = 4e6
 THRESHOLD_RATIO: Final = 4.0
-"""How much more noise a planned query puts on counts than on sums. Of the same epsilon the sums then bear an eighth more noise than
+"""How much more noise a planned query puts on counts than on sums.
+
+Of the same epsilon the sums then bear an eighth more noise than
 without the counts (Laplace: half more)."""
 
 Multiplier = Annotated[float, Field(ge=0.0, le=MAX_MULTIPLIER)]
@@ -63,7 +73,8 @@ class Measure:
     Attributes:
         value: A declared value, or count.
         kind: What is summed of it.
-        scale: The units that one of the value is carried as; it weighs the value's part of the common sensitivity.
+        scale: The units that one of the value is carried as; it weighs the value's part of the common
+            sensitivity.
     """
 
     value: Name
@@ -107,7 +118,8 @@ class QuerySpec:
         group_by: The keys of the groups, the coarsest first.
         levels: Which levels are released, ascending without gaps; the last one groups by all keys.
         where: All of these hold of a summed report.
-        noise_multiplier: The noise scale divided by the sensitivity, as in a job; 0 only in a task without noise.
+        noise_multiplier: The noise scale divided by the sensitivity, as in a job; 0 only in a task without
+            noise.
         threshold_noise_multiplier: The same, of the noise on the counts that decide which cells are shown.
     """
 
@@ -158,7 +170,8 @@ class DiscoverySpec:
         keys: The keys.
         where: All of these hold of a counted report.
         max_codes: The most codes of one key in the answer; of more, those with the largest noisy counts.
-        noise_multiplier: The noise scale on counts divided by their sensitivity; 0 only in a task without noise.
+        noise_multiplier: The noise scale on counts divided by their sensitivity; 0 only in a task without
+            noise.
         delta: The probability that the answer shows a code because of one report; part of the task's delta.
     """
 
@@ -232,11 +245,16 @@ def measure_columns(measurement: Measurement, measure: Measure) -> range:
     columns = measurement.columns(measure.value)
     if columns is None:
         known = ", ".join([COUNT, *(value.name for value in measurement.values)])
-        raise JobRefused(JobReason.UNDECLARED, f"the task declares no value {measure.value!r}; it declares {known}")
+        raise JobRefused(
+            JobReason.UNDECLARED, f"the task declares no value {measure.value!r}; it declares {known}"
+        )
     if measure.kind is MeasureKind.SUM:
         return range(columns.value, columns.value + 1)
     if not columns.buckets:
-        raise JobRefused(JobReason.UNDECLARED, f"the task declares no buckets of {measure.value!r}, so there is no histogram of it")
+        raise JobRefused(
+            JobReason.UNDECLARED,
+            f"the task declares no buckets of {measure.value!r}, so there is no histogram of it",
+        )
     return range(columns.value + 1, columns.value + 1 + columns.buckets)
 
 
@@ -263,7 +281,9 @@ def check_query(task: Task, spec: AnyQuery, *, records: int) -> None:
     for condition in spec.where:
         key_index(measurement, condition.key)
     if task.mechanism is Mechanism.NONE and spec.noise_multiplier != 0:
-        raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, "the task adds no noise: the query's noise_multiplier must be 0")
+        raise JobRefused(
+            JobReason.NOISE_OUT_OF_RANGE, "the task adds no noise: the query's noise_multiplier must be 0"
+        )
     if isinstance(spec, DiscoverySpec):
         for name in spec.keys:
             key_index(measurement, name)
@@ -273,17 +293,24 @@ def check_query(task: Task, spec: AnyQuery, *, records: int) -> None:
         key_index(measurement, axis.key)
     numbers = num_numbers(task, spec)
     if numbers > MAX_NUMBERS:
-        raise JobRefused(JobReason.DOMAIN_TOO_LARGE, f"the answer would hold {numbers} numbers, a helper gives at most {MAX_NUMBERS}")
+        raise JobRefused(
+            JobReason.DOMAIN_TOO_LARGE,
+            f"the answer would hold {numbers} numbers, a helper gives at most {MAX_NUMBERS}",
+        )
     count_noise_units(task, spec)
     noise = tail_bound(task.mechanism, sum_noise_units(task, spec), numbers)
-    check_no_overflow(records=records, sensitivity=sensitivity(measurement, spec, Mechanism.LAPLACE), noise_bound=2 * noise)
+    check_no_overflow(
+        records=records, sensitivity=sensitivity(measurement, spec, Mechanism.LAPLACE), noise_bound=2 * noise
+    )
 
 
 def sensitivity(measurement: Measurement, spec: QuerySpec, mechanism: Mechanism) -> int:
-    """The most that one report changes the sums of a query, in units: in L1 for Laplace, otherwise in L2. The only place that says so.
+    """The most that one report changes the sums of a query, in units: in L1 for Laplace, otherwise in L2.
 
-    A report is in at most one cell of each level. There it adds scale times its value to the column of a sum, at most scale times the
-    value's bound, and scale to one column of a histogram.
+    The only place that says so.
+
+    A report is in at most one cell of each level. There it adds scale times its value to the column of a sum,
+    at most scale times the value's bound, and scale to one column of a histogram.
     """
     bounds = [measure.scale * _bound(measurement, measure) for measure in spec.measures]
     if mechanism is Mechanism.LAPLACE:
@@ -292,7 +319,10 @@ def sensitivity(measurement: Measurement, spec: QuerySpec, mechanism: Mechanism)
 
 
 def count_sensitivity(spec: MeasuringQuery, mechanism: Mechanism) -> int:
-    """The most that one report changes the counts that are compared with k at once, in `COUNT_UNITS`: it is in one cell of each level."""
+    """The most that one report changes the counts that are compared with k at once, in `COUNT_UNITS`.
+
+    It is in one cell of each level.
+    """
     lists = len(spec.keys) if isinstance(spec, DiscoverySpec) else len(spec.levels)
     return COUNT_UNITS * lists if mechanism is Mechanism.LAPLACE else _root_up(COUNT_UNITS**2 * lists)
 
@@ -303,11 +333,15 @@ def sum_noise_units(task: Task, spec: QuerySpec) -> int:
     Raises:
         JobRefused(NOISE_OUT_OF_RANGE)
     """
-    return units_of_each_helper(task, spec.noise_multiplier, sensitivity(measurement_of(task), spec, task.mechanism))
+    return units_of_each_helper(
+        task, spec.noise_multiplier, sensitivity(measurement_of(task), spec, task.mechanism)
+    )
 
 
 def count_noise_units(task: Task, spec: MeasuringQuery) -> int:
-    """The scale of the common noise on counts of reports, in `COUNT_UNITS`: drawn once, whatever the task's division of noise.
+    """The scale of the common noise on counts of reports, in `COUNT_UNITS`.
+
+    Drawn once, whatever the task's division of noise.
 
     Raises:
         JobRefused(NOISE_OUT_OF_RANGE)
@@ -332,7 +366,9 @@ def charges(task: Task, spec: AnyQuery) -> tuple[Charge, ...]:
 
 
 def fitting(task: Task, spec: _Query, *, epsilon: float, already: Sequence[Charge] = ()) -> _Query:
-    """The same query with the least noise that keeps both budgets of its dataset. Called by the ad server, and by a helper to advise.
+    """The same query with the least noise that keeps both budgets of its dataset.
+
+    Called by the ad server, and by a helper to advise.
 
     Args:
         task: Its mechanism, delta and collusion budget count.
@@ -368,9 +404,16 @@ def _with_noise(task: Task, spec: _Query, each_helpers: float) -> _Query:
     )
 
 
-def _charge(task: Task, noise_multiplier: float, *, rounds: int = 1, is_common: bool = False, delta: float = 0.0) -> Charge:
+def _charge(
+    task: Task, noise_multiplier: float, *, rounds: int = 1, is_common: bool = False, delta: float = 0.0
+) -> Charge:
     return Charge(
-        mechanism=task.mechanism, noise_multiplier=noise_multiplier, sampling_rate=1.0, rounds=rounds, is_common=is_common, delta=delta
+        mechanism=task.mechanism,
+        noise_multiplier=noise_multiplier,
+        sampling_rate=1.0,
+        rounds=rounds,
+        is_common=is_common,
+        delta=delta,
     )
 
 

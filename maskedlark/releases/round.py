@@ -1,12 +1,16 @@
-"""Step 7: one round at one helper, as a pure function from an opened dataset to an aggregate share; and step 8's first half.
+"""Step 7: one round at one helper, as a pure function from an opened dataset to an aggregate share.
 
-    sample -> pad -> masked, clipped sum in the field -> blind -> noise -> aggregate share, with a tag of what was summed
+And step 8's first half.
 
-The caller (helper/running) has checked the job, and commits the charge and the response before anything is released.
+    sample -> pad -> masked, clipped sum in the field -> blind -> noise -> aggregate share, with a tag of what
+    was summed
 
-The work of a round does not depend on the secret sample: f is evaluated on a number of records that follows from public settings, the
-sampled ones first, the rest with mask shares of zero. So the time of an answer does not tell how many were sampled, nor that they
-were too few.
+The caller (helper/running) has checked the job, and commits the charge and the response before anything is
+released.
+
+The work of a round does not depend on the secret sample: f is evaluated on a number of records that follows
+from public settings, the sampled ones first, the rest with mask shares of zero. So the time of an answer does
+not tell how many were sampled, nor that they were too few.
 """
 
 from collections.abc import Callable
@@ -18,7 +22,16 @@ from numpy.typing import NDArray
 
 from maskedlark.canonical import digest
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.numbers.field import FieldVector, SignedVector, add, from_bytes, from_signed, reconstruct, to_bytes, to_signed
+from maskedlark.numbers.field import (
+    FieldVector,
+    SignedVector,
+    add,
+    from_bytes,
+    from_signed,
+    reconstruct,
+    to_bytes,
+    to_signed,
+)
 from maskedlark.privacy.clip import Clip
 from maskedlark.privacy.noise import NoiseSource
 from maskedlark.releases.job import JobSpec, job_clip, units_of_each_helper
@@ -35,10 +48,10 @@ class MaskedSum:
 
     Attributes:
         vector: (P,) sum over records and candidate labels of mask_share * value, in the field.
-        values_digest: 32 bytes that depend on every value summed, and on no mask: equal at the two helpers if (and but for a
-            collision only if) they summed the same values of the same records.
-        sensitivity: A bound on the clip norm of every value summed, an integer in units of 2^-frac_bits: what the noise is
-            calibrated to.
+        values_digest: 32 bytes that depend on every value summed, and on no mask: equal at the two helpers if
+            (and but for a collision only if) they summed the same values of the same records.
+        sensitivity: A bound on the clip norm of every value summed, an integer in units of 2^-frac_bits: what
+            the noise is calibrated to.
     """
 
     vector: FieldVector = field(repr=False)
@@ -47,7 +60,10 @@ class MaskedSum:
 
 
 SumFunction = Callable[[InputShares], MaskedSum]
-"""f of one round: from the evaluated records, in canonical order, to their masked sum; no records give zeros."""
+"""f of one round: from the evaluated records, in canonical order, to their masked sum.
+
+No records give zeros.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +92,9 @@ class AggregateShare:
         try:
             return cls(vector=from_bytes(encoded[TAG_BYTES:], count), agreement_tag=encoded[:TAG_BYTES])
         except ValueError as error:
-            raise JobRefused(JobReason.MALFORMED, f"an aggregate share is not {count} field elements: {error}") from None
+            raise JobRefused(
+                JobReason.MALFORMED, f"an aggregate share is not {count} field elements: {error}"
+            ) from None
 
 
 def transcript(job: JobSpec, *, round_index: int, weights: bytes, numerics: bytes) -> bytes:
@@ -107,13 +125,18 @@ def aggregate(
 
     `clip` is the round's own bound in an adaptive job; without it the noise is that of the largest one.
 
-    Guarantees: without the other helper's answer to the same transcript the share is uniform. The sum of both shares is the
-    sampled records' clipped values plus both helpers' full-scale noise. With fewer than min_batch_size records in the dataset or
-    in the sample, the sum is of no records: noise around zero, of the same shape.
+    Guarantees: without the other helper's answer to the same transcript the share is uniform. The sum of both
+        shares is the sampled records' clipped values plus both helpers' full-scale noise. With fewer than
+        min_batch_size records in the dataset or in the sample, the sum is of no records: noise around zero,
+        of the same shape.
     """
     is_sampled = pair.sample(round_transcript, len(shares), job.sampling_numerator)
     is_enough = int(is_sampled.sum()) >= task.min_batch_size
-    summed = masked_sum(_evaluated(shares, is_sampled, is_enough=is_enough, at_least=records_evaluated(task, job, len(shares))))
+    summed = masked_sum(
+        _evaluated(
+            shares, is_sampled, is_enough=is_enough, at_least=records_evaluated(task, job, len(shares))
+        )
+    )
     bound = clip or job_clip(task, job)
     if summed.sensitivity > bound.released_sensitivity or bound.sensitivity > task.clip.sensitivity:
         raise AssertionError("the sum function bounds its values by more than the task allows")
@@ -122,12 +145,23 @@ def aggregate(
         release_transcript=round_transcript,
         vector=summed.vector,
         values_digest=summed.values_digest,
-        noise=noise(task.mechanism, units_of_each_helper(task, job.noise_multiplier, summed.sensitivity), num_values),
+        noise=noise(
+            task.mechanism, units_of_each_helper(task, job.noise_multiplier, summed.sensitivity), num_values
+        ),
     )
 
 
-def blinded(*, pair: PairKey, release_transcript: bytes, vector: FieldVector, values_digest: bytes, noise: SignedVector) -> AggregateShare:
-    """What leaves a helper of any release: its share of a sum, plus the blind, plus its noise, with the tag of what was summed.
+def blinded(
+    *,
+    pair: PairKey,
+    release_transcript: bytes,
+    vector: FieldVector,
+    values_digest: bytes,
+    noise: SignedVector,
+) -> AggregateShare:
+    """What leaves a helper of any release.
+
+    Its share of a sum, plus the blind, plus its noise, with the tag of what was summed.
 
     Guarantees: uniform without the other helper's answer to the same transcript.
     """
@@ -138,7 +172,9 @@ def blinded(*, pair: PairKey, release_transcript: bytes, vector: FieldVector, va
 
 
 def records_evaluated(task: Task, job: JobSpec, dataset_size: int) -> int:
-    """On how many records a round evaluates f, but for one sample in ten thousand that is larger: from public settings alone.
+    """On how many records a round evaluates f, but for one sample in ten thousand that is larger.
+
+    From public settings alone.
 
     The expected batch and four standard deviations, at least min_batch_size, at most all.
     """
@@ -150,7 +186,8 @@ def combine(first: AggregateShare, second: AggregateShare) -> SignedVector:
     """The noisy clipped sum, in units of 2^-frac_bits. Called by the ad server.
 
     Raises:
-        JobRefused(HELPERS_DISAGREE): the helpers did not sum the same values; the sum is garbage and must not be used.
+        JobRefused(HELPERS_DISAGREE): the helpers did not sum the same values; the sum is garbage and must not
+        be used.
     """
     if first.agreement_tag != second.agreement_tag:
         raise JobRefused(
@@ -160,8 +197,13 @@ def combine(first: AggregateShare, second: AggregateShare) -> SignedVector:
     return to_signed(reconstruct(first.vector, second.vector))
 
 
-def _evaluated(shares: InputShares, is_sampled: NDArray[np.bool_], *, is_enough: bool, at_least: int) -> InputShares:
-    """The sampled records among enough others, in canonical order; mask shares are zero but for sampled records, if they are enough."""
+def _evaluated(
+    shares: InputShares, is_sampled: NDArray[np.bool_], *, is_enough: bool, at_least: int
+) -> InputShares:
+    """The sampled records among enough others, in canonical order.
+
+    Mask shares are zero but for sampled records, if they are enough.
+    """
     spare = np.flatnonzero(~is_sampled)[: max(0, at_least - int(is_sampled.sum()))]
     chosen = is_sampled.copy()
     chosen[spare] = True

@@ -1,9 +1,9 @@
 """Step 5: a dataset, an immutable set of reports that both helpers opened and agree on.
 
-Sealing takes two steps. Each helper *prepares*: it opens every share and says which it admits, with a tag of what it read. The
-ad server keeps the reports that both admit with equal tags; each helper *commits* that set, and none of its reports can enter
-another dataset of the task. The dataset's id is the digest of the task, the ids and the
-tags: both helpers compute the same one if, and only if, they read the same.
+Sealing takes two steps. Each helper *prepares*: it opens every share and says which it admits, with a tag of
+what it read. The ad server keeps the reports that both admit with equal tags; each helper *commits* that set,
+and none of its reports can enter another dataset of the task. The dataset's id is the digest of the task, the
+ids and the tags: both helpers compute the same one if, and only if, they read the same.
 """
 
 from collections import Counter
@@ -38,7 +38,8 @@ class AdmittedSet:
 
     Attributes:
         is_admitted: bool (n,).
-        view_tags: u8 (n, 16): equal at both helpers if they read the same nonce, features and labels; zeros where not admitted.
+        view_tags: u8 (n, 16): equal at both helpers if they read the same nonce, features and labels; zeros
+            where not admitted.
         dropped: How many were dropped, by reason.
     """
 
@@ -63,7 +64,10 @@ class PreparedShares:
 
 
 class ShareOpener:
-    """Opens and checks one helper's shares of one task. Called by a helper; pure but for the keys it holds."""
+    """Opens and checks one helper's shares of one task.
+
+    Called by a helper; pure but for the keys it holds.
+    """
 
     def __init__(self, *, task: Task, role: int, opening_keys: Sequence[OpeningKey], pair: PairKey) -> None:
         self._task = task
@@ -79,7 +83,8 @@ class ShareOpener:
     def open(self, incoming: Sequence[ShareForHelper]) -> PreparedShares:
         """Open, parse and check a chunk of shares; drop what is wrong, each with its reason.
 
-        Ids that repeat within the chunk are dropped from the second on; the caller looks after repeats between chunks.
+        Ids that repeat within the chunk are dropped from the second on; the caller looks after repeats
+        between chunks.
         """
         rows = np.zeros((len(incoming), self._task.share_length), np.uint8)
         reasons: list[ReportReason | None] = [None] * len(incoming)
@@ -92,7 +97,10 @@ class ShareOpener:
         reasons = [first or second for first, second in zip(reasons, wrong, strict=True)]
         _mark_repeats(incoming, reasons)
         is_admitted = np.array([reason is None for reason in reasons], np.bool_)
-        ids = b"".join(item.report_id if len(item.report_id) == REPORT_ID_BYTES else bytes(REPORT_ID_BYTES) for item in incoming)
+        ids = b"".join(
+            item.report_id if len(item.report_id) == REPORT_ID_BYTES else bytes(REPORT_ID_BYTES)
+            for item in incoming
+        )
         return PreparedShares(
             report_ids=np.frombuffer(ids, np.uint8).reshape(-1, REPORT_ID_BYTES),
             shares=shares,
@@ -112,17 +120,25 @@ class ShareOpener:
         if key is None:
             raise ReportRejected(ReportReason.UNKNOWN_KEY, f"this helper has no HPKE key {item.share.key_id}")
         info = share_info(
-            task_id=self._task_id, report_id=item.report_id, time_bucket=item.time_bucket, role=self._role, key_id=item.share.key_id
+            task_id=self._task_id,
+            report_id=item.report_id,
+            time_bucket=item.time_bucket,
+            role=self._role,
+            key_id=item.share.key_id,
         )
         plaintext = key.open(item.share.ciphertext, info)
         check_length(self._task, plaintext)
         return plaintext
 
-    def _view_tags(self, incoming: Sequence[ShareForHelper], rows: NDArray[np.uint8], is_admitted: NDArray[np.bool_]) -> NDArray[np.uint8]:
+    def _view_tags(
+        self, incoming: Sequence[ShareForHelper], rows: NDArray[np.uint8], is_admitted: NDArray[np.bool_]
+    ) -> NDArray[np.uint8]:
         views = np.ascontiguousarray(rows[:, : self._task.view_length])
         tags = np.zeros((len(incoming), VIEW_TAG_BYTES), np.uint8)
         for row in np.flatnonzero(is_admitted).tolist():
-            tags[row] = np.frombuffer(self._pair.view_tag(incoming[row].report_id, views[row].tobytes()), np.uint8)
+            tags[row] = np.frombuffer(
+                self._pair.view_tag(incoming[row].report_id, views[row].tobytes()), np.uint8
+            )
         return tags
 
 
@@ -160,8 +176,9 @@ def join_prepared(parts: Sequence[PreparedShares]) -> PreparedShares:
 def as_told(dropped: Counter[ReportReason]) -> Counter[ReportReason]:
     """What a helper tells the ad server of the reports that it dropped.
 
-    Guarantees: what was wrong inside a share is `NOT_OPENED`, like a share that does not open, so asking about one report, or about two
-    sets that differ in one, tells nothing of what is in it but that it is of no use. The helper's operator sees the true reasons.
+    Guarantees: what was wrong inside a share is `NOT_OPENED`, like a share that does not open, so asking
+        about one report, or about two sets that differ in one, tells nothing of what is in it but that it is
+        of no use. The helper's operator sees the true reasons.
     """
     told: Counter[ReportReason] = Counter()
     for reason, count in dropped.items():
@@ -177,7 +194,10 @@ def admitted_by_both(first: AdmittedSet, second: AdmittedSet) -> NDArray[np.bool
 
 
 def open_dataset(task_id: bytes, prepared: PreparedShares, chosen: NDArray[np.bool_]) -> OpenedDataset:
-    """The dataset of the chosen rows, all admitted, sorted by report id. Called by a helper when it commits."""
+    """The dataset of the chosen rows, all admitted, sorted by report id.
+
+    Called by a helper when it commits.
+    """
     rows = np.flatnonzero(chosen)
     rows = rows[canonical_order(prepared.report_ids[rows])]
     report_ids = prepared.report_ids[rows]
@@ -191,10 +211,16 @@ def open_dataset(task_id: bytes, prepared: PreparedShares, chosen: NDArray[np.bo
 def dataset_id(task_id: bytes, report_ids: NDArray[np.uint8], view_tags: NDArray[np.uint8]) -> bytes:
     """The digest of a task, a set of report ids and what was read of each (u8 (n, 16) each, in canonical order): 32 bytes.
 
-    Guarantees: two helpers that read different features or labels of any report have different datasets. Jobs and transcripts name the
-    dataset, so their blinds do not cancel: an ad server that plants a share of its own under somebody's report id gets noise.
+    Guarantees: two helpers that read different features or labels of any report have different datasets. Jobs
+        and transcripts name the dataset, so their blinds do not cancel: an ad server that plants a share of
+        its own under somebody's report id gets noise.
     """
-    return digest("dataset", task_id, np.ascontiguousarray(report_ids).tobytes(), np.ascontiguousarray(view_tags).tobytes())
+    return digest(
+        "dataset",
+        task_id,
+        np.ascontiguousarray(report_ids).tobytes(),
+        np.ascontiguousarray(view_tags).tobytes(),
+    )
 
 
 def canonical_order(report_ids: NDArray[np.uint8]) -> NDArray[np.intp]:

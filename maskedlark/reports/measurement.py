@@ -1,12 +1,16 @@
-"""What a task measures: named values whose sums are released, and named keys by which helpers filter and group.
+"""What a task measures.
 
-A report carries its values as additive shares in the field, which neither helper can read, and its keys in clear, which both helpers
-see and the ad server does not. Every report also shares the value `count`: 1 in a real report and 0 in a fake one, so that a number of
-reports is as secret as any other sum.
+Named values whose sums are released, and named keys by which helpers filter and group.
 
-    value shares of a report: count | for each value: itself | its buckets, 1 for the one that it falls into and 0 for the others
+A report carries its values as additive shares in the field, which neither helper can read, and its keys in
+clear, which both helpers see and the ad server does not. Every report also shares the value `count`: 1 in a
+real report and 0 in a fake one, so that a number of reports is as secret as any other sum.
 
-Helpers cannot see whether a shared value keeps its bounds: the browser is trusted with that, as it is with the label.
+    value shares of a report: count | for each value: itself | its buckets, 1 for the one that it falls into
+    and 0 for the others
+
+Helpers cannot see whether a shared value keeps its bounds: the browser is trusted with that, as it is with
+the label.
 
 Source: the paper, section 3.3 (Algorithm 1: additive sharing; 3.3.1: query and group by).
 """
@@ -41,9 +45,10 @@ class Value:
         name: What queries call it.
         low: The least that a report may hold.
         high: The most.
-        is_clamped: Whether a browser moves a value outside the bounds to the nearer one; otherwise it sends no report.
-        bucket_starts: For histograms: where each bucket begins, ascending, the first at `low`; a bucket ends where the next begins, the
-            last one at `high`. Empty: no histogram.
+        is_clamped: Whether a browser moves a value outside the bounds to the nearer one; otherwise it sends
+            no report.
+        bucket_starts: For histograms: where each bucket begins, ascending, the first at `low`; a bucket ends
+            where the next begins, the last one at `high`. Empty: no histogram.
     """
 
     name: Name
@@ -113,7 +118,9 @@ class Key:
         return self
 
     def code(self, typed: str) -> int:
-        """The code of what a person or a table calls it: a category, a number, or, for an open key, any other word by its digest.
+        """The code of what a person or a table calls it.
+
+        A category, a number, or, for an open key, any other word by its digest.
 
         Raises:
             InvalidTask: no such category, or a number that is not below the size.
@@ -124,7 +131,9 @@ class Key:
             return int(typed)
         if self.size is None and not typed.isdecimal():
             return int.from_bytes(digest("key code", typed.encode())[:4], "little")
-        raise InvalidTask(f"key {self.name} has no category {typed!r}: codes are below {self.size or MAX_CODE + 1}")
+        raise InvalidTask(
+            f"key {self.name} has no category {typed!r}: codes are below {self.size or MAX_CODE + 1}"
+        )
 
     def label(self, code: int) -> str:
         """A code for people."""

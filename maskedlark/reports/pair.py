@@ -1,8 +1,9 @@
 """The key that only the two helpers share, and all that they draw from it without exchanging a message.
 
-Each helper computes the same X25519 secret from its own private key and the other's public key, which the task names. From it
-and a public context both derive: the tag by which the ad server sees that they read the same features and labels of a report, the
-blind of a round, the minibatch of a round, and the tag by which the ad server sees that they summed the same values.
+Each helper computes the same X25519 secret from its own private key and the other's public key, which the
+task names. From it and a public context both derive: the tag by which the ad server sees that they read the
+same features and labels of a report, the blind of a round, the minibatch of a round, and the tag by which the
+ad server sees that they summed the same values.
 """
 
 import hmac
@@ -40,7 +41,9 @@ class PairKey:
         return hmac.digest(self._view_key, report_id + view, sha256)[:VIEW_TAG_BYTES]
 
     def blind(self, transcript: bytes, count: int) -> FieldVector:
-        """A uniform vector that the helper of role 0 adds and the helper of role 1 subtracts: it cancels in the sum.
+        """A uniform vector that the helper of role 0 adds and the helper of role 1 subtracts.
+
+        It cancels in the sum.
 
         If the two helpers were shown different transcripts, the sum is uniform and tells nothing.
         """
@@ -48,7 +51,9 @@ class PairKey:
         return vector if self._role == 0 else negate(vector)
 
     def sample(self, transcript: bytes, count: int, sampling_numerator: int) -> NDArray[np.bool_]:
-        """Poisson sampling: which of `count` records, in canonical order, this round uses; each with rate numerator / 2^32.
+        """Poisson sampling: which of `count` records, in canonical order, this round uses.
+
+        Each with rate numerator / 2^32.
 
         Guarantees: independent of the records' content; equal at both helpers; unpredictable to anyone else.
         """
@@ -56,11 +61,17 @@ class PairKey:
         return words.astype(np.uint64) < np.uint64(sampling_numerator)
 
     def common_noise(self, transcript: bytes) -> Randomness:
-        """A fresh stream of bytes that both helpers draw alike and nobody else can predict: for decisions on what both see in clear."""
+        """A fresh stream of bytes that both helpers draw alike and nobody else can predict.
+
+        For decisions on what both see in clear.
+        """
         return Stream(derive_key(self._secret, b"common noise", transcript))
 
     def agreement_tag(self, transcript: bytes, values_digest: bytes) -> bytes:
-        """32 bytes, equal at the two helpers if they summed the same values in the same round; they tell nothing else."""
+        """32 bytes, equal at the two helpers if they summed the same values in the same round.
+
+        They tell nothing else.
+        """
         return hmac.digest(derive_key(self._secret, b"agreement"), transcript + values_digest, sha256)
 
 

@@ -1,10 +1,13 @@
-"""Step 2: from one example to two input shares, each alone independent of the label and values; and their strict codec.
+"""Step 2: from one example to two input shares, each alone independent of the label and values.
 
-A report offers the helpers several candidate labels and, for each, a mask share. Both helpers see the same features and
-candidates; the two mask shares of a candidate add to 1 in the field if it is the real label and to 0 if it is a decoy. In a fake
-report every candidate is a decoy, so it adds nothing to any sum.
+And their strict codec.
 
-Source: the paper, sections 4.1.1 (labels, decoys, quantisation) and 4.1.2 (masks), with field elements in place of its masks.
+A report offers the helpers several candidate labels and, for each, a mask share. Both helpers see the same
+features and candidates; the two mask shares of a candidate add to 1 in the field if it is the real label and
+to 0 if it is a decoy. In a fake report every candidate is a decoy, so it adds nothing to any sum.
+
+Source: the paper, sections 4.1.1 (labels, decoys, quantisation) and 4.1.2 (masks), with field elements in
+place of its masks.
 """
 
 from collections.abc import Sequence
@@ -33,7 +36,10 @@ FOUND_INSIDE: Final = frozenset(
         ReportReason.DEFAULT_LABEL_MISSING,
     }
 )
-"""What is wrong with a share once it is open. Only the helper may know which of them it was: see `dataset.as_told`."""
+"""What is wrong with a share once it is open.
+
+Only the helper may know which of them it was: see `dataset.as_told`.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +85,8 @@ class MeasuredShares:
 class InputShares:
     """What one helper reads from its shares of n reports, one row each, in some order.
 
-    Shapes: features u8 (n, d); labels u32 (n, L); mask_shares uint64 (n, L); measured n rows, or None in a task without measurement.
+    Shapes: features u8 (n, d); labels u32 (n, L); mask_shares uint64 (n, L); measured n rows, or None in a
+        task without measurement.
     """
 
     features: NDArray[np.uint8] = field(repr=False)
@@ -97,7 +104,8 @@ class InputShares:
             features=self.features[chosen],
             labels=self.labels[chosen],
             mask_shares=self.mask_shares[chosen],
-            measured=measured and MeasuredShares(keys=measured.keys[chosen], value_shares=measured.value_shares[chosen]),
+            measured=measured
+            and MeasuredShares(keys=measured.keys[chosen], value_shares=measured.value_shares[chosen]),
         )
 
 
@@ -121,17 +129,20 @@ class _Candidates(NamedTuple):
 def split(task: Task, example: Example, randomness: Randomness) -> SplitExample:
     """Add decoys, draw masks and encode both helpers' input shares. Called by the browser.
 
-    Guarantees: given the candidate labels, each plaintext alone is distributed independently of which one is real, if any, and of all
-    values; both have `task.share_length` bytes. Which candidates are offered can favour some labels: with a default label, n classes and
-    m < n - 1 decoys, a set {default, y, ...} comes (n - 1) / m times as often from a real y as from a real default. Use all classes
-    where that matters (docs/explanation/pitfalls.md); two classes always are all.
+    Guarantees: given the candidate labels, each plaintext alone is distributed independently of which one is
+        real, if any, and of all values; both have `task.share_length` bytes. Which candidates are offered can
+        favour some labels: with a default label, n classes and m < n - 1 decoys, a set {default, y, ...}
+        comes (n - 1) / m times as often from a real y as from a real default. Use all classes where that
+        matters (docs/explanation/pitfalls.md); two classes always are all.
 
     Raises:
         InvalidTask: the features, label, keys or values do not fit the task; nothing is sent.
     """
     features = example.features
     if features.dtype != np.uint8 or features.shape != (task.num_features,):
-        raise InvalidTask(f"the task takes {task.num_features} feature bytes; the example has shape {features.shape} of {features.dtype}")
+        raise InvalidTask(
+            f"the task takes {task.num_features} feature bytes; the example has shape {features.shape} of {features.dtype}"
+        )
     if task.feature_epsilon is not None:
         features = noise_bytes(features, task.feature_epsilon, randomness)
     candidates = _candidates(task, example.label, randomness)
@@ -146,7 +157,9 @@ def split(task: Task, example: Example, randomness: Randomness) -> SplitExample:
 
 
 def quantise(value: float, labels: LabelSpace, randomness: Randomness) -> int:
-    """Privatise a real label: to a neighbouring bucket boundary, then to an integer, each at random and without bias.
+    """Privatise a real label.
+
+    To a neighbouring bucket boundary, then to an integer, each at random and without bias.
 
     Guarantees: the expectation of the result is `value`, exactly.
 
@@ -182,10 +195,16 @@ def decode_shares(task: Task, plaintexts: NDArray[np.uint8]) -> tuple[InputShare
     ordered = np.sort(labels, axis=1)
     wrong: list[tuple[ReportReason, Any]] = [
         (ReportReason.WRONG_VERSION, plaintexts[:, 0] != SHARE_VERSION),
-        (ReportReason.LABEL_OUTSIDE_TASK, ~np.isin(labels, np.array(task.labels.reachable(), np.uint32)).all(axis=1)),
+        (
+            ReportReason.LABEL_OUTSIDE_TASK,
+            ~np.isin(labels, np.array(task.labels.reachable(), np.uint32)).all(axis=1),
+        ),
         (ReportReason.LABELS_REPEAT, (ordered[:, 1:] == ordered[:, :-1]).any(axis=1)),
         (ReportReason.KEY_OUTSIDE_TASK, (keys >= _key_sizes(task)).any(axis=1)),
-        (ReportReason.MASK_NOT_CANONICAL, (masks >= np.uint64(MODULUS)).any(axis=1) | (values >= np.uint64(MODULUS)).any(axis=1)),
+        (
+            ReportReason.MASK_NOT_CANONICAL,
+            (masks >= np.uint64(MODULUS)).any(axis=1) | (values >= np.uint64(MODULUS)).any(axis=1),
+        ),
     ]
     if task.labels.default_label is not None:
         wrong.append((ReportReason.DEFAULT_LABEL_MISSING, ~(labels == task.labels.default_label).any(axis=1)))
@@ -195,7 +214,10 @@ def decode_shares(task: Task, plaintexts: NDArray[np.uint8]) -> tuple[InputShare
             reasons[row] = reason
     measured = None if task.measurement is None else MeasuredShares(keys=keys, value_shares=values)
     return InputShares(
-        features=plaintexts[:, features_start:features_end].copy(), labels=labels, mask_shares=masks, measured=measured
+        features=plaintexts[:, features_start:features_end].copy(),
+        labels=labels,
+        mask_shares=masks,
+        measured=measured,
     ), reasons
 
 
@@ -207,7 +229,8 @@ def join_shares(parts: Sequence[InputShares]) -> InputShares:
         labels=np.concatenate([part.labels for part in parts]),
         mask_shares=np.concatenate([part.mask_shares for part in parts]),
         measured=MeasuredShares(
-            keys=np.concatenate([one.keys for one in measured]), value_shares=np.concatenate([one.value_shares for one in measured])
+            keys=np.concatenate([one.keys for one in measured]),
+            value_shares=np.concatenate([one.value_shares for one in measured]),
         )
         if measured
         else None,
@@ -221,7 +244,10 @@ def check_length(task: Task, plaintext: bytes) -> None:
         ReportRejected(WRONG_LENGTH)
     """
     if len(plaintext) != task.share_length:
-        raise ReportRejected(ReportReason.WRONG_LENGTH, f"an input share of this task has {task.share_length} bytes, not {len(plaintext)}")
+        raise ReportRejected(
+            ReportReason.WRONG_LENGTH,
+            f"an input share of this task has {task.share_length} bytes, not {len(plaintext)}",
+        )
 
 
 def _encode(  # noqa: PLR0917 # the layout, in its order
@@ -234,15 +260,25 @@ def _encode(  # noqa: PLR0917 # the layout, in its order
 ) -> bytes:
     """Version u8 | nonce | features | labels u32 | keys u32 | mask shares u64 | value shares u64, little-endian: one length per task.
 
-    The nonce is the same in both shares. It makes a view impossible to guess: without it, the ad server could seal a guess of somebody's
-    features to one helper under the same report id, and learn from equal view tags that it guessed right.
+    The nonce is the same in both shares. It makes a view impossible to guess: without it, the ad server could
+    seal a guess of somebody's features to one helper under the same report id, and learn from equal view tags
+    that it guessed right.
     """
-    view = bytes([SHARE_VERSION]) + nonce + features.tobytes() + labels.astype("<u4").tobytes() + keys.astype("<u4").tobytes()
+    view = (
+        bytes([SHARE_VERSION])
+        + nonce
+        + features.tobytes()
+        + labels.astype("<u4").tobytes()
+        + keys.astype("<u4").tobytes()
+    )
     return view + mask_shares.astype("<u8").tobytes() + value_shares.astype("<u8").tobytes()
 
 
 def _measured(task: Task, example: Example) -> _Measured:
-    """The keys, and the values as they are shared: count first; nothing at all in a task without measurement."""
+    """The keys, and the values as they are shared.
+
+    Count first; nothing at all in a task without measurement.
+    """
     declared, measured = task.measurement, example.measured
     if declared is None or measured is None:
         if declared is not None or measured is not None:

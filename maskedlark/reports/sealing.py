@@ -1,8 +1,9 @@
 """Step 3: seal an input share to one helper, so that the ad server stores what it cannot read.
 
-HPKE (RFC 9180) base mode, one shot, from `cryptography`. Its one-shot API takes no associated data, so everything that a report
-share must not be moved away from is bound in `info`: the task, the report, its time bucket, the helper's role and the key.
-Keys are published in a list that the helper's long-term Ed25519 key signs.
+HPKE (RFC 9180) base mode, one shot, from `cryptography`. Its one-shot API takes no associated data, so
+everything that a report share must not be moved away from is bound in `info`: the task, the report, its time
+bucket, the helper's role and the key. Keys are published in a list that the helper's long-term Ed25519 key
+signs.
 """
 
 from enum import StrEnum, unique
@@ -123,7 +124,9 @@ class OpeningKey:
         self._private: _PrivateKey
         if suite.is_hybrid:
             mlkem = MLKEM768PrivateKey.from_seed_bytes(secret[:_MLKEM_SEED_BYTES])
-            self._private = MLKEM768X25519PrivateKey(mlkem, X25519PrivateKey.from_private_bytes(secret[_MLKEM_SEED_BYTES:]))
+            self._private = MLKEM768X25519PrivateKey(
+                mlkem, X25519PrivateKey.from_private_bytes(secret[_MLKEM_SEED_BYTES:])
+            )
         else:
             self._private = X25519PrivateKey.from_private_bytes(secret)
 
@@ -141,21 +144,31 @@ class OpeningKey:
 
     def public(self) -> HpkeKey:
         """The key that browsers seal to."""
-        public = X25519PrivateKey.from_private_bytes(self._secret[-_X25519_BYTES:]).public_key().public_bytes_raw()
+        public = (
+            X25519PrivateKey.from_private_bytes(self._secret[-_X25519_BYTES:]).public_key().public_bytes_raw()
+        )
         if self.suite.is_hybrid:
-            public = MLKEM768PrivateKey.from_seed_bytes(self._secret[:_MLKEM_SEED_BYTES]).public_key().public_bytes_raw() + public
+            public = (
+                MLKEM768PrivateKey.from_seed_bytes(self._secret[:_MLKEM_SEED_BYTES])
+                .public_key()
+                .public_bytes_raw()
+                + public
+            )
         return HpkeKey(key_id=self.key_id, suite=self.suite, public_key=public)
 
     def open(self, ciphertext: bytes, info: bytes) -> bytes:
         """The plaintext of one report share. Called by a helper.
 
         Raises:
-            ReportRejected(NOT_OPENED): tampered, sealed to another key, or bound to another report, task, bucket or role.
+            ReportRejected(NOT_OPENED): tampered, sealed to another key, or bound to another report, task,
+            bucket or role.
         """
         try:
             return _SUITES[self.suite].decrypt(ciphertext, self._private, info)
         except (InvalidTag, ValueError, TypeError):
-            raise ReportRejected(ReportReason.NOT_OPENED, "a report share does not open under its key and binding") from None
+            raise ReportRejected(
+                ReportReason.NOT_OPENED, "a report share does not open under its key and binding"
+            ) from None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """To travel to another process of the same helper."""
@@ -181,14 +194,19 @@ class SealingKey:
         try:
             if key.suite.is_hybrid:
                 mlkem = MLKEM768PublicKey.from_public_bytes(key.public_key[:_MLKEM_PUBLIC_BYTES])
-                self._public = MLKEM768X25519PublicKey(mlkem, X25519PublicKey.from_public_bytes(key.public_key[_MLKEM_PUBLIC_BYTES:]))
+                self._public = MLKEM768X25519PublicKey(
+                    mlkem, X25519PublicKey.from_public_bytes(key.public_key[_MLKEM_PUBLIC_BYTES:])
+                )
             else:
                 self._public = X25519PublicKey.from_public_bytes(key.public_key)
         except ValueError:
             raise InvalidTask(f"HPKE key {key.key_id} is not a {key.suite.value} public key") from None
 
     def seal(self, plaintext: bytes, info: bytes) -> bytes:
-        """The encapsulated key and ciphertext of one input share, or InvalidTask for a key of low order. Called by the browser."""
+        """The encapsulated key and ciphertext of one input share, or InvalidTask for a key of low order.
+
+        Called by the browser.
+        """
         try:
             return _SUITES[self.suite].encrypt(plaintext, self._public, info)
         except ValueError:

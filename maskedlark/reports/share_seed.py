@@ -1,12 +1,14 @@
-"""Role 0's share as a 32-byte seed: the browser sends the seed, and helper 0 expands it to the share's field elements.
+"""Role 0's share as a 32-byte seed.
+
+The browser sends the seed, and helper 0 expands it to the share's field elements.
 
     seed = randomness(SEED_BYTES)                                    # the browser, once for each sealing
     share_0 = expand_share(seed, task_id, report_id, 0, length)      # the browser, and later helper 0
     share_1 = subtract(secret, share_0)                              # the browser
 
-A seed is fresh for each sealing. A seed that is used twice shows helper 1 the difference of two secrets, and a
-seed that can be guessed shows it the secret. Because share 0 is expanded from a seed, share 1 hides the secret
-computationally (AES-256), not unconditionally.
+A seed is fresh for each sealing. A seed that is used twice shows helper 1 the difference of two secrets, and
+a seed that can be guessed shows it the secret. Because share 0 is expanded from a seed, share 1 hides the
+secret computationally (AES-256), not unconditionally.
 """
 
 from collections.abc import Sequence
@@ -22,7 +24,9 @@ _PURPOSE: Final = b"share"
 
 
 def expand_share(seed: bytes, task_id: bytes, report_id: bytes, role: int, length: int) -> FieldVector:
-    """The `length` field elements that a seed stands for. Called by the browser and by the helper that opened it.
+    """The `length` field elements that a seed stands for.
+
+    Called by the browser and by the helper that opened it.
 
     The elements are the little-endian 8-byte words of the stream of K(seed, "share", task id || report id ||
     role as u8). Words at or above the modulus are skipped, and reading goes on.
@@ -32,11 +36,21 @@ def expand_share(seed: bytes, task_id: bytes, report_id: bytes, role: int, lengt
     return random_vector(length, _stream(seed, task_id, report_id, role))
 
 
-def expand_shares(seeds: Sequence[bytes], task_id: bytes, report_ids: Sequence[bytes], role: int, length: int) -> FieldVector:
-    """`expand_share` of n seeds, one row each: uint64 (n, length). Called by a helper for a chunk of reports."""
-    streams = [_stream(seed, task_id, report_id, role)(ELEMENT_BYTES * length) for seed, report_id in zip(seeds, report_ids, strict=True)]
+def expand_shares(
+    seeds: Sequence[bytes], task_id: bytes, report_ids: Sequence[bytes], role: int, length: int
+) -> FieldVector:
+    """`expand_share` of n seeds, one row each: uint64 (n, length).
+
+    Called by a helper for a chunk of reports.
+    """
+    streams = [
+        _stream(seed, task_id, report_id, role)(ELEMENT_BYTES * length)
+        for seed, report_id in zip(seeds, report_ids, strict=True)
+    ]
     table = np.frombuffer(b"".join(streams), "<u8").astype(np.uint64).reshape(len(streams), length)
-    for row in np.flatnonzero((table >= np.uint64(MODULUS)).any(axis=1)).tolist():  # about one element in 2^32 is skipped
+    for row in np.flatnonzero(
+        (table >= np.uint64(MODULUS)).any(axis=1)
+    ).tolist():  # about one element in 2^32 is skipped
         table[row] = expand_share(seeds[row], task_id, report_ids[row], role, length)
     return table
 

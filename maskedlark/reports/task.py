@@ -1,8 +1,8 @@
 """Step 0: the task, the public settings that browsers, helpers and ad server all act on.
 
-A task is immutable: its id is the SHA-256 of its canonical bytes, both helpers sign those bytes when they accept it, browsers
-seal only to a task with both signatures, and every seal, dataset and round is bound to the id. The paper's "public parameter
-server" (section 4.2.2) is any host that serves a `TaskBundle`.
+A task is immutable: its id is the SHA-256 of its canonical bytes, both helpers sign those bytes when they
+accept it, browsers seal only to a task with both signatures, and every seal, dataset and round is bound to
+the id. The paper's "public parameter server" (section 4.2.2) is any host that serves a `TaskBundle`.
 """
 
 from enum import StrEnum, unique
@@ -47,9 +47,10 @@ class LabelSpace:
     Attributes:
         kind: Classes or real values.
         size: Labels are the integers 0 to size - 1.
-        num_buckets: For values: how many even buckets [0, size - 1] is cut into (section 4.1.1). None for classes.
-        default_label: What an impression that expires without a conversion reports; then every report holds this label among
-            its candidates. None: no label is special, and decoys are drawn from all others.
+        num_buckets: For values: how many even buckets [0, size - 1] is cut into (section 4.1.1). None for
+            classes.
+        default_label: What an impression that expires without a conversion reports; then every report holds
+            this label among its candidates. None: no label is special, and decoys are drawn from all others.
     """
 
     kind: LabelKind
@@ -73,7 +74,10 @@ class LabelSpace:
         return tuple(Fraction(i * (self.size - 1), buckets) for i in range(buckets + 1))
 
     def reachable(self) -> tuple[int, ...]:
-        """Every label that a report can hold, ascending: all classes, or the integers next to a bucket boundary."""
+        """Every label that a report can hold, ascending.
+
+        All classes, or the integers next to a bucket boundary.
+        """
         return _reachable(self)
 
 
@@ -81,7 +85,9 @@ class LabelSpace:
 def _reachable(labels: LabelSpace) -> tuple[int, ...]:
     if labels.kind is LabelKind.CLASSES:
         return tuple(range(labels.size))
-    return tuple(sorted({rounded for boundary in labels.boundaries() for rounded in (floor(boundary), ceil(boundary))}))
+    return tuple(
+        sorted({rounded for boundary in labels.boundaries() for rounded in (floor(boundary), ceil(boundary))})
+    )
 
 
 @canonical
@@ -116,20 +122,22 @@ class Task:
         feature_epsilon: Local differential privacy of each feature byte (section 4.2.3), or None for none.
         min_batch_size: The k of k-anonymity: fewer admitted or sampled records give noise around zero.
         mechanism: The noise that each helper adds; `none` only for loopback debugging.
-        noise: Whether each helper adds all of the noise, or half of its variance (Gaussian only). Split, either helper together with the
-            ad server faces 1/sqrt(2) of the noise that `noise_multiplier` names; the budgets are charged so.
+        noise: Whether each helper adds all of the noise, or half of its variance (Gaussian only). Split,
+            either helper together with the ad server faces 1/sqrt(2) of the noise that `noise_multiplier`
+            names; the budgets are charged so.
         norm: The norm in which per-example values are clipped: L1 for Laplace, L2 for Gaussian.
         clip_norm: The bound in that norm.
         frac_bits: Gradients are integers in units of 2^-frac_bits.
         epsilon: The budget of one dataset against the ad server.
-        collusion_epsilon: The budget of one dataset against the ad server together with one helper: one helper's noise only,
-            and no amplification by sampling.
+        collusion_epsilon: The budget of one dataset against the ad server together with one helper: one
+            helper's noise only, and no amplification by sampling.
         delta: The delta that both budgets are read at.
         max_dataset_size: The most reports in one dataset.
         time_bucket_s: Reports carry their time rounded down to this many seconds.
         starts_at: Reports of earlier time buckets are dropped (Unix seconds).
         expires_at: Reports of time buckets from here on are dropped, and jobs refused (Unix seconds).
-        measurement: The values that queries sum, and the keys that they group by; None for a task that only trains.
+        measurement: The values that queries sum, and the keys that they group by; None for a task that only
+            trains.
     """
 
     version: Literal[1] = VERSION
@@ -161,7 +169,10 @@ class Task:
     def _check(self) -> Self:
         if self.num_candidates > len(self.labels.reachable()):
             raise ValueError("num_decoys is at most the number of other labels")
-        if self.helpers[0].agreement_key == self.helpers[1].agreement_key or self.helpers[0].verify_key == self.helpers[1].verify_key:
+        if (
+            self.helpers[0].agreement_key == self.helpers[1].agreement_key
+            or self.helpers[0].verify_key == self.helpers[1].verify_key
+        ):
             raise ValueError("the two helpers have different keys")
         if _NORM_OF.get(self.mechanism, self.norm) is not self.norm:
             raise ValueError("Laplace noise goes with norm l1, Gaussian with norm l2")
@@ -191,12 +202,25 @@ class Task:
     @property
     def share_length(self) -> int:
         """The length of every input share's plaintext, in bytes: the view, mask shares, value shares."""
-        return self.view_length + 8 * self.num_candidates + (self.measurement.share_bytes if self.measurement else 0)
+        return (
+            self.view_length
+            + 8 * self.num_candidates
+            + (self.measurement.share_bytes if self.measurement else 0)
+        )
 
     @property
     def view_length(self) -> int:
-        """The length of what both helpers read alike of a share, at its beginning: version, nonce, features, labels, keys."""
-        return 1 + VIEW_NONCE_BYTES + self.num_features + 4 * self.num_candidates + (self.measurement.view_bytes if self.measurement else 0)
+        """The length of what both helpers read alike of a share, at its beginning.
+
+        Version, nonce, features, labels, keys.
+        """
+        return (
+            1
+            + VIEW_NONCE_BYTES
+            + self.num_features
+            + 4 * self.num_candidates
+            + (self.measurement.view_bytes if self.measurement else 0)
+        )
 
     def time_bucket(self, unix_s: float) -> int:
         """The bucket that a moment falls into."""
@@ -210,7 +234,9 @@ class Task:
         """
         first, last = self.starts_at // self.time_bucket_s, (self.expires_at - 1) // self.time_bucket_s
         if not first <= time_bucket <= last:
-            raise ReportRejected(ReportReason.OUTSIDE_TASK_PERIOD, f"time bucket {time_bucket} is not in {first}..{last}")
+            raise ReportRejected(
+                ReportReason.OUTSIDE_TASK_PERIOD, f"time bucket {time_bucket} is not in {first}..{last}"
+            )
 
 
 def signing_bytes(task: Task) -> bytes:

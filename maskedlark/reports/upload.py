@@ -1,7 +1,7 @@
 """Step 3 and 4: the report that travels, and the one call by which a browser makes it.
 
-A report is two sealed shares under one random id and a coarse time. The ad server stores it blind; it can check that the parts
-have the right sizes, and nothing else.
+A report is two sealed shares under one random id and a coarse time. The ad server stores it blind; it can
+check that the parts have the right sizes, and nothing else.
 """
 
 from dataclasses import dataclass
@@ -53,9 +53,10 @@ class Sealer:
 
         Args:
             example: A real example, or one without a label for a fake report.
-            unix_s: When the report is uploaded (not when the event happened: that would undo the random delay); only its time bucket is
-                sent.
-            randomness: Draws the report id, the decoys and the masks; HPKE's ephemeral keys are the library's own.
+            unix_s: When the report is uploaded (not when the event happened: that would undo the random
+                delay); only its time bucket is sent.
+            randomness: Draws the report id, the decoys and the masks; HPKE's ephemeral keys are the library's
+                own.
 
         Raises:
             InvalidTask: the example does not fit the task.
@@ -65,9 +66,17 @@ class Sealer:
         report_id = randomness(REPORT_ID_BYTES)
         shares = []
         for role, (key, plaintext) in enumerate(zip(self._keys, plaintexts, strict=True)):
-            info = share_info(task_id=self._task_id, report_id=report_id, time_bucket=time_bucket, role=role, key_id=key.key_id)
+            info = share_info(
+                task_id=self._task_id,
+                report_id=report_id,
+                time_bucket=time_bucket,
+                role=role,
+                key_id=key.key_id,
+            )
             shares.append(SealedShare(key_id=key.key_id, ciphertext=key.seal(plaintext, info)))
-        return Report(task_id=self._task_id, report_id=report_id, time_bucket=time_bucket, shares=(shares[0], shares[1]))
+        return Report(
+            task_id=self._task_id, report_id=report_id, time_bucket=time_bucket, shares=(shares[0], shares[1])
+        )
 
 
 def check_report(task: Task, report: Report) -> None:
@@ -79,7 +88,9 @@ def check_report(task: Task, report: Report) -> None:
     if report.task_id != task.task_id:
         raise ReportRejected(ReportReason.WRONG_TASK, "the report is of another task")
     if len(report.report_id) != REPORT_ID_BYTES:
-        raise ReportRejected(ReportReason.MALFORMED, f"a report id has {REPORT_ID_BYTES} bytes, not {len(report.report_id)}")
+        raise ReportRejected(
+            ReportReason.MALFORMED, f"a report id has {REPORT_ID_BYTES} bytes, not {len(report.report_id)}"
+        )
     task.check_time_bucket(report.time_bucket)
     for share in report.shares:
         if not 0 <= share.key_id <= 255:
@@ -95,4 +106,7 @@ def check_sealed_length(task: Task, ciphertext: bytes) -> None:
     """
     least, most = task.share_length + MIN_OVERHEAD, task.share_length + MAX_OVERHEAD
     if not least <= len(ciphertext) <= most:
-        raise ReportRejected(ReportReason.WRONG_LENGTH, f"a sealed share of this task has {least} to {most} bytes, not {len(ciphertext)}")
+        raise ReportRejected(
+            ReportReason.WRONG_LENGTH,
+            f"a sealed share of this task has {least} to {most} bytes, not {len(ciphertext)}",
+        )

@@ -1,8 +1,10 @@
-"""Certificates for mutual TLS between two parties that know each other: self-signed, pinned, made by each party's keygen.
+"""Certificates for mutual TLS between two parties that know each other.
 
-There is no authority to run. A helper's operator hands its certificate to the ad server and gets the ad server's; each puts what it
-got into its file of trusted authorities. A certificate names its holder in its subject alternative names: a helper by host name, an
-ad server by its origin. Its common name is a label.
+Self-signed, pinned, made by each party's keygen.
+
+There is no authority to run. A helper's operator hands its certificate to the ad server and gets the ad
+server's; each puts what it got into its file of trusted authorities. A certificate names its holder in its
+subject alternative names: a helper by host name, an ad server by its origin. Its common name is a label.
 """
 
 from datetime import datetime, timedelta
@@ -35,11 +37,16 @@ _MAY_SIGN_HANDSHAKES_ONLY: Final = x509.KeyUsage(
 """Without it, TLS would let a trusted ad server certify a key of its own in another origin's name."""
 
 
-def write_certificate(folder: Path, *, name: str, hosts: tuple[str, ...] = (), now: datetime, days: int = 825) -> TlsFiles:
-    """Make a P-256 key and a self-signed certificate in `folder`. Called by `helper keygen` and `adserver keygen`.
+def write_certificate(
+    folder: Path, *, name: str, hosts: tuple[str, ...] = (), now: datetime, days: int = 825
+) -> TlsFiles:
+    """Make a P-256 key and a self-signed certificate in `folder`.
+
+    Called by `helper keygen` and `adserver keygen`.
 
     Args:
-        folder: Gets tls.key (readable by its owner only), tls.crt, and trusted.crt, to which the operator adds peers' certificates.
+        folder: Gets tls.key (readable by its owner only), tls.crt, and trusted.crt, to which the operator
+            adds peers' certificates.
         name: Whom the certificate names: a URI name if it is an origin, otherwise a host name or address.
         hosts: DNS names and IP addresses that the holder serves at.
         now: The start of the certificate's life.
@@ -58,7 +65,10 @@ def write_certificate(folder: Path, *, name: str, hosts: tuple[str, ...] = (), n
         .add_extension(x509.SubjectAlternativeName(_names(name, hosts)), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_MAY_SIGN_HANDSHAKES_ONLY, critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+        .add_extension(
+            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]),
+            critical=False,
+        )
         .sign(key, hashes.SHA256())
     )
     files = TlsFiles.in_folder(folder)

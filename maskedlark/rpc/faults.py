@@ -1,8 +1,11 @@
-"""Domain errors across gRPC: `answering` turns them into a status on the server, `calling` back into the same error at the client.
+"""Domain errors across gRPC.
 
-The kind and reason travel as trailing metadata, so the client raises what the server refused with, and names the server. Anything that
-is not a `MaskedLarkError` is a bug: logged in full at the server, answered with INTERNAL and no detail, and raised at the client as
-JobRefused(PEER_FAILED), for asking again would run into it again. What the transport itself reports is worth asking again.
+`answering` turns them into a status on the server, `calling` back into the same error at the client.
+
+The kind and reason travel as trailing metadata, so the client raises what the server refused with, and names
+the server. Anything that is not a `MaskedLarkError` is a bug: logged in full at the server, answered with
+INTERNAL and no detail, and raised at the client as JobRefused(PEER_FAILED), for asking again would run into
+it again. What the transport itself reports is worth asking again.
 """
 
 import logging
@@ -36,13 +39,23 @@ _ANSWER_TOO_LARGE: Final = re.compile(r"(SERVER: Sent|CLIENT: Received) message 
 """What gRPC itself says of an answer over the limit: the request was acted on."""
 _NO_TALK: Final = re.compile(r"Socket closed|[Hh]andshake|SSL")
 """What gRPC itself says of a connection that never carried a call."""
-_NO_TALK_HINT: Final = " (nobody is there, or TLS at one side only, or a certificate that the other side does not trust)"
+_NO_TALK_HINT: Final = (
+    " (nobody is there, or TLS at one side only, or a certificate that the other side does not trust)"
+)
 _FULL_RETRY_AFTER_S: Final = 1.0
 _LONGEST_HINT_S: Final = 600.0
 _WORTH_ANOTHER_TRY: Final = frozenset(
-    {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.ABORTED, grpc.StatusCode.INTERNAL}
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.ABORTED,
+        grpc.StatusCode.INTERNAL,
+    }
 )
-"""INTERNAL without a kind is the transport's (a broken stream), not the server's body; unless it says `_DOES_NOT_PARSE`."""
+"""INTERNAL without a kind is the transport's (a broken stream), not the server's body.
+
+Unless it says `_DOES_NOT_PARSE`.
+"""
 _DOES_NOT_PARSE: Final = re.compile(r"^Exception deserializing (request|response)!$")
 """What gRPC itself says of a message that is none of the protocol: the same one would not parse again."""
 _FINAL: Final = {
@@ -111,7 +124,10 @@ def refusal_of(context: Any) -> Refusal | None:
 
 
 def hinted_s(told: str) -> float | None:
-    """When a peer that is full asks to be called again, in seconds from now; None for what is no number, or longer than ten minutes."""
+    """When a peer that is full asks to be called again, in seconds from now.
+
+    None for what is no number, or longer than ten minutes.
+    """
     try:
         seconds = float(told)
     except ValueError:
@@ -127,7 +143,10 @@ def _domain_error(error: grpc.RpcError, peer: str) -> MaskedLarkError:
         try:
             return refusal(trailing.get(_REASON, ""), f"{peer}: {details}")
         except ValueError:
-            return JobRefused(JobReason.BAD_ANSWER, f"{peer} refused for a reason unknown to this version: {trailing.get(_REASON)}")
+            return JobRefused(
+                JobReason.BAD_ANSWER,
+                f"{peer} refused for a reason unknown to this version: {trailing.get(_REASON)}",
+            )
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return _exhausted(peer, details, trailing.get(_RETRY_AFTER))
     hint = (
@@ -137,16 +156,25 @@ def _domain_error(error: grpc.RpcError, peer: str) -> MaskedLarkError:
     )
     what = f"{peer}: {code.name.lower()}: {details}{hint}"
     is_worth_another_try = code in _WORTH_ANOTHER_TRY and not _DOES_NOT_PARSE.match(details)
-    return HelperUnavailable(what) if is_worth_another_try else JobRefused(_FINAL.get(code, JobReason.PEER_FAILED), what)
+    return (
+        HelperUnavailable(what)
+        if is_worth_another_try
+        else JobRefused(_FINAL.get(code, JobReason.PEER_FAILED), what)
+    )
 
 
 def _exhausted(peer: str, details: str, retry_after: str | None) -> MaskedLarkError:
-    """A server that is full says when to come again; without that, gRPC found a message over its size limit."""
+    """A server that is full says when to come again.
+
+    Without that, gRPC found a message over its size limit.
+    """
     if _ANSWER_TOO_LARGE.search(details):
         return JobRefused(JobReason.BAD_ANSWER, f"{peer}: {details}")
     if retry_after is None and not details.startswith(_GRPC_IS_FULL):
         return JobRefused(JobReason.TOO_LARGE, f"{peer}: {details}")
-    return HelperUnavailable(f"{peer} is busy: {details}", retry_after_s=hinted_s(retry_after or "") or _FULL_RETRY_AFTER_S)
+    return HelperUnavailable(
+        f"{peer} is busy: {details}", retry_after_s=hinted_s(retry_after or "") or _FULL_RETRY_AFTER_S
+    )
 
 
 def _abort(context: grpc.ServicerContext, error: MaskedLarkError) -> NoReturn:

@@ -22,16 +22,22 @@ _MALFORMED: Final = object()
 """What stands for a message that does not parse, until the call is refused for it."""
 
 Around: TypeAlias = Callable[[grpc.ServicerContext], AbstractContextManager[Streams | None]]
-"""Given a call's context, what to enter before its body and to leave after it; what it yields sees the call's streams."""
+"""Given a call's context, what to enter before its body and to leave after it.
+
+What it yields sees the call's streams.
+"""
 
 
 def wrapped(
-    handler: "grpc.RpcMethodHandler[Any, Any]", around: Around, on_malformed: Callable[[], None] = lambda: None
+    handler: "grpc.RpcMethodHandler[Any, Any]",
+    around: Around,
+    on_malformed: Callable[[], None] = lambda: None,
 ) -> "grpc.RpcMethodHandler[Any, Any]":
     """The same handler with `around` around its body, which holds a thread until its last reply.
 
-    A message that does not parse ends the call with INVALID_ARGUMENT, after `on_malformed`. gRPC by itself would end it while its body
-    runs, which ends it once more; the server then keeps the call, and waits for it when it ends.
+    A message that does not parse ends the call with INVALID_ARGUMENT, after `on_malformed`. gRPC by itself
+    would end it while its body runs, which ends it once more; the server then keeps the call, and waits for
+    it when it ends.
     """
     parse: Any = handler.request_deserializer
 

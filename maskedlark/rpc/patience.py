@@ -1,4 +1,7 @@
-"""How long a server waits for its clients: a call that stops, or drips, would otherwise hold a thread for as long as it likes."""
+"""How long a server waits for its clients.
+
+A call that stops, or drips, would otherwise hold a thread for as long as it likes.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -105,7 +108,10 @@ class PatienceInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # 
 
 @contextmanager
 def within(seconds: float, context: grpc.ServicerContext) -> Iterator[None]:
-    """End the call if the block takes longer: around reading what a client sends at once, whose size is bounded."""
+    """End the call if the block takes longer.
+
+    Around reading what a client sends at once, whose size is bounded.
+    """
     timer = Timer(seconds, context.cancel)
     timer.daemon = True
     timer.start()
@@ -116,7 +122,10 @@ def within(seconds: float, context: grpc.ServicerContext) -> Iterator[None]:
 
 
 def _reading_its_message(handler: "grpc.RpcMethodHandler[Any, Any]") -> "grpc.RpcMethodHandler[Any, Any]":
-    """The same handler, as one of a stream: gRPC itself would wait for a single message without end, on a thread."""
+    """The same handler, as one of a stream.
+
+    GRPC itself would wait for a single message without end, on a thread.
+    """
     if handler.request_streaming:
         return handler
     behaviour: Any = handler.unary_stream if handler.response_streaming else handler.unary_unary
@@ -127,8 +136,14 @@ def _reading_its_message(handler: "grpc.RpcMethodHandler[Any, Any]") -> "grpc.Rp
         context.abort(grpc.StatusCode.UNIMPLEMENTED, "the call holds no message")
         raise AssertionError("context.abort returned")
 
-    make: Any = grpc.stream_stream_rpc_method_handler if handler.response_streaming else grpc.stream_unary_rpc_method_handler
+    make: Any = (
+        grpc.stream_stream_rpc_method_handler
+        if handler.response_streaming
+        else grpc.stream_unary_rpc_method_handler
+    )
     made: grpc.RpcMethodHandler[Any, Any] = make(
-        of_first, request_deserializer=handler.request_deserializer, response_serializer=handler.response_serializer
+        of_first,
+        request_deserializer=handler.request_deserializer,
+        response_serializer=handler.response_serializer,
     )
     return made

@@ -1,8 +1,11 @@
-"""Whom a server let in is asked again at each call: an authority that was removed, or a certificate that expired, ends what it may do.
+"""Whom a server let in is asked again at each call.
 
-TLS looks at a certificate once, as a connection begins, and a connection may last for months. What TLS checked besides (uses, path
-lengths) cannot have changed since; what is looked at here is what can have, and what TLS does not know: today's pins, authorities and
-the names that each may certify (`maskedlark.rpc.trust`), and the time.
+An authority that was removed, or a certificate that expired, ends what it may do.
+
+TLS looks at a certificate once, as a connection begins, and a connection may last for months. What TLS
+checked besides (uses, path lengths) cannot have changed since; what is looked at here is what can have, and
+what TLS does not know: today's pins, authorities and the names that each may certify
+(`maskedlark.rpc.trust`), and the time.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +23,10 @@ _END: Final = b"-----END CERTIFICATE-----"
 
 
 class StillTrusted(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stubs make it generic, grpc does not
-    """Refuses calls on connections whose client would not be let in any more; for servers whose clients all have certificates."""
+    """Refuses calls on connections whose client would not be let in any more.
+
+    For servers whose clients all have certificates.
+    """
 
     def __init__(self, files: TlsFiles, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         """Raises as `Reloaded` does."""
@@ -35,7 +41,10 @@ class StillTrusted(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-st
     @contextmanager
     def _checked(self, context: grpc.ServicerContext) -> Iterator[None]:
         if not self._trust.current().vouches_for(_chain(context), self._now()):
-            context.abort(grpc.StatusCode.UNAUTHENTICATED, "the client's certificate is not trusted any more, or has expired")
+            context.abort(
+                grpc.StatusCode.UNAUTHENTICATED,
+                "the client's certificate is not trusted any more, or has expired",
+            )
         yield
 
 

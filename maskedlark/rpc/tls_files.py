@@ -1,7 +1,7 @@
 """One party's TLS files, read again when they change: a certificate is renewed without a restart.
 
-Files are replaced one after the other, so a reader may find a new certificate beside the old key. Such a moment is not used: what was
-read before stays in use until the files fit together again.
+Files are replaced one after the other, so a reader may find a new certificate beside the old key. Such a
+moment is not used: what was read before stays in use until the files fit together again.
 """
 
 import logging
@@ -30,7 +30,8 @@ class TlsContents:
         certificate: This party's chain.
         private_key: Its key.
         trusted_authorities: The certificates that it trusts peers by.
-        authority_names: What `trusted.names` says of those that can sign others (`maskedlark.rpc.trust`); empty if there is none.
+        authority_names: What `trusted.names` says of those that can sign others (`maskedlark.rpc.trust`);
+            empty if there is none.
     """
 
     certificate: bytes
@@ -41,7 +42,10 @@ class TlsContents:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
-    """PEM files of one party: its certificate chain, its private key, and the authorities that it trusts peers by."""
+    """PEM files of one party.
+
+    Its certificate chain, its private key, and the authorities that it trusts peers by.
+    """
 
     certificate: Path
     private_key: Path
@@ -50,7 +54,11 @@ class TlsFiles:
     @classmethod
     def in_folder(cls, folder: Path) -> Self:
         """Where `helper keygen` and `adserver keygen` put them."""
-        return cls(certificate=folder / "tls.crt", private_key=folder / "tls.key", trusted_authorities=folder / "trusted.crt")
+        return cls(
+            certificate=folder / "tls.crt",
+            private_key=folder / "tls.key",
+            trusted_authorities=folder / "trusted.crt",
+        )
 
     @property
     def authority_names(self) -> Path:
@@ -60,7 +68,14 @@ class TlsFiles:
     @property
     def missing(self) -> Path | None:
         """The first of the three that is no file."""
-        return next((path for path in (self.certificate, self.private_key, self.trusted_authorities) if not path.is_file()), None)
+        return next(
+            (
+                path
+                for path in (self.certificate, self.private_key, self.trusted_authorities)
+                if not path.is_file()
+            ),
+            None,
+        )
 
     def read(self) -> TlsContents:
         """The contents.
@@ -83,7 +98,9 @@ class TlsFiles:
             if contents.trusted_authorities.strip():
                 x509.load_pem_x509_certificates(contents.trusted_authorities)
         except (ValueError, TypeError):
-            raise InvalidTask("the TLS files are not a PEM certificate, its key without a password, and PEM authorities") from None
+            raise InvalidTask(
+                "the TLS files are not a PEM certificate, its key without a password, and PEM authorities"
+            ) from None
         if not own.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo) == held.public_bytes(
             Encoding.DER, PublicFormat.SubjectPublicKeyInfo
         ):
@@ -93,7 +110,9 @@ class TlsFiles:
     def stamp(self) -> _Stamp:
         """Something that differs once a file was replaced or written."""
         names = [self.authority_names] if self.authority_names.exists() else []
-        stats = [path.stat() for path in (self.certificate, self.private_key, self.trusted_authorities, *names)]
+        stats = [
+            path.stat() for path in (self.certificate, self.private_key, self.trusted_authorities, *names)
+        ]
         return tuple((stat.st_mtime_ns, stat.st_ino, stat.st_size) for stat in stats)
 
 
@@ -138,14 +157,18 @@ class Reloaded(Generic[_Made]):
 
 
 def server_context(files: TlsFiles) -> ssl.SSLContext:
-    """What an HTTP server proves who it is with; its clients show no certificate. Renewed files are used from the next connection on.
+    """What an HTTP server proves who it is with; its clients show no certificate.
+
+    Renewed files are used from the next connection on.
 
     Raises:
         InvalidTask: the files do not fit together.
     """
     newest = Reloaded(files, lambda _: _plain_context(files))
 
-    def choose(connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext) -> None:
+    def choose(
+        connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext
+    ) -> None:
         connection.context = newest.current()
 
     first = newest.current()

@@ -1,7 +1,7 @@
 """gRPC servers and channels with the limits and the TLS that every party uses.
 
-Messages stay within gRPC's default 4 MiB: long content streams in chunks. Plaintext is for loopback demos only, and only when
-asked for by name.
+Messages stay within gRPC's default 4 MiB: long content streams in chunks. Plaintext is for loopback demos
+only, and only when asked for by name.
 """
 
 import ipaddress
@@ -29,13 +29,22 @@ _OPTIONS: Final = (
     ("grpc.so_reuseport", 0),
 )
 _CALLS_A_THREAD: Final = 8
-"""How many calls may wait for each thread; gRPC answers more with RESOURCE_EXHAUSTED, which `faults.calling` knows."""
+"""How many calls may wait for each thread.
+
+GRPC answers more with RESOURCE_EXHAUSTED, which `faults.calling` knows.
+"""
 
 _SERVER_OPTIONS: Final = (
     *_OPTIONS,
-    ("grpc.keepalive_time_ms", 60_000),  # a client that is dead holds a connection no longer than this and the next
+    (
+        "grpc.keepalive_time_ms",
+        60_000,
+    ),  # a client that is dead holds a connection no longer than this and the next
     ("grpc.http2.ping_timeout_ms", 20_000),
-    ("grpc.server_handshake_timeout_ms", 10_000),  # who does not finish TLS and the HTTP/2 preface by then is gone
+    (
+        "grpc.server_handshake_timeout_ms",
+        10_000,
+    ),  # who does not finish TLS and the HTTP/2 preface by then is gone
     ("grpc.max_connection_idle_ms", 300_000),
     ("grpc.max_concurrent_streams", 128),
 )
@@ -44,19 +53,23 @@ _OPEN_SERVER_OPTIONS: Final = (
     ("grpc.http2.lookahead_bytes", 256 << 10),  # of each call, ahead of what is read
     ("grpc.http2.bdp_probe", 0),  # which would let that grow to 4 MiB, also of calls that wait for a thread
 )
-"""Where anybody may call, with as many calls as there is room for: what all of them can make the server hold."""
+"""Where anybody may call, with as many calls as there is room for.
+
+What all of them can make the server hold.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keepalive:
     """How soon a dead peer is noticed while a call waits for it, however long that call may take.
 
-    The client pings on a connection that carries a call and is silent otherwise. gRPC answers pings by itself, whatever the server's
-    body computes.
+    The client pings on a connection that carries a call and is silent otherwise. gRPC answers pings by
+    itself, whatever the server's body computes.
 
     Attributes:
         every_s: Between two pings.
-        answer_s: How long an answer may take; then every call on the connection fails, as `HelperUnavailable`.
+        answer_s: How long an answer may take; then every call on the connection fails, as
+            `HelperUnavailable`.
     """
 
     every_s: float = 10.0
@@ -72,12 +85,18 @@ class Keepalive:
         return (
             ("grpc.keepalive_time_ms", round(1_000 * self.every_s)),
             ("grpc.keepalive_timeout_ms", round(1_000 * self.answer_s)),
-            ("grpc.http2.ping_timeout_ms", round(1_000 * self.answer_s)),  # without it gRPC waits a minute, whatever the line above says
+            (
+                "grpc.http2.ping_timeout_ms",
+                round(1_000 * self.answer_s),
+            ),  # without it gRPC waits a minute, whatever the line above says
             ("grpc.http2.max_pings_without_data", 0),  # no limit: a round is silent for minutes
         )
 
     def of_server(self) -> tuple[tuple[str, int], ...]:
-        """Server options that permit what `of_client` sends, twice over; gRPC's own limit, five minutes, would end the connection."""
+        """Server options that permit what `of_client` sends, twice over.
+
+        GRPC's own limit, five minutes, would end the connection.
+        """
         return (("grpc.http2.min_ping_interval_without_data_ms", round(500 * self.every_s)),)
 
 
@@ -113,18 +132,23 @@ def make_server(
 ) -> tuple[grpc.Server, int]:
     """A server that listens on `address` (host:port, port 0 for any) once started, and the port it got.
 
-    With `tls` every client must show a certificate that is trusted (`maskedlark.rpc.trust`), and is held to it again at each call,
-    unless the server `is_open` to browsers, which have none. The files are read again when they change. Without `tls` the address
-    must be loopback.
-    `on_handshake` is called as a client begins TLS, whether it will be let in or not. `keepalive` is that of the clients.
+    With `tls` every client must show a certificate that is trusted (`maskedlark.rpc.trust`), and is held to
+    it again at each call, unless the server `is_open` to browsers, which have none. The files are read again
+    when they change. Without `tls` the address must be loopback. `on_handshake` is called as a client begins
+    TLS, whether it will be let in or not. `keepalive` is that of the clients.
 
     Raises:
-        InvalidTask: no TLS on an address that others can reach, TLS files that do not fit together, or the address is taken.
+        InvalidTask: no TLS on an address that others can reach, TLS files that do not fit together, or the
+            address is taken.
     """
     server = grpc.server(
         ThreadPoolExecutor(threads),
         maximum_concurrent_rpcs=_CALLS_A_THREAD * threads,
-        options=tuple(dict([*_SERVER_OPTIONS, *keepalive.of_server(), *(_OPEN_SERVER_OPTIONS if is_open else ())]).items()),
+        options=tuple(
+            dict(
+                [*_SERVER_OPTIONS, *keepalive.of_server(), *(_OPEN_SERVER_OPTIONS if is_open else ())]
+            ).items()
+        ),
         interceptors=[*interceptors, *([StillTrusted(tls)] if tls is not None and not is_open else [])],
     )
     if tls is None:
@@ -145,7 +169,9 @@ def make_server(
     return server, _bind(server, address, credentials)
 
 
-def make_channel(address: str, tls: TlsFiles | TrustOnly | None, *, keepalive: Keepalive = _KEEPALIVE) -> grpc.Channel:
+def make_channel(
+    address: str, tls: TlsFiles | TrustOnly | None, *, keepalive: Keepalive = _KEEPALIVE
+) -> grpc.Channel:
     """A channel to a peer; without `tls` the peer must be on loopback.
 
     Raises:
@@ -161,18 +187,34 @@ def make_channel(address: str, tls: TlsFiles | TrustOnly | None, *, keepalive: K
         trusted = tls.trusted_authorities.read_bytes()
     except OSError as error:
         raise InvalidTask(f"cannot read {tls.trusted_authorities}: {error.strerror}") from None
-    return grpc.secure_channel(address, grpc.ssl_channel_credentials(root_certificates=trusted), options=_client_options(keepalive))
+    return grpc.secure_channel(
+        address, grpc.ssl_channel_credentials(root_certificates=trusted), options=_client_options(keepalive)
+    )
 
 
 class RenewedChannel:
-    """A channel to one peer, made anew when this party's TLS files change. Safe to share between threads; close it."""
+    """A channel to one peer, made anew when this party's TLS files change.
 
-    def __init__(self, address: str, tls: TlsFiles | None, interceptors: Sequence[Any] = (), *, keepalive: Keepalive = _KEEPALIVE) -> None:
+    Safe to share between threads; close it.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        tls: TlsFiles | None,
+        interceptors: Sequence[Any] = (),
+        *,
+        keepalive: Keepalive = _KEEPALIVE,
+    ) -> None:
         """Connect lazily, with gRPC client interceptors around each call; raises as `make_channel` does."""
-        self._newest = Reloaded(tls, lambda contents: _pinned_channel(address, contents, keepalive)) if tls else None
+        self._newest = (
+            Reloaded(tls, lambda contents: _pinned_channel(address, contents, keepalive)) if tls else None
+        )
         self._interceptors = tuple(interceptors)
         self._lock = Lock()
-        self._opened: list[grpc.Channel] = [self._newest.current() if self._newest else make_channel(address, tls, keepalive=keepalive)]
+        self._opened: list[grpc.Channel] = [
+            self._newest.current() if self._newest else make_channel(address, tls, keepalive=keepalive)
+        ]
 
     def current(self) -> grpc.Channel:
         """The channel for the next call. Calls under way keep the one that they have."""
@@ -195,7 +237,9 @@ def _client_options(keepalive: Keepalive) -> tuple[tuple[str, int], ...]:
 
 def _secure_channel(address: str, contents: TlsContents, keepalive: Keepalive) -> grpc.Channel:
     credentials = grpc.ssl_channel_credentials(
-        root_certificates=_trusted(contents), private_key=contents.private_key, certificate_chain=contents.certificate
+        root_certificates=_trusted(contents),
+        private_key=contents.private_key,
+        certificate_chain=contents.certificate,
     )
     return grpc.secure_channel(address, credentials, options=_client_options(keepalive))
 
@@ -203,7 +247,9 @@ def _secure_channel(address: str, contents: TlsContents, keepalive: Keepalive) -
 def _pinned_channel(address: str, contents: TlsContents, keepalive: Keepalive) -> grpc.Channel:
     """A channel to a peer that is known by its own certificate, or by one of an authority for its host."""
     host = address.rsplit(":", 1)[0].strip("[]")
-    return _secure_channel(address, replace(contents, trusted_authorities=Trust.read(contents).roots(host)), keepalive)
+    return _secure_channel(
+        address, replace(contents, trusted_authorities=Trust.read(contents).roots(host)), keepalive
+    )
 
 
 def _closed_configuration(contents: TlsContents) -> Any:
@@ -218,7 +264,10 @@ def _open_configuration(contents: TlsContents) -> Any:
 
 
 def _trusted(contents: TlsContents) -> bytes:
-    """The authorities, of which there must be one: without any, TLS libraries would fall back to everybody's."""
+    """The authorities, of which there must be one.
+
+    Without any, TLS libraries would fall back to everybody's.
+    """
     if not contents.trusted_authorities.strip():
         raise InvalidTask("the file of trusted authorities is empty: add the peers' certificates to it")
     return contents.trusted_authorities
@@ -232,12 +281,18 @@ def client_names(context: grpc.ServicerContext) -> frozenset[str] | None:
     auth: Any = context.auth_context()
     if b"ssl" not in auth.get("transport_security_type", ()):
         return None
-    return frozenset(name.decode("utf-8", "replace") for name in auth.get("x509_subject_alternative_name", ()))
+    return frozenset(
+        name.decode("utf-8", "replace") for name in auth.get("x509_subject_alternative_name", ())
+    )
 
 
 def _bind(server: grpc.Server, address: str, credentials: grpc.ServerCredentials | None) -> int:
     try:
-        port = server.add_insecure_port(address) if credentials is None else server.add_secure_port(address, credentials)
+        port = (
+            server.add_insecure_port(address)
+            if credentials is None
+            else server.add_secure_port(address, credentials)
+        )
     except RuntimeError:
         raise InvalidTask(f"cannot listen on {address}: is the port taken?") from None
     return int(port)

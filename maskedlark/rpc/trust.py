@@ -1,7 +1,10 @@
-"""Whom a party lets in by certificate: each one pinned exactly, and authorities only for the names that its operator wrote down.
+"""Whom a party lets in by certificate.
 
-A certificate that can sign others would let its holder certify a key of its own under anybody's name, and TLS would believe it. So
-`trusted.crt` may hold such a certificate only if `trusted.names` beside it says which names it may certify, one line a certificate:
+Each one pinned exactly, and authorities only for the names that its operator wrote down.
+
+A certificate that can sign others would let its holder certify a key of its own under anybody's name, and TLS
+would believe it. So `trusted.crt` may hold such a certificate only if `trusted.names` beside it says which
+names it may certify, one line a certificate:
 
     # SHA-256 of the certificate (openssl x509 -fingerprint -sha256), then origins or host names
     3F:A1:...:9C https://ads.example ads.example
@@ -41,13 +44,19 @@ class Authority:
     names: Names
 
     def may_certify(self, names: Names) -> bool:
-        """Whether a certificate of these names is within what the operator wrote down; one without names never is."""
+        """Whether a certificate of these names is within what the operator wrote down.
+
+        One without names never is.
+        """
         allowed = self.names | {host_of(name) for name in self.names}
         return bool(names) and names <= allowed
 
 
 class Trust:
-    """What one reading of the TLS files says of who is trusted. Immutable, and safe to share between threads."""
+    """What one reading of the TLS files says of who is trusted.
+
+    Immutable, and safe to share between threads.
+    """
 
     def __init__(self, pinned: frozenset[x509.Certificate], authorities: tuple[Authority, ...]) -> None:
         self._pinned = pinned
@@ -59,7 +68,8 @@ class Trust:
         """Read whom the TLS files trust.
 
         Raises:
-            InvalidTask: a certificate can sign others and no names are written down for it, or the names cannot be read.
+            InvalidTask: a certificate can sign others and no names are written down for it, or the names
+                cannot be read.
         """
         trusted = contents.trusted_authorities
         found = x509.load_pem_x509_certificates(trusted) if trusted.strip() else []
@@ -81,12 +91,16 @@ class Trust:
         return now <= self._until(chain)
 
     def roots(self, host: str | None = None) -> bytes:
-        """What TLS is told to trust, as PEM; of the authorities, if `host` is given, those that may certify it.
+        """What TLS is told to trust, as PEM.
+
+        Of the authorities, if `host` is given, those that may certify it.
 
         Raises:
             InvalidTask: there is none: TLS libraries would fall back to everybody's.
         """
-        authorities = [one.certificate for one in self._authorities if host is None or one.may_certify(frozenset({host}))]
+        authorities = [
+            one.certificate for one in self._authorities if host is None or one.may_certify(frozenset({host}))
+        ]
         roots = [one.public_bytes(Encoding.PEM) for one in (*self._pinned, *authorities)]
         if not roots:
             raise InvalidTask("the file of trusted authorities is empty: add the peers' certificates to it")
@@ -107,7 +121,9 @@ class Trust:
             certificate = waiting.pop()
             until = reached[certificate]
             for authority in self._authorities:
-                is_reached = certificate == authority.certificate or _issued(authority.certificate, certificate)
+                is_reached = certificate == authority.certificate or _issued(
+                    authority.certificate, certificate
+                )
                 if is_reached and authority.may_certify(names):
                     best = max(best, min(until, authority.certificate.not_valid_after_utc))
             for other in others:
@@ -118,7 +134,10 @@ class Trust:
 
 
 def can_sign(certificate: x509.Certificate) -> bool:
-    """Whether TLS might take a certificate for an issuer: whatever does not say CA:FALSE, also the old forms that say nothing."""
+    """Whether TLS might take a certificate for an issuer.
+
+    Whatever does not say CA:FALSE, also the old forms that say nothing.
+    """
     try:
         return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     except (x509.ExtensionNotFound, ValueError):
@@ -126,7 +145,10 @@ def can_sign(certificate: x509.Certificate) -> bool:
 
 
 def names_in(certificate: x509.Certificate) -> Names:
-    """The origins, host names and addresses that a certificate is for. The common name is none of them: nobody checked it."""
+    """The origins, host names and addresses that a certificate is for.
+
+    The common name is none of them: nobody checked it.
+    """
     try:
         found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (x509.ExtensionNotFound, ValueError):
@@ -156,7 +178,9 @@ def _named(encoded: bytes) -> dict[str, Names]:
         if not shown:
             continue
         if len(digits) != _FINGERPRINT_DIGITS or not set(digits) <= set(string.hexdigits) or not names:
-            raise InvalidTask(f"a line of trusted.names is no SHA-256 fingerprint with names behind it: {line[:120]!r}")
+            raise InvalidTask(
+                f"a line of trusted.names is no SHA-256 fingerprint with names behind it: {line[:120]!r}"
+            )
         named[digits] = named.get(digits, frozenset()) | frozenset(names)
     return named
 

@@ -1,4 +1,7 @@
-"""Messages to domain values and back, and long byte strings in chunks. Hostile messages raise typed errors here."""
+"""Messages to domain values and back, and long byte strings in chunks.
+
+Hostile messages raise typed errors here.
+"""
 
 from collections.abc import Iterable, Iterator
 from typing import Final

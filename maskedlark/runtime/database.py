@@ -1,7 +1,7 @@
 """How the parties open their databases: durable, private to their owner, and of one schema version.
 
-A party declares its tables, `schema_version_of` among them, and calls `open_database`, then `create_tables`. SQLite and PostgreSQL run
-the same code. Nothing of the protocol is here; browsers do without this module.
+A party declares its tables, `schema_version_of` among them, and calls `open_database`, then `create_tables`.
+SQLite and PostgreSQL run the same code. Nothing of the protocol is here; browsers do without this module.
 """
 
 import logging
@@ -12,7 +12,21 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Final
 
-from sqlalchemy import Column, Connection, Engine, Integer, MetaData, Table, create_engine, event, func, insert, inspect, make_url, select
+from sqlalchemy import (
+    Column,
+    Connection,
+    Engine,
+    Integer,
+    MetaData,
+    Table,
+    create_engine,
+    event,
+    func,
+    insert,
+    inspect,
+    make_url,
+    select,
+)
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as NoConnectionInTime
 
@@ -39,11 +53,12 @@ _CREATING_LOCK: Final = 0x6D6C61726B
 def open_database(url: str) -> Engine:
     """Connect to a party's database.
 
-    Guarantees: a transaction that has committed survives a crash of the machine, also where PostgreSQL's operator set
-    `synchronous_commit` off. On SQLite, `engine.begin()` takes the write lock at once, so a transaction that reads and then writes never
-    fails half-way because another process wrote in between. Wrap what only reads in `reading`, which takes no lock. A SQLite file is made
-    readable by this user only; what SQLite puts beside it is as readable as it is. A connection that the server has ended meanwhile is
-    replaced, not used. No error shows a stored value.
+    Guarantees: a transaction that has committed survives a crash of the machine, also where PostgreSQL's
+        operator set `synchronous_commit` off. On SQLite, `engine.begin()` takes the write lock at once, so a
+        transaction that reads and then writes never fails half-way because another process wrote in between.
+        Wrap what only reads in `reading`, which takes no lock. A SQLite file is made readable by this user
+        only; what SQLite puts beside it is as readable as it is. A connection that the server has ended
+        meanwhile is replaced, not used. No error shows a stored value.
 
     Raises:
         InvalidTask: not a URL of an engine that the parties run on, or its file cannot be had.
@@ -76,23 +91,28 @@ def is_away(error: BaseException) -> bool:
     """Whether an error says that the database cannot be had now (down, restarted, locked, full), not that a statement is wrong."""
     if isinstance(error, DBAPIError):
         if isinstance(error.orig, sqlite3.Error):  # to which a wrong statement is an OperationalError too
-            return getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & _PRIMARY_CODE in _SQLITE_AWAY
+            return (
+                getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & _PRIMARY_CODE in _SQLITE_AWAY
+            )
         return isinstance(error, OperationalError | InterfaceError) or error.connection_invalidated
     return isinstance(error, NoConnectionInTime)
 
 
 @contextmanager
 def database_at_hand(whose: str) -> Iterator[None]:
-    """Around what a call does in a database: whoever called is told that it may ask again, and nothing else of the database.
+    """Around what a call does in a database.
 
-    Every call of the protocol may be repeated, also one whose commit was done while its answer was lost; a report is stored once
-    however often it comes.
+    Whoever called is told that it may ask again, and nothing else of the database.
+
+    Every call of the protocol may be repeated, also one whose commit was done while its answer was lost; a
+    report is stored once however often it comes.
 
     Args:
         whose: Named in the error.
 
     Raises:
-        HelperUnavailable: the database is down, is being restarted, is locked or full, or has no connection to spare.
+        HelperUnavailable: the database is down, is being restarted, is locked or full, or has no connection
+            to spare.
     """
     try:
         yield
@@ -109,7 +129,9 @@ def schema_version_of(metadata: MetaData) -> Table:
 
 
 def create_tables(engine: Engine, metadata: MetaData, *, version: int, whose: str) -> None:
-    """Create all tables in an empty database, also when several processes start at once; leave those of this version as they are.
+    """Create all tables in an empty database, also when several processes start at once.
+
+    Leave those of this version as they are.
 
     Args:
         engine: The database.
@@ -166,7 +188,10 @@ def _configure_sqlite(connection: Any, _record: object) -> None:
 
 
 def _write_ahead(connection: Any) -> None:
-    """Turn the write-ahead log on. While another process does so to a new file, SQLite is busy at once, whatever its timeout is."""
+    """Turn the write-ahead log on.
+
+    While another process does so to a new file, SQLite is busy at once, whatever its timeout is.
+    """
     until = monotonic() + _BUSY_TIMEOUT_MS / 1000
     while True:
         try:
@@ -184,10 +209,16 @@ def _begin_sqlite(connection: Connection) -> None:
 
 
 def _configure_postgresql(connection: Any, _record: object) -> None:
-    """Durable commits: an operator's default may be to acknowledge some that a crash then loses; one that waits for standbys too stays."""
+    """Durable commits: an operator's default may be to acknowledge some that a crash then loses.
+
+    One that waits for standbys too stays.
+    """
     with connection.cursor() as cursor:
         cursor.execute("SHOW synchronous_commit")
         (found,) = cursor.fetchone()
         # set also to what it is: a default that is changed later would change it in this session
-        cursor.execute("SELECT set_config('synchronous_commit', %s, false)", (found if found in _DURABLE_COMMITS else "on",))
+        cursor.execute(
+            "SELECT set_config('synchronous_commit', %s, false)",
+            (found if found in _DURABLE_COMMITS else "on",),
+        )
     connection.commit()  # what is set in a transaction that is rolled back is not set

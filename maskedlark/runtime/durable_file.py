@@ -1,4 +1,7 @@
-"""Files that are there in full or not at all, also after a power cut: how checkpoints, models and curves are written."""
+"""Files that are there in full or not at all, also after a power cut.
+
+How checkpoints, models and curves are written.
+"""
 
 import fcntl
 import os
@@ -14,8 +17,8 @@ _UNFINISHED: Final = ".maskedlark-unfinished"
 def write_durably(path: Path, content: bytes) -> None:
     """Put `content` at `path` in one step: a temporary file, flushed to the disk, is renamed over it.
 
-    Guarantees: a reader, or a process started after a crash at any point, sees the old content or the new one. What a writer that was
-    killed left in the folder is removed.
+    Guarantees: a reader, or a process started after a crash at any point, sees the old content or the new
+        one. What a writer that was killed left in the folder is removed.
 
     Raises:
         OSError: the disk refused; the old content stands.
@@ -35,7 +38,10 @@ def write_durably(path: Path, content: bytes) -> None:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove the temporary files of writers that were killed; those of writers at work are locked, and stay."""
+    """Remove the temporary files of writers that were killed.
+
+    Those of writers at work are locked, and stay.
+    """
     for found in folder.glob(f".*{_UNFINISHED}"):
         with suppress(OSError), found.open("rb") as left:  # locked, finished meanwhile, or not ours to remove
             fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -44,9 +50,14 @@ def remove_unfinished(folder: Path) -> None:
 
 @contextmanager
 def _locked_temporary(path: Path) -> Iterator[IO[Any]]:
-    """A new file beside `path`, locked for as long as it is open: the system takes the lock from a writer that dies."""
+    """A new file beside `path`, locked for as long as it is open.
+
+    The system takes the lock from a writer that dies.
+    """
     while True:
-        with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", suffix=_UNFINISHED, delete=False) as temporary:
+        with NamedTemporaryFile(
+            dir=path.parent, prefix=f".{path.name}.", suffix=_UNFINISHED, delete=False
+        ) as temporary:
             with suppress(OSError):  # a file system without locks, where nothing is ever removed
                 fcntl.flock(temporary, fcntl.LOCK_EX)
             if os.fstat(temporary.fileno()).st_nlink:  # else it was removed before it was locked

@@ -13,7 +13,9 @@ _LOOK_EVERY_S: Final = 0.2
 def stopped_by_signals() -> Iterator[Event]:
     """An event that SIGTERM and SIGINT set, instead of ending the process. Called by the main thread."""
     stop = Event()
-    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {
+        number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)
+    }
     try:
         yield stop
     finally:
@@ -24,8 +26,8 @@ def stopped_by_signals() -> Iterator[Event]:
 def wait_for(stop: Event) -> None:
     """Return once the event is set.
 
-    Python runs a signal's handler in the main thread, and the kernel may give the signal to any other one: a main thread that sleeps
-    without end would then never run it. So it wakes up from time to time.
+    Python runs a signal's handler in the main thread, and the kernel may give the signal to any other one: a
+    main thread that sleeps without end would then never run it. So it wakes up from time to time.
     """
     while not stop.wait(_LOOK_EVERY_S):
         pass

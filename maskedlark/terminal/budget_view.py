@@ -1,4 +1,7 @@
-"""A dataset's budgets for people, as a table with bars, and for programs, as JSON: the same at the ad server and at both helpers."""
+"""A dataset's budgets for people, as a table with bars, and for programs, as JSON.
+
+The same at the ad server and at both helpers.
+"""
 
 import math
 from typing import Any, Final
@@ -15,7 +18,9 @@ _ID_DIGITS: Final = 12
 _ADVERSARIES: Final = ("ad server", "with a helper")
 """The ad server alone, and colluding with either one of the helpers."""
 NO_NOISE: Final = "no noise is added in this task: nothing is private, and no budget is kept"
-NOT_ADDITIVE: Final = "Each job's own epsilons are what it would cost alone; together they cost less than their sum."
+NOT_ADDITIVE: Final = (
+    "Each job's own epsilons are what it would cost alone; together they cost less than their sum."
+)
 
 
 def budget_table(budget: DatasetBudget) -> RenderableType:
@@ -68,11 +73,16 @@ def forecast_line(forecast: Forecast) -> str:
 
 
 def bar(standing: Standing, cells: int = _BAR_CELLS) -> Text:
-    """The spent, the reserved and the left of a budget as a bar: any spending shows, and a bar is full only when nothing is left."""
+    """The spent, the reserved and the left of a budget as a bar.
+
+    Any spending shows, and a bar is full only when nothing is left.
+    """
     whole = standing.budget
     held = cells if not standing.left else min(cells - 1, math.ceil(cells * standing.held / whole))
     spent = min(held, math.ceil(cells * min(standing.spent, whole) / whole))
-    return Text.assemble(("█" * spent, "red"), ("▒" * (held - spent), "yellow"), ("░" * (cells - held), "green"))
+    return Text.assemble(
+        ("█" * spent, "red"), ("▒" * (held - spent), "yellow"), ("░" * (cells - held), "green")
+    )
 
 
 def _standings(budget: DatasetBudget) -> Table:
@@ -82,7 +92,9 @@ def _standings(budget: DatasetBudget) -> Table:
         table.add_column(name, justify="right")
     table.add_column("█ spent ▒ reserved ░ left", no_wrap=True)
     for name, one in zip(_ADVERSARIES, (budget.ad_server, budget.colluding), strict=True):
-        table.add_row(name, *(number(value) for value in (one.spent, one.reserved, one.left, one.budget)), bar(one))
+        table.add_row(
+            name, *(number(value) for value in (one.spent, one.reserved, one.left, one.budget)), bar(one)
+        )
     return table
 
 

@@ -8,9 +8,16 @@ from maskedlark.rpc.tls_files import TlsFiles
 
 
 def tls_files(
-    *, insecure: bool, certificate: Path | None, private_key: Path | None, authorities: Path | None, folder: Path | None = None
+    *,
+    insecure: bool,
+    certificate: Path | None,
+    private_key: Path | None,
+    authorities: Path | None,
+    folder: Path | None = None,
 ) -> TlsFiles | None:
-    """The TLS files that the options name, or those of `keygen` in the party's own folder; None if --insecure was asked for by name.
+    """The TLS files that the options name, or those of `keygen` in the party's own folder.
+
+    None if --insecure was asked for by name.
 
     Raises:
         typer.BadParameter: only some files are named, one is not there, or files are named beside --insecure.
@@ -22,8 +29,14 @@ def tls_files(
     if own is not None and own.missing is None:
         return own
     if insecure or certificate is None or private_key is None or authorities is None:
-        instead = "" if own is None else f"; with none of all these, the files that `keygen` makes are used, but {own.missing} is not there"
-        raise typer.BadParameter(f"give --tls-cert, --tls-key and --tls-ca, or --insecure and none of them{instead}")
+        instead = (
+            ""
+            if own is None
+            else f"; with none of all these, the files that `keygen` makes are used, but {own.missing} is not there"
+        )
+        raise typer.BadParameter(
+            f"give --tls-cert, --tls-key and --tls-ca, or --insecure and none of them{instead}"
+        )
     files = TlsFiles(certificate=certificate, private_key=private_key, trusted_authorities=authorities)
     if files.missing is not None:
         raise typer.BadParameter(f"{files.missing} is not a file")

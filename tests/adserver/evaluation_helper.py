@@ -10,7 +10,12 @@ from maskedlark.model.onnx_file import parse
 from maskedlark.privacy.accounting import spent
 from maskedlark.privacy.noise import noise_vector
 from maskedlark.randomness import seeded
-from maskedlark.releases.evaluation import EvaluationSpec, answer_evaluation, evaluated_loss, evaluation_charge
+from maskedlark.releases.evaluation import (
+    EvaluationSpec,
+    answer_evaluation,
+    evaluated_loss,
+    evaluation_charge,
+)
 from maskedlark.reports.report import InputShares
 from tests.builders import World
 
@@ -23,7 +28,9 @@ class MemoryEvaluationHelper:
         self.models: list[bytes] = []
         self.noise = partial(noise_vector, randomness=seeded(seed, f"noise of helper {role}"))
 
-    def run_evaluation(self, spec: EvaluationSpec, model: bytes, *, cancelled: Event | None = None) -> QueryAnswer:
+    def run_evaluation(
+        self, spec: EvaluationSpec, model: bytes, *, cancelled: Event | None = None
+    ) -> QueryAnswer:
         self.models.append(model)
         task = self.of.task
         parsed = parse(model, num_features=task.num_features)

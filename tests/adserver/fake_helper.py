@@ -1,4 +1,7 @@
-"""A helper for the ad server's tests: the protocol's own sealing code behind the real wire, and ways to misbehave."""
+"""A helper for the ad server's tests.
+
+The protocol's own sealing code behind the real wire, and ways to misbehave.
+"""
 
 # ruff: noqa: N802 the RPCs are named as on the wire
 
@@ -70,32 +73,46 @@ class FakeHelper(helper_pb2_grpc.HelperServicer):
             self.registered[task.task_id] = task
         return self.spoil(helper_pb2.RegisterTaskReply(signature=self.keys.signing.sign(signing_bytes(task))))
 
-    def PrepareDataset(self, request_iterator: Iterator[helper_pb2.PrepareRequest], context: grpc.ServicerContext) -> Iterator[Any]:
+    def PrepareDataset(
+        self, request_iterator: Iterator[helper_pb2.PrepareRequest], context: grpc.ServicerContext
+    ) -> Iterator[Any]:
         with answering(context):
             header = next(request_iterator).header
             task = self._task(header.task_id)
             opener = ShareOpener(
-                task=task, role=self.role, opening_keys=[self.keys.opening], pair=pair_key(self.keys.agreement, task, self.role)
+                task=task,
+                role=self.role,
+                opening_keys=[self.keys.opening],
+                pair=pair_key(self.keys.agreement, task, self.role),
             )
             received: list[ShareForHelper] = []
             for request in request_iterator:
                 self.prepare_chunks += 1
                 self.largest_message_bytes = max(self.largest_message_bytes, request.ByteSize())
                 chunk = [
-                    ShareForHelper(report_id=one.report_id, time_bucket=one.time_bucket, share=share_from_message(one.share))
+                    ShareForHelper(
+                        report_id=one.report_id,
+                        time_bucket=one.time_bucket,
+                        share=share_from_message(one.share),
+                    )
                     for one in request.chunk.shares
                 ]
                 opened = opener.open(chunk).admitted
                 received += chunk
                 yield self.spoil(
-                    helper_pb2.PrepareReply(is_admitted=opened.is_admitted.astype(np.uint8).tobytes(), view_tags=opened.view_tags.tobytes())
+                    helper_pb2.PrepareReply(
+                        is_admitted=opened.is_admitted.astype(np.uint8).tobytes(),
+                        view_tags=opened.view_tags.tobytes(),
+                    )
                 )
             prepared = self.prepared[header.handle] = opener.open(received)
             dropped = {reason.value: count for reason, count in prepared.admitted.dropped.items()}
             yield self.spoil(
                 helper_pb2.PrepareReply(
                     totals=helper_pb2.PrepareReply.Totals(
-                        received=len(received), admitted=int(prepared.admitted.is_admitted.sum()), dropped=dropped
+                        received=len(received),
+                        admitted=int(prepared.admitted.is_admitted.sum()),
+                        dropped=dropped,
                     )
                 )
             )
@@ -106,9 +123,15 @@ class FakeHelper(helper_pb2_grpc.HelperServicer):
                 raise self.commit_failures.pop(0)
             if request.dataset_id not in self.committed:
                 self._commit(request)
-        return self.spoil(helper_pb2.CommitReply(dataset_id=request.dataset_id, size=len(self.committed[request.dataset_id])))
+        return self.spoil(
+            helper_pb2.CommitReply(
+                dataset_id=request.dataset_id, size=len(self.committed[request.dataset_id])
+            )
+        )
 
-    def RunRound(self, request_iterator: Iterator[helper_pb2.RoundRequest], context: grpc.ServicerContext) -> Iterator[Any]:
+    def RunRound(
+        self, request_iterator: Iterator[helper_pb2.RoundRequest], context: grpc.ServicerContext
+    ) -> Iterator[Any]:
         with answering(context):
             requests = list(request_iterator)
             if self.ends_rounds:
@@ -116,17 +139,27 @@ class FakeHelper(helper_pb2_grpc.HelperServicer):
                 return
             if self.hold_rounds is not None:
                 self.hold_rounds.wait(30)
-            yield helper_pb2.RoundReply(chunk=self.answer_round(b"".join(one.weights for one in requests[1:])))
+            yield helper_pb2.RoundReply(
+                chunk=self.answer_round(b"".join(one.weights for one in requests[1:]))
+            )
 
-    def StartJob(self, request_iterator: Iterator[helper_pb2.StartJobRequest], context: grpc.ServicerContext) -> Any:
+    def StartJob(
+        self, request_iterator: Iterator[helper_pb2.StartJobRequest], context: grpc.ServicerContext
+    ) -> Any:
         model = b"".join(one.model for one in request_iterator)
         return self.spoil(
             helper_pb2.StartJobReply(
-                path="exact", numerics_digest=NUMERICS, num_parameters=len(model), epsilon_spent=1.0, collusion_epsilon_spent=2.0
+                path="exact",
+                numerics_digest=NUMERICS,
+                num_parameters=len(model),
+                epsilon_spent=1.0,
+                collusion_epsilon_spent=2.0,
             )
         )
 
-    def CloseJob(self, request: helper_pb2.CloseJobRequest, context: grpc.ServicerContext) -> helper_pb2.CloseJobReply:
+    def CloseJob(
+        self, request: helper_pb2.CloseJobRequest, context: grpc.ServicerContext
+    ) -> helper_pb2.CloseJobReply:
         return helper_pb2.CloseJobReply(rounds_answered=3)
 
     def _task(self, task_id: bytes) -> Task:
@@ -139,7 +172,9 @@ class FakeHelper(helper_pb2_grpc.HelperServicer):
         if prepared is None:
             raise JobRefused(JobReason.UNKNOWN_DATASET, "not prepared here")
         count = len(prepared.report_ids)
-        chosen: NDArray[np.bool_] = np.unpackbits(np.frombuffer(request.chosen, np.uint8), count=count, bitorder="little").astype(np.bool_)
+        chosen: NDArray[np.bool_] = np.unpackbits(
+            np.frombuffer(request.chosen, np.uint8), count=count, bitorder="little"
+        ).astype(np.bool_)
         if (chosen & ~prepared.admitted.is_admitted).any():
             raise InvalidTask("a chosen report is not admitted")
         dataset = open_dataset(request.task_id, prepared, chosen)
@@ -156,7 +191,9 @@ def unavailable() -> Exception:
 
 
 @contextmanager
-def serving(*fakes: FakeHelper, deadline_s: float = 10.0, round_deadline_s: float | None = None) -> Iterator[tuple[HelperClient, ...]]:
+def serving(
+    *fakes: FakeHelper, deadline_s: float = 10.0, round_deadline_s: float | None = None
+) -> Iterator[tuple[HelperClient, ...]]:
     """Each fake behind gRPC on a free port, and a client of each."""
     with ExitStack() as stack:
         clients = []
@@ -165,7 +202,11 @@ def serving(*fakes: FakeHelper, deadline_s: float = 10.0, round_deadline_s: floa
             helper_pb2_grpc.add_HelperServicer_to_server(fake, server)  # type: ignore[no-untyped-call,unused-ignore] # generated code
             server.start()
             stack.callback(_stop, server)
-            clients.append(stack.enter_context(HelperClient(f"127.0.0.1:{port}", None, deadline_s, round_deadline_s=round_deadline_s)))
+            clients.append(
+                stack.enter_context(
+                    HelperClient(f"127.0.0.1:{port}", None, deadline_s, round_deadline_s=round_deadline_s)
+                )
+            )
         yield tuple(clients)
 
 

@@ -1,4 +1,7 @@
-"""What a job needs, small and in memory: two honest helpers that hold a real dataset, a store, and a plan to run on them."""
+"""What a job needs, small and in memory.
+
+Two honest helpers that hold a real dataset, a store, and a plan to run on them.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -75,7 +78,10 @@ class Fuse:
 
 
 def clipped_gradients(
-    tensors: tuple[weights.QuantisedTensor, ...], features: NDArray[np.uint8], labels: NDArray[Any], task: Task
+    tensors: tuple[weights.QuantisedTensor, ...],
+    features: NDArray[np.uint8],
+    labels: NDArray[Any],
+    task: Task,
 ) -> NDArray[np.int64]:
     """Per (record, label): the logistic loss's gradient of a linear model, clipped in L2, in units, toward zero.
 
@@ -104,7 +110,10 @@ def masked_sum(task: Task, tensors: tuple[weights.QuantisedTensor, ...], batch: 
 
 @dataclass
 class MemoryHelper:
-    """An honest helper: answers a round once and stores the answer; its attributes are what a test changes."""
+    """An honest helper: answers a round once and stores the answer.
+
+    Its attributes are what a test changes.
+    """
 
     role: int
     of: World
@@ -137,7 +146,13 @@ class MemoryHelper:
         )
 
     def run_round(
-        self, job_id: bytes, round_index: int, encoded: bytes, num_parameters: int, *, cancelled: Event | None = None
+        self,
+        job_id: bytes,
+        round_index: int,
+        encoded: bytes,
+        num_parameters: int,
+        *,
+        cancelled: Event | None = None,
     ) -> AggregateShare:
         self.fuse.point(f"helper {self.role} asked")
         self._fail()
@@ -149,7 +164,10 @@ class MemoryHelper:
                 if cancelled is not None and cancelled.is_set():
                     raise JobRefused(JobReason.CANCELLED, "the call was cancelled")
         if (job_id, round_index) not in self.answers:
-            self.answers[job_id, round_index] = (encoded, self._answer(self.jobs[job_id], round_index, encoded, num_parameters))
+            self.answers[job_id, round_index] = (
+                encoded,
+                self._answer(self.jobs[job_id], round_index, encoded, num_parameters),
+            )
         asked, answer = self.answers[job_id, round_index]
         if asked != encoded:
             raise JobRefused(JobReason.ROUND_CHANGED, "the same round with other weights")
@@ -172,7 +190,9 @@ class MemoryHelper:
             task=self.of.task,
             job=job,
             pair=self.of.pair(self.role),
-            round_transcript=rounds.transcript(job, round_index=round_index, weights=encoded, numerics=NUMERICS),
+            round_transcript=rounds.transcript(
+                job, round_index=round_index, weights=encoded, numerics=NUMERICS
+            ),
             shares=self.dataset.shares,
             masked_sum=partial(masked_sum, self.of.task, tensors),
             num_values=num_parameters,
@@ -214,7 +234,9 @@ def plan_for(of: Sealed, **changes: Any) -> TrainingPlan:
             model_digest=MODEL.digest,
             loss=Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS,
             rounds=chosen["rounds"],
-            sampling_numerator=sampling_numerator(expected_batch_size=chosen["batch_size"], dataset_size=RECORDS),
+            sampling_numerator=sampling_numerator(
+                expected_batch_size=chosen["batch_size"], dataset_size=RECORDS
+            ),
             noise_multiplier=chosen["noise_multiplier"],
         ),
         dataset_size=RECORDS,
@@ -241,7 +263,10 @@ class Site:
         self.engine: Engine = open_database(self.url or default_url(self.data_dir))
         create_tables(self.engine)
         self.store = JobStore(self.engine, self.clock)
-        first, second = (MemoryHelper(role=role, of=self.of.of, dataset=self.of.datasets[role], fuse=self.fuse) for role in (0, 1))
+        first, second = (
+            MemoryHelper(role=role, of=self.of.of, dataset=self.of.datasets[role], fuse=self.fuse)
+            for role in (0, 1)
+        )
         self.helpers = (first, second)
 
     def submit(self, plan: TrainingPlan, eval_set: bytes | None = None) -> bytes:

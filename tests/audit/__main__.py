@@ -1,7 +1,9 @@
-"""`make audit`: the claims of docs/explanation/privacy.md, tried on real helpers over gRPC. The last line is one JSON object.
+"""`make audit`: the claims of docs/explanation/privacy.md, tried on real helpers over gRPC.
 
-Seeded and bounded: 20,000 rounds, a few minutes on two cores. Exits with 1 if a claim is broken, or if the audit fails to see that a
-deliberately broken build breaks it.
+The last line is one JSON object.
+
+Seeded and bounded: 20,000 rounds, a few minutes on two cores. Exits with 1 if a claim is broken, or if the
+audit fails to see that a deliberately broken build breaks it.
 """
 
 import json
@@ -40,14 +42,21 @@ def main() -> int:
     # Twice as many findings as cases, and all of them are to hold together.
     one = partial(audit, rounds=ROUNDS, error=(1 - CONFIDENCE) / (2 * len(cases)), seed=SEED)
     with ProcessPoolExecutor(CORES, mp_context=get_context("spawn")) as pool:
-        blinded, bare = (pool.submit(single_share.examine, seed=SEED, is_blinded=is_blinded) for is_blinded in (True, False))
+        blinded, bare = (
+            pool.submit(single_share.examine, seed=SEED, is_blinded=is_blinded)
+            for is_blinded in (True, False)
+        )
         findings = [finding for both in pool.map(one, cases) for finding in both]
         shares, bare_shares = blinded.result(), bare.result()
     for finding in findings:
         sys.stderr.write(f"{_words(finding)}\n")
     result = {
-        "all_under_claim": all(finding.shown <= finding.claimed for finding in findings if not finding.case.is_halved),
-        "halved_noise_caught": all(finding.shown > finding.claimed for finding in findings if _must_be_caught(finding)),
+        "all_under_claim": all(
+            finding.shown <= finding.claimed for finding in findings if not finding.case.is_halved
+        ),
+        "halved_noise_caught": all(
+            finding.shown > finding.claimed for finding in findings if _must_be_caught(finding)
+        ),
         "single_share_uniform": shares.is_uniform,
         "missing_blind_caught": not bare_shares.is_uniform,
         "rare_feature_advantage": shares.advantage,
@@ -63,13 +72,24 @@ def main() -> int:
     sys.stdout.write(json.dumps(result) + "\n")
     return (
         0
-        if all(result[claim] for claim in ("all_under_claim", "halved_noise_caught", "single_share_uniform", "missing_blind_caught"))
+        if all(
+            result[claim]
+            for claim in (
+                "all_under_claim",
+                "halved_noise_caught",
+                "single_share_uniform",
+                "missing_blind_caught",
+            )
+        )
         else 1
     )
 
 
 def _must_be_caught(finding: Finding) -> bool:
-    """Halved noise, except where the claim leaves a Laplace noise uncounted: the ad server alone faces two and is credited one."""
+    """Halved noise, except where the claim leaves a Laplace noise uncounted.
+
+    The ad server alone faces two and is credited one.
+    """
     case = finding.case
     return case.is_halved and (finding.adversary != "ad_server" or case.mechanism is Mechanism.GAUSSIAN)
 

@@ -1,8 +1,9 @@
 """From counts of right and wrong guesses to what no mechanism within (epsilon, delta) could have allowed.
 
-Source: C. Clopper, E. Pearson, 1934, for the intervals; P. Kairouz, S. Oh, P. Viswanath, "The Composition Theorem for Differential
-Privacy", 2015, for epsilon from the two error rates; M. Nasr et al., "Tight Auditing of Differentially Private Machine Learning", 2023,
-for the bound by way of Gaussian trade-off curves, without which no number of rounds that fits in minutes shows an epsilon at a tiny delta.
+Source: C. Clopper, E. Pearson, 1934, for the intervals; P. Kairouz, S. Oh, P. Viswanath, "The Composition
+Theorem for Differential Privacy", 2015, for epsilon from the two error rates; M. Nasr et al., "Tight Auditing
+of Differentially Private Machine Learning", 2023, for the bound by way of Gaussian trade-off curves, without
+which no number of rounds that fits in minutes shows an epsilon at a tiny delta.
 """
 
 import math
@@ -32,7 +33,8 @@ class Guesses:
         """Bounds on both rates that are wrong together with probability at most `error`."""
         return Rates(
             hit_at_least=lower(self.hits, self.with_canary, error / 2),
-            false_alarm_at_most=1 - lower(self.without_canary - self.false_alarms, self.without_canary, error / 2),
+            false_alarm_at_most=1
+            - lower(self.without_canary - self.false_alarms, self.without_canary, error / 2),
         )
 
 
@@ -44,12 +46,18 @@ class Rates:
     false_alarm_at_most: float
 
     def epsilon(self, delta: float) -> float:
-        """The least epsilon with which any (epsilon, delta)-private mechanism could give these rates; 0 if all could."""
+        """The least epsilon with which any (epsilon, delta)-private mechanism could give these rates.
+
+        0 if all could.
+        """
         excess = self.hit_at_least - delta
         return max(0.0, math.log(excess / self.false_alarm_at_most)) if excess > 0 else 0.0
 
     def gaussian_epsilon(self, delta: float) -> float:
-        """The epsilon at `delta` of the most private Gaussian mechanism that could give these rates; 0 if all could."""
+        """The epsilon at `delta` of the most private Gaussian mechanism that could give these rates.
+
+        0 if all could.
+        """
         mu = float(norm.ppf(self.hit_at_least) - norm.ppf(self.false_alarm_at_most))
         return epsilon_of_gaussian(mu, delta) if mu > 0 else 0.0
 
@@ -63,6 +71,9 @@ def epsilon_of_gaussian(mu: float, delta: float) -> float:
     """The epsilon at `delta` of one Gaussian release whose sensitivity is mu standard deviations (Balle and Wang 2018)."""
 
     def excess(epsilon: float) -> float:
-        return float(norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu)) - delta
+        return (
+            float(norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu))
+            - delta
+        )
 
     return 0.0 if excess(0.0) <= 0 else float(brentq(excess, 0.0, mu * mu / 2 + mu * 10 + 1))

@@ -1,7 +1,10 @@
-"""A canary in a dataset of nobody else: how well does the best adversary tell that it is there, against what the helpers claim?
+"""A canary in a dataset of nobody else.
 
-The adversary knows everything but the canary's contribution, which is the largest that clipping leaves and lies on one coordinate;
-it fixes its threshold before it looks. Against (b), it also takes the colluding helper's noise off.
+How well does the best adversary tell that it is there, against what the helpers claim?
+
+The adversary knows everything but the canary's contribution, which is the largest that clipping leaves and
+lies on one coordinate; it fixes its threshold before it looks. Against (b), it also takes the colluding
+helper's noise off.
 """
 
 from collections.abc import Iterator
@@ -49,7 +52,8 @@ class Finding:
     Attributes:
         adversary: `ad_server` or `ad_server_and_helper`.
         claimed: The epsilon of one round, as the helper's own answer states it.
-        shown: The epsilon that the guesses prove, given the family of the mechanism; with the confidence that was asked for.
+        shown: The epsilon that the guesses prove, given the family of the mechanism; with the confidence that
+            was asked for.
         shown_without_family: The same, of whatever mechanism.
     """
 
@@ -61,22 +65,39 @@ class Finding:
 
 
 def audit(case: Case, *, rounds: int, error: float, seed: int) -> tuple[Finding, Finding]:
-    """Both adversaries' findings from `rounds` rounds with the canary and as many without; each wrong with probability at most `error`."""
+    """Both adversaries' findings from `rounds` rounds with the canary and as many without.
+
+    Each wrong with probability at most `error`.
+    """
     with _site(case, seed) as site:
         multiplier = fitting_noise_multiplier(
-            float("inf"), DELTA, mechanism=case.mechanism, sampling_rate=1.0, rounds=1, already=(), collusion_epsilon=case.epsilon
+            float("inf"),
+            DELTA,
+            mechanism=case.mechanism,
+            sampling_rate=1.0,
+            rounds=1,
+            already=(),
+            collusion_epsilon=case.epsilon,
         )
         claims, observed = [], []
         for others in (RECORDS, RECORDS - 1):
             fake = Example(features=np.zeros(4, np.uint8), label=None)
             canary = Example(features=np.zeros(4, np.uint8), label=0)
             dataset = site.seal([fake] * others + [canary] * (RECORDS - others))
-            _, claim = site.start(dataset, rounds=1, noise_multiplier=multiplier, sampling_rate=case.sampling_rate)
+            _, claim = site.start(
+                dataset, rounds=1, noise_multiplier=multiplier, sampling_rate=case.sampling_rate
+            )
             claims.append(claim)
             observed.append(_observe(site, dataset, rounds, multiplier, case.sampling_rate))
         without, with_canary = observed
-        shown = [_guesses(with_canary[adversary], without[adversary], case.mechanism).rates(error) for adversary in (0, 1)]
-        family = [rates.gaussian_epsilon(DELTA) if _is_one_gaussian(case) else rates.epsilon(DELTA) for rates in shown]
+        shown = [
+            _guesses(with_canary[adversary], without[adversary], case.mechanism).rates(error)
+            for adversary in (0, 1)
+        ]
+        family = [
+            rates.gaussian_epsilon(DELTA) if _is_one_gaussian(case) else rates.epsilon(DELTA)
+            for rates in shown
+        ]
         return (
             Finding(
                 case=case,
@@ -115,8 +136,13 @@ def _site(case: Case, seed: int) -> Iterator[Site]:
         yield site
 
 
-def _observe(site: Site, dataset: bytes, rounds: int, multiplier: float, rate: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The canary's coordinate in each round, in units of the sensitivity: as the ad server sees it, and without the colluder's noise."""
+def _observe(
+    site: Site, dataset: bytes, rounds: int, multiplier: float, rate: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The canary's coordinate in each round, in units of the sensitivity.
+
+    As the ad server sees it, and without the colluder's noise.
+    """
     noise = site.cores[COLLUDING_HELPER].jobs._noise
     assert isinstance(noise, RecordedNoise)
     noise.taken.clear()
@@ -128,7 +154,10 @@ def _observe(site: Site, dataset: bytes, rounds: int, multiplier: float, rate: f
 
 
 def _guesses(with_canary: NDArray[np.float64], without: NDArray[np.float64], mechanism: Mechanism) -> Guesses:
-    """Thresholds where each family tells most: for Laplace from the canary's value on, for Gaussian half way to it."""
+    """Thresholds where each family tells most.
+
+    For Laplace from the canary's value on, for Gaussian half way to it.
+    """
     threshold = 1.0 - 2.0**-30 if mechanism is Mechanism.LAPLACE else 0.5
     return Guesses(
         hits=int((with_canary >= threshold).sum()),

@@ -1,4 +1,6 @@
-"""Is one helper's share of a round uniform, also where there is nothing to hide behind: no gradient, or a feature that nobody has?
+"""Is one helper's share of a round uniform, also where there is nothing to hide behind.
+
+No gradient, or a feature that nobody has?
 
 Without noise, since none of this may rest on it.
 """
@@ -33,8 +35,10 @@ class Finding:
     """What shares look like to a helper's rival that has them but not the other helper's.
 
     Attributes:
-        chi_squares: Of the bytes of 1 MiB of shares, for each batch and helper: 255 is expected of uniform ones.
-        advantage: The best of several guessers whether anybody has a feature: P(says nobody | nobody) - P(says nobody | somebody).
+        chi_squares: Of the bytes of 1 MiB of shares, for each batch and helper: 255 is expected of uniform
+            ones.
+        advantage: The best of several guessers whether anybody has a feature: P(says nobody | nobody) -
+            P(says nobody | somebody).
     """
 
     chi_squares: dict[str, float]
@@ -65,13 +69,18 @@ def examine(*, seed: int, is_blinded: bool = True) -> Finding:
     ):
         shares = {name: _shares(site, batch) for name, batch in _batches(seed).items()}
     return Finding(
-        chi_squares={f"{name}_{role}": _chi_square(rounds[role]) for name, rounds in shares.items() for role in (0, 1)},
+        chi_squares={
+            f"{name}_{role}": _chi_square(rounds[role]) for name, rounds in shares.items() for role in (0, 1)
+        },
         advantage=max(_advantage(shares["rare"][role]) for role in (0, 1)),
     )
 
 
 def _batches(seed: int) -> dict[str, list[Example]]:
-    """People with all features; fake reports without any; people of whom nobody has a feature of the upper half."""
+    """People with all features.
+
+    Fake reports without any; people of whom nobody has a feature of the upper half.
+    """
     drawn = np.frombuffer(seeded(seed, "features")(8 * NUM_FEATURES), np.uint8).reshape(8, NUM_FEATURES) | 1
     lower_half = drawn * (np.arange(NUM_FEATURES) < NUM_FEATURES // 2).astype(np.uint8)
     return {
@@ -99,9 +108,15 @@ def _advantage(shares: NDArray[np.uint64]) -> float:
     weights = shares[:, : 2 * NUM_FEATURES].reshape(ROUNDS, NUM_FEATURES, 2)
     rare, common = weights[:, NUM_FEATURES // 2 :].ravel(), weights[:, : NUM_FEATURES // 2].ravel()
     magnitudes = [(np.minimum(one, np.uint64(2**64 - 2**32 + 1) - one)) for one in (rare, common)]
-    guesses = [(magnitudes[0] < bound, magnitudes[1] < bound) for bound in (2 ** np.arange(1, 63, 4, dtype=np.uint64))]
+    guesses = [
+        (magnitudes[0] < bound, magnitudes[1] < bound)
+        for bound in (2 ** np.arange(1, 63, 4, dtype=np.uint64))
+    ]
     guesses += [(rare == 0, common == 0), (rare % 2 == 0, common % 2 == 0)]
-    guesses += [((rare >> byte) % 256 < 128, (common >> byte) % 256 < 128) for byte in np.arange(0, 64, 8, dtype=np.uint64)]
+    guesses += [
+        ((rare >> byte) % 256 < 128, (common >> byte) % 256 < 128)
+        for byte in np.arange(0, 64, 8, dtype=np.uint64)
+    ]
     return max(abs(float(says.mean()) - float(says_wrongly.mean())) for says, says_wrongly in guesses)
 
 

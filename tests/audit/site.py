@@ -41,7 +41,9 @@ from tests.builders import NOW, settings, shares_for
 from tests.helper.parties import Party, make_model
 
 DEADLINE_S = 60.0
-OPEN_FLOORS = Floors(min_batch_size=2, max_epsilon=1e6, max_collusion_epsilon=1e6, max_delta=1e-3, is_noise_optional=True)
+OPEN_FLOORS = Floors(
+    min_batch_size=2, max_epsilon=1e6, max_collusion_epsilon=1e6, max_delta=1e-3, is_noise_optional=True
+)
 
 
 class RecordedNoise(NoiseShelf):
@@ -57,7 +59,10 @@ class RecordedNoise(NoiseShelf):
 
 
 class HalvedNoise(RecordedNoise):
-    """A helper with a bug that no user of it would notice: its noise has half the scale that it charges for."""
+    """A helper with a bug that no user of it would notice.
+
+    Its noise has half the scale that it charges for.
+    """
 
     def _draw(self, order: NoiseOrder, interrupt: Interrupt = never) -> NoiseVector:
         return super()._draw(replace(order, scale=order.scale // 2), interrupt)
@@ -67,7 +72,14 @@ class Site:
     """Two helpers and one task. Everything that a round takes and gives passes through gRPC."""
 
     def __init__(
-        self, *, task: Task, clients: Sequence[HelperClient], cores: Sequence[HelperCore], model: bytes, loss: Loss, seed: int
+        self,
+        *,
+        task: Task,
+        clients: Sequence[HelperClient],
+        cores: Sequence[HelperCore],
+        model: bytes,
+        loss: Loss,
+        seed: int,
     ) -> None:
         self.task = task
         self.clients = clients
@@ -79,7 +91,11 @@ class Site:
         self._pool = ThreadPoolExecutor(2)
         signatures = tuple(self.both(lambda client: client.register_task(task)))
         key_lists = tuple(core.status().key_list for core in cores)
-        self._sealer = Sealer(TaskBundle(task=task, signatures=(signatures[0], signatures[1]), key_lists=(key_lists[0], key_lists[1])))
+        self._sealer = Sealer(
+            TaskBundle(
+                task=task, signatures=(signatures[0], signatures[1]), key_lists=(key_lists[0], key_lists[1])
+            )
+        )
 
     def both(self, call: Callable[[HelperClient], Any]) -> list[Any]:
         """One call to both helpers at once; the answers by role."""
@@ -87,10 +103,14 @@ class Site:
 
     def seal(self, examples: Sequence[Example]) -> bytes:
         """A dataset of these examples; its id."""
-        reports = [self._sealer.report(example, unix_s=NOW, randomness=self.randomness) for example in examples]
+        reports = [
+            self._sealer.report(example, unix_s=NOW, randomness=self.randomness) for example in examples
+        ]
         handle = self.randomness(16)
         sets = [
-            client.prepare_dataset(self.task.task_id, handle, [shares_for(reports, role)], num_reports=len(reports))
+            client.prepare_dataset(
+                self.task.task_id, handle, [shares_for(reports, role)], num_reports=len(reports)
+            )
             for role, client in enumerate(self.clients)
         ]
         chosen = admitted_by_both(sets[0], sets[1])
@@ -101,7 +121,9 @@ class Site:
         self.both(lambda client: client.commit_dataset(self.task.task_id, handle, chosen, dataset))
         return dataset
 
-    def start(self, dataset: bytes, *, rounds: int, noise_multiplier: float, sampling_rate: float = 1.0) -> tuple[JobSpec, StartedJob]:
+    def start(
+        self, dataset: bytes, *, rounds: int, noise_multiplier: float, sampling_rate: float = 1.0
+    ) -> tuple[JobSpec, StartedJob]:
         """A job at both helpers, and what the first of them says of it."""
         spec = JobSpec(
             job_id=self.randomness(16),
@@ -118,7 +140,9 @@ class Site:
     def shares(self, spec: JobSpec, round_index: int) -> list[AggregateShare]:
         """Both helpers' answers to one round at the model's initial weights."""
         encoded = weights.encode([weights.quantise(values) for values in self.model.initial_values])
-        return self.both(lambda client: client.run_round(spec.job_id, round_index, encoded, self.model.num_parameters))
+        return self.both(
+            lambda client: client.run_round(spec.job_id, round_index, encoded, self.model.num_parameters)
+        )
 
     def sums(self, spec: JobSpec) -> NDArray[np.int64]:
         """The noised sums of all rounds of a job, (rounds, parameters)."""
@@ -165,7 +189,9 @@ def _core(party: Party, randomness: Stream, shelf: type[RecordedNoise], stack: E
         clock=lambda: NOW,
         engine_for=engine_for,
     )
-    core.jobs._noise = shelf(randomness)  # the one thing that is not as in production: where its bytes come from, and who sees them
+    core.jobs._noise = shelf(
+        randomness
+    )  # the one thing that is not as in production: where its bytes come from, and who sees them
     return core
 
 

@@ -1,4 +1,7 @@
-"""The audit's own statistics: against published intervals, simulated mechanisms, and mechanisms that are worse than they claim."""
+"""The audit's own statistics.
+
+Against published intervals, simulated mechanisms, and mechanisms that are worse than they claim.
+"""
 
 import math
 
@@ -11,7 +14,9 @@ from maskedlark.privacy.noise import Mechanism
 from tests.audit.bounds import Guesses, epsilon_of_gaussian, lower
 
 
-@pytest.mark.parametrize(("successes", "trials", "published"), [(0, 20, 0.0), (20, 20, 0.8316), (10, 20, 0.2720), (1, 10, 0.0025)])
+@pytest.mark.parametrize(
+    ("successes", "trials", "published"), [(0, 20, 0.0), (20, 20, 0.8316), (10, 20, 0.2720), (1, 10, 0.0025)]
+)
 def test_clopper_pearson_gives_the_tables_values(successes: int, trials: int, published: float) -> None:
     """The lower ends of exact two-sided 95 % intervals, as statistics textbooks print them."""
     assert lower(successes, trials, 0.025) == pytest.approx(published, abs=1e-4)
@@ -65,4 +70,6 @@ def test_guesses_that_tell_nothing_prove_nothing() -> None:
 def test_perfect_guesses_prove_no_more_than_their_number_allows() -> None:
     perfect = Guesses(hits=1_000, with_canary=1_000, false_alarms=0, without_canary=1_000).rates(0.05)
     assert perfect.epsilon(0.0) == pytest.approx(math.log((1 - 0.00368) / 0.00368), rel=0.01)
-    assert perfect.gaussian_epsilon(1e-5) == pytest.approx(epsilon_of_gaussian(-2 * float(norm.ppf(0.00368)), 1e-5), rel=0.01)
+    assert perfect.gaussian_epsilon(1e-5) == pytest.approx(
+        epsilon_of_gaussian(-2 * float(norm.ppf(0.00368)), 1e-5), rel=0.01
+    )

@@ -1,4 +1,7 @@
-"""What `make audit` shows, in small: real helpers over gRPC keep their claims, and broken builds of them do not pass."""
+"""What `make audit` shows, in small.
+
+Real helpers over gRPC keep their claims, and broken builds of them do not pass.
+"""
 
 import pytest
 
@@ -23,7 +26,9 @@ def test_helpers_that_leave_the_blind_out_are_caught_in_every_batch() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mechanism", [Mechanism.LAPLACE, Mechanism.GAUSSIAN])
-def test_helpers_stay_under_the_epsilon_that_they_state_and_half_the_noise_does_not(mechanism: Mechanism) -> None:
+def test_helpers_stay_under_the_epsilon_that_they_state_and_half_the_noise_does_not(
+    mechanism: Mechanism,
+) -> None:
     epsilon = 2.0 if mechanism is Mechanism.LAPLACE else 8.0
     honest, halved = (
         audit(Case(mechanism=mechanism, epsilon=epsilon, is_halved=is_halved), rounds=300, error=0.01, seed=4)

@@ -1,10 +1,13 @@
-"""The README's accuracy table: masked without noise, masked with noise, and plain training, on WBCD and MNIST.
+"""The README's accuracy table.
+
+Masked without noise, masked with noise, and plain training, on WBCD and MNIST.
 
     make table                   all rows (about 15 minutes on 2 cores)
     make table ARGS='--only wbcd --json'
 
-Every masked row is a run of the real processes: browsers seal, two helpers open and sum, the ad server steps. Plain rows train the same
-network in the clear with the same optimizer, rounds and expected batch: with the same clipping, and without any.
+Every masked row is a run of the real processes: browsers seal, two helpers open and sum, the ad server steps.
+Plain rows train the same network in the clear with the same optimizer, rounds and expected batch: with the
+same clipping, and without any.
 """
 
 import argparse
@@ -130,33 +133,100 @@ def measure(setup: Setup, folder: Path) -> Row:
 def train_masked(setup: Setup, folder: Path, *, is_noisy: bool) -> Masked:
     """From browsers to a tested model, through two helpers."""
     _PROGRESS.print(f"{setup.name}: masked, {'with' if is_noisy else 'without'} noise")
-    panel, reported, untrained, trained = (folder / name for name in ("panel.npz", "reported.npz", "untrained.onnx", "trained.onnx"))
+    panel, reported, untrained, trained = (
+        folder / name for name in ("panel.npz", "reported.npz", "untrained.onnx", "trained.onnx")
+    )
     with Fleet(folder=folder, is_no_noise=not is_noisy, helper_options=_LIMITS) as fleet:
         default = ["--default-label", "0"] if setup.num_classes == 2 else []
-        labels = ["--classes", str(setup.num_classes), *default, "--decoys", str(setup.decoys), "--num-features", str(setup.layers[0])]
+        labels = [
+            "--classes",
+            str(setup.num_classes),
+            *default,
+            "--decoys",
+            str(setup.decoys),
+            "--num-features",
+            str(setup.layers[0]),
+        ]
         privacy = ["--mechanism", "gaussian"] if is_noisy else ["--no-noise"]
-        privacy += ["--epsilon", str(setup.epsilon), "--collusion-epsilon", "1000000", "--delta", DELTA, "--clip-norm", str(CLIP_NORM)]
+        privacy += [
+            "--epsilon",
+            str(setup.epsilon),
+            "--collusion-epsilon",
+            "1000000",
+            "--delta",
+            DELTA,
+            "--clip-norm",
+            str(CLIP_NORM),
+        ]
         settings = ["--name", setup.name, "--origin", ORIGIN, "--min-batch-size", "100", *labels, *privacy]
         task = fleet.adserver("task", "create", *settings).strip()
         url = f"http://{fleet.http}/v1/tasks/{task}"
         files = ["--holdout", str(panel), "--train-out", str(reported)]
         fleet.browsers("--task", url, "--to", fleet.grpc, "--source", *setup.source, "--seed", "1", *files)
         dataset = fleet.adserver_json("dataset", "seal", "--task", task)
-        fleet.run("adserver", "model", "create", str(untrained), "--layers", ",".join(map(str, setup.layers)), "--seed", "1")
+        fleet.run(
+            "adserver",
+            "model",
+            "create",
+            str(untrained),
+            "--layers",
+            ",".join(map(str, setup.layers)),
+            "--seed",
+            "1",
+        )
         started = time.monotonic()
-        job = fleet.adserver_json("job", "submit", *job_options(setup, dataset["dataset_id"], untrained, is_noisy), "--wait", options=False)
+        job = fleet.adserver_json(
+            "job",
+            "submit",
+            *job_options(setup, dataset["dataset_id"], untrained, is_noisy),
+            "--wait",
+            options=False,
+        )
         train_s = time.monotonic() - started
         fleet.adserver("model", "export", "--job", job["job_id"], str(trained), options=False)
         tested = json.loads(
-            fleet.run("adserver", "model", "evaluate", str(trained), "--eval-set", str(panel), "--loss", setup.loss, "--json")
+            fleet.run(
+                "adserver",
+                "model",
+                "evaluate",
+                str(trained),
+                "--eval-set",
+                str(panel),
+                "--loss",
+                setup.loss,
+                "--json",
+            )
         )
-    return Masked(accuracy=tested["accuracy"], job=job, train_s=round(train_s, 1), untrained=untrained, reported=reported, panel=panel)
+    return Masked(
+        accuracy=tested["accuracy"],
+        job=job,
+        train_s=round(train_s, 1),
+        untrained=untrained,
+        reported=reported,
+        panel=panel,
+    )
 
 
 def job_options(setup: Setup, dataset: str, model: Path, is_noisy: bool) -> list[str]:
     """The options of `adserver job submit`."""
-    options = ["--dataset", dataset, "--model", str(model), "--loss", setup.loss, "--rounds", str(setup.rounds)]
-    options += ["--optimizer", "momentum", "--momentum", str(MOMENTUM), "--learning-rate", str(setup.learning_rate)]
+    options = [
+        "--dataset",
+        dataset,
+        "--model",
+        str(model),
+        "--loss",
+        setup.loss,
+        "--rounds",
+        str(setup.rounds),
+    ]
+    options += [
+        "--optimizer",
+        "momentum",
+        "--momentum",
+        str(MOMENTUM),
+        "--learning-rate",
+        str(setup.learning_rate),
+    ]
     options += ["--batch-size", str(setup.batch_size)] if setup.batch_size else []
     return options + (["--epsilon", str(setup.epsilon)] if is_noisy else [])
 
@@ -167,7 +237,12 @@ def train_plain(setup: Setup, masked: Masked, *, clip_norm: float | None, learni
     layers = plain.network(setup.layers, values)
     seen, held = np.load(masked.reported), np.load(masked.panel)
     training = plain.Training(
-        rounds=setup.rounds, learning_rate=learning_rate, momentum=MOMENTUM, clip_norm=clip_norm, batch_size=setup.batch_size, seed=1
+        rounds=setup.rounds,
+        learning_rate=learning_rate,
+        momentum=MOMENTUM,
+        clip_norm=clip_norm,
+        batch_size=setup.batch_size,
+        seed=1,
     )
     plain.train(layers, seen["features"], seen["labels"], training)
     return plain.accuracy(layers, held["features"], held["labels"])
@@ -175,7 +250,15 @@ def train_plain(setup: Setup, masked: Masked, *, clip_norm: float | None, learni
 
 def table(rows: list[Row]) -> Table:
     """The rows for people."""
-    shown = Table("", "masked, no noise", "masked, with noise", "epsilon", "plain, same clipping", "plain", title="Test accuracy")
+    shown = Table(
+        "",
+        "masked, no noise",
+        "masked, with noise",
+        "epsilon",
+        "plain, same clipping",
+        "plain",
+        title="Test accuracy",
+    )
     for row in rows:
         epsilon = f"{row.epsilon:.1f} ({row.collusion_epsilon:,.0f} colluding)"
         accuracies = [f"{value:.4f}" for value in (row.masked, row.masked_noised)]
@@ -185,7 +268,9 @@ def table(rows: list[Row]) -> Table:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", default="", help="rows whose name starts so")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()

@@ -1,7 +1,10 @@
-"""`make bench-aggregate`: grouped sums of opened reports per second and core, their memory, and whether they are linear in the reports.
+"""`make bench-aggregate`.
 
-1,000,000 reports with three declared values and two keys, grouped into 1,000 cells (100 campaigns x 10 places), at one helper on one
-core: cells, noisy counts, sums in the field, blind and noise. Opening the reports comes before; its rate stands beside.
+Grouped sums of opened reports per second and core, their memory, and whether they are linear in the reports.
+
+1,000,000 reports with three declared values and two keys, grouped into 1,000 cells (100 campaigns x 10
+places), at one helper on one core: cells, noisy counts, sums in the field, blind and noise. Opening the
+reports comes before; its rate stands beside.
 """
 
 import argparse
@@ -30,7 +33,8 @@ CAMPAIGNS, PLACES = 100, 10
 TARGET_PER_S = 1_000_000
 MEASUREMENT = {
     "min_cell_count": 20,
-    "values": [{"name": name, "low": 0, "high": 1} for name in ("view", "click")] + [{"name": "purchase", "low": 0, "high": 10_000}],
+    "values": [{"name": name, "low": 0, "high": 1} for name in ("view", "click")]
+    + [{"name": "purchase", "low": 0, "high": 10_000}],
     "keys": [{"name": "campaign", "size": CAMPAIGNS}, {"name": "place", "size": PLACES}],
 }
 
@@ -69,8 +73,12 @@ class Outcome:
 
 def measure(of: World, reports: int) -> Figures:
     draw = np.random.default_rng(reports)
-    keys = np.stack([draw.integers(0, CAMPAIGNS, reports), draw.integers(0, PLACES, reports)], axis=1).astype(np.uint32)
-    measured = MeasuredShares(keys=keys, value_shares=random_vector(4 * reports, seeded(reports)).reshape(reports, 4))
+    keys = np.stack([draw.integers(0, CAMPAIGNS, reports), draw.integers(0, PLACES, reports)], axis=1).astype(
+        np.uint32
+    )
+    measured = MeasuredShares(
+        keys=keys, value_shares=random_vector(4 * reports, seeded(reports)).reshape(reports, 4)
+    )
     shares = InputShares(
         features=np.zeros((reports, 4), np.uint8),
         labels=np.zeros((reports, 2), np.uint32),
@@ -91,7 +99,11 @@ def measure(of: World, reports: int) -> Figures:
     sum_s = best_of(lambda: sum_groups(cell, measured.value_shares, (1, 2, 3), spec.num_cells(2)))
     noise = partial(noise_vector, randomness=seeded(2))
     pair = of.pair(0)
-    query_s = best_of(lambda: answer_query(task=of.task, spec=spec, pair=pair, shares=shares, domains=(None, None), noise=noise))
+    query_s = best_of(
+        lambda: answer_query(
+            task=of.task, spec=spec, pair=pair, shares=shares, domains=(None, None), noise=noise
+        )
+    )
     return Figures(
         reports=reports,
         sum_s=round(sum_s, 4),
@@ -134,16 +146,22 @@ def run(counts: list[int]) -> Outcome:
 
 def table(outcome: Outcome) -> Table:
     """For people."""
-    shown = Table(title=f"{outcome.values} values into {outcome.cells} cells, one core; opening: {outcome.opened_per_s:,} reports/s")
+    shown = Table(
+        title=f"{outcome.values} values into {outcome.cells} cells, one core; opening: {outcome.opened_per_s:,} reports/s"
+    )
     for name in ("reports", "grouped sum, reports/s", "whole answer, reports/s", "peak memory, MiB"):
         shown.add_column(name, justify="right")
     for one in outcome.sizes:
-        shown.add_row(f"{one.reports:,}", f"{one.sums_per_s:,}", f"{one.queries_per_s:,}", f"{one.peak_mib:,.0f}")
+        shown.add_row(
+            f"{one.reports:,}", f"{one.sums_per_s:,}", f"{one.queries_per_s:,}", f"{one.peak_mib:,.0f}"
+        )
     return shown
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--reports", type=int, nargs="+", default=[250_000, 500_000, 1_000_000, 2_000_000])
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()

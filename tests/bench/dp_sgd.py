@@ -1,4 +1,6 @@
-"""DP-SGD by Opacus at the same epsilon, delta, model, initial weights, optimizer, steps and expected batch: one trusted curator, who sees
+"""DP-SGD by Opacus at the same epsilon, delta, model, initial weights, optimizer, steps and expected batch.
+
+One trusted curator, who sees
 every record and label, adds one noise. What two helpers who see no label are compared with."""
 
 import warnings
@@ -31,7 +33,11 @@ def opacus_noise(epsilon: float, sampling_rate: float, rounds: int) -> float:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found: float = get_noise_multiplier(
-            target_epsilon=epsilon, target_delta=DELTA, sample_rate=sampling_rate, steps=rounds, accountant=_ACCOUNTANT
+            target_epsilon=epsilon,
+            target_delta=DELTA,
+            sample_rate=sampling_rate,
+            steps=rounds,
+            accountant=_ACCOUNTANT,
         )
     return found
 

@@ -1,7 +1,10 @@
-"""How fast the exact gradient engine is, beside what others do for the same clipped sums: `make bench-gradient`, or with --json.
+"""How fast the exact gradient engine is, beside what others do for the same clipped sums.
 
-A helper's whole round counts, from the opened dataset's arrays to the aggregate share, noise left out. Each comparison runs its
-sides in turn on the same data and takes each side's best time, because a shared machine only ever adds time.
+`make bench-gradient`, or with --json.
+
+A helper's whole round counts, from the opened dataset's arrays to the aggregate share, noise left out. Each
+comparison runs its sides in turn on the same data and takes each side's best time, because a shared machine
+only ever adds time.
 """
 
 import argparse
@@ -61,7 +64,9 @@ class Workload:
     shares: NDArray[np.uint64]
 
 
-def best_times(sides: Sequence[Callable[[], object]], runs: int, clock: Clock = time.perf_counter) -> list[float]:
+def best_times(
+    sides: Sequence[Callable[[], object]], runs: int, clock: Clock = time.perf_counter
+) -> list[float]:
     """Each side's best time in seconds, the sides taking turns after one warm-up each."""
     for side in sides:
         side()
@@ -83,7 +88,9 @@ def images(records: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     return np.tile(features, (repeats, 1))[:records], np.tile(labels, repeats)[:records]
 
 
-def workload(onnx: bytes, features: NDArray[np.uint8], labels: NDArray[np.int64], *, classes: int, candidates: int) -> Workload:
+def workload(
+    onnx: bytes, features: NDArray[np.uint8], labels: NDArray[np.int64], *, classes: int, candidates: int
+) -> Workload:
     """Each record's real label and candidates - 1 decoys, with uniform mask shares."""
     from maskedlark.numbers.field import random_vector
     from maskedlark.randomness import seeded
@@ -93,10 +100,14 @@ def workload(onnx: bytes, features: NDArray[np.uint8], labels: NDArray[np.int64]
     decoys = np.argsort(rng.random((records, classes - 1)), axis=1)[:, : candidates - 1] + 1
     chosen = np.concatenate([labels[:, None], (labels[:, None] + decoys) % classes], axis=1)
     shares = random_vector(records * candidates, seeded(0)).reshape(records, candidates)
-    return Workload(onnx=onnx, features=features, labels=rng.permuted(chosen, axis=1).astype(np.uint32), shares=shares)
+    return Workload(
+        onnx=onnx, features=features, labels=rng.permuted(chosen, axis=1).astype(np.uint32), shares=shares
+    )
 
 
-def round_of(work: Workload, loss_name: str, threads: int, *, portable: bool = False) -> Callable[[], tuple[bytes, bytes]]:
+def round_of(
+    work: Workload, loss_name: str, threads: int, *, portable: bool = False
+) -> Callable[[], tuple[bytes, bytes]]:
     """One helper's round: weights as they arrive, to the aggregate share's bytes and the digest."""
     from helper.gradient.engine import Batch
     from helper.gradient.exact.engine import ExactEngine
@@ -110,7 +121,9 @@ def round_of(work: Workload, loss_name: str, threads: int, *, portable: bool = F
 
     model = parse(work.onnx, num_features=work.features.shape[1])
     clip = Clip(norm=Norm.L2, bound=CLIP_NORM, frac_bits=FRAC_BITS)
-    engine = ExactEngine(model, Loss(loss_name), clip, threads=threads, backend=Float64Backend() if portable else Int8Backend())
+    engine = ExactEngine(
+        model, Loss(loss_name), clip, threads=threads, backend=Float64Backend() if portable else Int8Backend()
+    )
     sent = encode([quantise(value) for value in model.initial_values])
     batch = Batch(features=work.features, labels=work.labels, mask_shares=work.shares)
 
@@ -146,7 +159,9 @@ def measure(threads: int, clock: Clock) -> Results:
         clock=clock,
     )
     part = 256
-    (vmap,) = best_times([peers.vmap_chunks(net, two.features[:part], two.labels[:part], CLIP_NORM)], 2, clock)
+    (vmap,) = best_times(
+        [peers.vmap_chunks(net, two.features[:part], two.labels[:part], CLIP_NORM)], 2, clock
+    )
     wbcd_net = peers.dense((30, 50, 50, 1))
     wbcd_features, wbcd_labels = peers.wbcd(500)
     wbcd = workload(peers.export(wbcd_net, 30), wbcd_features, wbcd_labels, classes=2, candidates=2)
@@ -169,7 +184,10 @@ def measure(threads: int, clock: Clock) -> Results:
 
 
 def bit_equal(record_gradients: int) -> bool:
-    """Helper 0 on one thread by int8 digits, helper 1 on two by float64 limbs and in another order: the digests of every round."""
+    """Helper 0 on one thread by int8 digits, helper 1 on two by float64 limbs and in another order.
+
+    The digests of every round.
+    """
     from tests.bench import peers
 
     features, labels = images(20_000)
@@ -177,7 +195,9 @@ def bit_equal(record_gradients: int) -> bool:
     for number in range(-(-record_gradients // (2 * len(features)))):
         onnx = peers.export(peers.dense((784, 64, 10), seed=number), 784)
         work = workload(onnx, features, labels, classes=10, candidates=2)
-        shuffled = Workload(onnx=onnx, features=features[order], labels=work.labels[order], shares=work.shares[order])
+        shuffled = Workload(
+            onnx=onnx, features=features[order], labels=work.labels[order], shares=work.shares[order]
+        )
         first = round_of(work, "cross_entropy", 1)()
         second = round_of(shuffled, "cross_entropy", 2, portable=True)()
         if first != second:
@@ -186,12 +206,17 @@ def bit_equal(record_gradients: int) -> bool:
 
 
 def print_peak(onnx_path: str, records: int) -> None:
-    """In a process of its own, without torch: run one round and print the peak of resident memory in MB, without the batch."""
+    """In a process of its own, without torch.
+
+    Run one round and print the peak of resident memory in MB, without the batch.
+    """
     features, labels = images(records)
     work = workload(Path(onnx_path).read_bytes(), features, labels, classes=10, candidates=2)
     round_of(work, "cross_entropy", 1)()
     given = sum(array.nbytes for array in (work.features, work.labels, work.shares))
-    status = Path("/proc/self/status").read_text()  # not getrusage, whose peak counts the process that started this one
+    status = Path(
+        "/proc/self/status"
+    ).read_text()  # not getrusage, whose peak counts the process that started this one
     peak = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
     print((peak * 1024 - given) / 1e6)
 
@@ -210,10 +235,16 @@ def peak_mb(records: int) -> float:
 
 def print_table(results: Sequence[Results], extra: dict[str, object]) -> None:
     """For people."""
-    print(f"{'':28}" + "".join(f"{result.threads:>10} thr" for result in results) + f"{'must':>12}{'aim':>10}")
+    print(
+        f"{'':28}" + "".join(f"{result.threads:>10} thr" for result in results) + f"{'must':>12}{'aim':>10}"
+    )
     for name in [field.name for field in fields(Results)][1:]:
         must, aim = AIMS.get(name, ("", ""))
-        print(f"{name:28}" + "".join(f"{getattr(result, name):>14,.2f}" for result in results) + f"{must:>12}{aim:>10}")
+        print(
+            f"{name:28}"
+            + "".join(f"{getattr(result, name):>14,.2f}" for result in results)
+            + f"{must:>12}{aim:>10}"
+        )
     for name, value in extra.items():
         print(f"{name:28}{value:>14}")
 
@@ -223,7 +254,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--quick", action="store_true", help="one thread, and a tenth of the bit_equal run")
-    parser.add_argument("--busy", action="store_true", help="one thread, by processor time: for a machine that others are using")
+    parser.add_argument(
+        "--busy",
+        action="store_true",
+        help="one thread, by processor time: for a machine that others are using",
+    )
     parser.add_argument("--peak", help=argparse.SUPPRESS)
     parser.add_argument("--records", type=int, default=2000, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -233,7 +268,10 @@ def main() -> None:
     warnings.simplefilter("ignore")
     processors = len(os.sched_getaffinity(0))
     clock = time.process_time if arguments.busy else time.perf_counter
-    results = [measure(threads, clock) for threads in sorted({1} if arguments.quick or arguments.busy else {1, processors})]
+    results = [
+        measure(threads, clock)
+        for threads in sorted({1} if arguments.quick or arguments.busy else {1, processors})
+    ]
     parameters = 784 * 500 + 500 + 500 * 10 + 10
     extra: dict[str, object] = {
         "peak_mb": round(peak_mb(2000)),

@@ -1,7 +1,10 @@
-"""How a round's time grows with records, parameters, labels and threads: `python tests/bench/gradient_sweep.py [--busy]`.
+"""How a round's time grows with records, parameters, labels and threads.
 
-Writes docs/img/gradient-sweep.png and prints the points. One factor varies at a time around 784-500-10, 2,000 records, 2 labels and
-one thread. With --busy one thread is timed by processor time: for a machine that others are using.
+`python tests/bench/gradient_sweep.py [--busy]`.
+
+Writes docs/img/gradient-sweep.png and prints the points. One factor varies at a time around 784-500-10, 2,000
+records, 2 labels and one thread. With --busy one thread is timed by processor time: for a machine that others
+are using.
 """
 
 import os
@@ -59,7 +62,9 @@ def sweeps() -> list[Sweep]:
     return [
         Sweep(axis="records", points=[replace(base, records=count) for count in records], values=records),
         Sweep(axis="parameters", points=widths, values=[point.parameters for point in widths]),
-        Sweep(axis="candidate labels", points=[replace(base, labels=count) for count in labels], values=labels),
+        Sweep(
+            axis="candidate labels", points=[replace(base, labels=count) for count in labels], values=labels
+        ),
         Sweep(axis="threads", points=[replace(base, threads=count) for count in threads], values=threads),
     ]
 

@@ -3,8 +3,9 @@
     make bench-ingest            a table
     make bench-ingest ARGS=--json
 
-Opening is what a helper does with a share: HPKE, parsing, every check, and the view tag. The bare rate is one X25519 exchange a share,
-the floor under any HPKE open. Each side is measured in turns, several times, and its best is kept: machines are noisy.
+Opening is what a helper does with a share: HPKE, parsing, every check, and the view tag. The bare rate is one
+X25519 exchange a share, the floor under any HPKE open. Each side is measured in turns, several times, and its
+best is kept: machines are noisy.
 """
 
 import argparse
@@ -37,7 +38,10 @@ BATCH = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """Rates in reports a second (one share each for opening); `_all_cores` with the helper's pool of processes."""
+    """Rates in reports a second (one share each for opening).
+
+    `_all_cores` with the helper's pool of processes.
+    """
 
     cores: int
     reports: int
@@ -122,7 +126,9 @@ def store_s(folder: Path, of: World, sealed: list[Report]) -> float:
 def table(result: Result) -> Table:
     """The result for people."""
     shown = Table(
-        "what", "a second", title=f"{result.reports} reports of {NUM_FEATURES} features, 2 candidate labels; {result.cores} cores"
+        "what",
+        "a second",
+        title=f"{result.reports} reports of {NUM_FEATURES} features, 2 candidate labels; {result.cores} cores",
     )
     rows = {
         "sealed by a browser (both shares), one core": result.sealed_per_s,
@@ -140,7 +146,9 @@ def table(result: Result) -> Table:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--reports", type=int, default=20_000)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--json", action="store_true")

@@ -1,8 +1,10 @@
-"""`make bench-load`: one ad server process under sustained ingest over HTTP: reports a second and core, latency, and memory over time.
+"""`make bench-load`: one ad server process under sustained ingest over HTTP.
 
-Batches come in at a fixed rate, whether or not the ones before are answered, and a batch's latency counts from the moment it was due: a
-server that falls behind cannot hide it. The ad server cannot open a report, so the load is ciphertext of the right length under fresh ids:
-what it does with each is the same.
+Reports a second and core, latency, and memory over time.
+
+Batches come in at a fixed rate, whether or not the ones before are answered, and a batch's latency counts
+from the moment it was due: a server that falls behind cannot hide it. The ad server cannot open a report, so
+the load is ciphertext of the right length under fresh ids: what it does with each is the same.
 """
 
 import argparse
@@ -39,7 +41,11 @@ from tests.progress import Show, shown
 
 BATCH: Final = 200
 FLAT_WITHIN_MIB: Final = 8.0
-ALLOCATOR: Final = {"MALLOC_ARENA_MAX": "2", "MALLOC_TRIM_THRESHOLD_": "1048576", "MALLOC_MMAP_THRESHOLD_": "262144"}
+ALLOCATOR: Final = {
+    "MALLOC_ARENA_MAX": "2",
+    "MALLOC_TRIM_THRESHOLD_": "1048576",
+    "MALLOC_MMAP_THRESHOLD_": "262144",
+}
 """As the images set it (docker/Dockerfile)."""
 _BIN: Final = Path(sys.executable).parent
 
@@ -96,7 +102,16 @@ def adserver(folder: Path) -> Iterator[tuple[psutil.Process, str, Task]]:
     engine.dispose()
     addresses = folder / "addresses"
     nobody = ["--helper-0", "localhost:1", "--helper-1", "localhost:1"]
-    command: list[str | Path] = [_BIN / "adserver", "serve", "--data", folder, "--insecure", *nobody, "--addresses-file", addresses]
+    command: list[str | Path] = [
+        _BIN / "adserver",
+        "serve",
+        "--data",
+        folder,
+        "--insecure",
+        *nobody,
+        "--addresses-file",
+        addresses,
+    ]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | ALLOCATOR)
     try:
@@ -161,7 +176,9 @@ def send(http: str, task: Task, schedule: Schedule, samples: Samples) -> None:
             samples.failures += answer.status_code != 200 or answer.json()["accepted"] != BATCH
 
 
-def measure(seconds: float, rate: float, senders: int, folder: Path, show: Show = lambda _done, _note: None) -> tuple[Load, Samples]:
+def measure(
+    seconds: float, rate: float, senders: int, folder: Path, show: Show = lambda _done, _note: None
+) -> tuple[Load, Samples]:
     """Load one ad server for so long, with `rate` reports a second; 0 for as many as it takes."""
     samples = Samples()
     with adserver(folder) as (process, http, task), ThreadPoolExecutor(senders) as pool:
@@ -173,7 +190,8 @@ def measure(seconds: float, rate: float, senders: int, folder: Path, show: Show 
             samples.rss_s.append(time.monotonic() - schedule.began_s)
             samples.rss_mib.append(process.memory_info().rss / 2**20)
             show(
-                samples.rss_s[-1], f"{BATCH * len(samples.latency_s):,} reports, {samples.rss_mib[-1]:.0f} MiB, {samples.failures} failures"
+                samples.rss_s[-1],
+                f"{BATCH * len(samples.latency_s):,} reports, {samples.rss_mib[-1]:.0f} MiB, {samples.failures} failures",
             )
         for one in running:
             one.result()
@@ -203,7 +221,9 @@ def plot(samples: Samples, path: Path) -> None:
     figure = Figure(figsize=(9, 6), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True)
     above.plot(samples.answered_s, np.array(samples.latency_s) * 1000, ".", markersize=2)
-    above.set(ylabel=f"latency of {BATCH} reports (ms)", yscale="log", title="one ad server under sustained ingest")
+    above.set(
+        ylabel=f"latency of {BATCH} reports (ms)", yscale="log", title="one ad server under sustained ingest"
+    )
     below.plot(samples.rss_s, samples.rss_mib)
     below.set(xlabel="seconds", ylabel="resident memory (MiB)", ylim=(0, 1.2 * max(samples.rss_mib)))
     figure.savefig(path)
@@ -211,9 +231,13 @@ def plot(samples: Samples, path: Path) -> None:
 
 def main() -> None:
     """Measure and print; the exit status says whether every request was answered and memory stayed flat."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=300.0)
-    parser.add_argument("--rate", type=float, default=5_000.0, help="reports a second; 0 for as many as are answered")
+    parser.add_argument(
+        "--rate", type=float, default=5_000.0, help="reports a second; 0 for as many as are answered"
+    )
     parser.add_argument("--senders", type=int, default=4)
     parser.add_argument("--plot", type=Path, help="write latency and memory over time to this picture")
     parser.add_argument("--json", action="store_true")

@@ -29,7 +29,9 @@ _LOOK_EVERY_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """Peak resident MiB of each kind of process, where there are several of the largest; seconds of the two steps.
+    """Peak resident MiB of each kind of process, where there are several of the largest.
+
+    Seconds of the two steps.
 
     Attributes:
         reports: Uploaded, admitted and sealed.
@@ -57,7 +59,10 @@ class Result:
 
 
 def measure(count: int, folder: Path, show: Show = lambda _done, _note: None) -> Result:
-    """Upload and seal `count` synthetic reports of 30 features. `show` is told of two steps for each report."""
+    """Upload and seal `count` synthetic reports of 30 features.
+
+    `show` is told of two steps for each report.
+    """
     with Fleet(folder=folder, is_no_noise=True) as fleet:
         task = fleet.adserver(
             "task", "create", "--name", "memory", "--origin", ORIGIN, "--classes", "2", "--default-label", "0", "--num-features", "30",
@@ -71,7 +76,9 @@ def measure(count: int, folder: Path, show: Show = lambda _done, _note: None) ->
         started = time.monotonic()
         browsers = peak_of(uploading, lambda: show(books.num_reports(), "uploading"))
         uploaded = time.monotonic()
-        sealing = fleet.start_command("adserver", "dataset", "seal", "--task", task, "--json", *fleet.common())
+        sealing = fleet.start_command(
+            "adserver", "dataset", "seal", "--task", task, "--json", *fleet.common()
+        )
         seal_command = peak_of(sealing, lambda: show(count, "sealing"))
         sealed = time.monotonic()
         (dataset,) = fleet.adserver_json("dataset", "list", options=False)
@@ -123,12 +130,16 @@ def peak_mib(pid: int) -> float:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return 0.0
-    return next((int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM")), 0.0)
+    return next(
+        (int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM")), 0.0
+    )
 
 
 def main() -> None:
     """Measure and print; the exit status says whether every process kept to its bound."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--reports", type=int, default=100_000)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()

@@ -1,4 +1,7 @@
-"""MNIST's training images for benchmarks: the shared data folder's file, or bytes as sparse where there is none."""
+"""MNIST's training images for benchmarks.
+
+The shared data folder's file, or bytes as sparse where there is none.
+"""
 
 import gzip
 import os
@@ -7,7 +10,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-FOLDER = Path(os.environ.get("MASKEDLARK_DATA", Path(__file__).resolve().parents[3] / "shared" / "data")) / "mnist"
+FOLDER = (
+    Path(os.environ.get("MASKEDLARK_DATA", Path(__file__).resolve().parents[3] / "shared" / "data")) / "mnist"
+)
 
 
 def load_training_set() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
@@ -16,12 +21,16 @@ def load_training_set() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         rng = np.random.default_rng(0)
         images = rng.integers(0, 256, (60_000, 784), dtype=np.uint8) * (rng.random((60_000, 784)) < 0.19)
         return images.astype(np.uint8), rng.integers(0, 10, 60_000)
-    return read("train-images-idx3-ubyte.gz", 16).reshape(-1, 784), read("train-labels-idx1-ubyte.gz", 8).astype(np.int64)
+    return read("train-images-idx3-ubyte.gz", 16).reshape(-1, 784), read(
+        "train-labels-idx1-ubyte.gz", 8
+    ).astype(np.int64)
 
 
 def load_test_set() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Features (10000, 784) and labels (10000,)."""
-    return read("t10k-images-idx3-ubyte.gz", 16).reshape(-1, 784), read("t10k-labels-idx1-ubyte.gz", 8).astype(np.int64)
+    return read("t10k-images-idx3-ubyte.gz", 16).reshape(-1, 784), read(
+        "t10k-labels-idx1-ubyte.gz", 8
+    ).astype(np.int64)
 
 
 def read(name: str, header: int) -> NDArray[np.uint8]:

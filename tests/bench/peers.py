@@ -1,4 +1,7 @@
-"""What the exact engine is measured against: plain training, Opacus, torch.func and book-keeping, all float32 and unmasked."""
+"""What the exact engine is measured against.
+
+Plain training, Opacus, torch.func and book-keeping, all float32 and unmasked.
+"""
 
 import io
 from collections.abc import Callable, Sequence
@@ -48,7 +51,14 @@ def export(net: nn.Module, inputs: int) -> bytes:
     """The ONNX file of a network."""
     file = io.BytesIO()
     axes = {"x": {0: "n"}}
-    torch.onnx.export(net.eval(), (torch.zeros(1, inputs),), cast("str", file), dynamo=False, input_names=["x"], dynamic_axes=axes)
+    torch.onnx.export(
+        net.eval(),
+        (torch.zeros(1, inputs),),
+        cast("str", file),
+        dynamo=False,
+        input_names=["x"],
+        dynamic_axes=axes,
+    )
     return file.getvalue()
 
 
@@ -58,12 +68,16 @@ def wbcd(records: int) -> tuple[Features, NDArray[np.int64]]:
 
     table, labels = load_breast_cancer(return_X_y=True)
     low, high = table.min(0), table.max(0)
-    return np.rint((table - low) / (high - low) * 255).astype(np.uint8)[:records], labels[:records].astype(np.int64)
+    return np.rint((table - low) / (high - low) * 255).astype(np.uint8)[:records], labels[:records].astype(
+        np.int64
+    )
 
 
 def tensors(features: Features, labels: Labels) -> tuple[Tensor, list[Tensor]]:
     """Float features, and one vector of labels a candidate."""
-    return torch.from_numpy(features).float() / 256, [torch.from_numpy(column.astype(np.int64)) for column in labels.T]
+    return torch.from_numpy(features).float() / 256, [
+        torch.from_numpy(column.astype(np.int64)) for column in labels.T
+    ]
 
 
 def plain(net: nn.Module, features: Features, labels: Labels) -> Callable[[], None]:
@@ -86,7 +100,11 @@ def opacus_ghost(net: nn.Module, features: Features, labels: Labels, clip_norm: 
     from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 
     module = GradSampleModuleFastGradientClipping(
-        deepcopy(net).train(), batch_first=True, max_grad_norm=clip_norm, use_ghost_clipping=True, loss_reduction="sum"
+        deepcopy(net).train(),
+        batch_first=True,
+        max_grad_norm=clip_norm,
+        use_ghost_clipping=True,
+        loss_reduction="sum",
     )
     optimizer = DPOptimizerFastGradientClipping(
         torch.optim.SGD(module.parameters(), lr=0.0),
@@ -95,7 +113,9 @@ def opacus_ghost(net: nn.Module, features: Features, labels: Labels, clip_norm: 
         expected_batch_size=len(features),
         loss_reduction="sum",
     )
-    loss = DPLossFastGradientClipping(module, optimizer, nn.CrossEntropyLoss(reduction="sum"), loss_reduction="sum")
+    loss = DPLossFastGradientClipping(
+        module, optimizer, nn.CrossEntropyLoss(reduction="sum"), loss_reduction="sum"
+    )
     x, columns = tensors(features, labels)
 
     def run() -> None:
@@ -129,7 +149,9 @@ def vmap_chunks(net: nn.Module, features: Features, labels: Labels, clip_norm: f
     return run
 
 
-def bookkeeping(net: nn.Sequential, features: Features, labels: Labels, clip_norm: float) -> Callable[[], None]:
+def bookkeeping(
+    net: nn.Sequential, features: Features, labels: Labels, clip_norm: float
+) -> Callable[[], None]:
     """One forward pass, deltas of every label by hand, analytic norms, and one reweighted product a layer for all labels."""
     x, columns = tensors(features, labels)
     first, second = cast("nn.Linear", net[0]), cast("nn.Linear", net[2])

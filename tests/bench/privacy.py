@@ -1,7 +1,10 @@
-"""Utility against privacy, as the paper's figures 3 and 5: accuracy or AUC against epsilon, the clip bound and local noise on features.
+"""Utility against privacy, as the paper's figures 3 and 5.
+
+Accuracy or AUC against epsilon, the clip bound and local noise on features.
 
     make figures                   all of it (14 minutes on 2 shared cores): docs/img/utility-*.png and the tables of
-                                   docs/explanation/utility.md, from docs/explanation/utility.json, which this writes first
+                                   docs/explanation/utility.md, from docs/explanation/utility.json, which this
+                                   writes first
     make figures ARGS=--quick      a few points, once each, printed only
     make figures ARGS=--redraw     pictures and tables from the stored figures
 
@@ -78,11 +81,25 @@ def trials(*, is_quick: bool) -> Iterator[Trial]:
             for clip_norm in (0.3, 1.0) if is_quick else _CLIPS:
                 for epsilon in (8.0,) if is_quick else _CLIP_EPSILONS:
                     name = f"epsilon {epsilon:g}" if math.isfinite(epsilon) else "no noise"
-                    yield replace(common, figure=Figure.CLIP, series=name, x=clip_norm, epsilon=epsilon, clip_norm=clip_norm)
+                    yield replace(
+                        common,
+                        figure=Figure.CLIP,
+                        series=name,
+                        x=clip_norm,
+                        epsilon=epsilon,
+                        clip_norm=clip_norm,
+                    )
             for feature_epsilon in (2.0,) if is_quick else (*_EPSILONS, math.inf):
                 local = feature_epsilon if math.isfinite(feature_epsilon) else None
                 name = "noise in the browser"
-                yield replace(common, figure=Figure.LOCAL, series=name, x=feature_epsilon, epsilon=math.inf, feature_epsilon=local)
+                yield replace(
+                    common,
+                    figure=Figure.LOCAL,
+                    series=name,
+                    x=feature_epsilon,
+                    epsilon=math.inf,
+                    feature_epsilon=local,
+                )
 
 
 def run(trial: Trial) -> Point:
@@ -137,7 +154,9 @@ def _one_thread() -> None:
 
 def main() -> None:
     """Measure, store, draw."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="a few points, printed only")
     parser.add_argument("--redraw", action="store_true", help="from the stored figures")
     parser.add_argument("--json", action="store_true", help="print the points")

@@ -1,4 +1,7 @@
-"""The figures of tests/bench/privacy.py: stored as JSON, drawn as pictures, written into docs/explanation/utility.md as tables."""
+"""The figures of tests/bench/privacy.py.
+
+Stored as JSON, drawn as pictures, written into docs/explanation/utility.md as tables.
+"""
 
 import json
 import math
@@ -112,12 +115,16 @@ def _panel(axes: Axes, points: Sequence[Point], figure: Figure, setup: str) -> N
         line = means(points, figure, setup, series)
         finite = [mean for mean in line if math.isfinite(mean.x)]
         heights, errors = [mean.score for mean in finite], [mean.error for mean in finite]
-        axes.errorbar([mean.x for mean in finite], heights, errors, marker="o", capsize=3, color=colour, label=series)
+        axes.errorbar(
+            [mean.x for mean in finite], heights, errors, marker="o", capsize=3, color=colour, label=series
+        )
         for mean in line:
             if math.isinf(mean.x):
                 axes.axhline(mean.score, color="black", linestyle="--", linewidth=1, label="no noise")
     axes.set_xscale("log")
-    axes.set_xticks(ticks := sorted({point.x for point in points if point.figure is figure and math.isfinite(point.x)}))
+    axes.set_xticks(
+        ticks := sorted({point.x for point in points if point.figure is figure and math.isfinite(point.x)})
+    )
     axes.set_xticklabels([f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
     axes.set(title=setup, xlabel=_X_LABELS[figure], ylabel=_SCORES[setup])
@@ -146,9 +153,14 @@ def fill_in(points: Sequence[Point], page: Path) -> None:
 def gap(points: Sequence[Point]) -> str:
     """Scores at `_GAP_AT` beside each other, and what the product charges for full noise there."""
     names = _series(points, Figure.EPSILON)
-    rows = [f"| at epsilon {_GAP_AT:g} | {' | '.join(names)} | charged: full |", "|" + "---|" * (len(names) + 2)]
+    rows = [
+        f"| at epsilon {_GAP_AT:g} | {' | '.join(names)} | charged: full |",
+        "|" + "---|" * (len(names) + 2),
+    ]
     for setup in _SETUPS:
-        at = [mean for name in names for mean in means(points, Figure.EPSILON, setup, name) if mean.x == _GAP_AT]
+        at = [
+            mean for name in names for mean in means(points, Figure.EPSILON, setup, name) if mean.x == _GAP_AT
+        ]
         rows.append(f"| {setup} | {' | '.join(map(str, at))} | {_charged(at[0].first)} |")
     return "\n".join(rows) + "\n"
 
@@ -161,9 +173,15 @@ def _epsilon_table(points: Sequence[Point], setup: str) -> str:
     rows = [head + " | charged: full | charged: split |", "|" + "---|" * (len(series) + 4)]
     for x in sorted({x for line in lines.values() for x in line}):
         cells = [str(line[x]) if x in line else "" for line in lines.values()]
-        ours = [line[x].first for name, line in lines.items() if x in line and not math.isnan(line[x].first.epsilon)]
+        ours = [
+            line[x].first
+            for name, line in lines.items()
+            if x in line and not math.isnan(line[x].first.epsilon)
+        ]
         charged = [_charged(point) for point in ours] + [""] * (2 - len(ours))
-        rows.append(f"| {_number(x)} | {ours[0].noise_multiplier:.3g} | " + " | ".join([*cells, *charged]) + " |")
+        rows.append(
+            f"| {_number(x)} | {ours[0].noise_multiplier:.3g} | " + " | ".join([*cells, *charged]) + " |"
+        )
     return "\n".join(rows) + "\n"
 
 

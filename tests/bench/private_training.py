@@ -1,9 +1,13 @@
-"""One training at one privacy setting, in this process, by the product's own functions: what tests/bench/privacy.py repeats.
+"""One training at one privacy setting, in this process, by the product's own functions.
 
-What runs is what the services run: the sample from the helpers' key, the exact gradient engine, `round.aggregate` at both helpers with
-the blind and the discrete noise of each, `combine`, and the ad server's trainer with 14-bit weights. What is left out are sealing, the
-network and the stores, which change no number; and the masks: helper 0's is 1 at the real label, helper 1's is 0, and there is no decoy.
-Both helpers' sums add up to the same field elements as with random masks, bit for bit, and helper 1 is spared a gradient.
+What tests/bench/privacy.py repeats.
+
+What runs is what the services run: the sample from the helpers' key, the exact gradient engine,
+`round.aggregate` at both helpers with the blind and the discrete noise of each, `combine`, and the ad
+server's trainer with 14-bit weights. What is left out are sealing, the network and the stores, which change
+no number; and the masks: helper 0's is 1 at the real label, helper 1's is 0, and there is no decoy. Both
+helpers' sums add up to the same field elements as with random masks, bit for bit, and helper 1 is spared a
+gradient.
 """
 
 import math
@@ -40,7 +44,9 @@ from tests.builders import World, world
 
 DELTA: Final = 1e-5
 MOMENTUM: Final = 0.9
-_DATA: Final = Path(os.environ.get("MASKEDLARK_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
+_DATA: Final = Path(
+    os.environ.get("MASKEDLARK_DATA", Path(__file__).resolve().parents[3] / "shared" / "data")
+)
 _LEAST_BATCH: Final = 20
 
 
@@ -53,9 +59,11 @@ class Setup:
         layers: Of the dense ReLU network.
         rounds: Optimizer steps.
         batch_size: Expected records in a round; None: all.
-        learning_rate: Of SGD with momentum at a clip norm of 1; divided by the clip norm, so that the longest step is one length.
+        learning_rate: Of SGD with momentum at a clip norm of 1; divided by the clip norm, so that the longest
+            step is one length.
         is_auc: Whether the area under the ROC curve is reported, and not the accuracy.
-        seeds: How often it is repeated: another split (where there is no fixed test set), initial model, sample and noise each time.
+        seeds: How often it is repeated: another split (where there is no fixed test set), initial model,
+            sample and noise each time.
     """
 
     name: str
@@ -73,9 +81,33 @@ class Setup:
 
 
 SETUPS: Final = (
-    Setup(name="wbcd", layers=(30, 50, 50, 1), rounds=30, batch_size=None, learning_rate=0.3, is_auc=False, seeds=8),
-    Setup(name="mnist", layers=(784, 32, 10), rounds=100, batch_size=1000, learning_rate=1.0, is_auc=False, seeds=2),
-    Setup(name="online_shoppers", layers=(17, 32, 1), rounds=150, batch_size=1000, learning_rate=0.5, is_auc=True, seeds=4),
+    Setup(
+        name="wbcd",
+        layers=(30, 50, 50, 1),
+        rounds=30,
+        batch_size=None,
+        learning_rate=0.3,
+        is_auc=False,
+        seeds=8,
+    ),
+    Setup(
+        name="mnist",
+        layers=(784, 32, 10),
+        rounds=100,
+        batch_size=1000,
+        learning_rate=1.0,
+        is_auc=False,
+        seeds=2,
+    ),
+    Setup(
+        name="online_shoppers",
+        layers=(17, 32, 1),
+        rounds=150,
+        batch_size=1000,
+        learning_rate=0.5,
+        is_auc=True,
+        seeds=4,
+    ),
 )
 
 
@@ -94,7 +126,8 @@ class Privacy:
     """One privacy setting.
 
     Attributes:
-        epsilon: What the noise is calibrated to at `DELTA`, all rounds together, with secret sampling; infinite: no noise.
+        epsilon: What the noise is calibrated to at `DELTA`, all rounds together, with secret sampling;
+            infinite: no noise.
         is_split: Whether the two helpers' noises are calibrated together, instead of each alone.
         clip_norm: In L2.
         feature_epsilon: Of the browser's own noise on each feature byte; None for none.
@@ -131,12 +164,16 @@ def load(setup: Setup, seed: int) -> Data:
     if setup.name == "wbcd":
         records = load_wbcd().records
     else:
-        csv = TableSettings(path=_DATA / "online_shoppers_intention.csv", label="Revenue", binning=Binning.QUANTILE)
+        csv = TableSettings(
+            path=_DATA / "online_shoppers_intention.csv", label="Revenue", binning=Binning.QUANTILE
+        )
         records = load_table(csv).records
     order = np.random.default_rng(seed).permutation(len(records))
     test, train = np.split(order, [len(order) // 5])
     features, labels = records.features, records.labels.astype(np.int64)
-    return Data(features=features[train], labels=labels[train], test_features=features[test], test_labels=labels[test])
+    return Data(
+        features=features[train], labels=labels[train], test_features=features[test], test_labels=labels[test]
+    )
 
 
 def untrained(setup: Setup, seed: int) -> Model:
@@ -146,9 +183,18 @@ def untrained(setup: Setup, seed: int) -> Model:
 
 @lru_cache(maxsize=64)
 def one_curators_noise(epsilon: float, sampling_rate: float, rounds: int) -> float:
-    """The noise multiplier that a single trusted curator needs: all the noise that there is, with secret sampling. DP-SGD's."""
+    """The noise multiplier that a single trusted curator needs.
+
+    All the noise that there is, with secret sampling. DP-SGD's.
+    """
     of_each = fitting_noise_multiplier(
-        epsilon, DELTA, mechanism=Mechanism.GAUSSIAN, sampling_rate=sampling_rate, rounds=rounds, already=(), collusion_epsilon=math.inf
+        epsilon,
+        DELTA,
+        mechanism=Mechanism.GAUSSIAN,
+        sampling_rate=sampling_rate,
+        rounds=rounds,
+        already=(),
+        collusion_epsilon=math.inf,
     )
     return of_each * math.sqrt(2)  # of two helpers' noises, which are counted together
 
@@ -203,7 +249,9 @@ class _Site:
         """One round at both helpers, and the optimizer's step."""
         encoded = self.trainer.weights()
         tensors = weights.decode(encoded, self._model.parameters)
-        round_transcript = transcript(self.plan.job, round_index=round_index, weights=encoded, numerics=bytes(32))
+        round_transcript = transcript(
+            self.plan.job, round_index=round_index, weights=encoded, numerics=bytes(32)
+        )
         summed: list[MaskedSum] = []
 
         def by_helper_0(batch: InputShares) -> MaskedSum:
@@ -217,7 +265,9 @@ class _Site:
         second = self._share(1, round_transcript, by_helper_1)
         self.trainer.step(mean_gradient(self.plan, first, second))
 
-    def _share(self, role: int, round_transcript: bytes, masked_sum: Callable[[InputShares], MaskedSum]) -> AggregateShare:
+    def _share(
+        self, role: int, round_transcript: bytes, masked_sum: Callable[[InputShares], MaskedSum]
+    ) -> AggregateShare:
         return aggregate(
             task=self.plan.task,
             job=self.plan.job,
@@ -251,7 +301,9 @@ def _world(setup: Setup, privacy: Privacy) -> World:
     )
 
 
-def _plan(setup: Setup, privacy: Privacy, of: World, model: Model, *, records: int, job_id: bytes) -> TrainingPlan:
+def _plan(
+    setup: Setup, privacy: Privacy, of: World, model: Model, *, records: int, job_id: bytes
+) -> TrainingPlan:
     """The job at both helpers, with its noise."""
     numerator = sampling_numerator(expected_batch_size=setup.batch_size or records, dataset_size=records)
     job = JobSpec(
@@ -265,6 +317,17 @@ def _plan(setup: Setup, privacy: Privacy, of: World, model: Model, *, records: i
         noise_multiplier=0.0,
     )
     if math.isfinite(privacy.epsilon):
-        job = replace(job, noise_multiplier=one_curators_noise(privacy.epsilon, job.sampling_rate, setup.rounds))
-    optimizer = Optimizer(kind=OptimizerKind.MOMENTUM, learning_rate=setup.learning_rate / privacy.clip_norm, momentum=MOMENTUM)
-    return TrainingPlan(task=of.task, job=job, dataset_size=records, optimizer=optimizer, schedule=Schedule(), eval_every=setup.rounds)
+        job = replace(
+            job, noise_multiplier=one_curators_noise(privacy.epsilon, job.sampling_rate, setup.rounds)
+        )
+    optimizer = Optimizer(
+        kind=OptimizerKind.MOMENTUM, learning_rate=setup.learning_rate / privacy.clip_norm, momentum=MOMENTUM
+    )
+    return TrainingPlan(
+        task=of.task,
+        job=job,
+        dataset_size=records,
+        optimizer=optimizer,
+        schedule=Schedule(),
+        eval_every=setup.rounds,
+    )

@@ -1,8 +1,11 @@
-"""What the exact path's roundings cost in accuracy: MNIST 784-500-10 to the end, beside float32 training with the same clip.
+"""What the exact path's roundings cost in accuracy.
 
-`python tests/bench/utility.py [--epochs 10] [--seeds 3] [--json]`. Same initial weights, same batches, same clip, noise off. The masked
-side sends 14-bit weights each round and keeps float32 masters, as the ad server does; with noise off both helpers' sum is the sum
-at the true labels, bit for bit (tests/helper/gradient/exact), so one helper that is given the truth as its mask computes it.
+MNIST 784-500-10 to the end, beside float32 training with the same clip.
+
+`python tests/bench/utility.py [--epochs 10] [--seeds 3] [--json]`. Same initial weights, same batches, same
+clip, noise off. The masked side sends 14-bit weights each round and keeps float32 masters, as the ad server
+does; with noise off both helpers' sum is the sum at the true labels, bit for bit
+(tests/helper/gradient/exact), so one helper that is given the truth as its mask computes it.
 """
 
 import argparse
@@ -50,11 +53,19 @@ class ExactStep:
         self.model = parse(peers.export(peers.dense(WIDTHS, seed), WIDTHS[0]), num_features=WIDTHS[0])
         self.engine = ExactEngine(self.model, Loss.CROSS_ENTROPY, CLIP)
 
-    def __call__(self, parameters: Parameters, features: NDArray[np.uint8], labels: NDArray[np.int64]) -> Parameters:
+    def __call__(
+        self, parameters: Parameters, features: NDArray[np.uint8], labels: NDArray[np.int64]
+    ) -> Parameters:
         return self.at([quantise(value) for value in parameters], features, labels)
 
-    def at(self, weights: list[QuantisedTensor], features: NDArray[np.uint8], labels: NDArray[np.int64]) -> Parameters:
-        batch = Batch(features=features, labels=labels[:, None].astype(np.uint32), mask_shares=np.ones((len(labels), 1), np.uint64))
+    def at(
+        self, weights: list[QuantisedTensor], features: NDArray[np.uint8], labels: NDArray[np.int64]
+    ) -> Parameters:
+        batch = Batch(
+            features=features,
+            labels=labels[:, None].astype(np.uint32),
+            mask_shares=np.ones((len(labels), 1), np.uint64),
+        )
         flat = decode(self.engine.masked_sum(tuple(weights), batch).vector, CLIP.frac_bits)
         ends = np.cumsum([parameter.size for parameter in self.model.parameters])[:-1]
         parts = zip(np.split(flat, ends), self.model.parameters, strict=True)
@@ -67,7 +78,9 @@ class PlainStep:
     def __init__(self, *, rounds_weights: bool = False) -> None:
         self.rounds_weights = rounds_weights
 
-    def __call__(self, parameters: Parameters, features: NDArray[np.uint8], labels: NDArray[np.int64]) -> Parameters:
+    def __call__(
+        self, parameters: Parameters, features: NDArray[np.uint8], labels: NDArray[np.int64]
+    ) -> Parameters:
         if self.rounds_weights:
             parameters = [quantise(value).to_float().astype(np.float32) for value in parameters]
         w1, b1, w2, b2 = (torch.from_numpy(value) for value in parameters)
@@ -76,7 +89,10 @@ class PlainStep:
         top = torch.softmax(hidden @ w2.T + b2, 1)
         top[torch.arange(len(labels)), torch.from_numpy(labels)] -= 1
         below = (top @ w2) * (hidden > 0)
-        norm = torch.sqrt(top.square().sum(1) * (hidden.square().sum(1) + 1) + below.square().sum(1) * (x.square().sum(1) + 1))
+        norm = torch.sqrt(
+            top.square().sum(1) * (hidden.square().sum(1) + 1)
+            + below.square().sum(1) * (x.square().sum(1) + 1)
+        )
         factor = torch.clamp(CLIP.bound / norm, max=1.0)[:, None]
         top, below = top * factor, below * factor
         return [value.numpy() for value in (below.T @ x, below.sum(0), top.T @ hidden, top.sum(0))]
@@ -92,7 +108,10 @@ def train(step: ExactStep | PlainStep, seed: int, epochs: int) -> float:
         for start in range(0, len(order) - BATCH + 1, BATCH):
             rows = order[start : start + BATCH]
             gradients = step(parameters, features[rows], labels[rows])
-            parameters = [value - np.float32(RATE / BATCH) * gradient for value, gradient in zip(parameters, gradients, strict=True)]
+            parameters = [
+                value - np.float32(RATE / BATCH) * gradient
+                for value, gradient in zip(parameters, gradients, strict=True)
+            ]
     return accuracy(parameters)
 
 

@@ -16,7 +16,10 @@ def write_mnist(folder: Path, *, train: int, test: int, packed: bool) -> None:
     """Random images whose labels count 0 to 9 over and over."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(1)
-    for count, images_name, labels_name in ((train, TRAIN_IMAGES, TRAIN_LABELS), (test, TEST_IMAGES, TEST_LABELS)):
+    for count, images_name, labels_name in (
+        (train, TRAIN_IMAGES, TRAIN_LABELS),
+        (test, TEST_IMAGES, TEST_LABELS),
+    ):
         images = rng.integers(0, 256, (count, 28, 28), np.uint8)
         labels = (np.arange(count) % 10).astype(np.uint8)
         for name, content in ((images_name, idx(images)), (labels_name, idx(labels))):

@@ -1,4 +1,7 @@
-"""Ad servers for tests: a real gRPC intake and a real HTTP intake that keep what they get, and can be told to fail."""
+"""Ad servers for tests.
+
+A real gRPC intake and a real HTTP intake that keep what they get, and can be told to fail.
+"""
 
 import json
 import ssl
@@ -73,7 +76,11 @@ def grpc_sink(intake: Intake, *, tls: TlsFiles | None = None) -> Iterator[str]:
 
 @contextmanager
 def http_sink(
-    intake: Intake | None = None, files: dict[str, bytes] | None = None, *, status: int | None = None, tls: ssl.SSLContext | None = None
+    intake: Intake | None = None,
+    files: dict[str, bytes] | None = None,
+    *,
+    status: int | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> Iterator[str]:
     """The URL of an HTTP intake and file host; a given `status` is its answer to every batch."""
 
@@ -92,11 +99,17 @@ def http_sink(
                 return
             assert intake is not None
             try:
-                reply = intake.take([report_from_message(one) for one in report_pb2.ReportBatch.FromString(body).reports])
+                reply = intake.take(
+                    [report_from_message(one) for one in report_pb2.ReportBatch.FromString(body).reports]
+                )
             except HelperUnavailable:
                 self._answer(503, b"")
                 return
-            counts = {"accepted": reply.accepted, "duplicates": reply.duplicates, "rejected": dict(reply.rejected)}
+            counts = {
+                "accepted": reply.accepted,
+                "duplicates": reply.duplicates,
+                "rejected": dict(reply.rejected),
+            }
             self._answer(200, json.dumps(counts).encode())
 
         def _answer(self, code: int, body: bytes) -> None:

@@ -10,7 +10,9 @@ COLUMNS = st.lists(st.one_of(FINITE, st.just(float("nan"))), max_size=60)
 
 
 @given(column=COLUMNS, binning=st.sampled_from(Binning), bins=st.integers(2, 256))
-def test_bytes_ascend_with_the_value_and_gaps_keep_byte_zero(column: list[float], binning: Binning, bins: int) -> None:
+def test_bytes_ascend_with_the_value_and_gaps_keep_byte_zero(
+    column: list[float], binning: Binning, bins: int
+) -> None:
     values = np.array(column, np.float64)
     codes = numeric_bytes(values, binning=binning, bins=bins)
     assert codes.dtype == np.uint8

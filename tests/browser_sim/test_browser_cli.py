@@ -43,7 +43,9 @@ def opened(of: World, intake: Intake) -> list[tuple[bytes, int]]:
 
 def pairs(path: Path) -> list[tuple[bytes, int]]:
     with np.load(path, allow_pickle=False) as saved:
-        return sorted((bytes(row), int(label)) for row, label in zip(saved["features"], saved["labels"], strict=True))
+        return sorted(
+            (bytes(row), int(label)) for row, label in zip(saved["features"], saved["labels"], strict=True)
+        )
 
 
 @pytest.mark.parametrize("sink", [grpc_sink, http_sink])
@@ -52,7 +54,9 @@ def test_a_run_delivers_every_record_once_and_its_files_match(tmp_path: Path, si
     intake = Intake()
     panel, clear = tmp_path / "panel.npz", tmp_path / "clear.npz"
     with sink(intake) as address:
-        summary = run(tmp_path, ours, address, "--source", "wbcd", "--seed", 5, "--holdout", panel, "--train-out", clear)
+        summary = run(
+            tmp_path, ours, address, "--source", "wbcd", "--seed", 5, "--holdout", panel, "--train-out", clear
+        )
     assert summary["impressions"] == 455
     assert summary["panel"] == 114
     assert summary["conversions"] + summary["expired"] == 455
@@ -66,7 +70,9 @@ def test_a_run_delivers_every_record_once_and_its_files_match(tmp_path: Path, si
 def test_a_run_with_the_same_seed_is_all_duplicates(tmp_path: Path) -> None:
     ours = world(num_features=30)
     with grpc_sink(Intake()) as address:
-        first, second = (run(tmp_path, ours, address, "--source", "wbcd", "--seed", 5, "--limit", 40) for _ in range(2))
+        first, second = (
+            run(tmp_path, ours, address, "--source", "wbcd", "--seed", 5, "--limit", 40) for _ in range(2)
+        )
         third = run(tmp_path, ours, address, "--source", "wbcd", "--seed", 6, "--limit", 40)
     assert (first["accepted"], second["accepted"], second["duplicates"], third["accepted"]) == (40, 0, 40, 40)
 
@@ -80,13 +86,26 @@ def test_runs_without_a_seed_never_repeat(tmp_path: Path) -> None:
 
 def test_people_times_impressions_choose_the_number_of_records(tmp_path: Path) -> None:
     ours = world(num_features=6)
-    options = ("--source", "synthetic", "--synthetic-features", 6, "--synthetic-rows", 50, "--seed", 1, "--impressions-per-person", 3)
+    options = (
+        "--source",
+        "synthetic",
+        "--synthetic-features",
+        6,
+        "--synthetic-rows",
+        50,
+        "--seed",
+        1,
+        "--impressions-per-person",
+        3,
+    )
     with grpc_sink(Intake()) as address:
         summary = run(tmp_path, ours, address, *options, "--people", 10)
         assert (summary["people"], summary["impressions"], summary["reports"]) == (10, 30, 30)
         everything = run(tmp_path, ours, address, *options)
         assert (everything["people"], everything["impressions"]) == (17, 50)
-        result = invoke("run", "--task", tmp_path / "bundle.json", "--to", address, "--insecure", *options, "--people", 17)
+        result = invoke(
+            "run", "--task", tmp_path / "bundle.json", "--to", address, "--insecure", *options, "--people", 17
+        )
     assert result.exit_code == 1
     assert "each is used once" in result.stderr
 
@@ -94,7 +113,17 @@ def test_people_times_impressions_choose_the_number_of_records(tmp_path: Path) -
 def test_without_consent_nothing_is_uploaded(tmp_path: Path) -> None:
     intake = Intake()
     with grpc_sink(intake) as address:
-        summary = run(tmp_path, world(num_features=30), address, "--source", "wbcd", "--consent-rate", 0, "--fake-rate", 0.5)
+        summary = run(
+            tmp_path,
+            world(num_features=30),
+            address,
+            "--source",
+            "wbcd",
+            "--consent-rate",
+            0,
+            "--fake-rate",
+            0.5,
+        )
     assert (summary["no_consent"], summary["reports"], intake.order) == (569, 0, [])
 
 
@@ -121,7 +150,21 @@ def test_real_valued_labels_are_reported_as_quantised_values(tmp_path: Path) -> 
     path.write_text("a,y\n" + "".join(f"{n},{n / 2}\n" for n in range(200)))
     intake = Intake()
     with grpc_sink(intake) as address:
-        run(tmp_path, ours, address, "--source", "csv", "--csv", path, "--label", "y", "--label-kind", "values", "--seed", 2)
+        run(
+            tmp_path,
+            ours,
+            address,
+            "--source",
+            "csv",
+            "--csv",
+            path,
+            "--label",
+            "y",
+            "--label-kind",
+            "values",
+            "--seed",
+            2,
+        )
     values = [label for _, label in opened(ours, intake)]
     assert set(values) == {0, 25, 50, 75, 100}
     assert abs(np.mean(values) - 49.75) < 4
@@ -137,7 +180,9 @@ def test_real_valued_labels_are_reported_as_quantised_values(tmp_path: Path) -> 
         (["--source", "wbcd", "--trust-helper", "00" * 32], "not among the trusted"),
     ],
 )
-def test_a_run_that_cannot_be_is_refused_in_one_line_and_nothing_is_sent(tmp_path: Path, arguments: list[str], why: str) -> None:
+def test_a_run_that_cannot_be_is_refused_in_one_line_and_nothing_is_sent(
+    tmp_path: Path, arguments: list[str], why: str
+) -> None:
     bundle = tmp_path / "bundle.json"
     bundle.write_bytes(canonical.encode(world(num_features=30).bundle))
     intake = Intake()
@@ -149,7 +194,17 @@ def test_a_run_that_cannot_be_is_refused_in_one_line_and_nothing_is_sent(tmp_pat
 
 
 def test_records_in_clear_are_not_written_beside_a_far_ad_server(tmp_path: Path) -> None:
-    result = invoke("run", "--task", "x", "--to", "https://ads.example", "--source", "wbcd", "--train-out", tmp_path / "clear.npz")
+    result = invoke(
+        "run",
+        "--task",
+        "x",
+        "--to",
+        "https://ads.example",
+        "--source",
+        "wbcd",
+        "--train-out",
+        tmp_path / "clear.npz",
+    )
     assert result.exit_code == 1
     assert "loopback demo" in result.stderr
 
@@ -174,13 +229,27 @@ def test_a_seed_is_warned_of_and_no_seed_is_not(tmp_path: Path) -> None:
     bundle.write_bytes(canonical.encode(world(num_features=30).bundle))
     with grpc_sink(Intake()) as address:
         for seed, is_warned in ((["--seed", "1"], True), ([], False)):
-            result = invoke("run", "--task", bundle, "--to", address, "--insecure", "--source", "wbcd", "--limit", "5", *seed)
+            result = invoke(
+                "run",
+                "--task",
+                bundle,
+                "--to",
+                address,
+                "--insecure",
+                "--source",
+                "wbcd",
+                "--limit",
+                "5",
+                *seed,
+            )
             assert result.exit_code == 0
             assert ("WARNING" in result.stderr) is is_warned
             assert "accepted" in result.stdout
 
 
-def test_a_terminal_shows_progress_from_the_beginning_and_then_the_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_shows_progress_from_the_beginning_and_then_the_reports(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     said = io.StringIO()
     terminal = Console(file=said, force_terminal=True, width=120)
     shown = []
@@ -194,7 +263,9 @@ def test_a_terminal_shows_progress_from_the_beginning_and_then_the_reports(monke
 
     monkeypatch.setattr(cli, "run", living)
     monkeypatch.setattr(cli, "Console", lambda **_: terminal)
-    assert invoke("run", "--task", "x", "--to", "127.0.0.1:1", "--insecure", "--source", "wbcd").exit_code == 1
+    assert (
+        invoke("run", "--task", "x", "--to", "127.0.0.1:1", "--insecure", "--source", "wbcd").exit_code == 1
+    )
     assert "people see ads" in shown[0]
     assert "reports" not in shown[0]
     assert "4/7" in said.getvalue()
@@ -206,7 +277,11 @@ def test_a_bug_shows_no_local_variable() -> None:
 
 def test_describe_gives_shape_balance_and_scaling() -> None:
     described = json.loads(invoke("describe", "--source", "wbcd", "--json").stdout)
-    assert (described["records"], described["features"], described["labels"]) == (569, 30, {"benign": 357, "malignant": 212})
+    assert (described["records"], described["features"], described["labels"]) == (
+        569,
+        30,
+        {"benign": 357, "malignant": 212},
+    )
     assert "percentile" in described["scaling"]
     assert "malignant" in invoke("describe", "--source", "wbcd").stdout
 

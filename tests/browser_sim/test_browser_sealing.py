@@ -16,10 +16,14 @@ from tests.builders import World, world
 
 def records(labels: list[int], width: int = 4) -> Records:
     rng = np.random.default_rng(3)
-    return Records(features=rng.integers(0, 256, (len(labels), width), np.uint8), labels=np.array(labels, np.float64))
+    return Records(
+        features=rng.integers(0, 256, (len(labels), width), np.uint8), labels=np.array(labels, np.float64)
+    )
 
 
-def sealed(of: World, given: Records, *, seed: int | None = 1, workers: int = 1, fake_rate: float = 0.0) -> list[Report]:
+def sealed(
+    of: World, given: Records, *, seed: int | None = 1, workers: int = 1, fake_rate: float = 0.0
+) -> list[Report]:
     draws = Draws(seed=seed)
     lived = live_through(
         given.labels != of.task.labels.default_label,
@@ -47,20 +51,28 @@ def test_real_reports_hold_one_real_candidate_at_the_true_label_and_fakes_none()
     assert (masks[~is_real] == 0).all()
     assert ((masks == 0) | (masks == 1)).all()
     labels = (first.shares.labels * masks).sum(axis=1)[is_real]
-    seen = sorted((bytes(row), int(label)) for row, label in zip(first.shares.features[is_real], labels, strict=True))
-    assert seen == sorted((bytes(row), int(label)) for row, label in zip(given.features, given.labels, strict=True))
+    seen = sorted(
+        (bytes(row), int(label)) for row, label in zip(first.shares.features[is_real], labels, strict=True)
+    )
+    assert seen == sorted(
+        (bytes(row), int(label)) for row, label in zip(given.features, given.labels, strict=True)
+    )
 
 
 def test_the_same_seed_gives_the_same_ids_buckets_and_plaintexts_whatever_the_workers() -> None:
     ours = world()
     given = records([0, 1] * 300)
     one, two = (sealed(ours, given, workers=workers, fake_rate=0.2) for workers in (1, 2))
-    assert [(report.report_id, report.time_bucket) for report in one] == [(report.report_id, report.time_bucket) for report in two]
+    assert [(report.report_id, report.time_bucket) for report in one] == [
+        (report.report_id, report.time_bucket) for report in two
+    ]
     for left, right in zip(plaintexts(ours, one), plaintexts(ours, two), strict=True):
         assert (left.shares.features == right.shares.features).all()
         assert (left.shares.labels == right.shares.labels).all()
         assert (left.shares.mask_shares == right.shares.mask_shares).all()
-    assert [report.shares for report in one] != [report.shares for report in two]  # HPKE's ephemeral keys are never seeded
+    assert [report.shares for report in one] != [
+        report.shares for report in two
+    ]  # HPKE's ephemeral keys are never seeded
 
 
 def test_without_a_seed_report_ids_never_repeat() -> None:
@@ -82,7 +94,13 @@ def test_time_buckets_are_those_of_the_uploads_in_order() -> None:
     ours = world(time_bucket_s=60)
     draws = Draws(seed=4)
     given = records([0, 1] * 40)
-    lived = live_through(given.labels != 0, Habits(), starts_at_s=ours.task.starts_at, expires_at_s=ours.task.expires_at, draws=draws)
+    lived = live_through(
+        given.labels != 0,
+        Habits(),
+        starts_at_s=ours.task.starts_at,
+        expires_at_s=ours.task.expires_at,
+        draws=draws,
+    )
     reports = list(chain.from_iterable(seal_all(ours.bundle, lived.uploads, given, draws, workers=1)))
     assert [report.time_bucket for report in reports] == [int(upload.at_s // 60) for upload in lived.uploads]
     for report in reports:
@@ -91,7 +109,9 @@ def test_time_buckets_are_those_of_the_uploads_in_order() -> None:
 
 def test_fake_features_come_from_each_columns_own_distribution() -> None:
     ours = world()
-    given = Records(features=np.tile(np.array([[7, 0, 1, 2], [7, 255, 1, 3]], np.uint8), (150, 1)), labels=np.ones(300))
+    given = Records(
+        features=np.tile(np.array([[7, 0, 1, 2], [7, 255, 1, 3]], np.uint8), (150, 1)), labels=np.ones(300)
+    )
     reports = sealed(ours, given, fake_rate=0.5)
     first, second = plaintexts(ours, reports)
     is_fake = add(first.shares.mask_shares, second.shares.mask_shares).sum(axis=1) == 0

@@ -32,7 +32,9 @@ def test_reports_arrive_as_they_were_sealed_and_in_order(some_reports: list[Repo
 
 
 @pytest.mark.parametrize("sink", [grpc_sink, http_sink])
-def test_a_batch_whose_answer_is_lost_is_sent_again_and_counts_as_delivered(some_reports: list[Report], sink: object) -> None:
+def test_a_batch_whose_answer_is_lost_is_sent_again_and_counts_as_delivered(
+    some_reports: list[Report], sink: object
+) -> None:
     intake = Intake(lost_answers=2)
     pauses: list[float] = []
     with sink(intake) as address, connect(address, INSECURE) as sender:  # type: ignore[operator]
@@ -40,7 +42,9 @@ def test_a_batch_whose_answer_is_lost_is_sent_again_and_counts_as_delivered(some
     assert intake.order == some_reports
     assert (receipt.accepted, receipt.duplicates, receipt.delivered, receipt.resent) == (0, 7, 7, 1)
     assert len(pauses) == 2
-    assert 0.125 <= pauses[0] <= 0.25 <= pauses[1] <= 0.5  # with jitter: browsers that were turned away do not come back as one
+    assert (
+        0.125 <= pauses[0] <= 0.25 <= pauses[1] <= 0.5
+    )  # with jitter: browsers that were turned away do not come back as one
 
 
 @pytest.mark.parametrize("sink", [grpc_sink, http_sink])
@@ -62,17 +66,32 @@ def test_an_ad_server_that_stays_away_is_given_up_after_bounded_attempts(some_re
 
 @pytest.mark.parametrize(
     ("status", "reason"),
-    [(400, JobReason.MALFORMED), (401, JobReason.UNAUTHORIZED), (403, JobReason.UNAUTHORIZED), (413, JobReason.TOO_LARGE)],
+    [
+        (400, JobReason.MALFORMED),
+        (401, JobReason.UNAUTHORIZED),
+        (403, JobReason.UNAUTHORIZED),
+        (413, JobReason.TOO_LARGE),
+    ],
 )
-def test_a_refused_batch_is_not_sent_again(some_reports: list[Report], status: int, reason: JobReason) -> None:
-    with http_sink(status=status) as url, HttpSender(url, INSECURE) as sender, pytest.raises(JobRefused) as refused:
+def test_a_refused_batch_is_not_sent_again(
+    some_reports: list[Report], status: int, reason: JobReason
+) -> None:
+    with (
+        http_sink(status=status) as url,
+        HttpSender(url, INSECURE) as sender,
+        pytest.raises(JobRefused) as refused,
+    ):
         deliver(sender, [some_reports], pause=lambda _: pytest.fail("sent again"))
     assert refused.value.reason is reason
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 503])
 def test_a_busy_ad_server_is_asked_again(some_reports: list[Report], status: int) -> None:
-    with http_sink(status=status) as url, HttpSender(url, INSECURE) as sender, pytest.raises(HelperUnavailable):
+    with (
+        http_sink(status=status) as url,
+        HttpSender(url, INSECURE) as sender,
+        pytest.raises(HelperUnavailable),
+    ):
         sender.send(some_reports)
 
 
@@ -80,7 +99,10 @@ class Full:
     """An ad server that is full, and says until when."""
 
     def __init__(self) -> None:
-        self.errors = [HelperUnavailable("full", retry_after_s=40.0), HelperUnavailable("full", retry_after_s=0.0)]
+        self.errors = [
+            HelperUnavailable("full", retry_after_s=40.0),
+            HelperUnavailable("full", retry_after_s=0.0),
+        ]
 
     def send(self, reports: Sequence[Report]) -> Receipt:
         if self.errors:
@@ -102,7 +124,11 @@ def test_an_ad_server_that_says_when_to_come_again_is_not_asked_before(some_repo
 
 
 def test_an_answer_that_is_not_counts_is_refused(some_reports: list[Report]) -> None:
-    with http_sink(status=200) as url, HttpSender(url, INSECURE) as sender, pytest.raises(JobRefused) as refused:
+    with (
+        http_sink(status=200) as url,
+        HttpSender(url, INSECURE) as sender,
+        pytest.raises(JobRefused) as refused,
+    ):
         sender.send(some_reports)
     assert refused.value.reason is JobReason.MALFORMED
 
@@ -114,7 +140,8 @@ def test_plaintext_must_be_asked_for(destination: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "destination", ["ads.example:9", "http://ads.example", "http://127.0.0.1.ads.example/", "http://127.0.0.1@ads.example/"]
+    "destination",
+    ["ads.example:9", "http://ads.example", "http://127.0.0.1.ads.example/", "http://127.0.0.1@ads.example/"],
 )
 def test_plaintext_leaves_this_machine_never(destination: str) -> None:
     with pytest.raises(InvalidTask, match="loopback"):
@@ -128,7 +155,10 @@ def test_an_address_that_is_none_is_refused(destination: str) -> None:
 
 
 def test_the_kind_of_address_chooses_the_kind_of_upload() -> None:
-    with connect("127.0.0.1:1", INSECURE) as over_grpc, connect("https://ads.example", Protection()) as over_http:
+    with (
+        connect("127.0.0.1:1", INSECURE) as over_grpc,
+        connect("https://ads.example", Protection()) as over_http,
+    ):
         assert isinstance(over_grpc, GrpcSender)
         assert isinstance(over_http, HttpSender)
 

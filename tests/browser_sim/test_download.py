@@ -20,7 +20,10 @@ def test_a_right_file_is_kept_as_it_came(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("served", [pack(CONTENT + b"x"), b"no gzip", pack(CONTENT)[:-9], b""])
 def test_a_wrong_file_is_refused_and_nothing_is_left(tmp_path: Path, served: bytes) -> None:
-    with http_sink(files={"/some-ubyte.gz": served}) as url, pytest.raises(InvalidSource, match="not the file with SHA-256"):
+    with (
+        http_sink(files={"/some-ubyte.gz": served}) as url,
+        pytest.raises(InvalidSource, match="not the file with SHA-256"),
+    ):
         download(tmp_path, mirrors=[url], files=WANTED)
     assert list(tmp_path.iterdir()) == []
 
@@ -28,7 +31,11 @@ def test_a_wrong_file_is_refused_and_nothing_is_left(tmp_path: Path, served: byt
 def test_the_next_mirror_is_asked_when_one_is_wrong_or_away(tmp_path: Path) -> None:
     files = {"/wrong/some-ubyte.gz": pack(b"other"), "/right/some-ubyte.gz": pack(CONTENT)}
     with http_sink(files=files) as url:
-        download(tmp_path, mirrors=["http://127.0.0.1:1", f"{url}/absent", f"{url}/wrong", f"{url}/right"], files=WANTED)
+        download(
+            tmp_path,
+            mirrors=["http://127.0.0.1:1", f"{url}/absent", f"{url}/wrong", f"{url}/right"],
+            files=WANTED,
+        )
     assert [path.name for path in tmp_path.iterdir()] == ["some-ubyte.gz"]
 
 

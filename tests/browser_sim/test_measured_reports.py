@@ -28,7 +28,11 @@ MEASUREMENT: dict[str, Any] = {
 def source(folder: Path, text: str = TABLE, **columns: dict[str, str]) -> Source:
     path = folder / "table.csv"
     path.write_text(text)
-    said: dict[str, Any] = {"values": {"spend": "paid"}, "keys": {"month": "month", "visitor": "who"}, **columns}
+    said: dict[str, Any] = {
+        "values": {"spend": "paid"},
+        "keys": {"month": "month", "visitor": "who"},
+        **columns,
+    }
     return load_table(TableSettings(path=path, label="y", **said))
 
 
@@ -61,7 +65,9 @@ def test_a_task_without_measurement_takes_the_source_as_it_is(tmp_path: Path) ->
         (TABLE.replace("5,new", "13,new"), {}, "no category"),
     ],
 )
-def test_a_table_that_does_not_hold_what_is_measured_is_refused(tmp_path: Path, text: str, columns: dict[str, Any], why: str) -> None:
+def test_a_table_that_does_not_hold_what_is_measured_is_refused(
+    tmp_path: Path, text: str, columns: dict[str, Any], why: str
+) -> None:
     with pytest.raises(InvalidSource, match=why):
         with_measurement(source(tmp_path, text, **columns), measuring().task)
 
@@ -70,14 +76,20 @@ def sums(of: World, loaded: Source, fake_rate: float = 0.0) -> tuple[list[int], 
     """Both helpers' shares of count and spend added over all reports, and how many reports there are."""
     given, draws = loaded.records, Draws(seed=1)
     lived = live_through(
-        given.labels != 0, Habits(fake_rate=fake_rate), starts_at_s=of.task.starts_at, expires_at_s=of.task.expires_at, draws=draws
+        given.labels != 0,
+        Habits(fake_rate=fake_rate),
+        starts_at_s=of.task.starts_at,
+        expires_at_s=of.task.expires_at,
+        draws=draws,
     )
     reports = list(chain.from_iterable(seal_all(of.bundle, lived.uploads, given, draws, workers=1)))
     first, second = (dataset.shares.measured for dataset in of.datasets(reports))
     assert first is not None
     assert second is not None
     assert set(map(tuple, first.keys.tolist())) <= {(3, 1), (3, 0), (5, 1), (5, 0)}
-    values = reconstruct(first.value_shares.reshape(-1), second.value_shares.reshape(-1)).reshape(first.value_shares.shape)
+    values = reconstruct(first.value_shares.reshape(-1), second.value_shares.reshape(-1)).reshape(
+        first.value_shares.shape
+    )
     return [int(total) for total in values.sum(axis=0)], len(reports)
 
 

@@ -12,7 +12,9 @@ START = 1_800_000_000.0
 NEVER = START + 1e9
 
 
-def campaign(converts: list[bool] | NDArray[np.bool_], seed: int = 1, expires_at_s: float = NEVER, **habits: float) -> Campaign:
+def campaign(
+    converts: list[bool] | NDArray[np.bool_], seed: int = 1, expires_at_s: float = NEVER, **habits: float
+) -> Campaign:
     return live_through(
         np.array(converts, np.bool_),
         Habits(**habits),  # type: ignore[arg-type]
@@ -32,7 +34,13 @@ def campaign(converts: list[bool] | NDArray[np.bool_], seed: int = 1, expires_at
 )
 @settings(deadline=None, max_examples=60)
 def test_every_impression_has_one_fate_and_every_report_is_counted(
-    *, converts: list[bool], seed: int, fake_rate: float, consent_rate: float, impressions_per_person: int, lifetime_days: float
+    *,
+    converts: list[bool],
+    seed: int,
+    fake_rate: float,
+    consent_rate: float,
+    impressions_per_person: int,
+    lifetime_days: float,
 ) -> None:
     lived = campaign(
         converts,
@@ -56,17 +64,30 @@ def test_every_impression_has_one_fate_and_every_report_is_counted(
 def test_without_fakes_and_refusals_every_record_is_reported_exactly_once() -> None:
     lived = campaign([True, False] * 200)
     assert sorted(lived.reported_rows()) == list(range(400))
-    assert (lived.conversions, lived.expired, lived.fakes, lived.too_late, lived.no_consent) == (200, 200, 0, 0, 0)
+    assert (lived.conversions, lived.expired, lived.fakes, lived.too_late, lived.no_consent) == (
+        200,
+        200,
+        0,
+        0,
+        0,
+    )
 
 
 def test_the_same_seed_lives_the_same_life_and_another_seed_another() -> None:
     converts = [True, False, False] * 50
-    assert campaign(converts, 5, fake_rate=0.3, consent_rate=0.8) == campaign(converts, 5, fake_rate=0.3, consent_rate=0.8)
+    assert campaign(converts, 5, fake_rate=0.3, consent_rate=0.8) == campaign(
+        converts, 5, fake_rate=0.3, consent_rate=0.8
+    )
     assert campaign(converts, 5, fake_rate=0.3) != campaign(converts, 6, fake_rate=0.3)
 
 
 def test_without_a_seed_two_lives_differ() -> None:
-    lives = [live_through(np.ones(50, np.bool_), Habits(), starts_at_s=START, expires_at_s=NEVER, draws=Draws(seed=None)) for _ in range(2)]
+    lives = [
+        live_through(
+            np.ones(50, np.bool_), Habits(), starts_at_s=START, expires_at_s=NEVER, draws=Draws(seed=None)
+        )
+        for _ in range(2)
+    ]
     assert lives[0] != lives[1]
 
 
@@ -106,7 +127,9 @@ def test_arrival_times_of_fakes_are_distributed_like_those_of_real_reports() -> 
     fake = np.sort([upload.at_s for upload in lived.uploads if upload.row is None])
     grid = np.concatenate([real, fake])
     distance = np.abs(np.searchsorted(real, grid) / len(real) - np.searchsorted(fake, grid) / len(fake)).max()
-    assert distance < 0.06  # two-sample Kolmogorov-Smirnov at 4,000 each: 0.043 at the 0.1 % level, and fakes share creation times
+    assert (
+        distance < 0.06
+    )  # two-sample Kolmogorov-Smirnov at 4,000 each: 0.043 at the 0.1 % level, and fakes share creation times
 
 
 def test_without_consent_nothing_is_reported_not_even_fakes() -> None:

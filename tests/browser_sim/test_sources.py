@@ -9,7 +9,16 @@ import pytest
 from browser_sim.draws import Draws
 from browser_sim.source import InvalidSource, Records, Source, check_fits, save_records, split_panel
 from browser_sim.sources import SourceKind, SourceSettings, load_source
-from browser_sim.sources.mnist import TEST_IMAGES, TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS, default_folder, load_mnist, parse_idx, unpack
+from browser_sim.sources.mnist import (
+    TEST_IMAGES,
+    TEST_LABELS,
+    TRAIN_IMAGES,
+    TRAIN_LABELS,
+    default_folder,
+    load_mnist,
+    parse_idx,
+    unpack,
+)
 from browser_sim.sources.synthetic import draw_truth, save_truth, synthesise
 from browser_sim.sources.table import TableSettings, load_table
 from browser_sim.sources.wbcd import load_wbcd
@@ -31,7 +40,11 @@ def test_wbcd_is_the_wisconsin_data_with_malignant_as_conversion() -> None:
     source = load_wbcd()
     assert source.records.features.shape == (569, 30)
     assert source.records.features.dtype == np.uint8
-    assert (int(source.records.labels.sum()), source.label_names, source.default_label) == (212, ("benign", "malignant"), 0)
+    assert (int(source.records.labels.sum()), source.label_names, source.default_label) == (
+        212,
+        ("benign", "malignant"),
+        0,
+    )
     malignant = source.records.labels == 1
     radius = source.records.features[:, source.feature_names.index("mean radius")]
     assert radius[malignant].mean() > radius[~malignant].mean() + 50
@@ -111,18 +124,33 @@ def test_mnist_reads_plain_and_packed_idx_files(tmp_path: Path, packed: bool) ->
     assert source.default_label is None
 
 
-def test_mnist_is_looked_for_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mnist_is_looked_for_where_the_environment_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MASKEDLARK_DATA", str(tmp_path))
     write_mnist(tmp_path / "mnist", train=10, test=10, packed=True)
     assert default_folder() == tmp_path / "mnist"
     assert len(load_source(SourceSettings(kind=SourceKind.MNIST), DRAWS).records) == 10
 
 
-@pytest.mark.skipif(not (default_folder() / f"{TRAIN_IMAGES}.gz").is_file(), reason="MNIST is not on this machine")
+@pytest.mark.skipif(
+    not (default_folder() / f"{TRAIN_IMAGES}.gz").is_file(), reason="MNIST is not on this machine"
+)
 def test_the_real_mnist_has_its_known_digits() -> None:
     source = load_mnist(default_folder())
     assert source.records.features.shape == (60_000, 784)
-    assert np.bincount(source.records.labels.astype(int)).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    assert np.bincount(source.records.labels.astype(int)).tolist() == [
+        5923,
+        6742,
+        5958,
+        6131,
+        5842,
+        5421,
+        5918,
+        6265,
+        5851,
+        5949,
+    ]
 
 
 @pytest.mark.parametrize("name", [TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS])
@@ -232,7 +260,9 @@ def test_the_panel_is_the_published_test_set_unless_a_fraction_is_said(tmp_path:
         ({"labels": {"kind": "classes", "size": 2}}, "outside"),
     ],
 )
-def test_a_source_that_the_task_cannot_take_is_refused(tmp_path: Path, changes: dict[str, Any], why: str) -> None:
+def test_a_source_that_the_task_cannot_take_is_refused(
+    tmp_path: Path, changes: dict[str, Any], why: str
+) -> None:
     source = table(tmp_path, "a,b,c,d,y\n1,1,1,1,0\n1,1,1,1,1\n1,1,1,1,2\n")
     check_fits(source, world(labels={"kind": "classes", "size": 3}).task)
     with pytest.raises(InvalidTask, match=why):

@@ -32,7 +32,9 @@ def test_a_bundle_is_fetched_from_a_task_host(ours: World) -> None:
 
 def test_a_bundle_that_a_helper_did_not_sign_is_refused(ours: World, tmp_path: Path) -> None:
     path = tmp_path / "bundle.json"
-    path.write_bytes(canonical.encode(replace(ours.bundle, signatures=(ours.bundle.signatures[0], bytes(64)))))
+    path.write_bytes(
+        canonical.encode(replace(ours.bundle, signatures=(ours.bundle.signatures[0], bytes(64))))
+    )
     with pytest.raises(InvalidTask, match="south"):
         load_bundle(str(path), INSECURE)
 

@@ -42,7 +42,9 @@ def self_signed(folder: Path, name: str, authorities: str | None = None) -> TlsF
     (folder / f"{name}.pem").write_bytes(certificate.public_bytes(Encoding.PEM))
     (folder / f"{name}.key").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     return TlsFiles(
-        certificate=folder / f"{name}.pem", private_key=folder / f"{name}.key", trusted_authorities=folder / f"{authorities or name}.pem"
+        certificate=folder / f"{name}.pem",
+        private_key=folder / f"{name}.key",
+        trusted_authorities=folder / f"{authorities or name}.pem",
     )
 
 
@@ -81,7 +83,11 @@ def test_a_server_of_an_unknown_authority_gets_nothing(tmp_path: Path, browser: 
     ours = world()
     some = reports(ours, examples(ours.task, 1))
     intake = Intake()
-    with grpc_sink(intake, tls=stranger) as address, connect(address, browser) as sender, pytest.raises(HelperUnavailable):
+    with (
+        grpc_sink(intake, tls=stranger) as address,
+        connect(address, browser) as sender,
+        pytest.raises(HelperUnavailable),
+    ):
         sender.send(some)
     with (
         http_sink(intake, tls=server_context(stranger)) as url,
@@ -99,7 +105,12 @@ def test_a_tls_file_that_is_not_pem_is_refused(tmp_path: Path) -> None:
         connect("https://127.0.0.1:1", Protection(tls=files))
 
 
-def test_without_files_https_trusts_the_systems_authorities_only(browser: Protection, server_tls: TlsFiles) -> None:
-    with http_sink(files={"/task": b"{}"}, tls=server_context(server_tls)) as url, pytest.raises(HelperUnavailable):
+def test_without_files_https_trusts_the_systems_authorities_only(
+    browser: Protection, server_tls: TlsFiles
+) -> None:
+    with (
+        http_sink(files={"/task": b"{}"}, tls=server_context(server_tls)) as url,
+        pytest.raises(HelperUnavailable),
+    ):
         load_bundle(f"{url}/task", Protection())
     assert browser.tls is not None

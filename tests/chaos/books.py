@@ -1,4 +1,7 @@
-"""What the parties' databases say, read from outside: what was lost, charged or used twice, and what does not end."""
+"""What the parties' databases say, read from outside.
+
+What was lost, charged or used twice, and what does not end.
+"""
 
 import sqlite3
 from collections.abc import Sequence
@@ -30,9 +33,14 @@ class Charges:
 
     @property
     def wrong(self) -> int:
-        """Rounds charged too often or not often enough. Of a job that was stopped, the round under way may be charged and not used."""
+        """Rounds charged too often or not often enough.
+
+        Of a job that was stopped, the round under way may be charged and not used.
+        """
         unused = 0 if self.is_done else 1
-        at_helpers = sum(max(0, self.recorded - one) + max(0, one - self.recorded - unused) for one in self.answered)
+        at_helpers = sum(
+            max(0, self.recorded - one) + max(0, one - self.recorded - unused) for one in self.answered
+        )
         return at_helpers + (0 if self.told is None else abs(self.told - max(self.answered)))
 
 
@@ -55,7 +63,11 @@ class Books:
     def rounds_done(self, jobs: Sequence[str]) -> int:
         """Of all these jobs."""
         return sum(
-            done for job in jobs for (done,) in self.rows("adserver", "SELECT rounds_done FROM jobs WHERE job_id = ?", bytes.fromhex(job))
+            done
+            for job in jobs
+            for (done,) in self.rows(
+                "adserver", "SELECT rounds_done FROM jobs WHERE job_id = ?", bytes.fromhex(job)
+            )
         )
 
     def have_stopped(self, jobs: Sequence[str]) -> bool:
@@ -64,22 +76,37 @@ class Books:
 
     def rounds_per_s(self, job: str) -> float:
         """How fast a job ran, once it did."""
-        found = self.rows("adserver", "SELECT finished_at_s FROM job_rounds WHERE job_id = ? AND rounds_done > 0", bytes.fromhex(job))
+        found = self.rows(
+            "adserver",
+            "SELECT finished_at_s FROM job_rounds WHERE job_id = ? AND rounds_done > 0",
+            bytes.fromhex(job),
+        )
         moments = [moment for (moment,) in found]
         return (len(moments) - 1) / float(max(moments) - min(moments))
 
     def ended_once(self, job: str, rounds: int) -> bool:
         """Whether a job is done, with each round in its history once."""
-        history = [done for (done,) in self.rows("adserver", "SELECT rounds_done FROM job_rounds WHERE job_id = ?", bytes.fromhex(job))]
+        history = [
+            done
+            for (done,) in self.rows(
+                "adserver", "SELECT rounds_done FROM job_rounds WHERE job_id = ?", bytes.fromhex(job)
+            )
+        ]
         taken = [done for done in sorted(history) if done > 0]
         return self.state_of(job) == "done" and taken == list(range(1, rounds + 1))
 
     def charges_of(self, job: str) -> Charges:
         """What all three parties wrote of a job's rounds."""
         name = bytes.fromhex(job)
-        [(state, told)] = self.rows("adserver", "SELECT state, rounds_charged FROM jobs WHERE job_id = ?", name)
-        [(recorded,)] = self.rows("adserver", "SELECT count(*) FROM job_rounds WHERE job_id = ? AND rounds_done > 0", name)
-        found = [self.rows(helper, "SELECT rounds_answered FROM jobs WHERE job_id = ?", name) for helper in HELPERS]
+        [(state, told)] = self.rows(
+            "adserver", "SELECT state, rounds_charged FROM jobs WHERE job_id = ?", name
+        )
+        [(recorded,)] = self.rows(
+            "adserver", "SELECT count(*) FROM job_rounds WHERE job_id = ? AND rounds_done > 0", name
+        )
+        found = [
+            self.rows(helper, "SELECT rounds_answered FROM jobs WHERE job_id = ?", name) for helper in HELPERS
+        ]
         first, second = (one[0][0] if one else 0 for one in found)
         return Charges(is_done=state == "done", recorded=recorded, told=told, answered=(first, second))
 
@@ -92,7 +119,10 @@ class Books:
         return all(self.charges_of(job).told is not None for job in jobs)
 
     def used_reports(self, helper: str) -> set[bytes]:
-        """Reports in a helper's datasets: no report is in two of them if the datasets are as large together."""
+        """Reports in a helper's datasets.
+
+        No report is in two of them if the datasets are as large together.
+        """
         return {bytes(report_id) for (report_id,) in self.rows(helper, "SELECT report_id FROM used_reports")}
 
     def used_twice(self) -> int:
@@ -101,15 +131,24 @@ class Books:
         ours = {bytes(report_id) for (report_id,) in chosen}
         wrong = 0
         for helper in HELPERS:
-            used, size = self.used_reports(helper), self.rows(helper, "SELECT coalesce(sum(size), 0) FROM datasets")[0][0]
+            used, size = (
+                self.used_reports(helper),
+                self.rows(helper, "SELECT coalesce(sum(size), 0) FROM datasets")[0][0],
+            )
             wrong += abs(len(used) - size) + len(used ^ ours)
         return int(wrong)
 
     def half_sealed(self) -> int:
         """Datasets that are not committed, or not at the ad server and both helpers alike."""
-        datasets = [(state, bytes(name or b"")) for state, name in self.rows("adserver", "SELECT state, dataset_id FROM datasets")]
+        datasets = [
+            (state, bytes(name or b""))
+            for state, name in self.rows("adserver", "SELECT state, dataset_id FROM datasets")
+        ]
         ours = {name for _, name in datasets}
-        unequal = sum(len(ours ^ {bytes(name) for (name,) in self.rows(one, "SELECT dataset_id FROM datasets")}) for one in HELPERS)
+        unequal = sum(
+            len(ours ^ {bytes(name) for (name,) in self.rows(one, "SELECT dataset_id FROM datasets")})
+            for one in HELPERS
+        )
         return unequal + len([state for state, _ in datasets if state != "committed"])
 
     def num_reports(self) -> int:
@@ -124,7 +163,11 @@ class Books:
 
     def unfinished_datasets(self) -> int:
         """That the ad server is preparing or committing still."""
-        return int(self.rows("adserver", "SELECT count(*) FROM datasets WHERE state IN ('preparing', 'committing')")[0][0])
+        return int(
+            self.rows("adserver", "SELECT count(*) FROM datasets WHERE state IN ('preparing', 'committing')")[
+                0
+            ][0]
+        )
 
     def num_datasets(self) -> int:
         """That the ad server made."""

@@ -1,10 +1,12 @@
-"""`make chaos`: two helpers and an ad server as real processes. Every few seconds one process is killed (SIGKILL): a helper, one of its
-workers, the ad server, or a command that seals a dataset. Meanwhile three jobs run, browsers upload without pause, datasets of what they
-upload are sealed, and the helpers' keys are rotated.
+"""`make chaos`: two helpers and an ad server as real processes.
 
-It shows that all jobs end once, with the same model to the bit; that no report is lost after the ad server acknowledged it, and none used
-twice; that both helpers charge each round that was used once, and no other; and that no state lasts longer than two leases. Ends with one
-JSON object.
+Every few seconds one process is killed (SIGKILL): a helper, one of its workers, the ad server, or a command
+that seals a dataset. Meanwhile three jobs run, browsers upload without pause, datasets of what they upload
+are sealed, and the helpers' keys are rotated.
+
+It shows that all jobs end once, with the same model to the bit; that no report is lost after the ad server
+acknowledged it, and none used twice; that both helpers charge each round that was used once, and no other;
+and that no state lasts longer than two leases. Ends with one JSON object.
 """
 
 import argparse
@@ -49,10 +51,13 @@ class Outcome:
         reports_lost: Of these, those that are in no dataset of a helper after all that waits was sealed.
         reports_used_twice: Reports in two datasets, at one helper only, or elsewhere than the ad server says.
         datasets: Sealed meanwhile.
-        datasets_half_sealed: Of these, those that one helper has and another party has not, or that are not finished.
-        double_charges: Rounds that a helper charged and the ad server did not use, or that it used and a helper did not charge.
-        stuck: How often a state of a job or of a dataset lasted longer than two leases, all who could change it being up; and datasets
-            that were not finished though everybody was up and they were sealed again.
+        datasets_half_sealed: Of these, those that one helper has and another party has not, or that are not
+            finished.
+        double_charges: Rounds that a helper charged and the ad server did not use, or that it used and a
+            helper did not charge.
+        stuck: How often a state of a job or of a dataset lasted longer than two leases, all who could change
+            it being up; and datasets that were not finished though everybody was up and they were sealed
+            again.
         failed_opens: Shares that a helper had no key for, or could not open.
         rotations: Of a helper's HPKE keys.
         kills: Processes killed.
@@ -81,14 +86,22 @@ class Outcome:
     def is_right(self) -> bool:
         """Whether everything held, and something happened."""
         wrong = (
-            self.reports_lost + self.reports_used_twice + self.datasets_half_sealed + self.double_charges + self.stuck + self.failed_opens
+            self.reports_lost
+            + self.reports_used_twice
+            + self.datasets_half_sealed
+            + self.double_charges
+            + self.stuck
+            + self.failed_opens
         )
         happened = self.kills > 0 and self.reports_acknowledged > 0 and self.datasets > 1
         return self.jobs_ended_once == JOBS and self.distinct_models == 1 and not wrong and happened
 
 
 def run(seconds: float, folder: Path, seed: int, show: Show = lambda _done, _note: None) -> Outcome:
-    """One run; the fleet's folder keeps everything that was written. `show` is told seconds, of twice as many in all."""
+    """One run; the fleet's folder keeps everything that was written.
+
+    `show` is told seconds, of twice as many in all.
+    """
     began = time.monotonic()
     with Fleet(folder=folder, is_no_noise=True, adserver_options=("--refresh-keys", "1")) as fleet:
         task, books = make_task(fleet), Books(fleet=fleet)
@@ -143,7 +156,10 @@ class Watched:
     @property
     def stuck(self) -> int:
         """How often something lasted too long."""
-        return sum(one.times for one in (self._queue, *self._leases.values(), *self._waits.values(), *self._datasets.values()))
+        return sum(
+            one.times
+            for one in (self._queue, *self._leases.values(), *self._waits.values(), *self._datasets.values())
+        )
 
     def look(self) -> None:
         """Take note of how things are."""
@@ -154,9 +170,14 @@ class Watched:
                 self._leases[bytes(job)].look(lease_until_s, may_rest=state not in LEASED or ADSERVER in down)
                 self._waits[bytes(job)].look(rounds_done, may_rest=state != "waiting" or bool(down))
         states = [state for _, state, _, _ in found]
-        for handle, state in self._books.rows(ADSERVER, "SELECT handle, state FROM datasets WHERE state != 'committed'"):
+        for handle, state in self._books.rows(
+            ADSERVER, "SELECT handle, state FROM datasets WHERE state != 'committed'"
+        ):
             self._datasets[bytes(handle)].look(state, may_rest=bool(down))
-        self._queue.look(states.count("queued"), may_rest="queued" not in states or bool(LEASED & set(states)) or ADSERVER in down)
+        self._queue.look(
+            states.count("queued"),
+            may_rest="queued" not in states or bool(LEASED & set(states)) or ADSERVER in down,
+        )
 
 
 def make_task(fleet: Fleet) -> str:
@@ -165,9 +186,27 @@ def make_task(fleet: Fleet) -> str:
         "task", "create", "--name", "chaos", "--origin", ORIGIN, "--classes", "2", "--default-label", "0", "--num-features", "30",
         "--min-batch-size", "50", "--no-noise", "--epsilon", "1", "--clip-norm", "1",
     ).strip()  # fmt: skip
-    fleet.browsers("--task", f"http://{fleet.http}/v1/tasks/{task}", "--to", f"http://{fleet.http}", "--source", "wbcd", "--seed", "3")
+    fleet.browsers(
+        "--task",
+        f"http://{fleet.http}/v1/tasks/{task}",
+        "--to",
+        f"http://{fleet.http}",
+        "--source",
+        "wbcd",
+        "--seed",
+        "3",
+    )
     fleet.adserver_json("dataset", "seal", "--task", task)
-    fleet.run("adserver", "model", "create", str(fleet.folder / "untrained.onnx"), "--layers", "30,8,1", "--seed", "2")
+    fleet.run(
+        "adserver",
+        "model",
+        "create",
+        str(fleet.folder / "untrained.onnx"),
+        "--layers",
+        "30,8,1",
+        "--seed",
+        "2",
+    )
     return task
 
 
@@ -196,23 +235,41 @@ def disturb(disturbance: Disturbance, seconds: float, show: Show) -> None:
     show(0.0, "the first kill comes")
     while time.monotonic() < began + seconds:
         disturbance.strike()
-        show(time.monotonic() - began, f"{disturbance.kills.total()} kills, {disturbance.rotations} rotations")
+        show(
+            time.monotonic() - began, f"{disturbance.kills.total()} kills, {disturbance.rotations} rotations"
+        )
 
 
 def await_end(books: Books, jobs: Sequence[str], seconds: float, show: Show) -> None:
     """Until every job has stopped and is closed at the helpers, or for as long as is bearable."""
     began = time.monotonic()
-    while not (books.have_stopped(jobs) and books.are_closed(jobs)) and time.monotonic() < began + seconds + _QUIET_S:
+    while (
+        not (books.have_stopped(jobs) and books.are_closed(jobs))
+        and time.monotonic() < began + seconds + _QUIET_S
+    ):
         time.sleep(0.5)
         show(seconds + time.monotonic() - began, f"no more kills; {books.rounds_done(jobs)} rounds are done")
 
 
 def seal_the_rest(fleet: Fleet, books: Books, task: str) -> None:
-    """First what an interrupted command left to be finished, if there is something; then all that waits. What is left then is stuck."""
+    """First what an interrupted command left to be finished, if there is something; then all that waits.
+
+    What is left then is stuck.
+    """
     until = time.monotonic() + _SEALING_S
     while not books.is_all_sealed() and time.monotonic() < until:
         with suppress(CommandFailed):
-            fleet.adserver("dataset", "seal", "--task", task, "--allow-small", "--deadline", "10", "--round-deadline", "60")
+            fleet.adserver(
+                "dataset",
+                "seal",
+                "--task",
+                task,
+                "--allow-small",
+                "--deadline",
+                "10",
+                "--round-deadline",
+                "60",
+            )
 
 
 def exported(fleet: Fleet, job: str) -> bytes:
@@ -223,7 +280,9 @@ def exported(fleet: Fleet, job: str) -> bytes:
 
 def main() -> None:
     """Run and print the one JSON object."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()

@@ -1,4 +1,7 @@
-"""What befalls the fleet: processes are killed and started again, keys are rotated, and an operator seals datasets through it all."""
+"""What befalls the fleet.
+
+Processes are killed and started again, keys are rotated, and an operator seals datasets through it all.
+"""
 
 import random
 import subprocess
@@ -117,5 +120,7 @@ class Disturbance:
     def _maybe_rotate(self) -> None:
         if self._chance.random() < _ROTATION_CHANCE:
             helper, suite = self._chance.choice(HELPERS), self._chance.choice(list(HpkeSuite))
-            self._fleet.run("helper", "keys", "rotate", "--data", str(self._fleet.data(helper)), "--suite", suite)
+            self._fleet.run(
+                "helper", "keys", "rotate", "--data", str(self._fleet.data(helper)), "--suite", suite
+            )
             self.rotations += 1

@@ -20,5 +20,7 @@ from tests.chaos.books import Charges
         (Charges(is_done=False, recorded=0, told=0, answered=(0, 0)), 0),
     ],
 )
-def test_a_round_is_charged_at_both_helpers_if_it_was_used_and_one_more_only_if_the_job_was_stopped(charges: Charges, wrong: int) -> None:
+def test_a_round_is_charged_at_both_helpers_if_it_was_used_and_one_more_only_if_the_job_was_stopped(
+    charges: Charges, wrong: int
+) -> None:
     assert charges.wrong == wrong

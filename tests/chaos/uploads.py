@@ -1,4 +1,7 @@
-"""Browsers that upload without pause to an ad server that may be away: they fetch the task's bundle, seal, and send until acknowledged."""
+"""Browsers that upload without pause to an ad server that may be away.
+
+They fetch the task's bundle, seal, and send until acknowledged.
+"""
 
 import time
 from collections import deque
@@ -27,7 +30,9 @@ _GIVE_UP_S: Final = 120.0
 
 
 class Uploads:
-    """One stream of batches. Some are sealed with the bundle of now, some with one that was fetched before the latest rotations.
+    """One stream of batches.
+
+    Some are sealed with the bundle of now, some with one that was fetched before the latest rotations.
 
     Attributes:
         acknowledged: Ids of the reports that the ad server said to hold.
@@ -35,7 +40,10 @@ class Uploads:
     """
 
     def __init__(self, fleet: Fleet, task: str) -> None:
-        """Upload to the ad server of a fleet, wherever it listens at the moment; `task` is the id in hexadecimal."""
+        """Upload to the ad server of a fleet, wherever it listens at the moment.
+
+        `task` is the id in hexadecimal.
+        """
         self.acknowledged: set[bytes] = set()
         self.key_ids: tuple[set[int], set[int]] = (set(), set())
         self._fleet = fleet
@@ -113,4 +121,7 @@ class Uploads:
     def _seal(self, number: int) -> list[Report]:
         """A batch of which another one is never made."""
         sealer, randomness = self._sealers[number % len(self._sealers)], seeded(number, "uploads")
-        return [sealer.report(example, unix_s=time.time(), randomness=randomness) for example in examples(sealer.task, BATCH, randomness)]
+        return [
+            sealer.report(example, unix_s=time.time(), randomness=randomness)
+            for example in examples(sealer.task, BATCH, randomness)
+        ]

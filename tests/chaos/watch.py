@@ -1,7 +1,10 @@
-"""Sees what stands still: no state of a job may last longer than two leases while those who could change it are up.
+"""Sees what stands still.
 
-What counts is the time that was watched, not what a clock says: a look that comes late, because the machine is busy with something
-else, counts as one that came in time. So an overloaded machine hides a little, and accuses nobody.
+No state of a job may last longer than two leases while those who could change it are up.
+
+What counts is the time that was watched, not what a clock says: a look that comes late, because the machine
+is busy with something else, counts as one that came in time. So an overloaded machine hides a little, and
+accuses nobody.
 """
 
 from collections.abc import Callable, Hashable, Iterator
@@ -28,7 +31,10 @@ class Stillness:
     _still_s: float = 0.0
 
     def look(self, state: Hashable, *, may_rest: bool) -> None:
-        """One look, `LOOK_EVERY_S` after the one before. `may_rest`: nobody who could change the state is up, or nothing is to be done."""
+        """One look, `LOOK_EVERY_S` after the one before.
+
+        `may_rest`: nobody who could change the state is up, or nothing is to be done.
+        """
         self._still_s = 0.0 if may_rest or state != self._seen else self._still_s + LOOK_EVERY_S
         self._seen = state
         if self._still_s > self.limit_s:

@@ -1,4 +1,7 @@
-"""docker/compose.yaml against the compose specification's schema, and what it promises: hardened, apart, with mutual TLS."""
+"""docker/compose.yaml against the compose specification's schema, and what it promises.
+
+Hardened, apart, with mutual TLS.
+"""
 
 import json
 import re
@@ -38,7 +41,8 @@ def test_the_file_keeps_to_the_specification() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "wrong"), [("read_only", "yes please"), ("depends_on", {"adserver": {"condition": "some day"}}), ("imaginary", 1)]
+    ("key", "wrong"),
+    [("read_only", "yes please"), ("depends_on", {"adserver": {"condition": "some day"}}), ("imaginary", 1)],
 )
 def test_the_schema_would_notice_a_mistake(key: str, wrong: object) -> None:
     changed = {**COMPOSE, "services": {**SERVICES, "adserver": {**SERVICES["adserver"], key: wrong}}}
@@ -61,8 +65,15 @@ def test_every_server_says_whether_it_is_well(name: str) -> None:
 
 
 def test_helpers_meet_the_ad_server_only() -> None:
-    members = {network: {name for name, one in SERVICES.items() if network in one.get("networks", [])} for network in COMPOSE["networks"]}
-    assert members == {"helper-0": {"helper-0", "adserver"}, "helper-1": {"helper-1", "adserver"}, "front": {"adserver", "browsers"}}
+    members = {
+        network: {name for name, one in SERVICES.items() if network in one.get("networks", [])}
+        for network in COMPOSE["networks"]
+    }
+    assert members == {
+        "helper-0": {"helper-0", "adserver"},
+        "helper-1": {"helper-1", "adserver"},
+        "front": {"adserver", "browsers"},
+    }
     assert COMPOSE["networks"]["helper-0"]["internal"]
     assert COMPOSE["networks"]["helper-1"]["internal"]
     assert not any("ports" in SERVICES[name] for name in ("helper-0", "helper-1"))

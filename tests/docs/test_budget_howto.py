@@ -20,7 +20,11 @@ from tests.builders import NOW
 from tests.helper.parties import Scene
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "budget.md").read_text()
-COMMANDS = [line for block in re.findall(r"^```bash\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL) for line in block.splitlines()]
+COMMANDS = [
+    line
+    for block in re.findall(r"^```bash\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    for line in block.splitlines()
+]
 SHOWN = re.findall(r"^```text\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 OF = sealed(mechanism="gaussian", expires_at=1 << 39)
 
@@ -79,7 +83,12 @@ def test_every_command_of_the_page_runs_and_prints_what_it_shows(shell: Shell, t
         shell.run(line)
     assert (tmp_path / "budget.png").stat().st_size > 1_000
     printed = {heading(line) for text in shell.printed for line in text.splitlines()}
-    headings = [heading(line) for block in SHOWN for line in block.splitlines() if re.match(r"(against the|job or query|   rounds)", line)]
+    headings = [
+        heading(line)
+        for block in SHOWN
+        for line in block.splitlines()
+        if re.match(r"(against the|job or query|   rounds)", line)
+    ]
     assert len(headings) == 3
     assert set(headings) <= printed
     shown = shell.run("adserver job show")

@@ -7,7 +7,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ROWS = [line for line in (ROOT / "docs/explanation/deviations.md").read_text().splitlines() if line.startswith("| ")][1:]
+ROWS = [
+    line
+    for line in (ROOT / "docs/explanation/deviations.md").read_text().splitlines()
+    if line.startswith("| ")
+][1:]
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 
 
@@ -20,7 +24,11 @@ def test_each_deviation_names_a_test_that_exists(row: str) -> None:
     named = TEST.findall(row)
     assert named, "a row names no test"
     for path, name in named:
-        functions = {node.name for node in ast.walk(ast.parse((ROOT / path).read_text())) if isinstance(node, ast.FunctionDef)}
+        functions = {
+            node.name
+            for node in ast.walk(ast.parse((ROOT / path).read_text()))
+            if isinstance(node, ast.FunctionDef)
+        }
         assert name in functions, f"{path} has no {name}"
 
 

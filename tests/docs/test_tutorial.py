@@ -16,16 +16,29 @@ PORTS = ("7100", "7101", "7200", "7201")
 
 @pytest.mark.slow
 def test_the_tutorial_runs_from_top_to_bottom(tmp_path: Path) -> None:
-    script = "set -e\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n" + "\n".join(BLOCK.findall(TUTORIAL.read_text()))
+    script = "set -e\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n" + "\n".join(
+        BLOCK.findall(TUTORIAL.read_text())
+    )
     for port, free in zip(PORTS, free_ports(len(PORTS)), strict=True):
         script = script.replace(f"127.0.0.1:{port}", f"127.0.0.1:{free}")
     # A person waits for a server's first line before typing on; a script waits for its port.
     waiting = "until (exec 3<>/dev/tcp/$1) 2>/dev/null; do sleep 0.1; done"
     script = f"await() {{ {waiting}; }}\n" + re.sub(
-        r"^(.*(?:--listen|--http-listen) (127\.0\.0\.1):(\d+).* &)$", r"\1\nawait \2/\3", script, flags=re.MULTILINE
+        r"^(.*(?:--listen|--http-listen) (127\.0\.0\.1):(\d+).* &)$",
+        r"\1\nawait \2/\3",
+        script,
+        flags=re.MULTILINE,
     )
     env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    done = subprocess.run(["/bin/bash", "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(
+        ["/bin/bash", "-c", script],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert (tmp_path / "play" / "trained.onnx").stat().st_size > 10_000
     assert "accuracy" in done.stdout

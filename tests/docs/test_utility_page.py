@@ -34,7 +34,11 @@ def test_every_picture_is_there(figure: Figure) -> None:
 
 
 def test_every_noised_training_was_charged_no_more_than_it_was_calibrated_to() -> None:
-    noised = [point for point in POINTS if point.figure is Figure.EPSILON and math.isfinite(point.x) and not math.isnan(point.epsilon)]
+    noised = [
+        point
+        for point in POINTS
+        if point.figure is Figure.EPSILON and math.isfinite(point.x) and not math.isnan(point.epsilon)
+    ]
     assert len({point.x for point in noised}) == 5
     for point in noised:
         assert point.epsilon <= point.x
@@ -68,5 +72,7 @@ def test_the_shortcut_of_the_trainings_sums_to_what_random_masks_and_a_decoy_do(
         engine.masked_sum(weights, InputShares(features=features, labels=both, mask_shares=mask)).vector
         for mask in (masks.share_0, masks.share_1)
     ]
-    short = engine.masked_sum(weights, InputShares(features=features, labels=real, mask_shares=np.ones((50, 1), np.uint64)))
+    short = engine.masked_sum(
+        weights, InputShares(features=features, labels=real, mask_shares=np.ones((50, 1), np.uint64))
+    )
     assert (reconstruct(parts[0], parts[1]) == short.vector).all()

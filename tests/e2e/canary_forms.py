@@ -1,4 +1,7 @@
-"""The forms in which a secret could get into a log, a trace, a metric, a database or a core file: as bytes, as text, and as arrays."""
+"""The forms in which a secret could get into a log, a trace, a metric, a database or a core file.
+
+As bytes, as text, and as arrays.
+"""
 
 import base64
 from collections.abc import Iterator
@@ -14,11 +17,20 @@ _SMALL = 1 << 28
 
 
 def of_bytes(secret: bytes) -> set[bytes]:
-    """A secret string of bytes: raw, in hexadecimal, base64 at whatever place in a longer text, lists of numbers, and Python's own form."""
+    """A secret string of bytes.
+
+    Raw, in hexadecimal, base64 at whatever place in a longer text, lists of numbers, and Python's own form.
+    """
     numbers = [str(byte) for byte in secret]
-    written = [", ".join(numbers), ",".join(numbers), " ".join(number.rjust(3) for number in numbers), " ".join(numbers)]
+    written = [
+        ", ".join(numbers),
+        ",".join(numbers),
+        " ".join(number.rjust(3) for number in numbers),
+        " ".join(numbers),
+    ]
     written += [secret.hex(), secret.hex().upper(), secret.hex(" "), repr(secret)[2:-1], *_base64(secret)]
-    # The bytes as an array of wider numbers, and as the floats that a model is shown (a feature byte means byte / 256).
+    # The bytes as an array of wider numbers, and as the floats that a model is shown (a feature byte means
+    # byte / 256).
     byte_values = np.frombuffer(secret, np.uint8)
     arrays = [byte_values.astype(kind).tobytes() for kind in ("<u4", ">u4", "<i8", "<f4", ">f4", "<f8")]
     arrays += [(byte_values / 256).astype(kind).tobytes() for kind in ("<f4", ">f4", "<f8", ">f8")]
@@ -26,7 +38,9 @@ def of_bytes(secret: bytes) -> set[bytes]:
 
 
 def of_numbers(vector: NDArray[np.int64], frac_bits: int) -> set[bytes]:
-    """Each large entry of a secret vector of integers in units of 2^-frac_bits: as integer, field element and float, binary and text.
+    """Each large entry of a secret vector of integers in units of 2^-frac_bits.
+
+    As integer, field element and float, binary and text.
 
     What is smaller than 2^28 is left out: its zero bytes and few digits are found by chance.
     """
@@ -39,18 +53,24 @@ def of_numbers(vector: NDArray[np.int64], frac_bits: int) -> set[bytes]:
         forms |= {f"{number}".encode() for number in (value, element, abs(value))}
         forms |= {f"{element:016x}".encode(), f"{element:016X}".encode()}
         natural = value / 2**frac_bits
-        forms |= {repr(natural).encode(), np.array(natural, "<f8").tobytes(), np.array(natural, ">f8").tobytes()}
+        forms |= {
+            repr(natural).encode(),
+            np.array(natural, "<f8").tobytes(),
+            np.array(natural, ">f8").tobytes(),
+        }
     # Floats of four bytes are too short one by one: neighbours, as an array holds them.
     for first in np.flatnonzero((np.abs(vector[:-1]) > _SMALL) & (np.abs(vector[1:]) > _SMALL)):
-        forms |= {(vector[first : first + 2] / 2.0**frac_bits).astype(kind).tobytes() for kind in ("<f4", ">f4")}
+        forms |= {
+            (vector[first : first + 2] / 2.0**frac_bits).astype(kind).tobytes() for kind in ("<f4", ">f4")
+        }
     return _long(forms)
 
 
 def of_neighbours(row: NDArray[np.uint32], width: int) -> set[bytes]:
     """Each two neighbours of one report's row of numbers, as arrays of every kind hold them and as lists, JSON and NumPy write them.
 
-    One alone has four bytes and few digits, and would be found by chance. `width`: digits of the longest number in the whole array, to
-    which NumPy fills up the others.
+    One alone has four bytes and few digits, and would be found by chance. `width`: digits of the longest
+    number in the whole array, to which NumPy fills up the others.
     """
     forms = as_held(row)
     for pair in _pairs(row):
@@ -59,7 +79,12 @@ def of_neighbours(row: NDArray[np.uint32], width: int) -> set[bytes]:
         hexadecimal = [pair.astype(kind).tobytes().hex() for kind in ("<u4", ">u4")]
         integers = [f"{one}{separator}{other}" for separator in (",", " ", ";", "\t")]
         padded = [f"{one}{separator}{other:>{width}}" for separator in (", ", " ")]
-        floats = [f"{one}.0, {other}.0", f"{one}.0,{other}.0", f"{one}. {other:>{width}}.", f"{one}., {other:>{width}}."]
+        floats = [
+            f"{one}.0, {other}.0",
+            f"{one}.0,{other}.0",
+            f"{one}. {other:>{width}}.",
+            f"{one}., {other:>{width}}.",
+        ]
         forms |= {text.encode() for text in (*hexadecimal, *integers, *padded, *floats)}
     return _long(forms)
 
@@ -77,7 +102,12 @@ def _pairs(row: NDArray[np.uint32]) -> list[NDArray[np.uint32]]:
 def of_large(number: int) -> set[bytes]:
     """One number of nine digits or more: in decimals, and as a wide integer or float."""
     assert number > _SMALL, "it would be found by chance"
-    wide = {number.to_bytes(8, "little"), number.to_bytes(8, "big"), np.array(number, "<f8").tobytes(), np.array(number, ">f8").tobytes()}
+    wide = {
+        number.to_bytes(8, "little"),
+        number.to_bytes(8, "big"),
+        np.array(number, "<f8").tobytes(),
+        np.array(number, ">f8").tobytes(),
+    }
     return _long({str(number).encode(), *wide})
 
 

@@ -1,4 +1,7 @@
-"""The people of the canary run: everything that their browsers know is distinctive, and so is every report that is not as it should be."""
+"""The people of the canary run.
+
+Everything that their browsers know is distinctive, and so is every report that is not as it should be.
+"""
 
 import json
 from typing import Final
@@ -20,9 +23,15 @@ BUCKETS: Final = 1_025
 CAMPAIGNS: Final = (3_735_928_559, 3_405_691_582)
 MAX_SPEND: Final = 2_000_000_000
 MEASUREMENT: Final = json.dumps(
-    {"min_cell_count": 20, "values": [{"name": "spend", "low": 0, "high": MAX_SPEND}], "keys": [{"name": "campaign"}, {"name": "person"}]}
+    {
+        "min_cell_count": 20,
+        "values": [{"name": "spend", "low": 0, "high": MAX_SPEND}],
+        "keys": [{"name": "campaign"}, {"name": "person"}],
+    }
 )
-_FEATURES: Final = np.frombuffer(seeded(1, "canary features")(REPORTS * FEATURES), np.uint8).reshape(REPORTS, FEATURES)
+_FEATURES: Final = np.frombuffer(seeded(1, "canary features")(REPORTS * FEATURES), np.uint8).reshape(
+    REPORTS, FEATURES
+)
 
 
 def person(number: int) -> Example:
@@ -56,6 +65,17 @@ def sealed(bundle: TaskBundle, plaintexts: SplitExample, *, unix_s: float, numbe
     shares = []
     for role, plaintext in enumerate(plaintexts):
         key = SealingKey(bundle.key_lists[role].key_list.keys[0])
-        info = share_info(task_id=bundle.task.task_id, report_id=report_id, time_bucket=time_bucket, role=role, key_id=key.key_id)
+        info = share_info(
+            task_id=bundle.task.task_id,
+            report_id=report_id,
+            time_bucket=time_bucket,
+            role=role,
+            key_id=key.key_id,
+        )
         shares.append(SealedShare(key_id=key.key_id, ciphertext=key.seal(plaintext, info)))
-    return Report(task_id=bundle.task.task_id, report_id=report_id, time_bucket=time_bucket, shares=(shares[0], shares[1]))
+    return Report(
+        task_id=bundle.task.task_id,
+        report_id=report_id,
+        time_bucket=time_bucket,
+        shares=(shares[0], shares[1]),
+    )

@@ -1,4 +1,7 @@
-"""The run of `test_canaries.py`: real processes over mutual TLS do all that they can do, and every secret of it is known here."""
+"""The run of `test_canaries.py`.
+
+Real processes over mutual TLS do all that they can do, and every secret of it is known here.
+"""
 
 import base64
 import json
@@ -41,7 +44,17 @@ from maskedlark.reports.upload import Sealer
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.wire import encode_report
 from tests.e2e import canary_forms
-from tests.e2e.canary_people import BUCKETS, CAMPAIGNS, FEATURES, MAX_LABEL, MEASUREMENT, REPORTS, broken, person, sealed
+from tests.e2e.canary_people import (
+    BUCKETS,
+    CAMPAIGNS,
+    FEATURES,
+    MAX_LABEL,
+    MEASUREMENT,
+    REPORTS,
+    broken,
+    person,
+    sealed,
+)
 from tests.e2e.span_reading import Span, spans_in
 
 IN_ALL_FORMS = 10
@@ -74,12 +87,16 @@ class Run:
 
     def shares(self, task: Task, role: int) -> InputShares:
         """What a helper holds of the dataset."""
-        return decode_shares(task, np.frombuffer(b"".join(self.plaintexts[role]), np.uint8).reshape(REPORTS, -1))[0]
+        return decode_shares(
+            task, np.frombuffer(b"".join(self.plaintexts[role]), np.uint8).reshape(REPORTS, -1)
+        )[0]
 
     def traced(self, *command: str) -> Any:
         """The answer of a command whose spans are kept."""
         arguments = [*command, *self.fleet.common(), "--traces", "console", "--json"]
-        done = subprocess.run([str(Path(sys.executable).parent / "adserver"), *arguments], capture_output=True, check=True)  # ours
+        done = subprocess.run(
+            [str(Path(sys.executable).parent / "adserver"), *arguments], capture_output=True, check=True
+        )  # ours
         name = " ".join(command[:2] if command[0] == "dataset" else command[:1])
         self.seen[f"what {name} said"] = done.stderr
         self.spans[name] = spans_in(done.stderr.decode())
@@ -92,7 +109,11 @@ class Run:
     @property
     def adserver_tls(self) -> TlsFiles:
         files = self.fleet.data("adserver")
-        return TlsFiles(certificate=files / "tls.crt", private_key=files / "tls.key", trusted_authorities=files / "trusted.crt")
+        return TlsFiles(
+            certificate=files / "tls.crt",
+            private_key=files / "tls.key",
+            trusted_authorities=files / "trusted.crt",
+        )
 
 
 @contextmanager
@@ -104,12 +125,24 @@ def canary_run(folder: Path) -> Iterator[Run]:
         folder=folder / "parties",
         is_tls=True,
         helper_options=watching,
-        helper_options_of=(("--metrics-listen", f"{HOST}:{ports[0]}"), ("--metrics-listen", f"{HOST}:{ports[1]}")),
+        helper_options_of=(
+            ("--metrics-listen", f"{HOST}:{ports[0]}"),
+            ("--metrics-listen", f"{HOST}:{ports[1]}"),
+        ),
         adserver_options=(*watching, "--metrics-listen", f"{HOST}:{ports[2]}"),
     ) as fleet:
         made = Run(fleet=fleet, ports=ports)
         task, dataset = sealed_dataset(made)
-        fleet.run("adserver", "model", "create", str(folder / "model.onnx"), "--layers", f"{FEATURES},4,1", "--seed", "5")
+        fleet.run(
+            "adserver",
+            "model",
+            "create",
+            str(folder / "model.onnx"),
+            "--layers",
+            f"{FEATURES},4,1",
+            "--seed",
+            "5",
+        )
         trained(made, task, dataset, folder / "model.onnx")
         plant_reports(made, task)
         plant_noise(made, task, dataset, folder / "model.onnx")
@@ -123,7 +156,9 @@ def canary_run(folder: Path) -> Iterator[Run]:
 
 
 def sealed_dataset(run: Run) -> tuple[Task, str]:
-    """A dataset of reports whose every secret is known here. Half of them are sealed after a rotation of the helpers' HPKE keys.
+    """A dataset of reports whose every secret is known here.
+
+    Half of them are sealed after a rotation of the helpers' HPKE keys.
 
     Among them are some that are sealed as they should be, and broken inside: the helpers open and drop them.
     """
@@ -143,9 +178,13 @@ def sealed_dataset(run: Run) -> tuple[Task, str]:
             sealer = Sealer(bundle)
             for number in range(half, REPORTS, 2):
                 example = person(number)
-                report = sealer.report(example, unix_s=time.time(), randomness=seeded(number, "canary report"))
+                report = sealer.report(
+                    example, unix_s=time.time(), randomness=seeded(number, "canary report")
+                )
                 run.people.append(example)
-                for role, plaintext in enumerate(split(bundle.task, example, seeded(number, "canary report"))):
+                for role, plaintext in enumerate(
+                    split(bundle.task, example, seeded(number, "canary report"))
+                ):
                     run.plaintexts[role].append(plaintext)
                 assert browser.post("/v1/reports", content=encode_report(report)).status_code == 201
             if half == 0:
@@ -163,7 +202,15 @@ def sealed_dataset(run: Run) -> tuple[Task, str]:
 
 def rotate_keys(fleet: Fleet) -> None:
     for helper in HELPERS:
-        fleet.run("helper", "keys", "rotate", "--data", str(fleet.data(helper)), "--suite", HpkeSuite.MLKEM768_X25519_CHACHA20POLY1305)
+        fleet.run(
+            "helper",
+            "keys",
+            "rotate",
+            "--data",
+            str(fleet.data(helper)),
+            "--suite",
+            HpkeSuite.MLKEM768_X25519_CHACHA20POLY1305,
+        )
     assert "1 tasks" in fleet.adserver("task", "refresh-keys")
 
 
@@ -177,8 +224,13 @@ def trained(run: Run, task: Task, dataset: str, model: Path) -> None:
 
 
 def measured(run: Run) -> Any:
-    """A query whose groups are found privately first: of the two keys only the campaigns are ever released."""
-    answer = run.traced("aggregate", "--value", "spend", "--group-by", "campaign", "--discover", "--epsilon", "4")
+    """A query whose groups are found privately first.
+
+    Of the two keys only the campaigns are ever released.
+    """
+    answer = run.traced(
+        "aggregate", "--value", "spend", "--group-by", "campaign", "--discover", "--epsilon", "4"
+    )
     assert {row["group"]["campaign"] for row in answer["rows"]} >= {str(code) for code in CAMPAIGNS}
     return answer
 
@@ -189,7 +241,10 @@ def plant_reports(run: Run, task: Task) -> None:
     for number, example in enumerate(run.people):
         for plaintext in (plaintexts[number] for plaintexts in run.plaintexts):
             run.plant("whole shares", {plaintext[1:]})
-            run.plant("masks", {plaintext[masks][start : start + 8] for start in range(0, 8 * task.num_candidates, 8)})
+            run.plant(
+                "masks",
+                {plaintext[masks][start : start + 8] for start in range(0, 8 * task.num_candidates, 8)},
+            )
             run.plant("value shares", {plaintext[values][:8], plaintext[values][8:]})
             if number < IN_ALL_FORMS:
                 run.plant("masks", canary_forms.of_bytes(plaintext[masks][:16]))
@@ -202,19 +257,32 @@ def plant_reports(run: Run, task: Task) -> None:
         run.plant("measured keys", canary_forms.of_large(example.measured.keys[1]))
     shares = run.shares(task, 0)
     assert shares.measured is not None
-    for kind, rows, highest in (("labels", shares.labels, MAX_LABEL), ("measured keys", shares.measured.keys, MAX_CODE)):
+    for kind, rows, highest in (
+        ("labels", shares.labels, MAX_LABEL),
+        ("measured keys", shares.measured.keys, MAX_CODE),
+    ):
         for row in rows:
             run.plant(kind, canary_forms.as_held(row))
         for row in rows[:IN_ALL_FORMS]:
             run.plant(kind, canary_forms.of_neighbours(row, len(str(highest))))
     for plaintext in (one for plaintexts in run.broken for one in plaintexts):
-        run.plant("whole shares", {plaintext[1 : task.view_length - 4 * (task.num_candidates + 2)], plaintext[task.view_length + 8 : -8]})
+        run.plant(
+            "whole shares",
+            {
+                plaintext[1 : task.view_length - 4 * (task.num_candidates + 2)],
+                plaintext[task.view_length + 8 : -8],
+            },
+        )
         run.plant("masks", {plaintext[masks][8:16]})
 
 
 def plant_sums(run: Run, answer: Any) -> None:
     """What the query would have answered without noise, in units and as people read it."""
-    [(encoded,)] = rows(run.fleet.data("adserver"), "SELECT spec FROM queries WHERE query_id = ?", bytes.fromhex(answer["query_id"]))
+    [(encoded,)] = rows(
+        run.fleet.data("adserver"),
+        "SELECT spec FROM queries WHERE query_id = ?",
+        bytes.fromhex(answer["query_id"]),
+    )
     scale = canonical.decode(QuerySpec, encoded).measures[0].scale
     spent = dict.fromkeys(CAMPAIGNS, 0)
     for one in run.people:
@@ -231,20 +299,28 @@ def rows(folder: Path, query: str, *values: bytes) -> list[tuple[bytes, ...]]:
 
 
 def plant_noise(run: Run, task: Task, dataset: str, model: Path) -> None:
-    """One more round, asked for as the ad server does: its sum before noise, and each helper's noise and blind, are known here only.
+    """One more round, asked for as the ad server does.
 
-    Each is worked out from the browsers' plaintexts and the helpers' key files, and they explain the helpers' answers to the bit.
+    Its sum before noise, and each helper's noise and blind, are known here only.
+
+    Each is worked out from the browsers' plaintexts and the helpers' key files, and they explain the helpers'
+    answers to the bit.
     """
     parsed = parse(model.read_bytes(), num_features=FEATURES)
     encoded = weights.encode([weights.quantise(value) for value in parsed.initial_values])
-    engine, tensors = engine_for(parsed, LOSS, task.clip, task.num_candidates), weights.decode(encoded, parsed.parameters)
+    engine, tensors = (
+        engine_for(parsed, LOSS, task.clip, task.num_candidates),
+        weights.decode(encoded, parsed.parameters),
+    )
     spec = JobSpec(
         job_id=b"of noisy canarys", task_id=task.task_id, dataset_id=bytes.fromhex(dataset), model_digest=parsed.digest, loss=LOSS,
         rounds=2, sampling_numerator=1 << 32, noise_multiplier=40.0,
     )  # fmt: skip
     answers, noises = [], []
     for role, helper in enumerate(HELPERS):
-        with HelperClient((run.fleet.folder / f"helper-{role}.address").read_text(), run.adserver_tls, 30.0) as client:
+        with HelperClient(
+            (run.fleet.folder / f"helper-{role}.address").read_text(), run.adserver_tls, 30.0
+        ) as client:
             numerics = client.start_job(spec, model.read_bytes()).numerics_digest
             answer = client.run_round(spec.job_id, 0, encoded, parsed.num_parameters)
         shares = run.shares(task, role)
@@ -256,7 +332,11 @@ def plant_noise(run: Run, task: Task, dataset: str, model: Path) -> None:
         answers.append(answer)
         noises.append(noise)
     labels = np.array([[example.label] for example in run.people], np.uint32)
-    clear = InputShares(features=np.stack([one.features for one in run.people]), labels=labels, mask_shares=np.ones_like(labels, np.uint64))
+    clear = InputShares(
+        features=np.stack([one.features for one in run.people]),
+        labels=labels,
+        mask_shares=np.ones_like(labels, np.uint64),
+    )
     summed = to_signed(engine.masked_sum(tensors, clear).vector)
     assert np.array_equal(combine(*answers), summed + noises[0] + noises[1])
     assert all(0.2 < np.std(noise) / (40.0 * 2**task.frac_bits) < 2 for noise in noises)
@@ -284,9 +364,12 @@ def provoke_errors(run: Run, task: Task) -> None:
 
 
 def damage_a_dataset(run: Run, dataset: str) -> None:
-    """Errors inside a helper that handles secrets: first a stored dataset that does not open, then one that opens and is no such dataset.
+    """Errors inside a helper that handles secrets.
 
-    The second one no attacker could make: it is a bug in the middle of a query, and all that the helper knows of it goes to its log.
+    First a stored dataset that does not open, then one that opens and is no such dataset.
+
+    The second one no attacker could make: it is a bug in the middle of a query, and all that the helper knows
+    of it goes to its log.
     """
     fleet, said = run.fleet, []
     folder = fleet.data(HELPERS[1]) / DATASETS_FOLDER

@@ -1,7 +1,8 @@
 """`make same-round`: one round, sent to a real helper 10,000 times by eight callers at once, while the helper is killed again and again.
 
-Each kill comes while calls are under way, the first ones before the round was ever answered: during its first computation. A caller
-whose connection is lost asks again. There is noise, so that a second computation would show. Ends with one JSON object.
+Each kill comes while calls are under way, the first ones before the round was ever answered: during its first
+computation. A caller whose connection is lost asks again. There is noise, so that a second computation would
+show. Ends with one JSON object.
 """
 
 import argparse
@@ -33,7 +34,10 @@ from tests.progress import Show, shown
 
 KILLS: Final = 5
 KILLS_AT_FIRST: Final = (0.002, 0.02)
-"""Seconds after the first call of a life at which it ends, before there was an answer: of as many kills as there are numbers."""
+"""Seconds after the first call of a life at which it ends, before there was an answer.
+
+Of as many kills as there are numbers.
+"""
 REPORTS: Final = 100
 FEATURES: Final = 4
 OPTIONS: Final = ("--release-grid-ms", "0.5")
@@ -76,7 +80,10 @@ class Outcome:
 
 @dataclass(kw_only=True)
 class Asking:
-    """One round, asked for by many threads; `helper` is the client of the helper's present life, and another one after each kill."""
+    """One round, asked for by many threads.
+
+    `helper` is the client of the helper's present life, and another one after each kill.
+    """
 
     spec: JobSpec
     sent: bytes
@@ -127,7 +134,10 @@ def run(fleet: Fleet, times: int, show: Show = lambda _done, _note: None) -> Out
     path = fleet.folder / "again.onnx"
     fleet.run("adserver", "model", "create", str(path), "--layers", f"{FEATURES},1", "--seed", "5")
     model = parse(path.read_bytes(), num_features=FEATURES)
-    spec, sent = job_over(task, dataset, model), weights.encode([weights.quantise(values) for values in model.initial_values])
+    spec, sent = (
+        job_over(task, dataset, model),
+        weights.encode([weights.quantise(values) for values in model.initial_values]),
+    )
     address = (fleet.folder / "helper-0.address").read_text()
     began = time.monotonic()
     with ExitStack() as lives:
@@ -159,14 +169,18 @@ class Kill:
     under_way: int
 
 
-def _asked_and_killed(fleet: Fleet, asking: Asking, client: Callable[[], HelperClient], times: int, show: Show) -> list[Kill]:
+def _asked_and_killed(
+    fleet: Fleet, asking: Asking, client: Callable[[], HelperClient], times: int, show: Show
+) -> list[Kill]:
     """Let the callers ask until they have enough, and kill the helper meanwhile."""
     kills: list[Kill] = []
     with ThreadPoolExecutor(_THREADS) as threads:
         asking.is_up.set()
         callers = [threads.submit(asking.ask_on) for _ in range(_THREADS)]
         try:
-            while (waited := wait(callers, _LOOK_S, FIRST_EXCEPTION)).not_done and not any(one.exception() for one in waited.done):
+            while (waited := wait(callers, _LOOK_S, FIRST_EXCEPTION)).not_done and not any(
+                one.exception() for one in waited.done
+            ):
                 show(asking.answers.total(), f"{len(asking.answers)} distinct answers")
                 if len(kills) < KILLS and _is_time(asking, len(kills), times):
                     kills.append(_killed(fleet, asking))
@@ -182,13 +196,18 @@ def _asked_and_killed(fleet: Fleet, asking: Asking, client: Callable[[], HelperC
 
 
 def _is_time(asking: Asking, kills: int, times: int) -> bool:
-    """Whether the next kill is due: the first ones a moment after the first call, the others spread over the answers."""
+    """Whether the next kill is due.
+
+    The first ones a moment after the first call, the others spread over the answers.
+    """
     if not asking.under_way:
         return False
     if kills < len(KILLS_AT_FIRST):
         time.sleep(KILLS_AT_FIRST[kills])
         return True
-    return asking.answers.total() >= times * (kills - len(KILLS_AT_FIRST) + 1) // (KILLS - len(KILLS_AT_FIRST) + 1)
+    return asking.answers.total() >= times * (kills - len(KILLS_AT_FIRST) + 1) // (
+        KILLS - len(KILLS_AT_FIRST) + 1
+    )
 
 
 def _killed(fleet: Fleet, asking: Asking) -> Kill:
@@ -219,7 +238,10 @@ def make_task(fleet: Fleet, name: str) -> str:
 def new_reports(fleet: Fleet, task: str, count: int, seed: str) -> list[Report]:
     """Reports of a task, sealed and not sent."""
     sealer, randomness = Sealer(Uploads(fleet, task).bundle()), seeded(0, seed)
-    return [sealer.report(one, unix_s=time.time(), randomness=randomness) for one in examples(sealer.task, count, randomness)]
+    return [
+        sealer.report(one, unix_s=time.time(), randomness=randomness)
+        for one in examples(sealer.task, count, randomness)
+    ]
 
 
 def job_over(task: str, dataset: str, model: Model) -> JobSpec:
@@ -238,7 +260,9 @@ def job_over(task: str, dataset: str, model: Model) -> JobSpec:
 
 def main() -> None:
     """Run and print the one JSON object."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--times", type=int, default=10_000)
     arguments = parser.parse_args()
     with (

@@ -34,7 +34,13 @@ class Diverted:
         return self.client.start_job(replace(job, **self.job), self.model or model)
 
     def run_round(
-        self, job_id: bytes, round_index: int, weights: bytes, num_parameters: int, *, cancelled: Event | None = None
+        self,
+        job_id: bytes,
+        round_index: int,
+        weights: bytes,
+        num_parameters: int,
+        *,
+        cancelled: Event | None = None,
     ) -> AggregateShare:
         if self.weights_at == round_index:
             weights = weights[:1] + bytes([weights[1] ^ 1]) + weights[2:]
@@ -63,4 +69,6 @@ class AdServer:
         self.go_on()
 
     def go_on(self) -> None:
-        JobWorker(self.engine, self.helpers, self.data, lambda: NOW, backoff=Backoff(give_up_after_s=5.0)).run_one()
+        JobWorker(
+            self.engine, self.helpers, self.data, lambda: NOW, backoff=Backoff(give_up_after_s=5.0)
+        ).run_one()

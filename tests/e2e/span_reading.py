@@ -16,9 +16,17 @@ class Span:
 
 
 def spans_in(said: str) -> list[Span]:
-    """All spans in a process's output: JSON objects over several lines, that begin and end with a brace on a line of its own."""
+    """All spans in a process's output.
+
+    JSON objects over several lines, that begin and end with a brace on a line of its own.
+    """
     found = [json.loads(text) for text in re.findall(r"^\{\n.*?^\}$", said, re.MULTILINE | re.DOTALL)]
     return [
-        Span(name=one["name"], trace_id=one["context"]["trace_id"], span_id=one["context"]["span_id"], parent_id=one["parent_id"])
+        Span(
+            name=one["name"],
+            trace_id=one["context"]["trace_id"],
+            span_id=one["context"]["span_id"],
+            parent_id=one["parent_id"],
+        )
         for one in found
     ]

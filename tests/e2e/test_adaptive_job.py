@@ -28,7 +28,14 @@ RECORDS = 200
 @pytest.fixture(params=["none", "gaussian"])
 def site(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Site]:
     with open_site(
-        tmp_path, seed=5, mechanism=request.param, clip_norm=4.0, epsilon=1e5, collusion_epsilon=1e5, delta=1e-6, num_features=4
+        tmp_path,
+        seed=5,
+        mechanism=request.param,
+        clip_norm=4.0,
+        epsilon=1e5,
+        collusion_epsilon=1e5,
+        delta=1e-6,
+        num_features=4,
     ) as opened:
         yield opened
 
@@ -45,7 +52,9 @@ def plan_for(site: Site, dataset: bytes, rounds: int, **changes: Any) -> Trainin
         noise_multiplier=0.0 if site.task.mechanism == "none" else 1.0,
         is_clip_adaptive=True,
     )
-    optimizer = Optimizer(kind=OptimizerKind.SGD, learning_rate=1e-6)  # the model stays where it is: its norms can be computed in the clear
+    optimizer = Optimizer(
+        kind=OptimizerKind.SGD, learning_rate=1e-6
+    )  # the model stays where it is: its norms can be computed in the clear
     plan = TrainingPlan(
         task=site.task,
         job=spec,
@@ -80,7 +89,9 @@ def test_the_bound_settles_at_the_quantile_of_the_gradients_norms(tmp_path: Path
     assert [core.status().counts.rounds_answered for core in site.cores] == [60, 60]
 
 
-def test_the_same_round_with_another_bound_is_refused_and_other_bounds_at_the_helpers_are_noticed(tmp_path: Path, site: Site) -> None:
+def test_the_same_round_with_another_bound_is_refused_and_other_bounds_at_the_helpers_are_noticed(
+    tmp_path: Path, site: Site
+) -> None:
     plan = plan_for(site, site.seal(examples(site.task, RECORDS)), rounds=3)
     for client in site.clients:
         client.start_job(plan.job, site.onnx)

@@ -1,7 +1,7 @@
 """Secrets planted in a full run of real processes, over mutual TLS, are found afterwards in no file, log, trace, metric or answer in clear.
 
-What may hold a secret is its owner's own: a helper's keys.json and each party's tls.key. Everything else that the parties wrote is
-searched, each secret in the forms in which it could have got there.
+What may hold a secret is its owner's own: a helper's keys.json and each party's tls.key. Everything else that
+the parties wrote is searched, each secret in the forms in which it could have got there.
 """
 
 import json
@@ -49,7 +49,9 @@ KINDS = (
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_planted_secret_is_found_anywhere_in_clear(run: Run, kind: str) -> None:
     assert run.forms[kind]
-    assert not [f"{kind} in {name}" for name, content in places(run) for form in run.forms[kind] if form in content]
+    assert not [
+        f"{kind} in {name}" for name, content in places(run) for form in run.forms[kind] if form in content
+    ]
 
 
 def leaks(run: Run) -> Iterator[tuple[str, bytes]]:
@@ -69,20 +71,39 @@ def leaks(run: Run) -> Iterator[tuple[str, bytes]]:
             repr(array[7]),
             f"{array[7].tolist()}",
         ]
-        said += [json.dumps(array.astype(float).tolist()), str(array[7].astype(float).tolist()), array[7].tobytes().hex()]
+        said += [
+            json.dumps(array.astype(float).tolist()),
+            str(array[7].astype(float).tolist()),
+            array[7].tobytes().hex(),
+        ]
         yield from ((kind, text.encode()) for text in said)
-        yield from ((kind, array.astype(like).tobytes()) for like in ("<u4", ">u4", "<i8", ">i8", "<f4", ">f4", "<f8", ">f8"))
-        yield from ((kind, array[7:8].astype(like).tobytes()) for like in ("<u4", ">u4", "<i8", ">i8", "<f4", ">f4", "<f8", ">f8"))
+        yield from (
+            (kind, array.astype(like).tobytes())
+            for like in ("<u4", ">u4", "<i8", ">i8", "<f4", ">f4", "<f8", ">f8")
+        )
+        yield from (
+            (kind, array[7:8].astype(like).tobytes())
+            for like in ("<u4", ">u4", "<i8", ">i8", "<f4", ">f4", "<f8", ">f8")
+        )
     wide = {"masks": shares.mask_shares, "value shares": shares.measured.value_shares}
     for kind, vector in wide.items():
-        yield from ((kind, content) for content in (vector.tobytes(), vector[7].tobytes(), vector[7].tobytes().hex().encode()))
-    yield from (("measured values", f"spend={one.measured.values}".encode()) for one in run.people[:3] if one.measured)
+        yield from (
+            (kind, content)
+            for content in (vector.tobytes(), vector[7].tobytes(), vector[7].tobytes().hex().encode())
+        )
+    yield from (
+        ("measured values", f"spend={one.measured.values}".encode()) for one in run.people[:3] if one.measured
+    )
     yield from (("features", str(one.features.tolist()).encode()) for one in run.people[:3])
     yield "whole shares", b"opened: " + first
 
 
 def test_the_search_would_find_what_careless_code_writes(run: Run) -> None:
-    assert not [(kind, content[:80]) for kind, content in leaks(run) if not any(form in content for form in run.forms[kind])]
+    assert not [
+        (kind, content[:80])
+        for kind, content in leaks(run)
+        if not any(form in content for form in run.forms[kind])
+    ]
 
 
 def test_errors_were_provoked_where_secrets_are_handled(run: Run) -> None:
@@ -100,11 +121,22 @@ def test_the_search_finds_what_is_there(run: Run) -> None:
     keys = (run.fleet.data("helper-0") / "keys.json").read_bytes()
     assert any(form in keys for form in run.forms["keys"])
     names = [name for name, _ in places(run)]
-    for expected in ("helper-0.log", "adserver.log", "helper-0/ledger.sqlite3", "metrics of helper-1", "errors", "errors of a damaged"):
+    for expected in (
+        "helper-0.log",
+        "adserver.log",
+        "helper-0/ledger.sqlite3",
+        "metrics of helper-1",
+        "errors",
+        "errors of a damaged",
+    ):
         assert any(name.startswith(expected) for name in names), expected
     assert any("datasets" in name for name in names)
-    decoded = [json.loads(line) for line in run.fleet.log("helper-0").splitlines() if line.startswith('{"time"')]
-    assert any(line["message"].startswith("job closed") or "dataset committed" in line["message"] for line in decoded)
+    decoded = [
+        json.loads(line) for line in run.fleet.log("helper-0").splitlines() if line.startswith('{"time"')
+    ]
+    assert any(
+        line["message"].startswith("job closed") or "dataset committed" in line["message"] for line in decoded
+    )
 
 
 def test_logs_name_traces_and_metrics_count_what_happened(run: Run) -> None:
@@ -131,9 +163,14 @@ def test_a_jobs_spans_at_all_three_parties_are_one_trace(run: Run) -> None:
 
 @pytest.mark.parametrize(
     ("command", "name", "methods"),
-    [("dataset seal", "seal dataset", {"PrepareDataset", "CommitDataset"}), ("aggregate", "aggregate", {"RunQuery"})],
+    [
+        ("dataset seal", "seal dataset", {"PrepareDataset", "CommitDataset"}),
+        ("aggregate", "aggregate", {"RunQuery"}),
+    ],
 )
-def test_a_commands_spans_and_what_both_helpers_did_for_it_are_one_trace(run: Run, command: str, name: str, methods: set[str]) -> None:
+def test_a_commands_spans_and_what_both_helpers_did_for_it_are_one_trace(
+    run: Run, command: str, name: str, methods: set[str]
+) -> None:
     [root] = [one for one in run.spans[command] if one.name == name]
     asked = [one for one in run.spans[command] if one is not root]
     assert root.parent_id is None
@@ -157,6 +194,8 @@ def test_a_helper_that_crashes_leaves_no_core_file(run: Run) -> None:
     assert next(line for line in limits.splitlines() if "core file" in line).split()[4:6] == ["0", "0"]
     os.kill(pid, signal.SIGABRT)
     time.sleep(1.0)
-    assert not [path for path in (*Path.cwd().glob("core*"), *run.fleet.folder.rglob("core*")) if path.is_file()]
+    assert not [
+        path for path in (*Path.cwd().glob("core*"), *run.fleet.folder.rglob("core*")) if path.is_file()
+    ]
     run.fleet.kill("helper-1")
     run.fleet.start_helper(1)

@@ -97,7 +97,9 @@ def test_a_start_that_arrives_after_the_job_was_cancelled_reserves_nothing(
     store.submit(plan)
 
     def worker() -> JobWorker:
-        return JobWorker(engine, helpers, tmp_path, clock, backoff=Backoff(give_up_after_s=0.1), lease_s=15.0, poll_s=0.01)
+        return JobWorker(
+            engine, helpers, tmp_path, clock, backoff=Backoff(give_up_after_s=0.1), lease_s=15.0, poll_s=0.01
+        )
 
     def run() -> None:
         with suppress(Killed):

@@ -1,4 +1,6 @@
-"""SIGTERM while there is work under way, to real processes: it is finished or taken back whole, and nothing acknowledged is lost.
+"""SIGTERM while there is work under way, to real processes.
+
+It is finished or taken back whole, and nothing acknowledged is lost.
 
 `tests/maskedlark/observability/test_draining.py` looks at the drain itself, in one process.
 """
@@ -43,9 +45,7 @@ WAIT_S: Final = 20.0
 HELD_S: Final = 2.0
 """How long helper 0 holds an answer that is ready."""
 SHORT_GRACE_S: Final = 1.0
-HELPER_WITH_SHORT_GRACE: Final = (
-    f"import helper.serving.server; helper.serving.server.DRAIN_S = {SHORT_GRACE_S}; from helper.cli.main import main; main()"
-)
+HELPER_WITH_SHORT_GRACE: Final = f"import helper.serving.server; helper.serving.server.DRAIN_S = {SHORT_GRACE_S}; from helper.cli.main import main; main()"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +112,9 @@ def asked_to_end(fleet: Fleet, party: str) -> Iterator["subprocess.Popen[bytes]"
 def health(address: str) -> Any:
     """What a probe hears that connects anew."""
     with make_channel(address, None) as channel:
-        return health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=WAIT_S).status
+        return (
+            health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=WAIT_S).status
+        )
 
 
 def calls_begun(metrics_port: int, method: str) -> bool:
@@ -128,11 +130,15 @@ class Preparation:
         self._shares = iter(shares_for(reports, 0))
         header = pb.PrepareRequest.Header(task_id=bytes.fromhex(site.task), handle=handle)
         self._requests.put(pb.PrepareRequest(header=header))
-        self._replies = helper_pb2_grpc.HelperStub(channel).PrepareDataset(iter(self._requests.get, None), timeout=3 * WAIT_S)
+        self._replies = helper_pb2_grpc.HelperStub(channel).PrepareDataset(
+            iter(self._requests.get, None), timeout=3 * WAIT_S
+        )
 
     def opens_one(self) -> bytes:
         one = next(self._shares)
-        message = pb.HelperShare(report_id=one.report_id, time_bucket=one.time_bucket, share=share_to_message(one.share))
+        message = pb.HelperShare(
+            report_id=one.report_id, time_bucket=one.time_bucket, share=share_to_message(one.share)
+        )
         self._requests.put(pb.PrepareRequest(chunk=pb.PrepareRequest.Chunk(shares=[message])))
         return bytes(next(self._replies).is_admitted)
 
@@ -149,9 +155,15 @@ class Preparation:
             self._requests.put(None)
 
 
-def test_a_helper_that_is_asked_to_end_finishes_a_round_and_a_preparation_and_takes_nothing_new(site: Site) -> None:
+def test_a_helper_that_is_asked_to_end_finishes_a_round_and_a_preparation_and_takes_nothing_new(
+    site: Site,
+) -> None:
     sealed = new_reports(site.fleet, site.task, 2, "while a helper drains")
-    with site.client(0) as client, make_channel(site.address(0), None) as channel, ThreadPoolExecutor(1) as thread:
+    with (
+        site.client(0) as client,
+        make_channel(site.address(0), None) as channel,
+        ThreadPoolExecutor(1) as thread,
+    ):
         client.start_job(site.job, site.model)
         preparation = Preparation(site, channel, sealed, b"finished in time")
         assert preparation.opens_one() == b"\x01"
@@ -179,9 +191,20 @@ def helper_with_short_grace(site: Site, *options: str) -> Iterator["subprocess.P
     """Helper 1, started anew; the program is ours but for the seconds that it gives calls under way."""
     site.fleet.kill(HELPERS[1])
     listen, ready = site.address(1), site.fleet.folder / "short.address"
-    arguments = ["--data", str(site.fleet.data(HELPERS[1])), "--listen", listen, "--port-file", str(ready), "--insecure", *options]
+    arguments = [
+        "--data",
+        str(site.fleet.data(HELPERS[1])),
+        "--listen",
+        listen,
+        "--port-file",
+        str(ready),
+        "--insecure",
+        *options,
+    ]
     process = subprocess.Popen(
-        [sys.executable, "-c", HELPER_WITH_SHORT_GRACE, "serve", *arguments], cwd=Path.cwd(), stderr=subprocess.DEVNULL
+        [sys.executable, "-c", HELPER_WITH_SHORT_GRACE, "serve", *arguments],
+        cwd=Path.cwd(),
+        stderr=subprocess.DEVNULL,
     )
     try:
         until(ready.exists)
@@ -192,16 +215,22 @@ def helper_with_short_grace(site: Site, *options: str) -> Iterator["subprocess.P
         site.fleet.start_helper(1)
 
 
-def test_what_takes_longer_than_a_helpers_grace_is_cut_off_can_be_asked_again_and_is_charged_once(site: Site) -> None:
+def test_what_takes_longer_than_a_helpers_grace_is_cut_off_can_be_asked_again_and_is_charged_once(
+    site: Site,
+) -> None:
     port = free_port()
     with (
-        helper_with_short_grace(site, "--release-grid-ms", "60000", "--metrics-listen", f"{HOST}:{port}") as process,
+        helper_with_short_grace(
+            site, "--release-grid-ms", "60000", "--metrics-listen", f"{HOST}:{port}"
+        ) as process,
         site.client(1) as client,
         make_channel(site.address(1), None) as channel,
         ThreadPoolExecutor(1) as thread,
     ):
         client.start_job(site.job, site.model)
-        preparation = Preparation(site, channel, new_reports(site.fleet, site.task, 1, "never"), b"longer than that")
+        preparation = Preparation(
+            site, channel, new_reports(site.fleet, site.task, 1, "never"), b"longer than that"
+        )
         answer = thread.submit(site.run_round, client)
         until(lambda: calls_begun(port, "RunRound"))
         time.sleep(1.0)  # the round is computed, and held for a minute before it is charged
@@ -249,13 +278,19 @@ def submitted(fleet: Fleet, batch: list[Report]) -> tuple[int, int]:
     return int(reply.accepted), int(reply.duplicates)
 
 
-def test_an_ad_server_that_is_asked_to_end_stores_what_it_acknowledges_and_acknowledges_no_half_of_an_upload(site: Site) -> None:
-    before, finished, unfinished, streamed = (new_reports(site.fleet, site.task, 20, f"upload {n}") for n in range(4))
+def test_an_ad_server_that_is_asked_to_end_stores_what_it_acknowledges_and_acknowledges_no_half_of_an_upload(
+    site: Site,
+) -> None:
+    before, finished, unfinished, streamed = (
+        new_reports(site.fleet, site.task, 20, f"upload {n}") for n in range(4)
+    )
     assert Uploads(site.fleet, site.task).send(before)
     ends, goes_on = half_sent(site.fleet, finished), half_sent(site.fleet, unfinished)
     messages: SimpleQueue[report_pb2.Report | None] = SimpleQueue()
     with make_channel(site.fleet.grpc, None) as channel:
-        reply = ingest_pb2_grpc.IngestStub(channel).Submit.future(iter(messages.get, None), timeout=2 * WAIT_S)
+        reply = ingest_pb2_grpc.IngestStub(channel).Submit.future(
+            iter(messages.get, None), timeout=2 * WAIT_S
+        )
         for report in streamed:
             messages.put(report_to_message(report))
         assert health(site.fleet.grpc) == health_pb2.HealthCheckResponse.SERVING

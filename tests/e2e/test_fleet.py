@@ -1,4 +1,7 @@
-"""The main job with real processes: two helpers, an ad server and browsers, each started by its own command line."""
+"""The main job with real processes.
+
+Two helpers, an ad server and browsers, each started by its own command line.
+"""
 
 import json
 import time
@@ -70,8 +73,12 @@ def sealed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sealed]:
         )  # fmt: skip
         dataset = fleet.adserver_json("dataset", "seal", "--task", task)
         assert dataset["admitted"] == summary["accepted"] == summary["reports"]
-        fleet.run("adserver", "model", "create", str(model), "--layers", ",".join(map(str, LAYERS)), "--seed", "2")
-        yield Sealed(fleet=fleet, task=task, dataset=dataset["dataset_id"], panel=panel, reported=reported, model=model)
+        fleet.run(
+            "adserver", "model", "create", str(model), "--layers", ",".join(map(str, LAYERS)), "--seed", "2"
+        )
+        yield Sealed(
+            fleet=fleet, task=task, dataset=dataset["dataset_id"], panel=panel, reported=reported, model=model
+        )
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +94,15 @@ def test_training_without_noise_equals_plain_training(sealed: Sealed, undisturbe
     values = [numpy_helper.to_array(one) for one in onnx.load(str(sealed.model)).graph.initializer]
     layers = plain.network(LAYERS, values)
     seen = np.load(sealed.reported)
-    plain.train(layers, seen["features"], seen["labels"], plain.Training(rounds=ROUNDS, learning_rate=0.3, momentum=0.9, clip_norm=1.0))
-    trained = [numpy_helper.to_array(one) for one in onnx.load_model_from_string(undisturbed).graph.initializer]
+    plain.train(
+        layers,
+        seen["features"],
+        seen["labels"],
+        plain.Training(rounds=ROUNDS, learning_rate=0.3, momentum=0.9, clip_norm=1.0),
+    )
+    trained = [
+        numpy_helper.to_array(one) for one in onnx.load_model_from_string(undisturbed).graph.initializer
+    ]
     expected = [parameter.detach().numpy() for layer in layers for parameter in layer.parameters()]
     for got, want, start in zip(trained, expected, values, strict=True):
         moved = np.linalg.norm(want.reshape(-1) - start.reshape(-1))
@@ -99,10 +113,14 @@ def test_training_without_noise_equals_plain_training(sealed: Sealed, undisturbe
         sealed.fleet.run("adserver", "model", "evaluate", str(sealed.fleet.folder / "undisturbed.onnx"), "--eval-set", str(sealed.panel),
                          "--loss", LOSS, "--json")
     )  # fmt: skip
-    assert abs(tested["accuracy"] - plain.accuracy(layers, held["features"], held["labels"])) <= 1 / len(held["labels"])
+    assert abs(tested["accuracy"] - plain.accuracy(layers, held["features"], held["labels"])) <= 1 / len(
+        held["labels"]
+    )
 
 
-def test_a_helper_killed_mid_job_makes_the_job_wait_and_changes_nothing(sealed: Sealed, undisturbed: bytes) -> None:
+def test_a_helper_killed_mid_job_makes_the_job_wait_and_changes_nothing(
+    sealed: Sealed, undisturbed: bytes
+) -> None:
     job = sealed.submit()["job_id"]
     sealed.await_state(job, "running", "done", at_least=1)
     sealed.fleet.kill("helper-1")

@@ -1,6 +1,9 @@
-"""An ad server, or somebody on its way, shows the two helpers different things: over gRPC, with the real worker and optimizer.
+"""An ad server, or somebody on its way, shows the two helpers different things.
 
-Each time the sum is uniform, the job stops before the optimizer steps, and each helper has charged one round, however often it is resumed.
+Over gRPC, with the real worker and optimizer.
+
+Each time the sum is uniform, the job stops before the optimizer steps, and each helper has charged one round,
+however often it is resumed.
 """
 
 from collections.abc import Iterator
@@ -60,7 +63,14 @@ def plan_for(site: Site, dataset: bytes) -> TrainingPlan:
         noise_multiplier=2.0,
     )
     optimizer = Optimizer(kind=OptimizerKind.SGD, learning_rate=0.1)
-    return TrainingPlan(task=site.task, job=spec, dataset_size=RECORDS, optimizer=optimizer, schedule=Schedule(), eval_every=10)
+    return TrainingPlan(
+        task=site.task,
+        job=spec,
+        dataset_size=RECORDS,
+        optimizer=optimizer,
+        schedule=Schedule(),
+        eval_every=10,
+    )
 
 
 def seal(site: Site, seed: int) -> bytes:
@@ -68,7 +78,9 @@ def seal(site: Site, seed: int) -> bytes:
 
 
 @pytest.mark.parametrize("difference", ["weights", "parameters", "function", "dataset"])
-def test_what_differs_gives_garbage_no_step_and_one_charge(tmp_path: Path, site: Site, difference: str) -> None:
+def test_what_differs_gives_garbage_no_step_and_one_charge(
+    tmp_path: Path, site: Site, difference: str
+) -> None:
     dataset, other_dataset = seal(site, 0), seal(site, 1)
     plan = plan_for(site, dataset)
     changes: dict[str, dict[str, Any]] = {
@@ -94,14 +106,18 @@ def test_what_differs_gives_garbage_no_step_and_one_charge(tmp_path: Path, site:
     server.store.resume(plan.job.job_id)
     server.go_on()
     assert [core.status().counts.rounds_answered for core in site.cores] == [1, 1]
-    assert server.helpers[0].answers[-1].encode() == shares[0].encode()  # the stored answer: the same noise, nothing new
+    assert (
+        server.helpers[0].answers[-1].encode() == shares[0].encode()
+    )  # the stored answer: the same noise, nothing new
     assert server.store.get(plan.job.job_id).rounds_done == 0
 
 
 def test_another_model_is_refused_before_anything_is_charged(tmp_path: Path, site: Site) -> None:
     assert parse(OTHER_MODEL, num_features=NUM_FEATURES).num_parameters == NUM_FEATURES + 1
     plan = plan_for(site, seal(site, 0))
-    server = AdServer(tmp_path / "adserver", site, Diverted(client=site.clients[1], model=make_model(NUM_FEATURES, 2)))
+    server = AdServer(
+        tmp_path / "adserver", site, Diverted(client=site.clients[1], model=make_model(NUM_FEATURES, 2))
+    )
     server.run(plan)
     assert server.store.get(plan.job.job_id).state is JobState.REFUSED
     assert [core.status().counts.rounds_answered for core in site.cores] == [0, 0]

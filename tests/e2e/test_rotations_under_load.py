@@ -1,4 +1,7 @@
-"""Both helpers' HPKE keys are rotated three times while browsers upload and datasets are sealed; nobody is restarted, nothing lost."""
+"""Both helpers' HPKE keys are rotated three times while browsers upload and datasets are sealed.
+
+Nobody is restarted, nothing lost.
+"""
 
 import json
 import time
@@ -36,7 +39,9 @@ class Run:
     def rotate(self, *options: str) -> None:
         """What the two operators do, one after the other."""
         for role, helper in enumerate(HELPERS):
-            printed = self.fleet.run("helper", "keys", "rotate", "--data", str(self.fleet.data(helper)), *options, "--json")
+            printed = self.fleet.run(
+                "helper", "keys", "rotate", "--data", str(self.fleet.data(helper)), *options, "--json"
+            )
             self.listed[role].append([row["key_id"] for row in json.loads(printed)])
 
     def await_newest(self, key_id: int) -> None:
@@ -63,7 +68,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     with Fleet(
         folder=tmp_path_factory.mktemp("rotations"),
         is_no_noise=True,
-        helper_options_of=(("--metrics-listen", f"{HOST}:{ports[0]}"), ("--metrics-listen", f"{HOST}:{ports[1]}")),
+        helper_options_of=(
+            ("--metrics-listen", f"{HOST}:{ports[0]}"),
+            ("--metrics-listen", f"{HOST}:{ports[1]}"),
+        ),
         adserver_options=("--refresh-keys", "1"),
     ) as fleet:
         task = fleet.adserver(
@@ -98,15 +106,24 @@ def test_key_ids_are_never_used_again(run: Run) -> None:
 
 
 def test_a_key_that_the_helpers_gave_up_is_a_typed_reason_and_counted(run: Run) -> None:
-    """The newest key is followed without an overlap; reports sealed to it are dropped, and hold up no others."""
+    """The newest key is followed without an overlap.
+
+    Reports sealed to it are dropped, and hold up no others.
+    """
     newest = Sealer(run.uploads.bundle())
     run.rotate("--overlap-days", "0")
     run.await_newest(ROTATIONS + 2)
-    senders = (newest, GIVEN_UP), (Sealer(run.uploads.bundle()), 50), (run.first, 50)  # the first key still has its 30 days
+    senders = (
+        (newest, GIVEN_UP),
+        (Sealer(run.uploads.bundle()), 50),
+        (run.first, 50),
+    )  # the first key still has its 30 days
     for number, (sealer, count) in enumerate(senders):
         randomness = seeded(number, "after the overlap")
         people = examples(sealer.task, count, randomness)
-        assert run.uploads.send([sealer.report(one, unix_s=time.time(), randomness=randomness) for one in people])
+        assert run.uploads.send(
+            [sealer.report(one, unix_s=time.time(), randomness=randomness) for one in people]
+        )
     run.seal()
     assert run.sealed[-1]["admitted"] == 100
     assert run.sealed[-1]["dropped"] == [{"unknown_key": GIVEN_UP}] * 2

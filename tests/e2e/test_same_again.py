@@ -1,4 +1,7 @@
-"""The same report, and the same round, sent far more often than once to real processes: it counts once, and has one answer."""
+"""The same report, and the same round, sent far more often than once to real processes.
+
+It counts once, and has one answer.
+"""
 
 import asyncio
 from collections import Counter
@@ -32,10 +35,16 @@ def task(fleet: Fleet) -> str:
 
 
 def stored(fleet: Fleet, report: Report) -> int:
-    return int(Books(fleet=fleet).rows("adserver", "SELECT count(*) FROM reports WHERE report_id = ?", report.report_id)[0][0])
+    return int(
+        Books(fleet=fleet).rows(
+            "adserver", "SELECT count(*) FROM reports WHERE report_id = ?", report.report_id
+        )[0][0]
+    )
 
 
-def test_of_a_thousand_submissions_at_once_over_http_one_is_accepted_and_all_others_are_told_the_same(fleet: Fleet, task: str) -> None:
+def test_of_a_thousand_submissions_at_once_over_http_one_is_accepted_and_all_others_are_told_the_same(
+    fleet: Fleet, task: str
+) -> None:
     [report] = same_round.new_reports(fleet, task, 1, "over http")
     content, (host, port) = encode_report(report), fleet.http.rsplit(":", 1)
     head = f"POST /v1/reports HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(content)}\r\nConnection: close\r\n\r\n"
@@ -51,29 +60,41 @@ def test_of_a_thousand_submissions_at_once_over_http_one_is_accepted_and_all_oth
         return await asyncio.gather(*(submit() for _ in range(SUBMISSIONS)))
 
     answers = Counter(asyncio.run(submit_all()))
-    assert answers == {("201", '{"result":"accepted"}'): 1, ("200", '{"result":"duplicate"}'): SUBMISSIONS - 1}
+    assert answers == {
+        ("201", '{"result":"accepted"}'): 1,
+        ("200", '{"result":"duplicate"}'): SUBMISSIONS - 1,
+    }
     assert stored(fleet, report) == 1
 
 
-def test_of_a_thousand_submissions_at_once_over_grpc_one_is_accepted_and_all_others_are_told_the_same(fleet: Fleet, task: str) -> None:
+def test_of_a_thousand_submissions_at_once_over_grpc_one_is_accepted_and_all_others_are_told_the_same(
+    fleet: Fleet, task: str
+) -> None:
     """A stream for which the server has no room at the moment is refused unread, and sent again."""
     [report] = same_round.new_reports(fleet, task, 1, "over grpc")
     answers: Counter[tuple[int, int, int]] = Counter()
     with make_channel(fleet.grpc, None) as channel:
         submit = ingest_pb2_grpc.IngestStub(channel).Submit
         while missing := SUBMISSIONS - answers.total():
-            for call in [submit.future(iter([report_to_message(report)]), timeout=60) for _ in range(missing)]:
+            for call in [
+                submit.future(iter([report_to_message(report)]), timeout=60) for _ in range(missing)
+            ]:
                 try:
                     reply = call.result()
                 except grpc.RpcError as error:
-                    assert error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED), error  # noqa: PT017
+                    assert error.code() in (  # noqa: PT017
+                        grpc.StatusCode.UNAVAILABLE,
+                        grpc.StatusCode.RESOURCE_EXHAUSTED,
+                    ), error
                 else:
                     answers[reply.accepted, reply.duplicates, sum(reply.rejected.values())] += 1
     assert answers == {(1, 0, 0): 1, (0, 1, 0): SUBMISSIONS - 1}
     assert stored(fleet, report) == 1
 
 
-def test_the_same_round_sent_thousands_of_times_across_crashes_has_one_distinct_answer_and_one_charge(fleet: Fleet) -> None:
+def test_the_same_round_sent_thousands_of_times_across_crashes_has_one_distinct_answer_and_one_charge(
+    fleet: Fleet,
+) -> None:
     outcome = same_round.run(fleet, ROUNDS_SENT)
     assert outcome.is_right, outcome
     assert outcome.sent == ROUNDS_SENT

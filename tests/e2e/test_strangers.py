@@ -1,6 +1,9 @@
-"""Whoever should not get in knocks at three real processes under mutual TLS: refused, counted, and everybody else is served on.
+"""Whoever should not get in knocks at three real processes under mutual TLS.
 
-`tests/helper/releases/test_no_one_in.py` and `tests/adserver/serving/test_adserver_metrics.py` try more of each kind, in one process.
+Refused, counted, and everybody else is served on.
+
+`tests/helper/releases/test_no_one_in.py` and `tests/adserver/serving/test_adserver_metrics.py` try more of
+each kind, in one process.
 """
 
 import json
@@ -62,7 +65,9 @@ class Site:
 
     def unused_connections(self, party: int) -> float:
         """TLS connections over gRPC that were refused, or never carried a call."""
-        return self.metric(party, "maskedlark_tls_handshakes_total") - self.metric(party, "maskedlark_tls_connections_total")
+        return self.metric(party, "maskedlark_tls_handshakes_total") - self.metric(
+            party, "maskedlark_tls_connections_total"
+        )
 
     def register(self, tls: TlsFiles | TrustOnly | None) -> bytes:
         with make_channel(self.helper, tls) as channel:
@@ -75,27 +80,43 @@ class Site:
 
     def is_alive(self) -> bool:
         with self.browser() as browser:
-            return self.register(self.ours) == self.bundle.signatures[0] and browser.get("/healthz").status_code == 200
+            return (
+                self.register(self.ours) == self.bundle.signatures[0]
+                and browser.get("/healthz").status_code == 200
+            )
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder, ports = tmp_path_factory.mktemp("strangers"), (free_port(), free_port(), free_port())
     watched = [("--metrics-listen", f"{HOST}:{port}", "--log-format", "json") for port in ports]
-    with Fleet(folder=folder / "parties", is_tls=True, helper_options_of=(watched[0], watched[1]), adserver_options=watched[2]) as fleet:
+    with Fleet(
+        folder=folder / "parties",
+        is_tls=True,
+        helper_options_of=(watched[0], watched[1]),
+        adserver_options=watched[2],
+    ) as fleet:
         task = fleet.adserver(
             "task", "create", "--name", "strangers", "--origin", ORIGIN, "--classes", "2", "--num-features", "4",
             "--min-batch-size", "50", "--epsilon", "1", "--clip-norm", "1",
         ).strip()  # fmt: skip
         files = fleet.data("adserver")
-        ours = TlsFiles(certificate=files / "tls.crt", private_key=files / "tls.key", trusted_authorities=files / "trusted.crt")
+        ours = TlsFiles(
+            certificate=files / "tls.crt",
+            private_key=files / "tls.key",
+            trusted_authorities=files / "trusted.crt",
+        )
         others = certificate(folder / "others", OTHER_ORIGIN, ours)
         trust(fleet, others)
         context = ssl.create_default_context(cafile=str(ours.certificate))
-        bundle = canonical.decode(TaskBundle, httpx.get(f"https://{fleet.http}/v1/tasks/{task}", verify=context).content)
+        bundle = canonical.decode(
+            TaskBundle, httpx.get(f"https://{fleet.http}/v1/tasks/{task}", verify=context).content
+        )
         yield Site(fleet=fleet, ports=ports, bundle=bundle, folder=folder, ours=ours, others=others)
     for party in (*HELPERS, "adserver"):
-        lines = [json.loads(line) for line in fleet.log(party).splitlines()]  # also what gRPC, the HTTP server and Python said
+        lines = [
+            json.loads(line) for line in fleet.log(party).splitlines()
+        ]  # also what gRPC, the HTTP server and Python said
         assert "draining" in {line["message"] for line in lines}
 
 
@@ -109,7 +130,11 @@ def certificate(folder: Path, name: str, like: TlsFiles, **how: Any) -> TlsFiles
     """A new certificate of this name, and the trust of another one."""
     folder.mkdir()
     made = write_certificate(folder, name=name, hosts=(HOST,), **{"now": datetime.now(UTC), **how})
-    return TlsFiles(certificate=made.certificate, private_key=made.private_key, trusted_authorities=like.trusted_authorities)
+    return TlsFiles(
+        certificate=made.certificate,
+        private_key=made.private_key,
+        trusted_authorities=like.trusted_authorities,
+    )
 
 
 def trust(fleet: Fleet, one: TlsFiles) -> None:
@@ -125,12 +150,16 @@ def sealed_reports(site: Site, count: int = 1) -> Any:
 
 
 @pytest.mark.parametrize("visitor", ["no certificate", "expired certificate", "wrong authority", "plaintext"])
-def test_nobody_gets_past_a_helpers_handshake_without_a_trusted_certificate(site: Site, tmp_path: Path, visitor: str) -> None:
+def test_nobody_gets_past_a_helpers_handshake_without_a_trusted_certificate(
+    site: Site, tmp_path: Path, visitor: str
+) -> None:
     tls: TlsFiles | TrustOnly | None = None
     if visitor == "no certificate":
         tls = TrustOnly(trusted_authorities=site.fleet.data(HELPERS[0]) / "tls.crt")
     elif visitor == "expired certificate":
-        tls = certificate(tmp_path / "old", ORIGIN, site.ours, now=datetime.now(UTC) - timedelta(days=10), days=5)
+        tls = certificate(
+            tmp_path / "old", ORIGIN, site.ours, now=datetime.now(UTC) - timedelta(days=10), days=5
+        )
         trust(site.fleet, tls)
     elif visitor == "wrong authority":
         tls = certificate(tmp_path / "stranger", ORIGIN, site.ours)
@@ -150,14 +179,18 @@ def test_another_tenant_cannot_use_the_task(site: Site) -> None:
 
 def test_a_browsers_upload_to_a_helper_finds_no_such_method(site: Site) -> None:
     with make_channel(site.helper, site.ours) as channel, pytest.raises(grpc.RpcError) as refused:
-        ingest_pb2_grpc.IngestStub(channel).Submit(iter([report_to_message(sealed_reports(site)[0])]), timeout=20)
+        ingest_pb2_grpc.IngestStub(channel).Submit(
+            iter([report_to_message(sealed_reports(site)[0])]), timeout=20
+        )
     assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
     assert site.metric(0, 'maskedlark_calls_total{code="UNIMPLEMENTED",method="unknown"}') == 1
 
 
 def unlimited_channel(address: str, tls: TlsFiles) -> grpc.Channel:
     """A channel of somebody who sends messages of any size: our own refuse to."""
-    root, key, chain_of = (one.read_bytes() for one in (tls.trusted_authorities, tls.private_key, tls.certificate))
+    root, key, chain_of = (
+        one.read_bytes() for one in (tls.trusted_authorities, tls.private_key, tls.certificate)
+    )
     options = (("grpc.max_send_message_length", -1),)
     return grpc.secure_channel(address, grpc.ssl_channel_credentials(root, key, chain_of), options)
 
@@ -171,9 +204,14 @@ def at_helper(site: Site, method: str, encoded: bytes, **call: Any) -> grpc.Stat
 
 
 def test_a_message_over_a_helpers_limit_is_refused_and_counted(site: Site) -> None:
-    begun, answered = 'maskedlark_calls_begun_total{method="CommitDataset"}', 'maskedlark_calls_total{code="OK",method="CommitDataset"}'
+    begun, answered = (
+        'maskedlark_calls_begun_total{method="CommitDataset"}',
+        'maskedlark_calls_total{code="OK",method="CommitDataset"}',
+    )
     before = site.metric(0, begun), site.metric(0, answered)
-    assert at_helper(site, "CommitDataset", bytes(MAX_MESSAGE_BYTES + 1)) is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert (
+        at_helper(site, "CommitDataset", bytes(MAX_MESSAGE_BYTES + 1)) is grpc.StatusCode.RESOURCE_EXHAUSTED
+    )
     assert (site.metric(0, begun), site.metric(0, answered)) == (before[0] + 1, before[1])
 
 
@@ -190,7 +228,9 @@ def test_a_stream_over_a_helpers_limit_is_refused_and_counted(site: Site) -> Non
         noise_multiplier=1.0,
     )
     with make_channel(site.helper, site.ours) as channel, pytest.raises(grpc.RpcError):
-        helper_pb2_grpc.HelperStub(channel).StartJob(chain([helper_pb2.StartJobRequest(job=canonical.encode(job))], pieces), timeout=60)
+        helper_pb2_grpc.HelperStub(channel).StartJob(
+            chain([helper_pb2.StartJobRequest(job=canonical.encode(job))], pieces), timeout=60
+        )
     assert site.metric(0, 'maskedlark_refusals_total{kind="JobRefused",reason="too_large"}') == 1
 
 
@@ -200,9 +240,15 @@ def test_a_message_that_does_not_parse_is_refused_and_counted(site: Site) -> Non
 
 
 def test_metadata_over_a_helpers_limit_is_refused_and_counted(site: Site) -> None:
-    begun, answered = 'maskedlark_calls_begun_total{method="GetStatus"}', 'maskedlark_calls_total{code="OK",method="GetStatus"}'
+    begun, answered = (
+        'maskedlark_calls_begun_total{method="GetStatus"}',
+        'maskedlark_calls_total{code="OK",method="GetStatus"}',
+    )
     before = site.metric(0, begun), site.metric(0, answered)
-    assert at_helper(site, "GetStatus", b"", metadata=(("padding", "x" * 40_000),)) is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert (
+        at_helper(site, "GetStatus", b"", metadata=(("padding", "x" * 40_000),))
+        is grpc.StatusCode.RESOURCE_EXHAUSTED
+    )
     assert (site.metric(0, begun), site.metric(0, answered)) == (before[0] + 1, before[1])
 
 
@@ -216,12 +262,18 @@ def test_a_report_and_a_batch_over_the_ad_servers_limit_are_refused_and_counted(
 
 def test_reports_that_are_none_are_refused_and_counted(site: Site) -> None:
     [report] = sealed_reports(site)
-    before = site.metric(2, "adserver_reports_total"), site.metric(2, 'adserver_reports_total{outcome="accepted"}')
+    before = (
+        site.metric(2, "adserver_reports_total"),
+        site.metric(2, 'adserver_reports_total{outcome="accepted"}'),
+    )
     with site.browser() as browser:
         assert browser.post("/v1/reports", content=b"\xff" * 40).json()["reason"] == "malformed"
         assert browser.post("/v1/reports", content=encode_report(report)[:-20]).status_code in (400, 422)
         assert browser.post("/v1/reports", content=encode_report(report)).status_code == 201
-    after = site.metric(2, "adserver_reports_total"), site.metric(2, 'adserver_reports_total{outcome="accepted"}')
+    after = (
+        site.metric(2, "adserver_reports_total"),
+        site.metric(2, 'adserver_reports_total{outcome="accepted"}'),
+    )
     assert after == (before[0] + 3, before[1] + 1)
 
 
@@ -237,11 +289,17 @@ def test_frames_of_garbage_end_their_connection_only_and_are_counted(site: Site,
 
     def counted() -> float:
         return (
-            site.metric(2, "adserver_http_responses_total") if party == "http intake" else site.unused_connections(2 * (party != "helper"))
+            site.metric(2, "adserver_http_responses_total")
+            if party == "http intake"
+            else site.unused_connections(2 * (party != "helper"))
         )
 
     before = counted()
-    for frames in (b"\xff" * 64 + b"\r\n\r\n", preface + b"\xff" * 64, preface + bytes((0, 0, 4, 4)) + os.urandom(60)):
+    for frames in (
+        b"\xff" * 64 + b"\r\n\r\n",
+        preface + b"\xff" * 64,
+        preface + bytes((0, 0, 4, 4)) + os.urandom(60),
+    ):
         with (
             socket.create_connection((host, int(port)), timeout=10) as plain,
             context.wrap_socket(plain, server_hostname=HOST) as secure,
@@ -258,8 +316,15 @@ def test_slow_browsers_are_ended_and_counted_and_hold_nobody_up(site: Site) -> N
     """At the same time: silent connections, heads and bodies that do not end over HTTP, and streams that stop over gRPC."""
     context = ssl.create_default_context(cafile=str(site.ours.certificate))
     host, port = site.fleet.http.rsplit(":", 1)
-    begun = (b"", b"POST /v1/reports HTTP/1.1\r\nHost: ", b"POST /v1/reports HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nslow")
-    slow = [context.wrap_socket(socket.create_connection((host, int(port)), timeout=60), server_hostname=HOST) for _ in range(3 * 20)]
+    begun = (
+        b"",
+        b"POST /v1/reports HTTP/1.1\r\nHost: ",
+        b"POST /v1/reports HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nslow",
+    )
+    slow = [
+        context.wrap_socket(socket.create_connection((host, int(port)), timeout=60), server_hostname=HOST)
+        for _ in range(3 * 20)
+    ]
     for number, connection in enumerate(slow):
         connection.sendall(begun[number % 3])
     with make_channel(site.fleet.grpc, TrustOnly(trusted_authorities=site.ours.certificate)) as channel:

@@ -13,7 +13,10 @@ _ODD: st.SearchStrategy[Any] = st.one_of(
 
 @st.composite
 def almost(draw: st.DrawFn, *valid: bytes) -> bytes:
-    """One of some valid encodings with up to four cuts, insertions, overwritten bytes or repeated pieces; or bytes of no form at all."""
+    """One of some valid encodings with up to four cuts, insertions, overwritten bytes or repeated pieces.
+
+    Or bytes of no form at all.
+    """
     if draw(st.integers(0, 9)) == 0:
         return draw(st.binary(max_size=200))
     encoded = bytearray(draw(st.sampled_from(valid)))
@@ -34,7 +37,9 @@ def almost(draw: st.DrawFn, *valid: bytes) -> bytes:
 
 @st.composite
 def almost_json(draw: st.DrawFn, valid: bytes) -> bytes:
-    """A valid JSON encoding with one or two values replaced by odd ones, left out or doubled; the form stays canonical.
+    """A valid JSON encoding with one or two values replaced by odd ones, left out or doubled.
+
+    The form stays canonical.
 
     Bytes changed at random rarely get past a parser's first line; these get to what checks the values.
     """
@@ -43,7 +48,10 @@ def almost_json(draw: st.DrawFn, valid: bytes) -> bytes:
         place: Any = root
         key: Any = ""
         while (inner := place[key]) and isinstance(inner, dict | list) and draw(st.integers(0, 5)):
-            place, key = inner, draw(st.sampled_from(sorted(inner) if isinstance(inner, dict) else range(len(inner))))
+            place, key = (
+                inner,
+                draw(st.sampled_from(sorted(inner) if isinstance(inner, dict) else range(len(inner)))),
+            )
         match draw(st.integers(0, 4)):
             case 0 if place is not root:
                 del place[key]

@@ -1,4 +1,7 @@
-"""A helper that answers with anything: the ad server's client believes none of it, and raises nothing but typed errors."""
+"""A helper that answers with anything.
+
+The ad server's client believes none of it, and raises nothing but typed errors.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -13,7 +16,14 @@ from hypothesis import strategies as st
 
 from adserver.peers.client import HelperClient
 from maskedlark import canonical
-from maskedlark.errors import HelperUnavailable, InvalidModel, InvalidTask, JobRefused, MaskedLarkError, ReportRejected
+from maskedlark.errors import (
+    HelperUnavailable,
+    InvalidModel,
+    InvalidTask,
+    JobRefused,
+    MaskedLarkError,
+    ReportRejected,
+)
 from maskedlark.model.graph import Loss
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.round import AggregateShare
@@ -34,7 +44,11 @@ JOB = JobSpec(
 )  # fmt: skip
 ANSWER = AggregateShare(vector=np.arange(LENGTH, dtype=np.uint64), agreement_tag=bytes(32)).encode()
 PREPARED = pb.PrepareReply(is_admitted=b"\x01\x00", view_tags=bytes(32))
-TOTALS = pb.PrepareReply(totals=pb.PrepareReply.Totals(received=2, admitted=1, admitted_digest=bytes(32), dropped={"not_opened": 1}))
+TOTALS = pb.PrepareReply(
+    totals=pb.PrepareReply.Totals(
+        received=2, admitted=1, admitted_digest=bytes(32), dropped={"not_opened": 1}
+    )
+)
 IDENTITY = WORLD.task.helpers[0]
 
 
@@ -133,13 +147,22 @@ PRINTABLE = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size
 @st.composite
 def behaviours(draw: st.DrawFn, call: Call) -> Behaviour:
     """Replies that are almost right, too many or too few, and sometimes an error that says anything about itself."""
-    replies = draw(st.one_of(st.tuples(*(almost(one) for one in call.encoded)), st.lists(almost(*call.encoded), max_size=4)))
+    replies = draw(
+        st.one_of(
+            st.tuples(*(almost(one) for one in call.encoded)), st.lists(almost(*call.encoded), max_size=4)
+        )
+    )
     told = Behaviour(replies=replies)
     if True:
         return told
-    reason = draw(st.one_of(PRINTABLE, st.sampled_from(("malformed", "not_onnx", "expired", "ledger_rolled_back"))))
+    reason = draw(
+        st.one_of(PRINTABLE, st.sampled_from(("malformed", "not_onnx", "expired", "ledger_rolled_back")))
+    )
     said = (("maskedlark-kind", draw(st.sampled_from(KINDS))), ("maskedlark-reason", reason))
-    hint = ("maskedlark-retry-after-s", draw(st.one_of(PRINTABLE, st.sampled_from(("nan", "inf", "-1", "1e999", "9" * 500)))))
+    hint = (
+        "maskedlark-retry-after-s",
+        draw(st.one_of(PRINTABLE, st.sampled_from(("nan", "inf", "-1", "1e999", "9" * 500)))),
+    )
     code = draw(st.sampled_from([one for one in grpc.StatusCode if one is not grpc.StatusCode.OK]))
     return replace(told, code=code, said=draw(PRINTABLE), trailing=(*said, hint))
 
@@ -152,7 +175,10 @@ def test_what_each_call_is_fuzzed_from_is_accepted(name: str, hostile: Hostile, 
 
 @pytest.mark.parametrize("name", CALLS)
 @settings(
-    max_examples=30, deadline=10_000, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], derandomize=True
+    max_examples=30,
+    deadline=10_000,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    derandomize=True,
 )
 @given(data=st.data())
 def test_a_helper_that_answers_with_anything_causes_a_typed_error_at_most(

@@ -1,4 +1,7 @@
-"""The intake's two front doors, fuzzed through their sockets: typed answers only, nothing stored but valid reports, and service goes on."""
+"""The intake's two front doors, fuzzed through their sockets.
+
+Typed answers only, nothing stored but valid reports, and service goes on.
+"""
 
 import logging
 import re
@@ -53,18 +56,31 @@ class Door:
     browser: httpx.Client
 
     def submit(self, messages: list[bytes]) -> tuple[int, int]:
-        """Send bytes of any form as the messages of a stream; how many are now stored, and how many were rejected."""
-        call: Any = self.channel.stream_unary("/maskedlark.v1.Ingest/Submit", None, ingest_pb2.SubmitReply.FromString)
+        """Send bytes of any form as the messages of a stream.
+
+        How many are now stored, and how many were rejected.
+        """
+        call: Any = self.channel.stream_unary(
+            "/maskedlark.v1.Ingest/Submit", None, ingest_pb2.SubmitReply.FromString
+        )
         reply = call(iter(messages), timeout=ANSWERED_S)
         return reply.accepted + reply.duplicates, sum(reply.rejected.values())
 
     def say(self, spoken: bytes) -> bytes:
-        """What a TCP connection answers to these bytes, and then to their end, until it closes; it may reset."""
+        """What a TCP connection answers to these bytes, and then to their end, until it closes.
+
+        It may reset.
+        """
         host, port = self.addresses.http.rsplit(":", 1)
         heard = b""
-        with socket.create_connection((host, int(port)), timeout=ANSWERED_S) as connection, suppress(ConnectionError):
+        with (
+            socket.create_connection((host, int(port)), timeout=ANSWERED_S) as connection,
+            suppress(ConnectionError),
+        ):
             connection.sendall(spoken)
-            connection.settimeout(0.05)  # for answers before the end; where they take longer, the test finds less
+            connection.settimeout(
+                0.05
+            )  # for answers before the end; where they take longer, the test finds less
             with suppress(TimeoutError):
                 while piece := connection.recv(1 << 16):
                     heard += piece
@@ -82,7 +98,12 @@ class Door:
                 second = SealedShare(key_id=row.key_id_1, ciphertext=row.ciphertext_1)
                 check_report(
                     WORLD.task,
-                    Report(task_id=row.task_id, report_id=row.report_id, time_bucket=row.time_bucket, shares=(first, second)),
+                    Report(
+                        task_id=row.task_id,
+                        report_id=row.report_id,
+                        time_bucket=row.time_bucket,
+                        shares=(first, second),
+                    ),
                 )
 
     def check_serves(self) -> None:
@@ -133,7 +154,9 @@ def has_a_form(encoded: bytes) -> bool:
 
 @FUZZ
 @given(messages=st.lists(almost(*GOOD), max_size=4))
-def test_every_message_of_a_stream_is_counted_for_what_it_is(door: Door, caplog: pytest.LogCaptureFixture, messages: list[bytes]) -> None:
+def test_every_message_of_a_stream_is_counted_for_what_it_is(
+    door: Door, caplog: pytest.LogCaptureFixture, messages: list[bytes]
+) -> None:
     caplog.clear()
     try:
         told = door.submit(messages)
@@ -160,7 +183,21 @@ def test_a_server_keeps_nothing_of_calls_that_did_not_parse(tmp_path: Path, mess
     assert time.monotonic() - ended < 5
 
 
-WORDS: Final = (b"", b" ", b"\x00", b"\xff" * 9, b"\r\n", b"-1", b"+5", b"0x10", b"1e3", b"9" * 30, b"5, 5", "٣".encode(), b"a" * 20_000)
+WORDS: Final = (
+    b"",
+    b" ",
+    b"\x00",
+    b"\xff" * 9,
+    b"\r\n",
+    b"-1",
+    b"+5",
+    b"0x10",
+    b"1e3",
+    b"9" * 30,
+    b"5, 5",
+    "٣".encode(),
+    b"a" * 20_000,
+)
 METHODS: Final = (b"POST", b"GET", b"HEAD", b"PUT", b"OPTIONS", b"CONNECT", b"PRI", b"post", *WORDS)
 PATHS: Final = (
     b"/v1/reports", b"/v1/reports/batch", b"/v1/tasks", TASK_PATH, b"/v1/counts", b"/healthz", b"*", b"//", b"/v1/tasks/%00%ff", b"/?a=%zz",
@@ -192,7 +229,9 @@ def chunked(draw: st.DrawFn, body: bytes) -> bytes:
 def requests(draw: st.DrawFn) -> bytes:
     """One request that is right but for up to three things."""
     parts = {"method": b"POST", "path": b"/v1/reports", "version": b"HTTP/1.1"}
-    wrong = draw(st.sets(st.sampled_from(("method", "path", "version", "headers", "length", "bytes")), max_size=3))
+    wrong = draw(
+        st.sets(st.sampled_from(("method", "path", "version", "headers", "length", "bytes")), max_size=3)
+    )
     for name, values in (("method", METHODS), ("path", PATHS), ("version", VERSIONS)):
         if name in wrong:
             parts[name] = draw(st.sampled_from(values))
@@ -202,10 +241,16 @@ def requests(draw: st.DrawFn) -> bytes:
         headers.append((b"Transfer-Encoding", b"chunked"))
         body = draw(chunked(body))
     else:
-        headers.append((b"Content-Length", draw(st.sampled_from(WORDS)) if "length" in wrong else b"%d" % len(body)))
+        headers.append(
+            (b"Content-Length", draw(st.sampled_from(WORDS)) if "length" in wrong else b"%d" % len(body))
+        )
     if "headers" in wrong:
         headers += draw(st.lists(st.sampled_from(ODD_HEADERS), max_size=4))
-    head = b" ".join(parts.values()) + b"\r\n" + b"".join(name + b": " + value + b"\r\n" for name, value in headers)
+    head = (
+        b" ".join(parts.values())
+        + b"\r\n"
+        + b"".join(name + b": " + value + b"\r\n" for name, value in headers)
+    )
     sent = head + b"\r\n" + body
     return draw(almost(sent)) if "bytes" in wrong else sent
 

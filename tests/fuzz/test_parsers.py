@@ -1,4 +1,7 @@
-"""Every parser of bytes from outside, fuzzed: what comes out is a value or a typed error, never anything else, and never without end."""
+"""Every parser of bytes from outside, fuzzed.
+
+What comes out is a value or a typed error, never anything else, and never without end.
+"""
 
 import io
 import zipfile
@@ -76,7 +79,9 @@ def open_one(ciphertext: bytes) -> object:
     """A share as a helper opens it: whatever is wrong is a counted drop."""
     [share] = shares_for([REPORT], 0)
     changed = ShareForHelper(
-        report_id=share.report_id, time_bucket=share.time_bucket, share=SealedShare(key_id=share.share.key_id, ciphertext=ciphertext)
+        report_id=share.report_id,
+        time_bucket=share.time_bucket,
+        share=SealedShare(key_id=share.share.key_id, ciphertext=ciphertext),
     )
     opened = WORLD.opener(0).open([changed]).admitted
     assert opened.is_admitted.sum() + opened.dropped.total() == 1
@@ -106,29 +111,51 @@ def domains(encoded: bytes) -> object:
 
 
 PARSERS = {
-    "report": Parser(parse=lambda encoded: check_report(WORLD.task, wire.decode_report(encoded)), valid=wire.encode_report(REPORT)),
+    "report": Parser(
+        parse=lambda encoded: check_report(WORLD.task, wire.decode_report(encoded)),
+        valid=wire.encode_report(REPORT),
+    ),
     "sealed share": Parser(parse=open_one, valid=REPORT.shares[0].ciphertext),
     "input share": Parser(parse=shares_of, valid=PLAINTEXT),
     "task": Parser(parse=lambda encoded: canonical.decode(Task, encoded), valid=canonical.encode(WORLD.task)),
-    "task bundle": Parser(parse=lambda encoded: canonical.decode(TaskBundle, encoded).verify(), valid=canonical.encode(WORLD.bundle)),
+    "task bundle": Parser(
+        parse=lambda encoded: canonical.decode(TaskBundle, encoded).verify(),
+        valid=canonical.encode(WORLD.bundle),
+    ),
     "key list": Parser(
-        parse=lambda encoded: canonical.decode(SignedKeyList, encoded).verified_key(WORLD.task.helpers[0].verify_key),
+        parse=lambda encoded: canonical.decode(SignedKeyList, encoded).verified_key(
+            WORLD.task.helpers[0].verify_key
+        ),
         valid=canonical.encode(WORLD.bundle.key_lists[0]),
     ),
     "job": Parser(parse=lambda encoded: canonical.decode(JobSpec, encoded), valid=canonical.encode(JOB)),
-    "training plan": Parser(parse=lambda encoded: canonical.decode(TrainingPlan, encoded), valid=canonical.encode(PLAN)),
-    "query": Parser(parse=lambda encoded: canonical.decode(QuerySpec, encoded), valid=canonical.encode(query(MEASURING))),
-    "discovery": Parser(parse=lambda encoded: canonical.decode(DiscoverySpec, encoded), valid=canonical.encode(discovery(MEASURING))),
+    "training plan": Parser(
+        parse=lambda encoded: canonical.decode(TrainingPlan, encoded), valid=canonical.encode(PLAN)
+    ),
+    "query": Parser(
+        parse=lambda encoded: canonical.decode(QuerySpec, encoded), valid=canonical.encode(query(MEASURING))
+    ),
+    "discovery": Parser(
+        parse=lambda encoded: canonical.decode(DiscoverySpec, encoded),
+        valid=canonical.encode(discovery(MEASURING)),
+    ),
     "table": Parser(parse=table, valid=b"age,word,label\n1,a,0\n2.5,b,1\n1e308,,1\n-1e308,a,0\n"),
     "idx": Parser(parse=lambda encoded: parse_idx(encoded, 3, "images"), valid=IDX),
-    "packed idx": Parser(parse=lambda encoded: parse_idx(unpack(encoded, "images"), 3, "images"), valid=pack(IDX)),
-    "domain file": Parser(parse=domains, valid=b'{"campaign":[1,"2",4294967295],"place":["oslo","lima"],"language":{"first":1,"last":3}}'),
+    "packed idx": Parser(
+        parse=lambda encoded: parse_idx(unpack(encoded, "images"), 3, "images"), valid=pack(IDX)
+    ),
+    "domain file": Parser(
+        parse=domains,
+        valid=b'{"campaign":[1,"2",4294967295],"place":["oslo","lima"],"language":{"first":1,"last":3}}',
+    ),
     "weights": Parser(parse=lambda encoded: weights.decode(encoded, PARSED.parameters), valid=WEIGHTS),
     "aggregate share": Parser(
         parse=lambda encoded: AggregateShare.decode(encoded, NUM_VALUES),
         valid=AggregateShare(vector=np.arange(NUM_VALUES, dtype=np.uint64), agreement_tag=bytes(32)).encode(),
     ),
-    "evaluation set": Parser(parse=read_eval_set, valid=npz(features=np.zeros((3, 4), np.uint8), labels=np.array([0, 1, 1]))),
+    "evaluation set": Parser(
+        parse=read_eval_set, valid=npz(features=np.zeros((3, 4), np.uint8), labels=np.array([0, 1, 1]))
+    ),
     "model": Parser(parse=lambda encoded: parse(encoded, num_features=4), valid=MODEL),
 }
 
@@ -152,19 +179,32 @@ def test_hostile_bytes_give_a_typed_error_and_nothing_else(name: str, data: st.D
     assert len(refused) < 2_000
 
 
-JSON_PARSERS = ("task", "task bundle", "key list", "job", "training plan", "query", "discovery", "domain file")
+JSON_PARSERS = (
+    "task",
+    "task bundle",
+    "key list",
+    "job",
+    "training plan",
+    "query",
+    "discovery",
+    "domain file",
+)
 
 
 @pytest.mark.parametrize("name", JSON_PARSERS)
 @settings(max_examples=150, deadline=2_000, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_hostile_values_in_the_right_form_give_a_typed_error_and_nothing_else(name: str, data: st.DataObject) -> None:
+def test_hostile_values_in_the_right_form_give_a_typed_error_and_nothing_else(
+    name: str, data: st.DataObject
+) -> None:
     with suppress(MaskedLarkError):
         PARSERS[name].parse(data.draw(almost_json(PARSERS[name].valid)))
 
 
 @pytest.mark.parametrize("name", JSON_PARSERS)
-@pytest.mark.parametrize("encoded", [b"[" * 100_000, b'{"a":' * 100_000, b'{"place":' + b"9" * 10_000 + b"}", b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "encoded", [b"[" * 100_000, b'{"a":' * 100_000, b'{"place":' + b"9" * 10_000 + b"}", b"\xff\xfe"]
+)
 def test_json_that_is_deep_long_or_no_text_is_refused(name: str, encoded: bytes) -> None:
     with pytest.raises(MaskedLarkError):
         PARSERS[name].parse(encoded)
@@ -184,7 +224,12 @@ def hostile_npz(shape: str, body: bytes) -> bytes:
 
 @pytest.mark.parametrize(
     "encoded",
-    [hostile_npz("(1099511627776, 4)", b""), hostile_npz("(-1, 4)", b""), hostile_npz("(4,4", b""), hostile_npz("(1,1)", bytes(1 << 29))],
+    [
+        hostile_npz("(1099511627776, 4)", b""),
+        hostile_npz("(-1, 4)", b""),
+        hostile_npz("(4,4", b""),
+        hostile_npz("(1,1)", bytes(1 << 29)),
+    ],
     ids=["more than there is", "negative", "cut off", "a bomb"],
 )
 def test_an_evaluation_set_that_says_it_is_huge_is_refused_without_the_memory(encoded: bytes) -> None:

@@ -1,4 +1,7 @@
-"""Queries, discoveries and evaluations at a helper, fuzzed through the wire: a typed answer, and the next honest query is answered."""
+"""Queries, discoveries and evaluations at a helper, fuzzed through the wire.
+
+A typed answer, and the next honest query is answered.
+"""
 
 import logging
 from collections.abc import Iterator
@@ -25,7 +28,10 @@ from tests.helper.parties import MODEL, WEIGHTS, Scene
 from tests.measured import SHOP
 
 FUZZ = settings(
-    max_examples=120, deadline=5_000, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], derandomize=True
+    max_examples=120,
+    deadline=5_000,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    derandomize=True,
 )
 CODES = np.arange(5, dtype=np.uint32)
 ANSWERS = {
@@ -38,17 +44,35 @@ class Asked(Scene):
 
     def seal_and_ask(self) -> None:
         features = np.zeros(self.task.num_features, np.uint8)
-        made = [Example(features=features, label=1.0, measured=MeasuredValues(keys=(n % 3, 0, 0), values=(1, n))) for n in range(12)]
+        made = [
+            Example(features=features, label=1.0, measured=MeasuredValues(keys=(n % 3, 0, 0), values=(1, n)))
+            for n in range(12)
+        ]
         named = {"task_id": self.task_id, "dataset_id": self.seal(made), "noise_multiplier": 0.0}
         axis = Axis(key="campaign", size=len(CODES), codes_digest=codes_digest(CODES))
         measures = (Measure(value="purchase", scale=1),)
-        query = {**named, "measures": measures, "group_by": (axis,), "levels": (1,), "threshold_noise_multiplier": 0.0}
-        of_model = {"model_digest": parse(MODEL, num_features=4).digest, "weights_digest": weights.digest(WEIGHTS), "num_bins": 20}
+        query = {
+            **named,
+            "measures": measures,
+            "group_by": (axis,),
+            "levels": (1,),
+            "threshold_noise_multiplier": 0.0,
+        }
+        of_model = {
+            "model_digest": parse(MODEL, num_features=4).digest,
+            "weights_digest": weights.digest(WEIGHTS),
+            "num_bins": 20,
+        }
         self.query = canonical.encode(canonical.build(QuerySpec, {**query, "query_id": b"q" * 16}))
         self.discovery = canonical.encode(
-            canonical.build(DiscoverySpec, {**named, "query_id": b"d" * 16, "keys": ("campaign",), "max_codes": 5, "delta": 1e-7})
+            canonical.build(
+                DiscoverySpec,
+                {**named, "query_id": b"d" * 16, "keys": ("campaign",), "max_codes": 5, "delta": 1e-7},
+            )
         )
-        self.evaluation = canonical.encode(canonical.build(EvaluationSpec, {**named, **of_model, "query_id": b"e" * 16}))
+        self.evaluation = canonical.encode(
+            canonical.build(EvaluationSpec, {**named, **of_model, "query_id": b"e" * 16})
+        )
         self.honest = [
             [pb.QueryRequest(query=self.query), pb.QueryRequest(codes=CODES.tobytes())],
             [pb.QueryRequest(discovery=self.discovery)],
@@ -117,11 +141,17 @@ def test_queries_that_say_odd_things_in_the_right_form_get_typed_answers(
     first, rest = data.draw(
         st.sampled_from(
             [
-                ({"query": data.draw(almost_json(asked.query))}, {"codes": data.draw(almost(CODES.tobytes()))}),
+                (
+                    {"query": data.draw(almost_json(asked.query))},
+                    {"codes": data.draw(almost(CODES.tobytes()))},
+                ),
                 ({"query": asked.query}, {"codes": data.draw(almost(CODES.tobytes()))}),
                 ({"discovery": data.draw(almost_json(asked.discovery))}, {}),
                 ({"evaluation": data.draw(almost_json(asked.evaluation))}, {"model": MODEL}),
-                ({"evaluation": asked.evaluation.replace(b"65" * 16, b"66" * 16)}, {"model": data.draw(almost(MODEL))}),
+                (
+                    {"evaluation": asked.evaluation.replace(b"65" * 16, b"66" * 16)},
+                    {"model": data.draw(almost(MODEL))},
+                ),
             ]
         )
     )

@@ -1,4 +1,7 @@
-"""Both services, fuzzed through their wire: random messages in random order get a typed answer, and the next honest caller is served."""
+"""Both services, fuzzed through their wire.
+
+Random messages in random order get a typed answer, and the next honest caller is served.
+"""
 
 import logging
 from collections.abc import Iterator
@@ -29,7 +32,10 @@ from tests.fuzz.mutations import almost
 from tests.helper.parties import MODEL, WEIGHTS, Scene
 
 FUZZ = settings(
-    max_examples=60, deadline=5_000, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], derandomize=True
+    max_examples=60,
+    deadline=5_000,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    derandomize=True,
 )
 ANSWERS = {  # of the typed errors; INTERNAL is gRPC's own answer to what is no message
     grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -56,7 +62,9 @@ def channel(scene: Scene) -> Iterator[grpc.Channel]:
 def valid_messages(scene: Scene) -> list[bytes]:
     """Messages of an honest ad server, of every stream."""
     [share] = shares_for(scene.reports(1), 0)
-    message = pb.HelperShare(report_id=share.report_id, time_bucket=share.time_bucket, share=share_to_message(share.share))
+    message = pb.HelperShare(
+        report_id=share.report_id, time_bucket=share.time_bucket, share=share_to_message(share.share)
+    )
     job = canonical.encode(scene.job(bytes(32)))
     return [
         one.SerializeToString()
@@ -87,7 +95,10 @@ def test_streams_of_random_messages_get_typed_answers(
         list(call(iter(messages), timeout=10))
     except grpc.RpcError as error:
         status: Any = error
-        assert status.code() in ANSWERS or "deserializing" in status.details(), (status.code(), status.details())
+        assert status.code() in ANSWERS or "deserializing" in status.details(), (
+            status.code(),
+            status.details(),
+        )
     assert not [record for record in caplog.records if "a bug" in record.getMessage()]
     stub = helper_pb2_grpc.HelperStub(channel)
     assert stub.GetStatus(pb.StatusRequest(), timeout=10).name == "north"
@@ -105,7 +116,10 @@ def test_single_messages_of_random_bytes_get_typed_answers(
         channel.unary_unary(f"/maskedlark.v1.Helper/{method}", None, None)(message, timeout=10)
     except grpc.RpcError as error:
         status: Any = error
-        assert status.code() in ANSWERS or "deserializing" in status.details(), (status.code(), status.details())
+        assert status.code() in ANSWERS or "deserializing" in status.details(), (
+            status.code(),
+            status.details(),
+        )
     assert not [record for record in caplog.records if "a bug" in record.getMessage()]
 
 
@@ -126,13 +140,17 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
 WORLD = world()
 BODY = encode_report(reports(WORLD, examples(WORLD.task, 1))[0])
 BATCH = (
-    b"\x0a" + len(BODY).to_bytes(1, "little") + BODY if len(BODY) < 128 else b"\x0a" + bytes((len(BODY) & 127 | 128, len(BODY) >> 7)) + BODY
+    b"\x0a" + len(BODY).to_bytes(1, "little") + BODY
+    if len(BODY) < 128
+    else b"\x0a" + bytes((len(BODY) & 127 | 128, len(BODY) >> 7)) + BODY
 )
 
 
 @FUZZ
 @given(data=st.data())
-def test_http_bodies_of_random_bytes_get_an_answer_that_is_no_failure(browser: httpx.Client, data: st.DataObject) -> None:
+def test_http_bodies_of_random_bytes_get_an_answer_that_is_no_failure(
+    browser: httpx.Client, data: st.DataObject
+) -> None:
     path = data.draw(st.sampled_from(("/v1/reports", "/v1/reports/batch")))
     answer = browser.post(path, content=data.draw(almost(BODY, BATCH)))
     assert answer.status_code in (200, 201, 400, 404, 413, 422)
@@ -141,7 +159,9 @@ def test_http_bodies_of_random_bytes_get_an_answer_that_is_no_failure(browser: h
 
 @FUZZ
 @given(path=st.text(max_size=80), method=st.sampled_from(("GET", "POST", "PUT", "DELETE")))
-def test_paths_of_any_kind_get_an_answer_that_is_no_failure(browser: httpx.Client, path: str, method: str) -> None:
+def test_paths_of_any_kind_get_an_answer_that_is_no_failure(
+    browser: httpx.Client, path: str, method: str
+) -> None:
     assert browser.request(method, "/v1/tasks/" + quote(path, safe="")).status_code in (200, 307, 404, 405)
 
 

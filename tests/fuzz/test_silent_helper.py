@@ -1,4 +1,7 @@
-"""A helper that ends every call well and without a word: typed errors, from every method of the ad server's client."""
+"""A helper that ends every call well and without a word.
+
+Typed errors, from every method of the ad server's client.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -24,7 +27,9 @@ CALLS: dict[str, Callable[[HelperClient], object]] = {
     "status": lambda client: client.status(),
     "register": lambda client: client.register_task(WORLD.task),
     "prepare": lambda client: client.prepare_dataset(WORLD.task.task_id, b"h" * 16, [SHARES], num_reports=2),
-    "commit": lambda client: client.commit_dataset(WORLD.task.task_id, b"h" * 16, np.array([True, False]), b"d" * 32),
+    "commit": lambda client: client.commit_dataset(
+        WORLD.task.task_id, b"h" * 16, np.array([True, False]), b"d" * 32
+    ),
     "start": lambda client: client.start_job(JOB, b"a model"),
     "round": lambda client: client.run_round(JOB.job_id, 0, b"weights", 3),
     "close": lambda client: client.close_job(JOB),

@@ -42,7 +42,10 @@ NO_WORKERS = 1
 
 
 class FakeEngine:
-    """f(features, label) = (f_0 + label, f_1 + label, ..., label) in units: exact and obvious; the weights are only digested."""
+    """f(features, label) = (f_0 + label, f_1 + label, ..., label) in units.
+
+    Exact and obvious; the weights are only digested.
+    """
 
     path = "exact"
     reason = "a fake"
@@ -57,7 +60,9 @@ class FakeEngine:
         other.clip = clip
         return other
 
-    def masked_sum(self, tensors: tuple[weights.QuantisedTensor, ...], batch: Batch, interrupt: Interrupt = never) -> MaskedSum:
+    def masked_sum(
+        self, tensors: tuple[weights.QuantisedTensor, ...], batch: Batch, interrupt: Interrupt = never
+    ) -> MaskedSum:
         self.calls += 1
         values = fake_values(batch.features, batch.labels, self.num_values)
         products = multiply(from_signed(values), np.broadcast_to(batch.mask_shares[:, :, None], values.shape))
@@ -68,7 +73,9 @@ class FakeEngine:
         )
 
 
-def fake_values(features: NDArray[np.uint8], labels: NDArray[np.uint32], num_values: int) -> NDArray[np.int64]:
+def fake_values(
+    features: NDArray[np.uint8], labels: NDArray[np.uint32], num_values: int
+) -> NDArray[np.int64]:
     """(n, d), (n, L) -> (n, L, P)."""
     padded = np.zeros((len(features), num_values), np.int64)
     padded[:, : features.shape[1]] = features
@@ -81,7 +88,10 @@ def fake_engine_for(model: Model, loss: Loss, clip: Clip, num_classes: int | Non
 
 @dataclass(kw_only=True)
 class Party:
-    """One helper's operator: its folder and settings, from which any number of cores can be opened, one after the other."""
+    """One helper's operator.
+
+    Its folder and settings, from which any number of cores can be opened, one after the other.
+    """
 
     data: Path
     floors: Floors = FLOORS
@@ -171,7 +181,10 @@ class Scene:
         for role, core in enumerate(self.cores):
             incoming = shares_for(list(reports), role)
             with core.datasets.prepare(self.task_id, handle, None) as preparation:
-                parts = [preparation.add(incoming[start : start + chunk]) for start in range(0, len(incoming), chunk)]
+                parts = [
+                    preparation.add(incoming[start : start + chunk])
+                    for start in range(0, len(incoming), chunk)
+                ]
                 totals = preparation.finish()
             assert totals.received == len(reports)
             admitted.append(
@@ -182,7 +195,12 @@ class Scene:
                 )
             )
         chosen = admitted_by_both(admitted[0], admitted[1])
-        return Prepared(handle=handle, admitted=(admitted[0], admitted[1]), chosen=chosen, dataset_id=self.id_of(reports, chosen))
+        return Prepared(
+            handle=handle,
+            admitted=(admitted[0], admitted[1]),
+            chosen=chosen,
+            dataset_id=self.id_of(reports, chosen),
+        )
 
     def id_of(self, reports: Sequence[Report], chosen: NDArray[np.bool_]) -> bytes:
         """The id of a dataset of reports that no dataset used yet."""
@@ -195,7 +213,9 @@ class Scene:
 
     def commit(self, prepared: Prepared) -> bytes:
         for core in self.cores:
-            size = core.datasets.commit(self.task_id, prepared.handle, prepared.bits, prepared.dataset_id, None)
+            size = core.datasets.commit(
+                self.task_id, prepared.handle, prepared.bits, prepared.dataset_id, None
+            )
             assert size == prepared.chosen.sum()
         return prepared.dataset_id
 
@@ -220,7 +240,10 @@ class Scene:
             core.jobs.start(canonical.encode(spec), MODEL, None)
 
     def run(self, spec: JobSpec, round_index: int, encoded: bytes | None = None) -> NDArray[np.int64]:
-        answers = [core.jobs.at_work(spec.job_id, None).answer(round_index, encoded or WEIGHTS) for core in self.cores]
+        answers = [
+            core.jobs.at_work(spec.job_id, None).answer(round_index, encoded or WEIGHTS)
+            for core in self.cores
+        ]
         first, second = (AggregateShare.decode(answer, NUM_VALUES) for answer in answers)
         return combine(first, second)
 

@@ -36,17 +36,23 @@ def serving(scene: Scene, tls: TlsFiles) -> Iterator[int]:
         server.stop(None).wait()
 
 
-def register(scene: Scene, port: int, visitor: Holder, folder: Path, *, chain: bytes = b"", origin: str = VICTIM) -> bytes:
+def register(
+    scene: Scene, port: int, visitor: Holder, folder: Path, *, chain: bytes = b"", origin: str = VICTIM
+) -> bytes:
     """Register a task of an origin, as somebody who trusts the helper's certificate."""
     task = make_task(scene.parties, origin=origin)
     tls = visitor.files(folder, trusted=HELPER.pem, chain=chain)
     with make_channel(f"localhost:{port}", tls) as channel, calling("helper"):
         stub = helper_pb2_grpc.HelperStub(channel)
-        return bytes(stub.RegisterTask(pb.RegisterTaskRequest(task=canonical.encode(task)), timeout=10).signature)
+        return bytes(
+            stub.RegisterTask(pb.RegisterTaskRequest(task=canonical.encode(task)), timeout=10).signature
+        )
 
 
 @pytest.mark.parametrize("is_authority", [True, None], ids=["CA:TRUE", "no BasicConstraints"])
-def test_a_trusted_tenant_cannot_mint_a_certificate_for_the_victim(scene: Scene, tmp_path: Path, is_authority: bool | None) -> None:
+def test_a_trusted_tenant_cannot_mint_a_certificate_for_the_victim(
+    scene: Scene, tmp_path: Path, is_authority: bool | None
+) -> None:
     evil = holder(EVIL, common_name="evil", is_authority=is_authority)
     minted = holder(VICTIM, issuer=evil)
     with (
@@ -56,7 +62,9 @@ def test_a_trusted_tenant_cannot_mint_a_certificate_for_the_victim(scene: Scene,
         register(scene, port, minted, tmp_path / "minted", chain=evil.pem)
 
 
-def test_a_certificate_that_can_sign_others_is_refused_with_the_reason_at_the_start(scene: Scene, tmp_path: Path) -> None:
+def test_a_certificate_that_can_sign_others_is_refused_with_the_reason_at_the_start(
+    scene: Scene, tmp_path: Path
+) -> None:
     evil = holder(EVIL, is_authority=True)
     with (
         pytest.raises(InvalidTask, match=r"can sign others.*trusted\.names") as refused,
@@ -79,10 +87,14 @@ def test_a_certificate_that_can_sign_others_is_not_taken_while_the_helper_serves
     assert "can sign others" in caplog.text
 
 
-def test_an_authority_certifies_the_names_that_the_operator_wrote_down_and_no_others(scene: Scene, tmp_path: Path) -> None:
+def test_an_authority_certifies_the_names_that_the_operator_wrote_down_and_no_others(
+    scene: Scene, tmp_path: Path
+) -> None:
     authority = holder(common_name="authority", is_authority=True)
     files = HELPER.files(tmp_path / "helper", trusted=authority.pem)
-    files.authority_names.write_text(f"# the tenants of A\n{authority.fingerprint.upper()}  {EVIL} https://good.example\n")
+    files.authority_names.write_text(
+        f"# the tenants of A\n{authority.fingerprint.upper()}  {EVIL} https://good.example\n"
+    )
     with serving(scene, files) as port:
         good = holder("https://good.example", "good.example", issuer=authority)
         assert register(scene, port, good, tmp_path / "good", origin="https://good.example")
@@ -91,13 +103,17 @@ def test_an_authority_certifies_the_names_that_the_operator_wrote_down_and_no_ot
                 register(scene, port, holder(*names, issuer=authority), tmp_path / f"visitor {number}")
 
 
-def test_an_authority_below_a_named_one_certifies_no_more_than_that_one_may(scene: Scene, tmp_path: Path) -> None:
+def test_an_authority_below_a_named_one_certifies_no_more_than_that_one_may(
+    scene: Scene, tmp_path: Path
+) -> None:
     authority = holder(common_name="authority", is_authority=True)
     below = holder(common_name="below", is_authority=True, issuer=authority)
     files = HELPER.files(tmp_path / "helper", trusted=authority.pem)
     files.authority_names.write_text(f"{authority.fingerprint} {EVIL}")
     with serving(scene, files) as port:
-        assert register(scene, port, holder(EVIL, issuer=below), tmp_path / "evil", chain=below.pem, origin=EVIL)
+        assert register(
+            scene, port, holder(EVIL, issuer=below), tmp_path / "evil", chain=below.pem, origin=EVIL
+        )
         with pytest.raises(JobRefused) as refused:
             register(scene, port, holder(VICTIM, issuer=below), tmp_path / "minted", chain=below.pem)
     assert refused.value.reason is JobReason.UNAUTHORIZED
@@ -112,6 +128,9 @@ def test_a_pinned_certificate_need_not_be_self_signed(scene: Scene, tmp_path: Pa
 @pytest.mark.parametrize("names", [(EVIL,), ()], ids=["beside another name", "alone"])
 def test_a_common_name_is_no_name(scene: Scene, tmp_path: Path, names: tuple[str, ...]) -> None:
     evil = holder(*names, common_name="ads.example")
-    with serving(scene, HELPER.files(tmp_path / "helper", trusted=evil.pem)) as port, pytest.raises(JobRefused) as refused:
+    with (
+        serving(scene, HELPER.files(tmp_path / "helper", trusted=evil.pem)) as port,
+        pytest.raises(JobRefused) as refused,
+    ):
         register(scene, port, evil, tmp_path / "evil")
     assert refused.value.reason is JobReason.UNAUTHORIZED

@@ -4,13 +4,19 @@ from maskedlark.error_contract import INVALID_TASK, UNAVAILABLE, Charged, contra
 from maskedlark.errors import JobReason, ModelReason, Reason, ReportReason
 
 
-@pytest.mark.parametrize("reason", [*ReportReason, *ModelReason, *JobReason], ids=lambda reason: f"{type(reason).__name__}-{reason.value}")
+@pytest.mark.parametrize(
+    "reason",
+    [*ReportReason, *ModelReason, *JobReason],
+    ids=lambda reason: f"{type(reason).__name__}-{reason.value}",
+)
 def test_every_reason_says_what_to_do(reason: Reason) -> None:
     assert len(contract(reason).remedy) > 10
 
 
 def test_only_what_did_not_arrive_is_worth_asking_again_as_it_is() -> None:
-    assert [reason for reason in (*ReportReason, *ModelReason, *JobReason) if contract(reason).is_retryable] == [JobReason.CANCELLED]
+    assert [
+        reason for reason in (*ReportReason, *ModelReason, *JobReason) if contract(reason).is_retryable
+    ] == [JobReason.CANCELLED]
     assert UNAVAILABLE.is_retryable
     assert not INVALID_TASK.is_retryable
 

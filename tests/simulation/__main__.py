@@ -1,6 +1,7 @@
 """`make simulate`: seeds until so many operations are simulated. Ends with one JSON object.
 
-Fails if an invariant was broken, and after many operations also if there is a persistence boundary that nothing ever died at.
+Fails if an invariant was broken, and after many operations also if there is a persistence boundary that
+nothing ever died at.
 """
 
 import argparse
@@ -33,8 +34,15 @@ def main() -> int:
     if arguments.seed is not None:
         verdicts = [run_seed(arguments.seed)]
     else:
-        verdicts = list(_shown(_verdicts(arguments.operations, arguments.first_seed, arguments.processes), arguments.operations))
-    failing = sorted((verdict for verdict in verdicts if verdict.violations), key=lambda verdict: verdict.seed)
+        verdicts = list(
+            _shown(
+                _verdicts(arguments.operations, arguments.first_seed, arguments.processes),
+                arguments.operations,
+            )
+        )
+    failing = sorted(
+        (verdict for verdict in verdicts if verdict.violations), key=lambda verdict: verdict.seed
+    )
     for verdict in failing:
         print(f"seed {verdict.seed}: {'; '.join(verdict.violations)}", file=sys.stderr)
     if failing:
@@ -46,7 +54,10 @@ def main() -> int:
 
 
 def summary(verdicts: Sequence[Verdict], seconds: float) -> dict[str, Any]:
-    """What the run ends with. `failpoints`: the persistence boundaries that something died at; `failpoints_missed`: the others, by name."""
+    """What the run ends with.
+
+    `failpoints`: the persistence boundaries that something died at; `failpoints_missed`: the others, by name.
+    """
     operations = sum(verdict.operations for verdict in verdicts)
     happened = [name for verdict in verdicts for name in verdict.happened]
     crashed_at = {point for verdict in verdicts for point in verdict.crashed_at}
@@ -88,14 +99,21 @@ def _shown(verdicts: Iterator[Verdict], operations: int) -> Iterator[Verdict]:
     done = seeds = violations = 0
     with shown("simulating", operations) as show:
         for verdict in verdicts:
-            done, seeds, violations = done + verdict.operations, seeds + 1, violations + len(verdict.violations)
+            done, seeds, violations = (
+                done + verdict.operations,
+                seeds + 1,
+                violations + len(verdict.violations),
+            )
             show(done, f"{done:,} operations, {seeds} seeds, {violations} violations")
             yield verdict
 
 
 def _print_small(failing: Verdict) -> None:
     small = shrunk(failing)
-    print(f"the smallest run of seed {small.seed} that breaks something: {'; '.join(small.violations)}", file=sys.stderr)
+    print(
+        f"the smallest run of seed {small.seed} that breaks something: {'; '.join(small.violations)}",
+        file=sys.stderr,
+    )
     for name in small.happened:
         print(f"  {name}", file=sys.stderr)
 

@@ -53,7 +53,9 @@ class Browsers:
         self._people: dict[str, list[Example]] = {}
 
     def visit(self, number: int, task: Task, count: int) -> None:
-        """Browser `number`, one of `count`, comes by: it fetches the task, and is asked again later if nobody serves it.
+        """Browser `number`, one of `count`, comes by.
+
+        It fetches the task, and is asked again later if nobody serves it.
 
         What it knows depends on its number alone.
         """
@@ -83,7 +85,10 @@ class Browsers:
         return cached.bundle
 
     def _sealer(self, bundle: TaskBundle) -> Sealer:
-        """A sealer for the bundle's keys: browsers that fetched the same share one, for checking signatures takes time."""
+        """A sealer for the bundle's keys.
+
+        Browsers that fetched the same share one, for checking signatures takes time.
+        """
         encoded = encode(bundle)
         if encoded not in self._sealers:
             self._sealers[encoded] = Sealer(bundle)

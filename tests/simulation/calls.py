@@ -12,7 +12,9 @@ from tests.simulation.kernel import Kernel
 class CallFailed(grpc.RpcError):
     """What a stub raises."""
 
-    def __init__(self, code: grpc.StatusCode, details: str, trailing: tuple[tuple[str, Any], ...] = ()) -> None:
+    def __init__(
+        self, code: grpc.StatusCode, details: str, trailing: tuple[tuple[str, Any], ...] = ()
+    ) -> None:
         super().__init__(details)
         self._code, self._details, self._trailing = code, details, trailing
 
@@ -97,7 +99,9 @@ class Call:
 
     def trailing_metadata(self) -> tuple[Item, ...]:
         """What came with the reply's end."""
-        return tuple(Item(key=key, value=value) for key, value in (self.answer.trailing if self.answer else ()))
+        return tuple(
+            Item(key=key, value=value) for key, value in (self.answer.trailing if self.answer else ())
+        )
 
     def __iter__(self) -> "Call":
         return self

@@ -27,15 +27,21 @@ class Channel:
 
     def unary_unary(self, path: str, request_serializer: Any, response_deserializer: Any, **_: Any) -> Any:
         """A method of this shape."""
-        return _Method(self, path, request_serializer, response_deserializer, is_stream_in=False, is_stream_out=False)
+        return _Method(
+            self, path, request_serializer, response_deserializer, is_stream_in=False, is_stream_out=False
+        )
 
     def stream_unary(self, path: str, request_serializer: Any, response_deserializer: Any, **_: Any) -> Any:
         """A method of this shape."""
-        return _Method(self, path, request_serializer, response_deserializer, is_stream_in=True, is_stream_out=False)
+        return _Method(
+            self, path, request_serializer, response_deserializer, is_stream_in=True, is_stream_out=False
+        )
 
     def stream_stream(self, path: str, request_serializer: Any, response_deserializer: Any, **_: Any) -> Any:
         """A method of this shape."""
-        return _Method(self, path, request_serializer, response_deserializer, is_stream_in=True, is_stream_out=True)
+        return _Method(
+            self, path, request_serializer, response_deserializer, is_stream_in=True, is_stream_out=True
+        )
 
     def exchange(self, call: Call, path: str, requests: list[bytes]) -> list[bytes]:
         """Send a call and wait for its answer."""

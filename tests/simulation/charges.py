@@ -1,4 +1,7 @@
-"""What must hold of budgets, rounds and queries in a settled world: what was released was charged, once, at both helpers."""
+"""What must hold of budgets, rounds and queries in a settled world.
+
+What was released was charged, once, at both helpers.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -19,9 +22,16 @@ from tests.simulation.world import World
 
 
 def violations(world: World, jobs: Sequence[JobRecord]) -> list[str]:
-    """Every invariant that does not hold, in words. The ledger of a helper whose past was brought back tells nothing."""
+    """Every invariant that does not hold, in words.
+
+    The ledger of a helper whose past was brought back tells nothing.
+    """
     intact = [name for name in HELPERS if name not in world.operators.restored]
-    found = [problem for name in intact for problem in (*_rounds_are_charged(world, name, jobs), *_queries_are_charged(world, name))]
+    found = [
+        problem
+        for name in intact
+        for problem in (*_rounds_are_charged(world, name, jobs), *_queries_are_charged(world, name))
+    ]
     found += _answers_are_right(world)
     if len(intact) == len(HELPERS):
         found += [*_jobs_agree(world, jobs), *_queries_agree(world)]
@@ -31,19 +41,28 @@ def violations(world: World, jobs: Sequence[JobRecord]) -> list[str]:
 def _rounds_are_charged(world: World, name: str, jobs: Sequence[JobRecord]) -> list[str]:
     """Released is charged; charged is released, but for the one answer that a crash or a cancellation may have kept back."""
     rounds, released = world.fleet.ledgers[name].rounds(), world.observer.rounds[name].keys()
-    found = [f"{name} released round {index} of {job_id.hex()[:6]} uncharged" for job_id, index in released - rounds]
+    found = [
+        f"{name} released round {index} of {job_id.hex()[:6]} uncharged"
+        for job_id, index in released - rounds
+    ]
     for job in jobs:
         of_job = {index for job_id, index in rounds if job_id == job.job_id}
         kept_back = {index for job_id, index in rounds - released if job_id == job.job_id}
         most = 0 if job.state is JobState.DONE else 1
         if len(kept_back) > most:
-            found.append(f"{name} charged job {job.job_id.hex()[:6]} for rounds {kept_back} that it never released")
+            found.append(
+                f"{name} charged job {job.job_id.hex()[:6]} for rounds {kept_back} that it never released"
+            )
         if of_job != set(range(len(of_job))) or len(of_job) > job.plan.job.rounds:
             found.append(f"{name} charged job {job.job_id.hex()[:6]} for rounds {of_job}")
         if job.state is JobState.DONE and len(of_job) != job.plan.job.rounds:
-            found.append(f"{name} charged {len(of_job)} of the {job.plan.job.rounds} rounds of finished job {job.job_id.hex()[:6]}")
+            found.append(
+                f"{name} charged {len(of_job)} of the {job.plan.job.rounds} rounds of finished job {job.job_id.hex()[:6]}"
+            )
         if of_job and job.job_id in world.desk.over_budget:
-            found.append(f"{name} charged job {job.job_id.hex()[:6]} for rounds {of_job} although it was refused for its budget")
+            found.append(
+                f"{name} charged job {job.job_id.hex()[:6]} for rounds {of_job} although it was refused for its budget"
+            )
     return found
 
 
@@ -52,7 +71,9 @@ def _jobs_agree(world: World, jobs: Sequence[JobRecord]) -> list[str]:
     found = []
     held = [{job.spec.job_id: job for job in world.fleet.ledgers[name].jobs()} for name in HELPERS]
     for job in jobs:
-        answered = [of_helper[job.job_id].rounds_answered if job.job_id in of_helper else 0 for of_helper in held]
+        answered = [
+            of_helper[job.job_id].rounds_answered if job.job_id in of_helper else 0 for of_helper in held
+        ]
         if abs(answered[0] - answered[1]) > (0 if job.state is JobState.DONE else 1):
             found.append(f"job {job.job_id.hex()[:6]} is charged for {answered} rounds")
         for name, of_helper in zip(HELPERS, held, strict=True):
@@ -65,17 +86,25 @@ def _queries_are_charged(world: World, name: str) -> list[str]:
     """A query is charged once, and what left is what is stored."""
     held = world.fleet.ledgers[name].queries()
     counts = Counter(one.spec.query_id for one in held)
-    found = [f"{name} charged query {query_id.hex()[:6]} {count} times" for query_id, count in counts.items() if count > 1]
+    found = [
+        f"{name} charged query {query_id.hex()[:6]} {count} times"
+        for query_id, count in counts.items()
+        if count > 1
+    ]
     stored = {one.spec.query_id: one.answer for one in held}
     for query_id, answer in world.observer.queries[name].items():
         if stored.get(query_id) != answer:
-            found.append(f"{name} released query {query_id.hex()[:6]}, and holds another answer to it or none")
+            found.append(
+                f"{name} released query {query_id.hex()[:6]}, and holds another answer to it or none"
+            )
     return found
 
 
 def _queries_agree(world: World) -> list[str]:
     """Both hold the same query under an id; one of them alone holds only what the other's budget does not."""
-    first, second = ({one.spec.query_id: one for one in world.fleet.ledgers[name].queries()} for name in HELPERS)
+    first, second = (
+        {one.spec.query_id: one for one in world.fleet.ledgers[name].queries()} for name in HELPERS
+    )
     found = []
     for query_id in first.keys() & second.keys():
         if first[query_id].spec != second[query_id].spec:
@@ -103,7 +132,10 @@ def _answers_are_right(world: World) -> list[str]:
     """A query is read the same however often it is asked; and without noise as it would be in the clear."""
     found = []
     for query_id, results in world.desk.results.items():
-        read = [{row.group: tuple(one.value for one in row.estimates) for row in result.rows} for result in results]
+        read = [
+            {row.group: tuple(one.value for one in row.estimates) for row in result.rows}
+            for result in results
+        ]
         if any(again != read[0] for again in read[1:]):
             found.append(f"query {query_id.hex()[:6]} was read in two ways")
         spec = _stored_spec(world, query_id)

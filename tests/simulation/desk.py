@@ -92,7 +92,10 @@ class Desk:
         return "gave up sealing"
 
     def seal_due(self, task: Task, number: int, running: Running) -> str:
-        """Seal a dataset of a task, unless there are more than `number` of them: for who does not know whether the last command died."""
+        """Seal a dataset of a task, unless there are more than `number` of them.
+
+        For who does not know whether the last command died.
+        """
         return "sealed already" if len(self._committed(task, running)) > number else self.seal(task, running)
 
     def finish_commits(self, task: Task, running: Running) -> str:
@@ -159,16 +162,22 @@ class Desk:
         stream = Random(f"{self.fleet.faults.seed} query {task.name} {number}")
         epsilon = None if task.mechanism is Mechanism.NONE else stream.choice(_QUERY_EPSILONS)
         request = Request(**stream.choice(_SHAPES), epsilon=epsilon)
-        return self._read(self._measurer(task, dataset, running, f"query {task.name} {number}").measure(request))
+        return self._read(
+            self._measurer(task, dataset, running, f"query {task.name} {number}").measure(request)
+        )
 
     def ask_again(self, running: Running) -> str:
         """Ask every query again that was ever stored: what was charged is given again, for nothing."""
         answered, store = 0, QueryStore(running.engine)
         for dataset in DatasetStore(running.engine).all():
-            task = next(bundle.task for bundle in self.fleet.bundles.all if bundle.task.task_id == dataset.task_id)
+            task = next(
+                bundle.task for bundle in self.fleet.bundles.all if bundle.task.task_id == dataset.task_id
+            )
             for spec in store.of_dataset(dataset.dataset_id or b""):
                 planned = store.find(spec.query_id.hex()).planned
-                answered += planned is not None and self._is_answered(planned, self._measurer(task, dataset, running, "unused"))
+                answered += planned is not None and self._is_answered(
+                    planned, self._measurer(task, dataset, running, "unused")
+                )
         return f"asked {answered} again"
 
     def _give_up(self, store: JobStore, job: JobRecord) -> None:
@@ -181,7 +190,9 @@ class Desk:
         try:
             self._read(measurer.again(planned))
         except MaskedLarkError as error:
-            self.journal.note(f"query {planned.spec.query_id.hex()[:6]}: {type(error).__name__} {getattr(error, 'reason', '')}")
+            self.journal.note(
+                f"query {planned.spec.query_id.hex()[:6]}: {type(error).__name__} {getattr(error, 'reason', '')}"
+            )
             return False
         return True
 
@@ -236,4 +247,8 @@ class Desk:
 
 
 def _is_over_budget(job: JobRecord) -> bool:
-    return job.state is JobState.REFUSED and job.stop is not None and job.stop.reason == JobReason.BUDGET_EXHAUSTED
+    return (
+        job.state is JobState.REFUSED
+        and job.stop is not None
+        and job.stop.reason == JobReason.BUDGET_EXHAUSTED
+    )

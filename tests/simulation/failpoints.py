@@ -1,7 +1,10 @@
-"""Which places a run can crash at, by reading the product's code: every transaction, and every file that is written.
+"""Which places a run can crash at, by reading the product's code.
 
-`tests.simulation.stores` names the points that a run passes after the code that stands there. Here the same names come from the source,
-so that a transaction that somebody adds, and that no run ever reaches, is noticed.
+Every transaction, and every file that is written.
+
+`tests.simulation.stores` names the points that a run passes after the code that stands there. Here the same
+names come from the source, so that a transaction that somebody adds, and that no run ever reaches, is
+noticed.
 """
 
 import ast
@@ -22,7 +25,10 @@ _AIMED_AT_ONCE: Final = 6
 _AROUND_FILES: Final = ("before", "after")
 _FILES: Final = ("Vault.write", "Witness.write", "write checkpoint.pt", "write keys.json", "write model.onnx")
 _SETTING_UP: Final = frozenset({"Ledger.add_task", "TaskStore.add"})
-"""A task is made while an operator looks on, before anything can go wrong here; making it again commits nothing."""
+"""A task is made while an operator looks on, before anything can go wrong here.
+
+Making it again commits nothing.
+"""
 
 
 @cache
@@ -36,7 +42,10 @@ def expected() -> frozenset[str]:
 
 
 def aimed_at(seed: int) -> frozenset[str]:
-    """The points that the run of a seed crashes at if it passes them: a few, far from each other; all of them in two dozen seeds."""
+    """The points that the run of a seed crashes at if it passes them.
+
+    A few, far from each other; all of them in two dozen seeds.
+    """
     points = sorted(expected())
     apart = -(-len(points) // _AIMED_AT_ONCE)
     return frozenset(points[(seed + apart * place) % len(points)] for place in range(_AIMED_AT_ONCE))
@@ -47,17 +56,30 @@ def _with_transactions(module: ModuleType) -> Iterator[str]:
     tree = ast.parse(inspect.getsource(module))
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
-            yield from (f"{node.name}.{part.name}" for part in node.body if isinstance(part, ast.FunctionDef) and _begins(part))
+            yield from (
+                f"{node.name}.{part.name}"
+                for part in node.body
+                if isinstance(part, ast.FunctionDef) and _begins(part)
+            )
         elif isinstance(node, ast.FunctionDef) and _begins(node):
             yield node.name
 
 
 def _begins(function: ast.FunctionDef) -> bool:
     calls = (node.func for node in ast.walk(function) if isinstance(node, ast.Call))
-    return any(isinstance(called, ast.Attribute) and called.attr == "begin" and not _is_store(called.value) for called in calls)
+    return any(
+        isinstance(called, ast.Attribute) and called.attr == "begin" and not _is_store(called.value)
+        for called in calls
+    )
 
 
 def _is_store(called: ast.expr) -> bool:
     """Whether it is another object's method of that name: `begin` of an engine only is a transaction."""
-    name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
+    name = (
+        called.attr
+        if isinstance(called, ast.Attribute)
+        else called.id
+        if isinstance(called, ast.Name)
+        else ""
+    )
     return not name.endswith("engine")

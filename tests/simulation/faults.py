@@ -1,7 +1,10 @@
-"""What goes wrong, and when: every fault is a function of the seed and of the name of its occasion, never of what went wrong before.
+"""What goes wrong, and when.
 
-An occasion is "the 17th RunRound that north gets", or "the 3rd time that north is about to commit Ledger.add_round". So taking one fault
-out of a run leaves the others where they were, which is what lets a failing run be replayed and made smaller.
+Every fault is a function of the seed and of the name of its occasion, never of what went wrong before.
+
+An occasion is "the 17th RunRound that north gets", or "the 3rd time that north is about to commit
+Ledger.add_round". So taking one fault out of a run leaves the others where they were, which is what lets a
+failing run be replayed and made smaller.
 """
 
 from collections import Counter
@@ -33,7 +36,8 @@ class Faults:
     Attributes:
         seed: Of the run.
         rates: How often.
-        aimed_at: Points at which every process dies when it first passes them, so that the rare ones are crashed at too.
+        aimed_at: Points at which every process dies when it first passes them, so that the rare ones are
+            crashed at too.
         allowed: If given, only these happen: "occasion=fault".
         is_on: Off while the fleet settles at the end.
         happened: What did, in order.

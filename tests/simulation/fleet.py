@@ -1,4 +1,7 @@
-"""Two helpers and an ad server of several processes on one database: real components, started again whenever they die."""
+"""Two helpers and an ad server of several processes on one database.
+
+Real components, started again whenever they die.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -173,7 +176,10 @@ class Fleet:
         before = self.running.get(name)
         if before is not None:
             before.engine.dispose()
-        restarts: dict[str, Callable[[], object]] = {"ingest": self._start_ingest, "desk": partial(self._start, "desk")}
+        restarts: dict[str, Callable[[], object]] = {
+            "ingest": self._start_ingest,
+            "desk": partial(self._start, "desk"),
+        }
         process, boundary = self._new_process(name, restarts.get(name, partial(self._start_worker, name)))
         engine = make_fragile(open_database(default_url(self.data_dir)), boundary)
         self.running[name] = Running(process=process, boundary=boundary, engine=engine)
@@ -222,5 +228,7 @@ class Fleet:
         witness._write = boundary.around("Witness.write", witness._write)
         self.running[name].part = core
         host = self.hosts[name]
-        helper_pb2_grpc.add_HelperServicer_to_server(HelperService(core, ReleaseGrid(now=lambda: 0.0, sleep=lambda _: None)), host)
+        helper_pb2_grpc.add_HelperServicer_to_server(
+            HelperService(core, ReleaseGrid(now=lambda: 0.0, sleep=lambda _: None)), host
+        )
         host.process = process

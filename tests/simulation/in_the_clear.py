@@ -1,4 +1,7 @@
-"""What should come out, from what the browsers know: no shares, no masks, no network, nothing that goes wrong."""
+"""What should come out, from what the browsers know.
+
+No shares, no masks, no network, nothing that goes wrong.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -38,7 +41,9 @@ def trained(world: World, plan: TrainingPlan) -> Masters:
         script = transcript(plan.job, round_index=index, weights=weights, numerics=numerics_digest(engine))
         rows = pair.sample(script, len(people), plan.job.sampling_numerator)
         rows &= rows.sum() >= plan.task.min_batch_size
-        shares = InputShares(features=features[rows], labels=labels[rows], mask_shares=np.ones((int(rows.sum()), 1), np.uint64))
+        shares = InputShares(
+            features=features[rows], labels=labels[rows], mask_shares=np.ones((int(rows.sum()), 1), np.uint64)
+        )
         total = to_signed(engine.masked_sum(decode(weights, MODEL.parameters), shares).vector)
         trainer.step(decode_signed(total, plan.task.frac_bits) / plan.denominator)
     return trainer.values()
@@ -82,4 +87,7 @@ def _people(world: World, dataset_id: bytes) -> list[Example]:
 
 def _sums(spec: QuerySpec, purses: Sequence[MeasuredValues], least: int) -> tuple[float, ...]:
     shown = purses if len(purses) >= least else []
-    return tuple(float(len(shown) if one.value == "count" else sum(purse.values[0] for purse in shown)) for one in spec.measures)
+    return tuple(
+        float(len(shown) if one.value == "count" else sum(purse.values[0] for purse in shown))
+        for one in spec.measures
+    )

@@ -1,4 +1,7 @@
-"""What must hold of reports and jobs in a settled world, whatever went wrong on the way; `tests.simulation.charges` has the rest."""
+"""What must hold of reports and jobs in a settled world, whatever went wrong on the way.
+
+`tests.simulation.charges` has the rest.
+"""
 
 from collections import Counter
 from itertools import chain
@@ -32,35 +35,62 @@ def _reports_are_kept(world: World) -> list[str]:
     """What was acknowledged is stored, and everything is stored once."""
     with reading(world.fleet.desk().engine) as connection:
         stored = Counter(bytes(one) for one in connection.execute(select(reports.c.report_id)).scalars())
-    found = [f"report {one.hex()[:6]} was acknowledged and is lost" for one in world.browsers.acknowledged - stored.keys()]
-    return found + [f"report {one.hex()[:6]} is stored {count} times" for one, count in stored.items() if count > 1]
+    found = [
+        f"report {one.hex()[:6]} was acknowledged and is lost"
+        for one in world.browsers.acknowledged - stored.keys()
+    ]
+    return found + [
+        f"report {one.hex()[:6]} is stored {count} times" for one, count in stored.items() if count > 1
+    ]
 
 
 def _reports_count_once(world: World) -> list[str]:
-    """Whatever a helper ever committed, no report is in two of its datasets; and both hold every dataset of the ad server, alike."""
+    """Whatever a helper ever committed, no report is in two of its datasets.
+
+    And both hold every dataset of the ad server, alike.
+    """
     found = []
-    datasets = [one for one in DatasetStore(world.fleet.desk().engine).all() if one.state is DatasetState.COMMITTED]
+    datasets = [
+        one for one in DatasetStore(world.fleet.desk().engine).all() if one.state is DatasetState.COMMITTED
+    ]
     for name in HELPERS:
         committed = world.operators.committed_reports(name)
         counts = Counter(chain.from_iterable(committed.values()))
-        found += [f"{name} counts report {one.hex()[:6]} {count} times" for one, count in counts.items() if count > 1]
+        found += [
+            f"{name} counts report {one.hex()[:6]} {count} times"
+            for one, count in counts.items()
+            if count > 1
+        ]
         for dataset in datasets:
-            if committed.get(dataset.dataset_id or b"") != chosen_ids(world, dataset).view("V16").ravel().tolist():
+            if (
+                committed.get(dataset.dataset_id or b"")
+                != chosen_ids(world, dataset).view("V16").ravel().tolist()
+            ):
                 found.append(f"{name} holds other reports in a dataset than the ad server")
     return found
 
 
 def _ended_well(world: World, job: JobRecord) -> list[str]:
-    """A job is done, or somebody gave it up, or a helper had lost its ledger; one that is done without noise has the right bits."""
+    """A job is done, or somebody gave it up, or a helper had lost its ledger.
+
+    One that is done without noise has the right bits.
+    """
     name = f"job {job.job_id.hex()[:6]}"
     if job.state is JobState.CANCELLED and job.job_id in world.desk.given_up:
         return []
-    if job.state is JobState.REFUSED and world.operators.restored and job.stop and job.stop.reason == JobReason.LEDGER_ROLLED_BACK:
+    if (
+        job.state is JobState.REFUSED
+        and world.operators.restored
+        and job.stop
+        and job.stop.reason == JobReason.LEDGER_ROLLED_BACK
+    ):
         return []
     if job.state is not JobState.DONE:
         return [f"{name} is {job.state}: {job.stop}"]
     desk = world.fleet.desk()
-    history = [figures.rounds_done for figures in JobStore(desk.engine, desk.process.clock).history(job.job_id)]
+    history = [
+        figures.rounds_done for figures in JobStore(desk.engine, desk.process.clock).history(job.job_id)
+    ]
     if history != list(range(1, job.plan.job.rounds + 1)):
         return [f"{name} has the history {history}"]
     if job.plan.task.mechanism is not Mechanism.NONE:

@@ -1,8 +1,9 @@
 """A discrete-event kernel that runs real threaded code, one thread at a time, under a mock clock.
 
-Code under test keeps its threads, events and waits; they are given the ones below in place of Python's (`tests.simulation.patches`).
-Exactly one actor runs at any moment, and it runs until it waits; who runs next is decided by simulated time and order of arrival alone,
-so a run is a function of its seed. A process that is killed never runs another line: whatever its actors wait for raises `Killed`.
+Code under test keeps its threads, events and waits; they are given the ones below in place of Python's
+(`tests.simulation.patches`). Exactly one actor runs at any moment, and it runs until it waits; who runs next
+is decided by simulated time and order of arrival alone, so a run is a function of its seed. A process that is
+killed never runs another line: whatever its actors wait for raises `Killed`.
 """
 
 from collections.abc import Callable
@@ -134,7 +135,10 @@ class Kernel:
         actor.process.check()
 
     def wait_for(self, is_done: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """The running actor waits until something holds, whoever wakes it meanwhile; whether it holds at the end."""
+        """The running actor waits until something holds, whoever wakes it meanwhile.
+
+        Whether it holds at the end.
+        """
         deadline_s = None if timeout_s is None else self.now_s + timeout_s
         while not is_done() and (deadline_s is None or self.now_s < deadline_s):
             self.park(None if deadline_s is None else deadline_s - self.now_s)

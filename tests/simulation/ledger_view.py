@@ -43,7 +43,10 @@ class LedgerView:
 
     def rounds(self) -> set[Round]:
         """All rounds that are charged."""
-        return {(bytes(job_id), int(index)) for job_id, index in self._rows("SELECT job_id, round_index FROM rounds")}
+        return {
+            (bytes(job_id), int(index))
+            for job_id, index in self._rows("SELECT job_id, round_index FROM rounds")
+        }
 
     def is_charged(self, which: Round) -> bool:
         """Whether one round is."""
@@ -55,12 +58,18 @@ class LedgerView:
 
     def used_reports(self, task_id: bytes) -> set[bytes]:
         """The reports of a task that are used up."""
-        return {bytes(row[0]) for row in self._rows("SELECT report_id FROM used_reports WHERE task_id = ?", task_id)}
+        return {
+            bytes(row[0])
+            for row in self._rows("SELECT report_id FROM used_reports WHERE task_id = ?", task_id)
+        }
 
     def jobs(self) -> list[HeldJob]:
         """All jobs that were opened."""
         rows = self._rows("SELECT spec, rounds_answered, is_closed FROM jobs")
-        return [HeldJob(decode(JobSpec, bytes(spec)), answered, bool(is_closed)) for spec, answered, is_closed in rows]
+        return [
+            HeldJob(decode(JobSpec, bytes(spec)), answered, bool(is_closed))
+            for spec, answered, is_closed in rows
+        ]
 
     def queries(self) -> list[HeldQuery]:
         """All queries that are charged."""
@@ -78,7 +87,9 @@ class LedgerView:
         jobs = "SELECT spec, rounds_answered, is_closed FROM jobs JOIN datasets USING (dataset_id) WHERE task_id = ?"
         for spec, answered, is_closed in self._rows(jobs, task_id):
             job = decode(JobSpec, bytes(spec))
-            found.setdefault(job.dataset_id, []).append(Reservation(spec=job, rounds=answered if is_closed else job.rounds))
+            found.setdefault(job.dataset_id, []).append(
+                Reservation(spec=job, rounds=answered if is_closed else job.rounds)
+            )
         queries = "SELECT kind, spec FROM queries JOIN datasets USING (dataset_id) WHERE task_id = ?"
         for kind, spec in self._rows(queries, task_id):
             query = query_spec(kind, spec)

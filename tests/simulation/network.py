@@ -1,7 +1,9 @@
-"""The network between the ad server and the helpers in place of gRPC: real servicers at one end, bytes between.
+"""The network between the ad server and the helpers in place of gRPC.
 
-What can go wrong with a message goes wrong here: the request or the reply is lost, either arrives twice or long after its caller gave
-up, or a stream of requests is cut in the middle.
+Real servicers at one end, bytes between.
+
+What can go wrong with a message goes wrong here: the request or the reply is lost, either arrives twice or
+long after its caller gave up, or a stream of requests is cut in the middle.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -74,7 +76,9 @@ class Host:
         """What gRPC's generated code calls."""
         self.methods = {f"/{service}/{name}": handler for name, handler in handlers.items()}
 
-    def deliver(self, path: str, requests: list[bytes], metadata: tuple[tuple[str, Any], ...], cut_after: int | None) -> Answer:
+    def deliver(
+        self, path: str, requests: list[bytes], metadata: tuple[tuple[str, Any], ...], cut_after: int | None
+    ) -> Answer:
         """Have the servicer handle one call; a crash in it ends the process."""
         process = self.process
         if process is None or not process.is_alive:
@@ -142,14 +146,18 @@ class Network:
         self.delivered += 1
         answer = host.deliver(path, requests, metadata, cut_after)
         if fault == "duplicate":
-            kernel.at(stream.uniform(0.0, _LATE_S[1]), lambda: self._deliver_unheard(host, path, requests, metadata))
+            kernel.at(
+                stream.uniform(0.0, _LATE_S[1]), lambda: self._deliver_unheard(host, path, requests, metadata)
+            )
         if fault == "drop_reply":
             call.wait(None, deadline_s)
         call.wait(stream.uniform(*_LATENCY_S), deadline_s)
         self.delivered += 1
         return answer
 
-    def _deliver_unheard(self, host: Host, path: str, requests: list[bytes], metadata: tuple[tuple[str, Any], ...]) -> None:
+    def _deliver_unheard(
+        self, host: Host, path: str, requests: list[bytes], metadata: tuple[tuple[str, Any], ...]
+    ) -> None:
         """A message that arrives when nobody waits for its answer any more."""
         self.delivered += 1
         try:

@@ -1,4 +1,6 @@
-"""Stands at the helpers' doors: what leaves must have been charged before, and must be the same whenever it leaves.
+"""Stands at the helpers' doors.
+
+What leaves must have been charged before, and must be the same whenever it leaves.
 
 And looks into a helper's ledger after each transaction that takes budget.
 """
@@ -77,7 +79,9 @@ class Observer:
         if self.rounds[name].setdefault(which, answer) != answer:
             self.violations.append(f"{name} gave two answers to round {index} of job {job_id.hex()[:6]}")
         if not self._fleet.ledgers[name].is_charged(which):
-            self.violations.append(f"{name} released round {index} of job {job_id.hex()[:6]} before it was charged")
+            self.violations.append(
+                f"{name} released round {index} of job {job_id.hex()[:6]} before it was charged"
+            )
 
     def _released_query(self, name: str, query_id: bytes, answer: bytes) -> None:
         self._note(f"{name} released query {query_id.hex()[:6]} {sha256(answer).hexdigest()[:8]}")
@@ -96,10 +100,14 @@ class Observer:
             return
         used = self._fleet.ledgers[name].used_reports(messages[0].header.task_id)
         now_s = self._fleet.running[name].process.clock()
-        open_ids = {key.key_id for key in self._fleet.keys[name].ring() if key.state(now_s) is not KeyState.EXPIRED}
+        open_ids = {
+            key.key_id for key in self._fleet.keys[name].ring() if key.state(now_s) is not KeyState.EXPIRED
+        }
         for share in dropped:
             if share.report_id not in used and share.share.key_id in open_ids:
-                self.violations.append(f"{name} did not open report {share.report_id.hex()[:6]}, sealed to its key {share.share.key_id}")
+                self.violations.append(
+                    f"{name} did not open report {share.report_id.hex()[:6]}, sealed to its key {share.share.key_id}"
+                )
 
     def _committed(self, name: str) -> None:
         """No dataset ever costs more than its task's budget."""
@@ -111,4 +119,6 @@ class Observer:
         for dataset_id, reserved in self._fleet.ledgers[name].reservations(task.task_id).items():
             spent = cost(task, reserved)
             if not (spent.ad_server <= task.epsilon and spent.colluding <= task.collusion_epsilon):
-                self.violations.append(f"{name} has spent {spent.ad_server:.3f} of {task.epsilon} on dataset {dataset_id.hex()[:6]}")
+                self.violations.append(
+                    f"{name} has spent {spent.ad_server:.3f} of {task.epsilon} on dataset {dataset_id.hex()[:6]}"
+                )

@@ -1,4 +1,7 @@
-"""What machines and those who run them do to the fleet: kills, clocks that are wrong, pauses, new keys, and old backups brought back."""
+"""What machines and those who run them do to the fleet.
+
+Kills, clocks that are wrong, pauses, new keys, and old backups brought back.
+"""
 
 import shutil
 from dataclasses import dataclass, field
@@ -66,22 +69,39 @@ class Operators:
         """Give a helper a new HPKE key. The command can die before or after it has replaced the file."""
         now = self.fleet.kernel.now_s + self.fleet.skews[who]
         try:
-            rotate(self.fleet.folder / who, now=now, suite=SUITE, active_in_s=active_in_s, overlap_s=overlap_s)
+            rotate(
+                self.fleet.folder / who, now=now, suite=SUITE, active_in_s=active_in_s, overlap_s=overlap_s
+            )
         except Killed:
             self.journal.note(f"the rotation of {who} died")
 
     def expire(self, task: Task) -> None:
-        """The clock of the server that takes reports in runs far ahead: it forgets what waits in a task that it takes to be over."""
+        """The clock of the server that takes reports in runs far ahead.
+
+        It forgets what waits in a task that it takes to be over.
+        """
         running = self.fleet.running["ingest"]
         if not running.process.is_alive:
             return
-        tasks, store, now_s = TaskStore(running.engine), ReportStore(running.engine), task.expires_at + 2 * GRACE_S
-        self.fleet.kernel.spawn(running.process, lambda: self.journal.note(f"expired {expire_reports(tasks, store, now_s)}"), "expiry")
+        tasks, store, now_s = (
+            TaskStore(running.engine),
+            ReportStore(running.engine),
+            task.expires_at + 2 * GRACE_S,
+        )
+        self.fleet.kernel.spawn(
+            running.process,
+            lambda: self.journal.note(f"expired {expire_reports(tasks, store, now_s)}"),
+            "expiry",
+        )
 
     def back_up(self, who: str) -> None:
         """Copy a helper's data folder."""
         to = self.fleet.folder / _BACKUPS / who
-        shutil.copytree(self.fleet.folder / who, to, ignore=shutil.ignore_patterns(f"{LEDGER_FILE}*", "*.unfinished", "*.lock"))
+        shutil.copytree(
+            self.fleet.folder / who,
+            to,
+            ignore=shutil.ignore_patterns(f"{LEDGER_FILE}*", "*.unfinished", "*.lock"),
+        )
         self.fleet.ledgers[who].copy(to / LEDGER_FILE)
 
     def restore_once(self, who: str, what: Restored) -> None:
@@ -113,7 +133,9 @@ class Operators:
         found = dict(self.forgotten.get(who, {}))
         for dataset_id in self.fleet.ledgers[who].dataset_ids():
             if dataset_id not in found:
-                found[dataset_id] = core.datasets._vault.read(dataset_id).report_ids.view("V16").ravel().tolist()
+                found[dataset_id] = (
+                    core.datasets._vault.read(dataset_id).report_ids.view("V16").ravel().tolist()
+                )
         return found
 
     def _is_noticeable(self, who: str, what: Restored, backup: Path) -> bool:

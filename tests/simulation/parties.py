@@ -30,7 +30,14 @@ _SHOP: Final = {
     "keys": ({"name": "place", "size": len(PLACES), "categories": PLACES},),
 }
 _EXACT: Final = {"name": "exact", "mechanism": "none", "norm": "l2", "measurement": _SHOP}
-_NOISY: Final = {"name": "noisy", "mechanism": "gaussian", "norm": "l2", "measurement": _SHOP, "epsilon": 2.0, "salt": bytes(range(1, 17))}
+_NOISY: Final = {
+    "name": "noisy",
+    "mechanism": "gaussian",
+    "norm": "l2",
+    "measurement": _SHOP,
+    "epsilon": 2.0,
+    "salt": bytes(range(1, 17)),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +59,10 @@ class Bundles:
 
 
 def helper_keys(seed: int, name: str) -> HelperKeys:
-    """Long-term keys of the seed: samples and blinds hang on them. What browsers seal with may be anything."""
+    """Long-term keys of the seed: samples and blinds hang on them.
+
+    What browsers seal with may be anything.
+    """
     secret = derive_key(seed.to_bytes(16, "little"), b"simulation", name.encode())
     return HelperKeys(
         name=name,
@@ -73,7 +83,13 @@ def people(task: Task, count: int, seed: int) -> list[Example]:
     known, stream = [], seeded(seed, f"purses of {task.name}")
     for example in examples(task, count, seeded(seed, f"people of {task.name}")):
         place, amount = stream(1)[0] % len(PLACES), stream(1)[0] % (MOST_SPENT + 1)
-        known.append(Example(features=example.features, label=example.label, measured=MeasuredValues(keys=(place,), values=(amount,))))
+        known.append(
+            Example(
+                features=example.features,
+                label=example.label,
+                measured=MeasuredValues(keys=(place,), values=(amount,)),
+            )
+        )
     return known
 
 

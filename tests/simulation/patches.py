@@ -49,7 +49,9 @@ def patched(fleet: Fleet) -> Iterator[None]:
         "tenacity.time": SimpleNamespace(monotonic=lambda: kernel.now_s),
         "adserver.peers.client.Thread": its.Thread,
         "adserver.peers.client.Event": its.Event,
-        "adserver.peers.client.RenewedChannel": lambda address, _tls, interceptors: Channel(kernel, network, address, interceptors),
+        "adserver.peers.client.RenewedChannel": lambda address, _tls, interceptors: Channel(
+            kernel, network, address, interceptors
+        ),
         "adserver.store.job_folder.write_durably": fleet.write_durably,
         "helper.trust.keys._replace": fleet.replace_key_file,
         "adserver.training.runner.CurveWriter": _NoCurves,

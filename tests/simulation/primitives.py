@@ -53,7 +53,12 @@ class Primitives:
             """`threading.Thread`."""
 
             def __init__(
-                self, *, target: Callable[..., None], args: tuple[Any, ...] = (), name: str = "thread", daemon: bool = True
+                self,
+                *,
+                target: Callable[..., None],
+                args: tuple[Any, ...] = (),
+                name: str = "thread",
+                daemon: bool = True,
             ) -> None:
                 self._body = lambda: target(*args)
                 self._name = name
@@ -101,7 +106,9 @@ class Primitives:
                     for actor in self._actors:
                         _join(kernel, actor, None)
 
-        def simulated_wait(futures: "Iterable[Future[Any]]", timeout: float | None = None, return_when: str = ALL_COMPLETED) -> Waited:
+        def simulated_wait(
+            futures: "Iterable[Future[Any]]", timeout: float | None = None, return_when: str = ALL_COMPLETED
+        ) -> Waited:
             waited = list(futures)
             actor = kernel.running
             if actor is None:
@@ -112,7 +119,9 @@ class Primitives:
 
             def is_enough() -> bool:
                 done = [future for future in waited if future.done()]
-                has_failed = return_when == FIRST_EXCEPTION and any(future.exception() is not None for future in done)
+                has_failed = return_when == FIRST_EXCEPTION and any(
+                    future.exception() is not None for future in done
+                )
                 return len(done) == len(waited) or has_failed
 
             kernel.wait_for(is_enough, timeout)

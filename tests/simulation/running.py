@@ -44,7 +44,9 @@ class Verdict:
     digest: str
 
 
-def run_seed(seed: int, *, only: frozenset[str] | None = None, rates: Rates | None = None, scale: Scale | None = None) -> Verdict:
+def run_seed(
+    seed: int, *, only: frozenset[str] | None = None, rates: Rates | None = None, scale: Scale | None = None
+) -> Verdict:
     """Simulate a seed.
 
     Args:
@@ -74,5 +76,9 @@ def run_seed(seed: int, *, only: frozenset[str] | None = None, rates: Rates | No
 
 def shrunk(failing: Verdict, *, most_runs: int = 200, scale: Scale | None = None) -> Verdict:
     """The smallest run that still breaks an invariant, among those that leaving out steps and faults leads to."""
-    kept = shrink(failing.happened, lambda only: bool(run_seed(failing.seed, only=only, scale=scale).violations), most_runs=most_runs)
+    kept = shrink(
+        failing.happened,
+        lambda only: bool(run_seed(failing.seed, only=only, scale=scale).violations),
+        most_runs=most_runs,
+    )
     return run_seed(failing.seed, only=frozenset(kept), scale=scale)

@@ -1,4 +1,7 @@
-"""Make a failing run small: leave out steps and faults, whole kinds first, then ever smaller pieces, for as long as it still fails."""
+"""Make a failing run small.
+
+Leave out steps and faults, whole kinds first, then ever smaller pieces, for as long as it still fails.
+"""
 
 from collections.abc import Callable, Sequence
 

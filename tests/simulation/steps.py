@@ -1,4 +1,7 @@
-"""What is going to happen in a run, made of the seed alone: a list of steps, each with a name by which it can be left out."""
+"""What is going to happen in a run, made of the seed alone.
+
+A list of steps, each with a name by which it can be left out.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -95,7 +98,12 @@ def _exact_work(cast: Cast, task: Task, scale: Scale, stream: Random) -> Iterato
     for number in range(scale.datasets):
         at_s = (number + 1) * 0.85 * scale.spread_s / scale.datasets
         for attempt in range(_SEALED_AGAIN):
-            yield _typed(desk, f"seal {number}.{attempt}", at_s + _SEALED_AFTER_S * attempt, partial(desk.seal_due, task, number))
+            yield _typed(
+                desk,
+                f"seal {number}.{attempt}",
+                at_s + _SEALED_AFTER_S * attempt,
+                partial(desk.seal_due, task, number),
+            )
         for job in range(scale.jobs_each):
             submit = partial(desk.submit, task, number * scale.jobs_each + job)
             yield _typed(desk, f"submit {number}.{job}", at_s + stream.uniform(1, 25), submit)
@@ -116,11 +124,17 @@ def _noisy_work(cast: Cast, task: Task, scale: Scale, stream: Random) -> Iterato
     """One dataset, and more jobs and queries than its budget holds."""
     desk, at_s = cast.desk, 0.5 * scale.spread_s
     for attempt in range(_SEALED_AGAIN):
-        yield _typed(desk, f"seal noisy {attempt}", at_s + _SEALED_AFTER_S * attempt, partial(desk.seal_due, task, 0))
+        yield _typed(
+            desk, f"seal noisy {attempt}", at_s + _SEALED_AFTER_S * attempt, partial(desk.seal_due, task, 0)
+        )
     for number in range(2 * scale.jobs_each):
-        yield _typed(desk, f"submit noisy {number}", at_s + stream.uniform(1, 40), partial(desk.submit, task, number))
+        yield _typed(
+            desk, f"submit noisy {number}", at_s + stream.uniform(1, 40), partial(desk.submit, task, number)
+        )
     for number in range(2 * scale.queries_each):
-        yield _typed(desk, f"ask noisy {number}", at_s + stream.uniform(1, 40), partial(desk.ask, task, number))
+        yield _typed(
+            desk, f"ask noisy {number}", at_s + stream.uniform(1, 40), partial(desk.ask, task, number)
+        )
     yield _typed(desk, "resume", at_s + stream.uniform(20, 50), desk.resume)
 
 
@@ -139,7 +153,11 @@ def _trouble(cast: Cast, scale: Scale, stream: Random) -> Iterator[Step]:
 
 def _expiry(cast: Cast, task: Task, scale: Scale, stream: Random) -> Iterator[Step]:
     if stream.random() < _EXPIRY_CHANCE:
-        yield Step(name="expire", at_s=stream.uniform(0.85, 1) * scale.spread_s, act=partial(cast.operators.expire, task))
+        yield Step(
+            name="expire",
+            at_s=stream.uniform(0.85, 1) * scale.spread_s,
+            act=partial(cast.operators.expire, task),
+        )
 
 
 def _new_keys(cast: Cast, scale: Scale, stream: Random) -> Iterator[Step]:
@@ -156,7 +174,9 @@ def _restoring(cast: Cast, scale: Scale, stream: Random, what: Restored | None) 
     yield Step(name="back up", at_s=at_s, act=partial(cast.operators.back_up, who))
     for attempt in range(3):
         later_s = at_s + (attempt + 1) * stream.uniform(2, 15)
-        yield Step(name=f"restore {attempt}", at_s=later_s, act=partial(cast.operators.restore_once, who, what))
+        yield Step(
+            name=f"restore {attempt}", at_s=later_s, act=partial(cast.operators.restore_once, who, what)
+        )
 
 
 def _typed(desk: Desk, name: str, at_s: float, command: Callable[..., str]) -> Step:

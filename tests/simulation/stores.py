@@ -1,7 +1,10 @@
-"""Every persistence boundary of the product, as a place to crash: before and after each commit, and around each file that is written.
+"""Every persistence boundary of the product, as a place to crash.
 
-The points are named after the code that stands there ("Ledger.add_round: before commit"), so none can be forgotten, and the product
-needs no line for them. A process that is dead writes nothing more, however it unwinds.
+Before and after each commit, and around each file that is written.
+
+The points are named after the code that stands there ("Ledger.add_round: before commit"), so none can be
+forgotten, and the product needs no line for them. A process that is dead writes nothing more, however it
+unwinds.
 """
 
 import sys
@@ -18,7 +21,9 @@ from tests.simulation.kernel import Killed, Process
 class Boundary:
     """Where one process can die."""
 
-    def __init__(self, process: Process, faults: Faults, on_commit: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, process: Process, faults: Faults, on_commit: Callable[[], None] = lambda: None
+    ) -> None:
         """A process's boundaries.
 
         Args:
@@ -83,7 +88,10 @@ class _Transaction:
 
 
 _ENGINES: list[Engine] = []
-"""The first engine, if there was one: its compiled statements serve all, for processes start by the hundred here."""
+"""The first engine, if there was one.
+
+Its compiled statements serve all, for processes start by the hundred here.
+"""
 
 
 def make_fragile(engine: Engine, boundary: Boundary) -> Engine:
@@ -93,5 +101,7 @@ def make_fragile(engine: Engine, boundary: Boundary) -> Engine:
     engine.dialect, engine._compiled_cache = _ENGINES[0].dialect, _ENGINES[0]._compiled_cache
     engine.__class__ = FragileEngine
     engine.boundary = boundary  # type: ignore[attr-defined]  # of the class just above
-    event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous=OFF").close())
+    event.listen(
+        engine, "connect", lambda connection, _: connection.execute("PRAGMA synchronous=OFF").close()
+    )
     return engine

@@ -38,14 +38,18 @@ _add_query, _query, _add_reports = Ledger.add_query, Ledger.query, ReportStore.a
 _answer_round, _run_query = RunningJob.answer, HelperClient.run_query
 
 
-def _charges_a_round_after_its_release(_ledger: Ledger, _job_id: bytes, _index: int, _answered: StoredRound) -> bool:
+def _charges_a_round_after_its_release(
+    _ledger: Ledger, _job_id: bytes, _index: int, _answered: StoredRound
+) -> bool:
     """The answer leaves first, and then the process dies."""
     return True
 
 
 def _acknowledges_before_it_stores(store: ReportStore, accepted: Sequence[Report]) -> int:
     """Two of three reports never reach the disk."""
-    return _add_reports(store, [report for report in accepted if report.report_id[0] % 3 == 0]) or len(accepted)
+    return _add_reports(store, [report for report in accepted if report.report_id[0] % 3 == 0]) or len(
+        accepted
+    )
 
 
 def _answers_queries_for_nothing(_ledger: Ledger, _stored: StoredQuery, _check: Callable[..., None]) -> bool:
@@ -58,7 +62,9 @@ def _charges_queries_twice(ledger: Ledger, stored: StoredQuery, check: Callable[
     if is_new:
         row = {"query_id": stored.spec.query_id[::-1], "dataset_id": stored.spec.dataset_id, "kind": "query"}
         with ledger._engine.begin() as connection:
-            connection.execute(insert(QUERIES).values(row | {"spec": encode(stored.spec), "answer": stored.answer}))
+            connection.execute(
+                insert(QUERIES).values(row | {"spec": encode(stored.spec), "answer": stored.answer})
+            )
     return is_new
 
 
@@ -69,8 +75,14 @@ def _answers_queries_anew(ledger: Ledger, stored: StoredQuery, check: Callable[.
     return _add_query(ledger, stored, check)
 
 
-def _asks_each_helper_another_query(client: HelperClient, query: MeasuringQuery, codes: bytes, length: int, **how: Any) -> Any:
-    asked = replace(query, noise_multiplier=query.noise_multiplier * 2, where=()) if client.address == "south" else query
+def _asks_each_helper_another_query(
+    client: HelperClient, query: MeasuringQuery, codes: bytes, length: int, **how: Any
+) -> Any:
+    asked = (
+        replace(query, noise_multiplier=query.noise_multiplier * 2, where=())
+        if client.address == "south"
+        else query
+    )
     return _run_query(client, asked, codes, length, **how)
 
 
@@ -104,20 +116,56 @@ def _never(*_: Any, **__: Any) -> None:
 @pytest.mark.parametrize(
     ("owner", "name", "mutant", "said"),
     [
-        pytest.param(Ledger, "add_round", _charges_a_round_after_its_release, "before it was charged", id="round charged late"),
-        pytest.param(ReportStore, "add", _acknowledges_before_it_stores, "was acknowledged and is lost", id="report lost"),
-        pytest.param(Ledger, "add_query", _answers_queries_for_nothing, "before it was charged", id="query for nothing"),
+        pytest.param(
+            Ledger,
+            "add_round",
+            _charges_a_round_after_its_release,
+            "before it was charged",
+            id="round charged late",
+        ),
+        pytest.param(
+            ReportStore,
+            "add",
+            _acknowledges_before_it_stores,
+            "was acknowledged and is lost",
+            id="report lost",
+        ),
+        pytest.param(
+            Ledger, "add_query", _answers_queries_for_nothing, "before it was charged", id="query for nothing"
+        ),
         pytest.param(Ledger, "add_query", _charges_queries_twice, "charged query", id="query charged twice"),
-        pytest.param(HelperClient, "run_query", _asks_each_helper_another_query, "two queries under the id", id="two queries of one id"),
+        pytest.param(
+            HelperClient,
+            "run_query",
+            _asks_each_helper_another_query,
+            "two queries under the id",
+            id="two queries of one id",
+        ),
         pytest.param(asking, "combine", _adds_one, "was read as", id="wrong result"),
         pytest.param(QueryStore, "add", _never, "is forgotten", id="query forgotten"),
-        pytest.param(Ledger, "add_query", _refuses_at_one_helper, "whose budget holds it", id="query refused"),
-        pytest.param(RunningJob, "answer", _refuses_a_round_for_its_budget, "although it was refused for its budget", id="refusal charged"),
+        pytest.param(
+            Ledger, "add_query", _refuses_at_one_helper, "whose budget holds it", id="query refused"
+        ),
+        pytest.param(
+            RunningJob,
+            "answer",
+            _refuses_a_round_for_its_budget,
+            "although it was refused for its budget",
+            id="refusal charged",
+        ),
         pytest.param(HelperClient, "close_job", lambda *_: 0, "keeps budget for job", id="job left open"),
-        pytest.param(helper_keys, "opening_keys", _opens_with_the_newest_key_only, "did not open report", id="key expired early"),
+        pytest.param(
+            helper_keys,
+            "opening_keys",
+            _opens_with_the_newest_key_only,
+            "did not open report",
+            id="key expired early",
+        ),
     ],
 )
-def test_a_broken_product_is_caught(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, mutant: Callable[..., Any], said: str) -> None:
+def test_a_broken_product_is_caught(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, mutant: Callable[..., Any], said: str
+) -> None:
     monkeypatch.setattr(owner, name, mutant)
     assert _caught(said)
 
@@ -135,24 +183,36 @@ def test_a_helper_that_forgets_its_answer_to_a_query_is_caught(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("what", Restored)
-def test_a_helper_that_serves_from_an_old_ledger_is_caught(monkeypatch: pytest.MonkeyPatch, what: Restored) -> None:
+def test_a_helper_that_serves_from_an_old_ledger_is_caught(
+    monkeypatch: pytest.MonkeyPatch, what: Restored
+) -> None:
     monkeypatch.setattr(Witness, "check", _never)
     seeds = [seed for seed in range(60) if restored_in(seed) is what]
-    assert any("although its past was brought back" in one for seed in seeds for one in run_seed(seed).violations)
+    assert any(
+        "although its past was brought back" in one for seed in seeds for one in run_seed(seed).violations
+    )
 
 
-def test_a_helper_that_forgets_used_reports_is_caught_and_the_failing_run_is_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_helper_that_forgets_used_reports_is_caught_and_the_failing_run_is_made_small(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It takes a person who gives up a dataset that one helper has committed and the other has not."""
 
     def add_dataset(ledger: Ledger, dataset_id: bytes, task_id: bytes, report_ids: Sequence[bytes]) -> None:
         with ledger._engine.begin() as connection:
-            connection.execute(insert(DATASETS).values(dataset_id=dataset_id, task_id=task_id, size=len(report_ids)))
+            connection.execute(
+                insert(DATASETS).values(dataset_id=dataset_id, task_id=task_id, size=len(report_ids))
+            )
 
     monkeypatch.setattr(Ledger, "add_dataset", add_dataset)
     monkeypatch.setattr(Ledger, "used_among", lambda *_: set())
     monkeypatch.setattr(helper_ledger, "check_whole", _never)  # which would not let the helper start again
     scale = Scale(reports=30, noisy_reports=0, datasets=3, jobs_each=0, queries_each=0, spread_s=40.0)
-    failing = next(verdict for verdict in (run_seed(seed, scale=scale) for seed in range(100)) if _says(verdict, "2 times"))
+    failing = next(
+        verdict
+        for verdict in (run_seed(seed, scale=scale) for seed in range(100))
+        if _says(verdict, "2 times")
+    )
     small = shrunk(failing, most_runs=40, scale=scale)
     assert _says(small, "2 times")
     assert len(small.happened) < len(failing.happened) / 2

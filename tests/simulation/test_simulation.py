@@ -1,4 +1,7 @@
-"""Ten thousand operations while everything goes wrong; `test_caught` proves that the simulation would notice."""
+"""Ten thousand operations while everything goes wrong.
+
+`test_caught` proves that the simulation would notice.
+"""
 
 from tests.simulation.__main__ import summary
 from tests.simulation.failpoints import expected
@@ -20,7 +23,9 @@ def test_ten_thousand_operations_under_faults_break_nothing() -> None:
     while sum(verdict.operations for verdict in verdicts) < OPERATIONS:
         seed = len(verdicts)
         verdict = run_seed(seed)
-        assert not verdict.violations, f"seed {seed}: {verdict.violations}; python -m tests.simulation --seed {seed} makes it small"
+        assert not verdict.violations, (
+            f"seed {seed}: {verdict.violations}; python -m tests.simulation --seed {seed} makes it small"
+        )
         verdicts.append(verdict)
     kinds = {name.rpartition("=")[2] for verdict in verdicts for name in verdict.happened if "=" in name}
     assert kinds == {"drop_request", "drop_reply", "duplicate", "late", "cut", "crash"}

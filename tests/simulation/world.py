@@ -1,7 +1,9 @@
-"""One simulated run: people and browsers act on a fleet while things go wrong; then everything is repaired, and settles.
+"""One simulated run: people and browsers act on a fleet while things go wrong.
 
-A run can be given the names of the steps and faults that may happen; all others are left out. That is what `tests.simulation.shrinking`
-works with.
+Then everything is repaired, and settles.
+
+A run can be given the names of the steps and faults that may happen; all others are left out. That is what
+`tests.simulation.shrinking` works with.
 """
 
 import logging
@@ -92,7 +94,9 @@ class World:
         step.act()
 
     def _settle(self) -> None:
-        """No more faults; whoever is down comes back; commits that were begun are finished; jobs end; refused ones are given up.
+        """No more faults; whoever is down comes back.
+
+        Commits that were begun are finished; jobs end; refused ones are given up.
 
         Queries come last: what does not fit into a budget then, never will.
         """

@@ -1,7 +1,8 @@
 """The exact engine: one job's model and loss, evaluated in integers (see the package) over blocks of records on several threads.
 
-A round is cut into parts, one a thread; a part into chunks, after each of which the masked products run; a chunk into blocks whose
-values stay in the cache. Neither the cut nor the order of the records can change a bit: sums are exact.
+A round is cut into parts, one a thread; a part into chunks, after each of which the masked products run; a
+chunk into blocks whose values stay in the cache. Neither the cut nor the order of the records can change a
+bit: sums are exact.
 """
 
 from collections.abc import Iterator
@@ -55,9 +56,13 @@ class ExactEngine:
     path: Final = "exact"
     reason: Final = "every operator of the model has an exact integer form"
 
-    def __init__(self, model: Model, loss: Loss, clip: Clip, *, threads: int = 1, backend: Backend | None = None) -> None:
+    def __init__(
+        self, model: Model, loss: Loss, clip: Clip, *, threads: int = 1, backend: Backend | None = None
+    ) -> None:
         if not clip.sensitivity < MAX_SENSITIVITY:
-            raise NotExact(f"the clip bound is {clip.sensitivity} units of 2^-{clip.frac_bits}: the exact path takes less than 2^62")
+            raise NotExact(
+                f"the clip bound is {clip.sensitivity} units of 2^-{clip.frac_bits}: the exact path takes less than 2^62"
+            )
         self._plan, self._loss, self._clip = lower(model, loss), loss, clip
         self._threads = threads
         self._backend: Backend = Int8Backend() if backend is None else backend
@@ -68,7 +73,9 @@ class ExactEngine:
         other._clip = clip
         return other
 
-    def masked_sum(self, weights: tuple[QuantisedTensor, ...], batch: Batch, interrupt: Interrupt = never) -> MaskedSum:
+    def masked_sum(
+        self, weights: tuple[QuantisedTensor, ...], batch: Batch, interrupt: Interrupt = never
+    ) -> MaskedSum:
         """See `GradientEngine`.
 
         Raises:
@@ -80,7 +87,13 @@ class ExactEngine:
             mask_shares=np.ascontiguousarray(batch.mask_shares, np.uint64),
         )  # what the loops are compiled for
         work = _Work(
-            plan=self._plan, loss=self._loss, clip=self._clip, backend=self._backend, weights=weights, batch=batch, interrupt=interrupt
+            plan=self._plan,
+            loss=self._loss,
+            clip=self._clip,
+            backend=self._backend,
+            weights=weights,
+            batch=batch,
+            interrupt=interrupt,
         )
         parts = _cut(len(batch), self._threads)
         if len(parts) == 1:
@@ -94,7 +107,9 @@ class ExactEngine:
         vector = results[0][0]
         for other, _ in results[1:]:
             add_to(vector, other)
-        return MaskedSum(vector=vector, values_digest=digest.digest(), sensitivity=self._clip.released_sensitivity)
+        return MaskedSum(
+            vector=vector, values_digest=digest.digest(), sensitivity=self._clip.released_sensitivity
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,14 +154,18 @@ class _Work:
 
     def _chunk_records(self) -> int:
         """As many records as an accumulator takes, or fewer where layers are so wide that a chunk would fill the memory."""
-        return int(np.clip(_CHUNK_BYTES // (_BYTES_A_VALUE * sum(self.plan.sizes)), _MAX_BLOCK, CHUNK_RECORDS))
+        return int(
+            np.clip(_CHUNK_BYTES // (_BYTES_A_VALUE * sum(self.plan.sizes)), _MAX_BLOCK, CHUNK_RECORDS)
+        )
 
     def _block_records(self, num_seeds: int) -> int:
         """As many records as keep a block's values in the cache."""
         a_record = 8 * (1 + num_seeds) * sum(self.plan.sizes)
         return int(np.clip(_BLOCK_BYTES // a_record, _MIN_BLOCK, _MAX_BLOCK))
 
-    def _block(self, running: list[Running], block: range, first: int, digest: ValuesDigest, within: WithinCount) -> None:
+    def _block(
+        self, running: list[Running], block: range, first: int, digest: ValuesDigest, within: WithinCount
+    ) -> None:
         """Forward, loss, backward, norms, clip, mask for the records of one block, which starts at record `first` of its chunk."""
         rows = slice(block.start, block.stop)
         values: dict[int, Value] = {0: self.batch.features[rows]}
@@ -175,11 +194,16 @@ class _Work:
         """All layers and the bound; or each that has parameters by itself, and its part of the bound."""
         if not self.clip.is_per_layer:
             return [running], self.clip
-        trained = [[layer] for layer, step in zip(running, self.plan.steps, strict=True) if step.has_parameters]
+        trained = [
+            [layer] for layer, step in zip(running, self.plan.steps, strict=True) if step.has_parameters
+        ]
         return trained, self.clip.of_each(len(trained))
 
     def _back(self, running: list[Running], output: Real) -> None:
-        """Send the deltas back through every layer; a value with several readers gets the sum of their deltas, last reader first."""
+        """Send the deltas back through every layer.
+
+        A value with several readers gets the sum of their deltas, last reader first.
+        """
         deltas: dict[int, Real] = {self.plan.output: output}
         for layer, step in zip(reversed(running), reversed(self.plan.steps), strict=True):
             received = deltas.pop(step.output, None)

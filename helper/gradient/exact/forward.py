@@ -1,4 +1,7 @@
-"""A model's outputs without a gradient, by the same layers as in a round: equal bits on every machine, whatever the blocks."""
+"""A model's outputs without a gradient, by the same layers as in a round.
+
+Equal bits on every machine, whatever the blocks.
+"""
 
 from typing import Final
 
@@ -24,7 +27,8 @@ class ForwardPass:
 
     Args:
         model: The checked graph.
-        loss: What the output is read by: a last Sigmoid or LogSoftmax that it takes in is left out, and the output is a logit.
+        loss: What the output is read by: a last Sigmoid or LogSoftmax that it takes in is left out, and the
+            output is a logit.
         backend: How products are computed; by default 8-bit digits.
 
     Raises:
@@ -36,7 +40,9 @@ class ForwardPass:
         self._width = model.output_width
         self._backend: Backend = Int8Backend() if backend is None else backend
 
-    def outputs(self, weights: tuple[QuantisedTensor, ...], features: Bytes, interrupt: Interrupt = never) -> Real:
+    def outputs(
+        self, weights: tuple[QuantisedTensor, ...], features: Bytes, interrupt: Interrupt = never
+    ) -> Real:
         """Each record's outputs at these weights.
 
         Shapes: features (n, d), each byte b read as b / 256 -> float64 (n, outputs).

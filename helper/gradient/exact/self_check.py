@@ -1,7 +1,7 @@
 """What a helper runs before it serves: both backends on extreme values, and the golden vectors on both.
 
-It also compiles everything that a round needs, so that the first round is as fast as the others. The digest goes into every
-round's transcript: helpers whose numerics differ derive different blinds, and can never mix.
+It also compiles everything that a round needs, so that the first round is as fast as the others. The digest
+goes into every round's transcript: helpers whose numerics differ derive different blinds, and can never mix.
 """
 
 import base64
@@ -33,11 +33,16 @@ _GOLDEN: Final = Path(__file__).with_name("golden.json")
 
 
 class SelfCheckFailed(Exception):
-    """This machine's arithmetic or this installation is not what the protocol's numerics need: the helper must not serve."""
+    """This machine's arithmetic or this installation is not what the protocol's numerics need.
+
+    The helper must not serve.
+    """
 
 
 def self_check() -> bytes:
-    """Check the exact path on this machine. Called by a helper when it starts; gives NUMERICS_DIGEST, for the transcript.
+    """Check the exact path on this machine.
+
+    Called by a helper when it starts; gives NUMERICS_DIGEST, for the transcript.
 
     Raises:
         SelfCheckFailed: a product or a golden vector comes out wrong.
@@ -47,7 +52,9 @@ def self_check() -> bytes:
     for backend, is_read_only in ((portable, False), (fast, False), (fast, True)):
         digest = golden_digest(backend, is_read_only=is_read_only)
         if digest != NUMERICS_DIGEST:
-            raise SelfCheckFailed(f"the golden vectors give {digest.hex()} on {type(backend).__name__}, not {NUMERICS_DIGEST.hex()}")
+            raise SelfCheckFailed(
+                f"the golden vectors give {digest.hex()} on {type(backend).__name__}, not {NUMERICS_DIGEST.hex()}"
+            )
     return NUMERICS_DIGEST
 
 
@@ -60,13 +67,22 @@ def check_backends(first: Backend, second: Backend) -> None:
     rng = np.random.default_rng(0)
     for rows, width, outputs in ((1, 1, 1), (3, 65, 17), (70, 300, 33), (CHUNK_RECORDS, 40, 3)):
         shape = (width, outputs)
-        for fill in (_random_signs(rng), lambda shape: np.ones(shape, np.int64), lambda shape: -np.ones(shape, np.int64)):
+        for fill in (
+            _random_signs(rng),
+            lambda shape: np.ones(shape, np.int64),
+            lambda shape: -np.ones(shape, np.int64),
+        ):
             weights = (fill(shape) * MAX_MAGNITUDE).astype(np.int16)
-            for operand in ((fill((rows, width)) * 32767).astype(np.int16), np.full((rows, width), 255, np.uint8)):
+            for operand in (
+                (fill((rows, width)) * 32767).astype(np.int16),
+                np.full((rows, width), 255, np.uint8),
+            ):
                 factors = first.factor(weights), second.factor(weights)
                 _require_equal("product", factors[0].product(operand), factors[1].product(operand))
                 masked = _extreme_elements(rng, (rows, outputs))
-                _require_equal("masked sum", _masked(first, operand, masked), _masked(second, operand, masked))
+                _require_equal(
+                    "masked sum", _masked(first, operand, masked), _masked(second, operand, masked)
+                )
 
 
 def _random_signs(rng: np.random.Generator) -> Callable[[tuple[int, int]], NDArray[np.int64]]:
@@ -76,13 +92,27 @@ def _random_signs(rng: np.random.Generator) -> Callable[[tuple[int, int]], NDArr
 def _extreme_elements(rng: np.random.Generator, shape: tuple[int, int]) -> FieldVector:
     """Elements at the edges of every digit and limb."""
     half = MODULUS // 2
-    edges = [0, 1, MODULUS - 1, half, half + 1, 2**63 - 2**31, 0x7F7F7F7F7F7F7F7F, 0x7F7F7F7F7F7F7F80, 2**32 - 1, 2**44, 2**22 - 1]
+    edges = [
+        0,
+        1,
+        MODULUS - 1,
+        half,
+        half + 1,
+        2**63 - 2**31,
+        0x7F7F7F7F7F7F7F7F,
+        0x7F7F7F7F7F7F7F80,
+        2**32 - 1,
+        2**44,
+        2**22 - 1,
+    ]
     return rng.choice(np.array(edges, np.uint64), shape)
 
 
 def _masked(backend: Backend, operand: NDArray[Any], masked: FieldVector) -> FieldVector:
     is_bytes = operand.dtype == np.uint8
-    accumulator = backend.accumulator(operand.shape[1], masked.shape[1], is_bytes=is_bytes, records=len(operand))
+    accumulator = backend.accumulator(
+        operand.shape[1], masked.shape[1], is_bytes=is_bytes, records=len(operand)
+    )
     for _ in range(2):
         accumulator.begin(len(operand))
         accumulator.put(0, operand, masked)
@@ -123,7 +153,9 @@ def golden_digest(backend: Backend, *, is_read_only: bool = False) -> bytes:
     digest = sha256(b"maskedlark/v1 numerics\0")
     for result in golden_results(backend, is_read_only=is_read_only):
         if not result.is_right:
-            raise SelfCheckFailed(f"the golden vector {result.name!r} comes out wrong on {type(backend).__name__}")
+            raise SelfCheckFailed(
+                f"the golden vector {result.name!r} comes out wrong on {type(backend).__name__}"
+            )
         digest.update(f"{result.name} {result.aggregate_sha256} {result.values_digest}\n".encode())
     return digest.digest()
 
@@ -140,4 +172,6 @@ def _run(case: dict[str, Any], backend: Backend, *, is_read_only: bool) -> Golde
     result = ExactEngine(model, Loss(case["loss"]), clip, backend=backend).masked_sum(weights, batch)
     aggregate, digest = sha256(to_bytes(result.vector)).hexdigest(), result.values_digest.hex()
     is_right = (aggregate, digest) == (case["aggregate_sha256"], case["values_digest"])
-    return GoldenResult(name=case["name"], aggregate_sha256=aggregate, values_digest=digest, is_right=is_right)
+    return GoldenResult(
+        name=case["name"], aggregate_sha256=aggregate, values_digest=digest, is_right=is_right
+    )

@@ -1,8 +1,11 @@
-"""The general gradient path: any graph that the parser accepts, differentiated record by record by torch in float64.
+"""The general gradient path.
 
-Slower than the exact path, and the two helpers agree only up to coarse rounding (`rounding`): a value on the edge between two
-grid points, or a choice that hangs on the last bit (the largest entry of a pooling window, the sign that relu sees), can differ
-between machines. The digest shows it, and the ad server then discards the round.
+Any graph that the parser accepts, differentiated record by record by torch in float64.
+
+Slower than the exact path, and the two helpers agree only up to coarse rounding (`rounding`): a value on the
+edge between two grid points, or a choice that hangs on the last bit (the largest entry of a pooling window,
+the sign that relu sees), can differ between machines. The digest shows it, and the ad server then discards
+the round.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,7 +39,15 @@ _MAX_CHUNK_RECORDS: Final = 512
 class GeneralEngine:
     """The gradient of one job's model and loss, for any model (a `GradientEngine`)."""
 
-    def __init__(self, model: Model, loss: Loss, clip: Clip, num_classes: int | None, *, why: str = "the model has no exact form") -> None:
+    def __init__(
+        self,
+        model: Model,
+        loss: Loss,
+        clip: Clip,
+        num_classes: int | None,
+        *,
+        why: str = "the model has no exact form",
+    ) -> None:
         """Prepare one job.
 
         Args:
@@ -52,7 +63,10 @@ class GeneralEngine:
         """
         check_loss(model, loss, num_classes)
         if clip.sensitivity > MAX_SENSITIVITY:
-            raise JobRefused(JobReason.OVERFLOW, f"the clip bound is above 2^40 units of 2^-{clip.frac_bits}: use fewer frac_bits")
+            raise JobRefused(
+                JobReason.OVERFLOW,
+                f"the clip bound is above 2^40 units of 2^-{clip.frac_bits}: use fewer frac_bits",
+            )
         self._why = why
         self._model = model
         self._loss = loss
@@ -76,11 +90,14 @@ class GeneralEngine:
         other._clip = clip
         return other
 
-    def masked_sum(self, weights: tuple[QuantisedTensor, ...], batch: Batch, interrupt: Interrupt = never) -> MaskedSum:
+    def masked_sum(
+        self, weights: tuple[QuantisedTensor, ...], batch: Batch, interrupt: Interrupt = never
+    ) -> MaskedSum:
         """The masked sum over the batch at these weights. Called by a helper once a round.
 
-        Guarantees: every value summed is an integer vector of clip norm at most `sensitivity`; the products with the mask shares
-        and their sum are exact; records are evaluated in chunks whose size depends on the model and the number of labels alone.
+        Guarantees: every value summed is an integer vector of clip norm at most `sensitivity`; the products
+            with the mask shares and their sum are exact; records are evaluated in chunks whose size depends
+            on the model and the number of labels alone.
 
         Edge cases: an empty batch gives zeros; a gradient that is not finite counts as zero.
         """
@@ -104,10 +121,17 @@ class GeneralEngine:
                 hasher.update(values.astype(stored).data)
                 interrupt()
                 products.add(values, batch.mask_shares[chunk].reshape(-1), interrupt)
-        return MaskedSum(vector=products.total(interrupt), values_digest=hasher.digest(), sensitivity=self._clip.released_sensitivity)
+        return MaskedSum(
+            vector=products.total(interrupt),
+            values_digest=hasher.digest(),
+            sensitivity=self._clip.released_sensitivity,
+        )
 
     def _chunk_records(self, num_labels: int) -> int:
-        """How many records to evaluate at once: the same at both helpers, for sums in float64 depend on it."""
+        """How many records to evaluate at once.
+
+        The same at both helpers, for sums in float64 depend on it.
+        """
         numbers = num_labels * self._model.num_parameters + self._activations
         return max(1, min(_CHUNK_NUMBERS // numbers, _MAX_CHUNK_RECORDS, MAX_ROWS // num_labels))
 
@@ -120,10 +144,13 @@ class GeneralEngine:
         parts = np.split(gradients, np.cumsum(sizes)[:-1], axis=1)
         return np.concatenate([clip_to_integers(np.ascontiguousarray(part), clip) for part in parts], axis=1)
 
-    def _gradients(self, parameters: Sequence[Tensor], features: NDArray[np.uint8], labels: NDArray[np.uint32]) -> NDArray[np.float64]:
+    def _gradients(
+        self, parameters: Sequence[Tensor], features: NDArray[np.uint8], labels: NDArray[np.uint32]
+    ) -> NDArray[np.float64]:
         """Every (record, label)'s flat gradient.
 
-        Shapes: features (records, d), labels (records, labels); the result (records * labels, parameters), labels innermost.
+        Shapes: features (records, d), labels (records, labels); the result (records * labels, parameters),
+            labels innermost.
         """
         reals = torch.from_numpy(features.astype(np.float64) / 256.0)
         gradients = torch.func.vmap(self._record_gradients, in_dims=(None, 0, 0))(
@@ -134,7 +161,9 @@ class GeneralEngine:
 
     def _record_gradients(self, parameters: tuple[Tensor, ...], features: Tensor, labels: Tensor) -> Tensor:
         """One record's gradient for each label, from one forward pass: (labels, parameters)."""
-        outputs, pull_back, *_ = torch.func.vjp(lambda *given: self._interpreter.evaluate(given, features), *parameters)
+        outputs, pull_back, *_ = torch.func.vjp(
+            lambda *given: self._interpreter.evaluate(given, features), *parameters
+        )
         gradients = torch.func.vmap(pull_back)(output_gradients(self._loss, outputs, labels))
         return torch.cat([gradient.reshape(len(labels), -1) for gradient in gradients], 1)
 

@@ -1,7 +1,9 @@
-"""A `Model` evaluated in float64 by torch, one node at a time, for one record: what the general path differentiates.
+"""A `Model` evaluated in float64 by torch, one node at a time, for one record.
 
-Every function here is made of torch operations that `torch.func` can differentiate and vectorise over records; none looks at a
-value. The operators are those of `maskedlark.model.operators`, in normal form.
+What the general path differentiates.
+
+Every function here is made of torch operations that `torch.func` can differentiate and vectorise over
+records; none looks at a value. The operators are those of `maskedlark.model.operators`, in normal form.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -41,7 +43,9 @@ class Interpreter:
 
     def count_elements(self) -> int:
         """The entries of all values of one record: what an evaluation holds in memory."""
-        parameters = [torch.zeros(parameter.shape, dtype=torch.float64) for parameter in self._model.parameters]
+        parameters = [
+            torch.zeros(parameter.shape, dtype=torch.float64) for parameter in self._model.parameters
+        ]
         values = self._values(parameters, torch.zeros(self._model.input_width, dtype=torch.float64))
         return sum(value.numel() for value in values.values())
 
@@ -86,7 +90,10 @@ def _cast(attributes: _Attributes, inputs: Sequence[Tensor]) -> Tensor:
 
 
 def _gather(attributes: _Attributes, inputs: Sequence[Tensor]) -> Tensor:
-    """An index outside the table, which only a record can cause, gives NaN: its gradient is dropped as not finite."""
+    """An index outside the table, which only a record can cause, gives NaN.
+
+    Its gradient is dropped as not finite.
+    """
     table, indices = inputs
     axis = attributes["axis"]
     size = table.shape[axis]
@@ -102,7 +109,9 @@ def _gather(attributes: _Attributes, inputs: Sequence[Tensor]) -> Tensor:
 
 def _slice(attributes: _Attributes, inputs: Sequence[Tensor]) -> Tensor:
     cuts = [slice(None)] * inputs[0].ndim
-    for axis, start, end, step in zip(*(attributes[key] for key in ("axes", "starts", "ends", "steps")), strict=True):
+    for axis, start, end, step in zip(
+        *(attributes[key] for key in ("axes", "starts", "ends", "steps")), strict=True
+    ):
         cuts[axis] = slice(start, end, step)
     return inputs[0][tuple(cuts)]
 
@@ -134,7 +143,9 @@ def _average_pool(attributes: _Attributes, inputs: Sequence[Tensor]) -> Tensor:
     mean = pool(_padded(inputs[0], pads, 0.0), kernel, strides)
     if attributes["count_include_pad"] or not any(pads):
         return mean
-    share = pool(_padded(torch.ones(1, 1, *inputs[0].shape[2:], dtype=torch.float64), pads, 0.0), kernel, strides)
+    share = pool(
+        _padded(torch.ones(1, 1, *inputs[0].shape[2:], dtype=torch.float64), pads, 0.0), kernel, strides
+    )
     return mean / share
 
 
@@ -154,11 +165,17 @@ def _layer_normalization(attributes: _Attributes, inputs: Sequence[Tensor]) -> T
 
 def _reduce_mean(attributes: _Attributes, inputs: Sequence[Tensor]) -> Tensor:
     axes = attributes["axes"]
-    return _reduce_sum(attributes, inputs) / prod(inputs[0].shape[axis] for axis in axes) if axes else inputs[0]
+    return (
+        _reduce_sum(attributes, inputs) / prod(inputs[0].shape[axis] for axis in axes) if axes else inputs[0]
+    )
 
 
 def _reduce_sum(attributes: _Attributes, inputs: Sequence[Tensor]) -> Tensor:
-    return inputs[0].sum(attributes["axes"], keepdim=bool(attributes["keepdims"])) if attributes["axes"] else inputs[0]
+    return (
+        inputs[0].sum(attributes["axes"], keepdim=bool(attributes["keepdims"]))
+        if attributes["axes"]
+        else inputs[0]
+    )
 
 
 _OPERATORS: Final[Mapping[str, _Operator]] = {

@@ -1,7 +1,7 @@
 """Masked sums as exact matrix products in float64: sum over rows of mask_share * value, in the field.
 
-A share is four 16-bit limbs and a value one or two 24-bit limbs, so that every partial sum of a product over at most 2^12 rows
-stays below 2^53, where float64 adds integers exactly in any order.
+A share is four 16-bit limbs and a value one or two 24-bit limbs, so that every partial sum of a product over
+at most 2^12 rows stays below 2^53, where float64 adds integers exactly in any order.
 """
 
 from typing import Final
@@ -22,7 +22,10 @@ _MAX_PENDING: Final = 1 << 10  # products below 2^53 that an int64 can add up
 
 
 class MaskedProducts:
-    """A running masked sum of integer rows of magnitude at most `largest` (up to 2^40). Not a value: it grows by `add`."""
+    """A running masked sum of integer rows of magnitude at most `largest` (up to 2^40).
+
+    Not a value: it grows by `add`.
+    """
 
     __slots__ = ("_pending", "_sums", "_total")
 
@@ -37,9 +40,13 @@ class MaskedProducts:
 
         Shapes: values int64 (rows, parameters), at most `MAX_ROWS` rows; shares (rows,).
         """
-        limbs = [(shares >> np.uint64(_SHARE_BITS * limb)) & np.uint64(2**_SHARE_BITS - 1) for limb in range(4)]
+        limbs = [
+            (shares >> np.uint64(_SHARE_BITS * limb)) & np.uint64(2**_SHARE_BITS - 1) for limb in range(4)
+        ]
         left = np.stack(limbs).astype(np.float64)
-        parts = [values] if len(self._sums) == 1 else [values & ((1 << _VALUE_BITS) - 1), values >> _VALUE_BITS]
+        parts = (
+            [values] if len(self._sums) == 1 else [values & ((1 << _VALUE_BITS) - 1), values >> _VALUE_BITS]
+        )
         for position, part in enumerate(parts):
             self._sums[position] += (left @ part.astype(np.float64)).astype(np.int64)
         self._pending += 1
@@ -59,7 +66,9 @@ class MaskedProducts:
             for part, sums in enumerate(self._sums):
                 for limb, row in enumerate(sums[:, start : start + _BLOCK]):
                     scale = pow(2, _SHARE_BITS * limb + _VALUE_BITS * part, field.MODULUS)
-                    total[:] = field.add(total, field.multiply(field.from_signed(row), np.full_like(total, scale)))
+                    total[:] = field.add(
+                        total, field.multiply(field.from_signed(row), np.full_like(total, scale))
+                    )
         for sums in self._sums:
             sums[:] = 0
         self._pending = 0

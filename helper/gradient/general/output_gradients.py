@@ -1,4 +1,7 @@
-"""The derivative of each loss with respect to the model's outputs, in closed form: the only part of a gradient that reads a label."""
+"""The derivative of each loss with respect to the model's outputs, in closed form.
+
+The only part of a gradient that reads a label.
+"""
 
 import torch
 from torch import Tensor
@@ -11,7 +14,8 @@ def output_gradients(loss: Loss, outputs: Tensor, labels: Tensor) -> Tensor:
 
     Shapes: outputs float64 (c,); labels int64 (labels,); the result float64 (labels, c).
 
-    Edge cases: binary cross entropy of a probability of exactly 0 or 1 is not finite where the label says otherwise.
+    Edge cases: binary cross entropy of a probability of exactly 0 or 1 is not finite where the label says
+    otherwise.
     """
     if loss is Loss.CROSS_ENTROPY:
         is_label = labels.unsqueeze(1) == torch.arange(len(outputs))

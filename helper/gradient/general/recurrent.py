@@ -1,7 +1,7 @@
 """LSTM and GRU cells for the interpreter, written out step by step so that torch.func can vectorise them over records.
 
-Source: the equations of the ONNX operators LSTM and GRU. Gates lie in ONNX's order: input, output, forget, cell; and update,
-reset, hidden.
+Source: the equations of the ONNX operators LSTM and GRU. Gates lie in ONNX's order: input, output, forget,
+cell; and update, reset, hidden.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -59,11 +59,15 @@ def gru(attributes: _Attributes, inputs: Sequence[Tensor]) -> Sequence[Tensor]:
 
 
 def _run(
-    attributes: _Attributes, inputs: Sequence[Tensor], step_of: Callable[[Tensor, Tensor], _Step], num_states: int
+    attributes: _Attributes,
+    inputs: Sequence[Tensor],
+    step_of: Callable[[Tensor, Tensor], _Step],
+    num_states: int,
 ) -> Sequence[Tensor]:
     """Run each direction over the steps.
 
-    Shapes: inputs as ONNX orders them: data (steps, records, width), weights, recurrences, biases, lengths (absent), start states.
+    Shapes: inputs as ONNX orders them: data (steps, records, width), weights, recurrences, biases, lengths
+        (absent), start states.
     """
     data, weights, recurrences, biases, _, *starts = inputs
     steps, records, _ = data.shape
@@ -73,7 +77,10 @@ def _run(
         backward = direction == 1 or attributes["direction"] == "reverse"
         bias = biases[direction] if biases.numel() else data.new_zeros(2 * weights.shape[1])
         step = step_of(recurrences[direction], bias)
-        states = tuple(start[direction] if start.numel() else data.new_zeros(records, hidden) for start in starts[:num_states])
+        states = tuple(
+            start[direction] if start.numel() else data.new_zeros(records, hidden)
+            for start in starts[:num_states]
+        )
         projected = data @ weights[direction].T
         every: list[Tensor] = []
         for position in reversed(range(steps)) if backward else range(steps):
@@ -81,4 +88,7 @@ def _run(
             every.append(states[0])
         results.append(torch.stack(every[::-1] if backward else every))
         lasts.append(states)
-    return [torch.stack(results, 1), *(torch.stack([states[i] for states in lasts]) for i in range(num_states))]
+    return [
+        torch.stack(results, 1),
+        *(torch.stack([states[i] for states in lasts]) for i in range(num_states)),
+    ]

@@ -1,9 +1,11 @@
-"""From float64 gradients to integers that respect the clip bound exactly: the rounding that both helpers must agree on.
+"""From float64 gradients to integers that respect the clip bound exactly.
 
-Two machines' float64 gradients differ by some 10^-15 of their size. They are first rounded to a grid that is 2^20 times finer than
-the clip bound and some 2^30 times coarser than that noise, so that both land on one grid point but for about one coordinate in
-10^9; the digest of the round finds those. Everything after the grid is integer arithmetic or single IEEE operations on
-integers, and so the same everywhere.
+The rounding that both helpers must agree on.
+
+Two machines' float64 gradients differ by some 10^-15 of their size. They are first rounded to a grid that is
+2^20 times finer than the clip bound and some 2^30 times coarser than that noise, so that both land on one
+grid point but for about one coordinate in 10^9; the digest of the round finds those. Everything after the
+grid is integer arithmetic or single IEEE operations on integers, and so the same everywhere.
 """
 
 from math import frexp
@@ -32,8 +34,8 @@ def clip_to_integers(gradients: NDArray[np.float64], clip: Clip) -> SignedVector
 
     Guarantees: the norm of every row of the result is at most `clip.sensitivity`, as integers.
 
-    Edge cases: a row that holds NaN or infinity, or whose norm overflows float64, becomes zero. A row within the bound is not
-    scaled.
+    Edge cases: a row that holds NaN or infinity, or whose norm overflows float64, becomes zero. A row within
+    the bound is not scaled.
     """
     values = np.empty(gradients.shape, np.int64)
     rows = max(1, _BLOCK_NUMBERS // max(1, gradients.shape[1]))
@@ -44,7 +46,9 @@ def clip_to_integers(gradients: NDArray[np.float64], clip: Clip) -> SignedVector
 
 
 def with_count(values: SignedVector, gradients: NDArray[np.float64], clip: Clip) -> SignedVector:
-    """Rows of integers with the coordinate that tells whether the gradient was within the bound; one that is not finite counts as clipped.
+    """Rows of integers with the coordinate that tells whether the gradient was within the bound.
+
+    One that is not finite counts as clipped.
 
     Shapes: values and gradients (rows, parameters); the result (rows, parameters + 1).
     """
@@ -54,7 +58,11 @@ def with_count(values: SignedVector, gradients: NDArray[np.float64], clip: Clip)
 
 
 def _norms(gradients: NDArray[np.float64], clip: Clip) -> NDArray[np.float64]:
-    norms: NDArray[np.float64] = np.abs(gradients).sum(1) if clip.norm is Norm.L1 else np.sqrt(np.einsum("ij,ij->i", gradients, gradients))
+    norms: NDArray[np.float64] = (
+        np.abs(gradients).sum(1)
+        if clip.norm is Norm.L1
+        else np.sqrt(np.einsum("ij,ij->i", gradients, gradients))
+    )
     return norms
 
 
@@ -90,8 +98,8 @@ def _shrink(values: SignedVector, clip: Clip) -> SignedVector:
 def _sizes(values: SignedVector, clip: Clip) -> list[int]:
     """The exact L1 norm of each row, or the exact square of its L2 norm.
 
-    A row's norm exceeds the bound by no more than half a grid step a coordinate, a 2^-9 of it in L2: 64 bits hold the square of a
-    bound of up to 2^30, and the sums of products of 20-bit limbs of larger ones.
+    A row's norm exceeds the bound by no more than half a grid step a coordinate, a 2^-9 of it in L2: 64 bits
+    hold the square of a bound of up to 2^30, and the sums of products of 20-bit limbs of larger ones.
     """
     if clip.norm is Norm.L1:
         return [int(size) for size in np.abs(values).sum(1)]
@@ -99,5 +107,10 @@ def _sizes(values: SignedVector, clip: Clip) -> list[int]:
         return [int(size) for size in np.einsum("ij,ij->i", values, values)]
     low = np.abs(values) & ((1 << _LIMB_BITS) - 1)
     high = np.abs(values) >> _LIMB_BITS
-    parts = [np.einsum("ij,ij->i", left, right).tolist() for left, right in ((high, high), (high, low), (low, low))]
-    return [(h << 2 * _LIMB_BITS) + (m << (_LIMB_BITS + 1)) + low_part for h, m, low_part in zip(*parts, strict=True)]
+    parts = [
+        np.einsum("ij,ij->i", left, right).tolist() for left, right in ((high, high), (high, low), (low, low))
+    ]
+    return [
+        (h << 2 * _LIMB_BITS) + (m << (_LIMB_BITS + 1)) + low_part
+        for h, m, low_part in zip(*parts, strict=True)
+    ]

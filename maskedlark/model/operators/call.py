@@ -1,7 +1,8 @@
 """What a rule is given about one use of an operator, and what it says about it.
 
-A rule turns the many spellings of ONNX (attributes that became inputs, implied defaults, shapes computed in the graph) into one:
-every size is a number, and everything that is not data is an attribute. The gradient engines read only that form.
+A rule turns the many spellings of ONNX (attributes that became inputs, implied defaults, shapes computed in
+the graph) into one: every size is a number, and everything that is not data is an attribute. The gradient
+engines read only that form.
 """
 
 from collections.abc import Mapping
@@ -82,7 +83,9 @@ class Call:
         """Refuse unless each of these inputs has this kind."""
         for position in positions:
             if self.types[position].kind is not kind:
-                self.refuse(f"input {position} must be {kind.name.lower()}, not {self.types[position].kind.name.lower()}")
+                self.refuse(
+                    f"input {position} must be {kind.name.lower()}, not {self.types[position].kind.name.lower()}"
+                )
 
     def constant(self, position: int) -> Constant:
         """The known value of an input."""
@@ -92,7 +95,10 @@ class Call:
         return value
 
     def integers(self, attribute: str, position: int) -> Shape | None:
-        """Integers that older operator sets give as an attribute and newer ones as an input; None if neither is there."""
+        """Integers that older operator sets give as an attribute and newer ones as an input.
+
+        None if neither is there.
+        """
         if not self.has(position):
             return self.integer_list(attribute)
         if attribute in self.attributes:

@@ -21,7 +21,9 @@ _CANONICAL_CAST: Final = {Kind.FLOAT: int(onnx.TensorProto.FLOAT), Kind.INTEGER:
 def activation(call: Call) -> Checked:
     """One float value in, one of the same shape out; the attributes stay."""
     call.require_kind(Kind.FLOAT, 0)
-    return Checked(operator=call.operator, inputs=call.inputs, attributes=call.attributes, outputs=(call.types[0],))
+    return Checked(
+        operator=call.operator, inputs=call.inputs, attributes=call.attributes, outputs=(call.types[0],)
+    )
 
 
 def gelu(call: Call) -> Checked:
@@ -32,10 +34,15 @@ def gelu(call: Call) -> Checked:
 
 
 def arithmetic(call: Call) -> Checked:
-    """Add, Sub, Mul, Div of two values of one kind. Integers divide only where both are known, so that no helper rounds."""
+    """Add, Sub, Mul, Div of two values of one kind.
+
+    Integers divide only where both are known, so that no helper rounds.
+    """
     left, right = call.types
     if left.kind is not right.kind or left.kind is Kind.BOOLEAN:
-        call.refuse(f"inputs must both be float or both integer, not {left.kind.name.lower()} and {right.kind.name.lower()}")
+        call.refuse(
+            f"inputs must both be float or both integer, not {left.kind.name.lower()} and {right.kind.name.lower()}"
+        )
     if call.operator == "Div" and left.kind is Kind.INTEGER:
         _require_known(call)
     return _binary(call, left.kind)
@@ -77,11 +84,16 @@ def where(call: Call) -> Checked:
     call.require_kind(Kind.BOOLEAN, 0)
     call.require_kind(call.types[1].kind, 2)
     shape = broadcast(call, *(kind.shape for kind in call.types))
-    return Checked(operator=call.operator, inputs=call.inputs, outputs=(ValueType(call.types[1].kind, shape),))
+    return Checked(
+        operator=call.operator, inputs=call.inputs, outputs=(ValueType(call.types[1].kind, shape),)
+    )
 
 
 def cast(call: Call) -> Checked:
-    """Cast between float and integer; within a kind it does nothing, for both engines compute wider than any float type."""
+    """Cast between float and integer.
+
+    Within a kind it does nothing, for both engines compute wider than any float type.
+    """
     kind = _CAST_KINDS.get(call.integer("to")) if "to" in call.attributes else None
     if kind is None:
         call.refuse("can only cast to float32, float64, int32 or int64", ModelReason.UNSUPPORTED_ATTRIBUTE)
@@ -101,7 +113,13 @@ def clip(call: Call) -> Checked:
     for position, name in ((1, "min"), (2, "max")):
         if call.has(position):
             bounds[name] = call.scalar(position)
-    return Checked(operator=call.operator, inputs=call.inputs[:1], attributes=bounds, outputs=(call.types[0],), is_identity=not bounds)
+    return Checked(
+        operator=call.operator,
+        inputs=call.inputs[:1],
+        attributes=bounds,
+        outputs=(call.types[0],),
+        is_identity=not bounds,
+    )
 
 
 def _require_known(call: Call) -> None:

@@ -1,4 +1,6 @@
-"""The operators that are computed while parsing when all they read is known: exporters build shapes and start states from them.
+"""The operators that are computed while parsing when all they read is known.
+
+Exporters build shapes and start states from them.
 
 Only moves of entries and integer arithmetic are computed, so nothing is rounded here.
 """
@@ -17,7 +19,9 @@ _Attributes = Mapping[str, Any]  # a rule of `layout` wrote them: their types ar
 
 def _slice(values: Sequence[Constant], attributes: _Attributes, _: Checked) -> Constant:
     cuts = [slice(None)] * values[0].ndim
-    for axis, start, end, step in zip(*(attributes[key] for key in ("axes", "starts", "ends", "steps")), strict=True):
+    for axis, start, end, step in zip(
+        *(attributes[key] for key in ("axes", "starts", "ends", "steps")), strict=True
+    ):
         cuts[axis] = slice(start, end, step)
     return values[0][tuple(cuts)]
 

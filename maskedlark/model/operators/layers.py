@@ -21,7 +21,11 @@ def gemm(call: Call) -> Checked:
     product = (left[0], right[1])
     if left[1] != right[0] or (call.has(2) and broadcast(call, product, call.shape(2)) != product):
         call.refuse(f"shapes {[kind.shape for kind in call.types]} do not fit")
-    attributes = {**call.attributes, "transA": int(bool(call.integer("transA"))), "transB": int(bool(call.integer("transB")))}
+    attributes = {
+        **call.attributes,
+        "transA": int(bool(call.integer("transA"))),
+        "transB": int(bool(call.integer("transB"))),
+    }
     return Checked(
         operator="Gemm",
         inputs=call.inputs if call.has(2) else call.inputs[:2],
@@ -42,17 +46,32 @@ def matmul(call: Call) -> Checked:
     if left[-1] != inner:
         call.refuse(f"shapes {left} and {right} do not fit")
     shape = broadcast(call, left[:-2], right[:-2]) + rows + columns
-    return Checked(operator="MatMul", inputs=call.inputs, outputs=(ValueType(Kind.FLOAT, shape),), multiplications=prod(shape) * inner)
+    return Checked(
+        operator="MatMul",
+        inputs=call.inputs,
+        outputs=(ValueType(Kind.FLOAT, shape),),
+        multiplications=prod(shape) * inner,
+    )
 
 
 def batch_normalization(call: Call) -> Checked:
-    """BatchNormalization with the running mean and variance: at training time it would mix records, and is refused."""
+    """BatchNormalization with the running mean and variance.
+
+    At training time it would mix records, and is refused.
+    """
     if call.integer("training_mode"):
-        call.refuse("training_mode mixes records: export the model in eval mode", ModelReason.UNSUPPORTED_ATTRIBUTE)
+        call.refuse(
+            "training_mode mixes records: export the model in eval mode", ModelReason.UNSUPPORTED_ATTRIBUTE
+        )
     call.require_kind(Kind.FLOAT, *range(5))
     if len(call.shape()) < 2 or any(call.shape(i) != call.shape()[1:2] for i in range(1, 5)):
         call.refuse("scale, bias, mean and variance must have one entry a channel")
-    return Checked(operator=call.operator, inputs=call.inputs, attributes={"epsilon": call.attributes["epsilon"]}, outputs=(call.types[0],))
+    return Checked(
+        operator=call.operator,
+        inputs=call.inputs,
+        attributes={"epsilon": call.attributes["epsilon"]},
+        outputs=(call.types[0],),
+    )
 
 
 def layer_normalization(call: Call) -> Checked:
@@ -132,21 +151,28 @@ def reduce(call: Call) -> Checked:
     """ReduceMean and ReduceSum over known axes."""
     axes = call.integers("axes", 1)
     if not axes and call.attributes.get("noop_with_empty_axes", 0):
-        return Checked(operator=call.operator, inputs=call.inputs[:1], outputs=(call.types[0],), is_identity=True)
+        return Checked(
+            operator=call.operator, inputs=call.inputs[:1], outputs=(call.types[0],), is_identity=True
+        )
     rank = len(call.shape())
     positive = tuple(sorted({call.axis(axis, rank) for axis in axes})) if axes else tuple(range(rank))
     return _reduced(call, call.operator, positive, keep=bool(call.integer("keepdims")))
 
 
 def softmax(call: Call) -> Checked:
-    """Softmax and LogSoftmax along one axis; before opset 13 they joined all axes from `axis` on, which is the same for the last."""
+    """Softmax and LogSoftmax along one axis.
+
+    Before opset 13 they joined all axes from `axis` on, which is the same for the last.
+    """
     call.require_kind(Kind.FLOAT, 0)
     rank = len(call.shape())
     plain = call.opset >= _FIRST_OPSET_OF_PLAIN_SOFTMAX
     axis = call.axis(call.integer("axis") if "axis" in call.attributes else -1 if plain else 1, rank)
     if not plain and axis != rank - 1:
         call.refuse("before opset 13 the axis must be the last", ModelReason.UNSUPPORTED_ATTRIBUTE)
-    return Checked(operator=call.operator, inputs=call.inputs, attributes={"axis": axis}, outputs=(call.types[0],))
+    return Checked(
+        operator=call.operator, inputs=call.inputs, attributes={"axis": axis}, outputs=(call.types[0],)
+    )
 
 
 def _reduced(call: Call, operator: str, axes: Shape, *, keep: bool) -> Checked:
@@ -171,10 +197,15 @@ def _window(call: Call, kernel: Shape) -> tuple[dict[str, Shape], Shape]:
         call.refuse("strides, dilations or kernel do not fit the data")
     reach = tuple((size - 1) * step + 1 for size, step in zip(kernel, dilations, strict=True))
     pads = _pads(call, space, strides, reach)
-    padded = tuple(size + before + after for size, before, after in zip(space, pads[: len(space)], pads[len(space) :], strict=True))
+    padded = tuple(
+        size + before + after
+        for size, before, after in zip(space, pads[: len(space)], pads[len(space) :], strict=True)
+    )
     if min(pads) < 0 or any(size < needed for size, needed in zip(padded, reach, strict=True)):
         call.refuse(f"the window does not fit data of {call.shape()}")
-    shape = tuple((size - needed) // stride + 1 for size, needed, stride in zip(padded, reach, strides, strict=True))
+    shape = tuple(
+        (size - needed) // stride + 1 for size, needed, stride in zip(padded, reach, strides, strict=True)
+    )
     return {"strides": strides, "dilations": dilations, "pads": pads}, shape
 
 
@@ -188,6 +219,9 @@ def _pads(call: Call, space: Shape, strides: Shape, reach: Shape) -> Shape:
         return given
     if auto not in ("SAME_UPPER", "SAME_LOWER"):
         call.refuse("auto_pad is unknown", ModelReason.UNSUPPORTED_ATTRIBUTE)
-    totals = [max(0, (-(-size // step) - 1) * step + needed - size) for size, step, needed in zip(space, strides, reach, strict=True)]
+    totals = [
+        max(0, (-(-size // step) - 1) * step + needed - size)
+        for size, step, needed in zip(space, strides, reach, strict=True)
+    ]
     small, large = tuple(total // 2 for total in totals), tuple(total - total // 2 for total in totals)
     return small + large if auto == "SAME_UPPER" else large + small

@@ -1,4 +1,7 @@
-"""Rules of operators that only move entries: Reshape and its relatives, Transpose, Slice, Split, Concat, Gather, Expand."""
+"""Rules of operators that only move entries.
+
+Reshape and its relatives, Transpose, Slice, Split, Concat, Gather, Expand.
+"""
 
 from math import prod
 from typing import Final
@@ -43,7 +46,11 @@ def squeeze(call: Call) -> Checked:
     """Squeeze, as Reshape."""
     shape = call.shape()
     axes = call.integers("axes", 1)
-    gone = {call.axis(axis, len(shape)) for axis in axes} if axes is not None else {i for i, size in enumerate(shape) if size == 1}
+    gone = (
+        {call.axis(axis, len(shape)) for axis in axes}
+        if axes is not None
+        else {i for i, size in enumerate(shape) if size == 1}
+    )
     if any(shape[axis] != 1 for axis in gone):
         call.refuse(f"cannot remove axes {sorted(gone)} of {shape}")
     return _reshaped(call, tuple(size for axis, size in enumerate(shape) if axis not in gone))
@@ -127,7 +134,10 @@ def slice_(call: Call) -> Checked:
     positive = tuple(call.axis(axis, len(shape)) for axis in axes)
     if len(set(positive)) != len(positive):
         call.refuse(f"axes {axes} repeat")
-    ranges = [range(*slice(*cut).indices(shape[axis])) for axis, *cut in zip(positive, starts, ends, steps, strict=True)]
+    ranges = [
+        range(*slice(*cut).indices(shape[axis]))
+        for axis, *cut in zip(positive, starts, ends, steps, strict=True)
+    ]
     for axis, kept in zip(positive, ranges, strict=True):
         shape = _with_axis(shape, axis, len(kept))
     return Checked(
@@ -145,7 +155,10 @@ def slice_(call: Call) -> Checked:
 
 
 def split(call: Call) -> Checked:
-    """Split into known sizes; without any, into equal parts (the last may be smaller where `num_outputs` says so)."""
+    """Split into known sizes.
+
+    Without any, into equal parts (the last may be smaller where `num_outputs` says so).
+    """
     shape = call.shape()
     axis = call.axis(call.integer("axis"), len(shape))
     sizes = call.integers("split", 1)

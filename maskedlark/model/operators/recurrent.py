@@ -1,4 +1,7 @@
-"""Rules of LSTM and GRU: unidirectional or both ways, no peepholes, no sequence lengths, the default activations."""
+"""Rules of LSTM and GRU.
+
+Unidirectional or both ways, no peepholes, no sequence lengths, the default activations.
+"""
 
 from typing import Final
 
@@ -14,8 +17,9 @@ _NUM_INPUTS: Final = {"LSTM": 7, "GRU": 6}
 def recurrent(call: Call) -> Checked:
     """LSTM and GRU.
 
-    Shapes: data (steps, records, width); weights (directions, gates * hidden, width or hidden); bias (directions,
-    2 * gates * hidden); states (directions, records, hidden); results (steps, directions, records, hidden) and the last states.
+    Shapes: data (steps, records, width); weights (directions, gates * hidden, width or hidden); bias
+        (directions, 2 * gates * hidden); states (directions, records, hidden); results (steps, directions,
+        records, hidden) and the last states.
     """
     directions = _check_attributes(call)
     gates, hidden = _GATES[call.operator], call.attributes.get("hidden_size")
@@ -23,7 +27,13 @@ def recurrent(call: Call) -> Checked:
     if len(data) != 3 or not isinstance(hidden, int) or hidden < 1:
         call.refuse("the data must be (steps, records, width) and hidden_size positive")
     steps, records, width = data
-    wanted = {1: (gates * hidden, width), 2: (gates * hidden, hidden), 3: (2 * gates * hidden,), 5: (records, hidden), 6: (records, hidden)}
+    wanted = {
+        1: (gates * hidden, width),
+        2: (gates * hidden, hidden),
+        3: (2 * gates * hidden,),
+        5: (records, hidden),
+        6: (records, hidden),
+    }
     for position in range(len(call.inputs)):
         if not call.has(position):
             continue
@@ -31,7 +41,9 @@ def recurrent(call: Call) -> Checked:
             call.refuse("sequence lengths are not supported", ModelReason.UNSUPPORTED_ATTRIBUTE)
         call.require_kind(Kind.FLOAT, position)
         if position and call.shape(position) != (directions, *wanted[position]):
-            call.refuse(f"input {position} has shape {call.shape(position)}, not {(directions, *wanted[position])}")
+            call.refuse(
+                f"input {position} has shape {call.shape(position)}, not {(directions, *wanted[position])}"
+            )
     state = ValueType(Kind.FLOAT, (directions, records, hidden))
     attributes = {"hidden_size": hidden, "direction": call.attributes["direction"]}
     if call.operator == "GRU":

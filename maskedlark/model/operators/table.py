@@ -1,7 +1,8 @@
 """The allow-list: every operator that a model may use, with the attributes that it may carry.
 
-What is not in this table is refused. `parameters` are the inputs whose float32 initializers are trained; `carries` are the
-inputs that are only moved to the output, so that a weight which is transposed or reshaped on its way is still found.
+What is not in this table is refused. `parameters` are the inputs whose float32 initializers are trained;
+`carries` are the inputs that are only moved to the output, so that a weight which is transposed or reshaped
+on its way is still found.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,9 +29,12 @@ class Attribute:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """One row of the allow-list. A node may have `min_inputs` to `max_inputs` inputs and up to `max_outputs` outputs.
+    """One row of the allow-list.
 
-    Without a rule it never reaches an engine: `maskedlark.model.resolve` replaces it by a constant or by its input.
+    A node may have `min_inputs` to `max_inputs` inputs and up to `max_outputs` outputs.
+
+    Without a rule it never reaches an engine: `maskedlark.model.resolve` replaces it by a constant or by its
+    input.
     """
 
     rule: Rule | None
@@ -64,7 +68,13 @@ _END: Final = 1 << 31  # past every rank
 _FIRST: Final = frozenset({0})
 _BOTH: Final = frozenset({0, 1})
 
-_WINDOW: Final = {"auto_pad": _text("NOTSET"), "kernel_shape": _INTEGERS, "strides": _INTEGERS, "pads": _INTEGERS, "dilations": _INTEGERS}
+_WINDOW: Final = {
+    "auto_pad": _text("NOTSET"),
+    "kernel_shape": _INTEGERS,
+    "strides": _INTEGERS,
+    "pads": _INTEGERS,
+    "dilations": _INTEGERS,
+}
 _POOL: Final = {**_WINDOW, "ceil_mode": _integer(0)}
 _REDUCE: Final = {"axes": _INTEGERS, "keepdims": _integer(1), "noop_with_empty_axes": _integer(0)}
 _RECURRENT: Final = {
@@ -77,7 +87,12 @@ _RECURRENT: Final = {
 _ACTIVATION: Final = Operator(rule=elementwise.activation)
 _ARITHMETIC: Final = Operator(rule=elementwise.arithmetic, min_inputs=2, max_inputs=2, parameters=_BOTH)
 _SOFTMAX: Final = Operator(rule=layers.softmax, attributes={"axis": _integer()})
-_RESHAPE: Final = Operator(rule=layout.reshape, max_inputs=2, attributes={"shape": _INTEGERS, "allowzero": _integer(0)}, carries=_FIRST)
+_RESHAPE: Final = Operator(
+    rule=layout.reshape,
+    max_inputs=2,
+    attributes={"shape": _INTEGERS, "allowzero": _integer(0)},
+    carries=_FIRST,
+)
 _AXES: Final = {"axes": _INTEGERS}
 
 OPERATORS: Final[Mapping[str, Operator]] = {
@@ -91,7 +106,9 @@ OPERATORS: Final[Mapping[str, Operator]] = {
     "Greater": Operator(rule=elementwise.greater, min_inputs=2, max_inputs=2),
     "Where": Operator(rule=elementwise.where, min_inputs=3, max_inputs=3, carries=frozenset({1, 2})),
     "Clip": Operator(rule=elementwise.clip, max_inputs=3),
-    "Cast": Operator(rule=elementwise.cast, attributes={"to": _integer(), "saturate": _integer(1)}, carries=_FIRST),
+    "Cast": Operator(
+        rule=elementwise.cast, attributes={"to": _integer(), "saturate": _integer(1)}, carries=_FIRST
+    ),
     # activations
     "Relu": _ACTIVATION,
     "Sigmoid": _ACTIVATION,
@@ -117,7 +134,11 @@ OPERATORS: Final[Mapping[str, Operator]] = {
     ),
     "MatMul": Operator(rule=layers.matmul, min_inputs=2, max_inputs=2, parameters=_BOTH),
     "Conv": Operator(
-        rule=layers.conv, min_inputs=2, max_inputs=3, attributes={**_WINDOW, "group": _integer(1)}, parameters=frozenset({1, 2})
+        rule=layers.conv,
+        min_inputs=2,
+        max_inputs=3,
+        attributes={**_WINDOW, "group": _integer(1)},
+        parameters=frozenset({1, 2}),
     ),
     "MaxPool": Operator(rule=layers.pool, attributes={**_POOL, "storage_order": _integer(0)}),
     "AveragePool": Operator(rule=layers.pool, attributes={**_POOL, "count_include_pad": _integer(0)}),
@@ -170,7 +191,13 @@ OPERATORS: Final[Mapping[str, Operator]] = {
     "ConstantOfShape": Operator(rule=None, attributes={"value": Attribute(type=Tensor)}),
     "Shape": Operator(rule=None, attributes={"start": _integer(0), "end": _integer(_END)}),
     "Identity": Operator(rule=None, carries=_FIRST),
-    "Dropout": Operator(rule=None, max_inputs=3, max_outputs=2, attributes={"ratio": _float(0.5), "seed": _integer(0)}, carries=_FIRST),
+    "Dropout": Operator(
+        rule=None,
+        max_inputs=3,
+        max_outputs=2,
+        attributes={"ratio": _float(0.5), "seed": _integer(0)},
+        carries=_FIRST,
+    ),
     # layout
     "Reshape": _RESHAPE,
     "Flatten": Operator(rule=layout.flatten, attributes={"axis": _integer(1)}, carries=_FIRST),
@@ -178,7 +205,12 @@ OPERATORS: Final[Mapping[str, Operator]] = {
     "Unsqueeze": Operator(rule=layout.unsqueeze, max_inputs=2, attributes=_AXES, carries=_FIRST),
     "Transpose": Operator(rule=layout.transpose, attributes={"perm": _INTEGERS}, carries=_FIRST),
     "Expand": Operator(rule=layout.expand, min_inputs=2, max_inputs=2, carries=_FIRST),
-    "Concat": Operator(rule=layout.concat, max_inputs=_MANY, attributes={"axis": _integer(0)}, carries=frozenset(range(_MANY))),
+    "Concat": Operator(
+        rule=layout.concat,
+        max_inputs=_MANY,
+        attributes={"axis": _integer(0)},
+        carries=frozenset(range(_MANY)),
+    ),
     "Slice": Operator(rule=layout.slice_, min_inputs=3, max_inputs=5, carries=_FIRST),
     "Split": Operator(
         rule=layout.split,
@@ -187,6 +219,8 @@ OPERATORS: Final[Mapping[str, Operator]] = {
         attributes={"axis": _integer(0), "split": _INTEGERS, "num_outputs": _integer()},
         carries=_FIRST,
     ),
-    "Gather": Operator(rule=layout.gather, min_inputs=2, max_inputs=2, attributes={"axis": _integer(0)}, parameters=_FIRST),
+    "Gather": Operator(
+        rule=layout.gather, min_inputs=2, max_inputs=2, attributes={"axis": _integer(0)}, parameters=_FIRST
+    ),
 }
 """By ONNX name."""

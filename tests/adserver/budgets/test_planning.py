@@ -23,7 +23,15 @@ PARAMETERS = 500
 
 
 def task_of(**changes: Any) -> Task:
-    return world(**{"mechanism": "gaussian", "min_batch_size": 100, "epsilon": 3.0, "collusion_epsilon": 1e6, **changes}).task
+    return world(
+        **{
+            "mechanism": "gaussian",
+            "min_batch_size": 100,
+            "epsilon": 3.0,
+            "collusion_epsilon": 1e6,
+            **changes,
+        }
+    ).task
 
 
 TASK = task_of()
@@ -38,12 +46,16 @@ def planner(of: Room, gradient_norm: float | None = None) -> Planner:
     return Planner(room=of, num_parameters=PARAMETERS, gradient_norm=gradient_norm)
 
 
-def wish(rounds: int | None = None, batch_size: float | None = None, noise_multiplier: float | None = None) -> Wish:
+def wish(
+    rounds: int | None = None, batch_size: float | None = None, noise_multiplier: float | None = None
+) -> Wish:
     return Wish(rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier)
 
 
 def fits(of: Room, option: Option) -> bool:
-    cost = of.cost(rounds=option.rounds, batch_size=option.batch_size, noise_multiplier=option.noise_multiplier)
+    cost = of.cost(
+        rounds=option.rounds, batch_size=option.batch_size, noise_multiplier=option.noise_multiplier
+    )
     asked = math.inf if of.epsilon is None else of.epsilon
     return (
         cost.alone.ad_server <= asked
@@ -97,7 +109,11 @@ def test_of_several_batches_the_smallest_is_recommended_that_is_nearly_as_good_a
 
 def test_every_alternative_fits_and_the_recommended_is_among_them() -> None:
     of = room(already=EARLIER, epsilon=2.0)
-    for asked in (wish(rounds=40), wish(rounds=40, noise_multiplier=20.0), wish(batch_size=500.0, noise_multiplier=20.0)):
+    for asked in (
+        wish(rounds=40),
+        wish(rounds=40, noise_multiplier=20.0),
+        wish(batch_size=500.0, noise_multiplier=20.0),
+    ):
         plan = planner(of).plan(asked)
         assert plan.recommended in plan.alternatives
         assert len(plan.alternatives) >= 2
@@ -105,7 +121,10 @@ def test_every_alternative_fits_and_the_recommended_is_among_them() -> None:
 
 
 def test_what_is_spent_already_costs_noise() -> None:
-    first, second = (planner(of).plan(wish(rounds=50, batch_size=500.0)).recommended for of in (room(), room(already=EARLIER)))
+    first, second = (
+        planner(of).plan(wish(rounds=50, batch_size=500.0)).recommended
+        for of in (room(), room(already=EARLIER))
+    )
     assert second.noise_multiplier > first.noise_multiplier
     assert second.cost.together == spent(
         [*EARLIER, room().charge(rounds=50, batch_size=500.0, noise_multiplier=second.noise_multiplier)], 1e-5
@@ -113,19 +132,31 @@ def test_what_is_spent_already_costs_noise() -> None:
 
 
 @pytest.mark.parametrize(
-    ("of", "limit"), [(room(epsilon=0.5), Limit.ASKED), (room(), Limit.AD_SERVER), (room(task_of(collusion_epsilon=5.0)), Limit.COLLUDING)]
+    ("of", "limit"),
+    [
+        (room(epsilon=0.5), Limit.ASKED),
+        (room(), Limit.AD_SERVER),
+        (room(task_of(collusion_epsilon=5.0)), Limit.COLLUDING),
+    ],
 )
 def test_the_limit_that_binds_is_named(of: Room, limit: Limit) -> None:
     assert planner(of).plan(wish(rounds=100, batch_size=200.0)).recommended.limit is limit
 
 
-@pytest.mark.parametrize("task", [TASK, task_of(noise="split"), task_of(mechanism="laplace", norm="l1")], ids=["full", "split", "laplace"])
+@pytest.mark.parametrize(
+    "task",
+    [TASK, task_of(noise="split"), task_of(mechanism="laplace", norm="l1")],
+    ids=["full", "split", "laplace"],
+)
 def test_the_predicted_noise_is_what_two_helpers_noise_measures(task: Task) -> None:
     option = planner(room(task), gradient_norm=0.25).option(rounds=1, batch_size=200.0, noise_multiplier=30.0)
     units = units_of_each_helper(task, 30.0, task.clip.sensitivity)
     lengths = []
     for trial in range(40):
-        both = sum(noise_vector(task.mechanism, units, PARAMETERS, seeded(trial, f"helper {role}")) for role in (0, 1))
+        both = sum(
+            noise_vector(task.mechanism, units, PARAMETERS, seeded(trial, f"helper {role}"))
+            for role in (0, 1)
+        )
         lengths.append(np.linalg.norm(decode_signed(np.asarray(both), task.frac_bits) / 200.0))
     assert np.sqrt(np.mean(np.square(lengths))) == pytest.approx(option.noise_norm, rel=0.03)
     assert option.noise_to_signal == pytest.approx(option.noise_norm / 0.25)
@@ -138,7 +169,11 @@ def test_without_an_assumption_the_gradient_is_as_long_as_it_can_be() -> None:
 @pytest.mark.parametrize(
     ("of", "asked", "reason"),
     [
-        (room(epsilon=0.01), wish(rounds=500, batch_size=1_000.0, noise_multiplier=1.0), JobReason.BUDGET_EXHAUSTED),
+        (
+            room(epsilon=0.01),
+            wish(rounds=500, batch_size=1_000.0, noise_multiplier=1.0),
+            JobReason.BUDGET_EXHAUSTED,
+        ),
         (room(epsilon=0.01), wish(rounds=500, noise_multiplier=1.0), JobReason.BUDGET_EXHAUSTED),
         (room(epsilon=0.01), wish(noise_multiplier=0.5), JobReason.BUDGET_EXHAUSTED),
         (room(already=(replace(EARLIER[0], rounds=100_000),)), wish(rounds=5), JobReason.BUDGET_EXHAUSTED),

@@ -33,7 +33,18 @@ from maskedlark.runtime.database import open_database
 from tests import builders
 from tests.adserver.fake_helper import FakeHelper, serving, unavailable
 
-_TASK = ("--name", "clicks", "--origin", "https://ads.example", "--num-features", "4", "--min-batch-size", "2", "--clip-norm", "1")
+_TASK = (
+    "--name",
+    "clicks",
+    "--origin",
+    "https://ads.example",
+    "--num-features",
+    "4",
+    "--min-batch-size",
+    "2",
+    "--clip-norm",
+    "1",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +71,20 @@ class Shell:
 
     def create(self, *more: str) -> TaskBundle:
         out = self.data / "task.bin"
-        self.run("task", "create", *_TASK, "--epsilon", "2", "--classes", "2", "--default-label", "0", "--out", str(out), *more)
+        self.run(
+            "task",
+            "create",
+            *_TASK,
+            "--epsilon",
+            "2",
+            "--classes",
+            "2",
+            "--default-label",
+            "0",
+            "--out",
+            str(out),
+            *more,
+        )
         return decode(TaskBundle, out.read_bytes())
 
 
@@ -81,7 +105,8 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 def _reports(bundle: TaskBundle, count: int) -> list[Report]:
     sealer, randomness = Sealer(bundle), seeded(5)
     return [
-        sealer.report(example, unix_s=time.time(), randomness=randomness) for example in builders.examples(bundle.task, count, randomness)
+        sealer.report(example, unix_s=time.time(), randomness=randomness)
+        for example in builders.examples(bundle.task, count, randomness)
     ]
 
 
@@ -89,7 +114,12 @@ def test_a_task_is_created_written_for_browsers_and_shown(shell: Shell) -> None:
     bundle = shell.create()
     bundle.verify()
     task = bundle.task
-    assert (task.num_decoys, task.mechanism, task.epsilon, task.collusion_epsilon) == (1, Mechanism.GAUSSIAN, 2.0, 8.0)
+    assert (task.num_decoys, task.mechanism, task.epsilon, task.collusion_epsilon) == (
+        1,
+        Mechanism.GAUSSIAN,
+        2.0,
+        8.0,
+    )
     assert task.starts_at <= time.time() < task.expires_at == task.starts_at + 30 * 86_400
     shown = shell.json("task", "show", task.task_id.hex()[:6])
     assert shown["task_id"] == task.task_id.hex()
@@ -102,13 +132,46 @@ def test_a_task_is_created_written_for_browsers_and_shown(shell: Shell) -> None:
 
 def test_every_setting_of_a_task_has_its_option(shell: Shell) -> None:
     bundle = shell.create(
-        *("--mechanism", "laplace", "--collusion-epsilon", "9", "--delta", "1e-6", "--feature-epsilon", "3", "--fake-report-rate", "0.25"),
-        *("--frac-bits", "30", "--max-dataset-size", "500", "--time-bucket-s", "60", "--starts-at", "600", "--expires-at", "1200"),
+        *(
+            "--mechanism",
+            "laplace",
+            "--collusion-epsilon",
+            "9",
+            "--delta",
+            "1e-6",
+            "--feature-epsilon",
+            "3",
+            "--fake-report-rate",
+            "0.25",
+        ),
+        *(
+            "--frac-bits",
+            "30",
+            "--max-dataset-size",
+            "500",
+            "--time-bucket-s",
+            "60",
+            "--starts-at",
+            "600",
+            "--expires-at",
+            "1200",
+        ),
         *("--decoys", "1"),
     )
     task = bundle.task
-    assert (task.mechanism, task.norm, task.collusion_epsilon, task.delta, task.feature_epsilon) == ("laplace", "l1", 9.0, 1e-6, 3.0)
-    assert (task.fake_report_rate, task.frac_bits, task.max_dataset_size, task.time_bucket_s) == (0.25, 30, 500, 60)
+    assert (task.mechanism, task.norm, task.collusion_epsilon, task.delta, task.feature_epsilon) == (
+        "laplace",
+        "l1",
+        9.0,
+        1e-6,
+        3.0,
+    )
+    assert (task.fake_report_rate, task.frac_bits, task.max_dataset_size, task.time_bucket_s) == (
+        0.25,
+        30,
+        500,
+        60,
+    )
     assert (task.starts_at, task.expires_at) == (600, 1200)
 
 
@@ -126,7 +189,12 @@ def test_reports_are_sealed_and_listed_with_counts(shell: Shell) -> None:
     bundle = shell.create()
     ReportStore(open_database(default_url(shell.data))).add(_reports(bundle, 9))
     sealed = shell.json("dataset", "seal", "--max-reports", "6")
-    assert (sealed["received"], sealed["admitted"], sealed["dropped"], sealed["state"]) == (6, 6, [{}, {}], "committed")
+    assert (sealed["received"], sealed["admitted"], sealed["dropped"], sealed["state"]) == (
+        6,
+        6,
+        [{}, {}],
+        "committed",
+    )
     assert shell.fakes[0].committed == shell.fakes[1].committed
     printed = shell.run("dataset", "seal", "--task", bundle.task.task_id.hex())
     assert "admitted by both helpers" in printed
@@ -175,7 +243,9 @@ def test_a_refusal_is_one_line_and_an_exit_status(
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == REFUSED
-    assert capsys.readouterr().err == "JobRefused (dataset_empty): no report of this task waits to be sealed\n"
+    assert (
+        capsys.readouterr().err == "JobRefused (dataset_empty): no report of this task waits to be sealed\n"
+    )
 
 
 def test_a_helper_that_is_down_is_told_apart_by_the_exit_status(
@@ -199,7 +269,14 @@ def _server(shell: Shell) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """A server process and the address of its HTTP intake."""
     addresses = shell.data / "addresses.json"
     addresses.unlink(missing_ok=True)
-    command = [sys.executable, "-c", "from adserver.cli.main import main; main()", "serve", "--addresses-file", str(addresses)]
+    command = [
+        sys.executable,
+        "-c",
+        "from adserver.cli.main import main; main()",
+        "serve",
+        "--addresses-file",
+        str(addresses),
+    ]
     process = subprocess.Popen(command, env={**os.environ, **shell.environment}, stderr=subprocess.PIPE)
     try:
         deadline = time.monotonic() + 60
@@ -229,12 +306,19 @@ def test_a_server_says_where_it_listens_takes_reports_and_drains_on_sigterm(shel
     first, second = (encode_report(report) for report in _reports(bundle, 2))
     with _server(shell) as (process, http):
         assert httpx.post(f"http://{http}/v1/reports", content=first).status_code == 201
-        assert httpx.get(f"http://{http}/v1/tasks/{bundle.task.task_id.hex()}").content == (shell.data / "task.bin").read_bytes()
+        assert (
+            httpx.get(f"http://{http}/v1/tasks/{bundle.task.task_id.hex()}").content
+            == (shell.data / "task.bin").read_bytes()
+        )
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
         assert b"1 accepted" in (process.stderr.read() if process.stderr else b"")
     with _server(shell) as (process, http):
-        assert [httpx.post(f"http://{http}/v1/reports", content=body).status_code for body in (first, second)] == [200, 201]
+        assert [
+            httpx.post(f"http://{http}/v1/reports", content=body).status_code for body in (first, second)
+        ] == [200, 201]
         process.send_signal(signal.SIGKILL)
     with _server(shell) as (_, http):
-        assert [httpx.post(f"http://{http}/v1/reports", content=body).status_code for body in (first, second)] == [200, 200]
+        assert [
+            httpx.post(f"http://{http}/v1/reports", content=body).status_code for body in (first, second)
+        ] == [200, 200]

@@ -1,4 +1,7 @@
-"""`adserver aggregate` and `from adserver import Client`, as far as no helper is needed; docs/tutorial/measurement.md runs the rest."""
+"""`adserver aggregate` and `from adserver import Client`, as far as no helper is needed.
+
+Docs/tutorial/measurement.md runs the rest.
+"""
 
 import json
 from pathlib import Path
@@ -16,12 +19,25 @@ RUNNER = CliRunner()
 
 
 def options(folder: Path) -> list[str]:
-    return ["aggregate", "--data", str(folder), "--helper-0", "127.0.0.1:1", "--helper-1", "127.0.0.1:2", "--insecure"]
+    return [
+        "aggregate",
+        "--data",
+        str(folder),
+        "--helper-0",
+        "127.0.0.1:1",
+        "--helper-1",
+        "127.0.0.1:2",
+        "--insecure",
+    ]
 
 
 @pytest.mark.parametrize(
     ("typed", "said"),
-    [(["--where", "place"], "KEY=VALUE"), (["--quantile", "age"], "VALUE:SHARE"), (["--quantile", "age:half"], "VALUE:SHARE")],
+    [
+        (["--where", "place"], "KEY=VALUE"),
+        (["--quantile", "age"], "VALUE:SHARE"),
+        (["--quantile", "age:half"], "VALUE:SHARE"),
+    ],
 )
 def test_options_that_cannot_be_read_say_what_they_take(tmp_path: Path, typed: list[str], said: str) -> None:
     done = RUNNER.invoke(app, [*options(tmp_path), *typed], env={"COLUMNS": "200"})
@@ -65,7 +81,9 @@ def test_a_measurement_file_declares_values_and_keys(tmp_path: Path) -> None:
     assert measurement_from(None) is None
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"min_cell_count": 0}', '{"min_cell_count": 1, "colour": 2}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"min_cell_count": 0}', '{"min_cell_count": 1, "colour": 2}']
+)
 def test_a_wrong_measurement_file_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "m.json"
     path.write_text(text)

@@ -1,4 +1,7 @@
-"""`adserver budget` and `adserver job plan` from the command line: what they say is what submitting and running then does."""
+"""`adserver budget` and `adserver job plan` from the command line.
+
+What they say is what submitting and running then does.
+"""
 
 import json
 from collections.abc import Callable, Iterator
@@ -76,15 +79,22 @@ def test_a_queued_job_is_reserved_and_a_finished_one_is_spent(site: Site, adserv
     queued = budget(adserver)
     plan = site.store.get(job_id).plan
     cost = spent([charge(plan.task, plan.job, 4)], plan.task.delta)
-    assert (queued["ad_server"]["spent"], queued["ad_server"]["reserved"]) == (0.0, pytest.approx(cost.ad_server))
+    assert (queued["ad_server"]["spent"], queued["ad_server"]["reserved"]) == (
+        0.0,
+        pytest.approx(cost.ad_server),
+    )
     site.worker().run_one()
     done = budget(adserver)
     assert done["ad_server"] == {**queued["ad_server"], "spent": queued["ad_server"]["held"], "reserved": 0.0}
     assert done["colluding"]["spent"] == pytest.approx(cost.colluding)
-    assert [(one["id"], one["state"], one["rounds_held"]) for one in done["uses"]] == [(job_id.hex(), "done", 4)]
+    assert [(one["id"], one["state"], one["rounds_held"]) for one in done["uses"]] == [
+        (job_id.hex(), "done", 4)
+    ]
 
 
-def test_a_cancelled_job_keeps_only_the_rounds_that_the_helpers_charged(site: Site, adserver: Adserver) -> None:
+def test_a_cancelled_job_keeps_only_the_rounds_that_the_helpers_charged(
+    site: Site, adserver: Adserver
+) -> None:
     adserver(f"{SUBMIT} --rounds 4 --noise-multiplier 4")
     site.helpers[1].failures = [JobRefused(JobReason.UNKNOWN_DATASET, "not yet")]
     site.worker().run_one()
@@ -95,7 +105,9 @@ def test_a_cancelled_job_keeps_only_the_rounds_that_the_helpers_charged(site: Si
     assert budget(adserver)["ad_server"]["left"] == 8.0
 
 
-def test_the_round_that_a_helper_charged_and_the_ad_server_never_used_is_counted(site: Site, adserver: Adserver) -> None:
+def test_the_round_that_a_helper_charged_and_the_ad_server_never_used_is_counted(
+    site: Site, adserver: Adserver
+) -> None:
     job_id = bytes.fromhex(adserver(f"{SUBMIT} --rounds 4 --noise-multiplier 4").stdout.strip())
     site.helpers[1].down_from_round = 2
     site.worker().run_one()
@@ -119,7 +131,10 @@ def test_a_picture_of_one_dataset_is_drawn(adserver: Adserver, tmp_path: Path) -
 
 
 def test_a_task_or_dataset_that_is_not_there_is_refused(adserver: Adserver) -> None:
-    for line, reason in (("budget --task ff", JobReason.UNKNOWN_TASK), ("budget --dataset ff", JobReason.UNKNOWN_DATASET)):
+    for line, reason in (
+        ("budget --task ff", JobReason.UNKNOWN_TASK),
+        ("budget --dataset ff", JobReason.UNKNOWN_DATASET),
+    ):
         with pytest.raises(JobRefused) as refusal:
             adserver(line)
         assert refusal.value.reason is reason
@@ -136,8 +151,12 @@ def test_submitting_what_was_recommended_costs_what_was_predicted(site: Site, ad
     assert held["colluding"]["held"] == pytest.approx(best["together"]["colluding"])
 
 
-def test_planning_for_an_epsilon_and_submitting_it_give_the_same_noise(site: Site, adserver: Adserver) -> None:
-    best = json.loads(adserver("job plan --model model.onnx --epsilon 2 --rounds 5 --batch-size 20 --json").stdout)["recommended"]
+def test_planning_for_an_epsilon_and_submitting_it_give_the_same_noise(
+    site: Site, adserver: Adserver
+) -> None:
+    best = json.loads(
+        adserver("job plan --model model.onnx --epsilon 2 --rounds 5 --batch-size 20 --json").stdout
+    )["recommended"]
     job_id = bytes.fromhex(adserver(f"{SUBMIT} --rounds 5 --epsilon 2").stdout.strip())
     assert site.store.get(job_id).plan.job.noise_multiplier == best["noise_multiplier"]
     assert "▶" in adserver("job plan --model model.onnx --rounds 5 --batch-size 20").stdout
@@ -148,19 +167,30 @@ def test_a_job_takes_no_more_than_other_jobs_leave(adserver: Adserver) -> None:
     with pytest.raises(JobRefused) as refusal:
         adserver(f"{SUBMIT} --rounds 4 --noise-multiplier 0.75")
     assert refusal.value.reason is JobReason.BUDGET_EXHAUSTED
-    assert not json.loads(adserver("budget --json --batch-size 20 --rounds 4 --noise-multiplier 0.75").stdout)[0]["planned"]["fits"]
+    assert not json.loads(
+        adserver("budget --json --batch-size 20 --rounds 4 --noise-multiplier 0.75").stdout
+    )[0]["planned"]["fits"]
     adserver(f"{SUBMIT} --rounds 4 --epsilon 6")  # asked for more than is left: gets what is left
     assert budget(adserver)["ad_server"]["held"] <= 8.0
 
 
 def test_a_job_until_its_budget_ends_stops_there_and_says_so(site: Site, adserver: Adserver) -> None:
-    job_id = bytes.fromhex(adserver(f"{SUBMIT} --until-budget --noise-multiplier 4 --epsilon 2").stdout.strip())
+    job_id = bytes.fromhex(
+        adserver(f"{SUBMIT} --until-budget --noise-multiplier 4 --epsilon 2").stdout.strip()
+    )
     plan = site.store.get(job_id).plan
-    costs = [spent([charge(plan.task, plan.job, rounds)], plan.task.delta).ad_server for rounds in (plan.job.rounds, plan.job.rounds + 2)]
+    costs = [
+        spent([charge(plan.task, plan.job, rounds)], plan.task.delta).ad_server
+        for rounds in (plan.job.rounds, plan.job.rounds + 2)
+    ]
     assert costs[0] <= 2.0 < costs[1]
     site.worker().run_one()
     shown = json.loads(adserver("job show --json").stdout)
-    assert (shown["state"], shown["reason"], shown["rounds_done"]) == ("done", "budget_spent", plan.job.rounds)
+    assert (shown["state"], shown["reason"], shown["rounds_done"]) == (
+        "done",
+        "budget_spent",
+        plan.job.rounds,
+    )
     assert f"{plan.job.rounds} rounds are what the budget held" in shown["cause"]
 
 

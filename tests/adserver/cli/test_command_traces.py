@@ -1,4 +1,7 @@
-"""Commands that ask helpers trace what they do, beside their result and not in it; `tests/e2e/test_canaries.py` follows a trace further."""
+"""Commands that ask helpers trace what they do, beside their result and not in it.
+
+`tests/e2e/test_canaries.py` follows a trace further.
+"""
 
 import subprocess
 import sys
@@ -12,12 +15,25 @@ _ADSERVER = Path(sys.executable).parent / "adserver"
 
 def said(folder: Path, command: str, *more: str) -> subprocess.CompletedProcess[str]:
     """What a command says that finds no such query."""
-    options = ["--data", str(folder), "--helper-0", "127.0.0.1:1", "--helper-1", "127.0.0.1:2", "--insecure", "--again", "abcd", *more]
+    options = [
+        "--data",
+        str(folder),
+        "--helper-0",
+        "127.0.0.1:1",
+        "--helper-1",
+        "127.0.0.1:2",
+        "--insecure",
+        "--again",
+        "abcd",
+        *more,
+    ]
     return subprocess.run([str(_ADSERVER), command, *options], capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_commands_span_goes_to_standard_error_and_names_no_detail_of_its_failure(tmp_path: Path, command: str) -> None:
+def test_a_commands_span_goes_to_standard_error_and_names_no_detail_of_its_failure(
+    tmp_path: Path, command: str
+) -> None:
     done = said(tmp_path, command, "--traces", "console")
     assert done.returncode == 1
     assert not done.stdout

@@ -157,7 +157,9 @@ def test_list_and_show_tell_people_and_programs_the_same(site: Site, adserver: A
     assert "accuracy" in adserver("job show").stdout
 
 
-def test_an_exported_model_holds_the_trained_weights_and_runs(site: Site, adserver: Adserver, tmp_path: Path) -> None:
+def test_an_exported_model_holds_the_trained_weights_and_runs(
+    site: Site, adserver: Adserver, tmp_path: Path
+) -> None:
     job_id = submitted(adserver)
     with pytest.raises(JobRefused) as refusal:
         adserver("model export out.onnx")
@@ -171,7 +173,9 @@ def test_an_exported_model_holds_the_trained_weights_and_runs(site: Site, adserv
     for value, expected in zip(parse(exported, num_features=4).initial_values, trained, strict=True):
         assert value.tobytes() == expected.tobytes()
     features = np.array([[0, 64, 128, 255]], np.uint8)
-    (outputs,) = onnxruntime.InferenceSession(exported).run(None, {"features": (features / 256).astype(np.float32)})
+    (outputs,) = onnxruntime.InferenceSession(exported).run(
+        None, {"features": (features / 256).astype(np.float32)}
+    )
     np.testing.assert_allclose(outputs, (features / 256) @ trained[0].T + trained[1], rtol=1e-5)
 
 
@@ -179,9 +183,17 @@ def test_the_exported_models_evaluation_is_the_jobs_last_one(site: Site, adserve
     submitted(adserver)
     site.worker().run_one()
     adserver("model export out.onnx")
-    evaluated = json.loads(adserver("model evaluate out.onnx --eval-set panel.npz --loss binary_cross_entropy_with_logits --json").stdout)
+    evaluated = json.loads(
+        adserver(
+            "model evaluate out.onnx --eval-set panel.npz --loss binary_cross_entropy_with_logits --json"
+        ).stdout
+    )
     shown = json.loads(adserver("job show --json").stdout)
-    assert (evaluated["loss"], evaluated["accuracy"], evaluated["examples"]) == (shown["loss"], shown["accuracy"], RECORDS)
+    assert (evaluated["loss"], evaluated["accuracy"], evaluated["examples"]) == (
+        shown["loss"],
+        shown["accuracy"],
+        RECORDS,
+    )
 
 
 def test_a_jobs_latest_weights_are_evaluated_on_the_reports_of_its_dataset(
@@ -190,7 +202,10 @@ def test_a_jobs_latest_weights_are_evaluated_on_the_reports_of_its_dataset(
     job_id = submitted(adserver)
     site.worker().run_one()
     adserver("model export out.onnx")
-    helpers = {f"127.0.0.1:{role}": MemoryEvaluationHelper(OF.of, role, OF.datasets[role].shares, seed=1) for role in (0, 1)}
+    helpers = {
+        f"127.0.0.1:{role}": MemoryEvaluationHelper(OF.of, role, OF.datasets[role].shares, seed=1)
+        for role in (0, 1)
+    }
     monkeypatch.setattr(client, "HelperClient", lambda address, *_, **__: nullcontext(helpers[address]))
     reach = "evaluate --insecure --helper-0 127.0.0.1:0 --helper-1 127.0.0.1:1 --json"
     told = json.loads(adserver(f"{reach} --job {job_id.hex()[:6]} --epsilon 2").stdout)

@@ -41,9 +41,13 @@ class Broker:
     randomness: Stream
 
     def receive(self, count: int) -> list[Report]:
-        made = builders.reports(self.of, builders.examples(self.of.task, count, self.randomness), self.randomness)
+        made = builders.reports(
+            self.of, builders.examples(self.of.task, count, self.randomness), self.randomness
+        )
         assert ReportStore(self.engine).add(made) == count
-        return sorted(made, key=lambda report: report.report_id)  # as they are stored: those of one transaction by their ids
+        return sorted(
+            made, key=lambda report: report.report_id
+        )  # as they are stored: those of one transaction by their ids
 
     def counts(self) -> ReportCounts:
         return ReportStore(self.engine).counts(self.of.task.task_id)
@@ -61,12 +65,20 @@ def _engine(url: str, of: World) -> Engine:
 
 def _broker(url: str, of: World = _KNOWN) -> Iterator[Broker]:
     engine = _engine(url, of)
-    first, second = (FakeHelper(role=role, keys=of.keys[role], registered={of.task.task_id: of.task}) for role in (0, 1))
+    first, second = (
+        FakeHelper(role=role, keys=of.keys[role], registered={of.task.task_id: of.task}) for role in (0, 1)
+    )
     with serving(first, second) as (client_0, client_1):
         sealer = DatasetSealer(
-            engine=engine, helpers=(client_0, client_1), task=of.task, clock=lambda: NOW, randomness=seeded(3, "handles")
+            engine=engine,
+            helpers=(client_0, client_1),
+            task=of.task,
+            clock=lambda: NOW,
+            randomness=seeded(3, "handles"),
         )
-        yield Broker(of=of, engine=engine, fakes=(first, second), sealer=sealer, randomness=seeded(4, "reports"))
+        yield Broker(
+            of=of, engine=engine, fakes=(first, second), sealer=sealer, randomness=seeded(4, "reports")
+        )
     engine.dispose()
 
 
@@ -84,7 +96,12 @@ def _tampered(report: Report, role: int) -> Report:
 def test_both_helpers_hold_the_same_reports_and_everything_is_counted(broker: Broker) -> None:
     received = broker.receive(40)
     dataset = broker.sealer.seal()
-    assert (dataset.state, dataset.received, dataset.size, dataset.view_mismatch) == (DatasetState.COMMITTED, 40, 40, 0)
+    assert (dataset.state, dataset.received, dataset.size, dataset.view_mismatch) == (
+        DatasetState.COMMITTED,
+        40,
+        40,
+        0,
+    )
     assert dataset.dataset_id == broker.of.datasets(received)[0].dataset_id
     assert broker.fakes[0].committed == broker.fakes[1].committed
     assert broker.fakes[0].used() == {report.report_id for report in received}
@@ -94,7 +111,13 @@ def test_both_helpers_hold_the_same_reports_and_everything_is_counted(broker: Br
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(faults=st.lists(st.sampled_from(["good", "spoilt 0", "spoilt 1", "spoilt both", "views differ"]), min_size=2, max_size=12))
+@given(
+    faults=st.lists(
+        st.sampled_from(["good", "spoilt 0", "spoilt 1", "spoilt both", "views differ"]),
+        min_size=2,
+        max_size=12,
+    )
+)
 def test_a_dataset_is_exactly_the_reports_that_both_helpers_can_read_alike(
     tmp_path_factory: pytest.TempPathFactory, faults: list[str]
 ) -> None:
@@ -130,7 +153,9 @@ def _with_fault(report: Report, fault: str) -> Report:
 
 def _two_faced(report: Report) -> Report:
     """The same id, but the two helpers read different features: the browser cheats."""
-    other = builders.reports(_KNOWN, [Example(features=np.full(4, 9, np.uint8), label=1.0)], _FixedId(report.report_id))[0]
+    other = builders.reports(
+        _KNOWN, [Example(features=np.full(4, 9, np.uint8), label=1.0)], _FixedId(report.report_id)
+    )[0]
     return replace(report, shares=(report.shares[0], other.shares[1]))
 
 
@@ -186,7 +211,9 @@ def test_a_helper_down_during_a_commit_gets_the_same_dataset_by_the_next_run(bro
 
 def test_a_helper_that_forgot_the_preparation_prepares_again_and_commits_the_same(broker: Broker) -> None:
     received = broker.receive(20)
-    ReportStore(broker.engine).add([_tampered(builders.reports(_KNOWN, builders.examples(_KNOWN.task, 1), seeded(99))[0], 0)])
+    ReportStore(broker.engine).add(
+        [_tampered(builders.reports(_KNOWN, builders.examples(_KNOWN.task, 1), seeded(99))[0], 0)]
+    )
     broker.fakes[1].commit_failures.append(unavailable())
     with pytest.raises(HelperUnavailable):
         broker.sealer.seal()
@@ -196,7 +223,9 @@ def test_a_helper_that_forgot_the_preparation_prepares_again_and_commits_the_sam
     assert broker.fakes[1].used() == {report.report_id for report in received}
 
 
-def test_a_helper_that_no_longer_admits_what_it_admitted_stops_the_commit_and_a_person_can_give_it_up(broker: Broker) -> None:
+def test_a_helper_that_no_longer_admits_what_it_admitted_stops_the_commit_and_a_person_can_give_it_up(
+    broker: Broker,
+) -> None:
     broker.receive(20)
     broker.fakes[1].commit_failures.append(unavailable())
     with pytest.raises(HelperUnavailable):
@@ -315,6 +344,12 @@ def test_a_helpers_refusal_to_commit_is_raised_as_it_is(broker: Broker) -> None:
 def test_drops_are_counted_at_the_helper_and_under_the_reason_that_they_had(broker: Broker) -> None:
     broker.receive(4)
     odd = builders.reports(_KNOWN, builders.examples(_KNOWN.task, 1), seeded(77))[0]
-    ReportStore(broker.engine).add([replace(odd, shares=(SealedShare(key_id=9, ciphertext=odd.shares[0].ciphertext), odd.shares[1]))])
+    ReportStore(broker.engine).add(
+        [replace(odd, shares=(SealedShare(key_id=9, ciphertext=odd.shares[0].ciphertext), odd.shares[1]))]
+    )
     dataset = broker.sealer.seal()
-    assert (dataset.size, dataset.dropped[0], dataset.dropped[1]) == (4, Counter({ReportReason.UNKNOWN_KEY: 1}), Counter())
+    assert (dataset.size, dataset.dropped[0], dataset.dropped[1]) == (
+        4,
+        Counter({ReportReason.UNKNOWN_KEY: 1}),
+        Counter(),
+    )

@@ -1,4 +1,7 @@
-"""A batch of reports from its bytes: what protobuf would read, in a few times the memory of the bytes at most."""
+"""A batch of reports from its bytes.
+
+What protobuf would read, in a few times the memory of the bytes at most.
+"""
 
 import tracemalloc
 
@@ -51,7 +54,9 @@ def test_what_is_no_batch_is_refused_as_a_whole(body: bytes) -> None:
     assert refused(body)
 
 
-def test_a_few_empty_reports_are_read_and_a_body_full_of_them_is_refused_for_no_more_memory_than_it_has() -> None:
+def test_a_few_empty_reports_are_read_and_a_body_full_of_them_is_refused_for_no_more_memory_than_it_has() -> (
+    None
+):
     assert len(list(reports_in(_WHOLE + b"\x0a\x00"))) == 4
     hostile = b"\x0a\x00" * (MAX_BATCH_BYTES // 2)
     tracemalloc.start()

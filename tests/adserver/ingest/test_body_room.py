@@ -1,4 +1,7 @@
-"""Bodies under way share one room: who finds none is told when to come again, and all of it is free once they are gone."""
+"""Bodies under way share one room.
+
+Who finds none is told when to come again, and all of it is free once they are gone.
+"""
 
 import socket
 import time
@@ -35,7 +38,9 @@ def port(tmp_path: Path, room: BodyRoom) -> Iterator[int]:
     create_tables(engine)
     tasks = TaskStore(engine)
     tasks.add(WORLD.bundle, created_at=NOW)
-    server = HttpServer(http_app(Intake(tasks, ReportStore(engine), lambda: 0.0), tasks, room), "127.0.0.1:0", None)
+    server = HttpServer(
+        http_app(Intake(tasks, ReportStore(engine), lambda: 0.0), tasks, room), "127.0.0.1:0", None
+    )
     server.wait_until_started()
     yield server.port
     server.stop()
@@ -44,7 +49,10 @@ def port(tmp_path: Path, room: BodyRoom) -> Iterator[int]:
 
 def half_sent(port: int, declared: int, sent: int) -> socket.socket:
     connection = socket.create_connection(("127.0.0.1", port), timeout=10)
-    connection.sendall(f"POST /v1/reports/batch HTTP/1.1\r\nHost: x\r\nContent-Length: {declared}\r\n\r\n".encode() + bytes(sent))
+    connection.sendall(
+        f"POST /v1/reports/batch HTTP/1.1\r\nHost: x\r\nContent-Length: {declared}\r\n\r\n".encode()
+        + bytes(sent)
+    )
     return connection
 
 

@@ -35,11 +35,16 @@ def engines(database_url: str) -> Iterator[tuple[Engine, Engine]]:
     second.dispose()
 
 
-def test_of_a_thousand_concurrent_submissions_of_one_report_exactly_one_is_accepted(engines: tuple[Engine, Engine]) -> None:
+def test_of_a_thousand_concurrent_submissions_of_one_report_exactly_one_is_accepted(
+    engines: tuple[Engine, Engine],
+) -> None:
     doors = [Intake(TaskStore(engine), ReportStore(engine), lambda: 0.0) for engine in engines]
     with ThreadPoolExecutor(_THREADS) as threads:
         is_new = list(threads.map(lambda number: doors[number % 2].take(_REPORT), range(1_000)))
-    assert Counter(is_new) == {True: 1, False: 999}  # every later attempt has the same answer: it is stored already
+    assert Counter(is_new) == {
+        True: 1,
+        False: 999,
+    }  # every later attempt has the same answer: it is stored already
     assert sum(door.counts.accepted for door in doors) == 1
     assert sum(door.counts.duplicates for door in doors) == 999
     assert ReportStore(engines[0]).counts(_OF.task.task_id).waiting == 1
@@ -57,7 +62,10 @@ def test_overlapping_batches_in_opposite_orders_are_stored_once_and_wait_for_eac
 
     with ThreadPoolExecutor(2) as threads:
         for first in range(0, 5 * _BATCH, _BATCH):
-            batch = [replace(_REPORT, report_id=number.to_bytes(16, "big")) for number in range(first, first + _BATCH)]
+            batch = [
+                replace(_REPORT, report_id=number.to_bytes(16, "big"))
+                for number in range(first, first + _BATCH)
+            ]
             added = [threads.submit(add, number, batch[:: -1 if number else 1]) for number in (0, 1)]
             assert sum(one.result() for one in added) == _BATCH
     assert stores[0].counts(_OF.task.task_id).waiting == 5 * _BATCH

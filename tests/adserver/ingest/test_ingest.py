@@ -48,7 +48,10 @@ _WRONG: dict[ReportReason, list[Report]] = {
         replace(_GOOD, report_id=b""),
         replace(_GOOD, shares=(replace(_GOOD.shares[0], key_id=256), _GOOD.shares[1])),
     ],
-    ReportReason.OUTSIDE_TASK_PERIOD: [replace(_GOOD, time_bucket=0), replace(_GOOD, time_bucket=(1 << 64) - 1)],
+    ReportReason.OUTSIDE_TASK_PERIOD: [
+        replace(_GOOD, time_bucket=0),
+        replace(_GOOD, time_bucket=(1 << 64) - 1),
+    ],
     ReportReason.WRONG_LENGTH: [
         replace(_GOOD, shares=(_SHORT, _GOOD.shares[1])),
         replace(_GOOD, shares=(_GOOD.shares[0], SealedShare(key_id=1, ciphertext=bytes(50_000)))),
@@ -98,14 +101,26 @@ def _submit(door: Door, messages: list[report_pb2.Report]) -> tuple[int, int, di
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(picks=st.lists(st.one_of(st.sampled_from(_SEALED), st.sampled_from([wrong for _, wrong in _CASES])), max_size=30))
-def test_counts_and_stored_rows_are_what_a_set_of_ids_would_give(tmp_path_factory: pytest.TempPathFactory, picks: list[Report]) -> None:
+@given(
+    picks=st.lists(
+        st.one_of(st.sampled_from(_SEALED), st.sampled_from([wrong for _, wrong in _CASES])), max_size=30
+    )
+)
+def test_counts_and_stored_rows_are_what_a_set_of_ids_would_give(
+    tmp_path_factory: pytest.TempPathFactory, picks: list[Report]
+) -> None:
     engine = _engine(tmp_path_factory.mktemp("intake"))
     intake = Intake(TaskStore(engine), ReportStore(engine), lambda: 0.0)
     counts = intake.take_all(report_to_message(report) for report in picks)
     good = [report.report_id for report in picks if report in _SEALED]
-    reasons = [next(reason for reason, wrong in _CASES if wrong == report) for report in picks if report not in _SEALED]
-    assert counts == IntakeCounts(accepted=len(set(good)), duplicates=len(good) - len(set(good)), rejected=Counter(reasons))
+    reasons = [
+        next(reason for reason, wrong in _CASES if wrong == report)
+        for report in picks
+        if report not in _SEALED
+    ]
+    assert counts == IntakeCounts(
+        accepted=len(set(good)), duplicates=len(good) - len(set(good)), rejected=Counter(reasons)
+    )
     assert counts == intake.counts
     assert ReportStore(engine).counts(_KNOWN.task.task_id).waiting == len(set(good))
     engine.dispose()
@@ -121,7 +136,9 @@ def test_a_stream_longer_than_a_transaction_is_stored_whole(door: Door) -> None:
 def test_what_a_stream_gets_acknowledged_is_there_after_the_server_is_gone(tmp_path: Path) -> None:
     engine = _engine(tmp_path)
     with running_ingest(engine, grpc_listen="127.0.0.1:0", http_listen="127.0.0.1:0", tls=None) as addresses:
-        assert _submit(Door(engine=engine, addresses=addresses), [report_to_message(report) for report in _SEALED])[0] == len(_SEALED)
+        assert _submit(
+            Door(engine=engine, addresses=addresses), [report_to_message(report) for report in _SEALED]
+        )[0] == len(_SEALED)
     engine.dispose()
     again = open_database(default_url(tmp_path))
     assert ReportStore(again).counts(_KNOWN.task.task_id).waiting == len(_SEALED)
@@ -129,7 +146,9 @@ def test_what_a_stream_gets_acknowledged_is_there_after_the_server_is_gone(tmp_p
 
 
 def test_a_stream_goes_on_after_each_kind_of_wrong_report(door: Door) -> None:
-    messages = [report_to_message(report) for _, report in _CASES] + [report_to_message(report) for report in _SEALED]
+    messages = [report_to_message(report) for _, report in _CASES] + [
+        report_to_message(report) for report in _SEALED
+    ]
     one_share = report_to_message(_GOOD)
     one_share.ClearField("share_1")
     accepted, duplicates, rejected = _submit(door, [one_share, *messages])
@@ -139,7 +158,9 @@ def test_a_stream_goes_on_after_each_kind_of_wrong_report(door: Door) -> None:
 
 
 def test_a_stream_that_breaks_off_stores_no_report_twice_when_it_is_sent_again(door: Door) -> None:
-    messages = [report_to_message(replace(_GOOD, report_id=number.to_bytes(16, "big"))) for number in range(1_500)]
+    messages = [
+        report_to_message(replace(_GOOD, report_id=number.to_bytes(16, "big"))) for number in range(1_500)
+    ]
 
     def breaking() -> Iterator[report_pb2.Report]:
         yield from messages[:1_200]
@@ -154,14 +175,19 @@ def test_a_stream_that_breaks_off_stores_no_report_twice_when_it_is_sent_again(d
 
 def test_of_200_concurrent_submissions_of_one_report_exactly_one_is_accepted(door: Door) -> None:
     body = encode_report(_GOOD)
-    with httpx.Client(limits=httpx.Limits(max_connections=50), timeout=60) as client, ThreadPoolExecutor(50) as pool:
+    with (
+        httpx.Client(limits=httpx.Limits(max_connections=50), timeout=60) as client,
+        ThreadPoolExecutor(50) as pool,
+    ):
         answers = list(pool.map(lambda _: client.post(door.url("/v1/reports"), content=body), range(200)))
     assert Counter(answer.status_code for answer in answers) == {201: 1, 200: 199}
     assert door.stored() == 1
 
 
 def test_concurrent_streams_of_the_same_reports_accept_each_once(door: Door) -> None:
-    messages = [report_to_message(replace(_GOOD, report_id=number.to_bytes(16, "big"))) for number in range(300)]
+    messages = [
+        report_to_message(replace(_GOOD, report_id=number.to_bytes(16, "big"))) for number in range(300)
+    ]
     with ThreadPoolExecutor(6) as pool:
         replies = list(pool.map(lambda _: _submit(door, messages), range(6)))
     assert sum(accepted for accepted, _, _ in replies) == 300
@@ -171,7 +197,10 @@ def test_concurrent_streams_of_the_same_reports_accept_each_once(door: Door) -> 
 
 def test_a_report_is_created_once_and_a_retry_is_told_that_it_is_stored(door: Door) -> None:
     answers = [door.post(encode_report(_GOOD)) for _ in range(2)]
-    assert [(answer.status_code, answer.json()) for answer in answers] == [(201, {"result": "accepted"}), (200, {"result": "duplicate"})]
+    assert [(answer.status_code, answer.json()) for answer in answers] == [
+        (201, {"result": "accepted"}),
+        (200, {"result": "duplicate"}),
+    ]
 
 
 def test_a_report_with_a_known_id_and_another_content_changes_nothing(door: Door) -> None:
@@ -191,16 +220,28 @@ _HTTP_STATUS = {
 
 
 @pytest.mark.parametrize(("reason", "wrong"), _CASES)
-def test_a_wrong_report_is_refused_by_its_reason_and_leaves_nothing(door: Door, reason: ReportReason, wrong: Report) -> None:
+def test_a_wrong_report_is_refused_by_its_reason_and_leaves_nothing(
+    door: Door, reason: ReportReason, wrong: Report
+) -> None:
     answer = door.post(encode_report(wrong))
-    assert (answer.status_code, answer.json()["error"], answer.json()["reason"]) == (_HTTP_STATUS[reason], "ReportRejected", reason.value)
+    assert (answer.status_code, answer.json()["error"], answer.json()["reason"]) == (
+        _HTTP_STATUS[reason],
+        "ReportRejected",
+        reason.value,
+    )
     assert door.stored() == 0
-    assert httpx.get(door.url("/v1/counts")).json() == {"accepted": 0, "duplicates": 0, "rejected": {reason.value: 1}}
+    assert httpx.get(door.url("/v1/counts")).json() == {
+        "accepted": 0,
+        "duplicates": 0,
+        "rejected": {reason.value: 1},
+    }
 
 
 @given(length=st.integers(0, len(encode_report(_GOOD)) - 1))
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_truncated_report_is_rejected_and_leaves_nothing(tmp_path_factory: pytest.TempPathFactory, length: int) -> None:
+def test_a_truncated_report_is_rejected_and_leaves_nothing(
+    tmp_path_factory: pytest.TempPathFactory, length: int
+) -> None:
     engine = _engine(tmp_path_factory.mktemp("truncated"))
     intake = Intake(TaskStore(engine), ReportStore(engine), lambda: 0.0)
     with pytest.raises(ReportRejected):
@@ -219,8 +260,12 @@ def test_a_body_that_is_no_message_is_malformed_and_counted(door: Door) -> None:
 def test_a_body_over_the_limit_is_refused_before_it_is_read(door: Door, path: str) -> None:
     host, port = door.addresses.http.split(":")
     with socket.create_connection((host, int(port)), timeout=10) as connection:
-        connection.sendall(f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {1 << 40}\r\n\r\nx".encode())
-        answer = b"".join(iter(lambda: connection.recv(4096), b""))  # to its end: the server does not wait for the rest
+        connection.sendall(
+            f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {1 << 40}\r\n\r\nx".encode()
+        )
+        answer = b"".join(
+            iter(lambda: connection.recv(4096), b"")
+        )  # to its end: the server does not wait for the rest
     assert answer.startswith(b"HTTP/1.1 413")
     assert json.loads(answer.split(b"\r\n\r\n")[1])["reason"] == "wrong_length"
     assert door.stored() == 0
@@ -235,20 +280,31 @@ def test_a_body_of_undeclared_length_is_refused_once_it_passes_the_limit(door: D
             sent += 1
             yield bytes(1 << 16)
 
-    with contextlib.suppress(httpx.WriteError, httpx.ReadError):  # the server hangs up while the client is still sending
+    with contextlib.suppress(
+        httpx.WriteError, httpx.ReadError
+    ):  # the server hangs up while the client is still sending
         assert httpx.post(door.url("/v1/reports"), content=pieces(), timeout=30).status_code == 413
     assert sent * (1 << 16) < 50 * MAX_REPORT_BYTES
     assert door.stored() == 0
 
 
 def test_a_batch_is_answered_with_counts(door: Door) -> None:
-    batch = report_pb2.ReportBatch(reports=[report_to_message(report) for report in [*_SEALED, _GOOD, _WRONG[ReportReason.WRONG_TASK][0]]])
+    batch = report_pb2.ReportBatch(
+        reports=[
+            report_to_message(report) for report in [*_SEALED, _GOOD, _WRONG[ReportReason.WRONG_TASK][0]]
+        ]
+    )
     answer = door.post(batch.SerializeToString(), "/v1/reports/batch")
-    assert (answer.status_code, answer.json()) == (200, {"accepted": len(_SEALED), "duplicates": 1, "rejected": {"wrong_task": 1}})
+    assert (answer.status_code, answer.json()) == (
+        200,
+        {"accepted": len(_SEALED), "duplicates": 1, "rejected": {"wrong_task": 1}},
+    )
 
 
 def test_a_batch_that_is_no_message_stores_nothing(door: Door) -> None:
-    body = report_pb2.ReportBatch(reports=[report_to_message(report) for report in _SEALED]).SerializeToString()
+    body = report_pb2.ReportBatch(
+        reports=[report_to_message(report) for report in _SEALED]
+    ).SerializeToString()
     answer = door.post(body[:-3], "/v1/reports/batch")
     assert (answer.status_code, answer.json()["reason"]) == (400, "malformed")
     assert door.stored() == 0
@@ -260,7 +316,11 @@ def test_a_task_is_served_as_the_canonical_bytes_that_browsers_verify(door: Door
     bundle.verify()
     assert bundle == _KNOWN.bundle
     listed = httpx.get(door.url("/v1/tasks")).json()
-    assert listed == {"tasks": [{"task_id": _KNOWN.task.task_id.hex(), "name": "conversions", "origin": "https://ads.example"}]}
+    assert listed == {
+        "tasks": [
+            {"task_id": _KNOWN.task.task_id.hex(), "name": "conversions", "origin": "https://ads.example"}
+        ]
+    }
 
 
 @pytest.mark.parametrize("path", ["/v1/tasks/" + "00" * 32, "/v1/tasks/xyz", "/v1/tasks/00", "/nothing"])
@@ -272,9 +332,15 @@ def test_what_is_not_here_is_404_in_json(door: Door, path: str) -> None:
 
 def test_a_task_made_by_another_process_is_known_at_once(door: Door) -> None:
     other = world()
-    assert door.post(encode_report(builders.reports(other, builders.examples(other.task, 1))[0])).status_code == 404
+    assert (
+        door.post(encode_report(builders.reports(other, builders.examples(other.task, 1))[0])).status_code
+        == 404
+    )
     TaskStore(door.engine).add(other.bundle, created_at=builders.NOW)
-    assert door.post(encode_report(builders.reports(other, builders.examples(other.task, 1))[0])).status_code == 201
+    assert (
+        door.post(encode_report(builders.reports(other, builders.examples(other.task, 1))[0])).status_code
+        == 201
+    )
 
 
 def test_health_is_ok_while_the_database_answers(door: Door) -> None:
@@ -285,7 +351,11 @@ def test_a_bug_is_answered_without_detail(door: Door, caplog: pytest.LogCaptureF
     reports.drop(door.engine)
     answer = door.post(encode_report(_GOOD))
     assert answer.status_code == 500
-    assert json.loads(answer.content) == {"error": "Internal", "reason": "internal", "message": "internal error"}
+    assert json.loads(answer.content) == {
+        "error": "Internal",
+        "reason": "internal",
+        "message": "internal error",
+    }
     assert "no such table" in caplog.text
 
 
@@ -316,7 +386,9 @@ def test_a_body_that_comes_too_slowly_is_given_up(door: Door, monkeypatch: pytes
     monkeypatch.setattr(http_app_module, "BODY_DEADLINE_S", 0.05)
     host, port = door.addresses.http.split(":")
     with socket.create_connection((host, int(port)), timeout=10) as connection:
-        connection.sendall(f"POST /v1/reports HTTP/1.1\r\nHost: {host}\r\nContent-Length: 100\r\n\r\nslow".encode())
+        connection.sendall(
+            f"POST /v1/reports HTTP/1.1\r\nHost: {host}\r\nContent-Length: 100\r\n\r\nslow".encode()
+        )
         assert b"".join(iter(lambda: connection.recv(4096), b"")).startswith(b"HTTP/1.1 408")
 
 
@@ -337,11 +409,21 @@ def test_with_tls_browsers_know_the_server_and_need_no_certificate(tmp_path: Pat
     files = write_certificate(folder, name="https://ads.example", hosts=("127.0.0.1",), now=datetime.now(UTC))
     with running_ingest(engine, grpc_listen="127.0.0.1:0", http_listen="127.0.0.1:0", tls=files) as addresses:
         trusting = ssl.create_default_context(cafile=str(files.certificate))
-        assert httpx.post(f"https://{addresses.http}/v1/reports", content=encode_report(_GOOD), verify=trusting).status_code == 201
+        assert (
+            httpx.post(
+                f"https://{addresses.http}/v1/reports", content=encode_report(_GOOD), verify=trusting
+            ).status_code
+            == 201
+        )
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"https://{addresses.http}/healthz")
         with make_channel(addresses.grpc, TrustOnly(trusted_authorities=files.certificate)) as channel:
-            assert ingest_pb2_grpc.IngestStub(channel).Submit(iter([report_to_message(_GOOD)]), timeout=30).duplicates == 1
+            assert (
+                ingest_pb2_grpc.IngestStub(channel)
+                .Submit(iter([report_to_message(_GOOD)]), timeout=30)
+                .duplicates
+                == 1
+            )
         with make_channel(addresses.grpc, None) as channel, pytest.raises(grpc.RpcError):
             ingest_pb2_grpc.IngestStub(channel).Submit(iter([report_to_message(_GOOD)]), timeout=5)
     engine.dispose()
@@ -352,11 +434,18 @@ def test_a_renewed_certificate_is_shown_to_the_next_browser_without_a_restart(tm
     folders = [tmp_path / name for name in ("served", "renewed")]
     for folder in folders:
         folder.mkdir()
-    served, renewed = (write_certificate(one, name="https://ads.example", hosts=("127.0.0.1",), now=datetime.now(UTC)) for one in folders)
-    with running_ingest(engine, grpc_listen="127.0.0.1:0", http_listen="127.0.0.1:0", tls=served) as addresses:
+    served, renewed = (
+        write_certificate(one, name="https://ads.example", hosts=("127.0.0.1",), now=datetime.now(UTC))
+        for one in folders
+    )
+    with running_ingest(
+        engine, grpc_listen="127.0.0.1:0", http_listen="127.0.0.1:0", tls=served
+    ) as addresses:
         before = ssl.create_default_context(cafile=str(served.certificate))
         assert httpx.get(f"https://{addresses.http}/healthz", verify=before).status_code == 200
-        renewed.certificate.replace(served.certificate)  # for a moment it does not fit the key: what was there serves on
+        renewed.certificate.replace(
+            served.certificate
+        )  # for a moment it does not fit the key: what was there serves on
         assert httpx.get(f"https://{addresses.http}/healthz", verify=before).status_code == 200
         renewed.private_key.replace(served.private_key)
         after = ssl.create_default_context(cafile=str(served.certificate))
@@ -364,5 +453,10 @@ def test_a_renewed_certificate_is_shown_to_the_next_browser_without_a_restart(tm
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"https://{addresses.http}/healthz", verify=before)
         with make_channel(addresses.grpc, TrustOnly(trusted_authorities=served.certificate)) as channel:
-            assert ingest_pb2_grpc.IngestStub(channel).Submit(iter([report_to_message(_GOOD)]), timeout=30).accepted == 1
+            assert (
+                ingest_pb2_grpc.IngestStub(channel)
+                .Submit(iter([report_to_message(_GOOD)]), timeout=30)
+                .accepted
+                == 1
+            )
     engine.dispose()

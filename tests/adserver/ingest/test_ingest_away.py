@@ -70,7 +70,9 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 @pytest.mark.parametrize("way", ["http", "grpc"])
-def test_a_sender_outlasts_a_database_that_is_away_and_loses_nothing(site: Site, way: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_sender_outlasts_a_database_that_is_away_and_loses_nothing(
+    site: Site, way: str, caplog: pytest.LogCaptureFixture
+) -> None:
     waited: list[float] = []
 
     def pause(seconds: float) -> None:
@@ -82,7 +84,13 @@ def test_a_sender_outlasts_a_database_that_is_away_and_loses_nothing(site: Site,
     address = site.url("") if way == "http" else site.addresses.grpc
     with connect(address, Protection(insecure=True)) as sender:
         receipt = deliver(sender, [SOME[:3], SOME[3:]], pause=pause)
-    assert (receipt.accepted, receipt.duplicates, receipt.rejected, receipt.resent, len(waited)) == (6, 0, {}, 1, 2)
+    assert (receipt.accepted, receipt.duplicates, receipt.rejected, receipt.resent, len(waited)) == (
+        6,
+        0,
+        {},
+        1,
+        2,
+    )
     assert site.stored() == len(SOME)
     assert "a bug" not in caplog.text
     assert "the database does not answer" in caplog.text
@@ -106,7 +114,9 @@ BATCH = report_pb2.ReportBatch(reports=map(report_to_message, SOME)).SerializeTo
     ],
     ids=["report", "batch", "tasks", "task", "healthz"],  # without the ids, which are random
 )
-def test_over_http_a_database_that_is_away_is_503_with_a_moment_to_come_again(site: Site, path: str, body: bytes | None) -> None:
+def test_over_http_a_database_that_is_away_is_503_with_a_moment_to_come_again(
+    site: Site, path: str, body: bytes | None
+) -> None:
     def ask() -> httpx.Response:
         return httpx.get(site.url(path)) if body is None else post(site, path, body)
 

@@ -1,4 +1,7 @@
-"""A batch at the HTTP door costs what its bytes cost: no body makes the ad server hold, or compute, many times more."""
+"""A batch at the HTTP door costs what its bytes cost.
+
+No body makes the ad server hold, or compute, many times more.
+"""
 
 import threading
 import time
@@ -60,7 +63,9 @@ def test_a_body_full_of_empty_reports_is_refused_at_once_and_takes_no_memory_to_
     watching.join()
     assert (answer.status_code, answer.json()["reason"]) == (400, "malformed")
     assert took < 5  # parsed whole and taken one by one, it was half a minute; the machine may be busy
-    assert most[0] - before < 100 << 20  # the body, at the client and at the server, twice; it was 360 MiB more
+    assert (
+        most[0] - before < 100 << 20
+    )  # the body, at the client and at the server, twice; it was 360 MiB more
 
 
 def test_a_batch_is_read_off_the_event_loop(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,14 +76,22 @@ def test_a_batch_is_read_off_the_event_loop(url: str, monkeypatch: pytest.Monkey
         return iter(report_pb2.ReportBatch.FromString(body).reports)
 
     monkeypatch.setattr(http_app, "reports_in", watched)
-    assert post(url, report_pb2.ReportBatch(reports=[report_to_message(GOOD)]).SerializeToString()).json()["accepted"] == 1
+    assert (
+        post(url, report_pb2.ReportBatch(reports=[report_to_message(GOOD)]).SerializeToString()).json()[
+            "accepted"
+        ]
+        == 1
+    )
     assert len(read_in) == 1
     assert read_in[0] != "http"
 
 
 def test_a_batch_as_full_as_the_limit_allows_is_taken(url: str) -> None:
     size = len(encode_report(GOOD)) + 4
-    many = [report_to_message(replace(GOOD, report_id=number.to_bytes(16, "big"))) for number in range(MAX_BATCH_BYTES // size)]
+    many = [
+        report_to_message(replace(GOOD, report_id=number.to_bytes(16, "big")))
+        for number in range(MAX_BATCH_BYTES // size)
+    ]
     body = report_pb2.ReportBatch(reports=many).SerializeToString()
     assert MAX_BATCH_BYTES * 0.99 < len(body) <= MAX_BATCH_BYTES
     assert post(url, body).json() == {"accepted": len(many), "duplicates": 0, "rejected": {}}

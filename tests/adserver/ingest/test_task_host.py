@@ -77,7 +77,10 @@ def test_a_setting_out_of_range_is_refused_before_a_helper_signs() -> None:
 
 
 def test_helpers_on_different_software_get_a_task() -> None:
-    """Two operators run what they run; whether their numerics fit is compared for each job, before anything is charged."""
+    """Two operators run what they run.
+
+    Whether their numerics fit is compared for each job, before anything is charged.
+    """
     fakes = FakeHelper(role=0), FakeHelper(role=1, numerics_digest=b"\x01" * 32)
     with serving(*fakes) as (first, second):
         create_task((first, second), settings()).verify()
@@ -87,7 +90,10 @@ def test_a_refusal_of_one_helper_is_the_refusal_of_the_task() -> None:
     def floor(_: Task) -> None:
         raise JobRefused(JobReason.TASK_REFUSED, "epsilon is over this helper's floor")
 
-    with serving(FakeHelper(role=0), FakeHelper(role=1, floor=floor)) as (first, second), pytest.raises(JobRefused, match="floor"):
+    with (
+        serving(FakeHelper(role=0), FakeHelper(role=1, floor=floor)) as (first, second),
+        pytest.raises(JobRefused, match="floor"),
+    ):
         create_task((first, second), settings())
 
 
@@ -97,13 +103,20 @@ def test_a_signature_by_another_key_is_no_countersignature() -> None:
             reply.signature = bytes(64)
         return reply
 
-    with serving(FakeHelper(role=0), FakeHelper(role=1, spoil=spoil)) as (first, second), pytest.raises(InvalidTask, match="helper 1"):
+    with (
+        serving(FakeHelper(role=0), FakeHelper(role=1, spoil=spoil)) as (first, second),
+        pytest.raises(InvalidTask, match="helper 1"),
+    ):
         create_task((first, second), settings())
 
 
 def test_a_helper_that_is_down_makes_no_task() -> None:
     fake = FakeHelper(role=0)
-    with serving(fake) as (first,), HelperClient("127.0.0.1:1", None, 1.0) as gone, pytest.raises(HelperUnavailable):
+    with (
+        serving(fake) as (first,),
+        HelperClient("127.0.0.1:1", None, 1.0) as gone,
+        pytest.raises(HelperUnavailable),
+    ):
         create_task((first, gone), settings())
     assert fake.registered == {}
 
@@ -172,7 +185,9 @@ def test_each_noise_comes_with_the_norm_that_it_is_calibrated_in() -> None:
 
 
 @given(now=st.floats(0, 1e10), bucket=st.integers(1, 86_400), days=st.floats(1, 400))
-def test_a_period_begins_with_the_present_bucket_and_lasts_its_days(now: float, bucket: int, days: float) -> None:
+def test_a_period_begins_with_the_present_bucket_and_lasts_its_days(
+    now: float, bucket: int, days: float
+) -> None:
     lasting = period(now=now, time_bucket_s=bucket, days=days, starts_at=None, expires_at=None)
     assert lasting.starts_at % bucket == 0
     assert lasting.starts_at // bucket == int(now // bucket)

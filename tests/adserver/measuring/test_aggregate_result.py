@@ -23,14 +23,22 @@ def estimate(value: float, error: float = 1.0) -> Estimate:
     return Estimate(value=value, standard_error=error, low=value - 3 * error, high=value + 3 * error)
 
 
-def result(numbers: dict[str, list[float]], *, error: float = 1.0, mechanism: Mechanism = Mechanism.GAUSSIAN) -> AggregateResult:
+def result(
+    numbers: dict[str, list[float]], *, error: float = 1.0, mechanism: Mechanism = Mechanism.GAUSSIAN
+) -> AggregateResult:
     """Groups a and b with these numbers of each; names with a # are buckets."""
     columns = tuple(
-        Column(name=name, value=name.split("#")[0], bucket=BUCKETS[int(name.split("#")[1])] if "#" in name else None, noise_scale=error)
+        Column(
+            name=name,
+            value=name.split("#")[0],
+            bucket=BUCKETS[int(name.split("#")[1])] if "#" in name else None,
+            noise_scale=error,
+        )
         for name in numbers
     )
     rows = tuple(
-        Row(group=(group,), estimates=tuple(estimate(values[at], error) for values in numbers.values())) for at, group in enumerate("ab")
+        Row(group=(group,), estimates=tuple(estimate(values[at], error) for values in numbers.values()))
+        for at, group in enumerate("ab")
     )
     return AggregateResult(
         query_id="00" * 16, task_id="11" * 32, dataset_id="22" * 32, group_by=("key",), columns=columns, rows=rows, mechanism=mechanism,
@@ -53,7 +61,9 @@ def test_a_mean_is_the_sum_over_the_count_with_an_interval_that_covers() -> None
     covered, trials = 0, 400
     draw = np.random.default_rng(3)
     for _ in range(trials):
-        noisy = result({"paid": [3000 + draw.normal(0, 20), 0], "count": [600 + draw.normal(0, 20), 0]}, error=20.0)
+        noisy = result(
+            {"paid": [3000 + draw.normal(0, 20), 0], "count": [600 + draw.normal(0, 20), 0]}, error=20.0
+        )
         (_, first), (_, second) = noisy.means("paid")
         covered += first.low <= 5.0 <= first.high
         assert math.isnan(second.value)
@@ -68,14 +78,21 @@ def test_a_mean_takes_both_its_sums() -> None:
 
 def test_a_quantile_lies_in_its_bucket_and_its_interval_covers() -> None:
     counts = [100.0, 300.0, 200.0, 50.0]
-    exact = result({f"paid#{bucket}": [count, 1.0] for bucket, count in enumerate(counts)}, error=0.0, mechanism=Mechanism.NONE)
+    exact = result(
+        {f"paid#{bucket}": [count, 1.0] for bucket, count in enumerate(counts)},
+        error=0.0,
+        mechanism=Mechanism.NONE,
+    )
     for share, bucket in ((0.0, 0), (0.1, 0), (0.5, 1), (0.7, 2), (0.95, 3), (1.0, 3)):
         (_, found), _ = exact.quantiles("paid", share)
         assert BUCKETS[bucket][0] <= found.low <= found.value <= found.high <= BUCKETS[bucket][1]
     draw = np.random.default_rng(4)
     hits = 0
     for _ in range(300):
-        noisy = result({f"paid#{bucket}": [count + draw.normal(0, 25), 0] for bucket, count in enumerate(counts)}, error=25.0)
+        noisy = result(
+            {f"paid#{bucket}": [count + draw.normal(0, 25), 0] for bucket, count in enumerate(counts)},
+            error=25.0,
+        )
         (_, found), _ = noisy.quantiles("paid", 0.5)
         hits += found.low <= 10 and found.high >= 19
     assert hits / 300 >= 0.99
@@ -123,7 +140,9 @@ def test_people_read_the_estimate_the_interval_and_the_cost() -> None:
     assert shown(Estimate(value=1234.0, standard_error=0.0, low=1234.0, high=1234.0)) == "1,234"
     assert shown(Estimate(value=math.nan, standard_error=math.inf, low=-math.inf, high=math.inf)) == "unknown"
     assert "0.5 (0.7 with one helper)" in summary_lines(one)[-1]
-    assert summary_lines(result({"count": [1.0, 1.0]}, mechanism=Mechanism.NONE))[-1] == "no noise: no privacy"
+    assert (
+        summary_lines(result({"count": [1.0, 1.0]}, mechanism=Mechanism.NONE))[-1] == "no noise: no privacy"
+    )
 
 
 def test_without_noise_there_is_no_epsilon() -> None:

@@ -10,7 +10,10 @@ from adserver.measuring.consistency import consistent
 
 
 def design(sizes: list[int], first_level: int) -> NDArray[np.float64]:
-    """Which leaves each cell adds up: (cells of all levels, leaves). A leaf is a rest or a cell of the last level."""
+    """Which leaves each cell adds up: (cells of all levels, leaves).
+
+    A leaf is a rest or a cell of the last level.
+    """
     depth = len(sizes)
     leaves: list[tuple[int, ...]] = []
     for level in range(max(1, first_level), depth + 1):
@@ -26,17 +29,22 @@ def design(sizes: list[int], first_level: int) -> NDArray[np.float64]:
     return np.array(rows)
 
 
-def levels_of(values: NDArray[np.float64], sizes: list[int], first_level: int) -> tuple[list[NDArray[np.float64]], list[int]]:
+def levels_of(
+    values: NDArray[np.float64], sizes: list[int], first_level: int
+) -> tuple[list[NDArray[np.float64]], list[int]]:
     widths = [1 if level == 0 else sizes[level - 1] + 1 for level in range(first_level, len(sizes) + 1)]
     counts = [
-        1 if level == 0 else int(np.prod(sizes[: level - 1])) * (sizes[level - 1] + 1) for level in range(first_level, len(sizes) + 1)
+        1 if level == 0 else int(np.prod(sizes[: level - 1])) * (sizes[level - 1] + 1)
+        for level in range(first_level, len(sizes) + 1)
     ]
     return np.split(values, np.cumsum(counts)[:-1]), widths
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=3), st.data(), st.integers(0, 1000))
-def test_consistent_cells_are_the_least_squares_estimates_with_their_variances(sizes: list[int], data: st.DataObject, seed: int) -> None:
+def test_consistent_cells_are_the_least_squares_estimates_with_their_variances(
+    sizes: list[int], data: st.DataObject, seed: int
+) -> None:
     first_level = data.draw(st.integers(0, len(sizes)))
     if first_level > 1:
         first_level = data.draw(st.sampled_from([0, 1]))
@@ -52,7 +60,9 @@ def test_consistent_cells_are_the_least_squares_estimates_with_their_variances(s
 
 def test_parts_add_to_the_whole() -> None:
     draw = np.random.default_rng(1)
-    total, campaigns, places = consistent([draw.normal(size=(n, 1)) for n in (1, 4 + 1, 4 * (3 + 1))], [1, 5, 4])
+    total, campaigns, places = consistent(
+        [draw.normal(size=(n, 1)) for n in (1, 4 + 1, 4 * (3 + 1))], [1, 5, 4]
+    )
     assert total.values[0, 0] == pytest.approx(campaigns.values.sum())
     np.testing.assert_allclose(campaigns.values[:4, 0], places.values.reshape(4, 4).sum(axis=1))
 

@@ -23,7 +23,13 @@ from adserver.measuring import evaluation_metrics as metrics
 from adserver.measuring.evaluation_result import EvaluationResult, read
 from adserver.measuring.evaluator import DEFAULT_BINS, Evaluator, plan_evaluation
 from adserver.store.datasets import Dataset, DatasetState
-from adserver.views.evaluation import calibration_rows, evaluation_json, evaluation_lines, metric_rows, write_plot
+from adserver.views.evaluation import (
+    calibration_rows,
+    evaluation_json,
+    evaluation_lines,
+    metric_rows,
+    write_plot,
+)
 from maskedlark.errors import InvalidModel, InvalidTask, JobReason, JobRefused, ModelReason
 from maskedlark.model import weights
 from maskedlark.model.dense import dense_network
@@ -38,7 +44,8 @@ from tests.builders import NOW, World, world
 
 DATASET = b"d" * 32
 SHOPPERS = (
-    Path(os.environ.get("MASKEDLARK_DATA", Path(__file__).resolve().parents[4] / "shared" / "data")) / "online_shoppers_intention.csv"
+    Path(os.environ.get("MASKEDLARK_DATA", Path(__file__).resolve().parents[4] / "shared" / "data"))
+    / "online_shoppers_intention.csv"
 )
 needs_shoppers = pytest.mark.skipif(not SHOPPERS.is_file(), reason=f"no {SHOPPERS.name} in $MASKEDLARK_DATA")
 
@@ -68,7 +75,9 @@ def model_of(width: int, weight: NDArray[np.float64], bias: float) -> bytes:
     encoded = dense_network([width, 1], "relu", seed=1)
     parsed = parse(encoded, num_features=width)
     shapes = [values.shape for values in parsed.initial_values]
-    return replace_parameters(encoded, parsed, [weight.astype(np.float32).reshape(shapes[0]), np.full(shapes[1], bias, np.float32)])
+    return replace_parameters(
+        encoded, parsed, [weight.astype(np.float32).reshape(shapes[0]), np.full(shapes[1], bias, np.float32)]
+    )
 
 
 def synthetic(records: int, seed: int = 1) -> Examples:
@@ -76,7 +85,9 @@ def synthetic(records: int, seed: int = 1) -> Examples:
     features = rng.integers(0, 256, (records, 4)).astype(np.uint8)
     truth = features / 256 @ np.array([4.0, -3.0, 2.0, 0.0]) - 2.5
     labels = (rng.random(records) < 1 / (1 + np.exp(-truth))).astype(np.int64)
-    return Examples(features=features, labels=labels, model=model_of(4, np.array([3.0, -3.0, 1.0, 0.5]), -2.0))
+    return Examples(
+        features=features, labels=labels, model=model_of(4, np.array([3.0, -3.0, 1.0, 0.5]), -2.0)
+    )
 
 
 @cache
@@ -87,7 +98,11 @@ def shoppers() -> Examples:
     low, high = values.min(0), values.max(0)
     features = np.floor(255 * np.log1p(values - low) / np.log1p(high - low)).astype(np.uint8)
     fitted = LogisticRegression(max_iter=2_000, C=10).fit(features / 256, labels)
-    return Examples(features=features, labels=labels, model=model_of(values.shape[1], fitted.coef_[0], float(fitted.intercept_[0])))
+    return Examples(
+        features=features,
+        labels=labels,
+        model=model_of(values.shape[1], fitted.coef_[0], float(fitted.intercept_[0])),
+    )
 
 
 def unforgotten() -> None:
@@ -122,14 +137,26 @@ def dataset_of(of: World, size: int) -> Dataset:
 
 
 def evaluated(
-    examples: Examples, *, bins: int = DEFAULT_BINS, epsilon: float | None = None, seed: int = 0, **changes: Any
+    examples: Examples,
+    *,
+    bins: int = DEFAULT_BINS,
+    epsilon: float | None = None,
+    seed: int = 0,
+    **changes: Any,
 ) -> EvaluationResult:
     """An evaluation of examples, from the plan to the result."""
     of = world(num_features=examples.features.shape[1], **changes)
     dataset = dataset_of(of, len(examples.labels))
-    plan = plan_evaluation(examples.model, task=of.task, dataset=dataset, query_id=bytes(16), epsilon=epsilon, num_bins=bins)
-    first, second = (MemoryEvaluationHelper(of, role, one, seed) for role, one in enumerate(shares_of(examples, of.task.num_candidates)))
-    return Evaluator(helpers=(first, second), task=of.task, dataset=dataset).evaluate(plan, forget=unforgotten, is_new=True)
+    plan = plan_evaluation(
+        examples.model, task=of.task, dataset=dataset, query_id=bytes(16), epsilon=epsilon, num_bins=bins
+    )
+    first, second = (
+        MemoryEvaluationHelper(of, role, one, seed)
+        for role, one in enumerate(shares_of(examples, of.task.num_candidates))
+    )
+    return Evaluator(helpers=(first, second), task=of.task, dataset=dataset).evaluate(
+        plan, forget=unforgotten, is_new=True
+    )
 
 
 @pytest.mark.parametrize("bins", [10, 64, 1_000])
@@ -152,10 +179,16 @@ def test_without_noise_the_curves_are_scikit_learns() -> None:
     examples = synthetic(3_000)
     result, binned = evaluated(examples, bins=20), examples.binned(20)
     false, true, _ = sk.roc_curve(examples.labels, binned, drop_intermediate=False)
-    assert {(point.x.value, point.y.value) for point in result.roc} == set(zip(false.tolist(), true.tolist(), strict=True))
+    assert {(point.x.value, point.y.value) for point in result.roc} == set(
+        zip(false.tolist(), true.tolist(), strict=True)
+    )
     precision, recall, thresholds = sk.precision_recall_curve(examples.labels, binned)
     ours = {(round(point.x.value, 12), round(point.y.value, 12)) for point in result.pr}
-    theirs = zip(recall[: len(thresholds)].round(12).tolist(), precision[: len(thresholds)].round(12).tolist(), strict=True)
+    theirs = zip(
+        recall[: len(thresholds)].round(12).tolist(),
+        precision[: len(thresholds)].round(12).tolist(),
+        strict=True,
+    )
     assert ours == set(theirs)
     observed, predicted = calibration_by_group(examples, result)
     assert [point.y.value for point in result.calibration] == pytest.approx(observed, rel=1e-12)
@@ -163,8 +196,13 @@ def test_without_noise_the_curves_are_scikit_learns() -> None:
 
 
 def calibration_by_group(examples: Examples, result: EvaluationResult) -> tuple[list[float], list[float]]:
-    """scikit-learn's curve over the result's groups of scores: the observed shares, and the means of the unbinned scores."""
-    group = np.searchsorted([point.threshold for point in result.calibration], examples.scores, side="right") - 1
+    """scikit-learn's curve over the result's groups of scores.
+
+    The observed shares, and the means of the unbinned scores.
+    """
+    group = (
+        np.searchsorted([point.threshold for point in result.calibration], examples.scores, side="right") - 1
+    )
     count = len(result.calibration)
     observed, _ = calibration_curve(examples.labels, (group + 0.5) / count, n_bins=count)
     return observed.tolist(), [float(examples.scores[group == one].mean()) for one in range(count)]
@@ -172,10 +210,14 @@ def calibration_by_group(examples: Examples, result: EvaluationResult) -> tuple[
 
 @needs_shoppers
 @pytest.mark.parametrize(("mechanism", "norm"), [("laplace", "l1"), ("gaussian", "l2")])
-def test_auc_at_epsilon_1_with_12_000_records_is_within_a_hundredth_of_scikit_learns(mechanism: str, norm: str) -> None:
+def test_auc_at_epsilon_1_with_12_000_records_is_within_a_hundredth_of_scikit_learns(
+    mechanism: str, norm: str
+) -> None:
     examples = shoppers()
     truth = sk.roc_auc_score(examples.labels, examples.scores)
-    results = [evaluated(examples, epsilon=1.0, seed=seed, mechanism=mechanism, norm=norm) for seed in range(20)]
+    results = [
+        evaluated(examples, epsilon=1.0, seed=seed, mechanism=mechanism, norm=norm) for seed in range(20)
+    ]
     errors = [abs(result.metric("roc_auc").value - truth) for result in results]
     assert 11_000 < len(examples.labels) < 13_000
     assert max(result.cost.ad_server for result in results) <= 1.0
@@ -184,12 +226,18 @@ def test_auc_at_epsilon_1_with_12_000_records_is_within_a_hundredth_of_scikit_le
 
 @needs_shoppers
 @pytest.mark.parametrize(("mechanism", "norm"), [("laplace", "l1"), ("gaussian", "l2")])
-def test_the_calibration_curve_at_epsilon_1_is_within_a_hundredth_of_scikit_learns_by_records(mechanism: str, norm: str) -> None:
+def test_the_calibration_curve_at_epsilon_1_is_within_a_hundredth_of_scikit_learns_by_records(
+    mechanism: str, norm: str
+) -> None:
     examples = shoppers()
     for seed in range(10):
         result = evaluated(examples, epsilon=1.0, seed=seed, mechanism=mechanism, norm=norm)
         observed, predicted = calibration_by_group(examples, result)
-        share = np.diff(np.searchsorted(np.sort(examples.scores), [*(point.threshold for point in result.calibration), 2.0]))
+        share = np.diff(
+            np.searchsorted(
+                np.sort(examples.scores), [*(point.threshold for point in result.calibration), 2.0]
+            )
+        )
         for found, truth in ((result.calibration, observed), (result.calibration, predicted)):
             values = [point.y.value if truth is observed else point.x.value for point in found]
             assert np.average(np.abs(np.subtract(values, truth)), weights=share) < 0.01
@@ -198,7 +246,10 @@ def test_the_calibration_curve_at_epsilon_1_is_within_a_hundredth_of_scikit_lear
 @needs_shoppers
 @pytest.mark.parametrize("mechanism", [Mechanism.LAPLACE, Mechanism.GAUSSIAN])
 def test_intervals_cover_the_truth_of_the_binned_scores(mechanism: Mechanism) -> None:
-    """99 % intervals of sampling and noise: more than 95 % of 100 noisy answers, of every figure and every calibration group."""
+    """99 % intervals of sampling and noise.
+
+    More than 95 % of 100 noisy answers, of every figure and every calibration group.
+    """
     examples, rng = shoppers(), np.random.default_rng(11)
     counts = np.zeros((2, DEFAULT_BINS))
     np.add.at(counts, (examples.labels, np.floor(examples.scores * DEFAULT_BINS).astype(int)), 1)
@@ -208,10 +259,15 @@ def test_intervals_cover_the_truth_of_the_binned_scores(mechanism: Mechanism) ->
         noisy = counts + draw(0, scale, counts.shape) + draw(0, scale, counts.shape)
         readings = read(noisy, mechanism=mechanism, noise_scale=scale, is_of_classes=False, seed=seed)
         for one in readings.metrics:
-            covered[one.name] += one.estimate.low <= float(metrics.OF_LABELS[one.name](counts)) <= one.estimate.high
+            covered[one.name] += (
+                one.estimate.low <= float(metrics.OF_LABELS[one.name](counts)) <= one.estimate.high
+            )
         starts = [round(point.threshold * DEFAULT_BINS) for point in readings.calibration]
         truth = metrics.observed(np.searchsorted(starts, np.arange(DEFAULT_BINS), side="right") - 1)(counts)
-        groups += [point.y.low <= true <= point.y.high for point, true in zip(readings.calibration, truth, strict=True)]
+        groups += [
+            point.y.low <= true <= point.y.high
+            for point, true in zip(readings.calibration, truth, strict=True)
+        ]
     assert len(covered) == len(metrics.OF_LABELS)
     assert min(covered.values()) >= 0.95 * repetitions, covered
     assert np.mean(groups) >= 0.95
@@ -223,7 +279,9 @@ def test_intervals_cover_the_population_that_records_were_drawn_from() -> None:
     auc = float(metrics.roc_auc(truth))
     for seed in range(100):
         noisy = rng.poisson(truth) + rng.normal(0, 4, truth.shape)
-        estimate = read(noisy, mechanism=Mechanism.GAUSSIAN, noise_scale=4 / 2**0.5, is_of_classes=False, seed=seed).metrics[3]
+        estimate = read(
+            noisy, mechanism=Mechanism.GAUSSIAN, noise_scale=4 / 2**0.5, is_of_classes=False, seed=seed
+        ).metrics[3]
         assert estimate.name == "roc_auc"
         inside += estimate.estimate.low <= auc <= estimate.estimate.high
     assert inside >= 95
@@ -233,7 +291,9 @@ def test_of_several_classes_accuracy_and_confidence_are_read() -> None:
     rng = np.random.default_rng(2)
     features = rng.integers(0, 256, (2_000, 4)).astype(np.uint8)
     model = dense_network([4, 3], "relu", seed=3)
-    weight, bias = (weights.quantise(values).to_float() for values in parse(model, num_features=4).initial_values)
+    weight, bias = (
+        weights.quantise(values).to_float() for values in parse(model, num_features=4).initial_values
+    )
     raised = np.exp(features / 256 @ (weight if weight.shape == (4, 3) else weight.T) + bias)
     labels = np.where(rng.random(2_000) < 0.7, raised.argmax(1), rng.integers(0, 3, 2_000))
     examples = Examples(features=features, labels=labels, model=model)
@@ -259,7 +319,9 @@ def test_true_counts_are_left_alone(counts: NDArray[np.int64]) -> None:
 
 
 def test_an_answer_of_noise_alone_is_read_as_unknown_or_within_bounds() -> None:
-    readings = read(np.full((2, 8), -3.0), mechanism=Mechanism.GAUSSIAN, noise_scale=5.0, is_of_classes=False, seed=1)
+    readings = read(
+        np.full((2, 8), -3.0), mechanism=Mechanism.GAUSSIAN, noise_scale=5.0, is_of_classes=False, seed=1
+    )
     assert all(np.isnan(one.estimate.value) for one in readings.metrics)
     assert readings.roc == readings.calibration == ()
 
@@ -271,10 +333,16 @@ def test_an_answer_of_noise_alone_is_read_as_unknown_or_within_bounds() -> None:
         ({"epsilon": 1.0}, JobRefused, JobReason.NOISE_OUT_OF_RANGE),
         ({"labels": {"kind": "classes", "size": 3}}, InvalidModel, ModelReason.WRONG_LOSS),
         ({"labels": {"kind": "values", "size": 9, "num_buckets": 4}}, InvalidModel, ModelReason.WRONG_LOSS),
-        ({"mechanism": "laplace", "norm": "l1", "delta": 1e-12, "epsilon": 1e-9}, JobRefused, JobReason.BUDGET_EXHAUSTED),
+        (
+            {"mechanism": "laplace", "norm": "l1", "delta": 1e-12, "epsilon": 1e-9},
+            JobRefused,
+            JobReason.BUDGET_EXHAUSTED,
+        ),
     ],
 )
-def test_what_cannot_be_evaluated_is_refused_before_a_helper_is_asked(asked: dict[str, Any], error: type[Any], reason: Any) -> None:
+def test_what_cannot_be_evaluated_is_refused_before_a_helper_is_asked(
+    asked: dict[str, Any], error: type[Any], reason: Any
+) -> None:
     with pytest.raises(error) as refused:
         evaluated(synthetic(50), **asked)
     assert refused.value.reason is reason

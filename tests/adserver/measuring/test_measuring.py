@@ -1,4 +1,7 @@
-"""A measurement from request to result: sums on real shopping sessions against the truth, with and without noise."""
+"""A measurement from request to result.
+
+Sums on real shopping sessions against the truth, with and without noise.
+"""
 
 import csv
 import os
@@ -29,11 +32,15 @@ from tests.builders import NOW, World
 from tests.measured import MemoryQueryHelper, columns_of, dataset_of, measuring_world, opened
 
 SESSIONS = (
-    Path(os.environ.get("MASKEDLARK_DATA", Path(__file__).resolve().parents[4] / "shared" / "data")) / "online_shoppers_intention.csv"
+    Path(os.environ.get("MASKEDLARK_DATA", Path(__file__).resolve().parents[4] / "shared" / "data"))
+    / "online_shoppers_intention.csv"
 )
 MONTHS, VISITORS, REGIONS = 13, 2, 10
 SHOP = {
-    "values": [{"name": "purchase", "low": 0, "high": 1}, {"name": "pages", "low": 0, "high": 200, "is_clamped": True}],
+    "values": [
+        {"name": "purchase", "low": 0, "high": 1},
+        {"name": "pages", "low": 0, "high": 200, "is_clamped": True},
+    ],
     "keys": [
         {"name": "month", "size": MONTHS},
         {"name": "visitor", "size": VISITORS, "categories": ["new", "returning"]},
@@ -49,7 +56,9 @@ def sessions() -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
     with SESSIONS.open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["ProductRelated"]]
     keys = [[int(row["Month"]), int(row["returning_ visitor"]), int(row["Region"])] for row in rows]
-    return np.array(keys, np.uint32), np.array([[int(row["Revenue"]), int(row["ProductRelated"])] for row in rows], np.int64)
+    return np.array(keys, np.uint32), np.array(
+        [[int(row["Revenue"]), int(row["ProductRelated"])] for row in rows], np.int64
+    )
 
 
 class Store:
@@ -77,7 +86,10 @@ class Laboratory:
         self.store = Store()
 
     def measurer(self, seed: int = 0, **helpers: Any) -> Measurer:
-        asked = tuple(helpers.get(f"helper_{role}") or MemoryQueryHelper(self.of, role, self.shares[role], seed) for role in (0, 1))
+        asked = tuple(
+            helpers.get(f"helper_{role}") or MemoryQueryHelper(self.of, role, self.shares[role], seed)
+            for role in (0, 1)
+        )
         return Measurer(
             helpers=(asked[0], asked[1]),
             task=self.of.task,
@@ -137,7 +149,9 @@ def test_without_noise_every_cell_is_the_truth_exactly(request_: Request) -> Non
     laboratory = shop()
     result = laboratory.measurer().measure(request_)
     assert [[estimate.value for estimate in row.estimates] for row in result.rows] == laboratory.truth(result)
-    assert all(estimate.low == estimate.value == estimate.high for row in result.rows for estimate in row.estimates)
+    assert all(
+        estimate.low == estimate.value == estimate.high for row in result.rows for estimate in row.estimates
+    )
 
 
 @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
@@ -167,7 +181,9 @@ def test_rolled_up_parts_add_to_the_whole_under_noise() -> None:
     for month in ("3", "11"):
         parts = [row for row in result.rows if row.group[0] == month and row.group[1] != ALL]
         assert len(parts) == VISITORS + 1
-        assert sum(row.estimates[1].value for row in parts) == pytest.approx(result.estimate("purchase", month, ALL).value)
+        assert sum(row.estimates[1].value for row in parts) == pytest.approx(
+            result.estimate("purchase", month, ALL).value
+        )
 
 
 def test_noise_is_in_proportion_to_each_values_own_bound() -> None:
@@ -216,7 +232,9 @@ def test_a_discovery_that_shows_nothing_says_that_it_was_charged_and_stays_remem
 
 def test_where_sums_only_reports_that_match() -> None:
     laboratory = shop()
-    result = laboratory.measurer().measure(Request(values=("purchase",), group_by=("month",), where={"visitor": "new"}))
+    result = laboratory.measurer().measure(
+        Request(values=("purchase",), group_by=("month",), where={"visitor": "new"})
+    )
     chosen = laboratory.keys[:, 1] == 0
     for month in (2, 11):
         bought = laboratory.columns[chosen & (laboratory.keys[:, 0] == month), 1].sum()
@@ -243,7 +261,9 @@ def test_a_helper_that_is_down_for_a_moment_is_asked_again() -> None:
     gone.failures = 10**9
     with pytest.raises(HelperUnavailable):
         laboratory.measurer(helper_1=gone).measure(REQUESTS[0])
-    assert len(laboratory.store.asked) == 2  # kept before the helpers were asked, so that it can be asked again
+    assert (
+        len(laboratory.store.asked) == 2
+    )  # kept before the helpers were asked, so that it can be asked again
 
 
 class Refusing(MemoryQueryHelper):
@@ -256,7 +276,10 @@ class Refusing(MemoryQueryHelper):
 def test_a_query_is_forgotten_only_if_both_helpers_refuse_it() -> None:
     laboratory = shop()
     refusing = [Refusing(laboratory.of, role, laboratory.shares[role]) for role in (0, 1)]
-    cases: list[tuple[dict[str, Any], int]] = [({"helper_0": refusing[0], "helper_1": refusing[1]}, 0), ({"helper_1": refusing[1]}, 1)]
+    cases: list[tuple[dict[str, Any], int]] = [
+        ({"helper_0": refusing[0], "helper_1": refusing[1]}, 0),
+        ({"helper_1": refusing[1]}, 1),
+    ]
     for helpers, remembered in cases:
         with pytest.raises(JobRefused, match="nothing is left"):
             laboratory.measurer(**helpers).measure(REQUESTS[0])

@@ -6,7 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adserver.measuring.request import Request, distinct_codes, plan_discovery, plan_query, read_domains, undiscovered
+from adserver.measuring.request import (
+    Request,
+    distinct_codes,
+    plan_discovery,
+    plan_query,
+    read_domains,
+    undiscovered,
+)
 from adserver.store.datasets import DatasetState
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.privacy.accounting import spent
@@ -21,7 +28,9 @@ ID = b"q" * 16
 
 
 def plan(**asked: Any) -> QuerySpec:
-    return plan_query(Request(**{"values": ("count",), **asked}), task=TASK, dataset=DATASET, query_id=ID).spec
+    return plan_query(
+        Request(**{"values": ("count",), **asked}), task=TASK, dataset=DATASET, query_id=ID
+    ).spec
 
 
 def refusal(**asked: Any) -> JobReason:
@@ -31,7 +40,12 @@ def refusal(**asked: Any) -> JobReason:
 
 
 def test_names_become_axes_conditions_and_measures() -> None:
-    spec = plan(values=("count", "purchase"), histograms=("purchase",), group_by=("place", "language"), where={"place": "oslo"})
+    spec = plan(
+        values=("count", "purchase"),
+        histograms=("purchase",),
+        group_by=("place", "language"),
+        where={"place": "oslo"},
+    )
     assert [(axis.key, axis.size) for axis in spec.group_by] == [("place", 3), ("language", 4)]
     assert [(one.key, one.code) for one in spec.where] == [("place", 1)]
     assert [(one.value, one.kind) for one in spec.measures] == [
@@ -56,7 +70,9 @@ def test_the_noise_follows_from_epsilon(epsilon: float) -> None:
 
 
 def test_a_domain_travels_as_its_codes_with_their_digest() -> None:
-    request = Request(values=("count",), group_by=("campaign",), domains={"campaign": distinct_codes([9, 3, 9])})
+    request = Request(
+        values=("count",), group_by=("campaign",), domains={"campaign": distinct_codes([9, 3, 9])}
+    )
     planned = plan_query(request, task=TASK, dataset=DATASET, query_id=ID)
     assert planned.codes == np.array([3, 9], "<u4").tobytes()
     assert planned.spec.group_by[0].size == 2
@@ -82,7 +98,9 @@ def test_a_request_says_enough() -> None:
 def test_a_domain_over_the_limit_is_refused() -> None:
     many = np.arange(MAX_DOMAIN + 1, dtype=np.uint32)
     assert refusal(group_by=("campaign",), domains={"campaign": many}) is JobReason.DOMAIN_TOO_LARGE
-    assert refusal(group_by=("campaign", "place"), domains={"campaign": many[:-1]}) is JobReason.DOMAIN_TOO_LARGE
+    assert (
+        refusal(group_by=("campaign", "place"), domains={"campaign": many[:-1]}) is JobReason.DOMAIN_TOO_LARGE
+    )
 
 
 def test_a_dataset_that_is_not_committed_or_of_another_task_is_refused() -> None:
@@ -102,9 +120,16 @@ def test_a_task_that_only_trains_answers_no_query() -> None:
 def test_a_query_without_noise_takes_no_epsilon() -> None:
     of = measuring_world()
     with pytest.raises(JobRefused) as refused:
-        plan_query(Request(values=("count",), epsilon=1.0), task=of.task, dataset=dataset_of(of, 10), query_id=ID)
+        plan_query(
+            Request(values=("count",), epsilon=1.0), task=of.task, dataset=dataset_of(of, 10), query_id=ID
+        )
     assert refused.value.reason is JobReason.NOISE_OUT_OF_RANGE
-    assert plan_query(Request(values=("count",)), task=of.task, dataset=dataset_of(of, 10), query_id=ID).spec.noise_multiplier == 0
+    assert (
+        plan_query(
+            Request(values=("count",)), task=of.task, dataset=dataset_of(of, 10), query_id=ID
+        ).spec.noise_multiplier
+        == 0
+    )
 
 
 def test_only_open_keys_without_a_domain_are_discovered_at_a_part_of_the_epsilon() -> None:
@@ -117,8 +142,15 @@ def test_only_open_keys_without_a_domain_are_discovered_at_a_part_of_the_epsilon
 
 
 def test_a_domain_file_lists_categories_codes_or_a_range() -> None:
-    domains = read_domains('{"place": ["lima", "seattle"], "language": [3, 1], "campaign": {"first": 5, "last": 8}}', measurement_of(TASK))
-    assert {name: codes.tolist() for name, codes in domains.items()} == {"place": [0, 2], "language": [1, 3], "campaign": [5, 6, 7, 8]}
+    domains = read_domains(
+        '{"place": ["lima", "seattle"], "language": [3, 1], "campaign": {"first": 5, "last": 8}}',
+        measurement_of(TASK),
+    )
+    assert {name: codes.tolist() for name, codes in domains.items()} == {
+        "place": [0, 2],
+        "language": [1, 3],
+        "campaign": [5, 6, 7, 8],
+    }
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,15 @@ from adserver.peers.asking import ask_both
 from adserver.peers.replies import QueryAnswer
 from adserver.peers.retrying import Backoff
 from maskedlark.error_contract import Charged, contract
-from maskedlark.errors import HelperUnavailable, InvalidModel, InvalidTask, JobReason, JobRefused, MaskedLarkError, ModelReason
+from maskedlark.errors import (
+    HelperUnavailable,
+    InvalidModel,
+    InvalidTask,
+    JobReason,
+    JobRefused,
+    MaskedLarkError,
+    ModelReason,
+)
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.releases.round import AggregateShare
 
@@ -122,9 +130,18 @@ def test_a_query_that_one_refuses_is_remembered(other: asking.Question) -> None:
 
 
 @pytest.mark.parametrize(
-    "reason", [JobReason.PEER_FAILED, JobReason.BAD_ANSWER, JobReason.CANCELLED, JobReason.QUERY_CHANGED, JobReason.JOB_CLOSED]
+    "reason",
+    [
+        JobReason.PEER_FAILED,
+        JobReason.BAD_ANSWER,
+        JobReason.CANCELLED,
+        JobReason.QUERY_CHANGED,
+        JobReason.JOB_CLOSED,
+    ],
 )
-def test_a_query_that_may_have_been_charged_is_remembered_whatever_both_helpers_say(reason: JobReason) -> None:
+def test_a_query_that_may_have_been_charged_is_remembered_whatever_both_helpers_say(
+    reason: JobReason,
+) -> None:
     book, failing = Book(), Fails(JobRefused(reason, "said by both"))
     with pytest.raises(JobRefused, match="said by both"):
         ask([failing, failing], book)
@@ -152,7 +169,9 @@ def test_a_new_query_is_forgotten_if_both_refuse_it_for_what_costs_nothing(error
 
 
 @pytest.mark.parametrize("error", _CHEAP, ids=lambda error: str(getattr(error, "reason", "invalid_task")))
-def test_a_query_that_was_asked_before_is_forgotten_only_if_there_was_no_budget_for_it(error: MaskedLarkError) -> None:
+def test_a_query_that_was_asked_before_is_forgotten_only_if_there_was_no_budget_for_it(
+    error: MaskedLarkError,
+) -> None:
     """A helper looks for the stored answer before it looks at the budget, and after everything else."""
     book = Book()
     with pytest.raises(type(error)):

@@ -59,16 +59,23 @@ def test_a_helper_that_refuses_a_task_is_heard_with_its_own_words(known: World) 
 
     fake = _fake(known)
     fake.floor = floor
-    with serving(fake) as (client,), pytest.raises(InvalidTask, match=r"^helper at 127\.0\.0\.1:\d+: .*floor of 100"):
+    with (
+        serving(fake) as (client,),
+        pytest.raises(InvalidTask, match=r"^helper at 127\.0\.0\.1:\d+: .*floor of 100"),
+    ):
         client.register_task(known.task)
 
 
 def test_chunks_of_any_size_are_put_together_in_order_with_progress(known: World) -> None:
     shares = _shares(known, 23)
-    shares[5] = ShareForHelper(report_id=shares[5].report_id, time_bucket=shares[5].time_bucket, share=shares[6].share)
+    shares[5] = ShareForHelper(
+        report_id=shares[5].report_id, time_bucket=shares[5].time_bucket, share=shares[6].share
+    )
     seen: list[int] = []
     with serving(_fake(known)) as (client,):
-        admitted = client.prepare_dataset(known.task.task_id, bytes(16), _chunks(shares, 7), num_reports=23, progress=seen.append)
+        admitted = client.prepare_dataset(
+            known.task.task_id, bytes(16), _chunks(shares, 7), num_reports=23, progress=seen.append
+        )
     whole = known.opener(0).open(shares).admitted
     assert (admitted.is_admitted == whole.is_admitted).all()
     assert (admitted.view_tags == whole.view_tags).all()
@@ -123,8 +130,13 @@ def _unknown_reason(reply: Any) -> Any:
     return reply
 
 
-@pytest.mark.parametrize("spoil", [_short_flags, _wrong_flag, _short_tags, _no_totals, _early_totals, _wrong_totals, _unknown_reason])
-def test_a_preparation_answered_with_nonsense_is_a_bad_answer(known: World, spoil: Callable[[Any], Any]) -> None:
+@pytest.mark.parametrize(
+    "spoil",
+    [_short_flags, _wrong_flag, _short_tags, _no_totals, _early_totals, _wrong_totals, _unknown_reason],
+)
+def test_a_preparation_answered_with_nonsense_is_a_bad_answer(
+    known: World, spoil: Callable[[Any], Any]
+) -> None:
     fake = _fake(known)
     fake.spoil = spoil
     with serving(fake) as (client,), pytest.raises(JobRefused) as refusal:
@@ -142,7 +154,13 @@ def _change(**fields: Any) -> Callable[[Any], Any]:
 
 
 @pytest.mark.parametrize(
-    "spoil", [_change(verify_key=bytes(32)), _change(key_list=b"{}"), _change(agreement_key=bytes(31)), _change(name="")]
+    "spoil",
+    [
+        _change(verify_key=bytes(32)),
+        _change(key_list=b"{}"),
+        _change(agreement_key=bytes(31)),
+        _change(name=""),
+    ],
 )
 def test_a_status_that_makes_no_sense_is_a_bad_answer(known: World, spoil: Callable[[Any], Any]) -> None:
     fake = _fake(known)
@@ -189,7 +207,11 @@ def test_a_model_of_several_messages_arrives_whole(known: World) -> None:
     with serving(_fake(known)) as (client,):
         started = client.start_job(_job(known), bytes(3_000_000))
         closed = client.close_job(_job(known))
-    assert (started.num_parameters, started.path, started.collusion_epsilon_spent) == (3_000_000, "exact", 2.0)
+    assert (started.num_parameters, started.path, started.collusion_epsilon_spent) == (
+        3_000_000,
+        "exact",
+        2.0,
+    )
     assert closed == 3
 
 
@@ -249,7 +271,9 @@ def test_a_helper_that_is_too_slow_is_unavailable(known: World) -> None:
 def test_a_round_may_take_longer_than_any_other_answer(known: World) -> None:
     fake, release = _fake(known), threading.Event()
     fake.hold_rounds = release
-    fake.answer_round = lambda _: AggregateShare(vector=random_vector(5, seeded(1)), agreement_tag=bytes(32)).encode()
+    fake.answer_round = lambda _: AggregateShare(
+        vector=random_vector(5, seeded(1)), agreement_tag=bytes(32)
+    ).encode()
     with serving(fake, deadline_s=0.05, round_deadline_s=60.0) as (client,):
         threading.Timer(0.3, release.set).start()
         assert len(client.run_round(bytes(16), 0, b"", 5).vector) == 5
@@ -272,7 +296,9 @@ def test_a_preparation_ends_when_the_other_helper_failed(known: World) -> None:
         stopping.start()
         began_s = monotonic()
         with pytest.raises(JobRefused) as refusal:
-            client.prepare_dataset(known.task.task_id, bytes(16), endless(), num_reports=2, cancelled=cancelled)
+            client.prepare_dataset(
+                known.task.task_id, bytes(16), endless(), num_reports=2, cancelled=cancelled
+            )
         assert monotonic() - began_s < 5
         stopping.join()
     assert refusal.value.reason is JobReason.CANCELLED
@@ -284,7 +310,11 @@ def test_a_helper_that_is_down_is_unavailable() -> None:
 
 
 def test_only_unavailability_is_retried() -> None:
-    outcomes: list[Exception] = [HelperUnavailable("1"), HelperUnavailable("2"), JobRefused(JobReason.OVERFLOW, "no")]
+    outcomes: list[Exception] = [
+        HelperUnavailable("1"),
+        HelperUnavailable("2"),
+        JobRefused(JobReason.OVERFLOW, "no"),
+    ]
 
     def call() -> None:
         raise outcomes.pop(0)

@@ -1,11 +1,22 @@
-"""The one policy for a helper that does not answer: later each time, never all at once, and never before the helper asked for."""
+"""The one policy for a helper that does not answer.
+
+Later each time, never all at once, and never before the helper asked for.
+"""
 
 from threading import Event
 
 import pytest
 
 from adserver.peers.retrying import BRIEF, ONCE, Backoff, with_retries
-from maskedlark.errors import HelperUnavailable, InvalidModel, InvalidTask, JobReason, JobRefused, MaskedLarkError, ModelReason
+from maskedlark.errors import (
+    HelperUnavailable,
+    InvalidModel,
+    InvalidTask,
+    JobReason,
+    JobRefused,
+    MaskedLarkError,
+    ModelReason,
+)
 
 
 class Waits(Event):
@@ -50,7 +61,12 @@ def test_a_helper_that_says_when_it_has_room_is_not_asked_before() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [JobRefused(JobReason.BUDGET_EXHAUSTED, "no"), InvalidTask("no"), InvalidModel(ModelReason.TOO_LARGE, "no")]
+    "error",
+    [
+        JobRefused(JobReason.BUDGET_EXHAUSTED, "no"),
+        InvalidTask("no"),
+        InvalidModel(ModelReason.TOO_LARGE, "no"),
+    ],
 )
 def test_what_would_fail_again_is_not_asked_again(error: MaskedLarkError) -> None:
     with pytest.raises(type(error)):

@@ -54,7 +54,12 @@ def engine(database_url: str) -> Iterator[Engine]:
 
 def _choice(number: int) -> Choice:
     counts = builders.shares_for(_REPORTS, 0)
-    return Choice(is_chosen=np.ones(len(counts), np.bool_), dataset_id=bytes([number]) * 32, view_mismatch=0, dropped=(_none(), _none()))
+    return Choice(
+        is_chosen=np.ones(len(counts), np.bool_),
+        dataset_id=bytes([number]) * 32,
+        view_mismatch=0,
+        dropped=(_none(), _none()),
+    )
 
 
 def _none() -> Counter[ReportReason]:

@@ -13,7 +13,9 @@ def drawn_table() -> dict[tuple[JobState, JobEvent], JobState | None]:
     lines = [line.split() for line in job_state.__doc__.splitlines()]
     head = next(line for line in lines if line[:1] == ["state"])
     events = [JobEvent(name) for name in head[1:]]
-    rows = {JobState(line[0]): line[1:] for line in lines if len(line) == len(head) and line[0] in set(JobState)}
+    rows = {
+        JobState(line[0]): line[1:] for line in lines if len(line) == len(head) and line[0] in set(JobState)
+    }
     assert set(events) == set(JobEvent)
     assert set(rows) == set(JobState)
     return {

@@ -78,7 +78,13 @@ def happen(engine: Engine, event: ReportEvent) -> None:
             expire(engine)
         case ReportEvent.TAKE:
             with engine.begin() as connection:
-                row = {"handle": OTHER, "task_id": TASK_ID, "state": DatasetState.COMMITTED, "created_at": NOW, "received": 0}
+                row = {
+                    "handle": OTHER,
+                    "task_id": TASK_ID,
+                    "state": DatasetState.COMMITTED,
+                    "created_at": NOW,
+                    "received": 0,
+                }
                 connection.execute(datasets.insert().values(row))
                 stored_reports.take(connection, TASK_ID, OTHER, 5)
         case ReportEvent.DROP:
@@ -92,7 +98,9 @@ def happen(engine: Engine, event: ReportEvent) -> None:
 
 @pytest.mark.parametrize("state", ReportState)
 @pytest.mark.parametrize("event", ReportEvent)
-def test_only_the_drawn_arrows_exist_in_the_table_and_in_the_database(engine: Engine, state: ReportState, event: ReportEvent) -> None:
+def test_only_the_drawn_arrows_exist_in_the_table_and_in_the_database(
+    engine: Engine, state: ReportState, event: ReportEvent
+) -> None:
     expected = ALLOWED.get((state, event))
     assert arrows(event).get(state) is expected
     bring_to(engine, state)
@@ -108,8 +116,13 @@ def test_reports_expire_with_their_task_and_a_grace_and_their_shares_are_deleted
     assert expire(engine) == 0
     assert ReportStore(engine).counts(TASK_ID) == ReportCounts(waiting=0, sealed=2, dropped=0, expired=3)
     with engine.begin() as connection:
-        rows = connection.execute(select(reports.c.state, reports.c.ciphertext_0, reports.c.ciphertext_1)).all()
-    assert {(state, bool(first), bool(second)) for state, first, second in rows} == {("sealed", True, True), ("expired", False, False)}
+        rows = connection.execute(
+            select(reports.c.state, reports.c.ciphertext_0, reports.c.ciphertext_1)
+        ).all()
+    assert {(state, bool(first), bool(second)) for state, first, second in rows} == {
+        ("sealed", True, True),
+        ("expired", False, False),
+    }
 
 
 def test_an_expired_report_is_neither_taken_nor_received_again(engine: Engine) -> None:
@@ -131,7 +144,9 @@ def test_reports_of_a_dataset_that_is_given_up_expire_too(engine: Engine) -> Non
     assert expire(engine) == len(MADE)
 
 
-def test_one_transaction_expires_no_more_than_its_limit_and_the_next_goes_on_behind_it(engine: Engine) -> None:
+def test_one_transaction_expires_no_more_than_its_limit_and_the_next_goes_on_behind_it(
+    engine: Engine,
+) -> None:
     store = ReportStore(engine)
     store.add(MADE)
     first = store.expire(TASK_ID, after=-1, limit=3)
@@ -164,7 +179,9 @@ def test_a_report_that_is_taken_while_it_expires_is_one_or_the_other(engine: Eng
     with ThreadPoolExecutor(2) as threads:
         taken, expired = threads.submit(taking), threads.submit(expiring)
     assert taken.result() + expired.result() == 60
-    assert store.counts(TASK_ID) == ReportCounts(waiting=0, sealed=taken.result(), dropped=0, expired=expired.result())
+    assert store.counts(TASK_ID) == ReportCounts(
+        waiting=0, sealed=taken.result(), dropped=0, expired=expired.result()
+    )
 
 
 def test_a_running_server_expires_by_itself_and_stops_at_once(engine: Engine) -> None:

@@ -1,4 +1,7 @@
-"""What the ad server's operator sees: intake, jobs, batches; and that what is refused at either door is counted."""
+"""What the ad server's operator sees.
+
+Intake, jobs, batches; and that what is refused at either door is counted.
+"""
 
 import socket
 from collections.abc import Iterator
@@ -53,9 +56,13 @@ def metrics(engine: Engine) -> AdserverMetrics:
 
 
 @pytest.fixture
-def addresses(engine: Engine, metrics: AdserverMetrics, monkeypatch: pytest.MonkeyPatch) -> Iterator[Addresses]:
+def addresses(
+    engine: Engine, metrics: AdserverMetrics, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Addresses]:
     monkeypatch.setattr(server, "_WITH_BROWSERS", Patience(idle_s=0.4))
-    with running_ingest(engine, grpc_listen="127.0.0.1:0", http_listen="127.0.0.1:0", tls=None, metrics=metrics) as opened:
+    with running_ingest(
+        engine, grpc_listen="127.0.0.1:0", http_listen="127.0.0.1:0", tls=None, metrics=metrics
+    ) as opened:
         yield opened
 
 
@@ -100,14 +107,22 @@ def test_expired_reports_are_counted(engine: Engine, metrics: AdserverMetrics) -
     assert value(metrics, "adserver_reports_waiting", task=task) == 0
 
 
-def test_the_oldest_queued_job_says_how_long_ago_it_was_submitted(site: Site, of_jobs: AdserverMetrics) -> None:
+def test_the_oldest_queued_job_says_how_long_ago_it_was_submitted(
+    site: Site, of_jobs: AdserverMetrics
+) -> None:
     assert value(of_jobs, "adserver_queue_age_seconds") == 0
     for number, waits_s in ((1, 30.0), (2, 12.0)):
         site.submit(plan_for(OF, job_id=bytes([number]) * 16))
         site.clock.now_s += waits_s
-    assert (value(of_jobs, "adserver_jobs", state="queued"), value(of_jobs, "adserver_queue_age_seconds")) == (2, 42)
+    assert (
+        value(of_jobs, "adserver_jobs", state="queued"),
+        value(of_jobs, "adserver_queue_age_seconds"),
+    ) == (2, 42)
     leases_of(site).claim()
-    assert (value(of_jobs, "adserver_jobs", state="running"), value(of_jobs, "adserver_queue_age_seconds")) == (1, 12)
+    assert (
+        value(of_jobs, "adserver_jobs", state="running"),
+        value(of_jobs, "adserver_queue_age_seconds"),
+    ) == (1, 12)
 
 
 def test_rounds_of_all_jobs_are_counted(site: Site, of_jobs: AdserverMetrics) -> None:
@@ -121,7 +136,9 @@ def test_rounds_of_all_jobs_are_counted(site: Site, of_jobs: AdserverMetrics) ->
     assert value(of_jobs, "adserver_rounds_total") == 4
 
 
-def test_stopped_jobs_are_counted_by_reason_until_somebody_resumes_or_cancels_them(site: Site, of_jobs: AdserverMetrics) -> None:
+def test_stopped_jobs_are_counted_by_reason_until_somebody_resumes_or_cancels_them(
+    site: Site, of_jobs: AdserverMetrics
+) -> None:
     ends = (
         (JobEvent.REFUSE, "overflow"),
         (JobEvent.REFUSE, "overflow"),
@@ -136,7 +153,10 @@ def test_stopped_jobs_are_counted_by_reason_until_somebody_resumes_or_cancels_th
         leases.let_go(jobs[-1], event, Stop(reason=reason, cause="a cause"))
 
     def stopped() -> dict[str, float]:
-        return {reason: value(of_jobs, "adserver_jobs_stopped", reason=reason) for reason in ("overflow", "workers_lost", "budget_spent")}
+        return {
+            reason: value(of_jobs, "adserver_jobs_stopped", reason=reason)
+            for reason in ("overflow", "workers_lost", "budget_spent")
+        }
 
     assert stopped() == {"overflow": 2, "workers_lost": 1, "budget_spent": 1}
     site.store.resume(jobs[0])
@@ -153,17 +173,23 @@ def test_a_job_that_waits_for_a_helper_has_not_stopped(site: Site, of_jobs: Adse
     assert value(of_jobs, "adserver_jobs_stopped", reason="helper_unavailable") == 0
 
 
-def test_bodies_over_the_limit_are_refused_and_counted(addresses: Addresses, metrics: AdserverMetrics) -> None:
+def test_bodies_over_the_limit_are_refused_and_counted(
+    addresses: Addresses, metrics: AdserverMetrics
+) -> None:
     host, port = addresses.http.rsplit(":", 1)
     for path in ("/v1/reports", "/v1/reports/batch"):
         with socket.create_connection((host, int(port)), timeout=10) as connection:
-            connection.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {MAX_BATCH_BYTES + 1}\r\n\r\n".encode())
+            connection.sendall(
+                f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {MAX_BATCH_BYTES + 1}\r\n\r\n".encode()
+            )
             assert connection.recv(64).startswith(b"HTTP/1.1 413")
     assert value(metrics, "adserver_http_responses_total", status="413") == 2
     assert httpx.get(f"http://{addresses.http}/healthz").status_code == 200
 
 
-def test_frames_that_are_no_http_end_the_connection_only_and_are_counted(addresses: Addresses, metrics: AdserverMetrics) -> None:
+def test_frames_that_are_no_http_end_the_connection_only_and_are_counted(
+    addresses: Addresses, metrics: AdserverMetrics
+) -> None:
     host, port = addresses.http.rsplit(":", 1)
     for frames in (b"\xff" * 100 + b"\r\n\r\n", b"POST / HTTP/9.9\r\n\r\n", b"GET /" + b"a" * 100_000):
         with socket.create_connection((host, int(port)), timeout=10) as connection:
@@ -173,7 +199,10 @@ def test_frames_that_are_no_http_end_the_connection_only_and_are_counted(address
             except ConnectionError:
                 continue
             assert answer == b"" or answer.startswith(b"HTTP/1.1 4")
-    assert [value(metrics, "adserver_http_responses_total", status=status) for status in ("400", "404")] == [2, 1]
+    assert [value(metrics, "adserver_http_responses_total", status=status) for status in ("400", "404")] == [
+        2,
+        1,
+    ]
     assert httpx.get(f"http://{addresses.http}/healthz").status_code == 200
 
 
@@ -183,7 +212,9 @@ def test_a_connection_that_never_makes_a_request_is_ended_and_counted(
     engine: Engine, metrics: AdserverMetrics, monkeypatch: pytest.MonkeyPatch, begun: bytes, is_second: bool
 ) -> None:
     monkeypatch.setattr(http_server, "_HEAD_S", 0.4)
-    with running_ingest(engine, grpc_listen="127.0.0.1:0", http_listen="127.0.0.1:0", tls=None, metrics=metrics) as addresses:
+    with running_ingest(
+        engine, grpc_listen="127.0.0.1:0", http_listen="127.0.0.1:0", tls=None, metrics=metrics
+    ) as addresses:
         host, port = addresses.http.rsplit(":", 1)
         with socket.create_connection((host, int(port)), timeout=10) as connection:
             if is_second:
@@ -203,21 +234,31 @@ def test_a_request_among_too_many_connections_is_told_to_come_again_and_counted(
     engine: Engine, metrics: AdserverMetrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_server, "_MAX_CONNECTIONS", 3)
-    with running_ingest(engine, grpc_listen="127.0.0.1:0", http_listen="127.0.0.1:0", tls=None, metrics=metrics) as addresses:
+    with running_ingest(
+        engine, grpc_listen="127.0.0.1:0", http_listen="127.0.0.1:0", tls=None, metrics=metrics
+    ) as addresses:
         host, port = addresses.http.rsplit(":", 1)
         others = [socket.create_connection((host, int(port)), timeout=10) for _ in range(3)]
         refused = httpx.post(f"http://{addresses.http}/v1/reports", content=encode_report(SOME[0]))
         assert (refused.status_code, refused.headers["connection"]) == (503, "close")
         assert refused.headers["retry-after"] == str(RETRY_AFTER_S)
-        assert (refused.json()["error"], refused.json()["reason"]) == ("RequestRefused", "service_unavailable")
+        assert (refused.json()["error"], refused.json()["reason"]) == (
+            "RequestRefused",
+            "service_unavailable",
+        )
         assert value(metrics, "adserver_http_responses_total", status="503") == 1
         others.pop().close()
-        assert httpx.post(f"http://{addresses.http}/v1/reports", content=encode_report(SOME[0])).status_code == 201
+        assert (
+            httpx.post(f"http://{addresses.http}/v1/reports", content=encode_report(SOME[0])).status_code
+            == 201
+        )
         for other in others:
             other.close()
 
 
-def test_a_browser_that_stops_in_its_stream_is_ended_and_counted(addresses: Addresses, metrics: AdserverMetrics) -> None:
+def test_a_browser_that_stops_in_its_stream_is_ended_and_counted(
+    addresses: Addresses, metrics: AdserverMetrics
+) -> None:
     def stopping() -> Iterator[object]:
         yield report_to_message(SOME[0])
         over.wait(20)
@@ -228,5 +269,10 @@ def test_a_browser_that_stops_in_its_stream_is_ended_and_counted(addresses: Addr
             ingest_pb2_grpc.IngestStub(channel).Submit(stopping(), timeout=15)
         over.set()
         assert ended.value.code() is grpc.StatusCode.CANCELLED
-        assert ingest_pb2_grpc.IngestStub(channel).Submit(iter([report_to_message(SOME[1])]), timeout=15).accepted == 1
+        assert (
+            ingest_pb2_grpc.IngestStub(channel)
+            .Submit(iter([report_to_message(SOME[1])]), timeout=15)
+            .accepted
+            == 1
+        )
     assert value(metrics, "maskedlark_slow_clients_total") == 1

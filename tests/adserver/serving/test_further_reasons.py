@@ -39,7 +39,11 @@ ERRORS_PAGE = Path(__file__).parents[3] / "docs" / "reference" / "errors.md"
 @pytest.mark.parametrize("reason", [*HTTP_REASONS, *JOB_STOPS])
 def test_each_is_in_the_reference_with_what_to_do(reason: str) -> None:
     known = {**HTTP_REASONS, **JOB_STOPS}[reason]
-    row = next(line for line in ERRORS_PAGE.read_text().splitlines() if line.startswith(f"| `{reason}` | {known.meaning} |"))
+    row = next(
+        line
+        for line in ERRORS_PAGE.read_text().splitlines()
+        if line.startswith(f"| `{reason}` | {known.meaning} |")
+    )
     assert known.follows.remedy in row
 
 
@@ -47,8 +51,14 @@ def refused_statuses() -> set[int]:
     """The status of every `HTTPException` and `refusal` that the front door's code holds."""
     found = set[int]()
     for module in (http_app_module, patient_http):
-        calls = [node for node in ast.walk(ast.parse(Path(module.__file__ or "").read_text())) if isinstance(node, ast.Call)]
-        for status in (call.args[0] for call in calls if ast.unparse(call.func) in ("HTTPException", "refusal")):
+        calls = [
+            node
+            for node in ast.walk(ast.parse(Path(module.__file__ or "").read_text()))
+            if isinstance(node, ast.Call)
+        ]
+        for status in (
+            call.args[0] for call in calls if ast.unparse(call.func) in ("HTTPException", "refusal")
+        ):
             if isinstance(status, ast.Constant) and isinstance(status.value, int):
                 found.add(status.value)
             elif isinstance(status, ast.Name):
@@ -88,7 +98,12 @@ def test_what_the_web_framework_refuses_by_itself_and_bugs_are_known(engine: Eng
 
 
 def test_every_word_of_the_workers_is_known() -> None:
-    words = {value for module in (worker, job_leases) for name, value in vars(module).items() if name.isupper() and isinstance(value, str)}
+    words = {
+        value
+        for module in (worker, job_leases)
+        for name, value in vars(module).items()
+        if name.isupper() and isinstance(value, str)
+    }
     assert words == JOB_STOPS.keys()
 
 
@@ -110,4 +125,8 @@ def test_whatever_stops_a_job_the_reason_is_known(error: Exception) -> None:
         assert isinstance(error, JobRefused)
         assert error.reason is JobReason.CANCELLED
     else:
-        assert stop.reason in {*JOB_STOPS, *(one.value for one in JobReason), *(one.value for one in ModelReason)}
+        assert stop.reason in {
+            *JOB_STOPS,
+            *(one.value for one in JobReason),
+            *(one.value for one in ModelReason),
+        }

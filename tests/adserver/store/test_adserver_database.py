@@ -7,7 +7,19 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import Column, Engine, Integer, LargeBinary, MetaData, Table, create_engine, inspect, select, text, update
+from sqlalchemy import (
+    Column,
+    Engine,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    create_engine,
+    inspect,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.schema import CreateTable
@@ -33,7 +45,8 @@ def engine(tmp_path: Path) -> Engine:
 def test_sqlite_is_opened_so_that_a_commit_is_durable_and_readers_never_wait(engine: Engine) -> None:
     with engine.connect() as connection:
         found = [
-            connection.execute(text(f"PRAGMA {name}")).scalar() for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
+            connection.execute(text(f"PRAGMA {name}")).scalar()
+            for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
         ]
     assert found == ["wal", 2, 1, 30_000]
 
@@ -61,7 +74,9 @@ def test_a_reader_sees_one_state_while_others_write(engine: Engine) -> None:
         assert reader.execute(select(_counters)).all() == []
 
 
-@pytest.mark.parametrize("attempt", range(30))  # one in twenty failed, where a connection did not wait for another's switch to WAL
+@pytest.mark.parametrize(
+    "attempt", range(30)
+)  # one in twenty failed, where a connection did not wait for another's switch to WAL
 def test_tables_are_created_once_however_many_processes_start(tmp_path: Path, attempt: int) -> None:
     url = default_url(tmp_path)
     engines = [open_database(url) for _ in range(4)]
@@ -80,8 +95,14 @@ def test_another_engine_is_refused_without_repeating_its_password(url: str) -> N
     assert "secret" not in str(refusal.value)
 
 
-@given(ids=st.sets(st.binary(min_size=16, max_size=16), min_size=1, max_size=8), digits=st.integers(0, 32), pick=st.integers(0))
-def test_an_id_is_found_by_the_start_of_its_hex_form_exactly_if_it_is_the_only_one(ids: set[bytes], digits: int, pick: int) -> None:
+@given(
+    ids=st.sets(st.binary(min_size=16, max_size=16), min_size=1, max_size=8),
+    digits=st.integers(0, 32),
+    pick=st.integers(0),
+)
+def test_an_id_is_found_by_the_start_of_its_hex_form_exactly_if_it_is_the_only_one(
+    ids: set[bytes], digits: int, pick: int
+) -> None:
     wanted = sorted(ids)[pick % len(ids)]
     prefix = wanted.hex()[:digits]
     matching = [one for one in ids if one.hex().startswith(prefix)]
@@ -123,7 +144,9 @@ def test_whoever_changes_a_table_gives_it_another_version(engine: Engine) -> Non
 
 
 @pytest.mark.parametrize("found", ["older", "newer", "without a version"])
-def test_tables_of_another_version_are_refused_with_what_to_do_and_left_alone(database_url: str, found: str) -> None:
+def test_tables_of_another_version_are_refused_with_what_to_do_and_left_alone(
+    database_url: str, found: str
+) -> None:
     engine = open_database(database_url)
     if found == "without a version":  # as it was before there were versions
         with engine.begin() as connection:
@@ -131,7 +154,9 @@ def test_tables_of_another_version_are_refused_with_what_to_do_and_left_alone(da
     else:
         create_tables(engine)
         with engine.begin() as connection:
-            connection.execute(update(schema_version).values(version=SCHEMA_VERSION + (1 if found == "newer" else -1)))
+            connection.execute(
+                update(schema_version).values(version=SCHEMA_VERSION + (1 if found == "newer" else -1))
+            )
     before = inspect(engine).get_table_names()
     with pytest.raises(InvalidTask, match=r"schema version .*begin with an empty database"):
         create_tables(engine)

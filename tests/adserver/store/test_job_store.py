@@ -114,7 +114,10 @@ def test_figures_of_a_round_that_is_run_again_replace_the_old_ones(site: Site) -
     job_id = submitted(site)
     held = leases(site)
     held.claim()
-    rounds = [RoundFigures(rounds_done=number, finished_at_s=1.0, gradient_norm=0.5, noise_to_signal=None) for number in (1, 2)]
+    rounds = [
+        RoundFigures(rounds_done=number, finished_at_s=1.0, gradient_norm=0.5, noise_to_signal=None)
+        for number in (1, 2)
+    ]
     again = RoundFigures(rounds_done=2, finished_at_s=9.0, learning_rate=0.1, loss=0.25, accuracy=1.0)
     for figures in (*rounds, again):
         held.record(job_id, figures)

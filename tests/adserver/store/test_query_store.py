@@ -1,4 +1,7 @@
-"""Queries in the database, SQLite or PostgreSQL: every kind comes back as it was asked, and only what was charged stays."""
+"""Queries in the database, SQLite or PostgreSQL.
+
+Every kind comes back as it was asked, and only what was charged stays.
+"""
 
 from collections.abc import Iterator
 
@@ -33,7 +36,9 @@ def store(database_url: str) -> Iterator[QueryStore]:
 
 
 def sums(query_id: bytes) -> PlannedQuery:
-    request = Request(values=("click",), group_by=("campaign",), domains={"campaign": distinct_codes(range(3_000))})
+    request = Request(
+        values=("click",), group_by=("campaign",), domains={"campaign": distinct_codes(range(3_000))}
+    )
     return plan_query(request, task=OF.task, dataset=HELD, query_id=query_id)
 
 
@@ -56,7 +61,12 @@ def test_a_query_of_each_kind_comes_back_with_what_is_sent_beside_it(store: Quer
     store.add(found, b"", asked_at=NOW + 1)
     store.add(evaluation.spec, evaluation.model, asked_at=NOW)
     first, second, third = (store.find(prefix) for prefix in ("11", "2222", "33"))
-    assert (first.planned, first.discovery, first.evaluation, first.asked_at) == (planned, None, None, NOW + 2)
+    assert (first.planned, first.discovery, first.evaluation, first.asked_at) == (
+        planned,
+        None,
+        None,
+        NOW + 2,
+    )
     assert (second.planned, second.discovery, second.evaluation) == (None, found, None)
     assert (third.planned, third.discovery, third.evaluation) == (None, None, evaluation)
     assert [one.spec for one in (first, second, third)] == [planned.spec, found, evaluation.spec]

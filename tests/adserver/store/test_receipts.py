@@ -1,4 +1,7 @@
-"""The helpers' receipts in the database, SQLite or PostgreSQL: of many that come at the same time to many processes, the newest stays."""
+"""The helpers' receipts in the database, SQLite or PostgreSQL.
+
+Of many that come at the same time to many processes, the newest stays.
+"""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +32,9 @@ def receipt(sequence: int, helper_id: bytes = b"h" * 16) -> Receipt:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_of_receipts_that_come_to_several_processes_at_once_the_newest_stays(engine: Engine, seed: int) -> None:
+def test_of_receipts_that_come_to_several_processes_at_once_the_newest_stays(
+    engine: Engine, seed: int
+) -> None:
     workers = 4
     together, rng = Barrier(workers), Random(seed)
 
@@ -51,7 +56,11 @@ def test_each_helper_has_its_own(engine: Engine) -> None:
     book.keep("north:1", receipt(1))
     book.keep("south:1", receipt(2, b"s" * 16))
     again = ReceiptBook(engine)
-    assert (again.newest("north:1"), again.newest("south:1"), again.newest("west:1")) == (receipt(1), receipt(2, b"s" * 16), None)
+    assert (again.newest("north:1"), again.newest("south:1"), again.newest("west:1")) == (
+        receipt(1),
+        receipt(2, b"s" * 16),
+        None,
+    )
 
 
 def test_a_process_shows_what_another_one_was_given(engine: Engine) -> None:
@@ -62,7 +71,9 @@ def test_a_process_shows_what_another_one_was_given(engine: Engine) -> None:
     assert second.newest(ADDRESS) == receipt(2)
 
 
-def test_a_helper_that_moved_is_shown_its_newest_receipt_once_it_has_answered_from_there(engine: Engine) -> None:
+def test_a_helper_that_moved_is_shown_its_newest_receipt_once_it_has_answered_from_there(
+    engine: Engine,
+) -> None:
     book = ReceiptBook(engine)
     book.keep("old:1", receipt(7))
     book.keep("new:1", receipt(3))  # restored from a backup, on another machine

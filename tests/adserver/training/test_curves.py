@@ -30,7 +30,10 @@ HISTORY = tuple(
 
 
 def read_events(folder: Path) -> list[tuple[str, int, float, float]]:
-    """(tag, step, value, wall time) of all files, as TensorBoard reads them: length, checksum, message, checksum."""
+    """(tag, step, value, wall time) of all files, as TensorBoard reads them.
+
+    Length, checksum, message, checksum.
+    """
     found = []
     for file in sorted((folder / EVENTS_NAME).iterdir()):
         stored = file.read_bytes()
@@ -38,7 +41,9 @@ def read_events(folder: Path) -> list[tuple[str, int, float, float]]:
         while offset < len(stored):
             length = int.from_bytes(stored[offset : offset + 8], "little")
             event = Event.FromString(stored[offset + 12 : offset + 12 + length])
-            found += [(value.tag, event.step, value.simple_value, event.wall_time) for value in event.summary.value]
+            found += [
+                (value.tag, event.step, value.simple_value, event.wall_time) for value in event.summary.value
+            ]
             offset += 12 + length + 4
     return found
 
@@ -73,12 +78,20 @@ def test_events_of_a_resumed_job_hold_each_round_once(tmp_path: Path) -> None:
     with CurveWriter.opened(tmp_path, (), title="first process") as curves:
         for figures in HISTORY[:12]:
             curves.append(figures)
-    with CurveWriter.opened(tmp_path, HISTORY[:10], title="second process") as curves:  # the last two rounds were not finished
+    with CurveWriter.opened(
+        tmp_path, HISTORY[:10], title="second process"
+    ) as curves:  # the last two rounds were not finished
         for figures in HISTORY[10:]:
             curves.append(figures)
-    norms = [(step, value, wall) for tag, step, value, wall in read_events(tmp_path) if tag == "round/gradient_norm"]
+    norms = [
+        (step, value, wall)
+        for tag, step, value, wall in read_events(tmp_path)
+        if tag == "round/gradient_norm"
+    ]
     assert [step for step, _, _ in norms] == list(range(1, 21))
-    assert [value for _, value, _ in norms] == pytest.approx([figures.gradient_norm for figures in HISTORY], rel=1e-6)
+    assert [value for _, value, _ in norms] == pytest.approx(
+        [figures.gradient_norm for figures in HISTORY], rel=1e-6
+    )
     assert [wall for _, _, wall in norms] == [figures.finished_at_s for figures in HISTORY]
     losses = [step for tag, step, _, _ in read_events(tmp_path) if tag == "eval/loss"]
     assert losses == [5, 10, 15, 20]
@@ -95,14 +108,20 @@ def test_the_files_are_rewritten_while_the_job_runs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
 def test_the_noise_norm_is_what_two_helpers_noise_measures(mechanism: str) -> None:
-    plan = plan_for(sealed(mechanism=mechanism, norm="l1" if mechanism == "laplace" else "l2"), noise_multiplier=0.5)
+    plan = plan_for(
+        sealed(mechanism=mechanism, norm="l1" if mechanism == "laplace" else "l2"), noise_multiplier=0.5
+    )
     count = 50_000
     drawn = sum(
-        noise_vector(Mechanism(mechanism), noise_units(plan.task, plan.job), count, seeded(role, mechanism)).astype(np.float64)
+        noise_vector(
+            Mechanism(mechanism), noise_units(plan.task, plan.job), count, seeded(role, mechanism)
+        ).astype(np.float64)
         for role in (0, 1)
     )
     measured = float(np.linalg.norm(np.ldexp(drawn, -plan.task.frac_bits))) / plan.denominator
-    assert noise_norm(plan.task, plan.job, num_parameters=count, denominator=plan.denominator) == pytest.approx(measured, rel=0.02)
+    assert noise_norm(
+        plan.task, plan.job, num_parameters=count, denominator=plan.denominator
+    ) == pytest.approx(measured, rel=0.02)
 
 
 def test_there_is_no_noise_in_a_task_without() -> None:

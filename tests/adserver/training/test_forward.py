@@ -46,7 +46,9 @@ def test_losses_are_those_of_torch(loss: Loss, outputs: int, final: str) -> None
     z, y = torch.from_numpy(predict(file, x)).double(), torch.from_numpy(labels)
     expected = {
         Loss.BINARY_CROSS_ENTROPY: lambda: functional.binary_cross_entropy(z[:, 0], y.double()),
-        Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS: lambda: functional.binary_cross_entropy_with_logits(z[:, 0], y.double()),
+        Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS: lambda: functional.binary_cross_entropy_with_logits(
+            z[:, 0], y.double()
+        ),
         Loss.CROSS_ENTROPY: lambda: functional.cross_entropy(z, y),
         Loss.MSE: lambda: functional.mse_loss(z[:, 0], y.double()),
         Loss.POISSON: lambda: functional.poisson_nll_loss(z[:, 0], y.double()),
@@ -85,7 +87,11 @@ def test_a_model_that_the_parser_refuses_is_not_run() -> None:
 
 def test_a_failure_of_onnxruntime_is_an_invalid_model() -> None:
     """The record's byte 255 is no row of a table of ten."""
-    nodes = [node("Mul", ["x", "bytes"], ["1"]), node("Cast", ["1"], ["2"], to=7), node("Gather", ["table", "2"], ["o"])]
+    nodes = [
+        node("Mul", ["x", "bytes"], ["1"]),
+        node("Cast", ["1"], ["2"], to=7),
+        node("Gather", ["table", "2"], ["o"]),
+    ]
     file = encoded([*nodes, node("Flatten", ["o"], ["y"])], [weights("table", 10, 2), tensor("bytes", 256.0)])
     with pytest.raises(InvalidModel):
         predict(file, np.full((1, 4), 255, np.uint8))

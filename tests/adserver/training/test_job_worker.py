@@ -1,4 +1,7 @@
-"""Jobs from the queue to their end, with two honest helpers in memory: the same bits as training in the clear, whatever dies when."""
+"""Jobs from the queue to their end, with two honest helpers in memory.
+
+The same bits as training in the clear, whatever dies when.
+"""
 
 import os
 import sqlite3
@@ -88,7 +91,9 @@ def trained_in_the_clear(of: Sealed, plan: TrainingPlan) -> tuple[NDArray[np.flo
     settings = plan.optimizer
     optimizers: dict[OptimizerKind, torch.optim.Optimizer] = {
         OptimizerKind.SGD: torch.optim.SGD(parameters, lr=settings.learning_rate),
-        OptimizerKind.MOMENTUM: torch.optim.SGD(parameters, lr=settings.learning_rate, momentum=settings.momentum),
+        OptimizerKind.MOMENTUM: torch.optim.SGD(
+            parameters, lr=settings.learning_rate, momentum=settings.momentum
+        ),
         OptimizerKind.ADAM: torch.optim.Adam(parameters, lr=settings.learning_rate),
         OptimizerKind.ADAGRAD: torch.optim.Adagrad(parameters, lr=settings.learning_rate),
     }
@@ -100,11 +105,18 @@ def trained_in_the_clear(of: Sealed, plan: TrainingPlan) -> tuple[NDArray[np.flo
             RECORDS,
             plan.job.sampling_numerator,
         )
-        gradients = clipped_gradients(tensors, shares.features[drawn], of.real_labels[drawn, None], of.of.task)
+        gradients = clipped_gradients(
+            tensors, shares.features[drawn], of.real_labels[drawn, None], of.of.task
+        )
         mean = gradients.sum(axis=(0, 1)) / 2.0**of.of.task.frac_bits / (plan.job.sampling_rate * RECORDS)
         weight, bias = np.split(mean.astype(np.float32), [4])
-        parameters[0].grad, parameters[1].grad = torch.from_numpy(weight.reshape(1, 4)), torch.from_numpy(bias)
-        optimizer.param_groups[0]["lr"] = settings.learning_rate * plan.schedule.factor(index, plan.job.rounds)
+        parameters[0].grad, parameters[1].grad = (
+            torch.from_numpy(weight.reshape(1, 4)),
+            torch.from_numpy(bias),
+        )
+        optimizer.param_groups[0]["lr"] = settings.learning_rate * plan.schedule.factor(
+            index, plan.job.rounds
+        )
         optimizer.step()
     return tuple(parameter.detach().numpy() for parameter in parameters)
 
@@ -123,7 +135,9 @@ def test_without_noise_the_trained_model_equals_training_in_the_clear_bit_for_bi
     job = site.run(plan)
     assert job.state is JobState.DONE
     assert job.rounds_done == plan.job.rounds
-    for ours, plain, initial in zip(masters(site, job.job_id), trained_in_the_clear(quiet, plan), MODEL.initial_values, strict=True):
+    for ours, plain, initial in zip(
+        masters(site, job.job_id), trained_in_the_clear(quiet, plan), MODEL.initial_values, strict=True
+    ):
         assert ours.tobytes() == plain.tobytes()
         assert (ours != initial).any()
 
@@ -168,14 +182,20 @@ def fused_site(folder: Path, of: Sealed, fuse: Fuse, burns_at: int) -> Site:
 
 
 @pytest.mark.usefixtures("no_pictures")
-def test_a_job_killed_at_any_point_ends_in_the_same_bytes_as_an_undisturbed_one(tmp_path: Path, noisy: Sealed, mortal: Fuse) -> None:
+def test_a_job_killed_at_any_point_ends_in_the_same_bytes_as_an_undisturbed_one(
+    tmp_path: Path, noisy: Sealed, mortal: Fuse
+) -> None:
     undisturbed = fused_site(tmp_path / "undisturbed", noisy, mortal, 0)
     undisturbed.worker().run_one()
     (job,) = undisturbed.store.all()
     points = list(mortal.passed)
     assert job.state is JobState.DONE
     assert set(points) == set(KILLS_MAY_COME_AT)
-    expected_files = {path.name: path.read_bytes() for path in undisturbed.folder(job.job_id).path.iterdir() if path.is_file()}
+    expected_files = {
+        path.name: path.read_bytes()
+        for path in undisturbed.folder(job.job_id).path.iterdir()
+        if path.is_file()
+    }
     expected_history = undisturbed.store.history(job.job_id)
 
     for burns_at in range(1, len(points) + 1):
@@ -187,11 +207,15 @@ def test_a_job_killed_at_any_point_ends_in_the_same_bytes_as_an_undisturbed_one(
         site.worker().run_one()
 
         assert site.store.get(job.job_id).state is JobState.DONE, points[burns_at - 1]
-        files = {path.name: path.read_bytes() for path in site.folder(job.job_id).path.iterdir() if path.is_file()}
+        files = {
+            path.name: path.read_bytes() for path in site.folder(job.job_id).path.iterdir() if path.is_file()
+        }
         for name in ("model.onnx", "eval.npz", "checkpoint-00000003.pt"):
             assert files[name] == expected_files[name], points[burns_at - 1]
         history = site.store.history(job.job_id)
-        assert [timeless(figures) for figures in history] == [timeless(figures) for figures in expected_history]
+        assert [timeless(figures) for figures in history] == [
+            timeless(figures) for figures in expected_history
+        ]
         assert all(helper.computed == 3 for helper in site.helpers)  # asked again, but charged once
         site.engine.dispose()
     undisturbed.engine.dispose()
@@ -201,7 +225,9 @@ def timeless(figures: RoundFigures) -> RoundFigures:
     return replace(figures, finished_at_s=0.0)
 
 
-def test_a_helper_that_is_down_makes_the_job_wait_and_then_go_on(site: Site, quiet: Sealed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_helper_that_is_down_makes_the_job_wait_and_then_go_on(
+    site: Site, quiet: Sealed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     states: list[JobState] = []
     waited = JobLeases.wait
 
@@ -215,11 +241,15 @@ def test_a_helper_that_is_down_makes_the_job_wait_and_then_go_on(site: Site, qui
     assert states == [JobState.WAITING] * 3
     assert job.state is JobState.DONE
     assert job.stop is None
-    for ours, plain in zip(masters(site, job.job_id), trained_in_the_clear(quiet, plan_for(quiet)), strict=True):
+    for ours, plain in zip(
+        masters(site, job.job_id), trained_in_the_clear(quiet, plan_for(quiet)), strict=True
+    ):
         assert ours.tobytes() == plain.tobytes()
 
 
-def test_a_helper_that_stays_away_fails_the_job_and_a_resumed_one_loses_no_round(site: Site, quiet: Sealed) -> None:
+def test_a_helper_that_stays_away_fails_the_job_and_a_resumed_one_loses_no_round(
+    site: Site, quiet: Sealed
+) -> None:
     plan = plan_for(quiet)
     down_at_round = 2
     site.helpers[0].down_from_round = down_at_round
@@ -269,7 +299,9 @@ def test_a_refusal_by_one_helper_stops_the_job_with_its_reason(site: Site, quiet
     assert (job.stop.reason, job.stop.cause) == ("budget_exhausted", "nothing is left")
 
 
-def test_a_diverging_job_fails_and_keeps_its_last_finite_weights(site: Site, quiet: Sealed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_diverging_job_fails_and_keeps_its_last_finite_weights(
+    site: Site, quiet: Sealed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     steps = iter([np.ones(5), np.ones(5), np.full(5, 1e12)])
     monkeypatch.setattr(job_runner, "mean_gradient", lambda *_: next(steps))
     job = site.run(plan_for(quiet))
@@ -324,12 +356,17 @@ def test_a_database_that_is_away_for_a_moment_costs_a_job_nothing(
     job_id, worker = site.submit(plan), site.worker()
     worker.run_one()
     assert not failures
-    assert site.store.get(job_id).state in (JobState.QUEUED, JobState.RUNNING)  # running: until its lease is over
+    assert site.store.get(job_id).state in (
+        JobState.QUEUED,
+        JobState.RUNNING,
+    )  # running: until its lease is over
     site.clock.now_s += LONG_AFTER_S
     worker.run_one()
     job = site.store.get(job_id)
     assert (job.state, job.stop) == (JobState.DONE, None)
-    assert [helper.computed for helper in site.helpers] == [plan.job.rounds] * 2  # asked again, and charged once
+    assert [helper.computed for helper in site.helpers] == [
+        plan.job.rounds
+    ] * 2  # asked again, and charged once
     for ours, plain in zip(masters(site, job_id), trained_in_the_clear(quiet, plan), strict=True):
         assert ours.tobytes() == plain.tobytes()
 
@@ -373,7 +410,9 @@ def test_a_short_pause_follows_a_short_one_once_the_database_was_there_between(
     assert tried_at_s == [0, 1, 1, 2, 2, 3, 3, 4]
 
 
-def test_a_clock_that_is_set_back_does_not_keep_a_worker_at_rest(site: Site, quiet: Sealed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_is_set_back_does_not_keep_a_worker_at_rest(
+    site: Site, quiet: Sealed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job_id, worker, works = site.submit(plan_for(quiet)), site.worker(monotonic=monotonic), JobLeases.claim
     monkeypatch.setattr(JobLeases, "claim", raising(away()))
     site.clock.now_s += 86_400
@@ -433,7 +472,9 @@ def test_a_statement_that_is_wrong_is_a_bug_and_no_moment_of_the_database(
 
 
 @pytest.mark.parametrize("reason", [JobReason.PEER_FAILED, JobReason.BAD_ANSWER])
-def test_what_a_helper_would_answer_again_stops_the_job_until_it_is_resumed(site: Site, quiet: Sealed, reason: JobReason) -> None:
+def test_what_a_helper_would_answer_again_stops_the_job_until_it_is_resumed(
+    site: Site, quiet: Sealed, reason: JobReason
+) -> None:
     assert not contract(reason).is_retryable
     site.helpers[1].failures = [JobRefused(reason, "its operator's log says why")]
     job = site.run(plan_for(quiet))
@@ -463,7 +504,9 @@ def test_a_job_is_closed_later_if_a_helper_is_down_at_its_end(site: Site, quiet:
     assert site.store.get(job_id).is_closed
 
 
-def test_a_helper_that_is_away_does_not_keep_the_other_one_from_giving_budget_back(site: Site, quiet: Sealed) -> None:
+def test_a_helper_that_is_away_does_not_keep_the_other_one_from_giving_budget_back(
+    site: Site, quiet: Sealed
+) -> None:
     job_id = site.submit(plan_for(quiet))
     site.store.cancel(job_id)
     site.helpers[0].failures = [HelperUnavailable("down")]
@@ -486,7 +529,10 @@ def test_a_helper_that_is_away_is_asked_to_close_one_job_at_a_time(site: Site, q
 def test_a_job_that_a_helper_refuses_to_close_is_asked_for_again_much_later_and_others_are_closed_meanwhile(
     site: Site, quiet: Sealed
 ) -> None:
-    """It may be another helper that answers for a moment, or an older ledger: a refusal is not taken for an end."""
+    """It may be another helper that answers for a moment, or an older ledger.
+
+    A refusal is not taken for an end.
+    """
     worker, first = site.worker(), site.submit(plan_for(quiet))
     site.store.cancel(first)
     site.helpers[0].failures = [JobRefused(JobReason.UNKNOWN_TASK, "another helper")]
@@ -518,7 +564,9 @@ def test_cancelling_stops_a_round_that_would_run_for_ever(site: Site, quiet: Sea
     assert all(helper.closed == {job_id} for helper in site.helpers)
 
 
-def test_stopping_the_worker_leaves_the_running_job_queued_for_the_next_one(site: Site, quiet: Sealed) -> None:
+def test_stopping_the_worker_leaves_the_running_job_queued_for_the_next_one(
+    site: Site, quiet: Sealed
+) -> None:
     for helper in site.helpers:
         helper.hold = Event()
     job_id = site.submit(plan_for(quiet))
@@ -548,7 +596,9 @@ def test_a_worker_that_lost_its_lease_lets_go_of_the_job(site: Site, quiet: Seal
     assert site.store.get(job_id).rounds_done == 0
 
 
-@pytest.mark.parametrize("after_write", [False, True], ids=["before its checkpoint is there", "before the old ones go"])
+@pytest.mark.parametrize(
+    "after_write", [False, True], ids=["before its checkpoint is there", "before the old ones go"]
+)
 @pytest.mark.usefixtures("no_pictures")
 def test_a_worker_that_was_stopped_at_a_checkpoint_does_not_undo_its_successors_rounds(
     site: Site, quiet: Sealed, monkeypatch: pytest.MonkeyPatch, after_write: bool
@@ -595,7 +645,12 @@ def test_jobs_run_in_the_order_of_their_submission(site: Site, quiet: Sealed) ->
 
 
 def test_the_curves_and_the_history_hold_loss_and_accuracy(site: Site, quiet: Sealed) -> None:
-    whole_batches = plan_for(quiet, batch_size=RECORDS, eval_every=2, optimizer=Optimizer(kind=OptimizerKind.SGD, learning_rate=0.1))
+    whole_batches = plan_for(
+        quiet,
+        batch_size=RECORDS,
+        eval_every=2,
+        optimizer=Optimizer(kind=OptimizerKind.SGD, learning_rate=0.1),
+    )
     job = site.run(whole_batches, eval_set_npz(quiet))
     history = site.store.history(job.job_id)
     assert [figures.rounds_done for figures in history] == [0, 1, 2, 3, 4, 5]

@@ -73,7 +73,13 @@ SUBMISSION = Submission(
 
 
 def plan(task: Task = TASK, dataset: Dataset | None = None, now_s: float = NOW, **changes: Any) -> Any:
-    return plan_job(replace(SUBMISSION, **changes), task=task, dataset=dataset or dataset_of(task), job_id=JOB_ID, now_s=now_s)
+    return plan_job(
+        replace(SUBMISSION, **changes),
+        task=task,
+        dataset=dataset or dataset_of(task),
+        job_id=JOB_ID,
+        now_s=now_s,
+    )
 
 
 def test_an_epsilon_becomes_the_least_noise_that_keeps_within_it() -> None:
@@ -93,8 +99,17 @@ def test_a_plan_holds_what_was_asked_for() -> None:
     made = plan(epsilon=None, noise_multiplier=3.0)
     assert made.job.noise_multiplier == 3.0
     assert made.denominator == pytest.approx(100.0)
-    assert (made.job.rounds, made.job.loss, made.job.model_digest) == (20, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS, MODEL.digest)
-    assert (made.job.task_id, made.job.dataset_id, made.job.job_id, made.dataset_size) == (TASK.task_id, bytes(32), JOB_ID, SIZE)
+    assert (made.job.rounds, made.job.loss, made.job.model_digest) == (
+        20,
+        Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS,
+        MODEL.digest,
+    )
+    assert (made.job.task_id, made.job.dataset_id, made.job.job_id, made.dataset_size) == (
+        TASK.task_id,
+        bytes(32),
+        JOB_ID,
+        SIZE,
+    )
 
 
 def test_without_a_batch_size_every_round_takes_the_whole_dataset() -> None:
@@ -126,7 +141,10 @@ def test_rounds_cost_nothing_before_the_first() -> None:
         ({"epsilon": None, "noise_multiplier": 0.0}, JobReason.NOISE_OUT_OF_RANGE),
         ({"epsilon": None, "noise_multiplier": 0.05}, JobReason.BUDGET_EXHAUSTED),
         (
-            {"task": task_of(mechanism="none", clip_norm=1024.0, frac_bits=40, max_dataset_size=1 << 24), "epsilon": None},
+            {
+                "task": task_of(mechanism="none", clip_norm=1024.0, frac_bits=40, max_dataset_size=1 << 24),
+                "epsilon": None,
+            },
             JobReason.OVERFLOW,
         ),
         ({"eval_set": b"no npz"}, JobReason.MALFORMED),
@@ -141,7 +159,9 @@ def test_rounds_cost_nothing_before_the_first() -> None:
         ({"eval_set": npz_of(labels=np.array([None, None, None]))}, JobReason.MALFORMED),
     ],
 )
-def test_what_the_helpers_or_the_trainer_would_choke_on_is_refused_before_it_is_stored(changes: dict[str, Any], reason: JobReason) -> None:
+def test_what_the_helpers_or_the_trainer_would_choke_on_is_refused_before_it_is_stored(
+    changes: dict[str, Any], reason: JobReason
+) -> None:
     if reason is JobReason.OVERFLOW:
         changes = {**changes, "dataset": dataset_of(changes["task"], size=1 << 24)}
     with pytest.raises(JobRefused) as refusal:
@@ -165,7 +185,8 @@ def test_a_model_or_loss_that_does_not_fit_is_refused(changes: dict[str, Any], r
 
 
 @pytest.mark.parametrize(
-    "changes", [{"rounds": 0}, {"rounds": 1_000_001}, {"epsilon": -1.0}, {"epsilon": float("nan")}, {"eval_every": -1}]
+    "changes",
+    [{"rounds": 0}, {"rounds": 1_000_001}, {"epsilon": -1.0}, {"epsilon": float("nan")}, {"eval_every": -1}],
 )
 def test_numbers_out_of_range_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(InvalidTask):

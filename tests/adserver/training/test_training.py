@@ -18,7 +18,9 @@ OF = sealed()
 SETTINGS = [(kind, schedule) for kind in OptimizerKind for schedule in ScheduleKind]
 
 
-def plan(kind: OptimizerKind = OptimizerKind.ADAM, schedule: ScheduleKind = ScheduleKind.COSINE, of: Sealed = OF) -> TrainingPlan:
+def plan(
+    kind: OptimizerKind = OptimizerKind.ADAM, schedule: ScheduleKind = ScheduleKind.COSINE, of: Sealed = OF
+) -> TrainingPlan:
     return plan_for(
         of,
         rounds=12,
@@ -32,7 +34,9 @@ def gradients(count: int) -> list[NDArray[np.float64]]:
 
 
 @pytest.mark.parametrize(("kind", "schedule"), SETTINGS)
-def test_a_trainer_restored_from_any_checkpoint_goes_on_with_the_same_bits(kind: OptimizerKind, schedule: ScheduleKind) -> None:
+def test_a_trainer_restored_from_any_checkpoint_goes_on_with_the_same_bits(
+    kind: OptimizerKind, schedule: ScheduleKind
+) -> None:
     steps = gradients(12)
     straight = Trainer(model=MODEL, plan=plan(kind, schedule))
     stored = [straight.checkpoint().encode()]
@@ -50,14 +54,18 @@ def test_a_trainer_restored_from_any_checkpoint_goes_on_with_the_same_bits(kind:
 
 def test_the_learning_rate_follows_the_schedule() -> None:
     trainer = Trainer(model=MODEL, plan=plan(OptimizerKind.SGD, ScheduleKind.LINEAR_WARMUP))
-    assert [trainer.step(gradient) for gradient in gradients(6)] == pytest.approx([0.025, 0.05, 0.075, 0.1, 0.1, 0.1])
+    assert [trainer.step(gradient) for gradient in gradients(6)] == pytest.approx(
+        [0.025, 0.05, 0.075, 0.1, 0.1, 0.1]
+    )
 
 
 def test_a_plain_step_is_the_learning_rate_times_the_gradient() -> None:
     trainer = Trainer(model=MODEL, plan=plan(OptimizerKind.SGD, ScheduleKind.CONSTANT))
     (gradient,) = gradients(1)
     trainer.step(gradient)
-    for before, after, part in zip(MODEL.initial_values, trainer.values(), split(gradient, MODEL.parameters), strict=True):
+    for before, after, part in zip(
+        MODEL.initial_values, trainer.values(), split(gradient, MODEL.parameters), strict=True
+    ):
         np.testing.assert_allclose(after, before - np.float32(0.1) * part, rtol=1e-6)
 
 
@@ -71,7 +79,9 @@ def test_the_models_own_values_are_never_written_to() -> None:
 def test_the_weights_that_are_sent_are_the_masters_rounded() -> None:
     trainer = Trainer(model=MODEL, plan=plan())
     trainer.step(gradients(1)[0])
-    for sent, master in zip(decode_weights(trainer.weights(), MODEL.parameters), trainer.values(), strict=True):
+    for sent, master in zip(
+        decode_weights(trainer.weights(), MODEL.parameters), trainer.values(), strict=True
+    ):
         np.testing.assert_allclose(sent.to_float(), master, atol=float(np.abs(master).max()) * 2.0**-12)
 
 

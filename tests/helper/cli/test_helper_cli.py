@@ -37,14 +37,27 @@ WIDE = {**os.environ, "COLUMNS": "300"}
 
 
 def helper(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*HELPER, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False, env=WIDE)
+    return subprocess.run(
+        [*HELPER, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False, env=WIDE
+    )
 
 
 @contextmanager
 def serving(data: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A helper process, and the address that it wrote once it was ready."""
     port_file = data / "port"
-    command = [*HELPER, "serve", "--data", str(data), "--listen", "127.0.0.1:0", "--insecure", "--port-file", str(port_file), *options]
+    command = [
+        *HELPER,
+        "serve",
+        "--data",
+        str(data),
+        "--listen",
+        "127.0.0.1:0",
+        "--insecure",
+        "--port-file",
+        str(port_file),
+        *options,
+    ]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=WIDE)
     try:
         deadline = time.monotonic() + 60
@@ -73,7 +86,10 @@ def test_keygen_prints_the_identity_that_tasks_name(tmp_path: Path) -> None:
 
 
 def test_keygen_for_people_shows_public_keys_and_no_secret(tmp_path: Path) -> None:
-    shown = CliRunner().invoke(app, ["keygen", "--data", str(tmp_path / "a"), "--name", "north", "--suite", "mlkem768-x25519-aes128gcm"])
+    shown = CliRunner().invoke(
+        app,
+        ["keygen", "--data", str(tmp_path / "a"), "--name", "north", "--suite", "mlkem768-x25519-aes128gcm"],
+    )
     keys = HelperKeys.read(tmp_path / "a")
     assert shown.exit_code == 0
     assert keys.identity.verify_key.hex() in shown.output
@@ -92,7 +108,18 @@ def test_keygen_refuses_to_overwrite_with_one_line(data: Path) -> None:
 
 def test_keygen_for_a_host_makes_a_certificate_too(tmp_path: Path) -> None:
     shown = CliRunner().invoke(
-        app, ["keygen", "--data", str(tmp_path), "--name", "north", "--host", "helper.example", "--host", "127.0.0.1"]
+        app,
+        [
+            "keygen",
+            "--data",
+            str(tmp_path),
+            "--name",
+            "north",
+            "--host",
+            "helper.example",
+            "--host",
+            "127.0.0.1",
+        ],
     )
     assert shown.exit_code == 0
     assert {path.name for path in tmp_path.iterdir()} == {"keys.json", "tls.key", "tls.crt", "trusted.crt"}
@@ -147,7 +174,9 @@ def test_unsafe_ways_to_serve_are_refused(data: Path, options: list[str], why: s
     assert "Traceback" not in refused.stderr
 
 
-@pytest.mark.parametrize("database", ["garbage", "mysql://name:secret@host/ledger", "sqlite:////nowhere/ledger.sqlite3"])
+@pytest.mark.parametrize(
+    "database", ["garbage", "mysql://name:secret@host/ledger", "sqlite:////nowhere/ledger.sqlite3"]
+)
 def test_a_database_that_cannot_be_had_is_refused_in_one_line(data: Path, database: str) -> None:
     refused = helper("serve", "--data", data, "--listen", "127.0.0.1:0", "--insecure", "--database", database)
     assert refused.returncode == REFUSED
@@ -165,8 +194,12 @@ def test_tls_is_all_or_by_name_nothing(data: Path, options: list[str]) -> None:
 def test_the_files_of_keygen_are_used_if_no_others_are_named(tmp_path: Path) -> None:
     made = write_certificate(tmp_path, name="helper", now=datetime.now(UTC))
 
-    def chosen(*, insecure: bool = False, certificate: Path | None = None, folder: Path | None = tmp_path) -> TlsFiles | None:
-        return tls_files(insecure=insecure, certificate=certificate, private_key=None, authorities=None, folder=folder)
+    def chosen(
+        *, insecure: bool = False, certificate: Path | None = None, folder: Path | None = tmp_path
+    ) -> TlsFiles | None:
+        return tls_files(
+            insecure=insecure, certificate=certificate, private_key=None, authorities=None, folder=folder
+        )
 
     assert chosen() == made
     assert chosen(insecure=True) is None
@@ -187,6 +220,8 @@ def test_serving_without_keys_says_how_to_make_them(tmp_path: Path) -> None:
 def test_every_option_of_serve_has_a_help_text_and_an_environment_variable() -> None:
     group = typer.main.get_command(app)
     assert isinstance(group, TyperGroup)
-    options = [one for one in group.commands["serve"].params if isinstance(one, TyperOption) and one.name != "help"]
+    options = [
+        one for one in group.commands["serve"].params if isinstance(one, TyperOption) and one.name != "help"
+    ]
     assert len(options) > 15
     assert [one.name for one in options if not (one.envvar and one.help)] == []

@@ -1,4 +1,7 @@
-"""An ad server that seals shares of its own to one helper, under somebody's report id: HPKE lets anybody seal."""
+"""An ad server that seals shares of its own to one helper, under somebody's report id.
+
+HPKE lets anybody seal.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -27,13 +30,28 @@ def planted(scene: Scene, report: Report, role: int, example: Example) -> ShareF
     """A share for one helper under a victim's report id: made from public keys only."""
     key = SealingKey(scene.bundle.key_lists[role].key_list.keys[0])
     plaintext = split(scene.task, example, system_randomness)[role]
-    info = share_info(task_id=scene.task_id, report_id=report.report_id, time_bucket=report.time_bucket, role=role, key_id=key.key_id)
-    return replace(shares_for([report], role)[0], share=SealedShare(key_id=key.key_id, ciphertext=key.seal(plaintext, info)))
+    info = share_info(
+        task_id=scene.task_id,
+        report_id=report.report_id,
+        time_bucket=report.time_bucket,
+        role=role,
+        key_id=key.key_id,
+    )
+    return replace(
+        shares_for([report], role)[0],
+        share=SealedShare(key_id=key.key_id, ciphertext=key.seal(plaintext, info)),
+    )
 
 
 def test_a_planted_share_gives_noise_in_every_coordinate(tmp_path: Path) -> None:
     """Else the coordinates where the victim's gradient is zero would stand out, and with them its features."""
-    settings = {"mechanism": "gaussian", "norm": "l2", "epsilon": 4.0, "collusion_epsilon": 60.0, "frac_bits": 24}
+    settings = {
+        "mechanism": "gaussian",
+        "norm": "l2",
+        "epsilon": 4.0,
+        "collusion_epsilon": 60.0,
+        "frac_bits": 24,
+    }
     scene = Scene(tmp_path, min_batch_size=20, **settings)
     scene.restart(engine_for=engine_for)
     [victim] = scene.reports([VICTIM])
@@ -69,14 +87,25 @@ def test_one_dataset_id_cannot_name_different_views(tmp_path: Path) -> None:
     preparation.add([fake, *shares_for(others, 1)])
     preparation.finish()
     with pytest.raises(JobRefused) as refusal:
-        scene.cores[1].datasets.commit(scene.task_id, prepared.handle, prepared.bits, prepared.dataset_id, None)
+        scene.cores[1].datasets.commit(
+            scene.task_id, prepared.handle, prepared.bits, prepared.dataset_id, None
+        )
     assert refusal.value.reason is JobReason.DATASET_CHANGED
 
 
 def test_view_tags_do_not_confirm_a_guess_of_somebodys_features(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     [victim] = scene.reports([VICTIM])
-    tag = scene.cores[0].datasets.prepare(scene.task_id, HANDLE, None).add(shares_for([victim], 0)).view_tags[0].tobytes()
+    tag = (
+        scene.cores[0]
+        .datasets.prepare(scene.task_id, HANDLE, None)
+        .add(shares_for([victim], 0))
+        .view_tags[0]
+        .tobytes()
+    )
     guesses = [planted(scene, victim, 1, VICTIM) for _ in range(64)]  # features, label and all: exactly right
-    tags = {scene.cores[1].datasets.prepare(scene.task_id, HANDLE, None).add([guess]).view_tags[0].tobytes() for guess in guesses}
+    tags = {
+        scene.cores[1].datasets.prepare(scene.task_id, HANDLE, None).add([guess]).view_tags[0].tobytes()
+        for guess in guesses
+    }
     assert tag not in tags

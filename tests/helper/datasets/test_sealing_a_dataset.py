@@ -82,9 +82,13 @@ def sealed_plaintext(scene: Scene, plaintext: bytes, report_id: bytes) -> ShareF
     """A share of any plaintext, sealed as a browser would."""
     key = SealingKey(scene.bundle.key_lists[0].key_list.keys[0])
     bucket = scene.task.time_bucket(NOW)
-    info = share_info(task_id=scene.task_id, report_id=report_id, time_bucket=bucket, role=0, key_id=key.key_id)
+    info = share_info(
+        task_id=scene.task_id, report_id=report_id, time_bucket=bucket, role=0, key_id=key.key_id
+    )
     return ShareForHelper(
-        report_id=report_id, time_bucket=bucket, share=SealedShare(key_id=key.key_id, ciphertext=key.seal(plaintext, info))
+        report_id=report_id,
+        time_bucket=bucket,
+        share=SealedShare(key_id=key.key_id, ciphertext=key.seal(plaintext, info)),
     )
 
 
@@ -104,7 +108,9 @@ def hostile_shares(scene: Scene) -> dict[ReportReason, ShareForHelper]:
 
     ordinary = {
         ReportReason.MALFORMED: replace(honest, report_id=b"short"),
-        ReportReason.WRONG_LENGTH: replace(honest, share=replace(honest.share, ciphertext=honest.share.ciphertext[:-30])),
+        ReportReason.WRONG_LENGTH: replace(
+            honest, share=replace(honest.share, ciphertext=honest.share.ciphertext[:-30])
+        ),
         ReportReason.UNKNOWN_KEY: replace(honest, share=replace(honest.share, key_id=77)),
         ReportReason.NOT_OPENED: replace(honest, time_bucket=honest.time_bucket + 1),
         ReportReason.OUTSIDE_TASK_PERIOD: replace(honest, time_bucket=0),
@@ -116,7 +122,8 @@ def hostile_shares(scene: Scene) -> dict[ReportReason, ShareForHelper]:
     assert set(ordinary) == set(ReportReason) - {
         ReportReason.WRONG_TASK,  # the ad server's to see; a share of another task does not open
         ReportReason.DEFAULT_LABEL_MISSING,  # needs a third label, see below
-        ReportReason.KEY_OUTSIDE_TASK,  # needs a task with a measurement, see tests/maskedlark/test_measurement_reports.py
+        # needs a task with a measurement, see tests/maskedlark/test_measurement_reports.py
+        ReportReason.KEY_OUTSIDE_TASK,
         ReportReason.DUPLICATE_ID,
         ReportReason.ALREADY_USED,
     }
@@ -139,7 +146,9 @@ def test_a_share_without_the_default_label_is_dropped(tmp_path: Path) -> None:
     labels_start = 1 + VIEW_NONCE_BYTES + scene.task.num_features
     plaintext[labels_start : labels_start + 8] = (1).to_bytes(4, "little") + (2).to_bytes(4, "little")
     preparation = scene.cores[0].datasets.prepare(scene.task_id, HANDLE, None)
-    assert preparation.add([sealed_plaintext(scene, bytes(plaintext), b"r" * 16)]).dropped == {ReportReason.DEFAULT_LABEL_MISSING: 1}
+    assert preparation.add([sealed_plaintext(scene, bytes(plaintext), b"r" * 16)]).dropped == {
+        ReportReason.DEFAULT_LABEL_MISSING: 1
+    }
 
 
 def test_swapped_roles_do_not_open(scene: Scene) -> None:
@@ -178,7 +187,10 @@ def test_more_reports_than_the_task_allows_are_refused(tmp_path: Path) -> None:
 def test_a_chunk_that_would_take_too_much_memory_is_refused_before_it_is_opened(scene: Scene) -> None:
     empty = ShareForHelper(report_id=bytes(16), time_bucket=0, share=SealedShare(key_id=0, ciphertext=b""))
     preparation = scene.cores[0].datasets.prepare(scene.task_id, HANDLE, None)
-    assert refusal(preparation.add, [empty] * (MAX_CHUNK_BYTES // scene.task.share_length + 1)) is JobReason.TOO_LARGE
+    assert (
+        refusal(preparation.add, [empty] * (MAX_CHUNK_BYTES // scene.task.share_length + 1))
+        is JobReason.TOO_LARGE
+    )
 
 
 @pytest.mark.parametrize("handle", [b"", b"h" * 15, b"h" * 17])
@@ -207,7 +219,10 @@ def test_room_is_freed_by_the_commit_and_not_by_a_refused_one(scene: Scene) -> N
     taken = scene.cores[0].datasets.preparing_bytes
     assert refusal(scene.commit, replace(prepared, chosen=np.zeros(5, np.bool_))) is JobReason.DATASET_EMPTY
     assert scene.cores[0].datasets.preparing_bytes == taken > 0
-    assert f"helper_preparing_bytes {float(taken)}" in generate_latest(HelperMetrics(scene.cores[0]).registry).decode()
+    assert (
+        f"helper_preparing_bytes {float(taken)}"
+        in generate_latest(HelperMetrics(scene.cores[0]).registry).decode()
+    )
     scene.commit(prepared)
     assert [core.datasets.preparing_bytes for core in scene.cores] == [0, 0]
 
@@ -217,7 +232,10 @@ def test_preparations_of_several_tasks_share_one_room(tmp_path: Path) -> None:
     scene.restart(max_preparing_bytes=5000)
     shares, other = shares_for(scene.reports(16), 0), id_of_another_task(scene)
     datasets = scene.cores[0].datasets
-    with datasets.prepare(scene.task_id, HANDLE, None) as first, datasets.prepare(other, HANDLE, None) as second:
+    with (
+        datasets.prepare(scene.task_id, HANDLE, None) as first,
+        datasets.prepare(other, HANDLE, None) as second,
+    ):
         first.add(shares[:10])
         with pytest.raises(HelperUnavailable) as busy:
             second.add(shares[:10])
@@ -281,7 +299,10 @@ def test_of_two_overlapping_datasets_committed_at_once_one_stands(scene: Scene) 
     with ThreadPoolExecutor(8) as threads:
         outcomes = Counter(threads.map(commit, range(16)))
     assert scene.cores[0].status().counts.datasets == 1
-    assert outcomes == {None: 8, JobReason.REPORT_ALREADY_USED: 8}  # None for every repeat of the one that stands
+    assert outcomes == {
+        None: 8,
+        JobReason.REPORT_ALREADY_USED: 8,
+    }  # None for every repeat of the one that stands
 
 
 class Interrupted(Ledger):
@@ -345,9 +366,15 @@ def test_another_tasks_handle_is_refused(scene: Scene) -> None:
     prepared = scene.prepare(scene.reports(5))
     other = id_of_another_task(scene)
     commit = scene.cores[0].datasets.commit
-    assert refusal(commit, other, prepared.handle, prepared.bits, prepared.dataset_id, None) is JobReason.UNKNOWN_DATASET
+    assert (
+        refusal(commit, other, prepared.handle, prepared.bits, prepared.dataset_id, None)
+        is JobReason.UNKNOWN_DATASET
+    )
     scene.commit(prepared)
-    assert refusal(commit, other, prepared.handle, prepared.bits, prepared.dataset_id, None) is JobReason.UNKNOWN_DATASET
+    assert (
+        refusal(commit, other, prepared.handle, prepared.bits, prepared.dataset_id, None)
+        is JobReason.UNKNOWN_DATASET
+    )
 
 
 def id_of_another_task(scene: Scene) -> bytes:
@@ -369,7 +396,9 @@ def test_an_empty_choice_is_refused(scene: Scene) -> None:
     assert refusal(scene.commit, replace(prepared, chosen=np.zeros(5, np.bool_))) is JobReason.DATASET_EMPTY
 
 
-def test_a_choice_that_makes_another_dataset_than_expected_is_refused_and_can_be_corrected(scene: Scene) -> None:
+def test_a_choice_that_makes_another_dataset_than_expected_is_refused_and_can_be_corrected(
+    scene: Scene,
+) -> None:
     reports = scene.reports(5)
     prepared = scene.prepare(reports)
     fewer = prepared.chosen & (np.arange(5) > 0)
@@ -381,7 +410,10 @@ def test_a_choice_that_makes_another_dataset_than_expected_is_refused_and_can_be
 def test_a_choice_of_another_length_is_refused(scene: Scene, bits: bytes) -> None:
     prepared = scene.prepare(scene.reports(5))
     commit = scene.cores[0].datasets.commit
-    assert refusal(commit, scene.task_id, prepared.handle, bits, prepared.dataset_id, None) is JobReason.MALFORMED
+    assert (
+        refusal(commit, scene.task_id, prepared.handle, bits, prepared.dataset_id, None)
+        is JobReason.MALFORMED
+    )
 
 
 def test_a_report_that_was_not_admitted_cannot_be_chosen(scene: Scene) -> None:

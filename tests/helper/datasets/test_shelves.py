@@ -5,7 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helper.datasets.shelves import KEPT_S, MAX_PREPARED, MAX_PREPARED_PER_TASK, RETRY_AFTER_S, Handle, OpenedShelf, PreparedShelf
+from helper.datasets.shelves import (
+    KEPT_S,
+    MAX_PREPARED,
+    MAX_PREPARED_PER_TASK,
+    RETRY_AFTER_S,
+    Handle,
+    OpenedShelf,
+    PreparedShelf,
+)
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
 from maskedlark.reports.dataset import OpenedDataset, PreparedShares, open_dataset
 from tests.builders import examples, reports, shares_for, world
@@ -117,7 +125,10 @@ def test_a_finished_preparation_makes_room_only_once_its_commit_is_overdue() -> 
         shelf.take(10, held=0, owner=SOUTH)
     clock.now = KEPT_S
     shelf.take(10, held=0, owner=SOUTH)
-    assert [shelf.get(handle(task, 0, owner)) is not None for task, owner in ((1, NORTH), (2, SOUTH))] == [False, True]
+    assert [shelf.get(handle(task, 0, owner)) is not None for task, owner in ((1, NORTH), (2, SOUTH))] == [
+        False,
+        True,
+    ]
 
 
 def test_who_is_at_its_own_limit_pushes_out_its_own_overdue_preparations_alone() -> None:
@@ -128,10 +139,18 @@ def test_who_is_at_its_own_limit_pushes_out_its_own_overdue_preparations_alone()
         shelf.put(handle(task, 0, owner), PREPARED, size)
     clock.now = KEPT_S
     shelf.take(10, held=0, owner=NORTH)
-    assert [shelf.get(handle(task, 0, owner)) is not None for task, owner in ((1, SOUTH), (2, NORTH))] == [True, False]
+    assert [shelf.get(handle(task, 0, owner)) is not None for task, owner in ((1, SOUTH), (2, NORTH))] == [
+        True,
+        False,
+    ]
 
 
-_STEPS = st.tuples(st.sampled_from(["take", "break", "finish", "commit", "wait"]), st.integers(0, 4), st.integers(0, 2), st.integers(1, 80))
+_STEPS = st.tuples(
+    st.sampled_from(["take", "break", "finish", "commit", "wait"]),
+    st.integers(0, 4),
+    st.integers(0, 2),
+    st.integers(1, 80),
+)
 
 
 @given(st.lists(_STEPS, max_size=60))
@@ -163,13 +182,22 @@ def test_the_room_taken_is_that_of_the_preparations_that_there_are_and_never_mor
         kept = sum(size for known, size in finished.items() if shelf.get(known) is not None)
         assert shelf.num_bytes == unfinished.total() + kept <= 200
         for owner in (NORTH, SOUTH):
-            of_one = sum(size for known, size in finished.items() if known.owner == owner and shelf.get(known) is not None)
+            of_one = sum(
+                size
+                for known, size in finished.items()
+                if known.owner == owner and shelf.get(known) is not None
+            )
             assert of_one + sum(size for known, size in unfinished.items() if known.owner == owner) <= 150
 
 
 def test_opened_datasets_leave_in_order_of_their_last_use() -> None:
     one = opened(1)
-    size = one.report_ids.nbytes + one.shares.features.nbytes + one.shares.labels.nbytes + one.shares.mask_shares.nbytes
+    size = (
+        one.report_ids.nbytes
+        + one.shares.features.nbytes
+        + one.shares.labels.nbytes
+        + one.shares.mask_shares.nbytes
+    )
     shelf = OpenedShelf(capacity_bytes=2 * size)
     others = [one, opened(2)]
     for dataset in others:

@@ -53,7 +53,9 @@ def only_file(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("segment", [1, 7, 64, 8 << 20])
-def test_a_dataset_reads_back_whatever_the_segments(vault: Vault, monkeypatch: pytest.MonkeyPatch, segment: int) -> None:
+def test_a_dataset_reads_back_whatever_the_segments(
+    vault: Vault, monkeypatch: pytest.MonkeyPatch, segment: int
+) -> None:
     monkeypatch.setattr(vault_module, "SEGMENT_BYTES", segment)
     written = dataset(5)
     vault.write(written)
@@ -61,8 +63,12 @@ def test_a_dataset_reads_back_whatever_the_segments(vault: Vault, monkeypatch: p
 
 
 @given(records=st.integers(1, 40), features=st.integers(1, 50), candidates=st.integers(2, 5))
-@hypothesis_settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_dataset_of_any_shape_reads_back(vault: Vault, records: int, features: int, candidates: int) -> None:
+@hypothesis_settings(
+    deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_a_dataset_of_any_shape_reads_back(
+    vault: Vault, records: int, features: int, candidates: int
+) -> None:
     written = dataset(records, features, candidates)
     vault.write(written)
     assert_equal(vault.read(ID), written)
@@ -77,7 +83,9 @@ def test_writing_again_replaces_the_file_and_uses_another_key(vault: Vault, tmp_
     assert before[-100:] != after[-100:]
 
 
-def test_what_a_crash_left_unfinished_is_removed_at_the_start_and_the_rest_stays(vault: Vault, tmp_path: Path) -> None:
+def test_what_a_crash_left_unfinished_is_removed_at_the_start_and_the_rest_stays(
+    vault: Vault, tmp_path: Path
+) -> None:
     vault.write(dataset(5))
     whole = only_file(tmp_path)
     (tmp_path / f"{bytes(32).hex()}.unfinished").write_bytes(b"half")
@@ -95,7 +103,12 @@ def test_nothing_of_a_dataset_is_on_the_disk_in_clear(vault: Vault, tmp_path: Pa
     )
     vault.write(secret)
     stored = only_file(tmp_path).read_bytes()
-    for clear in (PATTERN[:8], one.report_ids[0].tobytes(), one.shares.mask_shares[0].tobytes(), one.shares.labels[0].tobytes()):
+    for clear in (
+        PATTERN[:8],
+        one.report_ids[0].tobytes(),
+        one.shares.mask_shares[0].tobytes(),
+        one.shares.labels[0].tobytes(),
+    ):
         assert clear not in stored
     assert only_file(tmp_path).stat().st_mode & 0o077 == 0
 
@@ -115,7 +128,9 @@ Damage = Callable[[bytes], bytes]
         pytest.param(lambda stored: stored[:40] + bytes([4]) + stored[41:], id="fewer records"),
         pytest.param(lambda stored: stored[:40] + b"\xff" * 24 + stored[64:], id="a giant shape"),
         pytest.param(lambda stored: stored[:-1] + bytes([stored[-1] ^ 1]), id="another last bit"),
-        pytest.param(lambda stored: stored[:64] + stored[64 + 96 :] + stored[64 : 64 + 96], id="segments moved"),
+        pytest.param(
+            lambda stored: stored[:64] + stored[64 + 96 :] + stored[64 : 64 + 96], id="segments moved"
+        ),
     ],
 )
 def test_a_damaged_file_is_noticed(vault: Vault, tmp_path: Path, damage: Damage) -> None:

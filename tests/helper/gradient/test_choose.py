@@ -1,4 +1,7 @@
-"""Which engine a job gets: what either of torch's exporters writes of the exact set is exact, and anything else says why."""
+"""Which engine a job gets.
+
+What either of torch's exporters writes of the exact set is exact, and anything else says why.
+"""
 
 import subprocess
 import sys
@@ -40,7 +43,11 @@ class Images(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv, self.norm, self.pool = nn.Conv2d(1, 3, 3, padding=1, bias=False), nn.BatchNorm2d(3), nn.MaxPool2d(2)
+        self.conv, self.norm, self.pool = (
+            nn.Conv2d(1, 3, 3, padding=1, bias=False),
+            nn.BatchNorm2d(3),
+            nn.MaxPool2d(2),
+        )
         self.narrow, self.mean = nn.Conv2d(3, 4, 2), nn.AvgPool2d(2)
         self.last = nn.Linear(4, 3)
 
@@ -55,8 +62,12 @@ def parsed(module: nn.Module, width: int, *, dynamo: bool) -> Model:
 
 
 @pytest.mark.parametrize("dynamo", [False, True])
-@pytest.mark.parametrize(("module", "width", "loss"), [(Mixed, 7, Loss.BINARY_CROSS_ENTROPY), (Images, 64, Loss.CROSS_ENTROPY)])
-def test_what_torch_exports_runs_on_the_exact_path(module: type[nn.Module], width: int, loss: Loss, dynamo: bool) -> None:
+@pytest.mark.parametrize(
+    ("module", "width", "loss"), [(Mixed, 7, Loss.BINARY_CROSS_ENTROPY), (Images, 64, Loss.CROSS_ENTROPY)]
+)
+def test_what_torch_exports_runs_on_the_exact_path(
+    module: type[nn.Module], width: int, loss: Loss, dynamo: bool
+) -> None:
     torch.manual_seed(0)
     model = parsed(module(), width, dynamo=dynamo)
     assert engine_for(model, loss, CLIP, 3 if loss is Loss.CROSS_ENTROPY else 2).path == "exact"
@@ -74,7 +85,9 @@ def test_other_models_take_the_general_path_and_say_why(name: str, operator: str
 
 def test_a_helper_on_the_exact_path_never_loads_torch() -> None:
     program = "import sys, helper.gradient.choose, helper.gradient.exact.self_check as s; s.self_check(); print('torch' in sys.modules)"
-    answer = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=ROOT)
+    answer = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=ROOT
+    )
     assert answer.stdout.strip() == "False"
 
 

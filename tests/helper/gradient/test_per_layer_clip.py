@@ -33,26 +33,44 @@ LARGE = 8.0
 def gradient(path: str, clip: Clip, record: NDArray[np.uint8]) -> NDArray[np.int64]:
     """One record's value: its mask share is 1."""
     engine: Any = (
-        ExactEngine(MODEL, Loss.CROSS_ENTROPY, clip) if path == "exact" else GeneralEngine(MODEL, Loss.CROSS_ENTROPY, clip, CLASSES)
+        ExactEngine(MODEL, Loss.CROSS_ENTROPY, clip)
+        if path == "exact"
+        else GeneralEngine(MODEL, Loss.CROSS_ENTROPY, clip, CLASSES)
     )
-    batch = InputShares(features=record[None], labels=np.array([[1]], np.uint32), mask_shares=np.ones((1, 1), np.uint64))
+    batch = InputShares(
+        features=record[None], labels=np.array([[1]], np.uint32), mask_shares=np.ones((1, 1), np.uint64)
+    )
     summed = engine.masked_sum(WEIGHTS, batch)
     assert summed.sensitivity == clip.sensitivity
     return to_signed(summed.vector)
 
 
 def groups(path: str, value: NDArray[Any]) -> list[NDArray[Any]]:
-    """A value's parts as they are clipped: tensors on the general path, weights with their bias on the exact one."""
+    """A value's parts as they are clipped.
+
+    Tensors on the general path, weights with their bias on the exact one.
+    """
     tensors = np.split(value, np.cumsum(SIZES)[:-1])
-    return tensors if path == "general" else [np.concatenate(tensors[i : i + 2]) for i in range(0, len(tensors), 2)]
+    return (
+        tensors
+        if path == "general"
+        else [np.concatenate(tensors[i : i + 2]) for i in range(0, len(tensors), 2)]
+    )
 
 
 def length(part: NDArray[Any], norm: Norm) -> float:
     return float(np.linalg.norm(part.astype(np.float64), 1 if norm is Norm.L1 else 2))
 
 
-@given(bound=st.floats(2.0**-10, 2.0**10), layers=st.integers(1, 500), norm=st.sampled_from(Norm), frac_bits=st.integers(16, 40))
-def test_the_parts_bounds_add_up_to_no_more_than_the_whole_and_little_less(bound: float, layers: int, norm: Norm, frac_bits: int) -> None:
+@given(
+    bound=st.floats(2.0**-10, 2.0**10),
+    layers=st.integers(1, 500),
+    norm=st.sampled_from(Norm),
+    frac_bits=st.integers(16, 40),
+)
+def test_the_parts_bounds_add_up_to_no_more_than_the_whole_and_little_less(
+    bound: float, layers: int, norm: Norm, frac_bits: int
+) -> None:
     whole = Clip(norm=norm, bound=bound, frac_bits=frac_bits, is_per_layer=True)
     each = whole.of_each(layers)
     if norm is Norm.L1:
@@ -85,7 +103,8 @@ def test_each_part_is_the_gradients_clipped_by_itself(path: str, norm: Norm) -> 
 def test_per_layer_and_whole_clipping_differ() -> None:
     for path in ("exact", "general"):
         whole, parts = (
-            gradient(path, Clip(norm=Norm.L2, bound=0.5, frac_bits=32, is_per_layer=per_layer), RECORDS[0]) for per_layer in (False, True)
+            gradient(path, Clip(norm=Norm.L2, bound=0.5, frac_bits=32, is_per_layer=per_layer), RECORDS[0])
+            for per_layer in (False, True)
         )
         assert whole.tolist() != parts.tolist()
 

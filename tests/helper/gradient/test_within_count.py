@@ -1,4 +1,7 @@
-"""The count of values within an adaptive bound: both engines against the norms in plain numpy, masked, exact, and part of the digest."""
+"""The count of values within an adaptive bound.
+
+Both engines against the norms in plain numpy, masked, exact, and part of the digest.
+"""
 
 from typing import Any
 
@@ -18,7 +21,10 @@ from maskedlark.reports.report import InputShares
 from tests.helper.parties import make_model
 
 RECORDS, FEATURES = 700, 6
-MODELS = {Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS: make_model(FEATURES, 1), Loss.CROSS_ENTROPY: make_model(FEATURES, 3)}
+MODELS = {
+    Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS: make_model(FEATURES, 1),
+    Loss.CROSS_ENTROPY: make_model(FEATURES, 3),
+}
 NUM_CLASSES = {Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS: 2, Loss.CROSS_ENTROPY: 3}
 
 
@@ -44,7 +50,9 @@ def batches(loss: Loss) -> tuple[InputShares, InputShares, NDArray[np.int64]]:
     labels = np.tile(np.arange(2, dtype=np.uint32), (RECORDS, 1))
     real = rng.integers(-1, 2, RECORDS)
     masks = share((labels == real[:, None]).astype(np.uint64).ravel(), seeded(1))
-    first, second = (InputShares(features=features, labels=labels, mask_shares=one.reshape(RECORDS, 2)) for one in masks)
+    first, second = (
+        InputShares(features=features, labels=labels, mask_shares=one.reshape(RECORDS, 2)) for one in masks
+    )
     return first, second, real
 
 
@@ -75,7 +83,9 @@ def test_the_last_element_counts_the_real_values_within_the_bound(path: str, los
     total = to_signed(reconstruct(got[0].vector, got[1].vector))
     assert len(total) == model_of(loss).num_parameters + 1
     is_real = np.arange(2)[None] == real[:, None]
-    far = np.abs(norms / bound - 1) > 1e-3  # the engines round a little: whoever is this near the bound may count either way
+    far = (
+        np.abs(norms / bound - 1) > 1e-3
+    )  # the engines round a little: whoever is this near the bound may count either way
     expected = int(np.where(norms <= bound, 1, -1)[is_real].sum())
     assert abs(total[-1] / clip.count_units - expected) <= 2 * int((is_real & ~far).sum())
     assert total[-1] % clip.count_units == 0
@@ -100,7 +110,10 @@ def test_the_count_does_not_depend_on_threads() -> None:
     loss = Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS
     first, _, _ = batches(loss)
     clip = Clip(norm=Norm.L2, bound=0.4, frac_bits=32, is_counted=True)
-    one, many = (engine_of("exact", loss, clip, threads).masked_sum(weights(model_of(loss)), first) for threads in (1, 4))
+    one, many = (
+        engine_of("exact", loss, clip, threads).masked_sum(weights(model_of(loss)), first)
+        for threads in (1, 4)
+    )
     assert one.vector.tolist() == many.vector.tolist()
     assert one.values_digest == many.values_digest
 
@@ -109,7 +122,9 @@ def test_another_bound_gives_another_digest_even_where_no_gradient_changes() -> 
     """Values alone would not show it if one helper counted a record as clipped and the other as within."""
     loss = Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS
     first, _, _ = batches(loss)
-    none = InputShares(features=np.zeros_like(first.features), labels=first.labels, mask_shares=first.mask_shares)
+    none = InputShares(
+        features=np.zeros_like(first.features), labels=first.labels, mask_shares=first.mask_shares
+    )
     digests = set()
     for bound in (0.05, 0.5, 5.0):
         clip = Clip(norm=Norm.L2, bound=bound, frac_bits=32, is_counted=True)

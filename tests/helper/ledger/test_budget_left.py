@@ -30,12 +30,20 @@ class Shop(Scene):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(
-            folder, measurement={**SHOP, "min_cell_count": 2}, norm="l2", mechanism="gaussian", epsilon=8.0, collusion_epsilon=80.0
+            folder,
+            measurement={**SHOP, "min_cell_count": 2},
+            norm="l2",
+            mechanism="gaussian",
+            epsilon=8.0,
+            collusion_epsilon=80.0,
         )
 
     def dataset(self, seed: int = 0) -> bytes:
         features = np.zeros(self.task.num_features, np.uint8)
-        made = [Example(features=features, label=1.0, measured=MeasuredValues(keys=(0, 0, 0), values=(1, n))) for n in range(20)]
+        made = [
+            Example(features=features, label=1.0, measured=MeasuredValues(keys=(0, 0, 0), values=(1, n)))
+            for n in range(20)
+        ]
         return self.seal(made, seed)
 
     def open_job(self, dataset: bytes, name: bytes = b"j", rounds: int = 4) -> Any:
@@ -65,7 +73,11 @@ class Shop(Scene):
 def gauges(core: HelperCore) -> dict[str, float]:
     """What a scrape shows, by the start of each dataset's id."""
     lines = generate_latest(HelperMetrics(core).registry).decode().splitlines()
-    return {line.split('"')[1]: float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("helper_budget_left{")}
+    return {
+        line.split('"')[1]: float(line.rsplit(" ", 1)[1])
+        for line in lines
+        if line.startswith("helper_budget_left{")
+    }
 
 
 @pytest.fixture
@@ -128,7 +140,9 @@ def test_only_what_has_changed_is_computed_again(shop: Shop, monkeypatch: pytest
 def test_a_scrape_begins_no_computation_after_its_time_and_the_next_one_goes_on(shop: Shop) -> None:
     datasets, slow = shop.three_datasets(), shop.hurried()
     assert [len(slow.current()) for _ in range(4)] == [1, 2, 3, 3]
-    assert {one.dataset_id: one.epsilon for one in slow.current()} == {dataset: shop.truth(dataset) for dataset in datasets}
+    assert {one.dataset_id: one.epsilon for one in slow.current()} == {
+        dataset: shop.truth(dataset) for dataset in datasets
+    }
 
 
 def test_no_dataset_is_never_looked_at_though_there_is_always_time_for_one_only(shop: Shop) -> None:
@@ -164,19 +178,26 @@ def test_a_scrape_does_not_wait_for_one_that_hangs(shop: Shop, monkeypatch: pyte
         assert [one.epsilon for one in slow.result()] == [0.5]
 
 
-def test_old_jobs_that_took_nothing_cost_a_scrape_nothing(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_jobs_that_took_nothing_cost_a_scrape_nothing(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dataset = shop.dataset()
     for number in range(20):
         job = shop.open_job(dataset, bytes([number]))
         for core in shop.cores:
             core.jobs.close(canonical.encode(job), None)
     read: list[bytes] = []
-    monkeypatch.setattr("helper.ledger.ledger.decode", lambda kind, encoded: read.append(encoded) or canonical.decode(kind, encoded))  # type: ignore[func-returns-value]  # append returns None
+    monkeypatch.setattr(
+        "helper.ledger.ledger.decode",
+        lambda kind, encoded: read.append(encoded) or canonical.decode(kind, encoded),
+    )  # type: ignore[func-returns-value]  # append returns None
     assert [one.held for one in shop.cores[0].budgets_left.current()] == [()]
     assert read == []
 
 
-def test_datasets_of_open_jobs_come_first_if_there_are_too_many(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_datasets_of_open_jobs_come_first_if_there_are_too_many(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(budget_left, "MAX_DATASETS", 1)
     low, high = sorted(shop.dataset(seed) for seed in (1, 2))
     closed = shop.open_job(low, b"a")

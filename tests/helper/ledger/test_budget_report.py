@@ -15,7 +15,9 @@ from tests.helper.parties import Scene
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
-    made = Scene(tmp_path_factory.mktemp("helpers"), mechanism="gaussian", epsilon=8.0, collusion_epsilon=80.0)
+    made = Scene(
+        tmp_path_factory.mktemp("helpers"), mechanism="gaussian", epsilon=8.0, collusion_epsilon=80.0
+    )
     dataset = made.seal(20)
     done = made.job(dataset, job_id=b"a" * 16, rounds=3, noise_multiplier=5.0)
     made.start(done)
@@ -28,7 +30,9 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
 
 
 def shown(scene: Scene, role: int, *options: str) -> Any:
-    result = CliRunner().invoke(app, ["budget", "--data", str(scene.parties[role].data), *options], catch_exceptions=False)
+    result = CliRunner().invoke(
+        app, ["budget", "--data", str(scene.parties[role].data), *options], catch_exceptions=False
+    )
     assert result.exit_code == 0, result.output
     return json.loads(result.output) if "--json" in options else result.output
 
@@ -63,7 +67,9 @@ def test_people_see_bars(scene: Scene) -> None:
     assert "20 reports" in table
 
 
-def test_a_folder_that_never_served_and_a_dataset_that_is_not_there_are_refused(scene: Scene, tmp_path: Path) -> None:
+def test_a_folder_that_never_served_and_a_dataset_that_is_not_there_are_refused(
+    scene: Scene, tmp_path: Path
+) -> None:
     for data, options in ((tmp_path, []), (scene.parties[0].data, ["--dataset", "zz"])):
         result = CliRunner().invoke(app, ["budget", "--data", str(data), *options])
         assert isinstance(result.exception, JobRefused)

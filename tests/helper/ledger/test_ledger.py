@@ -93,7 +93,9 @@ def test_another_task_may_use_the_same_ids(ledger: Ledger) -> None:
 def test_of_many_datasets_committed_at_once_with_a_common_report_one_stands(ledger: Ledger) -> None:
     def commit(number: int) -> bool:
         try:
-            ledger.add_dataset(bytes([number]) * 32, TASK, [*ids(0, 1), *ids(100 * number, 100 * number + 50)])
+            ledger.add_dataset(
+                bytes([number]) * 32, TASK, [*ids(0, 1), *ids(100 * number, 100 * number + 50)]
+            )
         except JobRefused:
             return False
         return True
@@ -172,7 +174,9 @@ def test_a_round_is_charged_while_a_budget_is_checked(ledger: Ledger) -> None:
         charged.append(ledger.add_round(b"j" * 16, 0, answered(b"0")))
 
     assert ledger.open_job(spec(b"k" * 16), b"onnx", takes_long)
-    assert charged == [True]  # the check held no lock, and need not be made again: an open job reserves all its rounds
+    assert charged == [
+        True
+    ]  # the check held no lock, and need not be made again: an open job reserves all its rounds
 
 
 def test_reading_waits_for_no_writer(ledger: Ledger, database_url: str) -> None:
@@ -212,7 +216,9 @@ def test_only_the_next_round_of_an_open_job_is_charged(ledger: Ledger) -> None:
 def test_of_many_answers_to_one_round_one_is_kept(ledger: Ledger) -> None:
     with_job(ledger)
     with ThreadPoolExecutor(8) as threads:
-        won = list(threads.map(lambda number: ledger.add_round(b"j" * 16, 0, answered(b"%d" % number)), range(16)))
+        won = list(
+            threads.map(lambda number: ledger.add_round(b"j" * 16, 0, answered(b"%d" % number)), range(16))
+        )
     assert won.count(True) == 1
     assert ledger.round(b"j" * 16, 0) == answered(b"%d" % won.index(True))
 
@@ -234,7 +240,9 @@ def test_whatever_is_committed_moves_the_ledger_on_and_nothing_else_does(ledger:
 
     def has_moved() -> bool:
         positions.append(ledger.position())
-        return positions[-1].sequence == positions[-2].sequence + 1 and positions[-1].head != positions[-2].head
+        return (
+            positions[-1].sequence == positions[-2].sequence + 1 and positions[-1].head != positions[-2].head
+        )
 
     ledger.add_dataset(DATASET, TASK, ids(0, 3))
     assert has_moved()
@@ -258,7 +266,9 @@ def test_whatever_is_committed_moves_the_ledger_on_and_nothing_else_does(ledger:
 def test_the_chain_is_one_line_whoever_lengthens_it(ledger: Ledger) -> None:
     ledger.add_dataset(DATASET, TASK, ids(0, 3))
     with ThreadPoolExecutor(8) as threads:
-        opened = list(threads.map(lambda number: ledger.open_job(spec(bytes([number]) * 16), b"onnx", fits), range(24)))
+        opened = list(
+            threads.map(lambda number: ledger.open_job(spec(bytes([number]) * 16), b"onnx", fits), range(24))
+        )
     assert all(opened)
     assert ledger.position().sequence == 25
 
@@ -287,11 +297,15 @@ def test_whoever_changes_a_table_gives_it_another_version() -> None:
 
 
 @pytest.mark.parametrize("version", [1, SCHEMA_VERSION + 1])
-def test_a_ledger_of_another_version_is_refused_and_left_alone(ledger: Ledger, database_url: str, version: int) -> None:
+def test_a_ledger_of_another_version_is_refused_and_left_alone(
+    ledger: Ledger, database_url: str, version: int
+) -> None:
     engine = open_database(database_url)
     with engine.begin() as connection:
         connection.execute(update(METADATA.tables["schema_version"]).values(version=version))
-    with pytest.raises(InvalidTask, match=rf"schema version {version}, and this helper needs {SCHEMA_VERSION}"):
+    with pytest.raises(
+        InvalidTask, match=rf"schema version {version}, and this helper needs {SCHEMA_VERSION}"
+    ):
         Ledger(engine)
     assert ledger.task(TASK) == STORED_TASK
     engine.dispose()
@@ -308,7 +322,14 @@ def test_a_ledger_from_before_there_were_versions_is_refused(ledger: Ledger, dat
 def test_an_error_of_the_database_shows_no_value(ledger: Ledger, database_url: str) -> None:
     with_job(ledger)
     engine = open_database(database_url)
-    row = {"job_id": b"j" * 16, "dataset_id": DATASET, "spec": b"a secret", "model": b"a secret", "rounds_answered": 0, "is_closed": False}
+    row = {
+        "job_id": b"j" * 16,
+        "dataset_id": DATASET,
+        "spec": b"a secret",
+        "model": b"a secret",
+        "rounds_answered": 0,
+        "is_closed": False,
+    }
     with pytest.raises(SQLAlchemyError) as failure, engine.begin() as connection:
         connection.execute(insert(JOBS), [row, row])
     assert "secret" not in str(failure.value)
@@ -334,7 +355,9 @@ def test_an_older_sqlite_file_under_a_newer_log_is_refused(tmp_path: Path, round
     shutil.copy(today, yesterday)
     ledger = Ledger(open_database(sqlite_url(today)))
     ledger.add_dataset(OTHER_DATASET, TASK, ids(10, 500))
-    for index in range(rounds):  # long enough answers for SQLite to move the log into the file, and begin it anew
+    for index in range(
+        rounds
+    ):  # long enough answers for SQLite to move the log into the file, and begin it anew
         assert ledger.add_round(b"j" * 16, index, answered(bytes(40_000)))
     restored = tmp_path / "restored.sqlite3"
     shutil.copy(yesterday, restored)
@@ -371,7 +394,10 @@ def test_a_ledger_that_has_lost_something_is_refused(ledger: Ledger, database_ur
 def test_sqlite_commits_are_durable_and_checked(tmp_path: Path) -> None:
     engine = open_database(sqlite_url(tmp_path / "ledger.sqlite3"))
     with engine.begin() as connection:
-        pragmas = {name: connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in ("journal_mode", "synchronous", "foreign_keys")}
+        pragmas = {
+            name: connection.exec_driver_sql(f"PRAGMA {name}").scalar()
+            for name in ("journal_mode", "synchronous", "foreign_keys")
+        }
     engine.dispose()
     assert pragmas == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}
     assert sqlite3.connect(tmp_path / "ledger.sqlite3").execute("PRAGMA journal_mode").fetchone() == ("wal",)

@@ -24,7 +24,9 @@ def states(progress: Progress) -> list[RoundState]:
 @given(charged=st.integers(0, ROUNDS))
 def test_rounds_move_along_the_arrows_only(charged: int) -> None:
     progress = Progress(rounds=ROUNDS, rounds_answered=0, is_closed=False)
-    path = [Progress(rounds=ROUNDS, rounds_answered=answered, is_closed=False) for answered in range(charged + 1)]
+    path = [
+        Progress(rounds=ROUNDS, rounds_answered=answered, is_closed=False) for answered in range(charged + 1)
+    ]
     path.append(Progress(rounds=ROUNDS, rounds_answered=charged, is_closed=True))
     for following in path:
         for before, after in zip(states(progress), states(following), strict=True):
@@ -52,7 +54,9 @@ def test_one_round_is_next_while_a_job_is_open_and_not_at_its_end(charged: int) 
         (ROUNDS, 3, True, JobReason.JOB_CLOSED),
     ],
 )
-def test_what_is_neither_next_nor_charged_is_refused(round_index: int, answered: int, is_closed: bool, reason: JobReason) -> None:
+def test_what_is_neither_next_nor_charged_is_refused(
+    round_index: int, answered: int, is_closed: bool, reason: JobReason
+) -> None:
     with pytest.raises(JobRefused) as refusal:
         Progress(rounds=ROUNDS, rounds_answered=answered, is_closed=is_closed).check_answerable(round_index)
     assert refusal.value.reason is reason

@@ -90,7 +90,9 @@ def refused(core: HelperCore, shown: bytes | None = None) -> bool:
     return False
 
 
-def test_a_restored_ledger_file_is_noticed_before_a_round_is_answered_twice(scene: Scene, tmp_path: Path) -> None:
+def test_a_restored_ledger_file_is_noticed_before_a_round_is_answered_twice(
+    scene: Scene, tmp_path: Path
+) -> None:
     spec = scene.job(scene.seal())
     with serving(scene.cores[0]) as client:
         client.start_job(spec, MODEL)
@@ -102,7 +104,9 @@ def test_a_restored_ledger_file_is_noticed_before_a_round_is_answered_twice(scen
     assert refusal.value.reason is JobReason.LEDGER_ROLLED_BACK
 
 
-def test_a_whole_restored_folder_is_noticed_when_the_ad_server_shows_its_receipt_and_from_then_on(scene: Scene, tmp_path: Path) -> None:
+def test_a_whole_restored_folder_is_noticed_when_the_ad_server_shows_its_receipt_and_from_then_on(
+    scene: Scene, tmp_path: Path
+) -> None:
     spec, book = scene.job(scene.seal()), ReceiptBook()
     with serving(scene.cores[0], book) as client:
         client.start_job(spec, MODEL)
@@ -131,7 +135,10 @@ def test_a_new_ledger_under_old_keys_is_noticed(scene: Scene) -> None:
 
 @dataclass(kw_only=True)
 class ServerScene:
-    """A scene whose first helper keeps its ledger in a PostgreSQL server: what a restored folder does not bring back."""
+    """A scene whose first helper keeps its ledger in a PostgreSQL server.
+
+    What a restored folder does not bring back.
+    """
 
     postgres: Postgres
     scene: Scene
@@ -169,7 +176,9 @@ def server_scene(scene: Scene, postgres: Postgres) -> Iterator[ServerScene]:
     scene.cores[0]._ledger.close()
 
 
-def test_a_restored_postgresql_ledger_is_noticed_at_the_first_call_and_a_copied_one_is_served(server_scene: ServerScene) -> None:
+def test_a_restored_postgresql_ledger_is_noticed_at_the_first_call_and_a_copied_one_is_served(
+    server_scene: ServerScene,
+) -> None:
     scene = server_scene.scene
     spec = scene.job(scene.seal())
     scene.start(spec)
@@ -262,18 +271,30 @@ def test_a_damaged_witness_is_not_served_from(scene: Scene, content: bytes) -> N
 def test_another_helpers_witness_is_not_served_from(scene: Scene) -> None:
     scene.cores[1].witness.receipt()
     with pytest.raises(InvalidTask, match="other keys"):
-        Witness(ledger=scene.cores[0]._ledger, folder=scene.parties[1].data, key=scene.parties[0].keys.witness_key())
+        Witness(
+            ledger=scene.cores[0]._ledger,
+            folder=scene.parties[1].data,
+            key=scene.parties[0].keys.witness_key(),
+        )
 
 
 def test_the_ad_server_keeps_the_newest_receipt_in_its_database(database_url: str) -> None:
     engine = create_engine(database_url)
     create_tables(engine)
-    made = [Receipt(helper_id=b"h" * 16, sequence=number, head=bytes([number]) * 32, tag=b"t" * 32) for number in range(4)]
+    made = [
+        Receipt(helper_id=b"h" * 16, sequence=number, head=bytes([number]) * 32, tag=b"t" * 32)
+        for number in range(4)
+    ]
     first, second = ReceiptBook(engine), ReceiptBook(engine)
     for receipt in (made[1], made[3], made[2]):
         first.keep("north:1", receipt)
     second.keep("north:1", made[0])
-    assert first.newest("north:1") == second.newest("north:1") == ReceiptBook(engine).newest("north:1") == made[3]
+    assert (
+        first.newest("north:1")
+        == second.newest("north:1")
+        == ReceiptBook(engine).newest("north:1")
+        == made[3]
+    )
     assert first.newest("south:1") is None
     rekeyed = replace(made[0], helper_id=b"k" * 16)
     second.keep("north:1", rekeyed)

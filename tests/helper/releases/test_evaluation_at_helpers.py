@@ -26,7 +26,14 @@ from maskedlark.numbers.field import add, from_signed, to_signed
 from maskedlark.numbers.field import share as split
 from maskedlark.privacy.noise import noise_vector
 from maskedlark.randomness import seeded
-from maskedlark.releases.evaluation import MAX_BINS, SENSITIVITY, UNITS, EvaluationSpec, answer_evaluation, evaluated_loss
+from maskedlark.releases.evaluation import (
+    MAX_BINS,
+    SENSITIVITY,
+    UNITS,
+    EvaluationSpec,
+    answer_evaluation,
+    evaluated_loss,
+)
 from maskedlark.releases.round import AggregateShare, combine
 from maskedlark.reports.report import Example, InputShares
 from tests.builders import world
@@ -63,7 +70,10 @@ def histogram(scene: Scene, spec: EvaluationSpec, onnx: bytes) -> NDArray[np.int
 def logits(onnx: bytes, examples: list[Example]) -> NDArray[np.float64]:
     """The same dense network in plain float64."""
     features = np.stack([example.features for example in examples]) / 256.0
-    weight, bias = (weights.quantise(values).to_float() for values in parse(onnx, num_features=features.shape[1]).initial_values)
+    weight, bias = (
+        weights.quantise(values).to_float()
+        for values in parse(onnx, num_features=features.shape[1]).initial_values
+    )
     return features @ (weight if weight.shape[0] == features.shape[1] else weight.T) + bias
 
 
@@ -72,7 +82,9 @@ def labels_of(examples: list[Example]) -> NDArray[np.int64]:
 
 
 @pytest.mark.parametrize("has_sigmoid", [False, True])
-def test_both_helpers_together_count_every_real_label_in_the_bin_of_its_score(tmp_path: Path, has_sigmoid: bool) -> None:
+def test_both_helpers_together_count_every_real_label_in_the_bin_of_its_score(
+    tmp_path: Path, has_sigmoid: bool
+) -> None:
     onnx = with_sigmoid(make_model()) if has_sigmoid else make_model()
     scene = Scene(tmp_path)
     made = scene.examples(60)
@@ -92,7 +104,9 @@ def test_of_several_classes_it_counts_whether_the_first_choice_is_right_by_confi
     raised = np.exp(logits(onnx, made))
     chosen, confidence = raised.argmax(1), raised.max(1) / raised.sum(1)
     expected = np.zeros((2, 20), np.int64)
-    np.add.at(expected, ((chosen == labels_of(made)).astype(int), np.floor(20 * confidence).astype(int)), UNITS)
+    np.add.at(
+        expected, ((chosen == labels_of(made)).astype(int), np.floor(20 * confidence).astype(int)), UNITS
+    )
     assert (total == expected).all()
 
 
@@ -108,7 +122,9 @@ def test_fewer_reports_than_min_batch_size_count_as_none(tmp_path: Path) -> None
     assert not histogram(scene, spec_of(scene, scene.seal(29), onnx), onnx).any()
 
 
-def test_an_evaluation_asked_again_gives_the_same_bytes_without_the_model_and_is_charged_once(tmp_path: Path) -> None:
+def test_an_evaluation_asked_again_gives_the_same_bytes_without_the_model_and_is_charged_once(
+    tmp_path: Path,
+) -> None:
     scene, onnx = Scene(tmp_path, mechanism="gaussian"), make_model()
     spec = spec_of(scene, scene.seal(40), onnx, noise_multiplier=3.0)
     first = scene.cores[0].queries.evaluation(canonical.encode(spec), lambda: onnx, None)
@@ -123,7 +139,9 @@ def test_an_evaluation_asked_again_gives_the_same_bytes_without_the_model_and_is
 def test_what_is_charged_is_one_release_of_all_records(tmp_path: Path) -> None:
     scene, onnx = Scene(tmp_path, mechanism="laplace", norm="l1"), make_model()
     spec = spec_of(scene, scene.seal(40), onnx, noise_multiplier=2.0)
-    assert scene.cores[0].queries.evaluation(canonical.encode(spec), lambda: onnx, None).spent.colluding == pytest.approx(0.5, rel=1e-3)
+    assert scene.cores[0].queries.evaluation(
+        canonical.encode(spec), lambda: onnx, None
+    ).spent.colluding == pytest.approx(0.5, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -137,13 +155,17 @@ def test_what_is_charged_is_one_release_of_all_records(tmp_path: Path) -> None:
         ({"dataset_id": bytes(32)}, JobReason.UNKNOWN_DATASET),
     ],
 )
-def test_what_cannot_be_answered_is_refused_and_charged_nothing(tmp_path: Path, changes: dict[str, Any], reason: JobReason) -> None:
+def test_what_cannot_be_answered_is_refused_and_charged_nothing(
+    tmp_path: Path, changes: dict[str, Any], reason: JobReason
+) -> None:
     scene, onnx = Scene(tmp_path, mechanism="gaussian"), make_model()
     dataset = scene.seal(40)
     with pytest.raises(JobRefused) as refused:
         asked(scene, 0, spec_of(scene, dataset, onnx, **{"noise_multiplier": 3.0, **changes}), onnx)
     assert refused.value.reason is reason
-    assert scene.cores[0].queries.evaluation(canonical.encode(spec_of(scene, dataset, onnx, noise_multiplier=9.0)), lambda: onnx, None)
+    assert scene.cores[0].queries.evaluation(
+        canonical.encode(spec_of(scene, dataset, onnx, noise_multiplier=9.0)), lambda: onnx, None
+    )
 
 
 def test_an_evaluation_of_another_content_under_the_same_id_is_refused(tmp_path: Path) -> None:
@@ -163,7 +185,9 @@ def test_an_evaluation_of_another_content_under_the_same_id_is_refused(tmp_path:
         ({"labels": {"kind": "values", "size": 9, "num_buckets": 4}}, make_model()),
     ],
 )
-def test_a_model_of_other_outputs_than_the_tasks_labels_is_refused(tmp_path: Path, task: dict[str, Any], onnx: bytes) -> None:
+def test_a_model_of_other_outputs_than_the_tasks_labels_is_refused(
+    tmp_path: Path, task: dict[str, Any], onnx: bytes
+) -> None:
     scene = Scene(tmp_path, **task)
     with pytest.raises(InvalidModel) as refused:
         asked(scene, 0, spec_of(scene, scene.seal(20), onnx), onnx)
@@ -177,11 +201,21 @@ def test_a_model_without_an_exact_form_is_refused(tmp_path: Path) -> None:
     assert refused.value.reason is ModelReason.UNKNOWN_OPERATOR
 
 
-@given(seed=st.integers(0, 10**6), records=st.integers(2, 12), classes=st.sampled_from([None, 3, 5]), bins=st.sampled_from([2, 7, 50]))
-def test_one_report_changes_the_histogram_by_at_most_the_sensitivity(seed: int, records: int, classes: int | None, bins: int) -> None:
+@given(
+    seed=st.integers(0, 10**6),
+    records=st.integers(2, 12),
+    classes=st.sampled_from([None, 3, 5]),
+    bins=st.sampled_from([2, 7, 50]),
+)
+def test_one_report_changes_the_histogram_by_at_most_the_sensitivity(
+    seed: int, records: int, classes: int | None, bins: int
+) -> None:
     of = PLAIN if classes is None else MANY[classes]
     rng = np.random.default_rng(seed)
-    places, choices = rng.integers(0, bins, records), None if classes is None else rng.integers(0, classes, records)
+    places, choices = (
+        rng.integers(0, bins, records),
+        None if classes is None else rng.integers(0, classes, records),
+    )
     candidates = classes or 2
     labels = np.stack([rng.permutation(candidates) for _ in range(records)]).astype(np.uint32)
     masks = (np.arange(candidates) == 0) * rng.integers(0, 2, records)[:, None]
@@ -191,7 +225,9 @@ def test_one_report_changes_the_histogram_by_at_most_the_sensitivity(seed: int, 
     def summed(held: NDArray[np.int64]) -> NDArray[np.int64]:
         total = np.zeros(2 * bins, np.uint64)
         for role, part in enumerate(split(from_signed(held.reshape(-1)), seeded(seed, "masks"))):
-            shares = InputShares(features=np.zeros((records, 4), np.uint8), labels=labels, mask_shares=part.reshape(held.shape))
+            shares = InputShares(
+                features=np.zeros((records, 4), np.uint8), labels=labels, mask_shares=part.reshape(held.shape)
+            )
             answer = answer_evaluation(
                 task=of.task,
                 spec=named(of.task.task_id, bins),
@@ -234,7 +270,10 @@ def test_edges_are_the_doubles_nearest_to_the_logits(bins: int) -> None:
     with localcontext(prec=60):
         for k in {1, bins // 3 or 1, bins - 1}:
             exact = (Decimal(k) / Decimal(bins - k)).ln()
-            nearby = [float(edges[k - 1]), *(float(np.nextafter(edges[k - 1], side)) for side in (-np.inf, np.inf))]
+            nearby = [
+                float(edges[k - 1]),
+                *(float(np.nextafter(edges[k - 1], side)) for side in (-np.inf, np.inf)),
+            ]
             assert min(nearby, key=lambda near: abs(Decimal(near) - exact)) == edges[k - 1]
 
 
@@ -245,7 +284,9 @@ def test_outputs_depend_on_no_block_and_are_the_models() -> None:
     held = tuple(weights.quantise(values) for values in model.initial_values)
     forward = ForwardPass(model, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS)
     whole = forward.outputs(held, features)
-    assert (np.concatenate([forward.outputs(held, features[:7]), forward.outputs(held, features[7:])]) == whole).all()
+    assert (
+        np.concatenate([forward.outputs(held, features[:7]), forward.outputs(held, features[7:])]) == whole
+    ).all()
     first, first_bias, second, second_bias = (tensor.to_float() for tensor in held)
     plain = np.tanh(features / 256 @ oriented(first, 4) + first_bias) @ oriented(second, 6) + second_bias
     assert np.abs(whole - plain).max() < 1e-3
@@ -253,7 +294,9 @@ def test_outputs_depend_on_no_block_and_are_the_models() -> None:
 
 def test_a_score_beyond_every_edge_is_in_the_highest_bin() -> None:
     model = parse(make_model(), num_features=4)
-    huge = tuple(replace(weights.quantise(values), exponent=weights.MIN_EXPONENT) for values in model.initial_values)
+    huge = tuple(
+        replace(weights.quantise(values), exponent=weights.MIN_EXPONENT) for values in model.initial_values
+    )
     scored = score(model, evaluated_loss(PLAIN.task, model), huge, np.full((3, 4), 255, np.uint8), 10)
     assert scored.bins.tolist() == [9, 9, 9]
 

@@ -1,4 +1,7 @@
-"""Queries, discoveries and evaluations look during their work whether anybody waits; who has gone is not charged."""
+"""Queries, discoveries and evaluations look during their work whether anybody waits.
+
+Who has gone is not charged.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -37,13 +40,23 @@ class Gone:
 
 
 class Asked:
-    """One helper with a dataset, and the three kinds of questions about it, with no noise: every run makes equal calls."""
+    """One helper with a dataset, and the three kinds of questions about it, with no noise.
+
+    Every run makes equal calls.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.scene = Scene(folder, measurement={**SHOP, "min_cell_count": 2}, min_batch_size=2)
         zeros = np.zeros(self.scene.task.num_features, np.uint8)
-        made = [Example(features=zeros, label=1.0, measured=MeasuredValues(keys=(n % 5, n % 3, 0), values=(1, n))) for n in range(30)]
-        self._names = {"query_id": b"q" * 16, "task_id": self.scene.task_id, "dataset_id": self.scene.seal(made)}
+        made = [
+            Example(features=zeros, label=1.0, measured=MeasuredValues(keys=(n % 5, n % 3, 0), values=(1, n)))
+            for n in range(30)
+        ]
+        self._names = {
+            "query_id": b"q" * 16,
+            "task_id": self.scene.task_id,
+            "dataset_id": self.scene.seal(made),
+        }
         self.queries = self.scene.cores[0].queries
 
     def query(self, interrupt: Interrupt) -> AnsweredQuery:
@@ -51,18 +64,36 @@ class Asked:
             **self._names, "measures": (Measure(value="count", scale=1 << 16),), "group_by": (Axis(key="place", size=3),), "levels": (0, 1),
             "noise_multiplier": 0.0, "threshold_noise_multiplier": 0.0,
         }  # fmt: skip
-        return self.queries.query(canonical.encode(canonical.build(QuerySpec, asked)), lambda _: b"", None, interrupt)
+        return self.queries.query(
+            canonical.encode(canonical.build(QuerySpec, asked)), lambda _: b"", None, interrupt
+        )
 
     def discovery(self, interrupt: Interrupt) -> AnsweredQuery:
-        asked = {**self._names, "keys": ("campaign", "place"), "max_codes": 6, "noise_multiplier": 0.0, "delta": 1e-7}
-        return self.queries.discovery(canonical.encode(canonical.build(DiscoverySpec, asked)), None, interrupt)
+        asked = {
+            **self._names,
+            "keys": ("campaign", "place"),
+            "max_codes": 6,
+            "noise_multiplier": 0.0,
+            "delta": 1e-7,
+        }
+        return self.queries.discovery(
+            canonical.encode(canonical.build(DiscoverySpec, asked)), None, interrupt
+        )
 
     def evaluation(self, interrupt: Interrupt) -> AnsweredQuery:
         onnx = make_model()
         model = parse(onnx, num_features=self.scene.task.num_features)
         held = weights.digest(weights.encode([weights.quantise(values) for values in model.initial_values]))
-        asked = {**self._names, "model_digest": model.digest, "weights_digest": held, "num_bins": 20, "noise_multiplier": 0.0}
-        return self.queries.evaluation(canonical.encode(canonical.build(EvaluationSpec, asked)), lambda: onnx, None, interrupt)
+        asked = {
+            **self._names,
+            "model_digest": model.digest,
+            "weights_digest": held,
+            "num_bins": 20,
+            "noise_multiplier": 0.0,
+        }
+        return self.queries.evaluation(
+            canonical.encode(canonical.build(EvaluationSpec, asked)), lambda: onnx, None, interrupt
+        )
 
 
 ASK: dict[str, Callable[[Asked, Interrupt], AnsweredQuery]] = {
@@ -73,7 +104,9 @@ ASK: dict[str, Callable[[Asked, Interrupt], AnsweredQuery]] = {
 
 
 @pytest.mark.parametrize("kind", ASK)
-def test_wherever_it_is_cancelled_nothing_is_charged_and_it_can_be_asked_again(tmp_path: Path, kind: str) -> None:
+def test_wherever_it_is_cancelled_nothing_is_charged_and_it_can_be_asked_again(
+    tmp_path: Path, kind: str
+) -> None:
     asked, whole = Asked(tmp_path / "one"), Gone()
     ASK[kind](Asked(tmp_path / "twin"), whole)
     assert whole.calls >= 4  # before the work and before the charge, and at least twice between
@@ -90,11 +123,20 @@ def test_wherever_it_is_cancelled_nothing_is_charged_and_it_can_be_asked_again(t
 def test_scoring_looks_at_least_once_every_512_records() -> None:
     model, gone = parse(make_model(), num_features=4), Gone()
     tensors = tuple(weights.quantise(values) for values in model.initial_values)
-    score(model, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS, tensors, np.zeros((5000, 4), np.uint8), 10, interrupt=gone)
+    score(
+        model,
+        Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS,
+        tensors,
+        np.zeros((5000, 4), np.uint8),
+        10,
+        interrupt=gone,
+    )
     assert gone.calls >= 5000 / 512
 
 
-def test_counting_and_grouping_look_at_every_block_and_give_the_same_bits_whatever_the_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counting_and_grouping_look_at_every_block_and_give_the_same_bits_whatever_the_blocks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     random = np.random.default_rng(5)
     cells, shares = random.integers(0, 7, (1000, 2)), random.integers(0, 1 << 63, (1000, 2), np.uint64)
     counted, grouped = count_cells(cells, shares, 7), sum_groups(cells[:, 0], shares, (1, 0), 7)

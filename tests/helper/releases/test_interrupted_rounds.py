@@ -34,7 +34,9 @@ class EndlessEngine(FakeEngine):
 
     began, ended = Event(), Event()
 
-    def masked_sum(self, tensors: tuple[QuantisedTensor, ...], batch: Batch, interrupt: Interrupt = never) -> MaskedSum:
+    def masked_sum(
+        self, tensors: tuple[QuantisedTensor, ...], batch: Batch, interrupt: Interrupt = never
+    ) -> MaskedSum:
         self.began.set()
         try:
             while True:
@@ -54,7 +56,9 @@ def scene(tmp_path: Path) -> Scene:
 @contextmanager
 def serving(scene: Scene, room: int = 4) -> Iterator[helper_pb2_grpc.HelperStub]:
     server, port = make_server("127.0.0.1:0", None, threads=8)
-    helper_pb2_grpc.add_HelperServicer_to_server(HelperService(scene.cores[0], admission=Admission(room)), server)
+    helper_pb2_grpc.add_HelperServicer_to_server(
+        HelperService(scene.cores[0], admission=Admission(room)), server
+    )
     server.start()
     with make_channel(f"127.0.0.1:{port}", None) as channel:
         yield helper_pb2_grpc.HelperStub(channel)
@@ -100,7 +104,9 @@ class OnceSummedEngine(FakeEngine):
 
     summed = Event()
 
-    def masked_sum(self, tensors: tuple[QuantisedTensor, ...], batch: Batch, interrupt: Interrupt = never) -> MaskedSum:
+    def masked_sum(
+        self, tensors: tuple[QuantisedTensor, ...], batch: Batch, interrupt: Interrupt = never
+    ) -> MaskedSum:
         total = super().masked_sum(tensors, batch)
         self.summed.set()
         return total
@@ -138,9 +144,14 @@ def test_who_waits_for_another_computation_of_the_job_can_be_cancelled_too(scene
         second.cancel()
         first.cancel()
         until = time.monotonic() + 1.0
-        while time.monotonic() < until and scene.cores[0].jobs.at_work(spec.job_id, None).running._computing.locked():
+        while (
+            time.monotonic() < until
+            and scene.cores[0].jobs.at_work(spec.job_id, None).running._computing.locked()
+        ):
             time.sleep(0.02)
-        with pytest.raises(HelperUnavailable, match="deadline"):  # both have left: there is room, and the third one computes
+        with pytest.raises(
+            HelperUnavailable, match="deadline"
+        ):  # both have left: there is room, and the third one computes
             ask(stub, spec, timeout_s=0.5)
 
 
@@ -172,11 +183,19 @@ def test_a_server_with_too_many_calls_answers_that_it_is_full(scene: Scene) -> N
     assert None in hints  # the ones at work or in the queue, at their deadline
 
 
-@pytest.mark.parametrize("choose", [engine_for, lambda *arguments: GeneralEngine(*arguments, why="a test")], ids=["exact", "general"])
+@pytest.mark.parametrize(
+    "choose",
+    [engine_for, lambda *arguments: GeneralEngine(*arguments, why="a test")],
+    ids=["exact", "general"],
+)
 def test_both_engines_stop_wherever_they_are_interrupted(scene: Scene, choose: Callable[..., Any]) -> None:
     model, rows = parse(MODEL, num_features=4), 5000
     engine = choose(model, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS, scene.task.clip, 2)
-    batch = Batch(features=np.zeros((rows, 4), np.uint8), labels=np.zeros((rows, 2), np.uint32), mask_shares=np.ones((rows, 2), np.uint64))
+    batch = Batch(
+        features=np.zeros((rows, 4), np.uint8),
+        labels=np.zeros((rows, 2), np.uint32),
+        mask_shares=np.ones((rows, 2), np.uint64),
+    )
 
     def calls(last: int | None) -> int:
         """How often the engine looks whether anybody waits, who leaves at the last of them."""
@@ -198,9 +217,14 @@ def test_both_engines_stop_wherever_they_are_interrupted(scene: Scene, choose: C
         assert calls(last) == last
 
 
-def test_a_masked_sum_of_many_parameters_is_reduced_in_blocks_between_which_it_can_be_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_masked_sum_of_many_parameters_is_reduced_in_blocks_between_which_it_can_be_interrupted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     random = np.random.default_rng(3)
-    values, shares = random.integers(-(1 << 30), 1 << 30, (5, 1000)), random.integers(0, 1 << 63, 5, np.uint64)
+    values, shares = (
+        random.integers(-(1 << 30), 1 << 30, (5, 1000)),
+        random.integers(0, 1 << 63, 5, np.uint64),
+    )
 
     def total() -> tuple[list[int], int]:
         seen: list[None] = []

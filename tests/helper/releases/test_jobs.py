@@ -33,7 +33,9 @@ def noisy(tmp_path: Path) -> Scene:
     return Scene(tmp_path, **NOISY)
 
 
-def refusal(scene: Scene, spec: JobSpec, model: bytes = MODEL, caller: frozenset[str] | None = None) -> JobRefused:
+def refusal(
+    scene: Scene, spec: JobSpec, model: bytes = MODEL, caller: frozenset[str] | None = None
+) -> JobRefused:
     before = scene.cores[0].status().counts
     with pytest.raises(JobRefused) as refused:
         scene.cores[0].jobs.start(canonical.encode(spec), model, caller)
@@ -51,7 +53,12 @@ def model_refusal(scene: Scene, spec: JobSpec, model: bytes) -> ModelReason:
 def test_a_started_job_says_how_it_will_run(scene: Scene) -> None:
     spec = scene.job(scene.seal())
     started = scene.cores[0].jobs.start(canonical.encode(spec), MODEL, None)
-    assert (started.path, started.reason, started.num_parameters, started.rounds_answered) == ("exact", "a fake", NUM_VALUES, 0)
+    assert (started.path, started.reason, started.num_parameters, started.rounds_answered) == (
+        "exact",
+        "a fake",
+        NUM_VALUES,
+        0,
+    )
     assert len(started.numerics) == 32
     assert (started.epsilon_spent, started.collusion_epsilon_spent) == (math.inf, math.inf)  # no noise
 
@@ -65,7 +72,10 @@ def test_starting_again_gives_the_same_answer_and_takes_no_more_budget(noisy: Sc
     noisy.answer(0, spec, 0)
     again = noisy.cores[0].jobs.start(canonical.encode(spec), MODEL, None)
     assert again == replace(first, rounds_answered=1)
-    expected = spent([Charge(mechanism=Mechanism.GAUSSIAN, noise_multiplier=50.0, sampling_rate=1.0, rounds=10)], noisy.task.delta)
+    expected = spent(
+        [Charge(mechanism=Mechanism.GAUSSIAN, noise_multiplier=50.0, sampling_rate=1.0, rounds=10)],
+        noisy.task.delta,
+    )
     assert (again.epsilon_spent, again.collusion_epsilon_spent) == (expected.ad_server, expected.colluding)
 
 
@@ -102,7 +112,9 @@ def test_a_closed_job_is_not_started_again(scene: Scene) -> None:
 
 
 def test_an_unknown_task_is_refused(scene: Scene) -> None:
-    assert refusal(scene, replace(scene.job(scene.seal()), task_id=b"?" * 32)).reason is JobReason.UNKNOWN_TASK
+    assert (
+        refusal(scene, replace(scene.job(scene.seal()), task_id=b"?" * 32)).reason is JobReason.UNKNOWN_TASK
+    )
 
 
 def test_an_unknown_dataset_is_refused(scene: Scene) -> None:
@@ -131,11 +143,16 @@ def test_bytes_that_are_no_model_are_refused(scene: Scene) -> None:
 
 
 def test_a_model_of_another_width_is_refused(scene: Scene) -> None:
-    assert model_refusal(scene, scene.job(scene.seal()), make_model(num_features=3)) is ModelReason.WRONG_SHAPE
+    assert (
+        model_refusal(scene, scene.job(scene.seal()), make_model(num_features=3)) is ModelReason.WRONG_SHAPE
+    )
 
 
 def test_a_loss_that_does_not_fit_the_model_is_refused(scene: Scene) -> None:
-    assert model_refusal(scene, scene.job(scene.seal(), loss=Loss.CROSS_ENTROPY), MODEL) is ModelReason.WRONG_LOSS
+    assert (
+        model_refusal(scene, scene.job(scene.seal(), loss=Loss.CROSS_ENTROPY), MODEL)
+        is ModelReason.WRONG_LOSS
+    )
 
 
 def test_noise_that_no_sampler_can_draw_is_refused(noisy: Scene) -> None:
@@ -145,15 +162,21 @@ def test_noise_that_no_sampler_can_draw_is_refused(noisy: Scene) -> None:
 
 
 def test_a_noise_multiplier_in_a_task_without_noise_is_refused(scene: Scene) -> None:
-    assert refusal(scene, scene.job(scene.seal(), noise_multiplier=1.0)).reason is JobReason.NOISE_OUT_OF_RANGE
+    assert (
+        refusal(scene, scene.job(scene.seal(), noise_multiplier=1.0)).reason is JobReason.NOISE_OUT_OF_RANGE
+    )
 
 
 def test_a_job_whose_sum_could_wrap_is_refused(tmp_path: Path) -> None:
     scene = Scene(tmp_path, frac_bits=40, clip_norm=1024.0)
     ledger = Ledger(open_database(sqlite_url(scene.parties[0].data / "ledger.sqlite3")))
     for size, dataset in ((8191, b"d" * 32), (8192, b"e" * 32)):
-        ledger.add_dataset(dataset, scene.task_id, [size.to_bytes(2, "big") + row.to_bytes(14, "big") for row in range(size)])
-    assert refusal(scene, scene.job(b"e" * 32)).reason is JobReason.OVERFLOW  # 2^13 records of 2^10 * 2^40 units: 2^63
+        ledger.add_dataset(
+            dataset, scene.task_id, [size.to_bytes(2, "big") + row.to_bytes(14, "big") for row in range(size)]
+        )
+    assert (
+        refusal(scene, scene.job(b"e" * 32)).reason is JobReason.OVERFLOW
+    )  # 2^13 records of 2^10 * 2^40 units: 2^63
     scene.cores[0].jobs.start(canonical.encode(scene.job(b"d" * 32)), MODEL, None)
     ledger.close()
 
@@ -162,7 +185,10 @@ def test_a_job_past_the_budget_is_refused_and_told_what_is_left(noisy: Scene) ->
     dataset = noisy.seal()
     fits = noisy.job(dataset, noise_multiplier=10.0, rounds=10)
     noisy.start(fits)
-    cost = spent([Charge(mechanism=Mechanism.GAUSSIAN, noise_multiplier=10.0, sampling_rate=1.0, rounds=10)], noisy.task.delta)
+    cost = spent(
+        [Charge(mechanism=Mechanism.GAUSSIAN, noise_multiplier=10.0, sampling_rate=1.0, rounds=10)],
+        noisy.task.delta,
+    )
     refused = refusal(noisy, replace(fits, job_id=b"k" * 16, rounds=1000))
     assert refused.reason is JobReason.BUDGET_EXHAUSTED
     assert f"{2.0 - cost.ad_server:.4g} is left" in str(refused)
@@ -194,7 +220,10 @@ def test_rounds_that_were_not_run_are_given_back(noisy: Scene) -> None:
 
 def test_each_dataset_has_its_own_budget(noisy: Scene) -> None:
     reports = noisy.reports(40)
-    datasets = [noisy.commit(noisy.prepare(part, handle=bytes([n]) * 16)) for n, part in enumerate((reports[:20], reports[20:]))]
+    datasets = [
+        noisy.commit(noisy.prepare(part, handle=bytes([n]) * 16))
+        for n, part in enumerate((reports[:20], reports[20:]))
+    ]
     for number, dataset in enumerate(datasets):
         noisy.start(noisy.job(dataset, job_id=bytes([number]) * 16, noise_multiplier=10.0, rounds=15))
 
@@ -231,10 +260,15 @@ def test_a_closed_job_keeps_no_model(scene: Scene) -> None:
     spec = scene.job(scene.seal())
     scene.start(spec)
     scene.cores[0].jobs.close(canonical.encode(spec), None)
-    assert Ledger(open_database(sqlite_url(scene.parties[0].data / "ledger.sqlite3"))).job_model(spec.job_id) == b""
+    assert (
+        Ledger(open_database(sqlite_url(scene.parties[0].data / "ledger.sqlite3"))).job_model(spec.job_id)
+        == b""
+    )
 
 
-def test_a_job_that_is_closed_while_it_is_looked_up_is_refused_as_closed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_is_closed_while_it_is_looked_up_is_refused_as_closed(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spec = scene.job(scene.seal())
     scene.start(spec)
     scene.restart()
@@ -250,7 +284,9 @@ def test_a_job_that_is_closed_while_it_is_looked_up_is_refused_as_closed(scene: 
     assert refused.value.reason is JobReason.JOB_CLOSED
 
 
-def test_a_dataset_that_has_had_all_its_jobs_starts_no_more_and_remembers_no_more(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dataset_that_has_had_all_its_jobs_starts_no_more_and_remembers_no_more(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(helper.ledger.ledger, "MAX_JOBS", 3)
     dataset, jobs = scene.seal(), scene.cores[0].jobs
     specs = [scene.job(dataset, job_id=bytes([number]) * 16) for number in range(6)]
@@ -258,7 +294,14 @@ def test_a_dataset_that_has_had_all_its_jobs_starts_no_more_and_remembers_no_mor
     for spec in specs[:5]:  # one that was started, and four that never were
         assert jobs.close(canonical.encode(spec), None) == 0
     ledger = Ledger(open_database(sqlite_url(scene.parties[0].data / "ledger.sqlite3")))
-    assert [ledger.job_state(spec.job_id) is not None for spec in specs] == [True, True, True, False, False, False]
+    assert [ledger.job_state(spec.job_id) is not None for spec in specs] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
     for spec in specs[3:]:  # remembered or not: what was closed before it arrived is not started
         assert refusal(scene, spec).reason is JobReason.TOO_MANY_JOBS
     assert [refusal(scene, spec).reason for spec in specs[:3]] == [JobReason.JOB_CLOSED] * 3

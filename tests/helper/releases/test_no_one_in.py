@@ -57,7 +57,11 @@ class Door:
     def register(self, tls: TlsFiles | TrustOnly | None) -> bytes:
         with make_channel(self.address, tls) as channel, calling("helper"):
             stub = helper_pb2_grpc.HelperStub(channel)
-            return bytes(stub.RegisterTask(pb.RegisterTaskRequest(task=canonical.encode(self.scene.task)), timeout=10).signature)
+            return bytes(
+                stub.RegisterTask(
+                    pb.RegisterTaskRequest(task=canonical.encode(self.scene.task)), timeout=10
+                ).signature
+            )
 
     def is_alive(self) -> bool:
         return self.register(self.ours) == self.scene.bundle.signatures[0]
@@ -72,7 +76,8 @@ def certificate(folder: Path, name: str, **how: Any) -> TlsFiles:
 def door(tmp_path: Path) -> Iterator[Door]:
     scene = Scene(tmp_path / "scene")
     helper, ours, others = (
-        certificate(tmp_path / str(place), name) for place, name in enumerate(("north", scene.task.origin, "https://other.example"))
+        certificate(tmp_path / str(place), name)
+        for place, name in enumerate(("north", scene.task.origin, "https://other.example"))
     )
     helper.trusted_authorities.write_bytes(ours.certificate.read_bytes() + others.certificate.read_bytes())
     for one in (ours, others):
@@ -80,7 +85,9 @@ def door(tmp_path: Path) -> Iterator[Door]:
     metrics = HelperMetrics(scene.cores[0])
     settings = ServerSettings(listen="localhost:0", tls=helper, threads=4, patience=Patience(idle_s=IDLE_S))
     watched = WatchedServer(settings, metrics.registry)
-    helper_pb2_grpc.add_HelperServicer_to_server(HelperService(scene.cores[0], None, metrics, body_s=10 * IDLE_S), watched.server)
+    helper_pb2_grpc.add_HelperServicer_to_server(
+        HelperService(scene.cores[0], None, metrics, body_s=10 * IDLE_S), watched.server
+    )
     watched.start()
     made = Door(scene=scene, port=watched.port, metrics=metrics, helper=helper, ours=ours, others=others)
     assert made.is_alive()
@@ -94,7 +101,9 @@ def refused_handshakes(door: Door) -> float:
 
 
 @pytest.mark.parametrize("visitor", ["no certificate", "expired", "of another authority", "plaintext"])
-def test_without_a_trusted_certificate_nobody_gets_past_the_handshake(door: Door, tmp_path: Path, visitor: str) -> None:
+def test_without_a_trusted_certificate_nobody_gets_past_the_handshake(
+    door: Door, tmp_path: Path, visitor: str
+) -> None:
     origin = door.scene.task.origin
     tls: TlsFiles | TrustOnly | None
     match visitor:
@@ -102,7 +111,9 @@ def test_without_a_trusted_certificate_nobody_gets_past_the_handshake(door: Door
             tls = TrustOnly(trusted_authorities=door.helper.certificate)
         case "expired":
             tls = certificate(tmp_path / "old", origin, now=datetime.now(UTC) - timedelta(days=10), days=5)
-            door.helper.trusted_authorities.write_bytes(door.helper.trusted_authorities.read_bytes() + tls.certificate.read_bytes())
+            door.helper.trusted_authorities.write_bytes(
+                door.helper.trusted_authorities.read_bytes() + tls.certificate.read_bytes()
+            )
         case "of another authority":
             tls = certificate(tmp_path / "stranger", origin)
         case _:
@@ -132,9 +143,18 @@ def test_a_browsers_upload_to_a_helper_finds_no_such_method(door: Door) -> None:
 
 def raw(door: Door, method: str, encoded: bytes, **call: Any) -> grpc.StatusCode:
     """How bytes of our own choice are answered, if they are sent without our channels' own limit."""
-    root, key, chain_of = (one.read_bytes() for one in (door.ours.trusted_authorities, door.ours.private_key, door.ours.certificate))
-    credentials, options = grpc.ssl_channel_credentials(root, key, chain_of), (("grpc.max_send_message_length", -1),)
-    with grpc.secure_channel(door.address, credentials, options) as channel, pytest.raises(grpc.RpcError) as refused:
+    root, key, chain_of = (
+        one.read_bytes()
+        for one in (door.ours.trusted_authorities, door.ours.private_key, door.ours.certificate)
+    )
+    credentials, options = (
+        grpc.ssl_channel_credentials(root, key, chain_of),
+        (("grpc.max_send_message_length", -1),),
+    )
+    with (
+        grpc.secure_channel(door.address, credentials, options) as channel,
+        pytest.raises(grpc.RpcError) as refused,
+    ):
         channel.unary_unary(f"/maskedlark.v1.Helper/{method}", None, None)(encoded, timeout=10, **call)
     code: grpc.StatusCode = refused.value.code()
     return code
@@ -156,7 +176,10 @@ def test_a_stream_over_its_limit_is_refused_and_counted(door: Door) -> None:
 
 
 def test_metadata_over_the_limit_is_refused_and_counted(door: Door) -> None:
-    assert raw(door, "GetStatus", b"", metadata=(("padding", "x" * 40_000),)) is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert (
+        raw(door, "GetStatus", b"", metadata=(("padding", "x" * 40_000),))
+        is grpc.StatusCode.RESOURCE_EXHAUSTED
+    )
     assert door.count("maskedlark_calls_total", method="GetStatus", code="OK") == 0
 
 
@@ -175,7 +198,12 @@ def test_a_stream_that_stops_is_ended_and_its_thread_is_free_again(door: Door, m
 
     with make_channel(door.address, door.ours) as channel:
         stub: Any = helper_pb2_grpc.HelperStub(channel)
-        calls = [getattr(stub, method).future(stopping()) if method == "StartJob" else getattr(stub, method)(stopping()) for _ in range(4)]
+        calls = [
+            getattr(stub, method).future(stopping())
+            if method == "StartJob"
+            else getattr(stub, method)(stopping())
+            for _ in range(4)
+        ]
         assert door.is_alive()  # all four threads were taken, and are given back
         for call in calls:
             assert call.code() is grpc.StatusCode.CANCELLED
@@ -203,7 +231,12 @@ def test_frames_that_are_no_http2_end_the_connection_only(door: Door) -> None:
     context.load_cert_chain(door.ours.certificate, door.ours.private_key)
     context.set_alpn_protocols(["h2"])
     preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-    for frames in (b"GET / HTTP/1.1\r\n\r\n", preface + b"\xff" * 64, preface + bytes((0, 0, 4, 4)) + os.urandom(60), os.urandom(4096)):
+    for frames in (
+        b"GET / HTTP/1.1\r\n\r\n",
+        preface + b"\xff" * 64,
+        preface + bytes((0, 0, 4, 4)) + os.urandom(60),
+        os.urandom(4096),
+    ):
         with (
             socket.create_connection(("localhost", door.port), timeout=10) as plain,
             context.wrap_socket(plain, server_hostname="localhost") as secure,
@@ -217,9 +250,16 @@ def test_frames_that_are_no_http2_end_the_connection_only(door: Door) -> None:
 
 def test_more_health_watches_than_threads_and_slots_hold_nobody_up(door: Door) -> None:
     with make_channel(door.address, door.ours) as channel:
-        watches = [health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest()) for _ in range(40)]
-        assert {watch.code() for watch in watches} <= {grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.RESOURCE_EXHAUSTED}
-        assert health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10).status == 1
+        watches = [
+            health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest()) for _ in range(40)
+        ]
+        assert {watch.code() for watch in watches} <= {
+            grpc.StatusCode.UNIMPLEMENTED,
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+        }
+        assert (
+            health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10).status == 1
+        )
 
 
 def test_calls_that_never_send_their_one_message_are_ended(door: Door) -> None:
@@ -246,7 +286,11 @@ def dripping(first: bytes, over: Event) -> Iterator[pb.StartJobRequest]:
 def test_a_job_of_nobody_is_refused_before_its_model_is_read(door: Door) -> None:
     over = Event()
     spec = replace(door.scene.job(bytes(32)), task_id=bytes(32))
-    with make_channel(door.address, door.ours) as channel, pytest.raises(JobRefused) as refused, calling("helper"):
+    with (
+        make_channel(door.address, door.ours) as channel,
+        pytest.raises(JobRefused) as refused,
+        calling("helper"),
+    ):
         helper_pb2_grpc.HelperStub(channel).StartJob(dripping(canonical.encode(spec), over), timeout=10)
     over.set()
     assert refused.value.reason is JobReason.UNKNOWN_TASK
@@ -276,7 +320,9 @@ def test_a_tenant_that_was_removed_is_refused_on_the_connection_that_it_has(door
         assert stub.GetStatus(pb.StatusRequest(), timeout=10).name
 
 
-def test_a_database_that_does_not_answer_is_worth_asking_again(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_that_does_not_answer_is_worth_asking_again(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def gone(*_: object) -> None:
         raise OperationalError("SELECT a secret", None, Exception("server closed the connection"))
 

@@ -137,7 +137,9 @@ def test_the_noise_of_a_round_is_drawn_before_it_is_asked_for(tmp_path: Path, dr
     assert len(set(draws)) == len(draws)
 
 
-def test_whoever_has_gone_waits_neither_for_noise_that_is_being_drawn_nor_for_what_was_to_be_drawn_now() -> None:
+def test_whoever_has_gone_waits_neither_for_noise_that_is_being_drawn_nor_for_what_was_to_be_drawn_now() -> (
+    None
+):
     class Gone(Exception):
         pass
 

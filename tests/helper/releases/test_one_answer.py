@@ -1,4 +1,7 @@
-"""However often a round is asked for, by however many callers at once, before or after restarts: one answer, one charge."""
+"""However often a round is asked for, by however many callers at once, before or after restarts.
+
+One answer, one charge.
+"""
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -12,8 +15,12 @@ RESTARTS = 10
 THREADS = 8
 
 
-def test_the_same_round_sent_ten_thousand_times_across_restarts_has_one_distinct_answer(tmp_path: Path) -> None:
-    scene = Scene(tmp_path, mechanism="gaussian", epsilon=8.0, collusion_epsilon=80.0)  # noise: a second computation would show
+def test_the_same_round_sent_ten_thousand_times_across_restarts_has_one_distinct_answer(
+    tmp_path: Path,
+) -> None:
+    scene = Scene(
+        tmp_path, mechanism="gaussian", epsilon=8.0, collusion_epsilon=80.0
+    )  # noise: a second computation would show
     spec = scene.job(scene.seal(), noise_multiplier=20.0, rounds=2)
     scene.start(spec)
     answers: Counter[bytes] = Counter()

@@ -15,7 +15,15 @@ from maskedlark import canonical
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.interrupt import never
 from maskedlark.releases.grouping import answer_query
-from maskedlark.releases.query import Axis, DiscoverySpec, Measure, MeasureKind, QuerySpec, codes_digest, num_numbers
+from maskedlark.releases.query import (
+    Axis,
+    DiscoverySpec,
+    Measure,
+    MeasureKind,
+    QuerySpec,
+    codes_digest,
+    num_numbers,
+)
 from maskedlark.releases.round import AggregateShare, combine
 from maskedlark.reports.report import Example, MeasuredValues
 from tests.helper.parties import Scene
@@ -27,12 +35,22 @@ BY_PLACE = (Axis(key="place", size=3),)
 
 
 class Shop(Scene):
-    """Both helpers with a dataset of 30 reports: campaign n mod 5, place n mod 3, language 0, click 1, purchase n."""
+    """Both helpers with a dataset of 30 reports.
+
+    Campaign n mod 5, place n mod 3, language 0, click 1, purchase n.
+    """
 
     def __init__(self, folder: Path, *, min_cell_count: int = 2, **changes: Any) -> None:
-        super().__init__(folder, measurement={**SHOP, "min_cell_count": min_cell_count}, min_batch_size=2, **changes)
+        super().__init__(
+            folder, measurement={**SHOP, "min_cell_count": min_cell_count}, min_batch_size=2, **changes
+        )
         features = np.zeros(self.task.num_features, np.uint8)
-        made = [Example(features=features, label=1.0, measured=MeasuredValues(keys=(n % 5, n % 3, 0), values=(1, n))) for n in range(30)]
+        made = [
+            Example(
+                features=features, label=1.0, measured=MeasuredValues(keys=(n % 5, n % 3, 0), values=(1, n))
+            )
+            for n in range(30)
+        ]
         self.dataset = self.seal(made)
 
     def query(self, **changes: Any) -> QuerySpec:
@@ -80,7 +98,11 @@ def refusal(work: Any, *arguments: Any) -> JobReason:
 
 def test_sealed_reports_are_summed_by_group(shop: Shop) -> None:
     by_place = [[1 << 16, n << 10] for n in range(30)]
-    expected = [sum(row[column] for n, row in enumerate(by_place) if n % 3 == place) for place in range(3) for column in (0, 1)]
+    expected = [
+        sum(row[column] for n, row in enumerate(by_place) if n % 3 == place)
+        for place in range(3)
+        for column in (0, 1)
+    ]
     assert shop.total(shop.query()) == [*expected, 0, 0]
 
 
@@ -148,7 +170,13 @@ def test_jobs_and_queries_spend_one_budget(noisy: Shop) -> None:
 
 def test_a_query_counts_what_jobs_reserve(noisy: Shop) -> None:
     noisy.ask(0, noise(noisy.query(), 2.0))  # fits a fresh budget
-    other = Shop(noisy.parties[0].data.parent / "again", mechanism="gaussian", norm="l2", epsilon=2.0, collusion_epsilon=8.0)
+    other = Shop(
+        noisy.parties[0].data.parent / "again",
+        mechanism="gaussian",
+        norm="l2",
+        epsilon=2.0,
+        collusion_epsilon=8.0,
+    )
     other.start(other.job(other.dataset, noise_multiplier=4.0, rounds=4))
     assert refusal(other.ask, 0, noise(other.query(), 2.0)) is JobReason.BUDGET_EXHAUSTED
 
@@ -165,7 +193,9 @@ def test_a_query_counts_what_jobs_reserve(noisy: Shop) -> None:
         ({"noise_multiplier": 1.0}, JobReason.NOISE_OUT_OF_RANGE),
     ],
 )
-def test_a_wrong_query_is_refused_and_not_charged(shop: Shop, changes: dict[str, Any], reason: JobReason) -> None:
+def test_a_wrong_query_is_refused_and_not_charged(
+    shop: Shop, changes: dict[str, Any], reason: JobReason
+) -> None:
     assert refusal(shop.ask, 0, shop.query(**changes)) is reason
     assert shop.cores[0].queries._ledger.reservations(shop.dataset) == ()
 
@@ -265,7 +295,9 @@ def test_concurrent_queries_never_pass_the_budget(noisy: Shop) -> None:
 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["before the work", "before the charge"])
-def test_a_query_that_nobody_waits_for_any_more_is_not_charged(noisy: Shop, is_late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_that_nobody_waits_for_any_more_is_not_charged(
+    noisy: Shop, is_late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Wherever in between the caller goes: test_interrupted_queries.py."""
     spec, compute, is_computed = noise(noisy.query(), 5.0), answer_query, Event()
 
@@ -284,4 +316,6 @@ def test_a_query_that_nobody_waits_for_any_more_is_not_charged(noisy: Shop, is_l
         noisy.cores[0].queries.query(canonical.encode(spec), lambda _: b"", None, interrupt)
     assert noisy.cores[0].queries._ledger.reservations(noisy.dataset) == ()
     answer = noisy.ask(0, spec)
-    assert noisy.cores[0].queries.query(canonical.encode(spec), lambda _: b"", None, interrupt) == answer  # what was charged is told
+    assert (
+        noisy.cores[0].queries.query(canonical.encode(spec), lambda _: b"", None, interrupt) == answer
+    )  # what was charged is told

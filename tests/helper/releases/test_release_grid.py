@@ -32,7 +32,9 @@ class Simulated:
         self.time += seconds
 
 
-@pytest.mark.parametrize(("work", "leaves_after"), [(0.0, 0.25), (0.01, 0.25), (0.2499, 0.25), (0.26, 0.5), (1.1, 1.25)])
+@pytest.mark.parametrize(
+    ("work", "leaves_after"), [(0.0, 0.25), (0.01, 0.25), (0.2499, 0.25), (0.26, 0.5), (1.1, 1.25)]
+)
 def test_an_answer_leaves_a_whole_number_of_steps_after_its_request(work: float, leaves_after: float) -> None:
     clock = Simulated()
     grid = ReleaseGrid(step_s=0.25, now=clock.now, sleep=clock.sleep)
@@ -50,7 +52,9 @@ def test_a_step_that_is_no_time_is_refused(step: float) -> None:
 def answer_times(scene: Scene, spec: Any, rounds: int, step_s: float) -> tuple[list[float], list[list[int]]]:
     """For each round asked over gRPC: how long it took, and the sizes of all messages that came."""
     server, port = make_server("127.0.0.1:0", None, threads=2)
-    helper_pb2_grpc.add_HelperServicer_to_server(HelperService(scene.cores[0], ReleaseGrid(step_s=step_s)), server)
+    helper_pb2_grpc.add_HelperServicer_to_server(
+        HelperService(scene.cores[0], ReleaseGrid(step_s=step_s)), server
+    )
     server.start()
     times, sizes = [], []
     with make_channel(f"127.0.0.1:{port}", None) as channel:
@@ -67,7 +71,9 @@ def answer_times(scene: Scene, spec: Any, rounds: int, step_s: float) -> tuple[l
     return times, sizes
 
 
-def test_nothing_is_charged_before_its_answer_may_leave_and_nothing_for_who_has_gone_by_then(tmp_path: Path) -> None:
+def test_nothing_is_charged_before_its_answer_may_leave_and_nothing_for_who_has_gone_by_then(
+    tmp_path: Path,
+) -> None:
     scene, held = Scene(tmp_path), list[int]()
     spec = scene.job(scene.seal(60))
     scene.start(spec)
@@ -98,7 +104,9 @@ def test_two_runs_that_differ_only_in_the_sampled_set_look_alike_in_sizes_and_ti
     for name, draw in _SAMPLES.items():
         folder = tmp_path / name
         folder.mkdir()
-        scene = Scene(folder, mechanism=Mechanism.GAUSSIAN, epsilon=16.0, collusion_epsilon=1000.0, min_batch_size=10)
+        scene = Scene(
+            folder, mechanism=Mechanism.GAUSSIAN, epsilon=16.0, collusion_epsilon=1000.0, min_batch_size=10
+        )
         spec = scene.job(scene.seal(60), noise_multiplier=5.0, sampling_numerator=1 << 31)
         scene.start(spec)
         monkeypatch.setattr("maskedlark.reports.pair.PairKey.sample", draw)
@@ -117,4 +125,8 @@ def _only(wanted: Callable[[int], bool]) -> Any:
     return lambda _pair, _transcript, count, _numerator: np.array([wanted(row) for row in range(count)])
 
 
-_SAMPLES = {"even": _only(lambda row: row % 2 == 0), "odd": _only(lambda row: row % 2 == 1), "too_few": _only(lambda row: row < 3)}
+_SAMPLES = {
+    "even": _only(lambda row: row % 2 == 0),
+    "odd": _only(lambda row: row % 2 == 1),
+    "too_few": _only(lambda row: row < 3),
+}

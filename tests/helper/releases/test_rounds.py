@@ -113,14 +113,19 @@ def test_the_same_round_asked_for_many_times_at_once_is_computed_once(tmp_path: 
 
 
 def test_two_processes_on_one_ledger_release_one_answer(tmp_path: Path) -> None:
-    """Both compute, as two processes would; the ledger lets one through and the other gives the same bytes."""
+    """Both compute, as two processes would.
+
+    The ledger lets one through and the other gives the same bytes.
+    """
     scene = Scene(tmp_path, mechanism="gaussian", epsilon=16.0, collusion_epsilon=1000.0)
     spec = started(scene, noise_multiplier=5.0)
     other = scene.parties[0].open()
     first_computes, may_go_on = Event(), Event()
 
     class SlowEngine(FakeEngine):
-        def masked_sum(self, tensors: tuple[QuantisedTensor, ...], batch: Batch, interrupt: Interrupt = never) -> MaskedSum:
+        def masked_sum(
+            self, tensors: tuple[QuantisedTensor, ...], batch: Batch, interrupt: Interrupt = never
+        ) -> MaskedSum:
             first_computes.set()
             assert may_go_on.wait(10)
             return super().masked_sum(tensors, batch)
@@ -139,7 +144,9 @@ def test_a_round_that_is_cut_off_by_closing_the_job_releases_nothing(scene: Scen
     spec = started(scene)
 
     class ClosingEngine(FakeEngine):
-        def masked_sum(self, tensors: tuple[QuantisedTensor, ...], batch: Batch, interrupt: Interrupt = never) -> MaskedSum:
+        def masked_sum(
+            self, tensors: tuple[QuantisedTensor, ...], batch: Batch, interrupt: Interrupt = never
+        ) -> MaskedSum:
             scene.cores[0].jobs.close(canonical.encode(spec), None)
             return super().masked_sum(tensors, batch)
 
@@ -194,7 +201,9 @@ def test_a_crash_after_the_commit_is_charged_once_and_answered_from_the_ledger(t
 class NeverCalled(FakeEngine):
     """An engine for rounds that must not be computed again."""
 
-    def masked_sum(self, tensors: tuple[QuantisedTensor, ...], batch: Batch, interrupt: Interrupt = never) -> MaskedSum:
+    def masked_sum(
+        self, tensors: tuple[QuantisedTensor, ...], batch: Batch, interrupt: Interrupt = never
+    ) -> MaskedSum:
         raise AssertionError("computed again")
 
 
@@ -211,7 +220,10 @@ class ClosedMeanwhile(Ledger):
 def test_a_round_whose_answer_is_dropped_while_it_is_asked_for_is_not_computed_again(scene: Scene) -> None:
     spec = started(scene)
     scene.answer(0, spec, 0)
-    scene.restart(ledger_type=ClosedMeanwhile, engine_for=lambda model, loss, clip, classes: NeverCalled(model.num_parameters, clip))
+    scene.restart(
+        ledger_type=ClosedMeanwhile,
+        engine_for=lambda model, loss, clip, classes: NeverCalled(model.num_parameters, clip),
+    )
     assert refusal(scene, spec, 0) is JobReason.ROUND_CLOSED
 
 
@@ -284,7 +296,10 @@ def test_a_round_that_the_job_has_left_behind_is_refused(scene: Scene) -> None:
     assert refusal(scene, spec, 0) is JobReason.ROUND_CLOSED
 
 
-@pytest.mark.parametrize("weights", [b"", WEIGHTS[:-1], WEIGHTS + b"\0", b"\x7f" + WEIGHTS[1:], WEIGHTS[:1] + b"\xff\x7f" + WEIGHTS[3:]])
+@pytest.mark.parametrize(
+    "weights",
+    [b"", WEIGHTS[:-1], WEIGHTS + b"\0", b"\x7f" + WEIGHTS[1:], WEIGHTS[:1] + b"\xff\x7f" + WEIGHTS[3:]],
+)
 def test_malformed_weights_are_refused(scene: Scene, weights: bytes) -> None:
     spec = started(scene)
     assert weights != WEIGHTS

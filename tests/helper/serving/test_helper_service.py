@@ -15,7 +15,12 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from helper.gradient.engine import Batch, Interrupt, MaskedSum, never
 from helper.serving.metrics import HelperMetrics
@@ -49,19 +54,25 @@ class Wire:
     stub: Any
 
     def prepare(self, task_id: bytes, parts: list[list[ShareForHelper]]) -> list[pb.PrepareReply]:
-        requests = [pb.PrepareRequest(header=pb.PrepareRequest.Header(task_id=task_id, handle=HANDLE)), *map(chunk_message, parts)]
+        requests = [
+            pb.PrepareRequest(header=pb.PrepareRequest.Header(task_id=task_id, handle=HANDLE)),
+            *map(chunk_message, parts),
+        ]
         with calling("helper"):
             return list(self.stub.PrepareDataset(iter(requests), timeout=30))
 
     def commit(self, task_id: bytes, chosen: bytes, dataset_id: bytes) -> pb.CommitReply:
         with calling("helper"):
             reply: pb.CommitReply = self.stub.CommitDataset(
-                pb.CommitRequest(task_id=task_id, handle=HANDLE, chosen=chosen, dataset_id=dataset_id), timeout=30
+                pb.CommitRequest(task_id=task_id, handle=HANDLE, chosen=chosen, dataset_id=dataset_id),
+                timeout=30,
             )
         return reply
 
     def start(self, job: bytes, model: bytes = MODEL) -> pb.StartJobReply:
-        return self.start_stream([pb.StartJobRequest(job=job), *(pb.StartJobRequest(model=piece) for piece in chunks(model))])
+        return self.start_stream(
+            [pb.StartJobRequest(job=job), *(pb.StartJobRequest(model=piece) for piece in chunks(model))]
+        )
 
     def start_stream(self, requests: list[pb.StartJobRequest]) -> pb.StartJobReply:
         with calling("helper"):
@@ -71,12 +82,20 @@ class Wire:
     def round(self, job_id: bytes, index: int, weights: bytes = WEIGHTS, size: int = 1 << 20) -> bytes:
         header = pb.RoundRequest(header=pb.RoundRequest.Header(job_id=job_id, round=index))
         with calling("helper"):
-            replies = self.stub.RunRound(iter([header, *(pb.RoundRequest(weights=piece) for piece in chunks(weights, size))]), timeout=30)
+            replies = self.stub.RunRound(
+                iter([header, *(pb.RoundRequest(weights=piece) for piece in chunks(weights, size))]),
+                timeout=30,
+            )
             return b"".join(reply.chunk for reply in replies)
 
 
 def chunk_message(shares: list[ShareForHelper]) -> pb.PrepareRequest:
-    messages = [pb.HelperShare(report_id=one.report_id, time_bucket=one.time_bucket, share=share_to_message(one.share)) for one in shares]
+    messages = [
+        pb.HelperShare(
+            report_id=one.report_id, time_bucket=one.time_bucket, share=share_to_message(one.share)
+        )
+        for one in shares
+    ]
     return pb.PrepareRequest(chunk=pb.PrepareRequest.Chunk(shares=messages))
 
 
@@ -114,7 +133,9 @@ def test_what_was_opened_for_a_stream_that_is_not_read_to_its_end_is_counted(sce
     server, port = make_server("127.0.0.1:0", None, threads=2)
     helper_pb2_grpc.add_HelperServicer_to_server(HelperService(scene.cores[0], None, metrics), server)
     server.start()
-    elsewhere = [replace(share, time_bucket=share.time_bucket + 1) for share in shares_for(scene.reports(2, seed=7), 0)]
+    elsewhere = [
+        replace(share, time_bucket=share.time_bucket + 1) for share in shares_for(scene.reports(2, seed=7), 0)
+    ]
     header = pb.PrepareRequest(header=pb.PrepareRequest.Header(task_id=scene.task_id, handle=HANDLE))
     sent = iter((header, chunk_message([*shares_for(scene.reports(5), 0), *elsewhere]), chunk_message([])))
     with make_channel(f"127.0.0.1:{port}", None) as channel:
@@ -122,7 +143,12 @@ def test_what_was_opened_for_a_stream_that_is_not_read_to_its_end_is_counted(sce
         assert sum(next(replies).is_admitted) == 5
         replies.cancel()
     server.stop(None).wait()
-    samples = [sample for family in metrics.registry.collect() for sample in family.samples if sample.name == "helper_shares_opened_total"]
+    samples = [
+        sample
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        if sample.name == "helper_shares_opened_total"
+    ]
     counts = {sample.labels["outcome"]: sample.value for sample in samples}
     assert counts.pop("admitted") == 5
     assert sum(counts.values()) == 2
@@ -148,7 +174,9 @@ def test_the_room_of_a_stream_that_is_cancelled_is_free_again(scene: Scene, wire
         time.sleep(0.01)
 
 
-def test_the_ad_server_is_not_told_what_was_wrong_inside_a_share(scene: Scene, wires: tuple[Wire, Wire]) -> None:
+def test_the_ad_server_is_not_told_what_was_wrong_inside_a_share(
+    scene: Scene, wires: tuple[Wire, Wire]
+) -> None:
     hostile = hostile_shares(scene)
     inside = {reason: share for reason, share in hostile.items() if reason in FOUND_INSIDE}
     assert len(inside) == 4
@@ -162,7 +190,8 @@ def test_the_ad_server_is_not_told_what_was_wrong_inside_a_share(scene: Scene, w
 def test_a_whole_job_over_the_wire(scene: Scene, wires: tuple[Wire, Wire]) -> None:
     reports = scene.reports(30)
     replies = [
-        wire.prepare(scene.task_id, [shares_for(reports[:17], role), shares_for(reports[17:], role)]) for role, wire in enumerate(wires)
+        wire.prepare(scene.task_id, [shares_for(reports[:17], role), shares_for(reports[17:], role)])
+        for role, wire in enumerate(wires)
     ]
     for one in replies:
         assert [len(reply.is_admitted) for reply in one] == [17, 13, 0]
@@ -185,13 +214,20 @@ def test_a_whole_job_over_the_wire(scene: Scene, wires: tuple[Wire, Wire]) -> No
     assert wires[0].round(spec.job_id, 0) == answers[0]
 
     with calling("helper"):
-        assert wires[0].stub.CloseJob(pb.CloseJobRequest(job=canonical.encode(spec)), timeout=5).rounds_answered == 1
+        assert (
+            wires[0].stub.CloseJob(pb.CloseJobRequest(job=canonical.encode(spec)), timeout=5).rounds_answered
+            == 1
+        )
 
 
 def test_status_needs_no_task_and_shows_signed_keys(scene: Scene, wires: tuple[Wire, Wire]) -> None:
     reply = wires[0].stub.GetStatus(pb.StatusRequest(), timeout=5)
     identity = scene.task.helpers[0]
-    assert (reply.name, reply.verify_key, reply.agreement_key) == (identity.name, identity.verify_key, identity.agreement_key)
+    assert (reply.name, reply.verify_key, reply.agreement_key) == (
+        identity.name,
+        identity.verify_key,
+        identity.agreement_key,
+    )
     canonical.decode(SignedKeyList, reply.key_list).verified_key(identity.verify_key)
     assert (reply.tasks, reply.datasets, reply.open_jobs, reply.rounds_answered) == (1, 0, 0, 0)
     assert len(reply.numerics_digest) == 32
@@ -210,7 +246,9 @@ def test_a_refusal_arrives_as_the_error_that_was_raised(scene: Scene, wires: tup
 
 
 @pytest.mark.parametrize("requests", [[], [pb.RoundRequest()], [pb.RoundRequest(weights=b"w")]])
-def test_a_stream_without_its_header_is_malformed(wires: tuple[Wire, Wire], requests: list[pb.RoundRequest]) -> None:
+def test_a_stream_without_its_header_is_malformed(
+    wires: tuple[Wire, Wire], requests: list[pb.RoundRequest]
+) -> None:
     with pytest.raises(JobRefused) as refused, calling("helper"):
         list(wires[0].stub.RunRound(iter(requests), timeout=5))
     assert refused.value.reason is JobReason.MALFORMED
@@ -227,7 +265,9 @@ def test_a_stream_with_a_second_header_is_malformed(scene: Scene, wires: tuple[W
 
 def test_a_model_over_the_limit_is_cut_off(scene: Scene, wires: tuple[Wire, Wire]) -> None:
     piece = pb.StartJobRequest(model=bytes(1 << 20))
-    requests = [pb.StartJobRequest(job=canonical.encode(scene.job(bytes(32))))] + [piece] * (MAX_MODEL_BYTES // (1 << 20) + 1)
+    requests = [pb.StartJobRequest(job=canonical.encode(scene.job(bytes(32))))] + [piece] * (
+        MAX_MODEL_BYTES // (1 << 20) + 1
+    )
     assert refusal(wires[0].start_stream, requests) is JobReason.TOO_LARGE
 
 
@@ -245,11 +285,15 @@ def test_more_weights_than_the_model_has_are_cut_off(scene: Scene, wires: tuple[
 class BrokenEngine(FakeEngine):
     """An engine with a bug."""
 
-    def masked_sum(self, tensors: tuple[QuantisedTensor, ...], batch: Batch, interrupt: Interrupt = never) -> MaskedSum:
+    def masked_sum(
+        self, tensors: tuple[QuantisedTensor, ...], batch: Batch, interrupt: Interrupt = never
+    ) -> MaskedSum:
         raise RuntimeError("secret detail")
 
 
-def test_a_bug_is_internal_without_detail_and_leaves_the_service_alive(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_bug_is_internal_without_detail_and_leaves_the_service_alive(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
     spec = scene.job(scene.seal())
     scene.start(spec)
     scene.restart(engine_for=lambda model, loss, clip, classes: BrokenEngine(model.num_parameters, clip))
@@ -277,7 +321,10 @@ def test_a_stream_that_breaks_off_uses_nothing_up(scene: Scene, wires: tuple[Wir
         list(wires[0].stub.PrepareDataset(broken(), timeout=5))
     everything = np.ones(5, np.bool_)
     bits = np.packbits(everything, bitorder="little").tobytes()
-    assert refusal(wires[0].commit, scene.task_id, bits, scene.id_of(reports, everything)) is JobReason.UNKNOWN_DATASET
+    assert (
+        refusal(wires[0].commit, scene.task_id, bits, scene.id_of(reports, everything))
+        is JobReason.UNKNOWN_DATASET
+    )
     scene.commit(scene.prepare(reports))
 
 
@@ -297,7 +344,11 @@ class Certified:
 def certified(scene: Scene, tmp_path: Path) -> Iterator[Certified]:
     now = datetime.now(UTC)
     files = {}
-    for name, hosts in (("helper", ("localhost",)), ("https://ads.example", ()), ("https://other.example", ())):
+    for name, hosts in (
+        ("helper", ("localhost",)),
+        ("https://ads.example", ()),
+        ("https://other.example", ()),
+    ):
         folder = tmp_path / name.replace("/", "_")
         folder.mkdir()
         files[name] = write_certificate(folder, name=name, hosts=hosts, now=now)
@@ -313,7 +364,9 @@ def certified(scene: Scene, tmp_path: Path) -> Iterator[Certified]:
 def register(scene: Scene, port: int, tls: TlsFiles) -> bytes:
     with make_channel(f"localhost:{port}", tls) as channel, calling("helper"):
         stub = helper_pb2_grpc.HelperStub(channel)
-        return bytes(stub.RegisterTask(pb.RegisterTaskRequest(task=canonical.encode(scene.task)), timeout=10).signature)
+        return bytes(
+            stub.RegisterTask(pb.RegisterTaskRequest(task=canonical.encode(scene.task)), timeout=10).signature
+        )
 
 
 def test_the_origin_in_the_certificate_is_served(scene: Scene, certified: Certified) -> None:
@@ -333,7 +386,9 @@ def test_an_unknown_certificate_gets_no_answer(scene: Scene, certified: Certifie
         register(scene, certified.port, stranger)
 
 
-def test_a_trusted_origin_cannot_certify_itself_as_another(scene: Scene, certified: Certified, tmp_path: Path) -> None:
+def test_a_trusted_origin_cannot_certify_itself_as_another(
+    scene: Scene, certified: Certified, tmp_path: Path
+) -> None:
     issuer = x509.load_pem_x509_certificate(certified.others.certificate.read_bytes())
     issuer_key = load_pem_private_key(certified.others.private_key.read_bytes(), None)
     assert isinstance(issuer_key, ec.EllipticCurvePrivateKey)
@@ -346,11 +401,15 @@ def test_a_trusted_origin_cannot_certify_itself_as_another(scene: Scene, certifi
         .serial_number(7)
         .not_valid_before(now - timedelta(minutes=1))
         .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.UniformResourceIdentifier(scene.task.origin)]), critical=False)
+        .add_extension(
+            x509.SubjectAlternativeName([x509.UniformResourceIdentifier(scene.task.origin)]), critical=False
+        )
         .sign(issuer_key, hashes.SHA256())
     )
     files = TlsFiles(
-        certificate=tmp_path / "forged.crt", private_key=tmp_path / "forged.key", trusted_authorities=certified.ours.trusted_authorities
+        certificate=tmp_path / "forged.crt",
+        private_key=tmp_path / "forged.key",
+        trusted_authorities=certified.ours.trusted_authorities,
     )
     files.certificate.write_bytes(forged.public_bytes(Encoding.PEM) + issuer.public_bytes(Encoding.PEM))
     files.private_key.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
@@ -370,14 +429,23 @@ def test_neither_disk_nor_log_shows_a_feature_a_mask_or_a_key(
     scene.start(spec)
     wires[0].round(spec.job_id, 0)
     opened = scene.cores[0].datasets.opened(dataset)
-    clear = [opened.shares.features.tobytes()[:12], opened.shares.mask_shares[0].tobytes(), opened.shares.features[7].tobytes()]
+    clear = [
+        opened.shares.features.tobytes()[:12],
+        opened.shares.mask_shares[0].tobytes(),
+        opened.shares.features[7].tobytes(),
+    ]
     keys = scene.parties[0].data / "keys.json"
     for path in scene.parties[0].data.rglob("*"):
         if path.is_file() and path != keys:
             content = path.read_bytes()
             assert not any(piece in content for piece in clear)
     assert caplog.messages
-    shown = caplog.text + repr(opened) + repr(scene.cores[0].jobs.at_work(spec.job_id, None)) + repr(scene.parties[0].keys)
+    shown = (
+        caplog.text
+        + repr(opened)
+        + repr(scene.cores[0].jobs.at_work(spec.job_id, None))
+        + repr(scene.parties[0].keys)
+    )
     for piece in [*clear, *opened.report_ids[:3].view("V16").ravel().tolist()]:
         assert piece.hex() not in shown
         assert repr(piece)[2:-1] not in shown

@@ -35,7 +35,12 @@ class Online(Scene):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, measurement={**SHOP, "min_cell_count": 2})
         features = np.zeros(self.task.num_features, np.uint8)
-        made = [Example(features=features, label=1.0, measured=MeasuredValues(keys=(3 * (n % 3), 0, 0), values=(1, n))) for n in range(12)]
+        made = [
+            Example(
+                features=features, label=1.0, measured=MeasuredValues(keys=(3 * (n % 3), 0, 0), values=(1, n))
+            )
+            for n in range(12)
+        ]
         self.dataset = self.seal(made)
         self.servers: list[grpc.Server] = []
         self.addresses: list[str] = []
@@ -60,7 +65,13 @@ class Online(Scene):
         return canonical.build(QuerySpec, asked)
 
     def discovery(self) -> DiscoverySpec:
-        asked = {"query_id": b"f" * 16, "task_id": self.task_id, "dataset_id": self.dataset, "keys": ("campaign",), "max_codes": 5}
+        asked = {
+            "query_id": b"f" * 16,
+            "task_id": self.task_id,
+            "dataset_id": self.dataset,
+            "keys": ("campaign",),
+            "max_codes": 5,
+        }
         return canonical.build(DiscoverySpec, {**asked, "noise_multiplier": 0.0, "delta": 1e-7})
 
 
@@ -74,14 +85,21 @@ def online(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Online]:
 
 @pytest.fixture
 def clients(online: Online) -> Iterator[tuple[HelperClient, HelperClient]]:
-    with HelperClient(online.addresses[0], None, 20.0) as first, HelperClient(online.addresses[1], None, 20.0) as second:
+    with (
+        HelperClient(online.addresses[0], None, 20.0) as first,
+        HelperClient(online.addresses[1], None, 20.0) as second,
+    ):
         yield first, second
 
 
-def test_a_query_with_half_a_megabyte_of_codes_is_answered_in_chunks(online: Online, clients: tuple[HelperClient, HelperClient]) -> None:
+def test_a_query_with_half_a_megabyte_of_codes_is_answered_in_chunks(
+    online: Online, clients: tuple[HelperClient, HelperClient]
+) -> None:
     spec = online.query()
     assert num_numbers(online.task, spec) > 1 << 17
-    first, second = (client.run_query(spec, CODES.tobytes(), num_numbers(online.task, spec)) for client in clients)
+    first, second = (
+        client.run_query(spec, CODES.tobytes(), num_numbers(online.task, spec)) for client in clients
+    )
     sums = combine(first.share, second.share)
     assert sums[:3].tolist() == [sum(range(start, 12, 3)) for start in range(3)]
     assert not sums[3:].any()
@@ -94,10 +112,14 @@ def test_a_discovery_is_answered(online: Online, clients: tuple[HelperClient, He
     assert combine(first.share, second.share).tolist() == [3, 0, 3, 6, 0, 0]
 
 
-def test_refusals_arrive_as_they_were_meant(online: Online, clients: tuple[HelperClient, HelperClient]) -> None:
+def test_refusals_arrive_as_they_were_meant(
+    online: Online, clients: tuple[HelperClient, HelperClient]
+) -> None:
     wrong = {
         JobReason.UNKNOWN_DATASET: replace(online.query(), query_id=b"1" * 16, dataset_id=b"x" * 32),
-        JobReason.UNDECLARED: replace(online.query(), query_id=b"2" * 16, measures=(Measure(value="view", scale=1),)),
+        JobReason.UNDECLARED: replace(
+            online.query(), query_id=b"2" * 16, measures=(Measure(value="view", scale=1),)
+        ),
         JobReason.MALFORMED: replace(online.query(), query_id=b"3" * 16),
     }
     for reason, spec in wrong.items():
@@ -106,7 +128,9 @@ def test_refusals_arrive_as_they_were_meant(online: Online, clients: tuple[Helpe
         assert refused.value.reason is reason
 
 
-def test_more_codes_than_the_axes_hold_are_cut_off(online: Online, clients: tuple[HelperClient, HelperClient]) -> None:
+def test_more_codes_than_the_axes_hold_are_cut_off(
+    online: Online, clients: tuple[HelperClient, HelperClient]
+) -> None:
     spec = replace(online.query(), query_id=b"4" * 16)
     with pytest.raises(JobRefused) as refused:
         clients[0].run_query(spec, CODES.tobytes() + bytes(4), num_numbers(online.task, spec))
@@ -115,11 +139,21 @@ def test_more_codes_than_the_axes_hold_are_cut_off(online: Online, clients: tupl
 
 @pytest.mark.parametrize(
     "requests",
-    [[], [pb.QueryRequest(codes=b"1234")], [pb.QueryRequest(query=b"{}")], [pb.QueryRequest(discovery=b"[")], [pb.QueryRequest()]],
+    [
+        [],
+        [pb.QueryRequest(codes=b"1234")],
+        [pb.QueryRequest(query=b"{}")],
+        [pb.QueryRequest(discovery=b"[")],
+        [pb.QueryRequest()],
+    ],
     ids=["nothing", "codes first", "no query", "no discovery", "an empty message"],
 )
 def test_hostile_streams_are_refused(online: Online, requests: list[pb.QueryRequest]) -> None:
-    with make_channel(online.addresses[0], None) as channel, pytest.raises((JobRefused, InvalidTask)) as refused, calling("helper"):
+    with (
+        make_channel(online.addresses[0], None) as channel,
+        pytest.raises((JobRefused, InvalidTask)) as refused,
+        calling("helper"),
+    ):
         list(helper_pb2_grpc.HelperStub(channel).RunQuery(iter(requests), timeout=10))  # type: ignore[no-untyped-call,unused-ignore]
     assert not isinstance(refused.value, HelperUnavailable)
 
@@ -140,7 +174,9 @@ def test_a_query_that_is_cancelled_while_it_is_computed_is_not_charged(
 
     monkeypatch.setattr("helper.releases.queries.answer_query", slow)
     with ThreadPoolExecutor(1) as threads:
-        asked = threads.submit(clients[0].run_query, spec, CODES.tobytes(), num_numbers(online.task, spec), cancelled=cancelled)
+        asked = threads.submit(
+            clients[0].run_query, spec, CODES.tobytes(), num_numbers(online.task, spec), cancelled=cancelled
+        )
         assert begun.wait(30)
         cancelled.set()
         with pytest.raises(JobRefused) as refused:

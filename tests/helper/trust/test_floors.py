@@ -19,7 +19,14 @@ AT_THE_FLOORS: dict[str, Any] = {
     "num_decoys": 2,
     "max_dataset_size": 1000,
 }
-FLOORS = Floors(min_batch_size=50, max_epsilon=4.0, max_collusion_epsilon=20.0, max_delta=1e-6, min_decoys=2, max_dataset_size=1000)
+FLOORS = Floors(
+    min_batch_size=50,
+    max_epsilon=4.0,
+    max_collusion_epsilon=20.0,
+    max_delta=1e-6,
+    min_decoys=2,
+    max_dataset_size=1000,
+)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +57,9 @@ def test_a_task_exactly_at_the_floors_is_accepted(parties: tuple[Party, Party]) 
         ("mechanism", "none"),
     ],
 )
-def test_a_task_below_one_floor_is_refused_by_its_name(parties: tuple[Party, Party], setting: str, below: Any) -> None:
+def test_a_task_below_one_floor_is_refused_by_its_name(
+    parties: tuple[Party, Party], setting: str, below: Any
+) -> None:
     with pytest.raises(JobRefused, match=setting) as refused:
         FLOORS.check(task(parties, **{setting: below}))
     assert refused.value.reason is JobReason.TASK_REFUSED
@@ -95,7 +104,11 @@ def test_any_peer_is_accepted_unless_the_operator_names_some(parties: tuple[Part
 def test_a_fingerprint_is_of_both_keys_and_not_of_the_name(parties: tuple[Party, Party]) -> None:
     ours, theirs = (party.keys.identity for party in parties)
     assert fingerprint(replace(ours, name="another")) == fingerprint(ours)
-    changed = (theirs, replace(ours, verify_key=theirs.verify_key), replace(ours, agreement_key=theirs.agreement_key))
+    changed = (
+        theirs,
+        replace(ours, verify_key=theirs.verify_key),
+        replace(ours, agreement_key=theirs.agreement_key),
+    )
     assert len({fingerprint(one) for one in (ours, *changed)}) == 4
 
 

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from helper.cli.main import app
-from helper.trust.key_ring import MAX_KEY_ID, KeyState, Ring, RingKey, first_ring, opening_keys, published_keys, rotated
+from helper.trust.key_ring import (
+    MAX_KEY_ID,
+    KeyState,
+    Ring,
+    RingKey,
+    first_ring,
+    opening_keys,
+    published_keys,
+    rotated,
+)
 from helper.trust.keys import FILE_NAME, HelperKeys, rotate
 from maskedlark.errors import InvalidTask, ReportReason
 from maskedlark.randomness import seeded
@@ -84,7 +93,11 @@ def test_without_a_key_that_has_not_expired_nothing_is_published() -> None:
 def test_a_clock_that_ran_ahead_and_is_set_back_leaves_a_key_to_seal_to() -> None:
     ahead = NOW + 3600
     ring = turn(turn(first_ring(SUITE), ahead, overlap_s=60), ahead + 120, active_in_s=30)
-    assert [bool(key.secret) for key in ring] == [False, True, True]  # the first one was erased by the wrong clock
+    assert [bool(key.secret) for key in ring] == [
+        False,
+        True,
+        True,
+    ]  # the first one was erased by the wrong clock
     assert ids(published_keys(ring, NOW)) == [2]
     assert 2 in ids(opening_keys(ring, NOW))
 
@@ -103,13 +116,19 @@ def fresh_sealer(scene: Scene) -> Sealer:
 
 
 def test_three_rotations_under_load_lose_no_report(scene: Scene) -> None:
-    """Browsers seal without pause with whatever bundle they have, fetched now or two rotations ago; helpers are never restarted."""
+    """Browsers seal without pause with whatever bundle they have, fetched now or two rotations ago.
+
+    Helpers are never restarted.
+    """
     sealers = [fresh_sealer(scene)]
 
     def seal(number: int) -> list[Report]:
         randomness = seeded(number, "reports under rotation")
         sealer = sealers[max(0, len(sealers) - 1 - number % 3)]
-        return [sealer.report(example, unix_s=NOW, randomness=randomness) for example in scene.examples(10, number)]
+        return [
+            sealer.report(example, unix_s=NOW, randomness=randomness)
+            for example in scene.examples(10, number)
+        ]
 
     with ThreadPoolExecutor(2) as browsers:
         waiting = [browsers.submit(seal, number) for number in range(8)]
@@ -136,7 +155,9 @@ def test_a_key_id_that_the_helper_has_no_more_is_a_typed_reason(scene: Scene) ->
     assert preparation.finish().dropped == {ReportReason.UNKNOWN_KEY: 3}
 
 
-def test_a_key_file_that_is_damaged_later_leaves_the_helper_with_the_keys_it_has(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_key_file_that_is_damaged_later_leaves_the_helper_with_the_keys_it_has(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
     path = scene.parties[0].data / FILE_NAME
     path.write_bytes(b"damaged")
     assert ids(scene.cores[0].status().key_list.key_list.keys) == [1]

@@ -60,14 +60,18 @@ def test_a_task_with_another_agreement_key_of_ours_is_refused(scene: Scene) -> N
     ours, theirs = scene.parties[0].keys.identity, scene.parties[1].keys.identity
     forged = replace(ours, agreement_key=X25519PrivateKey.generate().public_key().public_bytes_raw())
     with pytest.raises(InvalidTask, match="agreement key"):
-        scene.cores[0].tasks.register(canonical.encode(canonical.build(Task, settings(helpers=(forged, theirs)))), None)
+        scene.cores[0].tasks.register(
+            canonical.encode(canonical.build(Task, settings(helpers=(forged, theirs)))), None
+        )
 
 
 def test_a_task_whose_other_helper_has_a_weak_agreement_key_is_refused(scene: Scene) -> None:
     ours = scene.parties[0].keys.identity
     weak = HelperIdentity(name="weak", verify_key=bytes(32), agreement_key=bytes(32))
     with pytest.raises(InvalidTask, match="not a usable"):
-        scene.cores[0].tasks.register(canonical.encode(canonical.build(Task, settings(helpers=(ours, weak)))), None)
+        scene.cores[0].tasks.register(
+            canonical.encode(canonical.build(Task, settings(helpers=(ours, weak)))), None
+        )
 
 
 @pytest.mark.parametrize("encoded", [b"", b"{}", b"\xff", b"[]", b"x" * 70_000])
@@ -83,7 +87,9 @@ def test_the_origin_that_a_task_names_is_served(scene: Scene, names: set[str]) -
     assert scene.cores[0].tasks.served(scene.task_id, caller).task == scene.task
 
 
-@pytest.mark.parametrize("names", [set(), {"https://other.example"}, {"example"}, {"ads.example.evil"}, {"*.example"}, {""}])
+@pytest.mark.parametrize(
+    "names", [set(), {"https://other.example"}, {"example"}, {"ads.example.evil"}, {"*.example"}, {""}]
+)
 def test_no_other_origin_is_served(scene: Scene, names: set[str]) -> None:
     caller = frozenset(names)
     assert refusal(scene, scene.task, caller) is JobReason.UNAUTHORIZED
@@ -106,7 +112,9 @@ def test_an_unknown_task_is_not_served(scene: Scene) -> None:
     assert refused.value.reason is JobReason.UNKNOWN_TASK
 
 
-def test_a_task_with_a_helper_that_the_operator_does_not_name_is_refused(scene: Scene, tmp_path: Path) -> None:
+def test_a_task_with_a_helper_that_the_operator_does_not_name_is_refused(
+    scene: Scene, tmp_path: Path
+) -> None:
     scene.parties[0].floors = replace(FLOORS, peers=frozenset({fingerprint(scene.parties[1].keys.identity)}))
     scene.restart()
     scene.register(make_task(scene.parties, name="with the named one"))
@@ -117,7 +125,9 @@ def test_a_task_with_a_helper_that_the_operator_does_not_name_is_refused(scene: 
     assert scene.cores[0].status().counts.tasks == 2
 
 
-@pytest.mark.parametrize("change", [{"is_noise_optional": False}, {"min_batch_size": 3}, {"peers": frozenset({"0" * 64})}])
+@pytest.mark.parametrize(
+    "change", [{"is_noise_optional": False}, {"min_batch_size": 3}, {"peers": frozenset({"0" * 64})}]
+)
 def test_floors_raised_after_a_task_was_signed_stop_it(scene: Scene, change: dict[str, Any]) -> None:
     dataset = scene.seal()
     spec = scene.job(dataset)

@@ -22,7 +22,9 @@ def rows(seed: int, scale: float, count: int = 4) -> Any:
     per_layer=st.booleans(),
     clip_norm=st.sampled_from([0.37, 1.0, 100.0]),
 )
-def test_integer_norms_never_exceed_the_bound(seed: int, scale: float, per_layer: bool, clip_norm: float) -> None:
+def test_integer_norms_never_exceed_the_bound(
+    seed: int, scale: float, per_layer: bool, clip_norm: float
+) -> None:
     bound = UpdateBound(clip_norm=clip_norm, frac_bits=20, is_per_layer=per_layer)
     vectors = bounded(rows(seed, scale), [1, 2, 3, 4], bound, LAYERS)
     exact = [sum(int(value) ** 2 for value in row) for row in vectors]
@@ -79,7 +81,9 @@ def test_weight_aware_clipping_keeps_more_of_a_light_device() -> None:
     plain = UpdateBound(clip_norm=1.0, weight_cap=10)
     aware = UpdateBound(clip_norm=1.0, weight_cap=10, is_weight_aware=True)
     difference = rows(4, 1.0, 1)
-    assert norm_squares(bounded(difference, [1], aware, LAYERS)) > norm_squares(bounded(difference, [1], plain, LAYERS))
+    assert norm_squares(bounded(difference, [1], aware, LAYERS)) > norm_squares(
+        bounded(difference, [1], plain, LAYERS)
+    )
 
 
 @pytest.mark.parametrize(

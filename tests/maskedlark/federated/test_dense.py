@@ -17,7 +17,9 @@ def test_the_gradient_is_autograds() -> None:
     ours = MODEL.mean_gradient(parameters[None], features[None], batch.labels[None])[0]
     weights = [
         torch.tensor(part.reshape(shape), requires_grad=True)
-        for part, shape in zip(np.split(parameters, np.cumsum(MODEL.layer_sizes)[:-1]), [(6, 5), (5,), (5, 3), (3,)], strict=True)
+        for part, shape in zip(
+            np.split(parameters, np.cumsum(MODEL.layer_sizes)[:-1]), [(6, 5), (5,), (5, 3), (3,)], strict=True
+        )
     ]
     hidden = torch.relu(torch.tensor(features) @ weights[0] + weights[1])
     loss = torch.nn.functional.cross_entropy(hidden @ weights[2] + weights[3], torch.tensor(batch.labels))

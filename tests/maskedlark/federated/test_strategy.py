@@ -43,7 +43,9 @@ def test_a_strategy_survives_its_bytes_and_is_named_by_them(kind: str) -> None:
     assert strategy.kind == kind
 
 
-@pytest.mark.parametrize("encoded", [b"", b"[]", b"{}", b'{"kind":3}', b'{"kind":"sgd"}', b"[" * 60_000, b"0" * 70_000])
+@pytest.mark.parametrize(
+    "encoded", [b"", b"[]", b"{}", b'{"kind":3}', b'{"kind":"sgd"}', b"[" * 60_000, b"0" * 70_000]
+)
 def test_bytes_that_are_no_strategy_are_refused(encoded: bytes) -> None:
     with pytest.raises(InvalidTask):
         strategies.decode(encoded)
@@ -130,7 +132,9 @@ def test_the_fixed_denominator_is_the_rate_times_all_weight() -> None:
 
 
 @pytest.mark.parametrize(("least", "denominator"), [(0.5, 8 / 10 + 3 / 10 + 1), (100.0, 50.0)])
-def test_the_clipped_denominator_is_the_summed_weight_but_not_too_small(least: float, denominator: float) -> None:
+def test_the_clipped_denominator_is_the_summed_weight_but_not_too_small(
+    least: float, denominator: float
+) -> None:
     bound = UpdateBound(clip_norm=0.5, weight_cap=10, is_weight_summed=True)
     strategy = dp_fedavg(bound=bound, least_weight=least)
     state = strategy.start(START)
@@ -142,7 +146,10 @@ def test_the_clipped_denominator_is_the_summed_weight_but_not_too_small(least: f
 
 
 def test_the_bound_follows_the_quantile_of_norms() -> None:
-    quantile, bound = AdaptiveClip(initial=1.0, learning_rate=1.0), UpdateBound(clip_norm=64.0, is_counted=True)
+    quantile, bound = (
+        AdaptiveClip(initial=1.0, learning_rate=1.0),
+        UpdateBound(clip_norm=64.0, is_counted=True),
+    )
     strategy = dp_fedavg(devices=6, rounds=30, quantile=quantile, bound=bound)
     state = run(strategy)
     asked = strategy.terms(29, state.clip_share)
@@ -171,7 +178,9 @@ def test_fedsgd_is_one_step_on_one_batch() -> None:
         batch = schedule[device, 0]
         batch = batch[batch >= 0]
         one = STACK[device]
-        gradient = MODEL.mean_gradient(START[None], (one.features[batch] / 255).astype(np.float32)[None], one.labels[batch][None])
+        gradient = MODEL.mean_gradient(
+            START[None], (one.features[batch] / 255).astype(np.float32)[None], one.labels[batch][None]
+        )
         assert part * 2.0**-24 == pytest.approx(-0.5 * gradient[0], abs=1e-6)
 
 

@@ -1,4 +1,7 @@
-"""Files that a hostile ad server might send: each is refused with its reason, at once, and without opening anything."""
+"""Files that a hostile ad server might send.
+
+Each is refused with its reason, at once, and without opening anything.
+"""
 
 import contextlib
 import pickle
@@ -54,20 +57,37 @@ SPOILED: dict[str, tuple[ModelReason, Spoil]] = {
         lambda m: setattr(m.graph.initializer[0], "data_location", onnx.TensorProto.EXTERNAL),
     ),
     "sparse initializer": (ModelReason.UNSUPPORTED_ATTRIBUTE, lambda m: m.graph.sparse_initializer.add()),
-    "quantisation annotation": (ModelReason.UNSUPPORTED_ATTRIBUTE, lambda m: m.graph.quantization_annotation.add()),
+    "quantisation annotation": (
+        ModelReason.UNSUPPORTED_ATTRIBUTE,
+        lambda m: m.graph.quantization_annotation.add(),
+    ),
     "local function": (ModelReason.UNKNOWN_OPERATOR, lambda m: m.functions.add(name="Gemm", domain="")),
     "training graph": (ModelReason.SUBGRAPH, lambda m: m.training_info.add()),
     "subgraph in an attribute": (
         ModelReason.SUBGRAPH,
-        lambda m: m.graph.node[0].attribute.append(helper.make_attribute("body", helper.make_graph([], "g", [], []))),
+        lambda m: m.graph.node[0].attribute.append(
+            helper.make_attribute("body", helper.make_graph([], "g", [], []))
+        ),
     ),
-    "custom domain": (ModelReason.UNKNOWN_OPERATOR, lambda m: setattr(m.graph.node[0], "domain", "com.microsoft")),
-    "overloaded operator": (ModelReason.UNKNOWN_OPERATOR, lambda m: setattr(m.graph.node[0], "overload", "mine")),
+    "custom domain": (
+        ModelReason.UNKNOWN_OPERATOR,
+        lambda m: setattr(m.graph.node[0], "domain", "com.microsoft"),
+    ),
+    "overloaded operator": (
+        ModelReason.UNKNOWN_OPERATOR,
+        lambda m: setattr(m.graph.node[0], "overload", "mine"),
+    ),
     "unknown operator": (ModelReason.UNKNOWN_OPERATOR, lambda m: setattr(m.graph.node[0], "op_type", "Loop")),
     "old operator set": (ModelReason.UNKNOWN_OPERATOR, lambda m: setattr(m.opset_import[0], "version", 10)),
-    "future operator set": (ModelReason.UNKNOWN_OPERATOR, lambda m: setattr(m.opset_import[0], "version", 24)),
+    "future operator set": (
+        ModelReason.UNKNOWN_OPERATOR,
+        lambda m: setattr(m.opset_import[0], "version", 24),
+    ),
     "no operator set": (ModelReason.NOT_ONNX, lambda m: m.ClearField("opset_import")),
-    "two default operator sets": (ModelReason.NOT_ONNX, lambda m: m.opset_import.add(domain="ai.onnx", version=20)),
+    "two default operator sets": (
+        ModelReason.NOT_ONNX,
+        lambda m: m.opset_import.add(domain="ai.onnx", version=20),
+    ),
     "unknown attribute": (
         ModelReason.UNSUPPORTED_ATTRIBUTE,
         lambda m: m.graph.node[0].attribute.append(helper.make_attribute("secret", 1)),
@@ -84,32 +104,62 @@ SPOILED: dict[str, tuple[ModelReason, Spoil]] = {
         ModelReason.NOT_FINITE,
         lambda m: m.graph.node[0].attribute.append(helper.make_attribute("alpha", float("nan"))),
     ),
-    "infinite weight": (ModelReason.NOT_FINITE, lambda m: m.graph.initializer[0].CopyFrom(tensor("w", np.full((2, WIDTH), np.inf)))),
+    "infinite weight": (
+        ModelReason.NOT_FINITE,
+        lambda m: m.graph.initializer[0].CopyFrom(tensor("w", np.full((2, WIDTH), np.inf))),
+    ),
     "double-precision weight that is not finite": (
         ModelReason.NOT_FINITE,
         lambda m: m.graph.initializer[1].CopyFrom(tensor("b", [np.nan, 1.0], np.float64)),
     ),
-    "raw data cut short": (ModelReason.WRONG_SHAPE, lambda m: setattr(m.graph.initializer[0], "raw_data", b"\0" * 31)),
-    "raw data too long": (ModelReason.WRONG_SHAPE, lambda m: setattr(m.graph.initializer[0], "raw_data", b"\0" * 36)),
-    "values in two fields": (ModelReason.WRONG_SHAPE, lambda m: m.graph.initializer[0].float_data.extend([0.0] * 8)),
+    "raw data cut short": (
+        ModelReason.WRONG_SHAPE,
+        lambda m: setattr(m.graph.initializer[0], "raw_data", b"\0" * 31),
+    ),
+    "raw data too long": (
+        ModelReason.WRONG_SHAPE,
+        lambda m: setattr(m.graph.initializer[0], "raw_data", b"\0" * 36),
+    ),
+    "values in two fields": (
+        ModelReason.WRONG_SHAPE,
+        lambda m: m.graph.initializer[0].float_data.extend([0.0] * 8),
+    ),
     "no values": (ModelReason.WRONG_SHAPE, lambda m: m.graph.initializer[0].ClearField("raw_data")),
     "half-precision weight": (
         ModelReason.WRONG_SHAPE,
         lambda m: m.graph.initializer[0].CopyFrom(tensor("w", np.zeros((2, WIDTH)), np.float16)),
     ),
-    "text tensor": (ModelReason.WRONG_SHAPE, lambda m: setattr(m.graph.initializer[0], "data_type", onnx.TensorProto.STRING)),
+    "text tensor": (
+        ModelReason.WRONG_SHAPE,
+        lambda m: setattr(m.graph.initializer[0], "data_type", onnx.TensorProto.STRING),
+    ),
     "negative dimension": (ModelReason.WRONG_SHAPE, lambda m: m.graph.initializer[0].dims.__setitem__(0, -2)),
-    "overflowing dimensions": (ModelReason.TOO_LARGE, lambda m: m.graph.initializer[0].dims.extend([2**62, 2**62])),
-    "dimensions that hide behind a zero": (ModelReason.TOO_LARGE, lambda m: m.graph.initializer[0].dims.extend([0, 2**62])),
+    "overflowing dimensions": (
+        ModelReason.TOO_LARGE,
+        lambda m: m.graph.initializer[0].dims.extend([2**62, 2**62]),
+    ),
+    "dimensions that hide behind a zero": (
+        ModelReason.TOO_LARGE,
+        lambda m: m.graph.initializer[0].dims.extend([0, 2**62]),
+    ),
     "rank of nine": (ModelReason.TOO_LARGE, lambda m: m.graph.initializer[0].dims.extend([1] * 7)),
-    "segmented tensor": (ModelReason.WRONG_SHAPE, lambda m: setattr(m.graph.initializer[0].segment, "begin", 0)),
+    "segmented tensor": (
+        ModelReason.WRONG_SHAPE,
+        lambda m: setattr(m.graph.initializer[0].segment, "begin", 0),
+    ),
     "initializer twice": (ModelReason.NOT_ONNX, lambda m: m.graph.initializer.append(m.graph.initializer[0])),
     "nameless initializer": (ModelReason.NOT_ONNX, lambda m: setattr(m.graph.initializer[0], "name", "")),
     "undefined value": (ModelReason.NOT_ONNX, lambda m: m.graph.node[0].input.__setitem__(1, "ghost")),
     "a node that reads itself": (ModelReason.NOT_ONNX, lambda m: m.graph.node[0].input.__setitem__(0, "y")),
     "a value defined twice": (ModelReason.NOT_ONNX, lambda m: m.graph.node.append(m.graph.node[0])),
-    "a node that overwrites the input": (ModelReason.NOT_ONNX, lambda m: m.graph.node[0].output.__setitem__(0, "x")),
-    "a node that overwrites a weight": (ModelReason.NOT_ONNX, lambda m: m.graph.node[0].output.__setitem__(0, "w")),
+    "a node that overwrites the input": (
+        ModelReason.NOT_ONNX,
+        lambda m: m.graph.node[0].output.__setitem__(0, "x"),
+    ),
+    "a node that overwrites a weight": (
+        ModelReason.NOT_ONNX,
+        lambda m: m.graph.node[0].output.__setitem__(0, "w"),
+    ),
     "a node without output": (ModelReason.NOT_ONNX, lambda m: m.graph.node[0].ClearField("output")),
     "too few inputs": (ModelReason.NOT_ONNX, lambda m: m.graph.node[0].input.__delitem__(slice(1, None))),
     "too many inputs": (ModelReason.NOT_ONNX, lambda m: m.graph.node[0].input.append("b")),
@@ -118,10 +168,19 @@ SPOILED: dict[str, tuple[ModelReason, Spoil]] = {
     "nameless output": (ModelReason.NOT_ONNX, lambda m: setattr(m.graph.output[0], "name", "")),
     "two outputs": (ModelReason.WRONG_SHAPE, lambda m: m.graph.output.append(m.graph.output[0])),
     "no output": (ModelReason.WRONG_SHAPE, lambda m: m.graph.ClearField("output")),
-    "two inputs": (ModelReason.WRONG_SHAPE, lambda m: m.graph.input.append(helper.make_tensor_value_info("z", 1, ["n", WIDTH]))),
+    "two inputs": (
+        ModelReason.WRONG_SHAPE,
+        lambda m: m.graph.input.append(helper.make_tensor_value_info("z", 1, ["n", WIDTH])),
+    ),
     "no input": (ModelReason.WRONG_SHAPE, lambda m: m.graph.ClearField("input")),
-    "an input of integers": (ModelReason.WRONG_SHAPE, lambda m: setattr(m.graph.input[0].type.tensor_type, "elem_type", 7)),
-    "a sequence as input": (ModelReason.WRONG_SHAPE, lambda m: m.graph.input[0].type.sequence_type.SetInParent()),
+    "an input of integers": (
+        ModelReason.WRONG_SHAPE,
+        lambda m: setattr(m.graph.input[0].type.tensor_type, "elem_type", 7),
+    ),
+    "a sequence as input": (
+        ModelReason.WRONG_SHAPE,
+        lambda m: m.graph.input[0].type.sequence_type.SetInParent(),
+    ),
     "an input of another width": (
         ModelReason.WRONG_SHAPE,
         lambda m: setattr(m.graph.input[0].type.tensor_type.shape.dim[1], "dim_value", WIDTH + 1),
@@ -130,9 +189,18 @@ SPOILED: dict[str, tuple[ModelReason, Spoil]] = {
         ModelReason.WRONG_SHAPE,
         lambda m: setattr(m.graph.input[0].type.tensor_type.shape.dim[1], "dim_param", "d"),
     ),
-    "a fixed batch": (ModelReason.WRONG_SHAPE, lambda m: setattr(m.graph.input[0].type.tensor_type.shape.dim[0], "dim_value", 2)),
-    "a weight that does not fit": (ModelReason.WRONG_SHAPE, lambda m: m.graph.initializer[0].CopyFrom(weights("w", 2, WIDTH + 1))),
-    "nothing to train": (ModelReason.NOTHING_TO_TRAIN, lambda m: m.graph.node[0].CopyFrom(node("Relu", ["x"], ["y"]))),
+    "a fixed batch": (
+        ModelReason.WRONG_SHAPE,
+        lambda m: setattr(m.graph.input[0].type.tensor_type.shape.dim[0], "dim_value", 2),
+    ),
+    "a weight that does not fit": (
+        ModelReason.WRONG_SHAPE,
+        lambda m: m.graph.initializer[0].CopyFrom(weights("w", 2, WIDTH + 1)),
+    ),
+    "nothing to train": (
+        ModelReason.NOTHING_TO_TRAIN,
+        lambda m: m.graph.node[0].CopyFrom(node("Relu", ["x"], ["y"])),
+    ),
 }
 
 
@@ -146,7 +214,16 @@ def test_a_spoiled_model_is_refused_with_its_reason(trick: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "file", [b"", b"\0", b"not a model", b"\x3a\xff\xff\xff\xff\x0f", b"\x3b\x3c", b"\x08" + b"\xff" * 11, b"\x3a\x05ab"]
+    "file",
+    [
+        b"",
+        b"\0",
+        b"not a model",
+        b"\x3a\xff\xff\xff\xff\x0f",
+        b"\x3b\x3c",
+        b"\x08" + b"\xff" * 11,
+        b"\x3a\x05ab",
+    ],
 )
 def test_garbage_is_not_onnx(file: bytes) -> None:
     assert reason_of(file) is ModelReason.NOT_ONNX
@@ -181,7 +258,9 @@ def test_a_long_text_is_too_large() -> None:
 
 
 def test_control_flow_is_refused_as_a_subgraph() -> None:
-    branch = helper.make_graph([node("Identity", ["x"], ["b"])], "branch", [], [helper.make_tensor_value_info("b", 1, None)])
+    branch = helper.make_graph(
+        [node("Identity", ["x"], ["b"])], "branch", [], [helper.make_tensor_value_info("b", 1, None)]
+    )
     nodes = [node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)]
     assert reason_of(encoded(nodes, [tensor("c", True, np.bool_)])) is ModelReason.SUBGRAPH
 
@@ -222,13 +301,23 @@ def test_too_many_parameters_are_too_large() -> None:
 
 
 def test_an_expansion_past_the_limit_is_too_large() -> None:
-    nodes = [node("Expand", ["x", "s"], ["big"]), node("ReduceSum", ["big", "a"], ["sum"], keepdims=0), node("Gemm", ["sum", "w"], ["y"])]
-    initializers = [tensor("s", [1 << 30, 1, WIDTH], np.int64), tensor("a", [0], np.int64), weights("w", WIDTH, 2)]
+    nodes = [
+        node("Expand", ["x", "s"], ["big"]),
+        node("ReduceSum", ["big", "a"], ["sum"], keepdims=0),
+        node("Gemm", ["sum", "w"], ["y"]),
+    ]
+    initializers = [
+        tensor("s", [1 << 30, 1, WIDTH], np.int64),
+        tensor("a", [0], np.int64),
+        weights("w", WIDTH, 2),
+    ]
     assert reason_of(encoded(nodes, initializers)) is ModelReason.TOO_LARGE
 
 
 def test_a_doubling_chain_is_too_large() -> None:
-    nodes = [node("Gemm", ["x", "w"], ["0"])] + [node("Concat", [str(i), str(i)], [str(i + 1)], axis=1) for i in range(40)]
+    nodes = [node("Gemm", ["x", "w"], ["0"])] + [
+        node("Concat", [str(i), str(i)], [str(i + 1)], axis=1) for i in range(40)
+    ]
     assert reason_of(encoded(nodes, [weights("w", WIDTH, 2)], output="40")) is ModelReason.TOO_LARGE
 
 
@@ -243,19 +332,38 @@ def test_a_doubling_chain_of_computed_constants_is_too_large() -> None:
 
 
 def test_a_constant_filled_past_the_limit_is_too_large() -> None:
-    nodes = [node("ConstantOfShape", ["s"], ["c"]), node("Gemm", ["x", "w"], ["z"]), node("Add", ["z", "c"], ["y"])]
-    assert reason_of(encoded(nodes, [tensor("s", [1 << 40], np.int64), weights("w", WIDTH, 2)])) is ModelReason.TOO_LARGE
+    nodes = [
+        node("ConstantOfShape", ["s"], ["c"]),
+        node("Gemm", ["x", "w"], ["z"]),
+        node("Add", ["z", "c"], ["y"]),
+    ]
+    assert (
+        reason_of(encoded(nodes, [tensor("s", [1 << 40], np.int64), weights("w", WIDTH, 2)]))
+        is ModelReason.TOO_LARGE
+    )
 
 
 def test_a_negative_fill_has_the_wrong_shape() -> None:
-    nodes = [node("ConstantOfShape", ["s"], ["c"]), node("Gemm", ["x", "w"], ["z"]), node("Add", ["z", "c"], ["y"])]
-    assert reason_of(encoded(nodes, [tensor("s", [-1], np.int64), weights("w", WIDTH, 2)])) is ModelReason.WRONG_SHAPE
+    nodes = [
+        node("ConstantOfShape", ["s"], ["c"]),
+        node("Gemm", ["x", "w"], ["z"]),
+        node("Add", ["z", "c"], ["y"]),
+    ]
+    assert (
+        reason_of(encoded(nodes, [tensor("s", [-1], np.int64), weights("w", WIDTH, 2)]))
+        is ModelReason.WRONG_SHAPE
+    )
 
 
 def test_too_much_arithmetic_is_too_large() -> None:
     nodes = [node("Reshape", ["x", "s"], ["image"]), node("Conv", ["image", "k"], ["c"], pads=[500] * 4)]
     nodes += [node("ReduceMean", ["c", "a"], ["m"], keepdims=0), node("Gemm", ["m", "w"], ["y"])]
-    initializers = [tensor("s", [-1, 1, 2, 2], np.int64), weights("k", 4, 1, 300, 300), tensor("a", [2, 3], np.int64), weights("w", 4, 2)]
+    initializers = [
+        tensor("s", [-1, 1, 2, 2], np.int64),
+        weights("k", 4, 1, 300, 300),
+        tensor("a", [2, 3], np.int64),
+        weights("w", 4, 2),
+    ]
     file = encoded(nodes, initializers)
     parse(file, num_features=WIDTH, limits=Limits(max_multiplications=1 << 40))
     assert reason_of(file) is ModelReason.TOO_LARGE
@@ -268,14 +376,26 @@ def test_an_output_that_mixes_records_has_the_wrong_shape() -> None:
 
 
 def test_a_division_by_zero_in_a_shape_has_the_wrong_shape() -> None:
-    nodes = [node("Div", ["a", "zero"], ["s"]), node("Reshape", ["x", "s"], ["r"]), node("Gemm", ["r", "w"], ["y"])]
-    file = encoded(nodes, [tensor("a", [1, 4], np.int64), tensor("zero", [1, 0], np.int64), weights("w", WIDTH, 2)])
+    nodes = [
+        node("Div", ["a", "zero"], ["s"]),
+        node("Reshape", ["x", "s"], ["r"]),
+        node("Gemm", ["r", "w"], ["y"]),
+    ]
+    file = encoded(
+        nodes, [tensor("a", [1, 4], np.int64), tensor("zero", [1, 0], np.int64), weights("w", WIDTH, 2)]
+    )
     assert reason_of(file) is ModelReason.WRONG_SHAPE
 
 
 def test_the_least_integer_divided_by_minus_one_is_refused_quietly() -> None:
-    nodes = [node("Div", ["a", "b"], ["s"]), node("Reshape", ["x", "s"], ["r"]), node("Gemm", ["r", "w"], ["y"])]
-    file = encoded(nodes, [tensor("a", [-(2**63), 4], np.int64), tensor("b", [-1, 1], np.int64), weights("w", WIDTH, 2)])
+    nodes = [
+        node("Div", ["a", "b"], ["s"]),
+        node("Reshape", ["x", "s"], ["r"]),
+        node("Gemm", ["r", "w"], ["y"]),
+    ]
+    file = encoded(
+        nodes, [tensor("a", [-(2**63), 4], np.int64), tensor("b", [-1, 1], np.int64), weights("w", WIDTH, 2)]
+    )
     assert reason_of(file) is ModelReason.WRONG_SHAPE
 
 
@@ -283,10 +403,16 @@ def test_training_mode_is_refused() -> None:
     gemm = node("Gemm", ["x", "w"], ["z"])
     statistics = [tensor(name, np.ones(2)) for name in ("scale", "bias", "mean", "variance")]
     normal = node("BatchNormalization", ["z", "scale", "bias", "mean", "variance"], ["y"], training_mode=1)
-    assert reason_of(encoded([gemm, normal], [weights("w", WIDTH, 2), *statistics])) is ModelReason.UNSUPPORTED_ATTRIBUTE
+    assert (
+        reason_of(encoded([gemm, normal], [weights("w", WIDTH, 2), *statistics]))
+        is ModelReason.UNSUPPORTED_ATTRIBUTE
+    )
     dropout = node("Dropout", ["z", "ratio", "mode"], ["y"])
     flags = [tensor("ratio", 0.5), tensor("mode", True, np.bool_)]
-    assert reason_of(encoded([gemm, dropout], [weights("w", WIDTH, 2), *flags])) is ModelReason.UNSUPPORTED_ATTRIBUTE
+    assert (
+        reason_of(encoded([gemm, dropout], [weights("w", WIDTH, 2), *flags]))
+        is ModelReason.UNSUPPORTED_ATTRIBUTE
+    )
 
 
 def test_no_trick_opens_a_file_or_takes_more_than_a_second_and_256_mib() -> None:
@@ -321,7 +447,9 @@ def test_no_trick_opens_a_file_or_takes_more_than_a_second_and_256_mib() -> None
         proto = linear_proto()
         spoil(proto)
         files.append(proto.SerializeToString())
-    result = subprocess.run([sys.executable, "-c", script], input=pickle.dumps(files), capture_output=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", script], input=pickle.dumps(files), capture_output=True, check=True
+    )
     opened, kibibytes, seconds, *reasons = result.stdout.decode().splitlines()
     assert opened == "[]"
     assert int(kibibytes) < 256 * 1024
@@ -329,7 +457,9 @@ def test_no_trick_opens_a_file_or_takes_more_than_a_second_and_256_mib() -> None
     assert reasons == [reason.value for reason, _ in SPOILED.values()]
 
 
-@pytest.mark.parametrize("bomb", ["empty nodes", "weights", "packed integers", "floats one by one", "many honest nodes"])
+@pytest.mark.parametrize(
+    "bomb", ["empty nodes", "weights", "packed integers", "floats one by one", "many honest nodes"]
+)
 def test_an_answer_takes_less_than_a_second_and_256_mib(bomb: str) -> None:
     """In a process of its own, so that its peak memory is this file's."""
     script = dedent("""
@@ -343,7 +473,9 @@ def test_an_answer_takes_less_than_a_second_and_256_mib(bomb: str) -> None:
             parse(file, num_features=4)
         print(time.process_time() - started, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     """)
-    result = subprocess.run([sys.executable, "-c", script], input=BOMBS[bomb](), capture_output=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", script], input=BOMBS[bomb](), capture_output=True, check=True
+    )
     seconds, kibibytes = map(float, result.stdout.split())
     assert seconds < 1.0
     assert kibibytes < 256 * 1024
@@ -367,7 +499,8 @@ BOMBS: dict[str, Callable[[], bytes]] = {
     "packed integers": lambda: chunk(7, chunk(5, chunk(7, b"\x01" * ((8 << 20) - 64)))),
     "floats one by one": _floats_one_by_one,
     "many honest nodes": lambda: encoded(
-        [node("Gemm", ["x", "w"], ["0"])] + [node("Relu", [str(i)], [str(i + 1)], name="n" * 2000) for i in range(2047)],
+        [node("Gemm", ["x", "w"], ["0"])]
+        + [node("Relu", [str(i)], [str(i + 1)], name="n" * 2000) for i in range(2047)],
         [weights("w", WIDTH, 2)],
         output="2047",
     ),

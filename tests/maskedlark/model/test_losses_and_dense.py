@@ -91,7 +91,9 @@ def test_initial_weights_fill_the_interval_of_torch_and_depend_on_the_seed() -> 
         ([3, 1], "relu", "relu6", ModelReason.UNKNOWN_OPERATOR),
     ],
 )
-def test_impossible_networks_are_refused(layers: Sequence[int], activation: str, final: str, reason: ModelReason) -> None:
+def test_impossible_networks_are_refused(
+    layers: Sequence[int], activation: str, final: str, reason: ModelReason
+) -> None:
     with pytest.raises(InvalidModel) as refusal:
         dense_network(layers, activation, seed=0, final=final)
     assert refusal.value.reason is reason

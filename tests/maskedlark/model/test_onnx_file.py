@@ -1,4 +1,7 @@
-"""The parser on honest files: what is trained, what the normal form is, what the digest names, and the way back to ONNX."""
+"""The parser on honest files.
+
+What is trained, what the normal form is, what the digest names, and the way back to ONNX.
+"""
 
 import numpy as np
 import onnx
@@ -17,12 +20,18 @@ from tests.torch_models import EXPORTED, export
 @pytest.mark.parametrize("dynamo", [True, False])
 @pytest.mark.parametrize("records", [1, 2])
 @pytest.mark.parametrize("name", EXPORTED)
-def test_what_torch_exports_parses_and_trains_all_that_torch_trains(name: str, records: int, dynamo: bool) -> None:
+def test_what_torch_exports_parses_and_trains_all_that_torch_trains(
+    name: str, records: int, dynamo: bool
+) -> None:
     module, width = EXPORTED[name]()
     model = parse(export(module, width, records, dynamo=dynamo), num_features=width)
     assert model.output_width == module(torch.zeros(1, width)).shape[1]
-    folded = sum(p.numel() for part in module.modules() if isinstance(part, nn.BatchNorm2d) for p in part.parameters())
-    assert model.num_parameters == sum(p.numel() for p in module.parameters()) - folded  # exporters fold it into the convolution
+    folded = sum(
+        p.numel() for part in module.modules() if isinstance(part, nn.BatchNorm2d) for p in part.parameters()
+    )
+    assert (
+        model.num_parameters == sum(p.numel() for p in module.parameters()) - folded
+    )  # exporters fold it into the convolution
 
 
 def test_parameters_keep_their_names_order_and_values() -> None:
@@ -41,8 +50,17 @@ def test_statistics_bounds_scalars_and_constant_nodes_are_not_trained() -> None:
         node("Add", ["c", "scalar"], ["d"]),
         node("Clip", ["d", "low", "high"], ["y"]),
     ]
-    constants = [tensor("mean", np.zeros(2)), tensor("variance", np.ones(2)), tensor("scalar", 1.5), tensor("low", -9), tensor("high", 9)]
-    model = parse(encoded(nodes, [weights("w", WIDTH, 2), weights("scale", 2), weights("bias", 2), *constants]), num_features=WIDTH)
+    constants = [
+        tensor("mean", np.zeros(2)),
+        tensor("variance", np.ones(2)),
+        tensor("scalar", 1.5),
+        tensor("low", -9),
+        tensor("high", 9),
+    ]
+    model = parse(
+        encoded(nodes, [weights("w", WIDTH, 2), weights("scale", 2), weights("bias", 2), *constants]),
+        num_features=WIDTH,
+    )
     assert [p.name for p in model.parameters] == ["w", "scale", "bias"]
     assert set(model.constants) == {"mean", "variance", "two", "scalar"}
     assert model.nodes[-1].attributes == {"min": -9.0, "max": 9.0}
@@ -57,13 +75,19 @@ def test_a_weight_that_is_moved_on_its_way_is_still_trained(operator: str) -> No
         "Reshape": (node("Reshape", ["w", "s"], ["v"]), [tensor("s", [4, 4], np.int64)]),
         "Unsqueeze": (node("Unsqueeze", ["w", "s"], ["v"]), [tensor("s", [], np.int64)]),
     }[operator]
-    model = parse(encoded([extra[0], node("MatMul", ["x", "v"], ["y"])], [weights("w", 4, 4), *extra[1]]), num_features=WIDTH)
+    model = parse(
+        encoded([extra[0], node("MatMul", ["x", "v"], ["y"])], [weights("w", 4, 4), *extra[1]]),
+        num_features=WIDTH,
+    )
     assert [p.name for p in model.parameters] == ["w"]
 
 
 def test_what_does_not_reach_the_output_is_left_out() -> None:
     nodes = [node("Gemm", ["x", "w"], ["y"]), node("Gemm", ["x", "unused"], ["nothing"])]
-    model = parse(encoded(nodes, [weights("w", WIDTH, 2), weights("unused", WIDTH, 2), weights("lonely", 3)]), num_features=WIDTH)
+    model = parse(
+        encoded(nodes, [weights("w", WIDTH, 2), weights("unused", WIDTH, 2), weights("lonely", 3)]),
+        num_features=WIDTH,
+    )
     assert len(model.nodes) == 1
     assert [p.name for p in model.parameters] == ["w"]
 
@@ -131,7 +155,9 @@ def test_attributes_of_old_operator_sets_and_inputs_of_new_ones_mean_the_same(
 
 def test_softmax_before_opset_13_needs_the_last_axis() -> None:
     nodes = [node("Gemm", ["x", "w"], ["z"]), node("Softmax", ["z"], ["y"])]
-    assert parse(encoded(nodes, [weights("w", WIDTH, 2)], opset=11), num_features=WIDTH).nodes[1].attributes == {"axis": 1}
+    assert parse(encoded(nodes, [weights("w", WIDTH, 2)], opset=11), num_features=WIDTH).nodes[
+        1
+    ].attributes == {"axis": 1}
     nodes[1] = node("Softmax", ["z"], ["y"], axis=0)
     with pytest.raises(InvalidModel) as refusal:
         parse(encoded(nodes, [weights("w", WIDTH, 2)], opset=11), num_features=WIDTH)
@@ -155,11 +181,24 @@ def test_new_values_leave_the_digest_and_everything_else_changes_it() -> None:
     other_values.producer_name = "another"
     assert parse(other_values.SerializeToString(), num_features=WIDTH).digest == digest
     others = [
-        model_proto([node("Gemm", ["x", "w", "b"], ["y"], transB=1, alpha=2.0)], [weights("w", 2, WIDTH), weights("b", 2)]),
-        model_proto([node("Gemm", ["x", "w", "b"], ["y"], transB=1)], [weights("b", 2), weights("w", 2, WIDTH)]),
-        model_proto([node("Gemm", ["x", "w", "b"], ["y"], transB=1)], [weights("w", 3, WIDTH), weights("b", 3)]),
-        model_proto([node("Gemm", ["x", "w", "b"], ["z"], transB=1)], [weights("w", 2, WIDTH), weights("b", 2)], output="z"),
-        model_proto([node("Gemm", ["x", "w"], ["z"], transB=1), node("Relu", ["z"], ["y"])], [weights("w", 2, WIDTH)]),
+        model_proto(
+            [node("Gemm", ["x", "w", "b"], ["y"], transB=1, alpha=2.0)],
+            [weights("w", 2, WIDTH), weights("b", 2)],
+        ),
+        model_proto(
+            [node("Gemm", ["x", "w", "b"], ["y"], transB=1)], [weights("b", 2), weights("w", 2, WIDTH)]
+        ),
+        model_proto(
+            [node("Gemm", ["x", "w", "b"], ["y"], transB=1)], [weights("w", 3, WIDTH), weights("b", 3)]
+        ),
+        model_proto(
+            [node("Gemm", ["x", "w", "b"], ["z"], transB=1)],
+            [weights("w", 2, WIDTH), weights("b", 2)],
+            output="z",
+        ),
+        model_proto(
+            [node("Gemm", ["x", "w"], ["z"], transB=1), node("Relu", ["z"], ["y"])], [weights("w", 2, WIDTH)]
+        ),
     ]
     digests = {parse(proto.SerializeToString(), num_features=WIDTH).digest for proto in others}
     assert len(digests | {digest}) == len(others) + 1

@@ -8,7 +8,20 @@ from maskedlark.numbers import field
 from maskedlark.numbers.field import MAX_SIGNED, MODULUS
 from maskedlark.randomness import seeded
 
-EXTREMES = [0, 1, 2, 2**32 - 1, 2**32, 2**32 + 1, 2**63 - 2**31, 2**63 - 2**31 + 1, 2**63, MODULUS - 2**32, MODULUS - 2, MODULUS - 1]
+EXTREMES = [
+    0,
+    1,
+    2,
+    2**32 - 1,
+    2**32,
+    2**32 + 1,
+    2**63 - 2**31,
+    2**63 - 2**31 + 1,
+    2**63,
+    MODULUS - 2**32,
+    MODULUS - 2,
+    MODULUS - 1,
+]
 elements = st.integers(0, MODULUS - 1) | st.sampled_from(EXTREMES)
 triples = st.lists(st.tuples(elements, elements, elements), min_size=1, max_size=40)
 
@@ -34,8 +47,12 @@ def test_the_modulus_is_the_published_prime_with_its_two_adicity() -> None:
 def test_operations_agree_with_big_integers(rows: list[tuple[int, int, int]]) -> None:
     a, b, _ = columns(rows)
     assert field.add(vector(a), vector(b)).tolist() == [(x + y) % MODULUS for x, y in zip(a, b, strict=True)]
-    assert field.subtract(vector(a), vector(b)).tolist() == [(x - y) % MODULUS for x, y in zip(a, b, strict=True)]
-    assert field.multiply(vector(a), vector(b)).tolist() == [x * y % MODULUS for x, y in zip(a, b, strict=True)]
+    assert field.subtract(vector(a), vector(b)).tolist() == [
+        (x - y) % MODULUS for x, y in zip(a, b, strict=True)
+    ]
+    assert field.multiply(vector(a), vector(b)).tolist() == [
+        x * y % MODULUS for x, y in zip(a, b, strict=True)
+    ]
     assert field.negate(vector(a)).tolist() == [-x % MODULUS for x in a]
     assert int(field.total(vector(a))) == sum(a) % MODULUS
 
@@ -120,7 +137,9 @@ def test_bytes_come_back(values: list[int]) -> None:
     assert field.from_bytes(encoded, len(values)).tolist() == values
 
 
-@pytest.mark.parametrize("encoded", [b"", bytes(7), bytes(9), bytes(16), MODULUS.to_bytes(8, "little"), b"\xff" * 8])
+@pytest.mark.parametrize(
+    "encoded", [b"", bytes(7), bytes(9), bytes(16), MODULUS.to_bytes(8, "little"), b"\xff" * 8]
+)
 def test_bytes_of_another_length_or_above_the_modulus_are_refused(encoded: bytes) -> None:
     with pytest.raises(ValueError, match="element"):
         field.from_bytes(encoded, 1)

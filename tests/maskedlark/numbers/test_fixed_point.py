@@ -30,7 +30,9 @@ def test_the_sensitivity_is_the_bound_in_units_rounded_down() -> None:
 
 
 @given(st.integers(1, 1 << 24), st.integers(1, 1 << 50), st.integers(0, 1 << 60))
-def test_a_job_is_refused_exactly_when_its_worst_sum_would_wrap(records: int, sensitivity: int, noise_bound: int) -> None:
+def test_a_job_is_refused_exactly_when_its_worst_sum_would_wrap(
+    records: int, sensitivity: int, noise_bound: int
+) -> None:
     worst = records * sensitivity + noise_bound
     if worst <= MAX_SIGNED:
         fixed_point.check_no_overflow(records=records, sensitivity=sensitivity, noise_bound=noise_bound)

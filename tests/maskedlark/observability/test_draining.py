@@ -86,7 +86,9 @@ def test_a_server_that_is_not_well_says_so_until_it_is(caplog: pytest.LogCapture
         if failures:
             raise failures[0]
 
-    watched = WatchedServer(ServerSettings(listen="127.0.0.1:0", tls=None, threads=4), CollectorRegistry(), check)
+    watched = WatchedServer(
+        ServerSettings(listen="127.0.0.1:0", tls=None, threads=4), CollectorRegistry(), check
+    )
     watched.start()
     with make_channel(f"127.0.0.1:{watched.port}", None) as channel:
         assert health(channel) == health_pb2.HealthCheckResponse.NOT_SERVING
@@ -108,7 +110,9 @@ def test_a_server_with_nothing_under_way_ends_at_once(server: WatchedServer, cha
     assert not draining.is_alive()
 
 
-def test_a_call_that_does_not_end_is_ended_after_the_grace(server: WatchedServer, slow: Slow, channel: grpc.Channel) -> None:
+def test_a_call_that_does_not_end_is_ended_after_the_grace(
+    server: WatchedServer, slow: Slow, channel: grpc.Channel
+) -> None:
     stub = helper_pb2_grpc.HelperStub(channel)
     under_way = stub.GetStatus.future(pb.StatusRequest(), timeout=GRACE_S)
     assert slow.begun.wait(10)

@@ -22,14 +22,20 @@ from protos import helper_pb2_grpc
 
 
 def line(message: str, *, error: bool = False) -> dict[str, str]:
-    record = logging.LogRecord("helper.jobs", logging.WARNING, __file__, 1, message, (), sys.exc_info() if error else None)
+    record = logging.LogRecord(
+        "helper.jobs", logging.WARNING, __file__, 1, message, (), sys.exc_info() if error else None
+    )
     parsed: dict[str, str] = json.loads(JsonFormatter().format(record))
     return parsed
 
 
 def test_a_log_line_is_one_json_object() -> None:
     parsed = line('said "so"\nand so')
-    assert (parsed["message"], parsed["level"], parsed["logger"]) == ('said "so"\nand so', "warning", "helper.jobs")
+    assert (parsed["message"], parsed["level"], parsed["logger"]) == (
+        'said "so"\nand so',
+        "warning",
+        "helper.jobs",
+    )
     assert parsed["time"].endswith("+00:00")
     try:
         raise KeyError("lost")
@@ -39,7 +45,9 @@ def test_a_log_line_is_one_json_object() -> None:
 
 @pytest.mark.filterwarnings("always:a warning")
 @pytest.mark.parametrize("log_format", LogFormat)
-def test_the_process_log_takes_the_chosen_form(log_format: LogFormat, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_process_log_takes_the_chosen_form(
+    log_format: LogFormat, capsys: pytest.CaptureFixture[str]
+) -> None:
     root = logging.getLogger()
     logging.captureWarnings(False)  # pytest has put its own capture over what another test may have left
     before, level = root.handlers[:], root.level
@@ -70,9 +78,13 @@ class Refusing(helper_pb2_grpc.HelperServicer):
     """Answers status, and refuses a task with a message that a trace must not show."""
 
     def GetStatus(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusReply:  # noqa: N802 # gRPC's name
-        return pb.StatusReply(name=json.loads(JsonFormatter().format(logging.makeLogRecord({"msg": ""})))["trace_id"])
+        return pb.StatusReply(
+            name=json.loads(JsonFormatter().format(logging.makeLogRecord({"msg": ""})))["trace_id"]
+        )
 
-    def RegisterTask(self, request: pb.RegisterTaskRequest, context: grpc.ServicerContext) -> pb.RegisterTaskReply:  # noqa: N802 # gRPC's name
+    def RegisterTask(  # noqa: N802 # gRPC's name
+        self, request: pb.RegisterTaskRequest, context: grpc.ServicerContext
+    ) -> pb.RegisterTaskReply:
         with answering(context):
             raise JobRefused(JobReason.TASK_REFUSED, "a long story")
 
@@ -99,7 +111,9 @@ def spans(exporter: InMemorySpanExporter, count: int) -> list[ReadableSpan]:
     return found
 
 
-def test_one_trace_runs_through_both_services_and_their_logs(exporter: InMemorySpanExporter, stub: helper_pb2_grpc.HelperStub) -> None:
+def test_one_trace_runs_through_both_services_and_their_logs(
+    exporter: InMemorySpanExporter, stub: helper_pb2_grpc.HelperStub
+) -> None:
     with tracing.span("job", job_id="ab"):
         logged = stub.GetStatus(pb.StatusRequest(), timeout=10).name
     job, client, server = sorted(spans(exporter, 3), key=lambda one: one.start_time or 0)
@@ -111,9 +125,13 @@ def test_one_trace_runs_through_both_services_and_their_logs(exporter: InMemoryS
     assert {one.context.trace_id for one in (job, client, server)} == {int(logged, 16)}
 
 
-def test_a_refusal_is_traced_by_its_code_and_without_its_message(exporter: InMemorySpanExporter, stub: helper_pb2_grpc.HelperStub) -> None:
+def test_a_refusal_is_traced_by_its_code_and_without_its_message(
+    exporter: InMemorySpanExporter, stub: helper_pb2_grpc.HelperStub
+) -> None:
     with pytest.raises(JobRefused), tracing.span("job"), calling("helper"):
         stub.RegisterTask(pb.RegisterTaskRequest(), timeout=10)
     found = spans(exporter, 3)
-    assert {"refusal.kind": "JobRefused", "refusal.reason": "task_refused"} in [dict(one.attributes or {}) for one in found]
+    assert {"refusal.kind": "JobRefused", "refusal.reason": "task_refused"} in [
+        dict(one.attributes or {}) for one in found
+    ]
     assert "a long story" not in "".join(one.to_json() for one in found)

@@ -55,10 +55,14 @@ def test_metrics_that_cannot_be_had_are_a_failed_scrape_and_the_next_one_is_answ
         assert fetch(endpoint.address, "/metrics") == (503, "not well\n")
         assert "held 3.0" in fetch(endpoint.address, "/metrics")[1]
     assert "the database is away" in caplog.text
-    assert "Exception occurred during processing of request" not in capfd.readouterr().err  # as the HTTP server says of what it meets
+    assert (
+        "Exception occurred during processing of request" not in capfd.readouterr().err
+    )  # as the HTTP server says of what it meets
 
 
-@pytest.mark.parametrize("address", ["0.0.0.0:0", "192.0.2.1:0", ":0", "localhost", "127.0.0.1:what", "127.0.0.1:99999"])  # refused
+@pytest.mark.parametrize(
+    "address", ["0.0.0.0:0", "192.0.2.1:0", ":0", "localhost", "127.0.0.1:what", "127.0.0.1:99999"]
+)  # refused
 def test_it_listens_on_loopback_only(address: str) -> None:
     with pytest.raises(InvalidTask):
         OperatorEndpoint(address, CollectorRegistry(), lambda: None)

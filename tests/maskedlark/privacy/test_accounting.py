@@ -29,8 +29,12 @@ DELTA = 1e-6
 NOISY = [Mechanism.LAPLACE, Mechanism.GAUSSIAN]
 
 
-def charge(mechanism: Mechanism, noise_multiplier: float, sampling_rate: float = 1.0, rounds: int = 1) -> Charge:
-    return Charge(mechanism=mechanism, noise_multiplier=noise_multiplier, sampling_rate=sampling_rate, rounds=rounds)
+def charge(
+    mechanism: Mechanism, noise_multiplier: float, sampling_rate: float = 1.0, rounds: int = 1
+) -> Charge:
+    return Charge(
+        mechanism=mechanism, noise_multiplier=noise_multiplier, sampling_rate=sampling_rate, rounds=rounds
+    )
 
 
 def gaussian(noise_multiplier: float, sampling_rate: float = 1.0, rounds: int = 1) -> Charge:
@@ -52,7 +56,10 @@ def hockey_stick(pmf: NDArray[np.float64], shift: int, sampling_rate: float, eps
     """The exact delta of one sampled release with this noise, in the worse of both directions."""
     without, shifted = np.append(pmf, np.zeros(shift)), np.append(np.zeros(shift), pmf)
     sampled = (1 - sampling_rate) * without + sampling_rate * shifted
-    return max(float(np.maximum(p - math.exp(epsilon) * q, 0).sum()) for p, q in [(sampled, without), (without, sampled)])
+    return max(
+        float(np.maximum(p - math.exp(epsilon) * q, 0).sum())
+        for p, q in [(sampled, without), (without, sampled)]
+    )
 
 
 def moments_accountant(noise_multiplier: float, sampling_rate: float, rounds: int, delta: float) -> float:
@@ -62,7 +69,12 @@ def moments_accountant(noise_multiplier: float, sampling_rate: float, rounds: in
         k = np.arange(moment + 2)
         log_choose = gammaln(moment + 2) - gammaln(k + 1) - gammaln(moment + 2 - k)
         exponent = (k * k - k) / (2 * noise_multiplier**2)
-        log_sum = logsumexp(log_choose + (moment + 1 - k) * math.log1p(-sampling_rate) + k * math.log(sampling_rate) + exponent)
+        log_sum = logsumexp(
+            log_choose
+            + (moment + 1 - k) * math.log1p(-sampling_rate)
+            + k * math.log(sampling_rate)
+            + exponent
+        )
         best = min(best, (rounds * max(log_sum, 0.0) - math.log(delta)) / moment)
     return best
 
@@ -85,7 +97,9 @@ def test_the_ad_servers_epsilon_covers_the_discrete_release_and_is_tight(
 
 @pytest.mark.parametrize("noise_multiplier", [0.5, 1.0, 4.0])
 @pytest.mark.parametrize("mechanism", NOISY)
-def test_the_colluding_epsilon_covers_one_helpers_noise_without_sampling(mechanism: Mechanism, noise_multiplier: float) -> None:
+def test_the_colluding_epsilon_covers_one_helpers_noise_without_sampling(
+    mechanism: Mechanism, noise_multiplier: float
+) -> None:
     shift = round(MIN_SCALE / noise_multiplier)
     epsilon = spent([charge(mechanism, noise_multiplier, 0.02)], DELTA).colluding
     assert hockey_stick(noise_pmf(mechanism), shift, 1.0, epsilon) <= DELTA
@@ -93,12 +107,16 @@ def test_the_colluding_epsilon_covers_one_helpers_noise_without_sampling(mechani
 
 
 @pytest.mark.parametrize("parts", [1, 4])
-def test_composed_laplace_covers_the_exact_losses_however_a_report_spreads_over_coordinates(parts: int) -> None:
+def test_composed_laplace_covers_the_exact_losses_however_a_report_spreads_over_coordinates(
+    parts: int,
+) -> None:
     rounds, noise_multiplier = 6, 2.0
     shift = round(MIN_SCALE / noise_multiplier) // parts  # of each coordinate
     pmf = noise_pmf(Mechanism.LAPLACE)
     x = np.arange(len(pmf)) - len(pmf) // 2
-    losses = np.abs(x + shift) - np.abs(x)  # in units of 1 / MIN_SCALE, seen at x under the world without the shift
+    losses = np.abs(x + shift) - np.abs(
+        x
+    )  # in units of 1 / MIN_SCALE, seen at x under the world without the shift
     one = np.bincount(losses + shift, weights=pmf, minlength=2 * shift + 1)
     composed = one
     for _ in range(rounds * parts - 1):
@@ -116,14 +134,20 @@ def test_composed_laplace_covers_the_exact_losses_however_a_report_spreads_over_
 
 
 @pytest.mark.parametrize(("noise_multiplier", "rounds"), [(0.7, 1), (1.0, 1), (3.0, 50), (200.0, 1000)])
-def test_unsampled_gaussian_rounds_cost_what_the_closed_form_says(noise_multiplier: float, rounds: int) -> None:
+def test_unsampled_gaussian_rounds_cost_what_the_closed_form_says(
+    noise_multiplier: float, rounds: int
+) -> None:
     mu = math.sqrt(rounds) / noise_multiplier
     epsilon = spent([gaussian(noise_multiplier, rounds=rounds)], DELTA).colluding
-    assert norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu) == pytest.approx(DELTA, rel=1e-3)
+    assert norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(
+        -mu / 2 - epsilon / mu
+    ) == pytest.approx(DELTA, rel=1e-3)
 
 
 def test_the_ad_server_alone_faces_both_helpers_gaussian_noise() -> None:
-    assert spent([gaussian(1.0)], DELTA).ad_server == pytest.approx(spent([gaussian(math.sqrt(2))], DELTA).colluding)
+    assert spent([gaussian(1.0)], DELTA).ad_server == pytest.approx(
+        spent([gaussian(math.sqrt(2))], DELTA).colluding
+    )
 
 
 def test_the_ad_server_alone_is_credited_one_laplace_noise() -> None:
@@ -145,10 +169,13 @@ def test_gaussian_noise_costs_infinity_at_delta_zero() -> None:
 def test_the_renyi_bound_agrees_with_dp_accounting_where_only_it_is_used() -> None:
     accountant = RdpAccountant([*range(2, 65), 80, 96, 128, 192, 256, 512, 1024])
     accountant.compose(PoissonSampledDpEvent(0.01, GaussianDpEvent(0.9)), 2_000)
-    assert composed_epsilon([gaussian(0.9, 0.01, 2_000)], 1e-12) == pytest.approx(accountant.get_epsilon(1e-12), rel=1e-3)
+    assert composed_epsilon([gaussian(0.9, 0.01, 2_000)], 1e-12) == pytest.approx(
+        accountant.get_epsilon(1e-12), rel=1e-3
+    )
 
 
-# Table 1 of the DP-FedAvg paper: users, expected sample, noise, then epsilon after 1, 10, ... 10^6 rounds at delta = users^-1.1.
+# Table 1 of the DP-FedAvg paper: users, expected sample, noise, then epsilon after 1, 10, ... 10^6 rounds at
+# delta = users^-1.1.
 TABLE_1 = [
     (1e5, 1e2, 1.0, [0.97, 0.98, 1.00, 1.07, 1.18, 2.21, 7.50]),
     (1e6, 1e1, 1.0, [0.68, 0.69, 0.69, 0.69, 0.69, 0.72, 0.73]),
@@ -169,7 +196,9 @@ TABLE_2 = [
 
 
 @pytest.mark.parametrize(("users", "sample", "noise", "published"), TABLE_1)
-def test_table_1_of_dp_fedavg_is_bettered(users: float, sample: float, noise: float, published: Sequence[float]) -> None:
+def test_table_1_of_dp_fedavg_is_bettered(
+    users: float, sample: float, noise: float, published: Sequence[float]
+) -> None:
     delta = users**-1.1
     for power, printed in enumerate(published):
         theirs = moments_accountant(noise, sample / users, 10**power, delta)
@@ -197,10 +226,17 @@ charges_of_any_kind = st.lists(
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
-@given(charges=charges_of_any_kind, more=st.sampled_from([laplace(3.0, 0.1, 10), gaussian(3.0, 0.1, 10), gaussian(20.0)]))
-def test_one_more_charge_never_costs_less_and_collusion_never_sees_less(charges: list[Charge], more: Charge) -> None:
+@given(
+    charges=charges_of_any_kind,
+    more=st.sampled_from([laplace(3.0, 0.1, 10), gaussian(3.0, 0.1, 10), gaussian(20.0)]),
+)
+def test_one_more_charge_never_costs_less_and_collusion_never_sees_less(
+    charges: list[Charge], more: Charge
+) -> None:
     def about(epsilon: float) -> float:
-        return 0.98 * epsilon - 0.002  # two numbers may come from different bounds, each right, and one a little looser
+        return (
+            0.98 * epsilon - 0.002
+        )  # two numbers may come from different bounds, each right, and one a little looser
 
     before, after = spent(charges, DELTA), spent([*charges, more], DELTA)
     assert after.ad_server >= about(before.ad_server)
@@ -211,7 +247,9 @@ def test_one_more_charge_never_costs_less_and_collusion_never_sees_less(charges:
 @settings(max_examples=15, deadline=None)
 @given(charges=charges_of_any_kind)
 def test_order_and_splitting_of_charges_do_not_matter(charges: list[Charge]) -> None:
-    split = [charge(c.mechanism, c.noise_multiplier, c.sampling_rate) for c in charges for _ in range(c.rounds)]
+    split = [
+        charge(c.mechanism, c.noise_multiplier, c.sampling_rate) for c in charges for _ in range(c.rounds)
+    ]
     assert spent(split[::-1], DELTA) == spent(charges, DELTA)
 
 
@@ -231,14 +269,18 @@ def test_nothing_charged_is_nothing_spent() -> None:
 
 @pytest.mark.parametrize("others", [[], [gaussian(5.0)], [laplace(5.0, 0.1)]])
 def test_a_release_without_a_mechanism_costs_infinity(others: list[Charge]) -> None:
-    assert spent([*others, charge(Mechanism.NONE, 0.0)], DELTA) == Epsilons(ad_server=math.inf, colluding=math.inf)
+    assert spent([*others, charge(Mechanism.NONE, 0.0)], DELTA) == Epsilons(
+        ad_server=math.inf, colluding=math.inf
+    )
 
 
 @pytest.mark.parametrize("mechanism", NOISY)
 def test_noise_multipliers_outside_the_sound_range_are_counted_conservatively(mechanism: Mechanism) -> None:
     smallest, largest = NOISE_MULTIPLIERS
     assert spent([charge(mechanism, smallest / 2)], DELTA).ad_server == math.inf
-    assert spent([charge(mechanism, 1e300, rounds=10**6)], 1e-12) == spent([charge(mechanism, largest, rounds=10**6)], 1e-12)
+    assert spent([charge(mechanism, 1e300, rounds=10**6)], 1e-12) == spent(
+        [charge(mechanism, largest, rounds=10**6)], 1e-12
+    )
     assert 0 < spent([charge(mechanism, 1e300, rounds=10**6)], 1e-12).colluding < 0.1
 
 
@@ -246,7 +288,9 @@ def test_noise_multipliers_outside_the_sound_range_are_counted_conservatively(me
 @pytest.mark.parametrize("noise_multiplier", [NOISE_MULTIPLIERS[0], 1e-3, 0.05, 1e6])
 @pytest.mark.parametrize("rate", [1e-12, 0.5, 1.0])
 @pytest.mark.parametrize("delta", [1e-300, 1e-9, 0.5])
-def test_extreme_settings_cost_a_number(mechanism: Mechanism, noise_multiplier: float, rate: float, delta: float) -> None:
+def test_extreme_settings_cost_a_number(
+    mechanism: Mechanism, noise_multiplier: float, rate: float, delta: float
+) -> None:
     for rounds in (1, 10**6, 10**30):
         cost = spent([charge(mechanism, noise_multiplier, rate, rounds)], delta)
         assert cost.ad_server >= 0
@@ -256,7 +300,9 @@ def test_extreme_settings_cost_a_number(mechanism: Mechanism, noise_multiplier: 
 
 @pytest.mark.parametrize("noise_multiplier", [0.0, -1.0, math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("mechanism", NOISY)
-def test_a_noise_multiplier_that_is_not_positive_and_finite_is_refused(mechanism: Mechanism, noise_multiplier: float) -> None:
+def test_a_noise_multiplier_that_is_not_positive_and_finite_is_refused(
+    mechanism: Mechanism, noise_multiplier: float
+) -> None:
     with pytest.raises(ValueError, match="noise_multiplier"):
         charge(mechanism, noise_multiplier)
 
@@ -325,7 +371,9 @@ def test_what_was_spent_already_asks_for_more_noise() -> None:
 
 
 @pytest.mark.parametrize(("ad_server", "colluding"), [(0.9, math.inf), (math.inf, 0.9)])
-def test_a_budget_that_is_used_up_refuses_the_job_and_says_what_is_spent(ad_server: float, colluding: float) -> None:
+def test_a_budget_that_is_used_up_refuses_the_job_and_says_what_is_spent(
+    ad_server: float, colluding: float
+) -> None:
     already = [gaussian(1.0, 0.05, 10)]
     before = spent(already, DELTA)
     with pytest.raises(JobRefused) as refusal:

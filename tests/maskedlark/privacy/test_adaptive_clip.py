@@ -1,4 +1,7 @@
-"""The bound of an adaptive clip: its sensitivity, how it moves, how it travels, and that a round's sum carries an exact count."""
+"""The bound of an adaptive clip.
+
+Its sensitivity, how it moves, how it travels, and that a round's sum carries an exact count.
+"""
 
 import math
 from dataclasses import replace
@@ -45,7 +48,9 @@ def job(of: World, **changes: Any) -> JobSpec:
 
 
 @given(bound=st.floats(2.0**-10, 2.0**10), norm=st.sampled_from(Norm), frac_bits=st.integers(16, 40))
-def test_the_sensitivity_covers_a_value_at_the_bound_with_its_count(bound: float, norm: Norm, frac_bits: int) -> None:
+def test_the_sensitivity_covers_a_value_at_the_bound_with_its_count(
+    bound: float, norm: Norm, frac_bits: int
+) -> None:
     clip = Clip(norm=norm, bound=bound, frac_bits=frac_bits, is_counted=True)
     length, count, released = clip.sensitivity, clip.count_units, clip.released_sensitivity
     if norm is Norm.L1:
@@ -61,7 +66,9 @@ def test_the_count_is_paid_for_by_the_noise_and_the_charge_stays_the_multiplier(
     plain, adaptive = job(of, is_clip_adaptive=False), job(of)
     ratio = noise_units(of.task, adaptive) / noise_units(of.task, plain)
     assert ratio == pytest.approx(math.hypot(1, 1 / 8), rel=1e-6)
-    assert charge(of.task, adaptive, 5) == charge(of.task, plain, 5)  # a noise multiplier is relative to the whole value
+    assert charge(of.task, adaptive, 5) == charge(
+        of.task, plain, 5
+    )  # a noise multiplier is relative to the whole value
 
 
 def test_a_round_is_noised_by_its_own_bound_and_never_by_more_than_the_tasks() -> None:
@@ -73,14 +80,20 @@ def test_a_round_is_noised_by_its_own_bound_and_never_by_more_than_the_tasks() -
 
 
 def run_round(of: World, clip: Clip | None, claimed: int) -> None:
-    nobody = InputShares(features=np.zeros((0, 4), np.uint8), labels=np.zeros((0, 2), np.uint32), mask_shares=np.zeros((0, 2), np.uint64))
+    nobody = InputShares(
+        features=np.zeros((0, 4), np.uint8),
+        labels=np.zeros((0, 2), np.uint32),
+        mask_shares=np.zeros((0, 2), np.uint64),
+    )
     aggregate(
         task=of.task,
         job=job(of),
         pair=of.pair(0),
         round_transcript=bytes(32),
         shares=nobody,
-        masked_sum=lambda _: MaskedSum(vector=np.zeros(3, np.uint64), values_digest=bytes(32), sensitivity=claimed),
+        masked_sum=lambda _: MaskedSum(
+            vector=np.zeros(3, np.uint64), values_digest=bytes(32), sensitivity=claimed
+        ),
         num_values=3,
         noise=partial(noise_vector, randomness=seeded(1)),
         clip=clip,
@@ -125,8 +138,14 @@ def test_the_bound_finds_the_quantile_of_the_norms_under_noise(quantile: float, 
     assert np.median(settled) == pytest.approx(target, rel=0.15)
 
 
-@given(share=st.floats(LEAST_BOUND, 1.0), excess=st.floats(allow_nan=False, allow_infinity=False), rate=st.floats(0.01, 2.0))
-def test_a_step_stays_in_the_range_and_moves_by_a_bounded_factor(share: float, excess: float, rate: float) -> None:
+@given(
+    share=st.floats(LEAST_BOUND, 1.0),
+    excess=st.floats(allow_nan=False, allow_infinity=False),
+    rate=st.floats(0.01, 2.0),
+)
+def test_a_step_stays_in_the_range_and_moves_by_a_bounded_factor(
+    share: float, excess: float, rate: float
+) -> None:
     after = AdaptiveClip(learning_rate=rate).next(share, excess)
     assert LEAST_BOUND <= after <= 1.0
     assert abs(math.log(after / share)) <= rate / 2 + 1e-9

@@ -1,4 +1,7 @@
-"""The noise has exactly the distribution it claims. Every statistical test is seeded: it gives the same verdict each time."""
+"""The noise has exactly the distribution it claims.
+
+Every statistical test is seeded: it gives the same verdict each time.
+"""
 
 import math
 import subprocess
@@ -105,19 +108,30 @@ def test_the_chi_square_would_see_a_scale_that_is_two_percent_off(sampler: Sampl
 
 
 @pytest.mark.parametrize("scale", [1, 3])
-@pytest.mark.parametrize(("sampler", "slow"), [(discrete_laplace, slow_laplace), (discrete_gaussian, slow_gaussian)])
-def test_an_independent_sampler_in_fractions_draws_alike(sampler: Sampler, slow: Callable[[int, Randomness], int], scale: int) -> None:
+@pytest.mark.parametrize(
+    ("sampler", "slow"), [(discrete_laplace, slow_laplace), (discrete_gaussian, slow_gaussian)]
+)
+def test_an_independent_sampler_in_fractions_draws_alike(
+    sampler: Sampler, slow: Callable[[int, Randomness], int], scale: int
+) -> None:
     stream = seeded(1, "slow")
     slowly = np.array([slow(scale, stream) for _ in range(6_000)])
     quickly = sampler(scale, 100_000, seeded(1, "quick"))
     reach = 2 * scale
-    table = [np.bincount(np.clip(values, -reach, reach) + reach, minlength=2 * reach + 1) for values in (slowly, quickly)]
+    table = [
+        np.bincount(np.clip(values, -reach, reach) + reach, minlength=2 * reach + 1)
+        for values in (slowly, quickly)
+    ]
     assert stats.chi2_contingency(table).pvalue > 0.001
 
 
 @pytest.mark.parametrize("scale", [1 << 20, (1 << 30) + 7, 3 << 40, MAX_SCALE])
-@pytest.mark.parametrize(("sampler", "law"), [(discrete_laplace, stats.laplace), (discrete_gaussian, stats.norm)])
-def test_large_scales_approach_the_continuous_law(sampler: Sampler, law: stats.rv_continuous, scale: int) -> None:
+@pytest.mark.parametrize(
+    ("sampler", "law"), [(discrete_laplace, stats.laplace), (discrete_gaussian, stats.norm)]
+)
+def test_large_scales_approach_the_continuous_law(
+    sampler: Sampler, law: stats.rv_continuous, scale: int
+) -> None:
     values = sampler(scale, 200_000, seeded(scale)) / scale
     assert stats.kstest(values, law.cdf).pvalue > 0.001
     assert values.var() == pytest.approx(law.var(), rel=0.015)
@@ -144,14 +158,23 @@ def test_coordinates_are_not_correlated(sampler: Sampler) -> None:
         (discrete_gaussian, [168418, -740350, 239130, 1637239], "29ca8abb93433681bec8e7e40261b807"),
     ],
 )
-def test_a_stream_gives_the_same_noise_on_every_machine(sampler: Sampler, first: list[int], digest: str) -> None:
+def test_a_stream_gives_the_same_noise_on_every_machine(
+    sampler: Sampler, first: list[int], digest: str
+) -> None:
     values = sampler(1_000_003, 100_000, seeded(2026))
     assert values[:4].tolist() == first
     assert sha256(values.astype("<i8").tobytes()).hexdigest()[:32] == digest
 
 
-@given(mechanism=st.sampled_from(Mechanism), scale=st.integers(1, MAX_SCALE), count=st.integers(0, 200), seed=st.integers(0, 2**32))
-def test_noise_has_the_asked_length_and_stays_under_its_tail_bound(mechanism: Mechanism, scale: int, count: int, seed: int) -> None:
+@given(
+    mechanism=st.sampled_from(Mechanism),
+    scale=st.integers(1, MAX_SCALE),
+    count=st.integers(0, 200),
+    seed=st.integers(0, 2**32),
+)
+def test_noise_has_the_asked_length_and_stays_under_its_tail_bound(
+    mechanism: Mechanism, scale: int, count: int, seed: int
+) -> None:
     values = noise_vector(mechanism, scale, count, seeded(seed))
     assert values.shape == (count,)
     assert values.dtype == np.int64
@@ -166,7 +189,9 @@ def test_no_mechanism_is_no_noise() -> None:
 @pytest.mark.parametrize("count", [1, 2, 400_000, 1 << 30])
 @pytest.mark.parametrize("scale", [1, 2, 50])
 @pytest.mark.parametrize(("mechanism", "sampler"), list(zip(NOISY, SAMPLERS, strict=True)))
-def test_the_tail_bound_holds_and_is_not_wasteful(mechanism: Mechanism, sampler: Sampler, scale: int, count: int) -> None:
+def test_the_tail_bound_holds_and_is_not_wasteful(
+    mechanism: Mechanism, sampler: Sampler, scale: int, count: int
+) -> None:
     def tail(bound: int) -> float:
         beyond = np.arange(bound + 1, bound + 40 * scale + 100, dtype=np.float64)
         total = weights(sampler, np.arange(-100.0 * scale, 100 * scale + 1), scale).sum()
@@ -195,7 +220,9 @@ def test_a_negative_count_is_refused(mechanism: Mechanism) -> None:
 
 
 @given(multiplier=st.floats(0.01, 1000), sensitivity=st.integers(1 << 17, 1 << 38))
-def test_a_noise_scale_is_never_below_multiplier_times_sensitivity(multiplier: float, sensitivity: int) -> None:
+def test_a_noise_scale_is_never_below_multiplier_times_sensitivity(
+    multiplier: float, sensitivity: int
+) -> None:
     scale = noise_scale(Mechanism.GAUSSIAN, multiplier, sensitivity)
     assert scale - 1 < Fraction(multiplier) * sensitivity <= scale
     assert scale == noise_scale(Mechanism.LAPLACE, multiplier, sensitivity)
@@ -226,15 +253,23 @@ def test_no_mechanism_has_no_scale() -> None:
     assert noise_scale(Mechanism.NONE, 0.0, 1) == 0
 
 
-@pytest.mark.parametrize(("feature", "epsilon"), [(0, 100.0), (128, 100.0), (250, 40.0), (255, 300.0), (17, 1.0)])
+@pytest.mark.parametrize(
+    ("feature", "epsilon"), [(0, 100.0), (128, 100.0), (250, 40.0), (255, 300.0), (17, 1.0)]
+)
 def test_noised_bytes_have_the_exact_distribution(feature: int, epsilon: float) -> None:
     scale = math.ceil((255 << 16) / epsilon)
-    edges = (np.arange(-feature, 256 - feature + 1) << 16) - (1 << 15)  # byte j is drawn by noise in [edges[j], edges[j + 1])
+    edges = (np.arange(-feature, 256 - feature + 1) << 16) - (
+        1 << 15
+    )  # byte j is drawn by noise in [edges[j], edges[j + 1])
     at_least_zero = 1 / (1 + np.exp(-1 / scale))
-    under = np.where(edges <= 0, at_least_zero * np.exp((edges - 1) / scale), 1 - at_least_zero * np.exp(-edges / scale))
+    under = np.where(
+        edges <= 0, at_least_zero * np.exp((edges - 1) / scale), 1 - at_least_zero * np.exp(-edges / scale)
+    )
     under[0], under[-1] = 0, 1  # clipped
     expected = np.diff(under) * 200_000
-    observed = np.bincount(noise_bytes(np.full(200_000, feature, np.uint8), epsilon, seeded(9)), minlength=256)
+    observed = np.bincount(
+        noise_bytes(np.full(200_000, feature, np.uint8), epsilon, seeded(9)), minlength=256
+    )
     common = expected > 5
     observed = np.append(observed[common], observed[~common].sum())
     expected = np.append(expected[common], expected[~common].sum())
@@ -243,7 +278,10 @@ def test_noised_bytes_have_the_exact_distribution(feature: int, epsilon: float) 
 
 def test_the_extreme_feature_values_are_epsilon_alike() -> None:
     epsilon = 1.5
-    low, high = (np.bincount(noise_bytes(np.full(400_000, x, np.uint8), epsilon, seeded(x)), minlength=256) for x in (0, 255))
+    low, high = (
+        np.bincount(noise_bytes(np.full(400_000, x, np.uint8), epsilon, seeded(x)), minlength=256)
+        for x in (0, 255)
+    )
     ratios = np.log(high / low)
     assert np.abs(ratios[[0, 255]]).max() <= epsilon + 0.02
     assert np.abs(ratios[[0, 255]]).min() >= epsilon - 0.02

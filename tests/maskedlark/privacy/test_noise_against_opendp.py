@@ -1,4 +1,7 @@
-"""Our samplers and OpenDP's draw from one distribution (tests/vectors/noise: counts of OpenDP's draws, and how they were made)."""
+"""Our samplers and OpenDP's draw from one distribution (tests/vectors/noise.
+
+Counts of OpenDP's draws, and how they were made).
+"""
 
 import json
 from pathlib import Path
@@ -21,7 +24,10 @@ def p_value(mechanism: str, ours_at: int, theirs_at: int) -> float:
     reach = max(value for value, count in theirs.items() if count >= 40)
     values = np.arange(-reach, reach + 1)
     table = np.array(
-        [[theirs.get(int(value), 0) for value in values], np.bincount(ours[np.abs(ours) <= reach] + reach, minlength=len(values))]
+        [
+            [theirs.get(int(value), 0) for value in values],
+            np.bincount(ours[np.abs(ours) <= reach] + reach, minlength=len(values)),
+        ]
     )
     outside = VECTORS["draws"] - table.sum(axis=1, keepdims=True)
     table = np.hstack([table, outside])

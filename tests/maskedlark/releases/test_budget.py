@@ -52,20 +52,32 @@ def use(task: Task = TASK, *, answered: int = 20, is_open: bool = True, **change
 def test_an_open_job_holds_all_its_rounds_and_a_closed_one_those_that_it_was_answered() -> None:
     running = budget_of(dataset(), [use(is_open=True)])
     closed = budget_of(dataset(), [use(is_open=False)])
-    assert running.ad_server.spent == pytest.approx(spent([charge(TASK, spec_of(), 20)], TASK.delta).ad_server)
+    assert running.ad_server.spent == pytest.approx(
+        spent([charge(TASK, spec_of(), 20)], TASK.delta).ad_server
+    )
     assert running.ad_server.held == pytest.approx(spent([charge(TASK, spec_of(), 50)], TASK.delta).ad_server)
     assert closed.ad_server.held == closed.ad_server.spent == running.ad_server.spent
     assert closed.ad_server.reserved == 0.0
 
 
 @settings(max_examples=15, deadline=None)
-@given(jobs=st.lists(st.tuples(st.integers(0, 40), st.booleans(), st.sampled_from([3.0, 10.0, 40.0])), max_size=3))
-def test_spent_reserved_and_left_add_up_to_the_budget_or_the_held_is_beyond_it(jobs: list[tuple[int, bool, float]]) -> None:
+@given(
+    jobs=st.lists(
+        st.tuples(st.integers(0, 40), st.booleans(), st.sampled_from([3.0, 10.0, 40.0])), max_size=3
+    )
+)
+def test_spent_reserved_and_left_add_up_to_the_budget_or_the_held_is_beyond_it(
+    jobs: list[tuple[int, bool, float]],
+) -> None:
     uses = [use(answered=done, is_open=is_open, noise_multiplier=noise) for done, is_open, noise in jobs]
     budget = budget_of(dataset(), uses)
     for one in (budget.ad_server, budget.colluding):
         assert 0 <= one.spent <= one.held
-        assert one.left == 0 if not one.is_kept else one.spent + one.reserved + one.left == pytest.approx(one.budget)
+        assert (
+            one.left == 0
+            if not one.is_kept
+            else one.spent + one.reserved + one.left == pytest.approx(one.budget)
+        )
 
 
 def test_a_split_task_is_shown_at_what_each_helper_really_adds() -> None:
@@ -76,7 +88,8 @@ def test_a_split_task_is_shown_at_what_each_helper_really_adds() -> None:
 
 def test_a_query_is_spent_at_once() -> None:
     task = world(
-        mechanism="gaussian", measurement={"min_cell_count": 2, "keys": (), "values": ({"name": "spend", "low": 0, "high": 10},)}
+        mechanism="gaussian",
+        measurement={"min_cell_count": 2, "keys": (), "values": ({"name": "spend", "low": 0, "high": 10},)},
     ).task
     spec = QuerySpec(
         query_id=bytes(16),
@@ -88,7 +101,11 @@ def test_a_query_is_spent_at_once() -> None:
         threshold_noise_multiplier=12.0,
     )
     budget = budget_of(dataset(task), [query_use(task, spec)])
-    assert budget.ad_server.spent == budget.ad_server.held == pytest.approx(spent(charges(task, spec), task.delta).ad_server)
+    assert (
+        budget.ad_server.spent
+        == budget.ad_server.held
+        == pytest.approx(spent(charges(task, spec), task.delta).ad_server)
+    )
 
 
 def test_a_planned_job_is_added_to_what_is_held_and_to_nothing_that_is_spent() -> None:
@@ -97,10 +114,15 @@ def test_a_planned_job_is_added_to_what_is_held_and_to_nothing_that_is_spent() -
     assert budget.forecast is not None
     new = Charge(mechanism=Mechanism.GAUSSIAN, noise_multiplier=5.0, sampling_rate=0.125, rounds=30)
     both = spent([charge(TASK, spec_of(), 50), new], TASK.delta)
-    assert (budget.forecast.ad_server.held, budget.forecast.colluding.held) == (both.ad_server, both.colluding)
+    assert (budget.forecast.ad_server.held, budget.forecast.colluding.held) == (
+        both.ad_server,
+        both.colluding,
+    )
     assert budget.forecast.ad_server.spent == budget.ad_server.spent
     assert budget.forecast.alone == spent([new], TASK.delta)
-    assert budget.forecast.fits == (both.ad_server <= TASK.epsilon and both.colluding <= TASK.collusion_epsilon)
+    assert budget.forecast.fits == (
+        both.ad_server <= TASK.epsilon and both.colluding <= TASK.collusion_epsilon
+    )
 
 
 @pytest.mark.parametrize(("noise", "fits"), [(0.1, False), (200.0, True)])
@@ -112,7 +134,14 @@ def test_a_forecast_says_whether_both_budgets_hold_it(noise: float, fits: bool) 
 
 
 @pytest.mark.parametrize(
-    "changes", [{"batch_size": 0.0}, {"batch_size": SIZE + 1.0}, {"batch_size": math.nan}, {"noise_multiplier": 0.0}, {"rounds": 0}]
+    "changes",
+    [
+        {"batch_size": 0.0},
+        {"batch_size": SIZE + 1.0},
+        {"batch_size": math.nan},
+        {"noise_multiplier": 0.0},
+        {"rounds": 0},
+    ],
 )
 def test_planned_numbers_out_of_range_are_refused(changes: dict[str, Any]) -> None:
     planned = {"rounds": 1, "batch_size": 10.0, "noise_multiplier": 1.0, **changes}
@@ -125,17 +154,27 @@ def test_a_task_without_noise_has_no_budget_to_show() -> None:
     budget = budget_of(dataset(QUIET), quiet, PlannedJob(rounds=1, batch_size=None, noise_multiplier=1.0))
     assert (budget.is_noisy, budget.forecast) == (False, None)
     assert NO_NOISE in shown(budget)
-    assert budget_json(budget)["ad_server"] == {"budget": QUIET.epsilon, "spent": None, "reserved": None, "held": None, "left": None}
+    assert budget_json(budget)["ad_server"] == {
+        "budget": QUIET.epsilon,
+        "spent": None,
+        "reserved": None,
+        "held": None,
+        "left": None,
+    }
 
 
 def test_json_holds_only_finite_numbers_and_every_use() -> None:
-    made = json.loads(json.dumps(budget_json(budget_of(dataset(), [use(), use(job_id=b"b" * 16)])), allow_nan=False))
+    made = json.loads(
+        json.dumps(budget_json(budget_of(dataset(), [use(), use(job_id=b"b" * 16)])), allow_nan=False)
+    )
     assert [one["id"] for one in made["uses"]] == ["00" * 16, "62" * 16]
     assert made["ad_server"]["held"] > made["uses"][0]["held_alone"]["ad_server"]
 
 
 @given(spent_part=st.floats(0, 1), reserved=st.floats(0, 1), cells=st.integers(2, 60))
-def test_a_bar_is_as_long_as_it_should_be_and_full_only_when_nothing_is_left(spent_part: float, reserved: float, cells: int) -> None:
+def test_a_bar_is_as_long_as_it_should_be_and_full_only_when_nothing_is_left(
+    spent_part: float, reserved: float, cells: int
+) -> None:
     standing = Standing(budget=2.0, spent=2 * spent_part, held=2 * spent_part + reserved)
     drawn = bar(standing, cells).plain
     assert len(drawn) == cells

@@ -17,8 +17,25 @@ from maskedlark.errors import JobReason, JobRefused
 from maskedlark.numbers.field import MODULUS, FieldVector
 from maskedlark.privacy.noise import Mechanism, discrete_gaussian, discrete_laplace, noise_vector
 from maskedlark.randomness import seeded
-from maskedlark.releases.grouping import NOWHERE, answer_discovery, answer_query, decode_domains, discovery_margin, shown_cells, sum_groups
-from maskedlark.releases.query import COUNT_UNITS, Axis, Condition, Measure, QuerySpec, codes_digest, count_noise_units, sum_noise_units
+from maskedlark.releases.grouping import (
+    NOWHERE,
+    answer_discovery,
+    answer_query,
+    decode_domains,
+    discovery_margin,
+    shown_cells,
+    sum_groups,
+)
+from maskedlark.releases.query import (
+    COUNT_UNITS,
+    Axis,
+    Condition,
+    Measure,
+    QuerySpec,
+    codes_digest,
+    count_noise_units,
+    sum_noise_units,
+)
 from maskedlark.releases.round import AggregateShare, combine
 from maskedlark.reports.report import MeasuredShares
 from tests.builders import World
@@ -35,8 +52,12 @@ def with_k(k: int, **changes: Any) -> World:
 
 def random_records(count: int, seed: int) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
     draw = np.random.default_rng(seed)
-    keys = np.stack([draw.integers(100, 106, count), draw.integers(0, 3, count), draw.integers(0, 4, count)], axis=1)
-    return keys.astype(np.uint32), np.stack([draw.integers(0, 2, count), draw.integers(-5, 101, count)], axis=1)
+    keys = np.stack(
+        [draw.integers(100, 106, count), draw.integers(0, 3, count), draw.integers(0, 4, count)], axis=1
+    )
+    return keys.astype(np.uint32), np.stack(
+        [draw.integers(0, 2, count), draw.integers(-5, 101, count)], axis=1
+    )
 
 
 def answers(
@@ -56,7 +77,9 @@ def answers(
     ]
 
 
-def oracle(spec: QuerySpec, keys: NDArray[np.uint32], columns: NDArray[np.int64], domains: Sequence[Any], k: int) -> list[int]:
+def oracle(
+    spec: QuerySpec, keys: NDArray[np.uint32], columns: NDArray[np.int64], domains: Sequence[Any], k: int
+) -> list[int]:
     """The same sums without noise, from the definition: dictionaries of groups, Python integers."""
     places = {"campaign": 0, "place": 1, "language": 2}
     rows = [
@@ -64,13 +87,18 @@ def oracle(spec: QuerySpec, keys: NDArray[np.uint32], columns: NDArray[np.int64]
         for held, shared in zip(keys, columns, strict=True)
         if all(held[places[one.key]] == one.code for one in spec.where)
     ]
-    codes = [list(range(axis.size)) if domain is None else domain.tolist() for axis, domain in zip(spec.group_by, domains, strict=True)]
+    codes = [
+        list(range(axis.size)) if domain is None else domain.tolist()
+        for axis, domain in zip(spec.group_by, domains, strict=True)
+    ]
     numbers: list[int] = []
     alive = list(range(len(rows)))
     for level in range(len(spec.group_by) + 1):
         names = [places[axis.key] for axis in spec.group_by[:level]]
         groups = [tuple(row[0][name] for name in names) for row in rows]
-        in_domain = [row for row in alive if all(groups[row][depth] in codes[depth] for depth in range(level))]
+        in_domain = [
+            row for row in alive if all(groups[row][depth] in codes[depth] for depth in range(level))
+        ]
         if level not in spec.levels:
             alive = in_domain
             continue
@@ -91,7 +119,15 @@ def oracle(spec: QuerySpec, keys: NDArray[np.uint32], columns: NDArray[np.int64]
             members[cell] += 1
             old = sums.get(cell, [0, 0])
             sums[cell] = [old[0] + rows[row][1][0], old[1] + 7 * rows[row][1][2]]
-        cells = [()] if level == 0 else [(*above, last) for above in product(*codes[: level - 1]) for last in [*codes[level - 1], "rest"]]
+        cells = (
+            [()]
+            if level == 0
+            else [
+                (*above, last)
+                for above in product(*codes[: level - 1])
+                for last in [*codes[level - 1], "rest"]
+            ]
+        )
         for cell in cells:
             numbers += sums.get(cell, [0, 0]) if members[cell] >= k else [0, 0]
         alive = own
@@ -101,14 +137,18 @@ def oracle(spec: QuerySpec, keys: NDArray[np.uint32], columns: NDArray[np.int64]
 @pytest.mark.parametrize("k", [1, 3, 12, 60, 1000])
 @pytest.mark.parametrize("first_level", [0, 1, 2])
 @pytest.mark.parametrize("where", [(), (Condition(key="language", code=2),)])
-def test_without_noise_the_answer_is_the_sums_in_the_clear(k: int, first_level: int, where: tuple[Condition, ...]) -> None:
+def test_without_noise_the_answer_is_the_sums_in_the_clear(
+    k: int, first_level: int, where: tuple[Condition, ...]
+) -> None:
     of = with_k(k)
     keys, values = random_records(300, 1)
     columns = columns_of(of.task.measurement, values)  # type: ignore[arg-type]
     columns[::5] = 0  # fake reports
     listed = np.array([100, 101, 103, 999], np.uint32)
     axes = (Axis(key="campaign", size=4, codes_digest=codes_digest(listed)), Axis(key="place", size=2))
-    spec = query(of, measures=(COUNT, PURCHASE), group_by=axes, levels=tuple(range(first_level, 3)), where=where)
+    spec = query(
+        of, measures=(COUNT, PURCHASE), group_by=axes, levels=tuple(range(first_level, 3)), where=where
+    )
     first, second = answers(of, spec, keys, columns, [listed, None])
     assert combine(first, second).tolist() == oracle(spec, keys, columns, [listed, None], k)
 
@@ -158,15 +198,30 @@ def test_both_helpers_leave_out_the_same_cells_though_noise_decides() -> None:
 def test_the_noise_on_counts_makes_the_threshold_soft() -> None:
     of = with_k(20, mechanism="laplace", norm="l1")
     measured = MeasuredShares(keys=np.zeros((20, 3), np.uint32), value_shares=np.zeros((20, 8), np.uint64))
-    spec = query(of, measures=(COUNT,), group_by=(Axis(key="place", size=1),), noise_multiplier=1.0, threshold_noise_multiplier=4.0)
-    shown = [bool((shown_cells(of.task, spec, seeded(seed), measured, [None])[0] == 0).any()) for seed in range(300)]
+    spec = query(
+        of,
+        measures=(COUNT,),
+        group_by=(Axis(key="place", size=1),),
+        noise_multiplier=1.0,
+        threshold_noise_multiplier=4.0,
+    )
+    shown = [
+        bool((shown_cells(of.task, spec, seeded(seed), measured, [None])[0] == 0).any())
+        for seed in range(300)
+    ]
     assert 120 < sum(shown) < 190  # exactly k reports: half of the time, ties in favour
 
 
 def test_every_answer_is_noised_at_the_stated_scale() -> None:
     of = with_k(1, mechanism="gaussian")
     axes = (Axis(key="campaign", size=20_000),)
-    spec = query(of, measures=(Measure(value="count", scale=1 << 16),), group_by=axes, noise_multiplier=2.0, threshold_noise_multiplier=1.0)
+    spec = query(
+        of,
+        measures=(Measure(value="count", scale=1 << 16),),
+        group_by=axes,
+        noise_multiplier=2.0,
+        threshold_noise_multiplier=1.0,
+    )
     first, second = answers(of, spec, np.full((2, 3), 2, np.uint32), np.zeros((2, 8), np.int64), [None])
     scale = sum_noise_units(of.task, spec)
     assert scale == 2 << 16
@@ -195,7 +250,11 @@ def test_helpers_that_are_asked_different_queries_give_only_noise() -> None:
         st.tuples(
             st.integers(-1, 4),
             st.lists(
-                st.one_of(st.sampled_from([0, 1, MODULUS - 1, 2**32, 2**32 - 1]), st.integers(0, MODULUS - 1)), min_size=3, max_size=3
+                st.one_of(
+                    st.sampled_from([0, 1, MODULUS - 1, 2**32, 2**32 - 1]), st.integers(0, MODULUS - 1)
+                ),
+                min_size=3,
+                max_size=3,
             ),
         ),
         max_size=60,
@@ -204,11 +263,16 @@ def test_helpers_that_are_asked_different_queries_give_only_noise() -> None:
 def test_grouped_field_sums_are_exact(rows: list[tuple[int, list[int]]]) -> None:
     cell = np.array([cell for cell, _ in rows], np.int64)
     shares: FieldVector = np.array([shares for _, shares in rows], np.uint64).reshape(-1, 3)
-    expected = [[sum(row[column] for at, row in rows if at == group) % MODULUS for column in (2, 0)] for group in range(5)]
+    expected = [
+        [sum(row[column] for at, row in rows if at == group) % MODULUS for column in (2, 0)]
+        for group in range(5)
+    ]
     assert sum_groups(cell, shares, (2, 0), 5).tolist() == expected
 
 
-def test_grouped_field_sums_are_exact_over_many_blocks_of_extreme_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_grouped_field_sums_are_exact_over_many_blocks_of_extreme_shares(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     shares = np.full((1 << 20, 1), MODULUS - 1, np.uint64)
     cell = np.zeros(1 << 20, np.int64)
     assert sum_groups(cell, shares, (0,), 1).tolist() == [[(-(1 << 20)) % MODULUS]]
@@ -220,7 +284,10 @@ def test_grouped_field_sums_are_exact_over_many_blocks_of_extreme_shares(monkeyp
 
 def found(of: World, spec: Any, keys: NDArray[np.uint32]) -> list[int]:
     shares = opened(of, keys, np.zeros((len(keys), 8), np.int64), seeded(6))
-    first, second = (answer_discovery(task=of.task, spec=spec, pair=of.pair(role), role=role, shares=shares[role]) for role in (0, 1))
+    first, second = (
+        answer_discovery(task=of.task, spec=spec, pair=of.pair(role), role=role, shares=shares[role])
+        for role in (0, 1)
+    )
     return [int(value) for value in combine(first, second)]
 
 
@@ -254,7 +321,9 @@ def test_the_answer_to_a_discovery_is_uniform_at_each_helper() -> None:
     of = with_k(1)
     shares = opened(of, np.zeros((5, 3), np.uint32), np.zeros((5, 8), np.int64), seeded(6))
     for role in (0, 1):
-        vector = answer_discovery(task=of.task, spec=discovery(of), pair=of.pair(role), role=role, shares=shares[role]).vector
+        vector = answer_discovery(
+            task=of.task, spec=discovery(of), pair=of.pair(role), role=role, shares=shares[role]
+        ).vector
         assert (vector > 1 << 40).all()
 
 
@@ -272,8 +341,16 @@ def test_the_answer_to_a_discovery_is_uniform_at_each_helper() -> None:
 )
 def test_codes_that_are_not_the_named_list_are_refused(encoded: bytes) -> None:
     of = with_k(1)
-    named = np.frombuffer(encoded, "<u4") if len(encoded) == 12 and encoded[8:] == (9).to_bytes(4, "little") else np.array([4, 5, 9], "<u4")
-    spec = query(of, measures=(COUNT,), group_by=(Axis(key="campaign", size=3, codes_digest=codes_digest(named.astype(np.uint32))),))
+    named = (
+        np.frombuffer(encoded, "<u4")
+        if len(encoded) == 12 and encoded[8:] == (9).to_bytes(4, "little")
+        else np.array([4, 5, 9], "<u4")
+    )
+    spec = query(
+        of,
+        measures=(COUNT,),
+        group_by=(Axis(key="campaign", size=3, codes_digest=codes_digest(named.astype(np.uint32))),),
+    )
     with pytest.raises(JobRefused) as refused:
         decode_domains(spec, encoded)
     assert refused.value.reason is JobReason.MALFORMED
@@ -287,7 +364,9 @@ def test_codes_are_read_axis_by_axis() -> None:
         Axis(key="place", size=3),
         Axis(key="language", size=1, codes_digest=codes_digest(languages)),
     )
-    first, second, third = decode_domains(query(of, measures=(COUNT,), group_by=axes), campaigns.tobytes() + languages.tobytes())
+    first, second, third = decode_domains(
+        query(of, measures=(COUNT,), group_by=axes), campaigns.tobytes() + languages.tobytes()
+    )
     assert first is not None
     assert third is not None
     assert (first.tolist(), second, third.tolist()) == ([3, 9], None, [1])

@@ -50,7 +50,12 @@ query = partial(query_of, OF)
 discovery = partial(discovery_of, OF)
 MEASURES = st.lists(
     st.sampled_from(
-        [("count", MeasureKind.SUM), ("click", MeasureKind.SUM), ("purchase", MeasureKind.SUM), ("purchase", MeasureKind.HISTOGRAM)]
+        [
+            ("count", MeasureKind.SUM),
+            ("click", MeasureKind.SUM),
+            ("purchase", MeasureKind.SUM),
+            ("purchase", MeasureKind.HISTOGRAM),
+        ]
     ),
     min_size=1,
     unique=True,
@@ -59,7 +64,9 @@ MEASURES = st.lists(
 
 @st.composite
 def queries(draw: st.DrawFn) -> QuerySpec:
-    measures = tuple(Measure(value=name, kind=kind, scale=draw(st.integers(1, 1000))) for name, kind in draw(MEASURES))
+    measures = tuple(
+        Measure(value=name, kind=kind, scale=draw(st.integers(1, 1000))) for name, kind in draw(MEASURES)
+    )
     names = draw(st.permutations(["campaign", "place", "language"]))[: draw(st.integers(0, 3))]
     axes = tuple(Axis(key=name, size=draw(st.integers(1, 4))) for name in names)
     first = draw(st.integers(0, len(axes)))
@@ -75,7 +82,9 @@ def record(draw: st.DrawFn) -> tuple[list[int], list[int]]:
     ]
 
 
-def answer(spec: QuerySpec, records: list[tuple[list[int], list[int]]], is_last_zero: bool) -> np.ndarray[Any, np.dtype[np.int64]]:
+def answer(
+    spec: QuerySpec, records: list[tuple[list[int], list[int]]], is_last_zero: bool
+) -> np.ndarray[Any, np.dtype[np.int64]]:
     """What both helpers' answers add to, every cell shown, with the last report's contribution there or zeroed."""
     keys = np.array([keys for keys, _ in records], np.uint32)
     columns = columns_of(MEASUREMENT, np.array([values for _, values in records], np.int64))
@@ -85,14 +94,19 @@ def answer(spec: QuerySpec, records: list[tuple[list[int], list[int]]], is_last_
     noise = partial(noise_vector, randomness=seeded(5))
     domains = [None] * len(spec.group_by)
     first, second = (
-        answer_query(task=OF.task, spec=spec, pair=OF.pair(role), shares=shares[role], domains=domains, noise=noise) for role in (0, 1)
+        answer_query(
+            task=OF.task, spec=spec, pair=OF.pair(role), shares=shares[role], domains=domains, noise=noise
+        )
+        for role in (0, 1)
     )
     return combine(first, second)
 
 
 @settings(max_examples=120, deadline=None)
 @given(queries(), st.lists(record(), min_size=1, max_size=6))
-def test_the_sensitivity_bounds_the_change_that_one_report_can_make(spec: QuerySpec, records: list[tuple[list[int], list[int]]]) -> None:
+def test_the_sensitivity_bounds_the_change_that_one_report_can_make(
+    spec: QuerySpec, records: list[tuple[list[int], list[int]]]
+) -> None:
     change = [int(value) for value in answer(spec, records, False) - answer(spec, records, True)]
     assert sum(abs(value) for value in change) <= sensitivity(MEASUREMENT, spec, Mechanism.LAPLACE)
     assert sum(value * value for value in change) <= sensitivity(MEASUREMENT, spec, Mechanism.GAUSSIAN) ** 2
@@ -108,17 +122,28 @@ def test_the_count_sensitivity_bounds_what_one_report_changes_of_all_counts(
         measured = opened(OF, keys, np.zeros((len(held), 8), np.int64), seeded(1))[0].measured
         assert measured is not None
         cells = shown_cells(OF.task, spec, seeded(2), measured, [None] * len(spec.group_by))
-        found = [np.bincount(cell[cell >= 0], minlength=spec.num_cells(level)) for level, cell in zip(spec.levels, cells, strict=True)]
+        found = [
+            np.bincount(cell[cell >= 0], minlength=spec.num_cells(level))
+            for level, cell in zip(spec.levels, cells, strict=True)
+        ]
         return [int(count) for count in np.concatenate(found)]
 
-    # k is 1 and there is no noise, so that every cell with a report is shown, and a report is where its keys say.
-    change = [COUNT_UNITS * (after - before) for after, before in zip(counts(records), counts(records[:-1]), strict=True)]
+    # k is 1 and there is no noise, so that every cell with a report is shown, and a report is where its keys
+    # say.
+    change = [
+        COUNT_UNITS * (after - before)
+        for after, before in zip(counts(records), counts(records[:-1]), strict=True)
+    ]
     assert sum(abs(value) for value in change) <= count_sensitivity(spec, Mechanism.LAPLACE)
     assert sum(value * value for value in change) <= count_sensitivity(spec, Mechanism.GAUSSIAN) ** 2
 
 
 def test_the_sensitivity_is_reached_by_the_largest_report() -> None:
-    spec = query(measures=(COUNT, Measure(value="purchase", scale=3)), group_by=(Axis(key="place", size=3),), levels=(0, 1))
+    spec = query(
+        measures=(COUNT, Measure(value="purchase", scale=3)),
+        group_by=(Axis(key="place", size=3),),
+        levels=(0, 1),
+    )
     change = answer(spec, [([0, 1, 0], [1, 100])], False)
     assert int(np.abs(change).sum()) == sensitivity(MEASUREMENT, spec, Mechanism.LAPLACE) == 2 * (8 + 300)
     assert sensitivity(MEASUREMENT, spec, Mechanism.GAUSSIAN) == 425  # sqrt(2 (8^2 + 300^2)) = 424.4..
@@ -129,7 +154,9 @@ def test_sums_are_charged_once_and_looks_at_counts_against_the_ad_server_alone()
     spec = query(noise_multiplier=3.0, threshold_noise_multiplier=9.0, group_by=(Axis(key="place", size=3),))
     assert charges(task, spec) == (
         Charge(mechanism=Mechanism.GAUSSIAN, noise_multiplier=3.0, sampling_rate=1.0, rounds=1),
-        Charge(mechanism=Mechanism.GAUSSIAN, noise_multiplier=9.0, sampling_rate=1.0, rounds=2, is_common=True),
+        Charge(
+            mechanism=Mechanism.GAUSSIAN, noise_multiplier=9.0, sampling_rate=1.0, rounds=2, is_common=True
+        ),
     )
     whole = spent(charges(task, spec), task.delta)
     alone = spent(charges(task, spec)[:1], task.delta)
@@ -166,7 +193,10 @@ def test_without_noise_a_query_has_none() -> None:
 
 
 def test_specs_survive_their_canonical_bytes() -> None:
-    spec = query(group_by=(Axis(key="campaign", size=2, codes_digest=b"c" * 32),), where=(Condition(key="place", code=1),))
+    spec = query(
+        group_by=(Axis(key="campaign", size=2, codes_digest=b"c" * 32),),
+        where=(Condition(key="place", code=1),),
+    )
     assert decode(QuerySpec, encode(spec)) == spec
     assert decode(DiscoverySpec, encode(discovery())) == discovery()
     assert spec.transcript != replace(spec, levels=(0, 1)).transcript
@@ -194,8 +224,14 @@ def test_a_query_that_makes_no_sense_is_no_query(changes: dict[str, Any]) -> Non
     ("spec", "reason"),
     [
         (query(measures=(Measure(value="view", scale=1),)), JobReason.UNDECLARED),
-        (query(measures=(Measure(value="click", kind=MeasureKind.HISTOGRAM, scale=1),)), JobReason.UNDECLARED),
-        (query(measures=(Measure(value="count", kind=MeasureKind.HISTOGRAM, scale=1),)), JobReason.UNDECLARED),
+        (
+            query(measures=(Measure(value="click", kind=MeasureKind.HISTOGRAM, scale=1),)),
+            JobReason.UNDECLARED,
+        ),
+        (
+            query(measures=(Measure(value="count", kind=MeasureKind.HISTOGRAM, scale=1),)),
+            JobReason.UNDECLARED,
+        ),
         (query(group_by=(Axis(key="age", size=3),)), JobReason.UNDECLARED),
         (query(where=(Condition(key="age", code=3),)), JobReason.UNDECLARED),
         (discovery(keys=("age",)), JobReason.UNDECLARED),
@@ -205,7 +241,9 @@ def test_a_query_that_makes_no_sense_is_no_query(changes: dict[str, Any]) -> Non
         (query(measures=(Measure(value="purchase", scale=1 << 31),) * 1), None),
     ],
 )
-def test_what_a_task_does_not_declare_or_hold_is_refused(spec: QuerySpec | DiscoverySpec, reason: JobReason | None) -> None:
+def test_what_a_task_does_not_declare_or_hold_is_refused(
+    spec: QuerySpec | DiscoverySpec, reason: JobReason | None
+) -> None:
     if reason is None:
         check_query(OF.task, spec, records=1000)
         return
@@ -224,7 +262,11 @@ def test_sums_that_could_wrap_in_the_field_are_refused() -> None:
 def test_no_noise_where_the_task_has_some_is_refused() -> None:
     for changes in ({"noise_multiplier": 1.0}, {"threshold_noise_multiplier": 1.0}):
         with pytest.raises(JobRefused) as refused:
-            check_query(NOISY[Mechanism.GAUSSIAN].task, query(measures=(replace(COUNT, scale=1 << 20),), **changes), records=100)
+            check_query(
+                NOISY[Mechanism.GAUSSIAN].task,
+                query(measures=(replace(COUNT, scale=1 << 20),), **changes),
+                records=100,
+            )
         assert refused.value.reason is JobReason.NOISE_OUT_OF_RANGE
 
 

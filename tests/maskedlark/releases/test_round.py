@@ -19,8 +19,22 @@ from maskedlark.numbers import field
 from maskedlark.numbers.field import MODULUS
 from maskedlark.privacy.noise import noise_vector
 from maskedlark.randomness import seeded
-from maskedlark.releases.job import JobSpec, check_sum_possible, check_sums_fit, noise_bound, noise_units, sampling_numerator
-from maskedlark.releases.round import AggregateShare, MaskedSum, aggregate, combine, records_evaluated, transcript
+from maskedlark.releases.job import (
+    JobSpec,
+    check_sum_possible,
+    check_sums_fit,
+    noise_bound,
+    noise_units,
+    sampling_numerator,
+)
+from maskedlark.releases.round import (
+    AggregateShare,
+    MaskedSum,
+    aggregate,
+    combine,
+    records_evaluated,
+    transcript,
+)
 from maskedlark.reports.dataset import ShareForHelper, open_dataset
 from maskedlark.reports.pair import SAMPLING_DENOMINATOR, pair_key
 from maskedlark.reports.report import InputShares
@@ -32,9 +46,15 @@ NUM_VALUES = 6
 
 
 def value(features: bytes, label: int, sensitivity: int) -> list[int]:
-    """A stand-in for a clipped gradient: integers that depend on every feature and the label, within the bound."""
+    """A stand-in for a clipped gradient.
+
+    Integers that depend on every feature and the label, within the bound.
+    """
     seed = digest("value", features, bytes([label]))
-    return [int.from_bytes(seed[4 * i : 4 * i + 4], "little") % (2 * (sensitivity // 4) + 1) - sensitivity // 4 for i in range(NUM_VALUES)]
+    return [
+        int.from_bytes(seed[4 * i : 4 * i + 4], "little") % (2 * (sensitivity // 4) + 1) - sensitivity // 4
+        for i in range(NUM_VALUES)
+    ]
 
 
 def masked_sum(of: World) -> Callable[[InputShares], MaskedSum]:
@@ -48,7 +68,9 @@ def masked_sum(of: World) -> Callable[[InputShares], MaskedSum]:
                 one = value(features.tobytes(), label, sensitivity)
                 seen += digest("one", repr(one).encode())
                 total = [(t + mask * v) % MODULUS for t, v in zip(total, one, strict=True)]
-        return MaskedSum(vector=np.array(total, np.uint64), values_digest=digest("values", seen), sensitivity=sensitivity)
+        return MaskedSum(
+            vector=np.array(total, np.uint64), values_digest=digest("values", seen), sensitivity=sensitivity
+        )
 
     return compute
 
@@ -69,7 +91,12 @@ def job(of: World, dataset_id: bytes, **changes: Any) -> JobSpec:
 
 
 def answers(
-    of: World, shares: tuple[InputShares, InputShares], spec: JobSpec, *, weights: tuple[bytes, bytes] = (b"w", b"w"), round_index: int = 0
+    of: World,
+    shares: tuple[InputShares, InputShares],
+    spec: JobSpec,
+    *,
+    weights: tuple[bytes, bytes] = (b"w", b"w"),
+    round_index: int = 0,
 ) -> list[AggregateShare]:
     return [
         aggregate(
@@ -87,7 +114,9 @@ def answers(
 
 
 def plaintext_sum(of: World, records: list[tuple[bytes, int | None]]) -> list[int]:
-    vectors = [value(features, label, of.task.clip.sensitivity) for features, label in records if label is not None]
+    vectors = [
+        value(features, label, of.task.clip.sensitivity) for features, label in records if label is not None
+    ]
     return [sum(column) for column in zip(*vectors, strict=True)] if vectors else [0] * NUM_VALUES
 
 
@@ -140,9 +169,13 @@ def test_the_services_and_the_reference_agree_bit_for_bit(count: int, rate: floa
     datasets = [open_dataset(of.task.task_id, one, one.admitted.is_admitted) for one in prepared]
     spec = job(of, datasets[0].dataset_id, sampling_numerator=setting.sampling_numerator)
     setting = replace(setting, job_digest=spec.digest)
-    expected = reference.run(setting, both, sealed, lambda x, y: value(x, y, of.task.clip.sensitivity), NUM_VALUES)
+    expected = reference.run(
+        setting, both, sealed, lambda x, y: value(x, y, of.task.clip.sensitivity), NUM_VALUES
+    )
 
-    got = answers(of, (datasets[0].shares, datasets[1].shares), spec, weights=(b"some weights",) * 2, round_index=3)
+    got = answers(
+        of, (datasets[0].shares, datasets[1].shares), spec, weights=(b"some weights",) * 2, round_index=3
+    )
     assert datasets[0].dataset_id == expected.dataset_id
     assert [one.vector.tolist() for one in got] == [list(one) for one in expected.shares]
     assert combine(got[0], got[1]).tolist() == expected.total
@@ -156,10 +189,23 @@ def random_shares(of: World, count: int, seed: int) -> tuple[tuple[InputShares, 
     extremes = [0, 1, MODULUS - 1, MODULUS // 2, 2**32]
     features = np.frombuffer(random.randbytes(4 * count), np.uint8).reshape(count, 4)
     labels = np.tile(np.array([0, 1], np.uint32), (count, 1))
-    masks = [[[random.choice(extremes) if random.random() < 0.2 else random.randrange(MODULUS) for _ in (0, 1)] for _ in range(count)]]
+    masks = [
+        [
+            [random.choice(extremes) if random.random() < 0.2 else random.randrange(MODULUS) for _ in (0, 1)]
+            for _ in range(count)
+        ]
+    ]
     real = [random.choice([0, 1, None]) for _ in range(count)]
-    masks.append([[((1 if label == c else 0) - m) % MODULUS for c, m in enumerate(row)] for label, row in zip(real, masks[0], strict=True)])
-    both = tuple(InputShares(features=features, labels=labels, mask_shares=np.array(one, np.uint64).reshape(count, 2)) for one in masks)
+    masks.append(
+        [
+            [((1 if label == c else 0) - m) % MODULUS for c, m in enumerate(row)]
+            for label, row in zip(real, masks[0], strict=True)
+        ]
+    )
+    both = tuple(
+        InputShares(features=features, labels=labels, mask_shares=np.array(one, np.uint64).reshape(count, 2))
+        for one in masks
+    )
     records = [(row.tobytes(), label) for row, label in zip(features, real, strict=True)]
     return (both[0], both[1]), plaintext_sum(of, records)
 
@@ -180,7 +226,9 @@ def test_without_the_other_share_even_zeros_look_uniform() -> None:
     (shares, _), _ = random_shares(of, 3, 1)
 
     def zeros(_: InputShares) -> MaskedSum:
-        return MaskedSum(vector=np.zeros(count, np.uint64), values_digest=bytes(32), sensitivity=of.task.clip.sensitivity)
+        return MaskedSum(
+            vector=np.zeros(count, np.uint64), values_digest=bytes(32), sensitivity=of.task.clip.sensitivity
+        )
 
     answer = aggregate(
         task=of.task,
@@ -214,7 +262,9 @@ def test_helpers_that_were_shown_different_things_give_noise_and_are_found_out(d
         combine(first, second)
     assert refusal.value.reason is JobReason.HELPERS_DISAGREE
     garbage = field.to_signed(field.reconstruct(first.vector, second.vector))
-    if difference == "weights":  # the blinds do not cancel: what is left is of the field's size, not of a gradient's
+    if (
+        difference == "weights"
+    ):  # the blinds do not cancel: what is left is of the field's size, not of a gradient's
         assert (np.abs(garbage.astype(np.float64)) > 2.0**48).all()
         assert garbage.tolist() != expected
 
@@ -232,7 +282,9 @@ def test_a_sample_smaller_than_k_gives_a_sum_of_nothing() -> None:
     of = world(min_batch_size=10)
     shares, _ = random_shares(of, 12, 3)
     rare = job(of, bytes(32), sampling_numerator=SAMPLING_DENOMINATOR // 4)
-    assert [combine(*answers(of, shares, rare, round_index=r)).tolist() for r in range(3)] == [[0] * NUM_VALUES] * 3
+    assert [combine(*answers(of, shares, rare, round_index=r)).tolist() for r in range(3)] == [
+        [0] * NUM_VALUES
+    ] * 3
 
 
 @pytest.mark.parametrize(("rate", "k"), [(0.0005, 10), (0.01, 10), (0.1, 10), (0.1, 600), (1.0, 10)])
@@ -244,7 +296,9 @@ def test_a_round_evaluates_as_many_records_whatever_the_secret_sample_is(rate: f
 
     def count(batch: InputShares) -> MaskedSum:
         seen.append((len(batch), int((batch.mask_shares != 0).any(axis=1).sum())))
-        return MaskedSum(vector=np.zeros(1, np.uint64), values_digest=bytes(32), sensitivity=of.task.clip.sensitivity)
+        return MaskedSum(
+            vector=np.zeros(1, np.uint64), values_digest=bytes(32), sensitivity=of.task.clip.sensitivity
+        )
 
     for index in range(20):
         aggregate(
@@ -271,7 +325,9 @@ def test_each_helper_adds_noise_at_full_scale_once_per_coordinate(mechanism: str
     (shares, _), _ = random_shares(of, 3, 1)
 
     def zeros(_: InputShares) -> MaskedSum:
-        return MaskedSum(vector=np.zeros(count, np.uint64), values_digest=bytes(32), sensitivity=of.task.clip.sensitivity)
+        return MaskedSum(
+            vector=np.zeros(count, np.uint64), values_digest=bytes(32), sensitivity=of.task.clip.sensitivity
+        )
 
     got = [
         aggregate(
@@ -298,13 +354,17 @@ def test_noise_is_refused_where_there_is_none_and_where_it_could_wrap() -> None:
     noisy = world(mechanism="gaussian")
     for multiplier in (0.0, 1e6):
         with pytest.raises(JobRefused) as refusal:
-            check_sums_fit(noisy.task, job(noisy, bytes(32), noise_multiplier=multiplier), records=10, num_parameters=5)
+            check_sums_fit(
+                noisy.task, job(noisy, bytes(32), noise_multiplier=multiplier), records=10, num_parameters=5
+            )
         assert refusal.value.reason in (JobReason.NOISE_OUT_OF_RANGE, JobReason.OVERFLOW)
     fine = job(noisy, bytes(32), noise_multiplier=1.0)
     check_sums_fit(noisy.task, fine, records=1 << 20, num_parameters=1 << 20)
     wide = world(mechanism="gaussian", clip_norm=1024.0, frac_bits=40)
     with pytest.raises(JobRefused) as refusal:
-        check_sums_fit(wide.task, job(wide, bytes(32), noise_multiplier=0.01), records=1 << 14, num_parameters=5)
+        check_sums_fit(
+            wide.task, job(wide, bytes(32), noise_multiplier=0.01), records=1 << 14, num_parameters=5
+        )
     assert refusal.value.reason is JobReason.OVERFLOW
 
 
@@ -357,7 +417,10 @@ def test_a_pair_key_needs_the_right_helper_and_a_usable_peer_key() -> None:
     assert "redacted" in repr(WORLD.pair(0))
 
 
-@pytest.mark.parametrize("encoded", [b"", bytes(31), bytes(32), bytes(32 + 8 * NUM_VALUES - 1), bytes(32) + b"\xff" * 8 * NUM_VALUES])
+@pytest.mark.parametrize(
+    "encoded",
+    [b"", bytes(31), bytes(32), bytes(32 + 8 * NUM_VALUES - 1), bytes(32) + b"\xff" * 8 * NUM_VALUES],
+)
 def test_a_malformed_aggregate_share_is_a_typed_error(encoded: bytes) -> None:
     with pytest.raises(JobRefused) as refusal:
         AggregateShare.decode(encoded, NUM_VALUES)
@@ -376,7 +439,9 @@ def test_a_sum_function_that_bounds_its_values_by_more_than_the_task_is_a_bug() 
     (shares, _), _ = random_shares(of, 3, 1)
 
     def too_wide(_: InputShares) -> MaskedSum:
-        return MaskedSum(vector=np.zeros(1, np.uint64), values_digest=bytes(32), sensitivity=of.task.clip.sensitivity + 1)
+        return MaskedSum(
+            vector=np.zeros(1, np.uint64), values_digest=bytes(32), sensitivity=of.task.clip.sensitivity + 1
+        )
 
     spec = job(of, bytes(32))
     with pytest.raises(AssertionError):
@@ -397,7 +462,9 @@ def test_the_whole_way_from_examples_to_the_sum() -> None:
     given_examples = examples(of.task, 20)
     first, second = of.datasets(reports(of, given_examples))
     got = combine(*answers(of, (first.shares, second.shares), job(of, first.dataset_id)))
-    assert got.tolist() == plaintext_sum(of, [(one.features.tobytes(), int(one.label or 0)) for one in given_examples])
+    assert got.tolist() == plaintext_sum(
+        of, [(one.features.tobytes(), int(one.label or 0)) for one in given_examples]
+    )
 
 
 WORLD = world()

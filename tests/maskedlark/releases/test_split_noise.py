@@ -41,9 +41,15 @@ def noise_of_sum(of: World) -> np.ndarray[Any, Any]:
     """A released sum of no values at all."""
 
     def zeros(_: InputShares) -> MaskedSum:
-        return MaskedSum(vector=np.zeros(COUNT, np.uint64), values_digest=bytes(32), sensitivity=of.task.clip.sensitivity)
+        return MaskedSum(
+            vector=np.zeros(COUNT, np.uint64), values_digest=bytes(32), sensitivity=of.task.clip.sensitivity
+        )
 
-    nobody = InputShares(features=np.zeros((0, 4), np.uint8), labels=np.zeros((0, 2), np.uint32), mask_shares=np.zeros((0, 2), np.uint64))
+    nobody = InputShares(
+        features=np.zeros((0, 4), np.uint8),
+        labels=np.zeros((0, 2), np.uint32),
+        mask_shares=np.zeros((0, 2), np.uint64),
+    )
     answers: list[AggregateShare] = [
         aggregate(
             task=of.task,
@@ -77,7 +83,10 @@ def test_split_noise_adds_up_to_once_the_variance_and_full_noise_to_twice() -> N
 
 
 def test_split_noise_is_charged_as_what_each_adversary_faces() -> None:
-    """Nobody else's noise is counted twice: the charge is that of a job with full noise of the helper's real scale."""
+    """Nobody else's noise is counted twice.
+
+    The charge is that of a job with full noise of the helper's real scale.
+    """
     split = charge(SPLIT.task, job(SPLIT), 50)
     real = noise_units(SPLIT.task, job(SPLIT)) / SPLIT.task.clip.sensitivity
     assert split.noise_multiplier == pytest.approx(real, rel=1e-8)
@@ -92,7 +101,13 @@ def test_split_noise_is_charged_as_what_each_adversary_faces() -> None:
 @pytest.mark.parametrize("epsilon", [0.5, 2.0, 8.0])
 def test_a_fitted_multiplier_keeps_its_budgets_when_the_noise_is_split(epsilon: float) -> None:
     needed = fitting_noise_multiplier(
-        epsilon, 1e-6, mechanism=Mechanism.GAUSSIAN, sampling_rate=0.25, rounds=50, already=(), collusion_epsilon=math.inf
+        epsilon,
+        1e-6,
+        mechanism=Mechanism.GAUSSIAN,
+        sampling_rate=0.25,
+        rounds=50,
+        already=(),
+        collusion_epsilon=math.inf,
     )
     multiplier = multiplier_for_each_helper(SPLIT.task, needed)
     charged = charge(SPLIT.task, job(SPLIT, noise_multiplier=multiplier), 50)

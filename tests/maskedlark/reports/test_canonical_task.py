@@ -31,12 +31,19 @@ def test_a_task_survives_its_canonical_bytes() -> None:
 
 
 def test_the_id_names_every_setting() -> None:
-    ids = {build(**change).task_id for change in ({}, {"name": "x"}, {"clip_norm": 1.5}, {"min_batch_size": 3}, {"salt": bytes(16)})}
+    ids = {
+        build(**change).task_id
+        for change in ({}, {"name": "x"}, {"clip_norm": 1.5}, {"min_batch_size": 3}, {"salt": bytes(16)})
+    }
     assert len(ids) == 5
     assert all(len(one) == 32 for one in ids)
 
 
-@given(st.dictionaries(st.text(max_size=8), st.none() | st.booleans() | st.integers() | st.text(max_size=8), max_size=4))
+@given(
+    st.dictionaries(
+        st.text(max_size=8), st.none() | st.booleans() | st.integers() | st.text(max_size=8), max_size=4
+    )
+)
 def test_unknown_fields_are_refused(extra: dict[str, Any]) -> None:
     unknown = {name: value for name, value in extra.items() if name not in settings(helpers=())}
     if not unknown or set(unknown) == {"version"}:
@@ -171,10 +178,16 @@ def test_a_bundle_with_a_missing_or_swapped_signature_is_refused() -> None:
     stranger = (helper_keys(), helper_keys())
     good = WORLD.bundle
     bad = [
-        TaskBundle(task=good.task, signatures=(good.signatures[1], good.signatures[0]), key_lists=good.key_lists),
+        TaskBundle(
+            task=good.task, signatures=(good.signatures[1], good.signatures[0]), key_lists=good.key_lists
+        ),
         TaskBundle(task=good.task, signatures=(good.signatures[0], bytes(64)), key_lists=good.key_lists),
-        TaskBundle(task=good.task, signatures=good.signatures, key_lists=(good.key_lists[1], good.key_lists[0])),
-        TaskBundle(task=good.task, signatures=good.signatures, key_lists=bundle(good.task, stranger).key_lists),
+        TaskBundle(
+            task=good.task, signatures=good.signatures, key_lists=(good.key_lists[1], good.key_lists[0])
+        ),
+        TaskBundle(
+            task=good.task, signatures=good.signatures, key_lists=bundle(good.task, stranger).key_lists
+        ),
         TaskBundle(task=build(name="other"), signatures=good.signatures, key_lists=good.key_lists),
     ]
     for one in bad:

@@ -43,7 +43,10 @@ def shared_values(one: Example) -> list[int]:
     assert first.measured is not None
     assert second.measured is not None
     np.testing.assert_array_equal(first.measured.keys, second.measured.keys)
-    return [int(value) for value in to_signed(reconstruct(first.measured.value_shares[0], second.measured.value_shares[0]))]
+    return [
+        int(value)
+        for value in to_signed(reconstruct(first.measured.value_shares[0], second.measured.value_shares[0]))
+    ]
 
 
 def test_a_measurement_lengthens_the_view_by_its_keys_and_the_share_by_its_values_too() -> None:
@@ -86,7 +89,9 @@ def test_every_value_within_bounds_falls_into_exactly_the_bucket_that_holds_it(v
 
 
 def test_one_share_of_a_value_tells_nothing_of_it() -> None:
-    low, high = (both(example(measured=replace(HONEST, values=(1, value))))[0].measured for value in (-5, 100))
+    low, high = (
+        both(example(measured=replace(HONEST, values=(1, value))))[0].measured for value in (-5, 100)
+    )
     assert low is not None
     assert high is not None
     np.testing.assert_array_equal(low.value_shares, high.value_shares)  # drawn before the value is looked at
@@ -103,7 +108,15 @@ def test_one_share_of_a_value_tells_nothing_of_it() -> None:
         replace(HONEST, keys=(1 << 32, 2, 3)),
         replace(HONEST, values=(2, 30)),
     ],
-    ids=["nothing", "a key too few", "a value too few", "code at the size", "negative code", "code over u32", "unclamped bound violated"],
+    ids=[
+        "nothing",
+        "a key too few",
+        "a value too few",
+        "code at the size",
+        "negative code",
+        "code over u32",
+        "unclamped bound violated",
+    ],
 )
 def test_a_browser_sends_nothing_that_does_not_fit_the_declaration(measured: MeasuredValues | None) -> None:
     with pytest.raises(InvalidTask):
@@ -113,7 +126,11 @@ def test_a_browser_sends_nothing_that_does_not_fit_the_declaration(measured: Mea
 def test_a_browser_sends_no_values_to_a_task_that_measures_nothing() -> None:
     task = world().task
     with pytest.raises(InvalidTask, match="if, and only if"):
-        split(task, Example(features=np.zeros(task.num_features, np.uint8), label=1.0, measured=HONEST), seeded(1))
+        split(
+            task,
+            Example(features=np.zeros(task.num_features, np.uint8), label=1.0, measured=HONEST),
+            seeded(1),
+        )
 
 
 @pytest.mark.parametrize(
@@ -123,7 +140,9 @@ def test_a_browser_sends_no_values_to_a_task_that_measures_nothing() -> None:
         ("value", MODULUS.to_bytes(8, "little"), ReportReason.MASK_NOT_CANONICAL),
     ],
 )
-def test_a_helper_drops_shares_that_do_not_fit_the_declaration(place: str, spoiled: bytes, reason: ReportReason) -> None:
+def test_a_helper_drops_shares_that_do_not_fit_the_declaration(
+    place: str, spoiled: bytes, reason: ReportReason
+) -> None:
     plaintext = bytearray(split(OF.task, example(), seeded(1)).share_0)
     end = OF.task.view_length if place == "key" else OF.task.share_length
     plaintext[end - len(spoiled) : end] = spoiled
@@ -167,7 +186,13 @@ def test_a_value_that_makes_no_sense_is_refused(settings: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize(
-    "settings", [{"size": 0}, {"size": 3, "categories": ("a", "b")}, {"size": 2, "categories": ("a", "a")}, {"categories": ("a",)}]
+    "settings",
+    [
+        {"size": 0},
+        {"size": 3, "categories": ("a", "b")},
+        {"size": 2, "categories": ("a", "a")},
+        {"categories": ("a",)},
+    ],
 )
 def test_a_key_that_makes_no_sense_is_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(InvalidTask):
@@ -201,7 +226,9 @@ def test_columns_stand_where_reports_hold_them() -> None:
 
 
 def test_a_measured_dataset_keeps_its_rows_together() -> None:
-    sealed = reports(OF, [example(measured=replace(HONEST, keys=(n, 0, 0), values=(1, n))) for n in range(20)])
+    sealed = reports(
+        OF, [example(measured=replace(HONEST, keys=(n, 0, 0), values=(1, n))) for n in range(20)]
+    )
     for dataset, _ in zip(OF.datasets(sealed), (0, 1), strict=True):
         assert dataset.shares.measured is not None
         assert sorted(dataset.shares.measured.keys[:, 0].tolist()) == list(range(20))

@@ -19,7 +19,9 @@ TWO = world().task
 TEN = world(labels={"kind": "classes", "size": 10}, num_decoys=3).task
 ALL = world(labels={"kind": "classes", "size": 10}, num_decoys=9).task
 DEFAULTED = world(labels={"kind": "classes", "size": 10, "default_label": 4}, num_decoys=2).task
-VALUES = world(labels={"kind": "values", "size": 101, "num_buckets": 7, "default_label": 0}, num_decoys=2).task
+VALUES = world(
+    labels={"kind": "values", "size": 101, "num_buckets": 7, "default_label": 0}, num_decoys=2
+).task
 FEATURES = np.array([0, 1, 128, 255], np.uint8)
 
 
@@ -35,7 +37,10 @@ def read(task: Task, plaintext: bytes) -> InputShares:
 
 def real_labels(task: Task, label: float | None, seed: int) -> list[int]:
     """The candidates whose masks add to 1; all others must add to 0."""
-    one, other = (read(task, plaintext) for plaintext in split(task, Example(features=FEATURES, label=label), seeded(seed)))
+    one, other = (
+        read(task, plaintext)
+        for plaintext in split(task, Example(features=FEATURES, label=label), seeded(seed))
+    )
     assert (one.features == FEATURES).all()
     assert (other.features == FEATURES).all()
     assert (one.labels == other.labels).all()
@@ -87,7 +92,9 @@ def test_labels_that_are_no_class_are_refused(label: float) -> None:
         split(TWO, Example(features=FEATURES, label=label), seeded(1))
 
 
-@pytest.mark.parametrize("features", [FEATURES[:3], np.zeros(5, np.uint8), FEATURES.astype(np.float32), FEATURES.reshape(2, 2)])
+@pytest.mark.parametrize(
+    "features", [FEATURES[:3], np.zeros(5, np.uint8), FEATURES.astype(np.float32), FEATURES.reshape(2, 2)]
+)
 def test_features_that_do_not_fit_the_task_are_refused(features: NDArray[np.uint8]) -> None:
     with pytest.raises(InvalidTask):
         split(TWO, Example(features=features, label=0), seeded(1))
@@ -97,14 +104,20 @@ def test_features_that_do_not_fit_the_task_are_refused(features: NDArray[np.uint
 @given(st.integers(0, 2**32))
 def test_every_report_of_a_defaulted_space_offers_the_default(seed: int) -> None:
     for label in (None, 0, 4, 9):
-        share = read(DEFAULTED, split(DEFAULTED, Example(features=FEATURES, label=label), seeded(seed)).share_0)
+        share = read(
+            DEFAULTED, split(DEFAULTED, Example(features=FEATURES, label=label), seeded(seed)).share_0
+        )
         assert 4 in share.labels[0]
         assert len(set(share.labels[0].tolist())) == 3
 
 
 def test_all_plaintexts_of_a_task_have_one_length() -> None:
     for task in (TWO, TEN, ALL, DEFAULTED, VALUES):
-        lengths = {len(p) for label in (None, 0, 1) for p in split(task, Example(features=FEATURES, label=label), seeded(label or 5))}
+        lengths = {
+            len(p)
+            for label in (None, 0, 1)
+            for p in split(task, Example(features=FEATURES, label=label), seeded(label or 5))
+        }
         assert lengths == {task.share_length}
 
 
@@ -136,13 +149,20 @@ def test_decoys_of_a_space_without_default_are_uniform_over_the_other_labels() -
 
 def test_local_noise_changes_features_alike_at_both_helpers_and_stays_in_bytes() -> None:
     task = world(feature_epsilon=1.0).task
-    both = [read(task, plaintext) for plaintext in split(task, Example(features=FEATURES, label=1), seeded(5))]
+    both = [
+        read(task, plaintext) for plaintext in split(task, Example(features=FEATURES, label=1), seeded(5))
+    ]
     assert (both[0].features == both[1].features).all()
-    noisy = [read(task, split(task, Example(features=FEATURES, label=1), seeded(s)).share_0).features[0].tolist() for s in range(20)]
+    noisy = [
+        read(task, split(task, Example(features=FEATURES, label=1), seeded(s)).share_0).features[0].tolist()
+        for s in range(20)
+    ]
     assert len({tuple(one) for one in noisy}) > 10
 
 
-def forge(task: Task, *, version: int = 1, labels: list[int] | None = None, masks: list[int] | None = None) -> NDArray[np.uint8]:
+def forge(
+    task: Task, *, version: int = 1, labels: list[int] | None = None, masks: list[int] | None = None
+) -> NDArray[np.uint8]:
     labels = labels if labels is not None else list(range(task.num_candidates))
     masks = masks if masks is not None else [0] * task.num_candidates
     body = np.array(labels, "<u4").tobytes() + np.array(masks, "<u8").tobytes()
@@ -162,8 +182,13 @@ def forge(task: Task, *, version: int = 1, labels: list[int] | None = None, mask
         (TWO, forge(TWO, masks=[2**64 - 1, 0]), ReportReason.MASK_NOT_CANONICAL),
     ],
 )
-def test_each_malformed_plaintext_has_its_reason(task: Task, plaintext: NDArray[np.uint8], reason: ReportReason) -> None:
-    good = forge(task, labels=list(task.labels.reachable()[: task.num_candidates]) if task is not DEFAULTED else [4, 1, 2])
+def test_each_malformed_plaintext_has_its_reason(
+    task: Task, plaintext: NDArray[np.uint8], reason: ReportReason
+) -> None:
+    good = forge(
+        task,
+        labels=list(task.labels.reachable()[: task.num_candidates]) if task is not DEFAULTED else [4, 1, 2],
+    )
     _, reasons = decode_shares(task, np.concatenate([good, plaintext, good]))
     assert reasons == [None, reason, None]
 

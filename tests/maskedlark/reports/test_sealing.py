@@ -3,10 +3,24 @@ from typing import Any
 import pytest
 
 from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
-from maskedlark.reports.sealing import HpkeKey, HpkeSuite, OpeningKey, SealingKey, sealed_length, share_info, sign_keys
+from maskedlark.reports.sealing import (
+    HpkeKey,
+    HpkeSuite,
+    OpeningKey,
+    SealingKey,
+    sealed_length,
+    share_info,
+    sign_keys,
+)
 from tests.builders import helper_keys
 
-CONTEXT: dict[str, Any] = {"task_id": bytes(32), "report_id": bytes(16), "time_bucket": 5, "role": 0, "key_id": 1}
+CONTEXT: dict[str, Any] = {
+    "task_id": bytes(32),
+    "report_id": bytes(16),
+    "time_bucket": 5,
+    "role": 0,
+    "key_id": 1,
+}
 
 
 @pytest.mark.parametrize("suite", list(HpkeSuite))
@@ -27,7 +41,13 @@ def test_a_key_survives_its_bytes(suite: HpkeSuite) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"task_id": b"\1" + bytes(31)}, {"report_id": b"\1" + bytes(15)}, {"time_bucket": 6}, {"role": 1}, {"key_id": 2}],
+    [
+        {"task_id": b"\1" + bytes(31)},
+        {"report_id": b"\1" + bytes(15)},
+        {"time_bucket": 6},
+        {"role": 1},
+        {"key_id": 2},
+    ],
     ids=lambda change: next(iter(change)),
 )
 def test_a_share_moved_to_another_binding_does_not_open(change: dict[str, Any]) -> None:
@@ -42,8 +62,18 @@ def test_a_share_moved_to_another_binding_does_not_open(change: dict[str, Any]) 
 def test_tampered_truncated_and_foreign_ciphertexts_do_not_open(suite: HpkeSuite) -> None:
     key, other = OpeningKey.generate(key_id=1, suite=suite), OpeningKey.generate(key_id=1, suite=suite)
     sealed = SealingKey(key.public()).seal(b"plaintext", b"info")
-    flipped = [sealed[:i] + bytes([sealed[i] ^ 1]) + sealed[i + 1 :] for i in (0, 31, len(sealed) // 2, len(sealed) - 1)]
-    for bad in [*flipped, b"", sealed[:10], sealed[:-1], sealed + b"\0", SealingKey(other.public()).seal(b"plaintext", b"info")]:
+    flipped = [
+        sealed[:i] + bytes([sealed[i] ^ 1]) + sealed[i + 1 :]
+        for i in (0, 31, len(sealed) // 2, len(sealed) - 1)
+    ]
+    for bad in [
+        *flipped,
+        b"",
+        sealed[:10],
+        sealed[:-1],
+        sealed + b"\0",
+        SealingKey(other.public()).seal(b"plaintext", b"info"),
+    ]:
         with pytest.raises(ReportRejected) as rejection:
             key.open(bad, b"info")
         assert rejection.value.reason is ReportReason.NOT_OPENED
@@ -74,7 +104,9 @@ def test_a_key_list_with_a_swapped_key_is_refused() -> None:
     ours, theirs = helper_keys(), helper_keys()
     signed = sign_keys(ours.signing, (ours.opening.public(),))
     forged = type(signed)(
-        key_list=type(signed.key_list)(verify_key=signed.key_list.verify_key, keys=(theirs.opening.public(),)),
+        key_list=type(signed.key_list)(
+            verify_key=signed.key_list.verify_key, keys=(theirs.opening.public(),)
+        ),
         signature=signed.signature,
     )
     with pytest.raises(InvalidTask, match="signature"):

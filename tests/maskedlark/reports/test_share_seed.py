@@ -48,7 +48,9 @@ def test_a_shorter_share_is_the_beginning_of_a_longer_one() -> None:
     assert expand_share(SEED, TASK, REPORT, 0, 17).tolist() == longer[:17].tolist()
 
 
-def test_words_at_or_above_the_modulus_are_skipped_and_reading_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_at_or_above_the_modulus_are_skipped_and_reading_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     words = [5, MODULUS, 2**64 - 1, MODULUS - 1, 7, 8, 9]
     monkeypatch.setattr(share_seed, "_stream", lambda *_: Words(*words))
     assert expand_share(SEED, TASK, REPORT, 0, 4).tolist() == [5, MODULUS - 1, 7, 8]
@@ -58,7 +60,9 @@ def test_words_at_or_above_the_modulus_are_skipped_and_reading_goes_on(monkeypat
 def test_many_seeds_expand_as_each_one_alone() -> None:
     seeds, reports = [bytes([i]) * 32 for i in range(5)], [bytes([i]) * 16 for i in range(5)]
     table = expand_shares(seeds, TASK, reports, 0, 9)
-    assert table.tolist() == [expand_share(seed, TASK, report, 0, 9).tolist() for seed, report in zip(seeds, reports, strict=True)]
+    assert table.tolist() == [
+        expand_share(seed, TASK, report, 0, 9).tolist() for seed, report in zip(seeds, reports, strict=True)
+    ]
 
 
 def test_no_seed_gives_an_empty_table() -> None:

@@ -32,7 +32,9 @@ def test_both_helpers_admit_honest_reports_and_agree_on_the_dataset(suite: HpkeS
     assert first.dataset_id == second.dataset_id
     assert len(first) == len(second) == 5
     assert (first.shares.features == second.shares.features).all()
-    assert field.reconstruct(first.shares.mask_shares, second.shares.mask_shares).sum(axis=1).tolist() == [1] * 5
+    assert (
+        field.reconstruct(first.shares.mask_shares, second.shares.mask_shares).sum(axis=1).tolist() == [1] * 5
+    )
 
 
 def test_an_unverified_bundle_makes_no_sealer() -> None:
@@ -46,7 +48,9 @@ def test_only_the_time_bucket_of_an_event_is_sent() -> None:
     start = NOW - NOW % bucket
     sealer = Sealer(WORLD.bundle)
     (example,) = examples(WORLD.task, 1)
-    assert {sealer.report(example, unix_s=start + s, randomness=seeded(s)).time_bucket for s in (0, 1, bucket - 1)} == {start // bucket}
+    assert {
+        sealer.report(example, unix_s=start + s, randomness=seeded(s)).time_bucket for s in (0, 1, bucket - 1)
+    } == {start // bucket}
 
 
 @pytest.mark.parametrize(
@@ -55,12 +59,23 @@ def test_only_the_time_bucket_of_an_event_is_sent() -> None:
         ({"task_id": bytes(32)}, ReportReason.WRONG_TASK),
         ({"report_id": bytes(15)}, ReportReason.MALFORMED),
         ({"time_bucket": 0}, ReportReason.OUTSIDE_TASK_PERIOD),
-        ({"shares": (SealedShare(key_id=1, ciphertext=b""), REPORTS[0].shares[1])}, ReportReason.WRONG_LENGTH),
-        ({"shares": (REPORTS[0].shares[0], SealedShare(key_id=1, ciphertext=bytes(5_000)))}, ReportReason.WRONG_LENGTH),
-        ({"shares": (SealedShare(key_id=256, ciphertext=bytes(100)), REPORTS[0].shares[1])}, ReportReason.MALFORMED),
+        (
+            {"shares": (SealedShare(key_id=1, ciphertext=b""), REPORTS[0].shares[1])},
+            ReportReason.WRONG_LENGTH,
+        ),
+        (
+            {"shares": (REPORTS[0].shares[0], SealedShare(key_id=1, ciphertext=bytes(5_000)))},
+            ReportReason.WRONG_LENGTH,
+        ),
+        (
+            {"shares": (SealedShare(key_id=256, ciphertext=bytes(100)), REPORTS[0].shares[1])},
+            ReportReason.MALFORMED,
+        ),
     ],
 )
-def test_what_the_ad_server_can_see_to_be_wrong_is_refused(change: dict[str, object], reason: ReportReason) -> None:
+def test_what_the_ad_server_can_see_to_be_wrong_is_refused(
+    change: dict[str, object], reason: ReportReason
+) -> None:
     check_report(WORLD.task, REPORTS[0])
     with pytest.raises(ReportRejected) as rejection:
         check_report(WORLD.task, replace(REPORTS[0], **change))  # type: ignore[arg-type] # the test replaces one field at a time
@@ -77,8 +92,14 @@ def test_each_bad_share_is_dropped_with_its_reason_and_the_others_go_on() -> Non
     cases = [
         (replace(a, share=tamper(a.share)), ReportReason.NOT_OPENED),
         (replace(a, share=replace(a.share, ciphertext=a.share.ciphertext[:-1])), ReportReason.WRONG_LENGTH),
-        (replace(a, share=replace(a.share, ciphertext=a.share.ciphertext + bytes(2_000))), ReportReason.WRONG_LENGTH),
-        (replace(a, share=replace(a.share, ciphertext=a.share.ciphertext + bytes(5))), ReportReason.NOT_OPENED),
+        (
+            replace(a, share=replace(a.share, ciphertext=a.share.ciphertext + bytes(2_000))),
+            ReportReason.WRONG_LENGTH,
+        ),
+        (
+            replace(a, share=replace(a.share, ciphertext=a.share.ciphertext + bytes(5))),
+            ReportReason.NOT_OPENED,
+        ),
         (replace(a, share=replace(a.share, key_id=77)), ReportReason.UNKNOWN_KEY),
         (replace(a, share=REPORTS[0].shares[1]), ReportReason.UNKNOWN_KEY),
         (replace(a, report_id=b.report_id), ReportReason.NOT_OPENED),
@@ -94,7 +115,9 @@ def test_each_bad_share_is_dropped_with_its_reason_and_the_others_go_on() -> Non
 
 def test_swapped_helper_roles_do_not_open_even_under_one_key_id() -> None:
     keys = (world().keys[0], world().keys[0])
-    of = world(keys=(keys[0], replace(world().keys[1], opening=keys[0].opening)))  # both helpers hold the same HPKE key
+    of = world(
+        keys=(keys[0], replace(world().keys[1], opening=keys[0].opening))
+    )  # both helpers hold the same HPKE key
     sealed = reports(of, examples(of.task, 2))
     assert dropped(of, 0, shares_for(sealed, 1)) == {ReportReason.NOT_OPENED: 2}
     assert dropped(of, 1, shares_for(sealed, 0)) == {ReportReason.NOT_OPENED: 2}
@@ -116,9 +139,13 @@ def test_a_repeated_report_is_admitted_once() -> None:
 def test_a_plaintext_of_another_length_is_dropped_though_it_opens() -> None:
     """A browser that pads its plaintext within the sealed length's tolerance."""
     task, role = WORLD.task, 0
-    info = share_info(task_id=task.task_id, report_id=bytes(16), time_bucket=task.time_bucket(NOW), role=role, key_id=1)
+    info = share_info(
+        task_id=task.task_id, report_id=bytes(16), time_bucket=task.time_bucket(NOW), role=role, key_id=1
+    )
     sealed = SealingKey(WORLD.keys[role].opening.public()).seal(bytes(task.share_length + 1), info)
-    item = ShareForHelper(report_id=bytes(16), time_bucket=task.time_bucket(NOW), share=SealedShare(key_id=1, ciphertext=sealed))
+    item = ShareForHelper(
+        report_id=bytes(16), time_bucket=task.time_bucket(NOW), share=SealedShare(key_id=1, ciphertext=sealed)
+    )
     assert dropped(WORLD, role, [item]) == {ReportReason.WRONG_LENGTH: 1}
 
 
@@ -131,16 +158,30 @@ def two_faced_report(of: World) -> Report:
     shares = []
     for role, plaintext in enumerate(plaintexts):
         key = of.keys[role].opening
-        info = share_info(task_id=task.task_id, report_id=report_id, time_bucket=bucket, role=role, key_id=key.key_id)
-        shares.append(SealedShare(key_id=key.key_id, ciphertext=SealingKey(key.public()).seal(plaintext, info)))
-    return Report(task_id=task.task_id, report_id=report_id, time_bucket=bucket, shares=(shares[0], shares[1]))
+        info = share_info(
+            task_id=task.task_id, report_id=report_id, time_bucket=bucket, role=role, key_id=key.key_id
+        )
+        shares.append(
+            SealedShare(key_id=key.key_id, ciphertext=SealingKey(key.public()).seal(plaintext, info))
+        )
+    return Report(
+        task_id=task.task_id, report_id=report_id, time_bucket=bucket, shares=(shares[0], shares[1])
+    )
 
 
 def test_a_report_that_tells_the_helpers_different_things_is_kept_out() -> None:
     mixed = [*REPORTS[:2], two_faced_report(WORLD), *REPORTS[2:]]
     prepared = [WORLD.opener(role).open(shares_for(mixed, role)) for role in (0, 1)]
     assert all(one.admitted.is_admitted.all() for one in prepared)  # each alone sees nothing wrong
-    assert admitted_by_both(prepared[0].admitted, prepared[1].admitted).tolist() == [True, True, False, True, True, True, True]
+    assert admitted_by_both(prepared[0].admitted, prepared[1].admitted).tolist() == [
+        True,
+        True,
+        False,
+        True,
+        True,
+        True,
+        True,
+    ]
 
 
 def test_view_tags_of_equal_views_differ_between_reports() -> None:
@@ -166,7 +207,11 @@ def test_the_dataset_does_not_depend_on_the_order_of_reports() -> None:
     assert (forward.shares.mask_shares == backward.shares.mask_shares).all()
 
 
-@given(st.lists(st.binary(min_size=REPORT_ID_BYTES, max_size=REPORT_ID_BYTES), min_size=1, max_size=30, unique=True))
+@given(
+    st.lists(
+        st.binary(min_size=REPORT_ID_BYTES, max_size=REPORT_ID_BYTES), min_size=1, max_size=30, unique=True
+    )
+)
 def test_canonical_order_is_that_of_byte_strings(ids: list[bytes]) -> None:
     array = np.frombuffer(b"".join(ids), np.uint8).reshape(-1, REPORT_ID_BYTES)
     assert [one.tobytes() for one in array[canonical_order(array)]] == sorted(ids)
@@ -177,7 +222,9 @@ def test_the_dataset_id_is_the_digest_that_the_specification_says() -> None:
     task_id = bytes(32)
     tags = ids[::-1]
     parts = [task_id, ids.tobytes(), tags.tobytes()]
-    written_out = b"maskedlark/v1 dataset" + b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+    written_out = b"maskedlark/v1 dataset" + b"".join(
+        len(part).to_bytes(8, "little") + part for part in parts
+    )
     assert dataset_id(task_id, ids, tags) == sha256(written_out).digest()
 
 

@@ -37,7 +37,11 @@ def test_a_long_name_is_never_cut_to_a_name_of_somebody_else(tmp_path: Path) -> 
     ("name", "hosts", "expected"),
     [
         ("https://ads.example", (), {"https://ads.example"}),
-        ("https://ads.example", ("ads.example", "127.0.0.1"), {"https://ads.example", "ads.example", "127.0.0.1"}),
+        (
+            "https://ads.example",
+            ("ads.example", "127.0.0.1"),
+            {"https://ads.example", "ads.example", "127.0.0.1"},
+        ),
         ("ads", ("127.0.0.1",), {"ads", "127.0.0.1"}),
         ("localhost", ("localhost", "::1"), {"localhost", "::1"}),
     ],
@@ -51,7 +55,14 @@ def test_a_certificate_holds_its_name_and_hosts_as_alternative_names(
 
 
 @pytest.mark.parametrize(
-    "line", ["https://ads.example", "ab:cd https://ads.example", "g" * 64 + " https://ads.example", "a" * 64, "\xff\xfe"]
+    "line",
+    [
+        "https://ads.example",
+        "ab:cd https://ads.example",
+        "g" * 64 + " https://ads.example",
+        "a" * 64,
+        "\xff\xfe",
+    ],
 )
 def test_a_line_of_trusted_names_that_says_nothing_is_refused(tmp_path: Path, line: str) -> None:
     files = holder("north").files(tmp_path, trusted=holder("south").pem)
@@ -70,7 +81,9 @@ def test_an_authority_for_one_helpers_host_is_not_believed_at_the_others_address
 
 
 def test_a_helpers_certificate_that_can_sign_others_is_refused_by_the_ad_server(tmp_path: Path) -> None:
-    files = holder("https://ads.example").files(tmp_path, trusted=holder("helper-a.example", is_authority=True).pem)
+    files = holder("https://ads.example").files(
+        tmp_path, trusted=holder("helper-a.example", is_authority=True).pem
+    )
     with pytest.raises(InvalidTask, match="can sign others"):
         RenewedChannel("helper-a.example:1", files)
 

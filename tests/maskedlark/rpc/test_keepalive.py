@@ -47,14 +47,18 @@ class Slow(helper_pb2_grpc.HelperServicer):
     def __init__(self, after_s: float) -> None:
         self.after_s = after_s
 
-    def GetStatus(self, request: helper_pb2.StatusRequest, context: grpc.ServicerContext) -> helper_pb2.StatusReply:  # noqa: N802 # gRPC's name
+    def GetStatus(  # noqa: N802 # gRPC's name
+        self, request: helper_pb2.StatusRequest, context: grpc.ServicerContext
+    ) -> helper_pb2.StatusReply:
         threading.Event().wait(self.after_s)
         return helper_pb2.StatusReply(name="slow")
 
 
 def _ask(channel: grpc.Channel, timeout_s: float = LONG_S) -> str:
     with calling("helper 0"):
-        return str(helper_pb2_grpc.HelperStub(channel).GetStatus(helper_pb2.StatusRequest(), timeout=timeout_s).name)
+        return str(
+            helper_pb2_grpc.HelperStub(channel).GetStatus(helper_pb2.StatusRequest(), timeout=timeout_s).name
+        )
 
 
 def test_the_default_notices_a_dead_helper_within_20_s() -> None:

@@ -24,7 +24,14 @@ from maskedlark.rpc import wire
 from maskedlark.rpc.certificates import write_certificate
 from maskedlark.rpc.faults import answering, calling, hinted_s
 from maskedlark.rpc.tls_files import TlsFiles
-from maskedlark.rpc.transport import MAX_MESSAGE_BYTES, RenewedChannel, client_names, is_loopback, make_channel, make_server
+from maskedlark.rpc.transport import (
+    MAX_MESSAGE_BYTES,
+    RenewedChannel,
+    client_names,
+    is_loopback,
+    make_channel,
+    make_server,
+)
 from protos import helper_pb2, helper_pb2_grpc, report_pb2
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -36,7 +43,9 @@ class Answering(helper_pb2_grpc.HelperServicer):
     def __init__(self) -> None:
         self.failure: Exception | None = None
 
-    def GetStatus(self, request: helper_pb2.StatusRequest, context: grpc.ServicerContext) -> helper_pb2.StatusReply:  # noqa: N802 # gRPC's name
+    def GetStatus(  # noqa: N802 # gRPC's name
+        self, request: helper_pb2.StatusRequest, context: grpc.ServicerContext
+    ) -> helper_pb2.StatusReply:
         with answering(context):
             if self.failure:
                 raise self.failure
@@ -105,7 +114,17 @@ def test_a_peer_that_is_full_says_when_to_come_again(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"), [("2.5", 2.5), ("0", 0.0), ("", None), ("soon", None), ("nan", None), ("inf", None), ("-1", None), ("1e9", None)]
+    ("told", "expected"),
+    [
+        ("2.5", 2.5),
+        ("0", 0.0),
+        ("", None),
+        ("soon", None),
+        ("nan", None),
+        ("inf", None),
+        ("-1", None),
+        ("1e9", None),
+    ],
 )
 def test_a_hint_that_makes_no_sense_is_none(told: str, expected: float | None) -> None:
     assert hinted_s(told) == expected
@@ -114,7 +133,12 @@ def test_a_hint_that_makes_no_sense_is_none(told: str, expected: float | None) -
 def test_only_what_is_worth_another_try_is_unavailable(peer: Peer) -> None:
     arrived = {code: _arriving(code) for code in grpc.StatusCode if code is not grpc.StatusCode.OK}
     again = {code.name for code, error in arrived.items() if isinstance(error, HelperUnavailable)}
-    assert again == {"UNAVAILABLE", "DEADLINE_EXCEEDED", "ABORTED", "INTERNAL"}  # the last as the transport says it, without a kind
+    assert again == {
+        "UNAVAILABLE",
+        "DEADLINE_EXCEEDED",
+        "ABORTED",
+        "INTERNAL",
+    }  # the last as the transport says it, without a kind
     refused = {code.name: error.reason for code, error in arrived.items() if isinstance(error, JobRefused)}
     assert refused["RESOURCE_EXHAUSTED"] is JobReason.TOO_LARGE  # gRPC itself, of a message over the limit
     assert refused["UNKNOWN"] is refused["UNIMPLEMENTED"] is JobReason.PEER_FAILED
@@ -122,12 +146,19 @@ def test_only_what_is_worth_another_try_is_unavailable(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("limited", ["server", "client"])
-@pytest.mark.parametrize(("too_large", "reason"), [("answer", JobReason.BAD_ANSWER), ("request", JobReason.TOO_LARGE)])
+@pytest.mark.parametrize(
+    ("too_large", "reason"), [("answer", JobReason.BAD_ANSWER), ("request", JobReason.TOO_LARGE)]
+)
 def test_an_answer_over_the_limit_was_given_and_a_request_over_the_limit_was_not_heard(
     limited: str, too_large: str, reason: JobReason
 ) -> None:
-    request, answer = (bytes(MAX_MESSAGE_BYTES + 1 if which == too_large else 1) for which in ("request", "answer"))
-    limits = [("grpc.max_send_message_length", MAX_MESSAGE_BYTES), ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES)]
+    request, answer = (
+        bytes(MAX_MESSAGE_BYTES + 1 if which == too_large else 1) for which in ("request", "answer")
+    )
+    limits = [
+        ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ]
     none = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
     server = grpc.server(ThreadPoolExecutor(1), options=limits if limited == "server" else none)
     method = grpc.unary_unary_rpc_method_handler(lambda _request, _context: answer)
@@ -135,7 +166,9 @@ def test_an_answer_over_the_limit_was_given_and_a_request_over_the_limit_was_not
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     with (
-        grpc.insecure_channel(f"127.0.0.1:{port}", options=limits if limited == "client" else none) as channel,
+        grpc.insecure_channel(
+            f"127.0.0.1:{port}", options=limits if limited == "client" else none
+        ) as channel,
         pytest.raises(JobRefused) as refused,
         calling("helper 0"),
     ):
@@ -146,12 +179,19 @@ def test_an_answer_over_the_limit_was_given_and_a_request_over_the_limit_was_not
 
 def test_a_reason_of_a_later_version_is_no_proof_that_nothing_was_charged() -> None:
     with pytest.raises(JobRefused) as refused, calling("helper 0"):
-        raise _Failed(grpc.StatusCode.FAILED_PRECONDITION, (Item("maskedlark-kind", "JobRefused"), Item("maskedlark-reason", "tomorrow's")))
+        raise _Failed(
+            grpc.StatusCode.FAILED_PRECONDITION,
+            (Item("maskedlark-kind", "JobRefused"), Item("maskedlark-reason", "tomorrow's")),
+        )
     assert refused.value.reason is JobReason.BAD_ANSWER
 
 
 def test_bytes_that_do_not_parse_are_not_worth_another_try(peer: Peer) -> None:
-    with make_channel(f"127.0.0.1:{peer.port}", None) as channel, pytest.raises(JobRefused) as refused, calling("helper 0"):
+    with (
+        make_channel(f"127.0.0.1:{peer.port}", None) as channel,
+        pytest.raises(JobRefused) as refused,
+        calling("helper 0"),
+    ):
         channel.unary_unary("/maskedlark.v1.Helper/GetStatus", None, None)(b"\xff\xff", timeout=5)
     assert refused.value.reason is JobReason.PEER_FAILED
 
@@ -191,7 +231,9 @@ def test_a_peer_that_is_down_is_unavailable(peer: Peer) -> None:
         gone.call()
 
 
-@pytest.mark.parametrize(("host", "expected"), [("localhost", True), ("127.0.0.1", True), ("127.9.9.9", True), ("[::1]", True)])
+@pytest.mark.parametrize(
+    ("host", "expected"), [("localhost", True), ("127.0.0.1", True), ("127.9.9.9", True), ("[::1]", True)]
+)
 def test_loopback_names(host: str, expected: bool) -> None:
     assert is_loopback(host) is expected
 
@@ -211,7 +253,11 @@ def trust(one: TlsFiles, *others: TlsFiles) -> None:
 
 def parties(tmp_path: Path) -> tuple[TlsFiles, TlsFiles, TlsFiles]:
     made: list[TlsFiles] = []
-    for name, hosts in (("north", ("127.0.0.1", "localhost")), ("https://ads.example", ()), ("https://other.example", ())):
+    for name, hosts in (
+        ("north", ("127.0.0.1", "localhost")),
+        ("https://ads.example", ()),
+        ("https://other.example", ()),
+    ):
         folder = tmp_path / str(len(made))
         folder.mkdir(parents=True)
         made.append(write_certificate(folder, name=name, hosts=hosts, now=datetime.now(UTC)))
@@ -237,7 +283,9 @@ def test_an_expired_certificate_is_not_let_in(tmp_path: Path) -> None:
     helper, _, _ = parties(tmp_path)
     folder = tmp_path / "old"
     folder.mkdir()
-    old = write_certificate(folder, name="https://ads.example", now=datetime.now(UTC) - timedelta(days=10), days=5)
+    old = write_certificate(
+        folder, name="https://ads.example", now=datetime.now(UTC) - timedelta(days=10), days=5
+    )
     trust(helper, old)
     trust(old, helper)
     server, secure = serve(helper)
@@ -264,7 +312,11 @@ def test_renewed_certificates_are_used_on_both_sides_without_a_restart(tmp_path:
 
     def call() -> str:
         with calling("helper 0"):
-            return str(helper_pb2_grpc.HelperStub(channel.current()).GetStatus(helper_pb2.StatusRequest(), timeout=5).name)
+            return str(
+                helper_pb2_grpc.HelperStub(channel.current())
+                .GetStatus(helper_pb2.StatusRequest(), timeout=5)
+                .name
+            )
 
     try:
         assert call() == "https://ads.example"
@@ -272,7 +324,9 @@ def test_renewed_certificates_are_used_on_both_sides_without_a_restart(tmp_path:
         assert channel.current() is first
         for folder, old in ((tmp_path / "new helper", helper), (tmp_path / "new ad server", adserver)):
             folder.mkdir()
-            new = write_certificate(folder, name="https://new.example", hosts=("127.0.0.1",), now=datetime.now(UTC))
+            new = write_certificate(
+                folder, name="https://new.example", hosts=("127.0.0.1",), now=datetime.now(UTC)
+            )
             new.certificate.replace(old.certificate)
             assert call()  # the certificate came before its key: what was there serves on
             new.private_key.replace(old.private_key)
@@ -328,7 +382,10 @@ def test_a_report_survives_the_wire() -> None:
         (b"\xff\xff\xff", ReportReason.MALFORMED),
         (b"", ReportReason.MALFORMED),
         (wire.encode_report(REPORT)[:-3], ReportReason.MALFORMED),
-        (report_pb2.Report(task_id=bytes(32), share_0=report_pb2.SealedShare()).SerializeToString(), ReportReason.MALFORMED),
+        (
+            report_pb2.Report(task_id=bytes(32), share_0=report_pb2.SealedShare()).SerializeToString(),
+            ReportReason.MALFORMED,
+        ),
         (bytes(wire.MAX_REPORT_BYTES + 1), ReportReason.WRONG_LENGTH),
     ],
 )

@@ -20,7 +20,9 @@ def test_what_is_written_is_read_back_and_nothing_else_is_left(tmp_path: Path) -
     assert [path.name for path in target.parent.iterdir()] == ["file"]
 
 
-def test_a_failure_before_the_rename_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_before_the_rename_leaves_the_old_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target = tmp_path / "file"
     write_durably(target, b"old")
 
@@ -64,7 +66,9 @@ def test_what_killed_writers_left_in_jobs_that_end_is_removed_at_the_start(tmp_p
     assert folder.checkpoint() == b"first"
 
 
-def test_a_writer_at_work_keeps_its_file_while_others_write_and_tidy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_at_work_keeps_its_file_while_others_write_and_tidy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     flush, seen = os.fsync, []
 
     def meanwhile(descriptor: int) -> None:
@@ -79,7 +83,9 @@ def test_a_writer_at_work_keeps_its_file_while_others_write_and_tidy(tmp_path: P
     assert [(tmp_path / name).read_bytes() for name in ("mine", "other")] == [b"mine", b"other"]
 
 
-def test_a_writer_whose_file_is_removed_before_it_is_locked_takes_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_whose_file_is_removed_before_it_is_locked_takes_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lock = fcntl.flock
 
     def late(file: Any, how: int) -> None:

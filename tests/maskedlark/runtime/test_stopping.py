@@ -23,5 +23,7 @@ def test_a_signal_that_another_thread_gets_ends_the_wait_of_the_main_one(name: s
             wait_for(stop)
         print("ended")
     """)
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=20, check=True)
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=20, check=True
+    )
     assert ended.stdout == "ended\n"

@@ -21,7 +21,8 @@ def error_of(url: str, *statements: str) -> SQLAlchemyError:
 
 
 @pytest.mark.parametrize(
-    "statement", ["SELECT * FROM no_such_table", "SELEC 1", "INSERT INTO t VALUES (1, 2)", "SELECT no_such_column FROM t"]
+    "statement",
+    ["SELECT * FROM no_such_table", "SELEC 1", "INSERT INTO t VALUES (1, 2)", "SELECT no_such_column FROM t"],
 )
 def test_a_statement_that_is_wrong_is_a_bug_on_every_engine(database_url: str, statement: str) -> None:
     assert not is_away(error_of(database_url, "CREATE TABLE t (one INTEGER)", statement))
@@ -41,7 +42,14 @@ def test_a_locked_database_is_worth_waiting_for(tmp_path: Path) -> None:
 
 def test_a_full_or_missing_disk_is_worth_waiting_for(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'store.sqlite3'}"
-    assert is_away(error_of(url, "CREATE TABLE t (one BLOB)", "PRAGMA max_page_count=2", "INSERT INTO t VALUES (zeroblob(1000000))"))
+    assert is_away(
+        error_of(
+            url,
+            "CREATE TABLE t (one BLOB)",
+            "PRAGMA max_page_count=2",
+            "INSERT INTO t VALUES (zeroblob(1000000))",
+        )
+    )
     gone = create_engine(f"sqlite:///{tmp_path / 'no' / 'such' / 'folder'}")
     with pytest.raises(SQLAlchemyError) as raised:
         gone.connect()

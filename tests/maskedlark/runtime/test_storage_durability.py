@@ -14,7 +14,9 @@ def with_default(postgres: Postgres, value: str) -> str:
     url = postgres.new_database()
     engine = create_engine(url, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
-        connection.exec_driver_sql(f"ALTER DATABASE {make_url(url).database} SET synchronous_commit = '{value}'")
+        connection.exec_driver_sql(
+            f"ALTER DATABASE {make_url(url).database} SET synchronous_commit = '{value}'"
+        )
     engine.dispose()
     return url
 
@@ -26,9 +28,17 @@ def in_force(engine: Engine) -> str:
 
 @pytest.mark.parametrize(
     ("default", "wanted"),
-    [("off", "on"), ("local", "on"), ("on", "on"), ("remote_write", "remote_write"), ("remote_apply", "remote_apply")],
+    [
+        ("off", "on"),
+        ("local", "on"),
+        ("on", "on"),
+        ("remote_write", "remote_write"),
+        ("remote_apply", "remote_apply"),
+    ],
 )
-def test_on_postgresql_a_commit_is_on_disk_before_it_is_acknowledged(postgres: Postgres, default: str, wanted: str) -> None:
+def test_on_postgresql_a_commit_is_on_disk_before_it_is_acknowledged(
+    postgres: Postgres, default: str, wanted: str
+) -> None:
     engine = open_database(with_default(postgres, default))
     assert in_force(engine) == wanted
     with engine.connect() as connection:

@@ -1,6 +1,9 @@
-"""Draws from OpenDP's samplers, counted: `pip install opendp==VERSION` somewhere, run this there, and it rewrites opendp.json beside it.
+"""Draws from OpenDP's samplers, counted.
 
-OpenDP is no dependency: at the scales of a round its samplers give some 60,000 to 80,000 values a second where ours give 4 million.
+`pip install opendp==VERSION` somewhere, run this there, and it rewrites opendp.json beside it.
+
+OpenDP is no dependency: at the scales of a round its samplers give some 60,000 to 80,000 values a second
+where ours give 4 million.
 """
 
 import json

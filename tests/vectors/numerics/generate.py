@@ -1,8 +1,9 @@
 """Writes the golden vectors of the exact path: `python tests/vectors/numerics/generate.py`.
 
-Inputs are small models with random weights, features and labels; outputs come from the oracle alone (tests/helper/gradient/exact),
-never from the engine. `vectors.json` beside this file holds every record's integers; `helper/gradient/exact/golden.json` holds
-the same inputs with the sums, and is what a helper runs before it serves.
+Inputs are small models with random weights, features and labels; outputs come from the oracle alone
+(tests/helper/gradient/exact), never from the engine. `vectors.json` beside this file holds every record's
+integers; `helper/gradient/exact/golden.json` holds the same inputs with the sums, and is what a helper runs
+before it serves.
 """
 
 import base64
@@ -48,10 +49,16 @@ def image(pool: str) -> Callable[[int], bytes]:
     def build(seed: int) -> bytes:
         graph = GraphBuilder(50, seed)
         value = graph.node("Reshape", "x", graph.tensor(np.array([-1, 2, 5, 5], np.int64)))
-        value = graph.node("Conv", value, graph.weight(3, 2, 2, 2), graph.weight(3, scale=0.2), pads=[1, 0, 0, 1])
+        value = graph.node(
+            "Conv", value, graph.weight(3, 2, 2, 2), graph.weight(3, scale=0.2), pads=[1, 0, 0, 1]
+        )
         statistics = [graph.weight(3, scale=0.2), graph.tensor(np.array([0.5, 1.0, 2.0], np.float32))]
-        value = graph.node("BatchNormalization", value, graph.weight(3), graph.weight(3, scale=0.3), *statistics)
-        value = graph.node(pool, graph.node("Relu", value), kernel_shape=[2, 2], strides=[2, 1], pads=[1, 1, 0, 0])
+        value = graph.node(
+            "BatchNormalization", value, graph.weight(3), graph.weight(3, scale=0.3), *statistics
+        )
+        value = graph.node(
+            pool, graph.node("Relu", value), kernel_shape=[2, 2], strides=[2, 1], pads=[1, 1, 0, 0]
+        )
         value = graph.node("GlobalAveragePool", graph.node("Conv", value, graph.weight(4, 3, 2, 2)))
         return graph.encode(graph.gemm(graph.node("Flatten", value, axis=1), 4, 3), 3)
 
@@ -111,20 +118,29 @@ def inputs(seed: int, name: str, onnx: bytes, loss: Loss, clip: Clip) -> dict[st
 
 
 def outputs(case: dict[str, Any]) -> dict[str, Any]:
-    """What the oracle makes of a case: each record's integers for each label, the masked sum, the digest of the values."""
+    """What the oracle makes of a case.
+
+    Each record's integers for each label, the masked sum, the digest of the values.
+    """
     features = np.array(case["features"], np.uint8)
     model = parse(base64.b64decode(case["onnx"]), num_features=features.shape[1])
     weights = decode(base64.b64decode(case["weights"]), model.parameters)
     clip = Clip(norm=Norm(case["norm"]), bound=case["bound"], frac_bits=case["frac_bits"])
     integers, hashes, total = [], [], [0] * model.num_parameters
     for record, labels, shares in zip(features, case["labels"], case["mask_shares"], strict=True):
-        found = clipped_integers(model, weights, clip=clip, loss=Loss(case["loss"]), features=record, labels=labels)
+        found = clipped_integers(
+            model, weights, clip=clip, loss=Loss(case["loss"]), features=record, labels=labels
+        )
         integers.append(found.vectors)
         hashes.append(found.hash)
         for vector, share in zip(found.vectors, shares, strict=True):
             total = [(a + int(share) * b) % MODULUS for a, b in zip(total, vector, strict=True)]
     aggregate = b"".join(value.to_bytes(8, "little") for value in total)
-    return {"integers": integers, "aggregate_sha256": sha256(aggregate).hexdigest(), "values_digest": values_digest(hashes).hex()}
+    return {
+        "integers": integers,
+        "aggregate_sha256": sha256(aggregate).hexdigest(),
+        "values_digest": values_digest(hashes).hex(),
+    }
 
 
 def main() -> None:

@@ -41,7 +41,10 @@ def clip_factors(squares: Real, coefficients: Real, clip: Clip) -> Real:
 
 @kernel
 def _factors(norms: Real, coefficients: Real, bound: float, factors: Real) -> None:
-    """The coefficient itself if its gradient is within the bound, else +-bound / norm; 0 for a norm that is not finite."""
+    """The coefficient itself if its gradient is within the bound, else +-bound / norm.
+
+    0 for a norm that is not finite.
+    """
     records, labels = coefficients.shape
     for r in range(records):
         for k in range(labels):

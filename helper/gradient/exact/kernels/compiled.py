@@ -1,7 +1,9 @@
-"""How the exact path's loops are compiled: by numba, without fast-math, cached on disk so that only a first start compiles.
+"""How the exact path's loops are compiled.
 
-Numba notices a change of the file that a cached loop is in, but not of a function that it inlined from another file. So the
-cache's folder is named after the contents of the whole package.
+By numba, without fast-math, cached on disk so that only a first start compiles.
+
+Numba notices a change of the file that a cached loop is in, but not of a function that it inlined from
+another file. So the cache's folder is named after the contents of the whole package.
 """
 
 from collections.abc import Callable

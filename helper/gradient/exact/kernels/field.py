@@ -66,7 +66,10 @@ def shift_32(value: np.int64) -> np.uint64:
 
 @inlined
 def signed_limbs(a: np.uint64) -> tuple[np.int32, np.int32]:
-    """(low, high) with a = low + 2^32 high, both of 32 bits: the signed reading of a, or where its high limb is 2^31, of a - p."""
+    """(low, high) with a = low + 2^32 high, both of 32 bits.
+
+    The signed reading of a, or where its high limb is 2^31, of a - p.
+    """
     signed = np.int64(a - (_P if a >= _TOP else _ZERO))
     low = np.int32(signed & np.int64(0xFFFFFFFF))
     return low, np.int32((signed - np.int64(low)) >> np.int64(32))

@@ -1,7 +1,9 @@
-"""Clipped, truncated, masked values: the step from a layer's deltas to field elements, and the hash of the values on the way.
+"""Clipped, truncated, masked values.
 
-For one record and delta d of seed s, label l contributes share(l) * trunc(factor(l) * d * 2^shift) to the field element; shift
-makes the product with the layer's operand an integer in units of 2^-frac_bits.
+The step from a layer's deltas to field elements, and the hash of the values on the way.
+
+For one record and delta d of seed s, label l contributes share(l) * trunc(factor(l) * d * 2^shift) to the
+field element; shift makes the product with the layer's operand an integer in units of 2^-frac_bits.
 
 Specification: docs/explanation/numerics.md, sections "Masked values" and "Digest".
 """
@@ -35,7 +37,10 @@ class Hashed(IntEnum):
 
 
 def hash_keys(layer: int, part: Hashed, rows: int, width: int) -> Keys:
-    """(rows, width) public odd multipliers for one part of a layer: SplitMix64 from the state 2^40 (3 layer + part), lowest bit set."""
+    """(rows, width) public odd multipliers for one part of a layer.
+
+    SplitMix64 from the state 2^40 (3 layer + part), lowest bit set.
+    """
     counter = np.arange(1, rows * width + 1, dtype=np.uint64) + np.uint64((3 * layer + part) << 40)
     keys = mix(counter * np.uint64(_GOLDEN)) | np.uint64(1)
     return keys.reshape(rows, width)
@@ -74,11 +79,16 @@ class ValuesDigest:
 
     def digest(self) -> bytes:
         """32 bytes."""
-        return sha256(b"maskedlark/v1 values\0" + self.records.to_bytes(8, "little") + self.total.to_bytes(8, "little")).digest()
+        return sha256(
+            b"maskedlark/v1 values\0" + self.records.to_bytes(8, "little") + self.total.to_bytes(8, "little")
+        ).digest()
 
 
 def mask_rows(deltas: Rows, operand: Rows, masking: Masking, keys: Keys) -> FieldVector:
-    """Field elements (records, width) to be multiplied by the operand; deltas have rows (seeds * records, width)."""
+    """Field elements (records, width) to be multiplied by the operand.
+
+    Deltas have rows (seeds * records, width).
+    """
     records, width = len(masking.factors), deltas.q.shape[1]
     masked = np.empty((records, width), np.uint64)
     _mask_rows(
@@ -98,7 +108,16 @@ def mask_rows(deltas: Rows, operand: Rows, masking: Masking, keys: Keys) -> Fiel
 
 def mask_sum(deltas: Rows, masking: Masking, keys: Keys, total: FieldVector) -> None:
     """total (width,) += the field elements of a bias, whose operand is the number 1."""
-    _mask_sum(deltas.q, deltas.exponent, masking.factors, masking.shares, masking.frac_bits, keys, total, masking.hashes)
+    _mask_sum(
+        deltas.q,
+        deltas.exponent,
+        masking.factors,
+        masking.shares,
+        masking.frac_bits,
+        keys,
+        total,
+        masking.hashes,
+    )
 
 
 @kernel
@@ -172,8 +191,8 @@ def _mask_record(
 ) -> np.uint64:
     """masked (width,) = sum over labels of share * trunc(q * scale); gives the values' hash.
 
-    Where the values of all labels together stay below 2^31, a share is two signed 32-bit limbs whose products add up in 63 bits;
-    elsewhere each product is reduced.
+    Where the values of all labels together stay below 2^31, a share is two signed 32-bit limbs whose products
+    add up in 63 bits; elsewhere each product is reduced.
     """
     bound = 0.0
     for scale in scales:

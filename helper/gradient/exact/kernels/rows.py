@@ -1,6 +1,7 @@
 """Rows of reals as 16-bit integers with one power of two a row: the only rounding between two linear layers.
 
-A row is one record's values at one place of the graph (or its deltas for one seed). Row r stands for q[r] * 2^-exponent[r].
+A row is one record's values at one place of the graph (or its deltas for one seed). Row r stands for q[r] *
+2^-exponent[r].
 
 Specification: docs/explanation/numerics.md, section "Rows".
 """
@@ -81,7 +82,10 @@ def to_real(value: Value) -> Real:
 
 
 def scaled_norm(rows: Rows, norm: Norm) -> NDArray[np.float64]:
-    """Each row's squared L2 norm, or L1 norm, in units of the real numbers: one exact integer times a power of two."""
+    """Each row's squared L2 norm, or L1 norm, in units of the real numbers.
+
+    One exact integer times a power of two.
+    """
     return rows.norm * power_of(-rows.exponent * (2 if norm is Norm.L2 else 1))
 
 
@@ -96,7 +100,12 @@ def _row_exponent(top: np.int64) -> int:
 
 @kernel
 def _quantise(
-    values: Real, bits: NDArray[np.int64], squares: bool, q: NDArray[np.int16], exponent: NDArray[np.int64], norm: NDArray[np.int64]
+    values: Real,
+    bits: NDArray[np.int64],
+    squares: bool,
+    q: NDArray[np.int16],
+    exponent: NDArray[np.int64],
+    norm: NDArray[np.int64],
 ) -> None:
     """`quantise`; bits is values' memory: magnitudes compare as integers do, which vectorises."""
     rows, width = values.shape
@@ -129,8 +138,12 @@ def _byte_norms(features: Bytes, squares: bool, norm: NDArray[np.int64]) -> None
 
 
 @kernel
-def scale_rows(values: Real, exponent: NDArray[np.int64], weight_exponent: int, bias: NDArray[np.float64]) -> None:
-    """In place: integers (rows, width) become integer * 2^-(row's + weights' exponent) + bias; the sum is rounded once.
+def scale_rows(
+    values: Real, exponent: NDArray[np.int64], weight_exponent: int, bias: NDArray[np.float64]
+) -> None:
+    """In place: integers (rows, width) become integer * 2^-(row's + weights' exponent) + bias.
+
+    The sum is rounded once.
 
     An empty bias means none.
     """

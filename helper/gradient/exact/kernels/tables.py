@@ -1,8 +1,8 @@
 """The two tables behind every transcendental function of the exact path, and the functions built on them.
 
-A table holds round(2^40 f(k / 256)) for k = 0..8192, computed with Python integers: no libm, the same bits everywhere. Between
-two entries a function is the integer chord. From e^-t come sigmoid, tanh, softmax, ELU and the Poisson rate by one division each;
-log(1 + e^-t) gives softplus.
+A table holds round(2^40 f(k / 256)) for k = 0..8192, computed with Python integers: no libm, the same bits
+everywhere. Between two entries a function is the integer chord. From e^-t come sigmoid, tanh, softmax, ELU
+and the Poisson rate by one division each; log(1 + e^-t) gives softplus.
 
 Specification: docs/explanation/numerics.md, section "Tables".
 """
@@ -22,12 +22,17 @@ ONE: Final = 2**40
 CELLS: Final = 8192
 """Chords of width 1/256, up to t = 32; from there on a function is 0."""
 ARGUMENT_BITS: Final = 24
-"""An argument t is carried as rint(t * 2^24): 8 bits choose the chord's cell within 1, 16 bits the place on it."""
+"""An argument t is carried as rint(t * 2^24).
+
+8 bits choose the chord's cell within 1, 16 bits the place on it.
+"""
 MAX_RATE_LOG: Final = 20.0
 """A Poisson rate saturates at e^20."""
 
 _GUARD: Final = 160
-_ROUND: Final = 6755399441055744.0  # 1.5 * 2^52: adding and subtracting it rounds to the nearest integer, ties to even
+_ROUND: Final = (
+    6755399441055744.0  # 1.5 * 2^52: adding and subtracting it rounds to the nearest integer, ties to even
+)
 _END: Final = CELLS << 16
 
 
@@ -77,7 +82,10 @@ def _to_unit(value: int) -> int:
 
 @inlined
 def look_up(table: Table, t: float) -> np.int64:
-    """The chord's value at 0 <= t < 32, in units of 2^-40; 0 for every other t, NaN among them: no t reads outside the table."""
+    """The chord's value at 0 <= t < 32, in units of 2^-40.
+
+    0 for every other t, NaN among them: no t reads outside the table.
+    """
     if not 0.0 <= t < 32.0:
         return np.int64(0)
     position = np.int64((t * 16777216.0 + _ROUND) - _ROUND)

@@ -1,7 +1,10 @@
-"""Gradients that do not factor: a layer applied at many positions has one per-record gradient, formed in integers and rounded to a row.
+"""Gradients that do not factor.
 
-Convolutions, batch normalisation and embeddings end here: their gradient of one seed is a row of reals, each an exact integer
-times a power of two (or one rounded product of such); the row is quantised like any other, its norm and its masked values follow.
+A layer applied at many positions has one per-record gradient, formed in integers and rounded to a row.
+
+Convolutions, batch normalisation and embeddings end here: their gradient of one seed is a row of reals, each
+an exact integer times a power of two (or one rounded product of such); the row is quantised like any other,
+its norm and its masked values follow.
 """
 
 import numpy as np

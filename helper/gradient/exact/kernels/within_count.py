@@ -1,7 +1,7 @@
 """How many values a round left unclipped, as one more masked coordinate: what an adaptive clip bound follows.
 
-A value is within the bound if its factor is its coefficient (`clipping`); that is a comparison of numbers that are the same on every
-machine, so the two helpers agree on it as on everything else.
+A value is within the bound if its factor is its coefficient (`clipping`); that is a comparison of numbers
+that are the same on every machine, so the two helpers agree on it as on everything else.
 """
 
 from typing import Final
@@ -33,7 +33,11 @@ class WithinCount:
         if not self._clip.is_counted:
             return
         is_within = masking.factors == coefficients
-        np.add(masking.hashes, np.where(is_within, self._keys, ~self._keys).sum(axis=1, dtype=np.uint64), out=masking.hashes)
+        np.add(
+            masking.hashes,
+            np.where(is_within, self._keys, ~self._keys).sum(axis=1, dtype=np.uint64),
+            out=masking.hashes,
+        )
         for counted, into in ((is_within, add), (~is_within, subtract)):
             self._sum = into(self._sum, total(masking.shares[counted], axis=0)[None])
 

@@ -4,7 +4,8 @@ forward   z[c, p] = (q_W[c] . q_patch[p]) * 2^-(e_W + e_a) + b[c]
 backward  d_a[i] = (sum over the patch entries that are i of q_d . q_W) * 2^-(e_d + e_W)
 gradient  G[c, k] = (sum over p of q_d[c, p] q_patch[p, k]) * 2^-(e_d + e_a), and for the bias the sum of q_d[c, p] * 2^-e_d
 
-A record's whole input is one row, and so are its whole deltas. All sums are exact: 15 + 15 bits and at most 2^20 positions.
+A record's whole input is one row, and so are its whole deltas. All sums are exact: 15 + 15 bits and at most
+2^20 positions.
 """
 
 from dataclasses import dataclass
@@ -49,7 +50,17 @@ class Convolution:
 
 
 class _RunningConvolution(Running):
-    __slots__ = ("_back", "_bias", "_exponent", "_forward", "_gradient", "_layer", "_operand", "_patches", "_setup")
+    __slots__ = (
+        "_back",
+        "_bias",
+        "_exponent",
+        "_forward",
+        "_gradient",
+        "_layer",
+        "_operand",
+        "_patches",
+        "_setup",
+    )
 
     def __init__(self, layer: Convolution, setup: RoundSetup) -> None:
         weight = setup.weights[layer.weight.index]
@@ -57,7 +68,9 @@ class _RunningConvolution(Running):
         self._layer, self._setup, self._exponent = layer, setup, weight.exponent
         self._forward = setup.backend.factor(np.ascontiguousarray(matrix.T))
         self._back = setup.backend.factor(matrix) if layer.passes_back else None
-        self._bias = np.zeros(len(matrix)) if layer.bias is None else setup.weights[layer.bias.index].to_float()
+        self._bias = (
+            np.zeros(len(matrix)) if layer.bias is None else setup.weights[layer.bias.index].to_float()
+        )
         width = matrix.size + (0 if layer.bias is None else len(matrix))
         self._gradient = WholeGradient(width, labels=setup.labels, number=layer.number, norm=setup.norm)
         self._operand: Rows
@@ -73,7 +86,9 @@ class _RunningConvolution(Running):
         self._operand = from_bytes(inputs[0], norm) if self._layer.reads_bytes else quantise(inputs[0], norm)
         places = self._layer.windows.places
         records, positions = len(inputs[0]), len(places)
-        self._patches = np.empty((records, positions, self._channels * places.shape[1]), self._operand.q.dtype)
+        self._patches = np.empty(
+            (records, positions, self._channels * places.shape[1]), self._operand.q.dtype
+        )
         _cut_patches(self._operand.q, places, self._channels, self._patches)
         sums = self._forward.product(self._patches.reshape(records * positions, -1))
         result = np.empty((records, sums.shape[1] * positions))
@@ -88,10 +103,14 @@ class _RunningConvolution(Running):
         self._gradient.take(self._gradients(rows, seeds))
         if self._back is None:
             return (None,)
-        by_position = rows.q.reshape(seeds * records, -1, positions).transpose(0, 2, 1)  # (seeds * records, positions, outputs)
+        by_position = rows.q.reshape(seeds * records, -1, positions).transpose(
+            0, 2, 1
+        )  # (seeds * records, positions, outputs)
         sums = self._back.product(by_position.reshape(seeds * records * positions, -1))
         result = np.zeros((seeds * records, self._channels * int(np.prod(self._layer.windows.space))))
-        _paste_patches(sums, self._layer.windows.places, self._channels, rows.exponent + self._exponent, result)
+        _paste_patches(
+            sums, self._layer.windows.places, self._channels, rows.exponent + self._exponent, result
+        )
         return (result.reshape(seeds, records, -1),)
 
     def _gradients(self, deltas: Rows, seeds: int) -> Real:
@@ -99,7 +118,9 @@ class _RunningConvolution(Running):
         records, positions, _ = self._patches.shape
         outputs, size = len(self._bias), self._layer.weight.size
         left = deltas.q.reshape(seeds, records, outputs, positions).swapaxes(0, 1).astype(np.float64)
-        sums = left.reshape(records, seeds * outputs, positions) @ self._patches.astype(np.float64)  # exact: integers below 2^53
+        sums = left.reshape(records, seeds * outputs, positions) @ self._patches.astype(
+            np.float64
+        )  # exact: integers below 2^53
         result = np.empty((seeds, records, self._gradient.total.size))
         scale = power_of(-deltas.exponent).reshape(seeds, records, 1)
         result[:, :, :size] = sums.reshape(records, seeds, size).swapaxes(0, 1)
@@ -126,7 +147,9 @@ class _RunningConvolution(Running):
 
 
 @kernel
-def _cut_patches(source: NDArray[np.int16], places: NDArray[np.int32], channels: int, patches: Patches) -> None:
+def _cut_patches(
+    source: NDArray[np.int16], places: NDArray[np.int32], channels: int, patches: Patches
+) -> None:
     """Rows (R, channels * space) to patches (R, positions, channels * window), zeros where a window looks outside."""
     records, positions, _ = patches.shape
     window, space = places.shape[1], source.shape[1] // channels
@@ -139,7 +162,9 @@ def _cut_patches(source: NDArray[np.int16], places: NDArray[np.int32], channels:
 
 
 @kernel
-def _paste_patches(sums: Real, places: NDArray[np.int32], channels: int, exponent: NDArray[np.int64], result: Real) -> None:
+def _paste_patches(
+    sums: Real, places: NDArray[np.int32], channels: int, exponent: NDArray[np.int64], result: Real
+) -> None:
     """The transpose of `_cut_patches` on integers (R * positions, channels * window), scaled at the end."""
     records, positions, window = len(result), places.shape[0], places.shape[1]
     space = result.shape[1] // channels

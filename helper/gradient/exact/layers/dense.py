@@ -12,7 +12,15 @@ import numpy as np
 
 from helper.gradient.exact.kernels.clipping import Masking
 from helper.gradient.exact.kernels.masking import Hashed, hash_keys, hash_operand, mask_rows, mask_sum
-from helper.gradient.exact.kernels.rows import Real, Rows, Value, from_bytes, quantise, scale_rows, scaled_norm
+from helper.gradient.exact.kernels.rows import (
+    Real,
+    Rows,
+    Value,
+    from_bytes,
+    quantise,
+    scale_rows,
+    scaled_norm,
+)
 from helper.gradient.exact.layers.layer import RoundSetup, Running, Trainable
 from maskedlark.numbers.field import FieldVector
 
@@ -73,14 +81,20 @@ class _RunningDense(Running):
         self._bias_keys = hash_keys(layer.number, Hashed.BIAS_VALUES, setup.labels, outputs)
         self._operand_keys = hash_keys(layer.number, Hashed.OPERAND, 1, inputs)
         self._bias_total = np.zeros(outputs, np.uint64)
-        self._accumulator = setup.backend.accumulator(inputs, outputs, is_bytes=layer.reads_bytes, records=setup.chunk_records)
+        self._accumulator = setup.backend.accumulator(
+            inputs, outputs, is_bytes=layer.reads_bytes, records=setup.chunk_records
+        )
         self._operand: Rows
         self._deltas: Rows
 
     def forward(self, *inputs: Value) -> Real:
         """See `Running`."""
         (value,) = inputs
-        self._operand = from_bytes(value, self._setup.norm) if self._layer.reads_bytes else quantise(value, self._setup.norm)
+        self._operand = (
+            from_bytes(value, self._setup.norm)
+            if self._layer.reads_bytes
+            else quantise(value, self._setup.norm)
+        )
         result = self._weights.product(self._operand.q)
         scale_rows(result, self._operand.exponent, self._exponent, self._bias)
         return result
@@ -109,7 +123,9 @@ class _RunningDense(Running):
     def mask(self, masking: Masking, first: int) -> None:
         """See `Running`."""
         hash_operand(self._operand.q, self._operand_keys, masking.hashes)
-        self._accumulator.put(first, self._operand.q, mask_rows(self._deltas, self._operand, masking, self._keys))
+        self._accumulator.put(
+            first, self._operand.q, mask_rows(self._deltas, self._operand, masking, self._keys)
+        )
         if self._layer.bias is not None:
             mask_sum(self._deltas, masking, self._bias_keys, self._bias_total)
 

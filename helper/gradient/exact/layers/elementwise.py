@@ -1,7 +1,9 @@
-"""Layers without parameters that act on each value, or join values: activations, softmax, residual sums, concatenation.
+"""Layers without parameters that act on each value, or join values.
 
-An activation computes its value and its slope at once; going back is one product by the slope. Every result is one rounded
-operation on reals that are themselves exactly defined, or a table look-up (see `tables`).
+Activations, softmax, residual sums, concatenation.
+
+An activation computes its value and its slope at once; going back is one product by the slope. Every result
+is one rounded operation on reals that are themselves exactly defined, or a table look-up (see `tables`).
 """
 
 from dataclasses import dataclass
@@ -55,7 +57,15 @@ class _RunningActivation(Running):
         if self._layer.curve <= Curve.LEAKY_RELU:
             _rectify(argument, self._layer.alpha, value, self._slope)
         else:
-            _activate(int(self._layer.curve), self._layer.alpha, exponential(), softplus_tail(), argument, value, self._slope)
+            _activate(
+                int(self._layer.curve),
+                self._layer.alpha,
+                exponential(),
+                softplus_tail(),
+                argument,
+                value,
+                self._slope,
+            )
         return value
 
     def backward(self, deltas: Real) -> tuple[Real | None, ...]:
@@ -75,7 +85,9 @@ def _rectify(argument: Real, alpha: float, value: Real, slope: Real) -> None:
 
 
 @kernel
-def _activate(curve: int, alpha: float, exp: Table, tail: Table, argument: Real, value: Real, slope: Real) -> None:
+def _activate(
+    curve: int, alpha: float, exp: Table, tail: Table, argument: Real, value: Real, slope: Real
+) -> None:
     """The curves that need a table."""
     one = np.float64(ONE)
     for r in range(argument.shape[0]):

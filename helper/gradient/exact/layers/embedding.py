@@ -1,6 +1,9 @@
-"""Embeddings: a table row for each categorical byte; a record's gradient is its deltas, summed over the places that read one row.
+"""Embeddings: a table row for each categorical byte.
 
-The masked values are added straight to the table's rows. An index outside the table makes the record's gradient zero.
+A record's gradient is its deltas, summed over the places that read one row.
+
+The masked values are added straight to the table's rows. An index outside the table makes the record's
+gradient zero.
 """
 
 from dataclasses import dataclass
@@ -35,7 +38,17 @@ class Embedding:
 
 
 class _RunningEmbedding(Running):
-    __slots__ = ("_deltas", "_indices", "_is_outside", "_keys", "_layer", "_operand_keys", "_setup", "_table", "_total")
+    __slots__ = (
+        "_deltas",
+        "_indices",
+        "_is_outside",
+        "_keys",
+        "_layer",
+        "_operand_keys",
+        "_setup",
+        "_table",
+        "_total",
+    )
 
     def __init__(self, layer: Embedding, setup: RoundSetup) -> None:
         self._layer, self._setup = layer, setup
@@ -71,7 +84,9 @@ class _RunningEmbedding(Running):
         """See `Running`."""
         del first
         if self._keys is None:
-            self._keys = hash_keys(self._layer.number, Hashed.VALUES, self._setup.labels, self._deltas.q.shape[1])
+            self._keys = hash_keys(
+                self._layer.number, Hashed.VALUES, self._setup.labels, self._deltas.q.shape[1]
+            )
             self._operand_keys = hash_keys(self._layer.number, Hashed.OPERAND, 1, self._indices.shape[1])
         masked = mask_rows(self._deltas, _unit(len(self._indices)), masking, self._keys)
         hash_operand(self._indices, self._operand_keys, masking.hashes)
@@ -90,7 +105,10 @@ def _unit(records: int) -> Rows:
 
 @kernel
 def _gather_equal(deltas: Real, indices: Bytes, gathered: Real) -> None:
-    """Add each place's delta to the first place with the same index, in the order of the places; the others stay zero."""
+    """Add each place's delta to the first place with the same index, in the order of the places.
+
+    The others stay zero.
+    """
     places = indices.shape[1]
     width = deltas.shape[2] // places
     for s in range(deltas.shape[0]):

@@ -1,7 +1,10 @@
-"""What a layer of the exact path is: a frozen description made once a job, and its running form made once a round and thread.
+"""What a layer of the exact path is.
 
-Within a block of records a round calls, for every step: `forward` in topological order, `backward` in reverse, `add_norm`, and,
-once the clip factors are known, `mask`. `begin` and `flush` stand around the blocks of a chunk, `write` ends the round.
+A frozen description made once a job, and its running form made once a round and thread.
+
+Within a block of records a round calls, for every step: `forward` in topological order, `backward` in
+reverse, `add_norm`, and, once the clip factors are known, `mask`. `begin` and `flush` stand around the blocks
+of a chunk, `write` ends the round.
 """
 
 from dataclasses import dataclass
@@ -59,7 +62,10 @@ class RoundSetup:
 
 
 class Running:
-    """A layer at work on one thread of one round. What a layer without parameters need not do, does nothing here."""
+    """A layer at work on one thread of one round.
+
+    What a layer without parameters need not do, does nothing here.
+    """
 
     __slots__ = ()
 
@@ -68,7 +74,10 @@ class Running:
         raise NotImplementedError
 
     def backward(self, deltas: Real) -> tuple[Real | None, ...]:
-        """The inputs' deltas from the output's, (seeds, records, size) each; None where no parameter lies before the input."""
+        """The inputs' deltas from the output's, (seeds, records, size) each.
+
+        None where no parameter lies before the input.
+        """
         raise NotImplementedError
 
     def begin(self, records: int) -> None:

@@ -1,4 +1,7 @@
-"""Layers that move entries: transposition, slices, concatenation, and constants added to or multiplied with values."""
+"""Layers that move entries.
+
+Transposition, slices, concatenation, and constants added to or multiplied with values.
+"""
 
 from dataclasses import dataclass
 

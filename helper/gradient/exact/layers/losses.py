@@ -1,7 +1,8 @@
 """Where going back begins: each loss's deltas at the model's output.
 
-A loss of one output has one seed a record, the number 1, and each label's gradient is a coefficient times the seed's: any
-number of labels costs one way back. Cross-entropy has a seed a label, softmax(z) - onehot(label), and coefficients 1.
+A loss of one output has one seed a record, the number 1, and each label's gradient is a coefficient times the
+seed's: any number of labels costs one way back. Cross-entropy has a seed a label, softmax(z) - onehot(label),
+and coefficients 1.
 
 Specification: docs/explanation/numerics.md, section "Losses".
 """
@@ -40,7 +41,9 @@ def count_seeds(loss: Loss, labels: int) -> int:
 
 
 def seeds(loss: Loss, output: Real, labels: Labels) -> Seeds:
-    """The deltas of a block: output (records, outputs), labels (records, labels); binary losses read the output as a logit.
+    """The deltas of a block.
+
+    Output (records, outputs), labels (records, labels); binary losses read the output as a logit.
 
     Raises:
         JobRefused(MALFORMED): a label is not a class of the output.

@@ -1,7 +1,9 @@
-"""Batch normalisation with running statistics: x~ = (x - mean) / sqrt(variance + epsilon), z = x~ * scale + bias, channel by channel.
+"""Batch normalisation with running statistics.
 
-The statistics are constants of the graph; scale and bias are trained. A record's gradient for a channel is the sum over its
-positions of q_d q_x~, and of q_d, exact integers.
+X~ = (x - mean) / sqrt(variance + epsilon), z = x~ * scale + bias, channel by channel.
+
+The statistics are constants of the graph; scale and bias are trained. A record's gradient for a channel is
+the sum over its positions of q_d q_x~, and of q_d, exact integers.
 """
 
 from dataclasses import dataclass
@@ -46,7 +48,9 @@ class _RunningBatchNormalization(Running):
         self._layer, self._setup = layer, setup
         self._scale = setup.weights[layer.scale.index].to_float()[:, None]
         self._bias = setup.weights[layer.bias.index].to_float()[:, None]
-        self._gradient = WholeGradient(2 * len(layer.mean), labels=setup.labels, number=layer.number, norm=setup.norm)
+        self._gradient = WholeGradient(
+            2 * len(layer.mean), labels=setup.labels, number=layer.number, norm=setup.norm
+        )
         self._normal: Rows
 
     def forward(self, *inputs: Value) -> Real:
@@ -66,7 +70,9 @@ class _RunningBatchNormalization(Running):
         left = rows.q.astype(np.int64).reshape(seeds, records, channels, -1)
         right = self._normal.q.astype(np.int64).reshape(records, channels, -1)
         exponents = rows.exponent.reshape(seeds, records, 1)
-        scales = np.ldexp((left * right).sum(3).astype(np.float64), -(exponents + self._normal.exponent[:, None]))
+        scales = np.ldexp(
+            (left * right).sum(3).astype(np.float64), -(exponents + self._normal.exponent[:, None])
+        )
         biases = np.ldexp(left.sum(3).astype(np.float64), -exponents)
         self._gradient.take(np.concatenate([scales, biases], axis=2).reshape(seeds * records, -1))
         back = deltas.reshape(seeds, records, channels, -1) * self._scale * self._layer.inverse[:, None]

@@ -53,7 +53,9 @@ class _RunningMaxPool(Running):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AveragePool:
-    """The exact sum of each window's quantised values over its count, in one division; with counts of 1 a sum.
+    """The exact sum of each window's quantised values over its count, in one division.
+
+    With counts of 1 a sum.
 
     Attributes:
         windows: Where each output looks.
@@ -123,7 +125,12 @@ def _send_to_chosen(deltas: Real, chosen: Places, result: Real) -> None:
 
 @kernel
 def _mean(
-    q: NDArray[np.int16], exponent: NDArray[np.int64], places: Places, counts: NDArray[np.float64], channels: int, result: Real
+    q: NDArray[np.int16],
+    exponent: NDArray[np.int64],
+    places: Places,
+    counts: NDArray[np.float64],
+    channels: int,
+    result: Real,
 ) -> None:
     """Window sums as exact integers, scaled, over counts."""
     space, outputs = q.shape[1] // channels, places.shape[0]
@@ -139,7 +146,9 @@ def _mean(
 
 
 @kernel
-def _spread(q: NDArray[np.int16], exponent: NDArray[np.int64], places: Places, channels: int, result: Real) -> None:
+def _spread(
+    q: NDArray[np.int16], exponent: NDArray[np.int64], places: Places, channels: int, result: Real
+) -> None:
     """Each place gets the exact sum of its windows' quantised deltas."""
     space, outputs = result.shape[1] // channels, places.shape[0]
     for r in range(q.shape[0]):

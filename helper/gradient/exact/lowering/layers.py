@@ -37,13 +37,17 @@ def matmul(builder: PlanBuilder, node: Node) -> None:
     _dense(builder, node, bias, is_transposed=False, output=follower.outputs[0])
 
 
-def _dense(builder: PlanBuilder, node: Node, bias_name: str | None, *, is_transposed: bool, output: str) -> None:
+def _dense(
+    builder: PlanBuilder, node: Node, bias_name: str | None, *, is_transposed: bool, output: str
+) -> None:
     name = node.inputs[1]
     if name in builder.transposed:
         name, is_transposed = builder.transposed[name], not is_transposed
     source, weight = builder.value(node.inputs[0]), builder.parameter(name, node.operator)
     if len(weight.shape) != 2 or len(source.shape) != 1:
-        raise NotExact(f"{node.operator} multiplies a value of {len(source.shape) + 1} axes: the exact path takes one vector a record")
+        raise NotExact(
+            f"{node.operator} multiplies a value of {len(source.shape) + 1} axes: the exact path takes one vector a record"
+        )
     _require_width(node, *weight.shape)
     outputs = weight.shape[0 if is_transposed else 1]
     layer = Dense(
@@ -92,9 +96,17 @@ def _require_width(node: Node, *widths: int) -> None:
 def _windows(source: Value, kernel: tuple[int, ...], node: Node) -> Windows:
     """The windows of a Conv or pool on a value (channels, *space)."""
     dilations = integers(node, "dilations")
-    windows = slide(source.shape[1:], kernel, strides=integers(node, "strides"), pads=integers(node, "pads"), dilations=dilations)
+    windows = slide(
+        source.shape[1:],
+        kernel,
+        strides=integers(node, "strides"),
+        pads=integers(node, "pads"),
+        dilations=dilations,
+    )
     if len(windows.places) > MAX_POSITIONS:
-        raise NotExact(f"{node.operator} has {len(windows.places)} positions: the exact path takes up to {MAX_POSITIONS}")
+        raise NotExact(
+            f"{node.operator} has {len(windows.places)} positions: the exact path takes up to {MAX_POSITIONS}"
+        )
     return windows
 
 
@@ -109,20 +121,38 @@ def average_pool(builder: PlanBuilder, node: Node) -> None:
     """The mean of each window."""
     source = builder.value(node.inputs[0])
     windows = _windows(source, integers(node, "kernel_shape"), node)
-    inside = (windows.places != PADDING).sum(1) if not node.attributes["count_include_pad"] else windows.places.shape[1]
+    inside = (
+        (windows.places != PADDING).sum(1)
+        if not node.attributes["count_include_pad"]
+        else windows.places.shape[1]
+    )
     counts = np.broadcast_to(np.asarray(inside, np.float64), (len(windows.places),)).copy()
-    builder.add(node.outputs[0], AveragePool(windows=windows, counts=counts), (source,), (source.shape[0], *windows.result))
+    builder.add(
+        node.outputs[0],
+        AveragePool(windows=windows, counts=counts),
+        (source,),
+        (source.shape[0], *windows.result),
+    )
 
 
 def reduce(builder: PlanBuilder, node: Node) -> None:
-    """ReduceMean or ReduceSum over some of a record's axes, as one pool; GlobalAveragePool becomes the first."""
+    """ReduceMean or ReduceSum over some of a record's axes, as one pool.
+
+    GlobalAveragePool becomes the first.
+    """
     source = builder.value(node.inputs[0])
     axes = tuple(axis - 1 for axis in integers(node, "axes"))
     if min(axes) < 0:
         raise NotExact(f"{node.operator} joins the record axis")
     windows = reduced(source.shape, axes)
-    counts = np.full(len(windows.places), windows.places.shape[1] if node.operator == "ReduceMean" else 1, np.float64)
-    kept = tuple(1 if axis in axes else size for axis, size in enumerate(source.shape) if node.attributes["keepdims"] or axis not in axes)
+    counts = np.full(
+        len(windows.places), windows.places.shape[1] if node.operator == "ReduceMean" else 1, np.float64
+    )
+    kept = tuple(
+        1 if axis in axes else size
+        for axis, size in enumerate(source.shape)
+        if node.attributes["keepdims"] or axis not in axes
+    )
     builder.add(node.outputs[0], AveragePool(windows=windows, counts=counts), (source,), kept)
 
 
@@ -151,7 +181,9 @@ def activation(curve: Curve) -> Callable[[PlanBuilder, Node], None]:
     def lowering(builder: PlanBuilder, node: Node) -> None:
         source = builder.value(node.inputs[0])
         alpha = attribute(node, "alpha") if curve in (Curve.LEAKY_RELU, Curve.ELU) else 0.0
-        builder.add(node.outputs[0], Activation(curve=curve, alpha=float(np.float32(alpha))), (source,), source.shape)
+        builder.add(
+            node.outputs[0], Activation(curve=curve, alpha=float(np.float32(alpha))), (source,), source.shape
+        )
 
     return lowering
 

@@ -1,4 +1,7 @@
-"""Lowering of the operators that move, join or rescale values, and of categorical features: Mul by 256, Cast, Gather."""
+"""Lowering of the operators that move, join or rescale values, and of categorical features.
+
+Mul by 256, Cast, Gather.
+"""
 
 from dataclasses import replace
 from math import prod
@@ -39,7 +42,9 @@ def arithmetic(builder: PlanBuilder, node: Node) -> None:
 def _join(builder: PlanBuilder, node: Node) -> None:
     left, right = (builder.value(name) for name in node.inputs)
     if node.operator != "Add" or left.shape != right.shape:
-        raise NotExact(f"{node.operator} of two computed values of shapes {left.shape} and {right.shape} has no exact form")
+        raise NotExact(
+            f"{node.operator} of two computed values of shapes {left.shape} and {right.shape} has no exact form"
+        )
     builder.add(node.outputs[0], Join(), (left, right), left.shape)
 
 
@@ -128,7 +133,9 @@ def cut(builder: PlanBuilder, node: Node) -> None:
     """A part of a value (Slice)."""
     source = builder.stored(node.inputs[0])
     cuts = [slice(None)] * len(source.shape)
-    for axis, start, end, step in zip(*(integers(node, name) for name in ("axes", "starts", "ends", "steps")), strict=True):
+    for axis, start, end, step in zip(
+        *(integers(node, name) for name in ("axes", "starts", "ends", "steps")), strict=True
+    ):
         if axis == 0:
             raise NotExact("Slice cuts the record axis")
         cuts[axis - 1] = slice(start, end, step)
@@ -153,7 +160,9 @@ def concat(builder: PlanBuilder, node: Node) -> None:
     if axis == 0:
         raise NotExact("Concat joins the record axis")
     starts = np.cumsum([0, *(source.size for source in sources)])
-    order = np.concatenate([_numbered(source) + start for source, start in zip(sources, starts, strict=False)], axis=axis - 1)
+    order = np.concatenate(
+        [_numbered(source) + start for source, start in zip(sources, starts, strict=False)], axis=axis - 1
+    )
     joined = Concatenate(sizes=tuple(source.size for source in sources))
     builder.add(node.outputs[0], joined, sources, order.shape)
     if (order.reshape(-1) != np.arange(order.size)).any():

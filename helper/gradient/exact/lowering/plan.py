@@ -1,7 +1,9 @@
-"""The exact form of a model: steps over numbered values, and the builder through which each operator's lowering adds its own.
+"""The exact form of a model.
 
-Values are numbered from 0, the features. A step reads values and writes one; values are (records, size) in C order of their ONNX
-shape without the record axis.
+Steps over numbered values, and the builder through which each operator's lowering adds its own.
+
+Values are numbered from 0, the features. A step reads values and writes one; values are (records, size) in C
+order of their ONNX shape without the record axis.
 """
 
 from collections.abc import Sequence
@@ -96,7 +98,10 @@ class PlanBuilder:
 
     @property
     def next_number(self) -> int:
-        """The number of the next trained layer: how many there are already. Its digest keys are made of it."""
+        """The number of the next trained layer: how many there are already.
+
+        Its digest keys are made of it.
+        """
         return self._num_trained
 
     def only_reader(self, name: str, operator: str) -> Node | None:
@@ -128,9 +133,14 @@ class PlanBuilder:
         return self._values[name]
 
     def parameter(self, name: str, operator: str) -> Trainable:
-        """An input that must be a parameter of no other node: a gradient that is a sum over two uses has no factored norm."""
+        """An input that must be a parameter of no other node.
+
+        A gradient that is a sum over two uses has no factored norm.
+        """
         if name not in self._trainables:
-            raise NotExact(f"{operator} has an input {name!r} that is not trained where the exact path needs a parameter")
+            raise NotExact(
+                f"{operator} has an input {name!r} that is not trained where the exact path needs a parameter"
+            )
         if name not in self._unused:
             raise NotExact(f"the parameter {name!r} is used more than once")
         self._unused.remove(name)
@@ -144,7 +154,9 @@ class PlanBuilder:
         """Give a value a name."""
         self._values[name] = value
 
-    def add(self, name: str, layer: Layer, inputs: Sequence[Value], shape: Shape, *, has_parameters: bool = False) -> None:
+    def add(
+        self, name: str, layer: Layer, inputs: Sequence[Value], shape: Shape, *, has_parameters: bool = False
+    ) -> None:
         """Add a step whose output has a name and a shape."""
         number = len(self._sizes)
         self._num_trained += has_parameters
@@ -155,7 +167,10 @@ class PlanBuilder:
         self._values[name] = Value(number=number, shape=shape)
 
     def rearrange(self, name: str, source: Value, order: NDArray[np.int64]) -> None:
-        """Add a step that moves entries, order having the result's shape: bytes stay bytes, indices stay indices."""
+        """Add a step that moves entries, order having the result's shape.
+
+        Bytes stay bytes, indices stay indices.
+        """
         self.add(name, Rearrange(order=order.reshape(-1)), (source,), order.shape)
         self._values[name] = replace(source, number=self._values[name].number, shape=order.shape)
 

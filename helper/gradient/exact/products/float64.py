@@ -1,4 +1,6 @@
-"""The portable backend: float64 matrix products (numpy's BLAS) in which every partial sum is an integer below 2^53.
+"""The portable backend.
+
+Float64 matrix products (numpy's BLAS) in which every partial sum is an integer below 2^53.
 
 Such sums are exact in any order and with or without fused multiply-add, so BLAS's freedom changes no bit.
 """
@@ -27,7 +29,10 @@ class FloatWeights:
 
 
 class Float64Backend:
-    """Products of 16-bit operands: 15 + 13 bits and a width of 2^15 leave room below 2^53; masked sums go in limbs."""
+    """Products of 16-bit operands.
+
+    15 + 13 bits and a width of 2^15 leave room below 2^53; masked sums go in limbs.
+    """
 
     def __init__(self) -> None:
         use_one_blas_thread()
@@ -38,7 +43,9 @@ class Float64Backend:
 
     def accumulator(self, width: int, outputs: int, *, is_bytes: bool, records: int) -> Accumulator:
         """Two 32-bit limbs beside 8-bit operands (8 + 32 + 11 bits), three of 22 beside 16-bit ones (15 + 22 + 11)."""
-        return _LimbAccumulator(width, outputs, records, limbs=2 if is_bytes else 3, limb_bits=32 if is_bytes else 22)
+        return _LimbAccumulator(
+            width, outputs, records, limbs=2 if is_bytes else 3, limb_bits=32 if is_bytes else 22
+        )
 
 
 class _LimbAccumulator:
@@ -63,11 +70,18 @@ class _LimbAccumulator:
         outputs = masked.shape[1]
         mask = np.uint64((1 << self._bits) - 1)
         for limb in range(self._limbs):
-            self._masked[rows, limb * outputs : (limb + 1) * outputs] = (masked >> np.uint64(limb * self._bits)) & mask
+            self._masked[rows, limb * outputs : (limb + 1) * outputs] = (
+                masked >> np.uint64(limb * self._bits)
+            ) & mask
 
     def flush(self) -> None:
         """See `Accumulator`."""
-        _recombine(self._operand[: self._records].T @ self._masked[: self._records], self._limbs, self._bits, self._total)
+        _recombine(
+            self._operand[: self._records].T @ self._masked[: self._records],
+            self._limbs,
+            self._bits,
+            self._total,
+        )
 
     @property
     def total(self) -> FieldVector:

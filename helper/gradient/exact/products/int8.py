@@ -1,8 +1,9 @@
 """The fast backend: unsigned bytes times signed digits with 32-bit sums, by ONNX Runtime's MatMulInteger.
 
-Operands of 16 bits are two byte planes of q + 32768; weights are two balanced base-128 digits; field elements are eight balanced
-base-256 digits where the machine's kernel adds without saturation (VNNI, AMX), and ten base-128 digits where it does not (AVX2
-adds two products in 16 bits: 2 * 255 * 64 < 2^15 still fits). Which of the two changes the speed and no bit.
+Operands of 16 bits are two byte planes of q + 32768; weights are two balanced base-128 digits; field elements
+are eight balanced base-256 digits where the machine's kernel adds without saturation (VNNI, AMX), and ten
+base-128 digits where it does not (AVX2 adds two products in 16 bits: 2 * 255 * 64 < 2^15 still fits). Which
+of the two changes the speed and no bit.
 """
 
 from dataclasses import dataclass
@@ -37,7 +38,10 @@ _P: Final = np.uint64(MODULUS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DigitWeights:
-    """A (K, N) weight matrix as digits (K, 2N), low digit first; its column sums times 32768; and as float64 if K is narrow."""
+    """A (K, N) weight matrix as digits (K, 2N), low digit first.
+
+    Its column sums times 32768; and as float64 if K is narrow.
+    """
 
     digits: Digits
     offset: NDArray[np.int64]
@@ -61,7 +65,10 @@ class DigitWeights:
 
 @cache
 def _session(*, transposes: bool) -> onnxruntime.InferenceSession:
-    """A graph of one product; a helper's parallelism is over records, so each product runs on the calling thread."""
+    """A graph of one product.
+
+    A helper's parallelism is over records, so each product runs on the calling thread.
+    """
     value = helper.make_tensor_value_info
     left = "A^T" if transposes else "A"
     product = helper.make_node("MatMulInteger", [left, "B"], ["Y"])
@@ -76,21 +83,31 @@ def _session(*, transposes: bool) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
-    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
 
 
 def multiply_digits(left: Bytes, right: Digits, *, transposes: bool = False) -> Sums:
-    """left (M, K) @ right (K, N), or left (K, M) transposed first; exact in 32 bits if the digits suit the machine."""
+    """left (M, K) @ right (K, N), or left (K, M) transposed first.
+
+    Exact in 32 bits if the digits suit the machine.
+    """
     sums: Sums = _session(transposes=transposes).run(None, {"A": left, "B": right})[0]
     return sums
 
 
 @cache
 def is_saturating() -> bool:
-    """Whether this machine's kernel loses sums of full 8-bit digits. Found by multiplying the extremes at several shapes."""
+    """Whether this machine's kernel loses sums of full 8-bit digits.
+
+    Found by multiplying the extremes at several shapes.
+    """
     for rows, width, columns in ((1, 64, 16), (64, 256, 64), (127, 2048, 129)):
         for digit in (-128, 127):
-            sums = multiply_digits(np.full((rows, width), 255, np.uint8), np.full((width, columns), digit, np.int8))
+            sums = multiply_digits(
+                np.full((rows, width), 255, np.uint8), np.full((width, columns), digit, np.int8)
+            )
             if (sums != 255 * digit * width).any():
                 return True
     return False
@@ -110,7 +127,9 @@ class Int8Backend:
         width, outputs = weights.shape
         digits, offset = np.empty((width, 2 * outputs), np.int8), np.zeros(outputs, np.int64)
         _split_weights(weights, digits, offset)
-        return DigitWeights(digits=digits, offset=offset, matrix=weights.astype(np.float64) if width <= _NARROW else None)
+        return DigitWeights(
+            digits=digits, offset=offset, matrix=weights.astype(np.float64) if width <= _NARROW else None
+        )
 
     def accumulator(self, width: int, outputs: int, *, is_bytes: bool, records: int) -> Accumulator:
         """With the digits that suit this machine."""
@@ -152,7 +171,9 @@ class _DigitAccumulator:
     def flush(self) -> None:
         """See `Accumulator`."""
         sums = multiply_digits(self._operand[: self._records], self._digits[: self._records], transposes=True)
-        _recombine(sums, self._operand.shape[1] // len(self._total), self._count, self._column_sums, self._total)
+        _recombine(
+            sums, self._operand.shape[1] // len(self._total), self._count, self._column_sums, self._total
+        )
 
     @property
     def total(self) -> FieldVector:
@@ -205,7 +226,9 @@ def _combine_planes(sums: Sums, offset: NDArray[np.int64], result: Real) -> None
 
 @kernel
 def _split_256(masked: FieldVector, digits: Digits) -> None:
-    """Field elements (R, N) as eight balanced base-256 digits (R, 8N): the bytes of s + 0x80...80, each with its top bit flipped.
+    """Field elements (R, N) as eight balanced base-256 digits (R, 8N).
+
+    The bytes of s + 0x80...80, each with its top bit flipped.
 
     s is u or u - p, whichever eight digits can hold: they hold 2^64 consecutive integers, more than p.
     """
@@ -221,7 +244,10 @@ def _split_256(masked: FieldVector, digits: Digits) -> None:
 
 @kernel
 def _split_128(masked: FieldVector, digits: Digits) -> None:
-    """Field elements (R, N) as ten balanced base-128 digits (R, 10N) of their signed reading; the tenth is -1, 0 or 1."""
+    """Field elements (R, N) as ten balanced base-128 digits (R, 10N) of their signed reading.
+
+    The tenth is -1, 0 or 1.
+    """
     rows, outputs = masked.shape
     for r in range(rows):
         for j in range(outputs):

@@ -1,10 +1,12 @@
 """The two products of the exact path, whose results are integers and therefore the same however they are computed.
 
 - `Factor.product`: quantised rows times 14-bit weights, the work of a forward or backward step;
-- `Accumulator`: sum over records of (quantised row) x (row of field elements), the masked gradient of a layer.
+- `Accumulator`: sum over records of (quantised row) x (row of field elements), the masked gradient of a
+  layer.
 
-`product_int8` computes them with ONNX Runtime's MatMulInteger on 7- or 8-bit digits, `product_float64` with float64 matrix
-products of limbs whose every partial sum is below 2^53. A helper checks the one against the other before it serves.
+`product_int8` computes them with ONNX Runtime's MatMulInteger on 7- or 8-bit digits, `product_float64` with
+float64 matrix products of limbs whose every partial sum is below 2^53. A helper checks the one against the
+other before it serves.
 
 Specification: docs/explanation/numerics.md, section "Products".
 """
@@ -20,7 +22,10 @@ from helper.gradient.exact.kernels.rows import Real
 from maskedlark.numbers.field import FieldVector
 
 CHUNK_RECORDS: Final = 2048
-"""The most rows that an accumulator takes between two flushes: keeps every digit sum below 2^31, every limb sum below 2^53."""
+"""The most rows that an accumulator takes between two flushes.
+
+Keeps every digit sum below 2^31, every limb sum below 2^53.
+"""
 MAX_WIDTH: Final = 2**15
 """The most values that one linear layer may read or write: keeps every digit sum of a product below 2^31."""
 MAX_POSITIONS: Final = 2**20
@@ -35,7 +40,8 @@ Weights = NDArray[np.int16]
 def use_one_blas_thread() -> None:
     """Set this process's BLAS to one thread, for good. Both backends call it.
 
-    An engine is parallel over records; on a busy machine a narrow product would wait for its second thread longer than it takes.
+    An engine is parallel over records; on a busy machine a narrow product would wait for its second thread
+    longer than it takes.
     """
     ThreadpoolController().limit(limits=1, user_api="blas")
 

@@ -1,4 +1,7 @@
-"""The claim that every exact graph must meet: helpers recombine to the oracle's integers, near autograd, one digest."""
+"""The claim that every exact graph must meet.
+
+Helpers recombine to the oracle's integers, near autograd, one digest.
+"""
 
 from dataclasses import dataclass
 
@@ -16,7 +19,10 @@ from tests.helper.gradient.exact.oracle import clipped_integers, norm_at_most, v
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What the oracle says of a batch: the sum over real labels of clipped integers, modulo p, and the digest."""
+    """What the oracle says of a batch.
+
+    The sum over real labels of clipped integers, modulo p, and the digest.
+    """
 
     total: list[int]
     digest: bytes
@@ -27,7 +33,9 @@ def expected(model: Model, clip: Clip, loss: Loss, made: Example) -> Expected:
     weights = quantised(model)
     total, hashes = [0] * model.num_parameters, []
     for features, labels, real in zip(made.features, made.labels, made.real, strict=True):
-        found = clipped_integers(model, weights, clip=clip, loss=loss, features=features, labels=[int(label) for label in labels])
+        found = clipped_integers(
+            model, weights, clip=clip, loss=loss, features=features, labels=[int(label) for label in labels]
+        )
         assert all(norm_at_most(vector, clip) for vector in found.vectors)
         hashes.append(found.hash)
         if real >= 0:
@@ -37,8 +45,12 @@ def expected(model: Model, clip: Clip, loss: Loss, made: Example) -> Expected:
 
 def check_example(model: Model, loss: Loss, clip: Clip, made: Example) -> None:
     weights = quantised(model)
-    first = ExactEngine(model, loss, clip, backend=Int8Backend(base_bits=7)).masked_sum(weights, made.batch(0))
-    second = ExactEngine(model, loss, clip, threads=2, backend=Float64Backend()).masked_sum(weights, made.shuffled(1, seed=1))
+    first = ExactEngine(model, loss, clip, backend=Int8Backend(base_bits=7)).masked_sum(
+        weights, made.batch(0)
+    )
+    second = ExactEngine(model, loss, clip, threads=2, backend=Float64Backend()).masked_sum(
+        weights, made.shuffled(1, seed=1)
+    )
     right = expected(model, clip, loss, made)
     assert first.values_digest == second.values_digest == right.digest
     got = reconstruct(first.vector, second.vector)
@@ -48,5 +60,14 @@ def check_example(model: Model, loss: Loss, clip: Clip, made: Example) -> None:
     assert difference <= 0.01 * np.linalg.norm(want)
 
 
-def check_graph(model: Model, loss: Loss, clip: Clip, *, labels: int, records: int = 11, seed: int = 0, density: float = 0.7) -> None:
+def check_graph(
+    model: Model,
+    loss: Loss,
+    clip: Clip,
+    *,
+    labels: int,
+    records: int = 11,
+    seed: int = 0,
+    density: float = 0.7,
+) -> None:
     check_example(model, loss, clip, example(records, model, loss, labels, seed=seed, density=density))

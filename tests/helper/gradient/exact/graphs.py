@@ -48,14 +48,18 @@ class GraphBuilder:
         """Not trained, unlike an initializer."""
         return self.node("Constant", value=numpy_helper.from_array(values.astype(np.float32)))
 
-    def gemm(self, source: str, width: int, outputs: int, *, bias: bool = True, scale: float | None = None) -> str:
+    def gemm(
+        self, source: str, width: int, outputs: int, *, bias: bool = True, scale: float | None = None
+    ) -> str:
         extra = [self.weight(outputs, scale=0.3)] if bias else []
         return self.node("Gemm", source, self.weight(outputs, width, scale=scale), *extra, transB=1)
 
     def encode(self, output: str, outputs: int) -> bytes:
         value = helper.make_tensor_value_info
         given = [value("x", TensorProto.FLOAT, ["n", self.inputs])]
-        graph = helper.make_graph(self.nodes, "g", given, [value(output, TensorProto.FLOAT, ["n", outputs])], self.initializers)
+        graph = helper.make_graph(
+            self.nodes, "g", given, [value(output, TensorProto.FLOAT, ["n", outputs])], self.initializers
+        )
         proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
         proto.ir_version = 9
         return proto.SerializeToString()
@@ -65,7 +69,13 @@ class GraphBuilder:
 
 
 def mlp(
-    widths: Sequence[int], activation: str, seed: int, *, bias: bool = True, head: str | None = None, scale: float | None = None
+    widths: Sequence[int],
+    activation: str,
+    seed: int,
+    *,
+    bias: bool = True,
+    head: str | None = None,
+    scale: float | None = None,
 ) -> Model:
     """A dense network with one activation between layers, and perhaps an operator at its end."""
     graph = GraphBuilder(widths[0], seed)
@@ -91,22 +101,38 @@ class Example:
 
     def shuffled(self, helper_index: int, seed: int) -> Batch:
         order = np.random.default_rng(seed).permutation(len(self.features))
-        return Batch(features=self.features[order], labels=self.labels[order], mask_shares=self.shares[helper_index][order])
+        return Batch(
+            features=self.features[order],
+            labels=self.labels[order],
+            mask_shares=self.shares[helper_index][order],
+        )
 
 
-def example(records: int, model: Model, loss: Loss, labels: int, *, seed: int, density: float = 0.7) -> Example:
+def example(
+    records: int, model: Model, loss: Loss, labels: int, *, seed: int, density: float = 0.7
+) -> Example:
     """Random features and labels; every fifth record is all decoys."""
     rng = np.random.default_rng(seed)
-    features = (rng.integers(0, 256, (records, model.input_width)) * (rng.random((records, model.input_width)) < density)).astype(np.uint8)
+    features = (
+        rng.integers(0, 256, (records, model.input_width))
+        * (rng.random((records, model.input_width)) < density)
+    ).astype(np.uint8)
     space = model.output_width if loss is Loss.CROSS_ENTROPY else 2 if "binary" in loss else 12
-    chosen = np.stack([rng.permutation(space)[:labels] for _ in range(records)]) if records else np.zeros((0, labels))
+    chosen = (
+        np.stack([rng.permutation(space)[:labels] for _ in range(records)])
+        if records
+        else np.zeros((0, labels))
+    )
     real = rng.integers(0, labels, records)
     truth = np.zeros((records, labels), np.uint64)
     is_true = np.arange(records) % 5 != 4
     truth[np.arange(records)[is_true], real[is_true]] = 1
     first = random_vector(truth.size, seeded(seed)).reshape(truth.shape)
     return Example(
-        features=features, labels=chosen.astype(np.uint32), real=np.where(is_true, real, -1), shares=(first, subtract(truth, first))
+        features=features,
+        labels=chosen.astype(np.uint32),
+        real=np.where(is_true, real, -1),
+        shares=(first, subtract(truth, first)),
     )
 
 
@@ -114,7 +140,9 @@ def quantised(model: Model) -> tuple[QuantisedTensor, ...]:
     return tuple(quantise(value) for value in model.initial_values)
 
 
-def autograd_sum(model: Model, weights: Sequence[QuantisedTensor], clip: Clip, loss: Loss, given: Example) -> NDArray[np.float64]:
+def autograd_sum(
+    model: Model, weights: Sequence[QuantisedTensor], clip: Clip, loss: Loss, given: Example
+) -> NDArray[np.float64]:
     """The clipped sum over real labels by float64 automatic differentiation of each record alone."""
     interpreter = Interpreter(model)
     parameters = [torch.from_numpy(weight.to_float()) for weight in weights]
@@ -123,7 +151,10 @@ def autograd_sum(model: Model, weights: Sequence[QuantisedTensor], clip: Clip, l
         if real < 0:
             continue
         x, y = torch.from_numpy(features / 256.0), int(labels[real])
-        gradients = grad(lambda *p: loss_of(loss, interpreter.evaluate(p, x), y), argnums=tuple(range(len(parameters))))(*parameters)  # noqa: B023 - used at once
+        gradients = grad(
+            lambda *p: loss_of(loss, interpreter.evaluate(p, x), y),
+            argnums=tuple(range(len(parameters))),  # noqa: B023 - used at once
+        )(*parameters)
         flat = torch.cat([gradient.reshape(-1) for gradient in gradients]).numpy()
         norm = np.linalg.norm(flat, 2 if clip.norm is Norm.L2 else 1)
         total += flat * min(1.0, clip.bound / norm if norm else 1.0)

@@ -1,6 +1,9 @@
-"""The exact path's function, one record at a time, in Python integers and floats: written from docs/explanation/numerics.md.
+"""The exact path's function, one record at a time, in Python integers and floats.
 
-Nothing is imported from the engine. A Python float operation is one IEEE operation; everything else is an integer or a Fraction.
+Written from docs/explanation/numerics.md.
+
+Nothing is imported from the engine. A Python float operation is one IEEE operation; everything else is an
+integer or a Fraction.
 """
 
 from collections.abc import Callable, Sequence
@@ -62,16 +65,24 @@ def quantise(values: Sequence[float]) -> Row:
     if top == 0.0 or not all(map(isfinite, values)):
         return Row([0] * len(values), 0)
     exponent = max(-48, min(78, 15 - frexp(top)[1]))
-    return Row([max(-32767, min(32767, round(Fraction(value) * Fraction(2) ** exponent))) for value in values], exponent)
+    return Row(
+        [max(-32767, min(32767, round(Fraction(value) * Fraction(2) ** exponent))) for value in values],
+        exponent,
+    )
 
 
 @dataclass
 class Gradient:
-    """The integers of one layer's gradient: entry j of the flat vector is the sum of trunc(factor q_d 2^(F - e_d - e_a)) q_a."""
+    """The integers of one layer's gradient.
+
+    Entry j of the flat vector is the sum of trunc(factor q_d 2^(F - e_d - e_a)) q_a.
+    """
 
     terms: list[tuple[int, int, int, int, int]]  # (flat index, q_d, e_d, q_a, e_a)
     norm: float
-    hashed: list[tuple[int, int, int, int]]  # (part, position in a row of keys, q_d, e_d + e_a): the values that the digest binds
+    hashed: list[
+        tuple[int, int, int, int]
+    ]  # (part, position in a row of keys, q_d, e_d + e_a): the values that the digest binds
     widths: tuple[int, int]  # of the rows of keys of parts 0 and 1
     operand: list[int]  # what part 2 binds
 
@@ -81,7 +92,9 @@ class Record:
 
     def __init__(self, model: Model, weights: Sequence[QuantisedTensor], norm: Norm) -> None:
         self.model, self.norm = model, norm
-        self.weights = {parameter.name: weight for parameter, weight in zip(model.parameters, weights, strict=True)}
+        self.weights = {
+            parameter.name: weight for parameter, weight in zip(model.parameters, weights, strict=True)
+        }
         self.offsets: dict[str, int] = {}
         self.shapes: dict[str, tuple[int, ...]] = {model.input_name: (model.input_width,)}
         self.is_outside = False
@@ -90,7 +103,9 @@ class Record:
             self.offsets[parameter.name] = offset
             offset += parameter.size
 
-    def evaluate(self, features: NDArray[np.uint8], loss: Loss, labels: Sequence[int]) -> list[tuple[float, list[Gradient]]]:
+    def evaluate(
+        self, features: NDArray[np.uint8], loss: Loss, labels: Sequence[int]
+    ) -> list[tuple[float, list[Gradient]]]:
         """(coefficient, gradients of the seed) for each label."""
         nodes, output = list(self.model.nodes), self.model.output_name
         if (loss is Loss.BINARY_CROSS_ENTROPY and nodes[-1].operator == "Sigmoid") or (
@@ -115,7 +130,11 @@ class Record:
                     continue
                 gradients.clear()
                 for source, sent in back(deltas.pop(name)).items():
-                    deltas[source] = [a + b for a, b in zip(deltas[source], sent, strict=True)] if source in deltas else sent
+                    deltas[source] = (
+                        [a + b for a, b in zip(deltas[source], sent, strict=True)]
+                        if source in deltas
+                        else sent
+                    )
                 found[:0] = gradients
             results.append((coefficient, list(found)))
         return results
@@ -126,7 +145,10 @@ class Record:
             top = max(z)
             masses = [exponential(top - value) for value in z]
             total = sum(masses)
-            return [(1.0, [float(m - (total if c == y else 0)) / float(total) for c, m in enumerate(masses)]) for y in labels]
+            return [
+                (1.0, [float(m - (total if c == y else 0)) / float(total) for c, m in enumerate(masses)])
+                for y in labels
+            ]
         if loss is Loss.MSE:
             return [(2.0 * (z[0] - y), [1.0]) for y in labels]
         e = exponential(min(abs(z[0]), 20.0) if loss is Loss.POISSON else abs(z[0]))
@@ -135,8 +157,19 @@ class Record:
             return [(rate - y, [1.0]) for y in labels]
         return [(float((ONE if z[0] > 0 else e) - y * (ONE + e)) / float(ONE + e), [1.0]) for y in labels]
 
-    def whole(self, entries: dict[int, float], gradients: list[Gradient], *, places: Sequence[int], width: int, operand: list[int]) -> None:
-        """A gradient that is formed entry by entry: one row, of which the digest's keys see entry i at places[i] of `width`."""
+    def whole(
+        self,
+        entries: dict[int, float],
+        gradients: list[Gradient],
+        *,
+        places: Sequence[int],
+        width: int,
+        operand: list[int],
+    ) -> None:
+        """A gradient that is formed entry by entry.
+
+        One row, of which the digest's keys see entry i at places[i] of `width`.
+        """
         row = quantise(list(entries.values()))
         terms = [(index, q, row.exponent, 1, 0) for index, q in zip(entries, row.q, strict=True)]
         hashed = [(0, place, q, row.exponent) for place, q in zip(places, row.q, strict=True)]
@@ -160,12 +193,22 @@ class Clipped:
 
 
 def clipped_integers(
-    model: Model, weights: Sequence[QuantisedTensor], *, clip: Clip, loss: Loss, features: NDArray[np.uint8], labels: Sequence[int]
+    model: Model,
+    weights: Sequence[QuantisedTensor],
+    *,
+    clip: Clip,
+    loss: Loss,
+    features: NDArray[np.uint8],
+    labels: Sequence[int],
 ) -> Clipped:
     record = Record(model, weights, clip.norm)
     vectors, digest = [], 0
     for label, (coefficient, gradients) in enumerate(record.evaluate(features, loss, labels)):
-        factor = 0.0 if record.is_outside else clip_factor(coefficient, [gradient.norm for gradient in gradients], clip)
+        factor = (
+            0.0
+            if record.is_outside
+            else clip_factor(coefficient, [gradient.norm for gradient in gradients], clip)
+        )
         vector = [0] * model.num_parameters
         for layer, gradient in enumerate(gradients):
             for index, q_d, e_d, q_a, e_a in gradient.terms:
@@ -203,7 +246,9 @@ def key(layer: int, part: int, position: int) -> int:
 
 def values_digest(hashes: Sequence[int]) -> bytes:
     total = sum(map(mix, hashes)) % 2**64
-    return sha256(b"maskedlark/v1 values\0" + len(hashes).to_bytes(8, "little") + total.to_bytes(8, "little")).digest()
+    return sha256(
+        b"maskedlark/v1 values\0" + len(hashes).to_bytes(8, "little") + total.to_bytes(8, "little")
+    ).digest()
 
 
 def norm_at_most(vector: Sequence[int], clip: Clip) -> bool:

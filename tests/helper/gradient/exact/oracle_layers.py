@@ -1,6 +1,7 @@
 """Each operator of the oracle: value, shape and way back of one record, in loops over coordinates.
 
-A function takes (record, node, values, gradients) and leaves in `gradients`, when its way back runs, what its parameters get.
+A function takes (record, node, values, gradients) and leaves in `gradients`, when its way back runs, what its
+parameters get.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -39,7 +40,9 @@ def gemm(record: "Record", node: Node, values: "Values", gradients: "list[Gradie
     a = row_of(source)
     value = []
     for j in range(columns):
-        exact = ldexp(float(sum(a.q[i] * weights[i][j] for i in range(rows))), -(a.exponent + weight.exponent))
+        exact = ldexp(
+            float(sum(a.q[i] * weights[i][j] for i in range(rows))), -(a.exponent + weight.exponent)
+        )
         value.append(exact + (ldexp(float(bias.values.flat[j]), -bias.exponent) if bias else 0.0))
 
     def back(delta: "Reals") -> "dict[str, Reals]":
@@ -48,26 +51,48 @@ def gemm(record: "Record", node: Node, values: "Values", gradients: "list[Gradie
         if any(a.q):
             hashed = [(0, j, d.q[j], d.exponent + a.exponent) for j in range(columns)]
             for i, j in product(range(rows), range(columns)):
-                terms.append((start + (j * rows + i if transposed else i * columns + j), d.q[j], d.exponent, a.q[i], a.exponent))
+                terms.append(
+                    (
+                        start + (j * rows + i if transposed else i * columns + j),
+                        d.q[j],
+                        d.exponent,
+                        a.q[i],
+                        a.exponent,
+                    )
+                )
         operand = a.norm(record.norm)
         if bias:
             terms += [(record.offsets[node.inputs[2]] + j, d.q[j], d.exponent, 1, 0) for j in range(columns)]
             hashed += [(1, j, d.q[j], d.exponent) for j in range(columns)]
             operand += 1.0
-        gradients.append(oracle.Gradient(terms, d.norm(record.norm) * operand, hashed, (columns, columns), a.q))
+        gradients.append(
+            oracle.Gradient(terms, d.norm(record.norm) * operand, hashed, (columns, columns), a.q)
+        )
         if not isinstance(source, list):
             return {}
         exponent = d.exponent + weight.exponent
-        return {node.inputs[0]: [ldexp(float(sum(d.q[j] * weights[i][j] for j in range(columns))), -exponent) for i in range(rows)]}
+        return {
+            node.inputs[0]: [
+                ldexp(float(sum(d.q[j] * weights[i][j] for j in range(columns))), -exponent)
+                for i in range(rows)
+            ]
+        }
 
     return value, (columns,), back
 
 
-def window_entries(node: Node, space: Sequence[int], kernel: Sequence[int]) -> Iterator[tuple[int, int, int | None]]:
+def window_entries(
+    node: Node, space: Sequence[int], kernel: Sequence[int]
+) -> Iterator[tuple[int, int, int | None]]:
     """(output position, window entry, input position or None for padding), all flat in C order."""
-    strides, pads, dilations = (cast("tuple[int, ...]", node.attributes[name]) for name in ("strides", "pads", "dilations"))
+    strides, pads, dilations = (
+        cast("tuple[int, ...]", node.attributes[name]) for name in ("strides", "pads", "dilations")
+    )
     axes = range(len(space))
-    counts = [(space[d] + pads[d] + pads[len(space) + d] - (kernel[d] - 1) * dilations[d] - 1) // strides[d] + 1 for d in axes]
+    counts = [
+        (space[d] + pads[d] + pads[len(space) + d] - (kernel[d] - 1) * dilations[d] - 1) // strides[d] + 1
+        for d in axes
+    ]
     for p, output in enumerate(product(*map(range, counts))):
         for k, entry in enumerate(product(*map(range, kernel))):
             place = [output[d] * strides[d] + entry[d] * dilations[d] - pads[d] for d in axes]
@@ -76,9 +101,14 @@ def window_entries(node: Node, space: Sequence[int], kernel: Sequence[int]) -> I
 
 
 def result_space(node: Node, space: Sequence[int], kernel: Sequence[int]) -> tuple[int, ...]:
-    strides, pads, dilations = (cast("tuple[int, ...]", node.attributes[name]) for name in ("strides", "pads", "dilations"))
+    strides, pads, dilations = (
+        cast("tuple[int, ...]", node.attributes[name]) for name in ("strides", "pads", "dilations")
+    )
     half = len(space)
-    return tuple((space[d] + pads[d] + pads[half + d] - (kernel[d] - 1) * dilations[d] - 1) // strides[d] + 1 for d in range(half))
+    return tuple(
+        (space[d] + pads[d] + pads[half + d] - (kernel[d] - 1) * dilations[d] - 1) // strides[d] + 1
+        for d in range(half)
+    )
 
 
 def conv(record: "Record", node: Node, values: "Values", gradients: "list[Gradient]") -> "Result":
@@ -109,7 +139,9 @@ def conv(record: "Record", node: Node, values: "Values", gradients: "list[Gradie
         sent = [0] * (channels * size)
         for c, i, (p, k, place) in product(range(outputs), range(channels), entries):
             if place is not None:
-                found[start + (c * channels + i) * window + k] += d.q[c * positions + p] * a.q[i * size + place]
+                found[start + (c * channels + i) * window + k] += (
+                    d.q[c * positions + p] * a.q[i * size + place]
+                )
                 sent[i * size + place] += d.q[c * positions + p] * w[c][i][k]
         gradient = {index: ldexp(float(total), -(d.exponent + a.exponent)) for index, total in found.items()}
         if bias:
@@ -152,10 +184,16 @@ def average(record: "Record", node: Node, values: "Values", _: "list[Gradient]")
     if node.operator in ("ReduceMean", "ReduceSum"):
         axes = [axis - 1 for axis in cast("tuple[int, ...]", node.attributes["axes"])]
         result = tuple(1 if axis in axes else count for axis, count in enumerate(whole))
-        shape = result if node.attributes["keepdims"] else tuple(count for axis, count in enumerate(whole) if axis not in axes)
+        shape = (
+            result
+            if node.attributes["keepdims"]
+            else tuple(count for axis, count in enumerate(whole) if axis not in axes)
+        )
         entries = []
         for number, coordinates in enumerate(product(*map(range, whole))):
-            home = np.ravel_multi_index([0 if axis in axes else i for axis, i in enumerate(coordinates)], result)
+            home = np.ravel_multi_index(
+                [0 if axis in axes else i for axis, i in enumerate(coordinates)], result
+            )
             entries.append((int(home), 0, number))
         channels, size = 1, prod(whole)
         counts = [prod(whole[axis] for axis in axes) if node.operator == "ReduceMean" else 1] * prod(result)
@@ -164,7 +202,10 @@ def average(record: "Record", node: Node, values: "Values", _: "list[Gradient]")
         entries, result = list(window_entries(node, space, kernel)), result_space(node, space, kernel)
         shape = (channels, *result)
         with_padding = bool(node.attributes["count_include_pad"])
-        counts = [sum(1 for q, _, place in entries if q == p and (with_padding or place is not None)) for p in range(prod(result))]
+        counts = [
+            sum(1 for q, _, place in entries if q == p and (with_padding or place is not None))
+            for p in range(prod(result))
+        ]
     a, positions = row_of(values[node.inputs[0]]), prod(result)
     sums = [0] * (channels * positions)
     for c, (p, _k, place) in product(range(channels), entries):
@@ -178,11 +219,16 @@ def average(record: "Record", node: Node, values: "Values", _: "list[Gradient]")
                 sent[c * size + place] += d.q[c * positions + p]
         return {node.inputs[0]: [ldexp(float(total), -d.exponent) for total in sent]}
 
-    means = [ldexp(float(total), -a.exponent) / float(counts[index % positions]) for index, total in enumerate(sums)]
+    means = [
+        ldexp(float(total), -a.exponent) / float(counts[index % positions])
+        for index, total in enumerate(sums)
+    ]
     return means, shape, back
 
 
-def batch_normalization(record: "Record", node: Node, values: "Values", gradients: "list[Gradient]") -> "Result":
+def batch_normalization(
+    record: "Record", node: Node, values: "Values", gradients: "list[Gradient]"
+) -> "Result":
     shape = record.shapes[node.inputs[0]]
     x, positions = reals(values[node.inputs[0]]), prod(shape[1:])
     scale, bias = (record.weights[name].to_float().tolist() for name in node.inputs[1:3])
@@ -197,13 +243,25 @@ def batch_normalization(record: "Record", node: Node, values: "Values", gradient
         gradient = {}
         for c in range(shape[0]):
             here = range(c * positions, (c + 1) * positions)
-            gradient[record.offsets[node.inputs[1]] + c] = ldexp(float(sum(d.q[i] * a.q[i] for i in here)), -(d.exponent + a.exponent))
+            gradient[record.offsets[node.inputs[1]] + c] = ldexp(
+                float(sum(d.q[i] * a.q[i] for i in here)), -(d.exponent + a.exponent)
+            )
         for c in range(shape[0]):
-            gradient[record.offsets[node.inputs[2]] + c] = ldexp(float(sum(d.q[c * positions : (c + 1) * positions])), -d.exponent)
+            gradient[record.offsets[node.inputs[2]] + c] = ldexp(
+                float(sum(d.q[c * positions : (c + 1) * positions])), -d.exponent
+            )
         record.whole(gradient, gradients, places=range(len(gradient)), width=len(gradient), operand=[])
-        return {node.inputs[0]: [value * scale[i // positions] * inverse[i // positions] for i, value in enumerate(delta)]}
+        return {
+            node.inputs[0]: [
+                value * scale[i // positions] * inverse[i // positions] for i, value in enumerate(delta)
+            ]
+        }
 
-    return [value * scale[i // positions] + bias[i // positions] for i, value in enumerate(normal)], shape, back
+    return (
+        [value * scale[i // positions] + bias[i // positions] for i, value in enumerate(normal)],
+        shape,
+        back,
+    )
 
 
 def gather(record: "Record", node: Node, values: "Values", gradients: "list[Gradient]") -> "Result":
@@ -215,7 +273,9 @@ def gather(record: "Record", node: Node, values: "Values", gradients: "list[Grad
     rows, width = table.values.shape
     record.is_outside = record.is_outside or max(indices.q) >= rows
     chosen = [min(index, rows - 1) for index in indices.q]
-    value = [ldexp(float(entry), -table.exponent) for index in chosen for entry in table.values[index].tolist()]
+    value = [
+        ldexp(float(entry), -table.exponent) for index in chosen for entry in table.values[index].tolist()
+    ]
 
     def back(delta: "Reals") -> "dict[str, Reals]":
         gradient: dict[int, float] = {}
@@ -223,7 +283,12 @@ def gather(record: "Record", node: Node, values: "Values", gradients: "list[Grad
             for j in range(width):
                 entry = record.offsets[node.inputs[0]] + index * width + j
                 gradient[entry] = gradient.get(entry, 0.0) + delta[place * width + j]
-        homes = [place * width + j for place, index in enumerate(chosen) if index not in chosen[:place] for j in range(width)]
+        homes = [
+            place * width + j
+            for place, index in enumerate(chosen)
+            if index not in chosen[:place]
+            for j in range(width)
+        ]
         record.whole(gradient, gradients, places=homes, width=len(chosen) * width, operand=chosen)
         return {}
 
@@ -243,7 +308,9 @@ def moved(record: "Record", node: Node, values: "Values", _: "list[Gradient]") -
         order = np.take(numbers, record.model.constants[node.inputs[1]], axis=attributes["axis"] - 1)
     else:
         cuts = [slice(None)] * len(shape)
-        for axis, start, end, step in zip(*(attributes[name] for name in ("axes", "starts", "ends", "steps")), strict=True):
+        for axis, start, end, step in zip(
+            *(attributes[name] for name in ("axes", "starts", "ends", "steps")), strict=True
+        ):
             cuts[axis - 1] = slice(start, end, step)
         order = numbers[tuple(cuts)]
     places = order.reshape(-1).tolist()
@@ -254,7 +321,11 @@ def moved(record: "Record", node: Node, values: "Values", _: "list[Gradient]") -
             sent[place] = d
         return {node.inputs[0]: sent}
 
-    kept = [source[place] for place in places] if isinstance(source, list) else oracle.Row([source.q[p] for p in places], source.exponent)
+    kept = (
+        [source[place] for place in places]
+        if isinstance(source, list)
+        else oracle.Row([source.q[p] for p in places], source.exponent)
+    )
     return kept, order.shape, back
 
 
@@ -262,7 +333,10 @@ def concat(record: "Record", node: Node, values: "Values", _: "list[Gradient]") 
     axis = cast("int", node.attributes["axis"]) - 1
     sizes = [prod(record.shapes[name]) for name in node.inputs]
     starts = np.cumsum([0, *sizes])
-    numbered = [np.arange(size).reshape(record.shapes[name]) + start for name, size, start in zip(node.inputs, sizes, starts, strict=False)]
+    numbered = [
+        np.arange(size).reshape(record.shapes[name]) + start
+        for name, size, start in zip(node.inputs, sizes, starts, strict=False)
+    ]
     order = np.concatenate(numbered, axis=axis)
     joined = [value for name in node.inputs for value in reals(values[name])]
     places = order.reshape(-1).tolist()
@@ -271,7 +345,10 @@ def concat(record: "Record", node: Node, values: "Values", _: "list[Gradient]") 
         sent = [0.0] * len(joined)
         for place, d in zip(places, delta, strict=True):
             sent[place] = d
-        return {name: sent[start : start + size] for name, size, start in zip(node.inputs, sizes, starts, strict=False)}
+        return {
+            name: sent[start : start + size]
+            for name, size, start in zip(node.inputs, sizes, starts, strict=False)
+        }
 
     return [joined[place] for place in places], order.shape, back
 
@@ -287,7 +364,9 @@ def arithmetic(record: "Record", node: Node, values: "Values", _: "list[Gradient
 
         return [a + b for a, b in zip(left, right, strict=True)], shape, back_both
     name, constant = names if names[0] in values else names[::-1]
-    given = np.broadcast_to(record.model.constants[constant].astype(np.float64), (1, *shape)).reshape(-1).tolist()
+    given = (
+        np.broadcast_to(record.model.constants[constant].astype(np.float64), (1, *shape)).reshape(-1).tolist()
+    )
     source = values[name]
     if node.operator == "Mul" and not isinstance(source, list) and set(given) == {256.0}:
         return oracle.Row(source.q, 0), shape, lambda _: {}
@@ -333,7 +412,9 @@ def curve(node: Node, z: float) -> tuple[float, float]:
     if operator == "Tanh":
         e = oracle.exponential(2.0 * abs(z))
         y = float(oracle.ONE - e) / float(oracle.ONE + e)
-        return (y if z > 0 else -y), 4.0 * (float(e) * oracle.ONE) / (float(oracle.ONE + e) * float(oracle.ONE + e))
+        return (y if z > 0 else -y), 4.0 * (float(e) * oracle.ONE) / (
+            float(oracle.ONE + e) * float(oracle.ONE + e)
+        )
     e = oracle.exponential(abs(z))
     y = float(oracle.ONE if z > 0 else e) / float(oracle.ONE + e)
     if operator == "Sigmoid":
@@ -360,7 +441,11 @@ STEPS: "dict[str, Callable[[Record, Node, Values, list[Gradient]], Result]]" = {
     "Sub": arithmetic,
     "Mul": arithmetic,
     "Div": arithmetic,
-    "Cast": lambda record, node, values, _: (values[node.inputs[0]], record.shapes[node.inputs[0]], lambda _: {}),
+    "Cast": lambda record, node, values, _: (
+        values[node.inputs[0]],
+        record.shapes[node.inputs[0]],
+        lambda _: {},
+    ),
     "Softmax": softmax,
     **dict.fromkeys(("Relu", "LeakyRelu", "Elu", "Sigmoid", "Tanh", "Softplus"), activation),
 }

@@ -17,13 +17,30 @@ from helper.gradient.exact.kernels.windows import slide
 from maskedlark.numbers.field import MODULUS
 from maskedlark.privacy.clip import Clip, Norm
 
-EDGES = [0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**63 - 2**31 - 1, 2**63 - 2**31, 2**63, MODULUS - 2**32, MODULUS - 1]
+EDGES = [
+    0,
+    1,
+    2**31 - 1,
+    2**31,
+    2**32 - 1,
+    2**32,
+    2**63 - 2**31 - 1,
+    2**63 - 2**31,
+    2**63,
+    MODULUS - 2**32,
+    MODULUS - 1,
+]
 elements = st.sampled_from(EDGES) | st.integers(0, MODULUS - 1)
 
 
 @njit(cache=False)
 def _field(a: np.uint64, b: np.uint64, value: np.int64) -> tuple[np.uint64, np.uint64, np.uint64, np.uint64]:
-    return field_kernels.add(a, b), field_kernels.multiply(a, b), field_kernels.from_signed(value), field_kernels.shift_32(value)
+    return (
+        field_kernels.add(a, b),
+        field_kernels.multiply(a, b),
+        field_kernels.from_signed(value),
+        field_kernels.shift_32(value),
+    )
 
 
 @njit(cache=False)
@@ -73,7 +90,9 @@ def test_the_safe_bound_is_just_below_the_sensitivity(bound: float, frac_bits: i
     exact = Fraction(clip.sensitivity, 2**frac_bits)
     lowered = Fraction(safe_bound(clip))
     assert lowered <= exact * (1 - Fraction(1, 2**40))
-    assert clip.sensitivity >= MAX_SENSITIVITY or lowered >= exact * (1 - Fraction(1, 2**39)) - Fraction(1, 2**frac_bits)
+    assert clip.sensitivity >= MAX_SENSITIVITY or lowered >= exact * (1 - Fraction(1, 2**39)) - Fraction(
+        1, 2**frac_bits
+    )
 
 
 @pytest.mark.parametrize(("pads", "first"), [((0, 0), [0, 2, 4]), ((2, 1), [-1, 0, 2])])

@@ -30,8 +30,15 @@ print(loops)
 
 
 @pytest.mark.slow
-def test_no_compiled_loop_fuses_a_product_with_a_sum_and_the_self_check_compiles_them_all(tmp_path: Path) -> None:
+def test_no_compiled_loop_fuses_a_product_with_a_sum_and_the_self_check_compiles_them_all(
+    tmp_path: Path,
+) -> None:
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
-    answer = subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True, cwd=ROOT, env=environment)
-    kernels = sum(path.read_text().count("\n@kernel\n") for path in (ROOT / "helper" / "gradient" / "exact").rglob("*.py"))
+    answer = subprocess.run(
+        [sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True, cwd=ROOT, env=environment
+    )
+    kernels = sum(
+        path.read_text().count("\n@kernel\n")
+        for path in (ROOT / "helper" / "gradient" / "exact").rglob("*.py")
+    )
     assert int(answer.stdout) >= kernels > 20

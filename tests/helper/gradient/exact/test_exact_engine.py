@@ -25,7 +25,9 @@ ACTIVATIONS = ("Relu", "LeakyRelu", "Elu", "Sigmoid", "Tanh", "Softplus")
 
 @pytest.mark.parametrize("norm", list(Norm))
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_dense_networks_equal_the_oracle_bit_for_bit_and_autograd_within_a_percent(activation: str, norm: Norm) -> None:
+def test_dense_networks_equal_the_oracle_bit_for_bit_and_autograd_within_a_percent(
+    activation: str, norm: Norm
+) -> None:
     clip = Clip(norm=norm, bound=0.7, frac_bits=32)
     check_graph(mlp((9, 7, 6, 4), activation, seed=1), Loss.CROSS_ENTROPY, clip, labels=3)
 
@@ -40,12 +42,22 @@ def test_losses_of_one_output_equal_the_oracle(loss: Loss, norm: Norm) -> None:
 
 @pytest.mark.parametrize("head", ["LogSoftmax", "Softmax"])
 def test_a_model_that_ends_in_a_softmax_equals_the_oracle(head: str) -> None:
-    check_graph(mlp((5, 6, 4), "Tanh", seed=3, head=head), Loss.CROSS_ENTROPY, Clip(norm=Norm.L2, bound=0.4, frac_bits=32), labels=4)
+    check_graph(
+        mlp((5, 6, 4), "Tanh", seed=3, head=head),
+        Loss.CROSS_ENTROPY,
+        Clip(norm=Norm.L2, bound=0.4, frac_bits=32),
+        labels=4,
+    )
 
 
 @pytest.mark.parametrize("scale", [1e-3, 30.0])
 def test_tiny_and_huge_weights_equal_the_oracle(scale: float) -> None:
-    check_graph(mlp((6, 8, 5, 3), "Relu", seed=4, scale=scale), Loss.CROSS_ENTROPY, Clip(norm=Norm.L2, bound=1.0, frac_bits=32), labels=2)
+    check_graph(
+        mlp((6, 8, 5, 3), "Relu", seed=4, scale=scale),
+        Loss.CROSS_ENTROPY,
+        Clip(norm=Norm.L2, bound=1.0, frac_bits=32),
+        labels=2,
+    )
 
 
 @settings(max_examples=25, deadline=None)
@@ -64,7 +76,10 @@ def test_random_dense_networks_equal_the_oracle_and_keep_the_bound(
     model = mlp((*widths, 3), activation, seed, bias=bias)
     clip = Clip(norm=norm, bound=bound, frac_bits=frac_bits)
     made = example(5, model, Loss.CROSS_ENTROPY, 2, seed=seed, density=0.5)
-    got = [ExactEngine(model, Loss.CROSS_ENTROPY, clip).masked_sum(quantised(model), made.batch(helper)).vector for helper in (0, 1)]
+    got = [
+        ExactEngine(model, Loss.CROSS_ENTROPY, clip).masked_sum(quantised(model), made.batch(helper)).vector
+        for helper in (0, 1)
+    ]
     assert reconstruct(*got).tolist() == expected(model, clip, Loss.CROSS_ENTROPY, made).total
 
 
@@ -93,7 +108,13 @@ def test_an_empty_batch_gives_zeros() -> None:
 
 
 def test_records_of_zeros_reach_only_the_biases() -> None:
-    check_graph(mlp((4, 3, 2), "Relu", seed=8), Loss.CROSS_ENTROPY, Clip(norm=Norm.L2, bound=1.0, frac_bits=32), labels=2, density=0.0)
+    check_graph(
+        mlp((4, 3, 2), "Relu", seed=8),
+        Loss.CROSS_ENTROPY,
+        Clip(norm=Norm.L2, bound=1.0, frac_bits=32),
+        labels=2,
+        density=0.0,
+    )
 
 
 def test_the_digest_changes_with_one_bit_of_one_feature_and_not_with_the_masks() -> None:
@@ -113,7 +134,11 @@ def test_the_digest_changes_with_one_bit_of_one_feature_and_not_with_the_masks()
 def test_a_label_that_is_no_class_is_refused() -> None:
     model = mlp((4, 3), "Relu", seed=11)
     engine = ExactEngine(model, Loss.CROSS_ENTROPY, Clip(norm=Norm.L2, bound=1.0, frac_bits=32))
-    batch = Batch(features=np.zeros((1, 4), np.uint8), labels=np.array([[3]], np.uint32), mask_shares=np.ones((1, 1), np.uint64))
+    batch = Batch(
+        features=np.zeros((1, 4), np.uint8),
+        labels=np.array([[3]], np.uint32),
+        mask_shares=np.ones((1, 1), np.uint64),
+    )
     with pytest.raises(JobRefused) as refused:
         engine.masked_sum(quantised(model), batch)
     assert refused.value.reason is JobReason.MALFORMED
@@ -133,4 +158,6 @@ def test_what_has_no_exact_form_is_named(model: Model, loss: Loss, why: str) -> 
 
 def test_a_bound_beyond_the_field_is_not_exact() -> None:
     with pytest.raises(NotExact, match="less than"):
-        ExactEngine(mlp((4, 2), "Relu", seed=13), Loss.CROSS_ENTROPY, Clip(norm=Norm.L2, bound=2.0**31, frac_bits=32))
+        ExactEngine(
+            mlp((4, 2), "Relu", seed=13), Loss.CROSS_ENTROPY, Clip(norm=Norm.L2, bound=2.0**31, frac_bits=32)
+        )

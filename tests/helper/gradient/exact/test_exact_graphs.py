@@ -44,7 +44,9 @@ def flat(graph: GraphBuilder, source: str) -> str:
 def test_convolutions_and_pools(pool: str, window: dict[str, object], clip: Clip) -> None:
     graph = GraphBuilder(2 * 7 * 6, seed=1)
     value = shaped(graph, "x", 2, 7, 6)
-    value = graph.node("Conv", value, graph.weight(3, 2, 3, 2), graph.weight(3, scale=0.1), strides=[1, 2], pads=[1, 0, 1, 1])
+    value = graph.node(
+        "Conv", value, graph.weight(3, 2, 3, 2), graph.weight(3, scale=0.1), strides=[1, 2], pads=[1, 0, 1, 1]
+    )
     value = graph.node(pool, graph.node("Relu", value), kernel_shape=[2, 2], **window)
     value = graph.node("Tanh", graph.node("Conv", value, graph.weight(4, 3, 2, 2)))
     value = flat(graph, graph.node("GlobalAveragePool", value))
@@ -80,7 +82,9 @@ def test_a_bag_of_embeddings(operator: str, keepdims: int) -> None:
     rows = graph.node("Gather", graph.weight(256, 4, scale=0.5), indices)
     axes = [graph.tensor(np.array([1], np.int64))] if operator == "ReduceSum" else []
     bag = graph.node(operator, rows, *axes, keepdims=keepdims, **({} if axes else {"axes": [1]}))
-    check_graph(graph.model(graph.gemm(flat(graph, bag), 4, 3), 3), Loss.CROSS_ENTROPY, L2, labels=2, records=8)
+    check_graph(
+        graph.model(graph.gemm(flat(graph, bag), 4, 3), 3), Loss.CROSS_ENTROPY, L2, labels=2, records=8
+    )
 
 
 def test_a_category_outside_the_table_gives_a_zero_gradient() -> None:
@@ -102,9 +106,20 @@ def test_a_category_outside_the_table_gives_a_zero_gradient() -> None:
 @pytest.mark.parametrize("is_image", [False, True])
 def test_batch_normalisation_trains_its_scale_and_bias(is_image: bool) -> None:
     graph = GraphBuilder(18, seed=5)
-    value = graph.node("Conv", shaped(graph, "x", 2, 3, 3), graph.weight(3, 2, 2, 2)) if is_image else graph.gemm("x", 18, 3)
+    value = (
+        graph.node("Conv", shaped(graph, "x", 2, 3, 3), graph.weight(3, 2, 2, 2))
+        if is_image
+        else graph.gemm("x", 18, 3)
+    )
     statistics = [graph.weight(3, scale=0.2), graph.tensor(np.array([0.5, 1.0, 2.0], np.float32))]
-    value = graph.node("BatchNormalization", value, graph.weight(3, scale=1.0), graph.weight(3, scale=0.3), *statistics, epsilon=1e-5)
+    value = graph.node(
+        "BatchNormalization",
+        value,
+        graph.weight(3, scale=1.0),
+        graph.weight(3, scale=0.3),
+        *statistics,
+        epsilon=1e-5,
+    )
     value = flat(graph, graph.node("Softplus", value))
     check_graph(graph.model(graph.gemm(value, 12 if is_image else 3, 3), 3), Loss.CROSS_ENTROPY, L2, labels=2)
 
@@ -121,7 +136,9 @@ def test_features_are_rescaled_by_constants() -> None:
     graph = GraphBuilder(6, seed=7)
     centred = graph.node("Sub", "x", graph.constant(np.linspace(0.1, 0.6, 6)))
     scaled = graph.node("Div", centred, graph.constant(np.array(0.25)))
-    shifted = graph.node("Add", graph.node("Mul", scaled, graph.constant(np.full(6, 0.5))), graph.constant(np.ones((1, 6))))
+    shifted = graph.node(
+        "Add", graph.node("Mul", scaled, graph.constant(np.full(6, 0.5))), graph.constant(np.ones((1, 6)))
+    )
     check_graph(graph.model(graph.gemm(shifted, 6, 3), 3), Loss.CROSS_ENTROPY, L2, labels=2)
 
 
@@ -136,9 +153,14 @@ def test_values_beyond_float64_keep_the_bound(spoil: str, loss: Loss) -> None:
     if spoil == "nan":
         value = graph.node("Mul", value, graph.constant(np.array(0.0)))
     outputs = 3 if loss is Loss.CROSS_ENTROPY else 1
-    model = graph.model(graph.node("Add", graph.gemm(value, 3, outputs), value) if outputs == 3 else graph.gemm(value, 3, 1), outputs)
+    model = graph.model(
+        graph.node("Add", graph.gemm(value, 3, outputs), value) if outputs == 3 else graph.gemm(value, 3, 1),
+        outputs,
+    )
     made = example(8, model, loss, 2, seed=10)
-    result = ExactEngine(model, loss, L2).masked_sum(quantised(model), replace(made, shares=(np.ones_like(made.shares[0]),) * 2).batch(0))
+    result = ExactEngine(model, loss, L2).masked_sum(
+        quantised(model), replace(made, shares=(np.ones_like(made.shares[0]),) * 2).batch(0)
+    )
     coordinates = to_signed(result.vector).astype(np.float64)
     assert np.linalg.norm(coordinates) <= 16 * result.sensitivity
 
@@ -146,7 +168,9 @@ def test_values_beyond_float64_keep_the_bound(spoil: str, loss: Loss) -> None:
 def test_axes_are_transposed_and_values_concatenated_behind_the_first_axis() -> None:
     graph = GraphBuilder(12, seed=8)
     image = graph.node("Conv", shaped(graph, "x", 2, 6), graph.weight(3, 2, 1))
-    other = graph.node("Transpose", shaped(graph, flat(graph, graph.node("Relu", image)), 6, 3), perm=[0, 2, 1])
+    other = graph.node(
+        "Transpose", shaped(graph, flat(graph, graph.node("Relu", image)), 6, 3), perm=[0, 2, 1]
+    )
     joined = graph.node("Concat", image, other, axis=2)
     check_graph(graph.model(graph.gemm(flat(graph, joined), 36, 2), 2), Loss.CROSS_ENTROPY, L2, labels=2)
 
@@ -162,16 +186,32 @@ def test_axes_are_transposed_and_values_concatenated_behind_the_first_axis() -> 
     seed=st.integers(0, 10**6),
 )
 def test_random_convolutions_equal_the_oracle(
-    *, channels: int, kernel: tuple[int, int], strides: tuple[int, int], pads: list[int], dilations: tuple[int, int], norm: Norm, seed: int
+    *,
+    channels: int,
+    kernel: tuple[int, int],
+    strides: tuple[int, int],
+    pads: list[int],
+    dilations: tuple[int, int],
+    norm: Norm,
+    seed: int,
 ) -> None:
     graph = GraphBuilder(channels * 30, seed)
     window = {"strides": list(strides), "pads": pads, "dilations": list(dilations)}
-    value = graph.node("Conv", shaped(graph, "x", channels, 6, 5), graph.weight(2, channels, *kernel), graph.weight(2, scale=0.2), **window)
+    value = graph.node(
+        "Conv",
+        shaped(graph, "x", channels, 6, 5),
+        graph.weight(2, channels, *kernel),
+        graph.weight(2, scale=0.2),
+        **window,
+    )
     value = flat(graph, graph.node("GlobalAveragePool", graph.node("LeakyRelu", value)))
     model = graph.model(graph.gemm(value, 2, 2), 2)
     clip = replace(L2, norm=norm)
     made = example(3, model, Loss.CROSS_ENTROPY, 2, seed=seed)
-    got = [ExactEngine(model, Loss.CROSS_ENTROPY, clip).masked_sum(quantised(model), made.batch(helper)).vector for helper in (0, 1)]
+    got = [
+        ExactEngine(model, Loss.CROSS_ENTROPY, clip).masked_sum(quantised(model), made.batch(helper)).vector
+        for helper in (0, 1)
+    ]
     assert reconstruct(*got).tolist() == expected(model, clip, Loss.CROSS_ENTROPY, made).total
 
 

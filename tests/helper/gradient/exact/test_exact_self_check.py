@@ -31,7 +31,9 @@ def test_seven_bit_digits_give_the_golden_vectors_too() -> None:
 
 @pytest.mark.parametrize("case", FULL, ids=lambda case: case["name"])
 def test_the_oracle_still_gives_the_golden_vectors(case: dict[str, Any]) -> None:
-    assert generate.outputs(case) == {key: case[key] for key in ("integers", "aggregate_sha256", "values_digest")}
+    assert generate.outputs(case) == {
+        key: case[key] for key in ("integers", "aggregate_sha256", "values_digest")
+    }
 
 
 @pytest.mark.parametrize("case", FULL, ids=lambda case: case["name"])
@@ -67,7 +69,9 @@ def test_a_backend_that_saturates_is_found() -> None:
 def test_digits_that_saturate_choose_the_narrow_base(monkeypatch: pytest.MonkeyPatch) -> None:
     def saturating(left: NDArray[np.uint8], right: NDArray[np.int8]) -> NDArray[np.int32]:
         pairs = left[:, None, :].astype(np.int32) * right.T[None].astype(np.int32)
-        sums: NDArray[np.int32] = np.clip(pairs.reshape(*pairs.shape[:2], -1, 2).sum(3), -32768, 32767).sum(2).astype(np.int32)
+        sums: NDArray[np.int32] = (
+            np.clip(pairs.reshape(*pairs.shape[:2], -1, 2).sum(3), -32768, 32767).sum(2).astype(np.int32)
+        )
         return sums
 
     product_int8.is_saturating.cache_clear()

@@ -37,7 +37,9 @@ def quantised(model: Model) -> tuple[QuantisedTensor, ...]:
     return tuple(quantise(value) for value in model.initial_values)
 
 
-def batch_of(x: NDArray[np.uint8], labels: Sequence[Sequence[int]], shares: field.FieldVector | None = None) -> Batch:
+def batch_of(
+    x: NDArray[np.uint8], labels: Sequence[Sequence[int]], shares: field.FieldVector | None = None
+) -> Batch:
     y = np.array(labels, np.uint32).reshape(len(x), -1)
     return Batch(features=x, labels=y, mask_shares=np.ones(y.shape, np.uint64) if shares is None else shares)
 
@@ -60,7 +62,9 @@ def torch_loss(loss: Loss, output: Tensor, label: int) -> Tensor:
     return functional.poisson_nll_loss(output, truth, log_input=True)
 
 
-def autograd(module: nn.Module, x: NDArray[np.uint8], label: int, loss: Loss) -> dict[str, NDArray[np.float64]]:
+def autograd(
+    module: nn.Module, x: NDArray[np.uint8], label: int, loss: Loss
+) -> dict[str, NDArray[np.float64]]:
     """One record's gradient of a double-precision module, by parameter name."""
     module.zero_grad()
     output = module(torch.from_numpy(x / 256.0)[None])[0]
@@ -119,9 +123,13 @@ def float_gradient(model: Model, x: NDArray[np.uint8], label: int) -> dict[str, 
     interpreter = Interpreter(model)
 
     def loss(parameters: tuple[Tensor, ...]) -> Tensor:
-        return functional.cross_entropy(interpreter.evaluate(parameters, torch.from_numpy(x / 256.0)), torch.tensor(label))
+        return functional.cross_entropy(
+            interpreter.evaluate(parameters, torch.from_numpy(x / 256.0)), torch.tensor(label)
+        )
 
-    gradients = torch.func.grad(loss)(tuple(torch.from_numpy(value).double() for value in model.initial_values))
+    gradients = torch.func.grad(loss)(
+        tuple(torch.from_numpy(value).double() for value in model.initial_values)
+    )
     return {p.name: gradient.numpy() for p, gradient in zip(model.parameters, gradients, strict=True)}
 
 
@@ -135,7 +143,9 @@ def test_recurrent_models_have_torchs_gradient(name: str, dynamo: bool) -> None:
     for record in features(2, width, seed=3):
         found, expected = float_gradient(model, record, 1), autograd(module, record, 1, Loss.CROSS_ENTROPY)
         np.testing.assert_allclose(found["head.weight"], expected["head.weight"], atol=1e-12)
-        all_found, all_expected = (np.sort(np.concatenate([g.ravel() for g in side.values()])) for side in (found, expected))
+        all_found, all_expected = (
+            np.sort(np.concatenate([g.ravel() for g in side.values()])) for side in (found, expected)
+        )
         np.testing.assert_allclose(all_found, all_expected, atol=1e-12)
 
 
@@ -156,7 +166,9 @@ def label_batches(draw: st.DrawFn) -> tuple[NDArray[np.uint8], NDArray[np.uint32
     """Features, candidate labels, and the position of the real label (-1: all are decoys)."""
     count, num_labels = draw(st.integers(0, 6)), draw(st.integers(1, 3))
     x = features(count, 5, seed=draw(st.integers(0, 1000)))
-    labels = np.array([draw(st.permutations(range(3)))[:num_labels] for _ in range(count)], np.uint32).reshape(count, num_labels)
+    labels = np.array(
+        [draw(st.permutations(range(3)))[:num_labels] for _ in range(count)], np.uint32
+    ).reshape(count, num_labels)
     real = np.array([draw(st.integers(-1, num_labels - 1)) for _ in range(count)], np.int64)
     return x, labels, real
 
@@ -202,13 +214,19 @@ def test_chunks_do_not_change_the_masked_sum(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_an_empty_batch_gives_zeros() -> None:
     engine = GeneralEngine(MODEL, Loss.CROSS_ENTROPY, TIGHT, 3)
-    empty = Batch(features=np.empty((0, 5), np.uint8), labels=np.empty((0, 3), np.uint32), mask_shares=np.empty((0, 3), np.uint64))
+    empty = Batch(
+        features=np.empty((0, 5), np.uint8),
+        labels=np.empty((0, 3), np.uint32),
+        mask_shares=np.empty((0, 3), np.uint64),
+    )
     answer = engine.masked_sum(quantised(MODEL), empty)
     np.testing.assert_array_equal(answer.vector, np.zeros(MODEL.num_parameters, np.uint64))
     assert len(answer.values_digest) == 32
 
 
-def answer_to(x: NDArray[np.uint8], labels: list[list[int]], weights: tuple[QuantisedTensor, ...] | None = None) -> MaskedSum:
+def answer_to(
+    x: NDArray[np.uint8], labels: list[list[int]], weights: tuple[QuantisedTensor, ...] | None = None
+) -> MaskedSum:
     engine = GeneralEngine(MODEL, Loss.CROSS_ENTROPY, TIGHT, 3)
     return engine.masked_sum(weights or quantised(MODEL), batch_of(x, labels))
 
@@ -216,8 +234,15 @@ def answer_to(x: NDArray[np.uint8], labels: list[list[int]], weights: tuple[Quan
 def test_the_digest_changes_with_any_value_and_with_no_mask() -> None:
     x = features(2, 5)
     digest = answer_to(x, [[0, 1], [2, 0]]).values_digest
-    masked = Batch(features=x, labels=np.array([[0, 1], [2, 0]], np.uint32), mask_shares=field.random_vector(4, seeded(5)).reshape(2, 2))
-    assert GeneralEngine(MODEL, Loss.CROSS_ENTROPY, TIGHT, 3).masked_sum(quantised(MODEL), masked).values_digest == digest
+    masked = Batch(
+        features=x,
+        labels=np.array([[0, 1], [2, 0]], np.uint32),
+        mask_shares=field.random_vector(4, seeded(5)).reshape(2, 2),
+    )
+    assert (
+        GeneralEngine(MODEL, Loss.CROSS_ENTROPY, TIGHT, 3).masked_sum(quantised(MODEL), masked).values_digest
+        == digest
+    )
     other_features = x.copy()
     other_features[1, 4] ^= 128
     others = [
@@ -286,7 +311,9 @@ def exact_norm_fits(row: NDArray[np.int64], clip: Clip) -> bool:
     scale=st.sampled_from([0.0, 1e-300, 1e-9, 1e-3, 1.0, 1e6, 1e150, 1e200]),
     seed=st.integers(0, 2**32),
 )
-def test_no_row_exceeds_the_bound_as_integers(*, norm: Norm, bound: float, frac_bits: int, size: int, scale: float, seed: int) -> None:
+def test_no_row_exceeds_the_bound_as_integers(
+    *, norm: Norm, bound: float, frac_bits: int, size: int, scale: float, seed: int
+) -> None:
     clip = Clip(norm=norm, bound=bound, frac_bits=frac_bits)
     rows = np.random.default_rng(seed).standard_cauchy((5, size)) * scale
     values = clip_to_integers(rows, clip)

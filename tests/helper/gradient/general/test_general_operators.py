@@ -1,4 +1,7 @@
-"""Each operator of the allow-list, parsed and interpreted, against onnxruntime on the same file; and its gradient's existence."""
+"""Each operator of the allow-list, parsed and interpreted, against onnxruntime on the same file.
+
+And its gradient's existence.
+"""
 
 from typing import Any
 
@@ -16,7 +19,11 @@ from tests.onnx_builders import encoded, features, node, tensor, weights
 WIDTH = 24
 IMAGE = [node("Reshape", ["x", "image"], ["i"])]
 SEQUENCE = [node("Reshape", ["x", "sequence"], ["s"]), node("Transpose", ["s"], ["i"], perm=[1, 0, 2])]
-SHAPES = [tensor("image", [-1, 1, 4, 6], np.int64), tensor("sequence", [-1, 6, 4], np.int64), tensor("line", [-1, 2, 12], np.int64)]
+SHAPES = [
+    tensor("image", [-1, 1, 4, 6], np.int64),
+    tensor("sequence", [-1, 6, 4], np.int64),
+    tensor("line", [-1, 2, 12], np.int64),
+]
 LINE = [node("Reshape", ["x", "line"], ["i"])]
 FLAT = [node("Flatten", ["o"], ["y"])]
 POSITIVE = [node("Add", ["x", "one"], ["i"])]
@@ -28,9 +35,15 @@ def unary(operator: str, before: list[onnx.NodeProto] | None = None, **attribute
     return [*first, node(operator, ["i"], ["o"], **attributes), *FLAT], [weights("w", WIDTH, 5)]
 
 
-def recurrent(operator: str, gates: int, direction: str, output: int = 0, *, bias: bool = True, **attributes: Any) -> Case:
+def recurrent(
+    operator: str, gates: int, direction: str, output: int = 0, *, bias: bool = True, **attributes: Any
+) -> Case:
     count = 2 if direction == "bidirectional" else 1
-    initializers = [weights("w", count, gates * 3, 4), weights("r", count, gates * 3, 3), weights("b", count, 2 * gates * 3)]
+    initializers = [
+        weights("w", count, gates * 3, 4),
+        weights("r", count, gates * 3, 3),
+        weights("b", count, 2 * gates * 3),
+    ]
     outputs = [*[""] * output, "h"]
     inputs = ["i", "w", "r"] + (["b"] if bias else [])
     nodes = [*SEQUENCE, node(operator, inputs, outputs, hidden_size=3, direction=direction, **attributes)]
@@ -56,9 +69,18 @@ CASES: dict[str, Case] = {
     "Sqrt": unary("Sqrt", POSITIVE),
     "Log": unary("Log", POSITIVE),
     "Pow": ([*POSITIVE, node("Pow", ["i", "two"], ["y"])], []),
-    "Clip": ([node("Gemm", ["x", "w"], ["i"]), node("Clip", ["i", "", "one"], ["y"])], [weights("w", WIDTH, 5)]),
-    "Clip both": ([node("Gemm", ["x", "w"], ["i"]), node("Clip", ["i", "minus", "one"], ["y"])], [weights("w", WIDTH, 5)]),
-    "PRelu": ([node("Gemm", ["x", "w"], ["i"]), node("PRelu", ["i", "v"], ["y"])], [weights("w", WIDTH, 5), weights("v", 5)]),
+    "Clip": (
+        [node("Gemm", ["x", "w"], ["i"]), node("Clip", ["i", "", "one"], ["y"])],
+        [weights("w", WIDTH, 5)],
+    ),
+    "Clip both": (
+        [node("Gemm", ["x", "w"], ["i"]), node("Clip", ["i", "minus", "one"], ["y"])],
+        [weights("w", WIDTH, 5)],
+    ),
+    "PRelu": (
+        [node("Gemm", ["x", "w"], ["i"]), node("PRelu", ["i", "v"], ["y"])],
+        [weights("w", WIDTH, 5), weights("v", 5)],
+    ),
     "Add Sub Mul Div": (
         [
             node("Add", ["x", "a"], ["1"]),
@@ -66,20 +88,36 @@ CASES: dict[str, Case] = {
             node("Mul", ["2", "c"], ["3"]),
             node("Div", ["3", "d"], ["y"]),
         ],
-        [weights("a", WIDTH), weights("b", 1, WIDTH), weights("c", WIDTH), tensor("d", np.arange(1, WIDTH + 1))],
+        [
+            weights("a", WIDTH),
+            weights("b", 1, WIDTH),
+            weights("c", WIDTH),
+            tensor("d", np.arange(1, WIDTH + 1)),
+        ],
     ),
     "Greater Where": (
-        [node("Gemm", ["x", "w"], ["i"]), node("Greater", ["i", "one"], ["m"]), node("Where", ["m", "i", "v"], ["y"])],
+        [
+            node("Gemm", ["x", "w"], ["i"]),
+            node("Greater", ["i", "one"], ["m"]),
+            node("Where", ["m", "i", "v"], ["y"]),
+        ],
         [weights("w", WIDTH, 5), weights("v", 5)],
     ),
     "Gemm": (
-        [node("Transpose", ["w"], ["t"]), node("Gemm", ["x", "t", "b"], ["y"], alpha=0.5, beta=2.0, transB=1)],
+        [
+            node("Transpose", ["w"], ["t"]),
+            node("Gemm", ["x", "t", "b"], ["y"], alpha=0.5, beta=2.0, transB=1),
+        ],
         [weights("w", WIDTH, 5), weights("b", 5)],
     ),
     "MatMul of a stack": ([*IMAGE, node("MatMul", ["i", "w"], ["o"]), *FLAT], [weights("w", 6, 3)]),
     "MatMul by a vector": ([*IMAGE, node("MatMul", ["i", "w"], ["o"]), *FLAT], [weights("w", 6)]),
     "Conv 2d": (
-        [*IMAGE, node("Conv", ["i", "w", "b"], ["o"], pads=[1, 0, 2, 1], strides=[2, 1], dilations=[1, 2]), *FLAT],
+        [
+            *IMAGE,
+            node("Conv", ["i", "w", "b"], ["o"], pads=[1, 0, 2, 1], strides=[2, 1], dilations=[1, 2]),
+            *FLAT,
+        ],
         [weights("w", 3, 1, 2, 3), weights("b", 3)],
     ),
     "Conv 1d": ([*LINE, node("Conv", ["i", "w"], ["o"], strides=[2]), *FLAT], [weights("w", 3, 2, 3)]),
@@ -91,11 +129,16 @@ CASES: dict[str, Case] = {
         [*IMAGE, node("Conv", ["i", "w"], ["o"], auto_pad="SAME_LOWER", strides=[1, 2]), *FLAT],
         [weights("w", 2, 1, 2, 2)],
     ),
-    "Conv valid": ([*IMAGE, node("Conv", ["i", "w"], ["o"], auto_pad="VALID"), *FLAT], [weights("w", 2, 1, 2, 3)]),
+    "Conv valid": (
+        [*IMAGE, node("Conv", ["i", "w"], ["o"], auto_pad="VALID"), *FLAT],
+        [weights("w", 2, 1, 2, 3)],
+    ),
     "MaxPool": unary("MaxPool", IMAGE, kernel_shape=[2, 3], strides=[1, 2], pads=[1, 1, 0, 2]),
     "MaxPool 1d": unary("MaxPool", LINE, kernel_shape=[3], dilations=[2]),
     "AveragePool": unary("AveragePool", IMAGE, kernel_shape=[2, 3], strides=[1, 2], pads=[1, 0, 0, 2]),
-    "AveragePool with padding": unary("AveragePool", IMAGE, kernel_shape=[2, 3], pads=[1, 0, 0, 2], count_include_pad=1),
+    "AveragePool with padding": unary(
+        "AveragePool", IMAGE, kernel_shape=[2, 3], pads=[1, 0, 0, 2], count_include_pad=1
+    ),
     "AveragePool 1d": unary("AveragePool", LINE, kernel_shape=[3], strides=[2]),
     "GlobalAveragePool": unary("GlobalAveragePool", LINE),
     "BatchNormalization": (
@@ -106,8 +149,14 @@ CASES: dict[str, Case] = {
         [*IMAGE, node("LayerNormalization", ["i", "a", "b"], ["o"], axis=2), *FLAT],
         [weights("a", 4, 6), weights("b", 4, 6)],
     ),
-    "LayerNormalization without bias": ([*IMAGE, node("LayerNormalization", ["i", "a"], ["o"]), *FLAT], [weights("a", 6)]),
-    "ReduceMean": ([*IMAGE, node("ReduceMean", ["i", "axes"], ["o"], keepdims=0), *FLAT], [tensor("axes", [1, -1], np.int64)]),
+    "LayerNormalization without bias": (
+        [*IMAGE, node("LayerNormalization", ["i", "a"], ["o"]), *FLAT],
+        [weights("a", 6)],
+    ),
+    "ReduceMean": (
+        [*IMAGE, node("ReduceMean", ["i", "axes"], ["o"], keepdims=0), *FLAT],
+        [tensor("axes", [1, -1], np.int64)],
+    ),
     "ReduceSum": ([*IMAGE, node("ReduceSum", ["i", "axes"], ["o"]), *FLAT], [tensor("axes", [2], np.int64)]),
     "LSTM": recurrent("LSTM", 4, "forward"),
     "LSTM reverse": recurrent("LSTM", 4, "reverse"),
@@ -125,11 +174,20 @@ CASES: dict[str, Case] = {
         ],
         [tensor("parts", [4, 12, 8], np.int64)],
     ),
-    "Split evenly": ([node("Split", ["x"], ["1", "2"], axis=1, num_outputs=2), node("Sub", ["1", "2"], ["y"])], []),
-    "Split unevenly": ([node("Split", ["x"], ["1", "2", "3", "4", "5"], axis=1, num_outputs=5), node("Relu", ["5"], ["y"])], []),
+    "Split evenly": (
+        [node("Split", ["x"], ["1", "2"], axis=1, num_outputs=2), node("Sub", ["1", "2"], ["y"])],
+        [],
+    ),
+    "Split unevenly": (
+        [node("Split", ["x"], ["1", "2", "3", "4", "5"], axis=1, num_outputs=5), node("Relu", ["5"], ["y"])],
+        [],
+    ),
     "Slice": (
         [*IMAGE, node("Slice", ["i", "from", "to", "axes", "steps"], ["o"]), *FLAT],
-        [tensor(n, v, np.int64) for n, v in (("from", [1, -5]), ("to", [2**62, -1]), ("axes", [2, 3]), ("steps", [1, 2]))],
+        [
+            tensor(n, v, np.int64)
+            for n, v in (("from", [1, -5]), ("to", [2**62, -1]), ("axes", [2, 3]), ("steps", [1, 2]))
+        ],
     ),
     "Squeeze Unsqueeze Expand": (
         [
@@ -139,9 +197,16 @@ CASES: dict[str, Case] = {
             node("Expand", ["2", "to"], ["o"]),
             *FLAT,
         ],
-        [tensor("first", [1], np.int64), tensor("last", [-1], np.int64), tensor("to", [1, 1, 1, 3], np.int64)],
+        [
+            tensor("first", [1], np.int64),
+            tensor("last", [-1], np.int64),
+            tensor("to", [1, 1, 1, 3], np.int64),
+        ],
     ),
-    "Gather by a constant": ([node("Gather", ["x", "at"], ["o"], axis=1), *FLAT], [tensor("at", [[3, -1], [0, 0]], np.int64)]),
+    "Gather by a constant": (
+        [node("Gather", ["x", "at"], ["o"], axis=1), *FLAT],
+        [tensor("at", [[3, -1], [0, 0]], np.int64)],
+    ),
     "Gather by the record": (
         [
             node("Mul", ["x", "bytes"], ["1"]),
@@ -158,7 +223,10 @@ CASES: dict[str, Case] = {
             node("Concat", ["minus i", "2"], ["3"], axis=0),
             node("Reshape", ["x", "3"], ["y"]),
         ],
-        [tensor(name, [value], np.int64) for name, value in (("a", -49), ("two i", 2), ("b", 48), ("minus i", -1))],
+        [
+            tensor(name, [value], np.int64)
+            for name, value in (("a", -49), ("two i", 2), ("b", 48), ("minus i", -1))
+        ],
     ),
 }
 CONSTANTS = [tensor("one", 1.0), tensor("two", 2.0), tensor("minus", -1.0)]
@@ -204,7 +272,9 @@ def test_an_operators_gradient_vectorises_and_is_that_of_finite_differences(name
     interpreter = Interpreter(model)
     parameters = tuple(torch.from_numpy(value).double() for value in model.initial_values)
     x = torch.from_numpy(features(2, WIDTH) / 256.0)
-    direction = [torch.from_numpy(np.random.default_rng(i).normal(size=p.shape)) for i, p in enumerate(parameters)]
+    direction = [
+        torch.from_numpy(np.random.default_rng(i).normal(size=p.shape)) for i, p in enumerate(parameters)
+    ]
 
     def total(given: tuple[torch.Tensor, ...], record: torch.Tensor) -> torch.Tensor:
         return interpreter.evaluate(given, record).square().sum()
@@ -224,7 +294,12 @@ def test_every_operator_that_reaches_an_engine_is_interpreted() -> None:
 
 
 def test_an_index_outside_a_table_gives_nan() -> None:
-    nodes = [node("Mul", ["x", "bytes"], ["1"]), node("Cast", ["1"], ["2"], to=7), node("Gather", ["table", "2"], ["o"]), *FLAT]
+    nodes = [
+        node("Mul", ["x", "bytes"], ["1"]),
+        node("Cast", ["1"], ["2"], to=7),
+        node("Gather", ["table", "2"], ["o"]),
+        *FLAT,
+    ]
     model = parse(encoded(nodes, [weights("table", 10, 2), tensor("bytes", 256.0)], width=2), num_features=2)
     table = torch.from_numpy(model.initial_values[0]).double()
     result = Interpreter(model).evaluate([table], torch.tensor([9, 10], dtype=torch.float64) / 256)
