@@ -45,7 +45,10 @@ WAIT_S: Final = 20.0
 HELD_S: Final = 2.0
 """How long helper 0 holds an answer that is ready."""
 SHORT_GRACE_S: Final = 1.0
-HELPER_WITH_SHORT_GRACE: Final = f"import helper.serving.server; helper.serving.server.DRAIN_S = {SHORT_GRACE_S}; from helper.cli.main import main; main()"
+HELPER_WITH_SHORT_GRACE: Final = (
+    f"import helper.serving.server; helper.serving.server.DRAIN_S = {SHORT_GRACE_S}; "
+    "from helper.cli.main import main; main()"
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -189,8 +189,8 @@ def test_old_jobs_that_took_nothing_cost_a_scrape_nothing(
     read: list[bytes] = []
     monkeypatch.setattr(
         "helper.ledger.ledger.decode",
-        lambda kind, encoded: read.append(encoded) or canonical.decode(kind, encoded),
-    )  # type: ignore[func-returns-value]  # append returns None
+        lambda kind, encoded: read.append(encoded) or canonical.decode(kind, encoded),  # type: ignore[func-returns-value]
+    )  # append returns None
     assert [one.held for one in shop.cores[0].budgets_left.current()] == [()]
     assert read == []
 

@@ -152,8 +152,8 @@ def autograd_sum(
             continue
         x, y = torch.from_numpy(features / 256.0), int(labels[real])
         gradients = grad(
-            lambda *p: loss_of(loss, interpreter.evaluate(p, x), y),
-            argnums=tuple(range(len(parameters))),  # noqa: B023 - used at once
+            lambda *p, x=x, y=y: loss_of(loss, interpreter.evaluate(p, x), y),
+            argnums=tuple(range(len(parameters))),
         )(*parameters)
         flat = torch.cat([gradient.reshape(-1) for gradient in gradients]).numpy()
         norm = np.linalg.norm(flat, 2 if clip.norm is Norm.L2 else 1)

@@ -15,7 +15,7 @@ from protos import helper_pb2 as pb
 from protos import helper_pb2_grpc
 from tests.forged import Holder, holder
 from tests.helper.parties import Scene, make_task
-from tests.helper.test_helper_service import serve
+from tests.helper.serving.test_helper_service import serve
 
 VICTIM = "https://ads.example"
 EVIL = "https://evil.example"
