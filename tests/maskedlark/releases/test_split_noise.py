@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.model.graph import Loss
 from maskedlark.privacy.accounting import Charge, fitting_noise_multiplier, spent
-from maskedlark.privacy.noise import MAX_SCALE, Mechanism, noise_vector, split_scale
+from maskedlark.privacy.noise import Mechanism, noise_vector, split_scale
+from maskedlark.privacy.samplers import MAX_SCALE
 from maskedlark.randomness import seeded
 from maskedlark.releases.job import JobSpec, charge, multiplier_for_each_helper, noise_units
 from maskedlark.releases.round import AggregateShare, MaskedSum, aggregate, combine
