@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 EXTRAS := browser-sim,helper,helper-general,adserver,postgres,traces,dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup docs bench-memory bench-load chaos same-round demo demo-no-noise test simulate test-fast check format protos audit bench-ingest bench-aggregate bench-gradient table figures clean
+.PHONY: help setup docs bench-memory bench-walls bench-load chaos same-round demo demo-no-noise test simulate test-fast check format protos audit bench-ingest bench-aggregate bench-gradient table figures clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -66,6 +66,9 @@ bench-memory: $(STAMP)  ## Peak memory of every process while 100,000 reports ar
 
 bench-aggregate: $(STAMP)  ## Grouped sums of a million reports per second and core (ARGS=--json)
 	$(BIN)/python -m tests.bench.aggregate $(ARGS)
+
+bench-walls: $(STAMP)  ## What one ad server waits for while another keeps 1,000 silent streams open at the same helper (ARGS=--json)
+	$(BIN)/python -m tests.bench.walls $(ARGS)
 
 bench-load: $(STAMP)  ## Sustained ingest for five minutes: reports/s a core, latency, memory (ARGS="--seconds 30 --json")
 	$(BIN)/python -m tests.bench.load $(ARGS)

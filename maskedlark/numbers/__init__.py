@@ -1,4 +1,1 @@
-"""The prime field and fixed-point numbers.
-
-May import: the flat files of `maskedlark`.
-"""
+"""Room."""

@@ -18,6 +18,7 @@ from maskedlark.observability.draining import DrainInterceptor
 from maskedlark.observability.tracing import ServerTracing
 from maskedlark.observability.wellness import Wellness
 from maskedlark.rpc.patience import WITH_KNOWN_CLIENTS, Patience, PatienceInterceptor
+from maskedlark.rpc.peer_room import REFUSING_THREADS, LightThreads, PeerRoom
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import make_server
 
@@ -33,7 +34,8 @@ class ServerSettings:
     Attributes:
         listen: host:port, port 0 for any.
         tls: Its files, or None for plaintext on loopback.
-        threads: Calls answered at once.
+        threads: Calls answered at once, shared by the peers as `PeerRoom` says; status and health have
+            threads of their own.
         is_open: Whether clients without a certificate are let in.
         patience: What a slow client may cost.
         is_traced: Whether each call is a span.
@@ -90,16 +92,22 @@ class WatchedServer:
                 once a second.
         """
         metrics = CallMetrics(registry)
-        interceptors: list[Any] = [metrics, *([ServerTracing()] if settings.is_traced else [])]
         self._draining = DrainInterceptor()
-        interceptors.append(self._draining)
-        interceptors.append(PatienceInterceptor(settings.patience, metrics.count_slow_client))
         self.server, self.port = make_server(
             settings.listen,
             settings.tls,
-            threads=settings.threads,
+            threads=settings.threads + REFUSING_THREADS,
             is_open=settings.is_open,
-            interceptors=interceptors,
+            interceptors=[
+                LightThreads(),
+                metrics,
+                *([ServerTracing()] if settings.is_traced else []),
+                self._draining,
+            ],
+            inside=[
+                PeerRoom(settings.threads),
+                PatienceInterceptor(settings.patience, metrics.count_slow_client),
+            ],
             on_handshake=metrics.count_handshake,
         )
         self._health = _Probed(Wellness(check))

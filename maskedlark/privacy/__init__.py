@@ -1,4 +1,1 @@
-"""Clipping, exact noise, and the accounting of both epsilons.
-
-May import: numbers and the flat files of `maskedlark`.
-"""
+"""Room."""

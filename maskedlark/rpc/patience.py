@@ -22,10 +22,12 @@ class Patience:
     """What one call may cost a thread in waiting.
 
     Attributes:
-        idle_s: The longest wait for one message to come, or to be taken.
+        first_s: The longest wait for the first message, which a client has when it calls.
+        idle_s: The longest wait for another message to come, or for a reply to be taken.
         total_s: The longest that all waits of a call may take together.
     """
 
+    first_s: float = 10.0
     idle_s: float = 60.0
     total_s: float = 3_600.0
 
@@ -41,6 +43,7 @@ class _Waiting:
         self._patience = patience
         self._since: float | None = None
         self._before_s = 0.0
+        self._has_begun = False
 
     def incoming(self, messages: Iterator[Any]) -> Iterator[Any]:
         """The requests; waiting for each is counted."""
@@ -49,6 +52,7 @@ class _Waiting:
                 message = next(messages, None)
             if message is None:
                 return
+            self._has_begun = True
             yield message
 
     def outgoing(self, messages: Iterator[Any]) -> Iterator[Any]:
@@ -61,7 +65,8 @@ class _Waiting:
         """Whether patience is at its end."""
         since = self._since
         waited = 0.0 if since is None else monotonic() - since
-        return waited > self._patience.idle_s or self._before_s + waited > self._patience.total_s
+        longest = self._patience.idle_s if self._has_begun else self._patience.first_s
+        return waited > longest or self._before_s + waited > self._patience.total_s
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
@@ -91,7 +96,7 @@ class PatienceInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # 
         is_over = Event()
 
         def watch() -> None:
-            while not is_over.wait(min(_POLL_S, self._patience.idle_s / 4)):
+            while not is_over.wait(min(_POLL_S, self._patience.idle_s / 4, self._patience.first_s / 4)):
                 if waiting.is_too_long():
                     self._on_slow()
                     context.cancel()  # type: ignore[no-untyped-call]  # grpc-stubs

@@ -28,10 +28,11 @@ _OPTIONS: Final = (
     ("grpc.max_metadata_size", MAX_METADATA_BYTES),
     ("grpc.so_reuseport", 0),
 )
-_CALLS_A_THREAD: Final = 8
-"""How many calls may wait for each thread.
+_CALLS_A_THREAD: Final = 256
+_OPEN_CALLS_A_THREAD: Final = 32
+"""How many calls may wait for each thread, for a moment: `PeerRoom` refuses those beyond a peer's share.
 
-GRPC answers more with RESOURCE_EXHAUSTED, which `faults.calling` knows.
+gRPC answers more, whoever's, with RESOURCE_EXHAUSTED, which `faults.calling` knows.
 """
 
 _SERVER_OPTIONS: Final = (
@@ -50,7 +51,7 @@ _SERVER_OPTIONS: Final = (
 )
 _OPEN_SERVER_OPTIONS: Final = (
     ("grpc.max_receive_message_length", MAX_REPORT_BYTES),
-    ("grpc.http2.lookahead_bytes", 256 << 10),  # of each call, ahead of what is read
+    ("grpc.http2.lookahead_bytes", 64 << 10),  # of each call, ahead of what is read
     ("grpc.http2.bdp_probe", 0),  # which would let that grow to 4 MiB, also of calls that wait for a thread
 )
 """Where anybody may call, with as many calls as there is room for.
@@ -127,6 +128,7 @@ def make_server(
     threads: int,
     is_open: bool = False,
     interceptors: "Sequence[grpc.ServerInterceptor[Any, Any]]" = (),
+    inside: "Sequence[grpc.ServerInterceptor[Any, Any]]" = (),
     on_handshake: Callable[[], None] = lambda: None,
     keepalive: Keepalive = _KEEPALIVE,
 ) -> tuple[grpc.Server, int]:
@@ -134,7 +136,8 @@ def make_server(
 
     With `tls` every client must show a certificate that is trusted (`maskedlark.rpc.trust`), and is held to
     it again at each call, unless the server `is_open` to browsers, which have none. The files are read again
-    when they change. Without `tls` the address must be loopback. `on_handshake` is called as a client begins
+    when they change. Without `tls` the address must be loopback. `interceptors` see every call, and those
+    `inside` only the calls of clients that are still trusted. `on_handshake` is called as a client begins
     TLS, whether it will be let in or not. `keepalive` is that of the clients.
 
     Raises:
@@ -143,13 +146,17 @@ def make_server(
     """
     server = grpc.server(
         ThreadPoolExecutor(threads),
-        maximum_concurrent_rpcs=_CALLS_A_THREAD * threads,
+        maximum_concurrent_rpcs=(_OPEN_CALLS_A_THREAD if is_open else _CALLS_A_THREAD) * threads,
         options=tuple(
             dict(
                 [*_SERVER_OPTIONS, *keepalive.of_server(), *(_OPEN_SERVER_OPTIONS if is_open else ())]
             ).items()
         ),
-        interceptors=[*interceptors, *([StillTrusted(tls)] if tls is not None and not is_open else [])],
+        interceptors=[
+            *interceptors,
+            *([StillTrusted(tls)] if tls is not None and not is_open else []),
+            *inside,
+        ],
     )
     if tls is None:
         if not is_loopback(address.rsplit(":", 1)[0]):

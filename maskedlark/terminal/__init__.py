@@ -1,5 +1,1 @@
-"""What the commands of several parties print and ask alike: budgets as tables, TLS options.
-
-May import: observability, rpc, runtime, releases, reports, federated, model, privacy, numbers and the flat
-files of `maskedlark`.
-"""
+"""Room."""

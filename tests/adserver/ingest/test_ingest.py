@@ -15,6 +15,7 @@ from pathlib import Path
 import grpc
 import httpx
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine, func, select
@@ -36,6 +37,7 @@ from maskedlark.runtime.database import open_database, reading
 from protos import ingest_pb2_grpc, report_pb2
 from tests import builders
 from tests.builders import world
+from tests.silent_streams import silent_streams
 
 _KNOWN = world()
 _SEALED = builders.reports(_KNOWN, builders.examples(_KNOWN.task, 12))
@@ -459,4 +461,23 @@ def test_a_renewed_certificate_is_shown_to_the_next_browser_without_a_restart(tm
                 .accepted
                 == 1
             )
+    engine.dispose()
+
+
+def test_silent_streams_of_one_address_get_half_of_the_threads(tmp_path: Path) -> None:
+    folder = tmp_path / "tls"
+    folder.mkdir()
+    served, engine = write_certificate(folder, name="localhost", now=datetime.now(UTC)), _engine(tmp_path)
+    browser = TrustOnly(trusted_authorities=served.certificate)
+    with running_ingest(
+        engine, grpc_listen="localhost:0", http_listen="localhost:0", tls=served
+    ) as addresses:
+        method, half = "/maskedlark.v1.Ingest/Submit", 32
+        with (
+            silent_streams(addresses.grpc, browser, method=method, count=500, expected_open=half) as silence,
+            make_channel(addresses.grpc, browser) as channel,
+        ):
+            assert silence.ended["RESOURCE_EXHAUSTED"] == 500 - half
+            health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=30)
+            assert health.status == health_pb2.HealthCheckResponse.SERVING
     engine.dispose()

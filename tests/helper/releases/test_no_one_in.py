@@ -83,7 +83,8 @@ def door(tmp_path: Path) -> Iterator[Door]:
     for one in (ours, others):
         one.trusted_authorities.write_bytes(helper.certificate.read_bytes())
     metrics = HelperMetrics(scene.cores[0])
-    settings = ServerSettings(listen="localhost:0", tls=helper, threads=4, patience=Patience(idle_s=IDLE_S))
+    patience = Patience(first_s=IDLE_S, idle_s=IDLE_S)
+    settings = ServerSettings(listen="localhost:0", tls=helper, threads=4, patience=patience)
     watched = WatchedServer(settings, metrics.registry)
     helper_pb2_grpc.add_HelperServicer_to_server(
         HelperService(scene.cores[0], None, metrics, body_s=10 * IDLE_S), watched.server
@@ -189,7 +190,7 @@ def test_a_message_that_does_not_parse_is_refused_and_counted(door: Door) -> Non
 
 
 @pytest.mark.parametrize("method", ["PrepareDataset", "StartJob", "RunRound"])
-def test_a_stream_that_stops_is_ended_and_its_thread_is_free_again(door: Door, method: str) -> None:
+def test_streams_that_say_nothing_are_ended_and_their_threads_free_again(door: Door, method: str) -> None:
     never = Event()
 
     def stopping() -> Iterator[Any]:
@@ -204,11 +205,12 @@ def test_a_stream_that_stops_is_ended_and_its_thread_is_free_again(door: Door, m
             else getattr(stub, method)(stopping())
             for _ in range(4)
         ]
-        assert door.is_alive()  # all four threads were taken, and are given back
-        for call in calls:
-            assert call.code() is grpc.StatusCode.CANCELLED
+        with pytest.raises(JobRefused):  # another tenant is heard meanwhile
+            door.register(door.others)
+        codes = sorted(call.code().name for call in calls)  # of the four threads a tenant gets two
+        assert codes == ["CANCELLED", "CANCELLED", "RESOURCE_EXHAUSTED", "RESOURCE_EXHAUSTED"]
         never.set()
-    assert door.count("maskedlark_slow_clients_total") == 4
+    assert door.count("maskedlark_slow_clients_total") == 2
 
 
 def test_connections_that_say_nothing_hold_nobody_up_and_are_counted(door: Door) -> None:

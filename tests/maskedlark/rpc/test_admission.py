@@ -6,12 +6,12 @@ from maskedlark.errors import HelperUnavailable
 from maskedlark.rpc.admission import Admission
 
 
-def test_one_caller_gets_half_of_the_room_and_another_the_rest() -> None:
+def test_each_caller_leaves_room_for_the_next() -> None:
     admission = Admission(4)
     with ExitStack() as stack:
-        for caller in ("a", "a", "b", "b"):
+        for caller in ("a", "a", "b", "c"):
             stack.enter_context(admission.entered(caller))
-        for late in ("a", "b", "c", None):
+        for late in ("a", "b", "c", "d", None):
             with pytest.raises(HelperUnavailable), admission.entered(late):
                 pass
     with ExitStack() as stack:  # all of it was given back

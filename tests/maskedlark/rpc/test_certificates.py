@@ -71,7 +71,7 @@ def test_a_line_of_trusted_names_that_says_nothing_is_refused(tmp_path: Path, li
         Trust.read(files.read())
 
 
-def test_an_authority_for_one_helpers_host_is_not_believed_at_the_others_address(tmp_path: Path) -> None:
+def test_an_authority_for_one_host_is_not_believed_at_another(tmp_path: Path) -> None:
     authority = holder(common_name="authority", is_authority=True)
     files = holder("https://ads.example").files(tmp_path, trusted=authority.pem)
     files.authority_names.write_text(f"{authority.fingerprint} helper-a.example")
@@ -80,7 +80,7 @@ def test_an_authority_for_one_helpers_host_is_not_believed_at_the_others_address
         RenewedChannel("helper-b.example:1", files)
 
 
-def test_a_helpers_certificate_that_can_sign_others_is_refused_by_the_ad_server(tmp_path: Path) -> None:
+def test_the_ad_server_refuses_a_helper_certificate_that_can_sign_others(tmp_path: Path) -> None:
     files = holder("https://ads.example").files(
         tmp_path, trusted=holder("helper-a.example", is_authority=True).pem
     )

@@ -1,0 +1,103 @@
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from maskedlark.rpc.fair_room import FairRoom
+from maskedlark.rpc.peer_room import is_light, peer_of
+
+
+class Context:
+    """What a connection says of its client."""
+
+    def __init__(self, peer: str, **auth: bytes) -> None:
+        self._peer = peer
+        self._auth = {name: (value,) for name, value in auth.items()}
+
+    def auth_context(self) -> Any:
+        return self._auth
+
+    def peer(self) -> str:
+        return self._peer
+
+
+def let_in(room: FairRoom, stack: ExitStack, peer: str | None) -> bool:
+    return stack.enter_context(room.entered(peer))
+
+
+def test_each_peer_gets_at_most_half_of_what_the_others_leave() -> None:
+    room = FairRoom(16)
+    with ExitStack() as stack:
+        got = {
+            peer: sum(let_in(room, stack, peer) for _ in range(1_000)) for peer in ("a", "b", "c", "d", "e")
+        }
+    assert got == {"a": 8, "b": 4, "c": 2, "d": 1, "e": 1}
+    with ExitStack() as stack:  # all of it was given back
+        assert sum(let_in(room, stack, "e") for _ in range(1_000)) == 8
+
+
+def test_nobody_in_particular_may_take_every_place_and_no_more() -> None:
+    room = FairRoom(3)
+    with ExitStack() as stack:
+        assert [let_in(room, stack, None) for _ in range(4)] == [True, True, True, False]
+        assert not let_in(room, stack, "a")
+
+
+def test_a_room_of_one_place_lets_one_peer_in() -> None:
+    room = FairRoom(1)
+    with ExitStack() as stack:
+        assert let_in(room, stack, "a")
+        assert not let_in(room, stack, "b")
+
+
+@given(st.lists(st.sampled_from("abcdefgh"), max_size=200), st.integers(1, 64))
+def test_no_peer_holds_more_than_half_and_all_no_more_than_there_is(asked: list[str], places: int) -> None:
+    room = FairRoom(places)
+    with ExitStack() as stack:
+        got = [peer for peer in asked if let_in(room, stack, peer)]
+    assert len(got) <= places
+    assert all(got.count(peer) <= (places + 1) // 2 for peer in "abcdefgh")
+
+
+def test_a_peer_is_known_by_its_certificate_whatever_its_address() -> None:
+    secured = {
+        "transport_security_type": b"ssl",
+        "x509_pem_cert": b"PEM",
+        "x509_subject_alternative_name": b"https://ads.example",
+    }
+    assert peer_of(Context("ipv4:10.0.0.1:1", **secured)) == peer_of(Context("ipv4:10.0.0.2:2", **secured))
+
+
+@pytest.mark.parametrize(
+    ("peer", "expected"),
+    [
+        ("ipv4:192.0.2.7:4711", "192.0.2.7"),
+        ("ipv6:%5B2001:db8::1%5D:4711", "2001:db8::/64"),
+        ("ipv6:[2001:db8::2]:4711", "2001:db8::/64"),
+        ("ipv6:%5B::ffff:192.0.2.7%5D:1", "192.0.2.7"),
+        ("unix:/a/socket", ""),
+    ],
+)
+def test_without_a_certificate_a_peer_is_its_site(peer: str, expected: str) -> None:
+    assert peer_of(Context(peer, transport_security_type=b"ssl")) == expected
+
+
+def test_a_plaintext_peer_is_nobody_in_particular() -> None:
+    assert peer_of(Context("ipv4:127.0.0.1:4711")) is None
+
+
+def test_status_and_health_are_light_and_nothing_else() -> None:
+    assert is_light("/maskedlark.v1.Helper/GetStatus")
+    assert is_light("/grpc.health.v1.Health/Check")
+    assert not any(
+        map(
+            is_light,
+            [
+                "/maskedlark.v1.Helper/PrepareDataset",
+                "/grpc.health.v1.Health/Watch",
+                "/maskedlark.v1.Ingest/Submit",
+            ],
+        )
+    )
