@@ -11,13 +11,12 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from adserver.measuring.evaluation_result import EvaluationResult
-from adserver.measuring.evaluator import DEFAULT_BINS, Evaluator, PlannedEvaluation, plan_evaluation
+from adserver.measuring.evaluator import DEFAULT_BINS, Evaluator, plan_evaluation
 from adserver.measuring.measurer import Measurer
 from adserver.measuring.request import QUERY_ID_BYTES, Request, distinct_codes
 from adserver.measuring.result import AggregateResult
@@ -25,6 +24,7 @@ from adserver.peers.client import ROUND_DEADLINE_S, HelperClient
 from adserver.store.database import create_tables, default_url
 from adserver.store.datasets import Dataset, DatasetStore
 from adserver.store.queries import QueryStore
+from adserver.store.receipts import ReceiptBook
 from adserver.store.tasks import StoredTask, TaskStore
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.releases.query import key_index, measurement_of
@@ -65,9 +65,10 @@ class Client:
         self._engine = open_database(database or default_url(Path(data)))
         create_tables(self._engine)
         self._stack = ExitStack()
+        receipts = ReceiptBook(self._engine)
         first, second = (
             self._stack.enter_context(
-                HelperClient(address, tls, deadline_s, round_deadline_s=round_deadline_s)
+                HelperClient(address, tls, deadline_s, receipts, round_deadline_s=round_deadline_s)
             )
             for address in helpers
         )
@@ -186,8 +187,7 @@ class Client:
             epsilon=epsilon,
             num_bins=bins,
         )
-        QueryStore(self._engine).add(planned.spec, planned.model, asked_at=time.time())
-        return self._evaluate(found, planned, is_new=True)
+        return self.evaluator(found).evaluate(planned)
 
     def evaluate_again(self, query: str) -> EvaluationResult:
         """The answer to an evaluation that was asked before, by the start of its id; it costs nothing.
@@ -200,14 +200,17 @@ class Client:
             raise JobRefused(
                 JobReason.UNKNOWN_QUERY, "this query is no evaluation: ask it again with `adserver aggregate`"
             )
-        return self._evaluate(
-            DatasetStore(self._engine).find(stored.spec.dataset_id.hex()), stored, is_new=False
-        )
+        return self.evaluator(DatasetStore(self._engine).find(stored.spec.dataset_id.hex())).again(stored)
 
-    def _evaluate(self, dataset: Dataset, planned: PlannedEvaluation, *, is_new: bool) -> EvaluationResult:
-        evaluator = Evaluator(helpers=self._helpers, task=self._task(dataset).bundle.task, dataset=dataset)
-        forget = partial(QueryStore(self._engine).remove, planned.spec.query_id)
-        return evaluator.evaluate(planned, forget=forget, is_new=is_new)
+    def evaluator(self, dataset: Dataset) -> Evaluator:
+        """What asks evaluations over one dataset."""
+        return Evaluator(
+            helpers=self._helpers,
+            task=self._task(dataset).bundle.task,
+            dataset=dataset,
+            store=QueryStore(self._engine),
+            clock=time.time,
+        )
 
     def measurer(self, dataset: Dataset) -> Measurer:
         """What asks queries over one dataset."""

@@ -141,11 +141,8 @@ class PeerOptions:
     deadline_s: float
     round_deadline_s: float = ROUND_DEADLINE_S
 
-    def open(self, stack: ExitStack, engine: Engine | None = None) -> tuple[HelperClient, HelperClient]:
-        """Clients of both helpers, closed when the stack unwinds.
-
-        Their receipts are kept in the database, if one is given.
-        """
+    def open(self, stack: ExitStack, engine: Engine) -> tuple[HelperClient, HelperClient]:
+        """Clients of both helpers, closed when the stack unwinds; their receipts are kept in the database."""
         book = ReceiptBook(engine)
         first, second = (
             stack.enter_context(

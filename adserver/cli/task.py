@@ -224,9 +224,10 @@ def create_command(
         "expires_at": lasting.expires_at,
         "measurement": measurement_from(measurement),
     }
-    store = TaskStore(open_store(data, database))
+    engine = open_store(data, database)
+    store = TaskStore(engine)
     with ExitStack() as stack:
-        helpers = peers.open(stack)
+        helpers = peers.open(stack, engine)
         bundle = with_retries(lambda: create_task(helpers, settings), BRIEF)
     task_id = store.add(bundle, created_at=time.time())
     if out is not None:
@@ -292,8 +293,9 @@ def refresh_keys_command(
         tls_ca=tls_ca,
         deadline=deadline,
     )
+    engine = open_store(data, database)
     with ExitStack() as stack:
-        changed = refresh_keys(TaskStore(open_store(data, database)), peers.open(stack))
+        changed = refresh_keys(TaskStore(engine), peers.open(stack, engine))
     typer.echo(f"{changed} tasks have new keys")
 
 

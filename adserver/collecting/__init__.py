@@ -1,4 +1,1 @@
-"""From a task to a sealed dataset.
-
-May import: budgets, peers, store, records.
-"""
+"""Room."""

@@ -46,6 +46,16 @@ class EvaluationHelper(Protocol):
         """The helper's answer, the same however often it is asked; ends early when `cancelled` is set."""
 
 
+class AskedQueries(Protocol):
+    """Where queries are kept that were asked; `adserver.store.queries.QueryStore` is one."""
+
+    def add(self, spec: EvaluationSpec, codes: bytes, *, asked_at: float) -> None:
+        """Keep an evaluation with its model, durably, before the helpers are asked."""
+
+    def remove(self, query_id: bytes) -> None:
+        """Forget one that no helper has charged."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedEvaluation:
     """An evaluation with the ONNX file that is sent beside it."""
@@ -111,31 +121,41 @@ class Evaluator:
         helpers: tuple[EvaluationHelper, EvaluationHelper],
         task: Task,
         dataset: Dataset,
+        store: AskedQueries,
+        clock: Callable[[], float],
         backoff: Backoff = BRIEF,
     ) -> None:
         self._helpers = helpers
         self._task = task
         self._dataset = dataset
+        self._store = store
+        self._clock = clock
         self._backoff = backoff
 
-    def evaluate(
-        self, planned: PlannedEvaluation, *, forget: Callable[[], None], is_new: bool
-    ) -> EvaluationResult:
-        """Have an evaluation charged and answered, and read the answer.
-
-        Asking the same one again costs nothing.
-
-        Args:
-            planned: The evaluation.
-            forget: Called if both helpers say that they never charged it.
-            is_new: Whether it was never asked before.
+    def evaluate(self, planned: PlannedEvaluation) -> EvaluationResult:
+        """Keep a new evaluation, have it charged and answered, and read the answer.
 
         Raises:
             InvalidModel, JobRefused: what a helper refuses with; HELPERS_DISAGREE if they did not score
-            alike.
-            HelperUnavailable: a helper did not answer in time.
+                alike.
+            HelperUnavailable: a helper did not answer in time; `again` asks the same evaluation, which is
+                charged only once.
         """
-        spec = planned.spec
+        self._store.add(planned.spec, planned.model, asked_at=self._clock())
+        return self._answered(planned, is_new=True)
+
+    def again(self, planned: PlannedEvaluation) -> EvaluationResult:
+        """Ask an evaluation that may have been asked before, and read the answer.
+
+        What was charged costs nothing again.
+
+        Raises:
+            InvalidModel, JobRefused, HelperUnavailable: as `evaluate`.
+        """
+        return self._answered(planned, is_new=False)
+
+    def _answered(self, planned: PlannedEvaluation, *, is_new: bool) -> EvaluationResult:
+        spec, forget = planned.spec, partial(self._store.remove, planned.spec.query_id)
         calls = [partial(helper.run_evaluation, spec, planned.model) for helper in self._helpers]
         total, dataset_spent = ask_both(calls, self._backoff, forget=forget, is_new=is_new)
         noise_scale = evaluation_noise_units(self._task, spec) / UNITS

@@ -1,4 +1,1 @@
-"""The two helpers, as the ad server reaches them.
-
-May import: store, records.
-"""
+"""Room."""

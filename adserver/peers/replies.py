@@ -32,7 +32,8 @@ class HelperStatus:
         identity: Its name and long-term public keys.
         keys: Its HPKE keys, with a signature that is its own.
         numerics_digest: Of its gradient engine's golden vectors.
-        tasks: How many it has accepted.
+        tasks: How many it has accepted; None, as all that follow, over TLS: a helper tells tenants nothing of
+            each other.
         datasets: How many it has committed.
         open_jobs: Started and not closed.
         rounds_answered: Of all jobs.
@@ -42,10 +43,10 @@ class HelperStatus:
     identity: HelperIdentity
     keys: SignedKeyList
     numerics_digest: bytes
-    tasks: int
-    datasets: int
-    open_jobs: int
-    rounds_answered: int
+    tasks: int | None
+    datasets: int | None
+    open_jobs: int | None
+    rounds_answered: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,10 +152,10 @@ def status_from_reply(reply: helper_pb2.StatusReply, peer: str) -> HelperStatus:
         identity=identity,
         keys=keys,
         numerics_digest=reply.numerics_digest,
-        tasks=reply.tasks,
-        datasets=reply.datasets,
-        open_jobs=reply.open_jobs,
-        rounds_answered=reply.rounds_answered,
+        tasks=reply.tasks if reply.HasField("tasks") else None,
+        datasets=reply.datasets if reply.HasField("datasets") else None,
+        open_jobs=reply.open_jobs if reply.HasField("open_jobs") else None,
+        rounds_answered=reply.rounds_answered if reply.HasField("rounds_answered") else None,
     )
 
 

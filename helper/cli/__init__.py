@@ -1,4 +1,1 @@
-"""The `helper` command.
-
-May import: serving, core, releases, datasets, executors, trust, ledger, gradient.
-"""
+"""Room."""

@@ -1,6 +1,7 @@
 """What `helper status` asks a running helper."""
 
 from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias, get_args
 
 from helper.trust.floors import fingerprint
 from maskedlark.canonical import build, decode
@@ -10,6 +11,10 @@ from maskedlark.rpc.faults import calling
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import make_channel
 from protos import helper_pb2, helper_pb2_grpc
+
+_Count: TypeAlias = Literal["tasks", "datasets", "open_jobs", "rounds_answered"]
+_COUNTS: Final[tuple[_Count, ...]] = get_args(_Count)
+"""Told on a plaintext connection only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +54,6 @@ def _rows(reply: helper_pb2.StatusReply) -> tuple[StatusRow, ...]:
         ("fingerprint", fingerprint(identity)),
         ("hpke_keys", keys),
         ("numerics_digest", reply.numerics_digest.hex()),
-        ("tasks", reply.tasks),
-        ("datasets", reply.datasets),
-        ("open_jobs", reply.open_jobs),
-        ("rounds_answered", reply.rounds_answered),
+        *((name, getattr(reply, name)) for name in _COUNTS if reply.HasField(name)),
     )
     return tuple(StatusRow(name=name, value=value) for name, value in values)

@@ -85,21 +85,23 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         context.set_trailing_metadata(((METADATA_KEY, self._core.witness.receipt()),))
 
     def GetStatus(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusReply:  # noqa: N802 (gRPC's name)
-        """Who this helper is; anyone may ask."""
+        """Who this helper is; anyone may ask. How much it holds is told to callers on this machine only."""
         with answering(context), database_at_hand("the helper"):
             status = self._core.status()
-            return pb.StatusReply(
+            reply = pb.StatusReply(
                 name=status.identity.name,
                 version=status.version,
                 verify_key=status.identity.verify_key,
                 agreement_key=status.identity.agreement_key,
                 key_list=encode(status.key_list),
                 numerics_digest=status.numerics,
-                tasks=status.counts.tasks,
-                datasets=status.counts.datasets,
-                open_jobs=status.counts.open_jobs,
-                rounds_answered=status.counts.rounds_answered,
             )
+            if client_names(context) is None:
+                reply.tasks = status.counts.tasks
+                reply.datasets = status.counts.datasets
+                reply.open_jobs = status.counts.open_jobs
+                reply.rounds_answered = status.counts.rounds_answered
+            return reply
 
     def RegisterTask(  # noqa: N802 (gRPC's name)
         self, request: pb.RegisterTaskRequest, context: grpc.ServicerContext

@@ -148,7 +148,7 @@ def run(fleet: Fleet, times: int, show: Show = lambda _done, _note: None) -> Out
         asking = Asking(spec=spec, sent=sent, length=model.num_parameters, left=times, helper=client())
         asking.helper.start_job(spec, path.read_bytes())
         kills = _asked_and_killed(fleet, asking, client, times, show)
-        charged = asking.helper.status().rounds_answered
+        charged = asking.helper.status().rounds_answered or 0
     return Outcome(
         sent=asking.answers.total(),
         kills=len(kills),

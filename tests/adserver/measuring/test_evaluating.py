@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ from sklearn.linear_model import LogisticRegression
 from adserver.measuring import evaluation_metrics as metrics
 from adserver.measuring.evaluation_result import EvaluationResult, read
 from adserver.measuring.evaluator import DEFAULT_BINS, Evaluator, plan_evaluation
+from adserver.peers.replies import QueryAnswer
+from adserver.peers.retrying import ONCE
 from adserver.store.datasets import Dataset, DatasetState
 from adserver.views.evaluation import (
     calibration_rows,
@@ -30,7 +33,7 @@ from adserver.views.evaluation import (
     metric_rows,
     write_plot,
 )
-from maskedlark.errors import InvalidModel, InvalidTask, JobReason, JobRefused, ModelReason
+from maskedlark.errors import HelperUnavailable, InvalidModel, InvalidTask, JobReason, JobRefused, ModelReason
 from maskedlark.model import weights
 from maskedlark.model.dense import dense_network
 from maskedlark.model.onnx_file import parse, replace_parameters
@@ -38,6 +41,7 @@ from maskedlark.numbers.field import from_signed
 from maskedlark.numbers.field import share as split
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.randomness import seeded
+from maskedlark.releases.evaluation import EvaluationSpec
 from maskedlark.reports.report import InputShares
 from tests.adserver.evaluation_helper import MemoryEvaluationHelper
 from tests.builders import NOW, World, world
@@ -105,8 +109,18 @@ def shoppers() -> Examples:
     )
 
 
-def unforgotten() -> None:
-    raise AssertionError("no helper refuses in these tests")
+class Kept:
+    """Evaluations that were asked, and what happened in which order."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def add(self, spec: EvaluationSpec, codes: bytes, *, asked_at: float) -> None:
+        assert asked_at == NOW
+        self.events.append("kept")
+
+    def remove(self, query_id: bytes) -> None:
+        self.events.append("forgotten")
 
 
 def shares_of(examples: Examples, candidates: int = 2) -> tuple[InputShares, InputShares]:
@@ -154,9 +168,9 @@ def evaluated(
         MemoryEvaluationHelper(of, role, one, seed)
         for role, one in enumerate(shares_of(examples, of.task.num_candidates))
     )
-    return Evaluator(helpers=(first, second), task=of.task, dataset=dataset).evaluate(
-        plan, forget=unforgotten, is_new=True
-    )
+    return Evaluator(
+        helpers=(first, second), task=of.task, dataset=dataset, store=Kept(), clock=lambda: NOW
+    ).evaluate(plan)
 
 
 @pytest.mark.parametrize("bins", [10, 64, 1_000])
@@ -369,3 +383,48 @@ def test_a_result_is_shown_as_json_lines_and_a_picture(tmp_path: Path) -> None:
     assert width > height > 300
     with pytest.raises(InvalidTask):
         write_plot(result, tmp_path / "curves.txt")
+
+
+@dataclass
+class Away:
+    """A helper that does not answer, or refuses."""
+
+    store: Kept
+    error: Exception
+
+    def run_evaluation(
+        self, spec: EvaluationSpec, model: bytes, *, cancelled: Event | None = None
+    ) -> QueryAnswer:
+        self.store.events.append("asked")
+        raise self.error
+
+
+def test_an_evaluation_is_kept_before_a_helper_is_asked_and_stays_kept_when_none_answers() -> None:
+    examples, store = synthetic(50), Kept()
+    of = world(num_features=examples.features.shape[1])
+    dataset, away = dataset_of(of, len(examples.labels)), Away(store, HelperUnavailable("away"))
+    plan = plan_evaluation(examples.model, task=of.task, dataset=dataset, query_id=bytes(16))
+    evaluator = Evaluator(
+        helpers=(away, away), task=of.task, dataset=dataset, store=store, clock=lambda: NOW, backoff=ONCE
+    )
+    with pytest.raises(HelperUnavailable):
+        evaluator.evaluate(plan)
+    assert (store.events[0], set(store.events[1:])) == ("kept", {"asked"})
+    with pytest.raises(HelperUnavailable):
+        evaluator.again(plan)
+    assert store.events.count("kept") == 1
+
+
+def test_an_evaluation_that_both_helpers_refuse_unpaid_is_forgotten() -> None:
+    examples, store = synthetic(50), Kept()
+    of = world(num_features=examples.features.shape[1])
+    dataset, poor = (
+        dataset_of(of, len(examples.labels)),
+        Away(store, JobRefused(JobReason.BUDGET_EXHAUSTED, "spent")),
+    )
+    plan = plan_evaluation(examples.model, task=of.task, dataset=dataset, query_id=bytes(16))
+    with pytest.raises(JobRefused):
+        Evaluator(
+            helpers=(poor, poor), task=of.task, dataset=dataset, store=store, clock=lambda: NOW
+        ).evaluate(plan)
+    assert (store.events[0], store.events[-1]) == ("kept", "forgotten")

@@ -449,3 +449,14 @@ def test_neither_disk_nor_log_shows_a_feature_a_mask_or_a_key(
     for piece in [*clear, *opened.report_ids[:3].view("V16").ravel().tolist()]:
         assert piece.hex() not in shown
         assert repr(piece)[2:-1] not in shown
+
+
+def test_status_tells_a_tenant_nothing_of_how_much_the_helper_holds(
+    scene: Scene, certified: Certified
+) -> None:
+    with make_channel(f"localhost:{certified.port}", certified.others) as channel:
+        reply = helper_pb2_grpc.HelperStub(channel).GetStatus(pb.StatusRequest(), timeout=10)
+    assert reply.name == scene.parties[0].keys.identity.name
+    assert not [
+        name for name in ("tasks", "datasets", "open_jobs", "rounds_answered") if reply.HasField(name)
+    ]

@@ -1,4 +1,1 @@
-"""Compiled loops and the integer functions that they share.
-
-May import: nothing of its own package.
-"""
+"""Room."""

@@ -1,4 +1,1 @@
-"""The layers of the exact path, each forward and backward.
-
-May import: products, kernels.
-"""
+"""Room."""

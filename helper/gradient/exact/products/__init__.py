@@ -1,4 +1,1 @@
-"""The two matrix products, on two backends with equal bits.
-
-May import: kernels.
-"""
+"""Room."""
