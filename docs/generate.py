@@ -30,8 +30,10 @@ from maskedlark.model.graph import Loss
 from maskedlark.releases.evaluation import EvaluationSpec
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.query import Axis, DiscoverySpec, Measure, QuerySpec
+from maskedlark.releases.update import Phase, UpdateJob, UpdateRound, UpdateSpec
 from maskedlark.reports.measurement import Key, Measurement, Value
 from maskedlark.reports.task import HelperIdentity, LabelSpace, Task
+from maskedlark.reports.updates import UpdateForm
 
 REFERENCE = Path(__file__).parent / "reference"
 REASONS_HEAD = "| reason | meaning | again | charged | what to do |\n|---|---|---|---|---|"
@@ -74,6 +76,11 @@ def settings() -> str:
         Axis,
         DiscoverySpec,
         EvaluationSpec,
+        UpdateForm,
+        UpdateJob,
+        Phase,
+        UpdateRound,
+        UpdateSpec,
     )
     parts += [attributes(cls) for cls in objects]
     losses = "\n".join(f"| `{loss.value}` |" for loss in Loss)

@@ -60,12 +60,14 @@ class HelperShare(_message.Message):
 class PrepareRequest(_message.Message):
     __slots__ = ("header", "chunk")
     class Header(_message.Message):
-        __slots__ = ("task_id", "handle")
+        __slots__ = ("task_id", "handle", "update_round")
         TASK_ID_FIELD_NUMBER: _ClassVar[int]
         HANDLE_FIELD_NUMBER: _ClassVar[int]
+        UPDATE_ROUND_FIELD_NUMBER: _ClassVar[int]
         task_id: bytes
         handle: bytes
-        def __init__(self, task_id: _Optional[bytes] = ..., handle: _Optional[bytes] = ...) -> None: ...
+        update_round: bytes
+        def __init__(self, task_id: _Optional[bytes] = ..., handle: _Optional[bytes] = ..., update_round: _Optional[bytes] = ...) -> None: ...
     class Chunk(_message.Message):
         __slots__ = ("shares",)
         SHARES_FIELD_NUMBER: _ClassVar[int]
@@ -185,18 +187,20 @@ class CloseJobReply(_message.Message):
     def __init__(self, rounds_answered: _Optional[int] = ...) -> None: ...
 
 class QueryRequest(_message.Message):
-    __slots__ = ("query", "discovery", "codes", "evaluation", "model")
+    __slots__ = ("query", "discovery", "codes", "evaluation", "model", "update")
     QUERY_FIELD_NUMBER: _ClassVar[int]
     DISCOVERY_FIELD_NUMBER: _ClassVar[int]
     CODES_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_FIELD_NUMBER: _ClassVar[int]
     query: bytes
     discovery: bytes
     codes: bytes
     evaluation: bytes
     model: bytes
-    def __init__(self, query: _Optional[bytes] = ..., discovery: _Optional[bytes] = ..., codes: _Optional[bytes] = ..., evaluation: _Optional[bytes] = ..., model: _Optional[bytes] = ...) -> None: ...
+    update: bytes
+    def __init__(self, query: _Optional[bytes] = ..., discovery: _Optional[bytes] = ..., codes: _Optional[bytes] = ..., evaluation: _Optional[bytes] = ..., model: _Optional[bytes] = ..., update: _Optional[bytes] = ...) -> None: ...
 
 class QueryReply(_message.Message):
     __slots__ = ("spent", "chunk")

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13protos/report.proto\x12\rmaskedlark.v1\"1\n\x0bSealedShare\x12\x0e\n\x06key_id\x18\x01 \x01(\r\x12\x12\n\nciphertext\x18\x02 \x01(\x0c\"\x9b\x01\n\x06Report\x12\x0f\n\x07task_id\x18\x01 \x01(\x0c\x12\x11\n\treport_id\x18\x02 \x01(\x0c\x12\x13\n\x0btime_bucket\x18\x03 \x01(\x04\x12+\n\x07share_0\x18\x04 \x01(\x0b\x32\x1a.maskedlark.v1.SealedShare\x12+\n\x07share_1\x18\x05 \x01(\x0b\x32\x1a.maskedlark.v1.SealedShare\"5\n\x0bReportBatch\x12&\n\x07reports\x18\x01 \x03(\x0b\x32\x15.maskedlark.v1.Reportb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13protos/report.proto\x12\rmaskedlark.v1\"1\n\x0bSealedShare\x12\x0e\n\x06key_id\x18\x01 \x01(\r\x12\x12\n\nciphertext\x18\x02 \x01(\x0c\"\xad\x01\n\x06Report\x12\x0f\n\x07task_id\x18\x01 \x01(\x0c\x12\x11\n\treport_id\x18\x02 \x01(\x0c\x12\x13\n\x0btime_bucket\x18\x03 \x01(\x04\x12+\n\x07share_0\x18\x04 \x01(\x0b\x32\x1a.maskedlark.v1.SealedShare\x12+\n\x07share_1\x18\x05 \x01(\x0b\x32\x1a.maskedlark.v1.SealedShare\x12\x10\n\x08round_id\x18\x06 \x01(\x0c\"5\n\x0bReportBatch\x12&\n\x07reports\x18\x01 \x03(\x0b\x32\x15.maskedlark.v1.Reportb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,7 +34,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SEALEDSHARE']._serialized_start=38
   _globals['_SEALEDSHARE']._serialized_end=87
   _globals['_REPORT']._serialized_start=90
-  _globals['_REPORT']._serialized_end=245
-  _globals['_REPORTBATCH']._serialized_start=247
-  _globals['_REPORTBATCH']._serialized_end=300
+  _globals['_REPORT']._serialized_end=263
+  _globals['_REPORTBATCH']._serialized_start=265
+  _globals['_REPORTBATCH']._serialized_end=318
 # @@protoc_insertion_point(module_scope)

@@ -53,6 +53,19 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateSetting:
+    """What is public of a round of federated training; `spec` is what the ad server asks both helpers for,
+    canonical."""
+
+    task_id: bytes
+    round_id: bytes
+    spec: bytes
+    time_bucket: int
+    length: int
+    min_batch_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SealedReport:
     """What the ad server stores."""
 
@@ -177,6 +190,77 @@ def open_report(
     start = 17 + d + 4 * count
     masks = [int.from_bytes(plaintext[start + 8 * i : start + 8 * i + 8], "little") for i in range(count)]
     return plaintext[17 : 17 + d], labels, masks
+
+
+def run_updates(
+    setting: UpdateSetting, helpers: tuple[Helper, Helper], reports: Sequence[SealedReport]
+) -> Vector:
+    """Federated training: from stored update reports to the sum of what devices sent, noise left out. Steps
+    5 to 8 of the design."""
+    secrets = []
+    for role in (0, 1):
+        theirs = helpers[1 - role].agreement.public_key().public_bytes_raw()
+        secrets.append(
+            hkdf(
+                helpers[role].agreement.exchange(X25519PublicKey.from_public_bytes(theirs)),
+                b"pair",
+                setting.task_id,
+            )
+        )
+    assert secrets[0] == secrets[1]
+    transcript = framed_hash("update", setting.spec)
+    shares: list[Vector] = []
+    for role in (0, 1):
+        total = [0] * setting.length
+        for report in reports:
+            info = update_binding(setting, report.report_id, role, helpers[role].key_id)
+            plaintext = HPKE.decrypt(report.ciphertexts[role], helpers[role].hpke, info)
+            assert plaintext[0] == 1
+            payload = plaintext[17:]
+            if role == 0:  # a seed, which expands
+                assert len(payload) == 32
+                vector = field_elements(
+                    hkdf(payload, b"share", setting.task_id + report.report_id + b"\x00"), setting.length
+                )
+            else:
+                vector = [int.from_bytes(payload[8 * i : 8 * i + 8], "little") for i in range(setting.length)]
+            total = [(t + v) % P for t, v in zip(total, vector, strict=True)]
+        if len(reports) < setting.min_batch_size:
+            total = [0] * setting.length
+        blind = field_elements(hkdf(secrets[role], b"blind", transcript), setting.length)
+        sign = 1 if role == 0 else -1
+        shares.append([(t + sign * b) % P for t, b in zip(total, blind, strict=True)])
+    summed = [(a + b) % P for a, b in zip(*shares, strict=True)]
+    return [value if value <= P // 2 else value - P for value in summed]
+
+
+def make_update(
+    setting: UpdateSetting, helpers: tuple[Helper, Helper], vector: Vector, random: Random
+) -> SealedReport:
+    """The device: a seed for helper 0, and for helper 1 the vector less what the seed expands to."""
+    report_id, nonce, seed = random.randbytes(16), random.randbytes(16), random.randbytes(32)
+    expanded = field_elements(hkdf(seed, b"share", setting.task_id + report_id + b"\x00"), len(vector))
+    other = b"".join(
+        ((value - mask) % P).to_bytes(8, "little") for value, mask in zip(vector, expanded, strict=True)
+    )
+    ciphertexts = []
+    for role, payload in enumerate((seed, other)):
+        info = update_binding(setting, report_id, role, helpers[role].key_id)
+        ciphertexts.append(HPKE.encrypt(b"\x01" + nonce + payload, helpers[role].hpke.public_key(), info))
+    return SealedReport(report_id=report_id, ciphertexts=(ciphertexts[0], ciphertexts[1]))
+
+
+def update_binding(setting: UpdateSetting, report_id: bytes, role: int, key_id: int) -> bytes:
+    """What an update share is sealed with: it opens for this task, round, report, time bucket, helper role
+    and key only."""
+    return (
+        b"maskedlark/v1 update share\x00"
+        + setting.task_id
+        + setting.round_id
+        + report_id
+        + setting.time_bucket.to_bytes(8, "little")
+        + bytes([role, key_id])
+    )
 
 
 def pair_key(setting: Setting, helpers: tuple[Helper, Helper], role: int) -> bytes:

@@ -98,6 +98,7 @@ class Room:
                 mechanism=task.mechanism,
                 sampling_rate=rate,
                 rounds=rounds,
+                reports=task.reports_per_user,
                 already=already,
                 collusion_epsilon=task.collusion_epsilon,
             )
@@ -174,6 +175,7 @@ class Room:
                 noise_multiplier=multiplier_of_each_helper(self.task, noise_multiplier),
                 sampling_rate=self.sampling_rate(batch_size),
                 rounds=rounds,
+                reports=self.task.reports_per_user,
             )
         except ValueError as error:
             raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, str(error)) from None

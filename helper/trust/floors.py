@@ -10,7 +10,7 @@ from typing import Final
 from maskedlark.canonical import digest
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.privacy.noise import Mechanism, NoiseDivision
-from maskedlark.reports.task import HelperIdentity, Task
+from maskedlark.reports.task import HelperIdentity, PrivacyUnit, Task
 
 _FINGERPRINT_DIGITS: Final = 64
 
@@ -48,7 +48,9 @@ class Floors:
     peers: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        """Refuse what can be no fingerprint, so that a misspelled list is noticed before it refuses every task.
+        """Refuse what can be no fingerprint.
+
+        So that a misspelled list is noticed before it refuses every task.
 
         Raises:
             InvalidTask: naming it.
@@ -75,6 +77,8 @@ class Floors:
             _refuse(
                 "noise is split between the helpers: this helper was not started with --allow-split-noise"
             )
+        if task.unit is PrivacyUnit.USER:
+            _refuse("unit user: this version of the helper keeps budgets of datasets only")
         at_least: tuple[tuple[str, int, int], ...] = (
             ("min_batch_size", task.min_batch_size, self.min_batch_size),
             ("num_decoys", task.num_decoys, self.min_decoys),

@@ -36,10 +36,12 @@ from maskedlark.privacy.noise import Mechanism
 # party starts.
 
 GAUSSIAN_SLACK: Final = 1 - 2.0**-17
-"""A discrete Gaussian of at least `MIN_SCALE` units is at least as private as a continuous one of this times its sigma."""
+"""A discrete Gaussian of at least `MIN_SCALE` units is at least as private as a continuous one of this
+times its sigma."""
 
 LAPLACE_SLACK: Final = 2.0**-22
-"""A discrete Laplace of at least `MIN_SCALE` units and epsilon e is at least as private as a continuous one of e plus this."""
+"""A discrete Laplace of at least `MIN_SCALE` units and epsilon e is at least as private as a continuous one
+of e plus this."""
 
 NOISE_MULTIPLIERS: Final = (2.0**-20, 2.0**20)
 """The range in which the bounds are numerically sound.
@@ -68,11 +70,16 @@ class Charge:
         sampling_rate: The probability with which each record is in a round's secret minibatch, in (0, 1]; 1
             for no sampling.
         rounds: How many releases, at least 1.
-        is_common: Whether both helpers draw the noise alike, from their common key, and apply it to what both
-            see in clear: it counts once, and against the ad server alone; a helper that colludes learns
-            nothing new from such a release.
+        is_common: Whether both helpers draw the noise alike, from their common key, and apply it to what
+            both see in clear: it counts
+            once, and against the ad server alone; a helper that colludes learns nothing new from such a
+            release.
         delta: The probability, of each release, that its noise fails to hide a report altogether; only of
             common noise, below 1/2.
+        is_self_sampled: Whether each device flips the coin itself, so that the sample is a secret from
+            everybody, helpers included.
+        reports: How many reports of one person, at most, the dataset holds, where a person is protected and
+            not a report.
 
     Raises:
         ValueError: a value is outside its range, or not a number.
@@ -84,6 +91,8 @@ class Charge:
     rounds: int
     is_common: bool = False
     delta: float = 0.0
+    is_self_sampled: bool = False
+    reports: int = 1
 
     def __post_init__(self) -> None:
         noiseless = self.mechanism is Mechanism.NONE
@@ -96,11 +105,16 @@ class Charge:
             raise ValueError(f"rounds must be a positive integer, not {self.rounds}")
         if not 0 <= self.delta < 0.5 or (self.delta and not self.is_common):
             raise ValueError(f"delta must be in [0, 0.5), and is of common noise only, not {self.delta}")
+        if not isinstance(self.reports, int) or self.reports < 1:
+            raise ValueError(f"reports must be a positive integer, not {self.reports}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epsilons:
-    """The epsilon at one delta against the ad server alone, and against the ad server colluding with either helper."""
+    """The epsilon at one delta against the ad server alone.
+
+    And against the ad server colluding with either helper.
+    """
 
     ad_server: float
     colluding: float
@@ -121,7 +135,7 @@ def spent(charges: Sequence[Charge], delta: float) -> Epsilons:
         ValueError: `delta` is outside its range.
     """
     ad_server = spent_against_ad_server(charges, delta)
-    colluding = [replace(charge, sampling_rate=1.0) for charge in charges if not charge.is_common]
+    colluding = [_seen_by_helper(charge) for charge in charges if not charge.is_common]
     return Epsilons(ad_server=ad_server, colluding=composed_epsilon(colluding, delta))
 
 
@@ -151,6 +165,7 @@ def fitting_noise_multiplier(
     rounds: int,
     already: Sequence[Charge],
     collusion_epsilon: float,
+    reports: int = 1,
 ) -> float:
     """The smallest noise multiplier, to 1 %, with which a job stays within both budgets of its dataset.
 
@@ -164,6 +179,7 @@ def fitting_noise_multiplier(
         rounds: The job's.
         already: What was charged to the dataset before.
         collusion_epsilon: The dataset's budget against the ad server with one helper; may be infinite.
+        reports: Of one person in the dataset, at most.
 
     Guarantees: `spent([*already, the job], delta)` is within both budgets at the result, which lies in
         `NOISE_MULTIPLIERS`.
@@ -174,14 +190,14 @@ def fitting_noise_multiplier(
     """
 
     def charges(noise_multiplier: float) -> tuple[Charge]:
-        return (
-            Charge(
-                mechanism=mechanism,
-                noise_multiplier=noise_multiplier,
-                sampling_rate=sampling_rate,
-                rounds=rounds,
-            ),
+        one = Charge(
+            mechanism=mechanism,
+            noise_multiplier=noise_multiplier,
+            sampling_rate=sampling_rate,
+            rounds=rounds,
+            reports=reports,
         )
+        return (one,)
 
     is_noisy = mechanism is not Mechanism.NONE
     return smallest_fitting(
@@ -233,7 +249,9 @@ def smallest_fitting(
 
 
 def composed_epsilon(charges: Sequence[Charge], delta: float) -> float:
-    """The epsilon at `delta` of charges each of whose noise is all the noise there is, as under one trusted curator.
+    """The epsilon at `delta` of charges each of whose noise is all the noise there is.
+
+    As under one trusted curator.
 
     Raises:
         ValueError: `delta` is outside its range.
@@ -250,16 +268,60 @@ def _seen_by_ad_server(charge: Charge) -> Charge:
     return replace(charge, noise_multiplier=charge.noise_multiplier * math.sqrt(2))
 
 
+def _seen_by_helper(charge: Charge) -> Charge:
+    """The charge against who knows which records a helper samples.
+
+    A coin that a device flips itself it does not know.
+    """
+    return charge if charge.is_self_sampled else replace(charge, sampling_rate=1.0)
+
+
+def _of_person(charge: Charge) -> Charge:
+    """The charge of all of a person's reports together, where that is one shift.
+
+    `reports` times the sensitivity, without sampling.
+
+    Gaussian noise under sampling is left as it is: how many of the reports are in a sample is binomial, and
+    the mixture is composed.
+    """
+    if charge.reports == 1 or (charge.mechanism is Mechanism.GAUSSIAN and charge.sampling_rate < 1):
+        return charge
+    return replace(
+        charge, noise_multiplier=charge.noise_multiplier / charge.reports, sampling_rate=1.0, reports=1
+    )
+
+
+def _as_one_report(charge: Charge) -> Charge:
+    """A charge of one report that costs at least as much.
+
+    Whenever any of a person's reports is in a sample, all of them are.
+    """
+    if charge.reports == 1:
+        return charge
+    rate = -math.expm1(charge.reports * math.log1p(-charge.sampling_rate)) * (1 + 2.0**-40)
+    return replace(
+        charge,
+        noise_multiplier=charge.noise_multiplier / charge.reports,
+        sampling_rate=min(1.0, rate),
+        reports=1,
+    )
+
+
 def _merge(charges: Sequence[Charge]) -> tuple[Charge, ...]:
     """The same cost in canonical order, rounds at the same settings together."""
-    rounds: Counter[tuple[str, float, float]] = Counter()
-    for charge in charges:
-        rounds[
-            charge.mechanism, min(charge.noise_multiplier, NOISE_MULTIPLIERS[1]), charge.sampling_rate
-        ] += charge.rounds
+    rounds: Counter[tuple[str, float, float, int]] = Counter()
+    for charge in map(_of_person, charges):
+        multiplier = min(charge.noise_multiplier, NOISE_MULTIPLIERS[1])
+        rounds[charge.mechanism, multiplier, charge.sampling_rate, charge.reports] += charge.rounds
     return tuple(
-        Charge(mechanism=Mechanism(mechanism), noise_multiplier=multiplier, sampling_rate=rate, rounds=total)
-        for (mechanism, multiplier, rate), total in sorted(rounds.items())
+        Charge(
+            mechanism=Mechanism(mechanism),
+            noise_multiplier=multiplier,
+            sampling_rate=rate,
+            rounds=total,
+            reports=reports,
+        )
+        for (mechanism, multiplier, rate, reports), total in sorted(rounds.items())
     )
 
 
@@ -284,7 +346,10 @@ def _merged_epsilon(charges: tuple[Charge, ...], delta: float) -> float:
 
 
 def _pure_epsilon(charge: Charge) -> float:
-    """ln(1 + q (e^epsilon - 1)), the cost at delta 0 of one sampled Laplace release of epsilon = 1 / noise_multiplier."""
+    """ln(1 + q (e^epsilon - 1)).
+
+    The cost at delta 0 of one sampled Laplace release of epsilon = 1 / noise_multiplier.
+    """
     epsilon, rate = 1 / charge.noise_multiplier, charge.sampling_rate
     if epsilon > 500:
         return epsilon  # sampling saves nothing, and e^epsilon leaves the floats
@@ -292,7 +357,10 @@ def _pure_epsilon(charge: Charge) -> float:
 
 
 def _exact_gaussian_epsilon(charges: Sequence[Charge], delta: float) -> float:
-    """The epsilon of Gaussian releases without sampling, which compose to one Gaussian release (Balle and Wang 2018)."""
+    """The epsilon of Gaussian releases without sampling.
+
+    Which compose to one Gaussian release (Balle and Wang 2018).
+    """
     import dp_accounting
 
     precision = math.fsum(charge.rounds / _noise(charge) ** 2 for charge in charges)
@@ -310,7 +378,7 @@ def _renyi_epsilon(charges: Sequence[Charge], delta: float) -> float:
     from dp_accounting.rdp import compute_epsilon
 
     divergences = np.zeros(len(_RENYI_ORDERS))
-    for charge in charges:
+    for charge in map(_as_one_report, charges):
         if charge.mechanism is Mechanism.LAPLACE:
             pure = _pure_epsilon(charge)
             divergences += charge.rounds * np.minimum(pure, np.array(_RENYI_ORDERS) * pure**2 / 2)
@@ -347,13 +415,15 @@ def _renyi_divergences(noise: float, rate: float) -> NDArray[np.float64]:
 
 def _loss_distribution_epsilon(charges: Sequence[Charge], delta: float) -> float:
     """The epsilon by composing privacy loss distributions, rounded up to a grid that keeps this fast."""
-    width = sum(8 / charge.noise_multiplier + 1 / charge.noise_multiplier**2 for charge in charges)
+    shifts = [charge.reports / charge.noise_multiplier for charge in charges]
+    width = sum(8 * shift + shift**2 for shift in shifts)
     if width > 500:
         return math.inf
     # A loss of typical size s on a grid of h looks like one of variance up to s * h: the grid must not swamp
     # the true variance.
     losses = [
-        (charge.rounds, charge.sampling_rate * math.expm1(1 / charge.noise_multiplier)) for charge in charges
+        (one.rounds, one.sampling_rate * math.expm1(1 / one.noise_multiplier))
+        for one in map(_as_one_report, charges)
     ]
     is_swamped = 1e-3 * sum(rounds * loss for rounds, loss in losses) > 0.1 * sum(
         rounds * loss**2 for rounds, loss in losses
@@ -379,9 +449,31 @@ def _losses(charge: Charge, grid: float) -> Any:
         one = distributions.from_laplace_mechanism(
             1 / (1 / charge.noise_multiplier + LAPLACE_SLACK), **settings
         )
+    elif charge.reports > 1:
+        one = _mixture(charge, grid)
     else:
         one = distributions.from_gaussian_mechanism(_noise(charge), **settings)
     return one.self_compose(charge.rounds)
+
+
+def _mixture(charge: Charge, grid: float) -> Any:
+    """The losses of a round whose sample holds a binomial number of one person's reports.
+
+    Source: Choquette-Choo, Ganesh, Steinke, Thakurta 2024.
+    """
+    from dp_accounting.pld import privacy_loss_distribution as distributions
+
+    m, rate = charge.reports, charge.sampling_rate
+    odds = [math.comb(m, k) * rate**k * (1 - rate) ** (m - k) for k in range(m + 1)]
+    odds[0] = 1.0 - math.fsum(odds[1:])
+    kept = [k for k in range(m + 1) if odds[k] > 0]
+    return distributions.from_mixture_gaussian_mechanism(
+        _noise(charge),
+        [float(k) for k in kept],
+        [odds[k] for k in kept],
+        pessimistic_estimate=True,
+        value_discretization_interval=grid,
+    )
 
 
 def _noise(charge: Charge) -> float:

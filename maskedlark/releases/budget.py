@@ -129,6 +129,7 @@ class PlannedJob:
                 sampling_rate=sampling_numerator(expected_batch_size=batch_size, dataset_size=dataset.size)
                 / SAMPLING_DENOMINATOR,
                 rounds=self.rounds,
+                reports=dataset.task.reports_per_user,
             )
         except ValueError as error:
             raise InvalidTask(f"the planned job: {error}") from None
@@ -245,7 +246,11 @@ def budget_of(dataset: Dataset, uses: Sequence[Use], planned: PlannedJob | None 
 
 
 def _standings(task: Task, before: Epsilons, after: Epsilons) -> tuple[Standing, Standing]:
-    """Both budgets. A bound on a longer list of releases bounds the shorter one, too, and is now and then the smaller number."""
+    """Both budgets.
+
+    A bound on a longer list of releases bounds the shorter one, too, and is now and then the smaller
+    number.
+    """
     return (
         Standing(budget=task.epsilon, spent=min(before.ad_server, after.ad_server), held=after.ad_server),
         Standing(

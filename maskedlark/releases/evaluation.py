@@ -39,7 +39,8 @@ from maskedlark.reports.task import LabelKind, Task
 ROWS: Final = 2
 MAX_BINS: Final = 10_000
 UNITS: Final = 1 << 20
-"""One record is carried as this many units, so that the noise of any budget worth the name has enough of them."""
+"""One record is carried as this many units, so that the noise of any budget worth the name has enough of
+them."""
 SENSITIVITY: Final = UNITS
 """The most that one report changes the histogram, in L1 and in L2.
 
@@ -150,6 +151,7 @@ def evaluation_charge(task: Task, spec: EvaluationSpec) -> Charge:
         noise_multiplier=multiplier_of_each_helper(task, spec.noise_multiplier) if is_noisy else 0.0,
         sampling_rate=1.0,
         rounds=1,
+        reports=task.reports_per_user,
     )
 
 

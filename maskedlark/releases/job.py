@@ -168,6 +168,7 @@ def charge(task: Task, job: JobSpec, rounds: int) -> Charge:
         noise_multiplier=multiplier_of_each_helper(task, job.noise_multiplier) if is_noisy else 0.0,
         sampling_rate=job.sampling_rate,
         rounds=rounds,
+        reports=task.reports_per_user,
     )
 
 
@@ -186,7 +187,9 @@ def check_sums_fit(task: Task, job: JobSpec, *, records: int, num_parameters: in
 
 
 def noise_bound(task: Task, job: JobSpec, num_parameters: int) -> int:
-    """What both helpers' noise exceeds in no coordinate of a round, but with probability 2^-63, in units of 2^-frac_bits.
+    """What both helpers' noise exceeds in no coordinate of a round.
+
+    But with probability 2^-63, in units of 2^-frac_bits.
 
     Raises:
         JobRefused(NOISE_OUT_OF_RANGE)

@@ -285,6 +285,11 @@ def check_query(task: Task, spec: AnyQuery, *, records: int) -> None:
             JobReason.NOISE_OUT_OF_RANGE, "the task adds no noise: the query's noise_multiplier must be 0"
         )
     if isinstance(spec, DiscoverySpec):
+        if task.reports_per_user > 1:
+            raise JobRefused(
+                JobReason.UNDECLARED,
+                "the margin of a discovery hides one report of a person: this task allows several",
+            )
         for name in spec.keys:
             key_index(measurement, name)
         count_noise_units(task, spec)
@@ -414,6 +419,7 @@ def _charge(
         rounds=rounds,
         is_common=is_common,
         delta=delta,
+        reports=task.reports_per_user,
     )
 
 

@@ -19,6 +19,7 @@ from maskedlark.privacy.clip import Clip, Norm
 from maskedlark.privacy.noise import Mechanism, NoiseDivision
 from maskedlark.reports.measurement import Measurement
 from maskedlark.reports.sealing import SignedKeyList, verify
+from maskedlark.reports.updates import UpdateForm
 
 VERSION: Final = 1
 NUM_HELPERS: Final = 2
@@ -31,13 +32,24 @@ _NORM_OF: Final = {Mechanism.LAPLACE: Norm.L1, Mechanism.GAUSSIAN: Norm.L2}
 
 
 @unique
+class PrivacyUnit(StrEnum):
+    """Whom a budget protects, and over what."""
+
+    REPORT = "report"
+    """One report: a budget belongs to a dataset."""
+    USER = "user"
+    """One person: a budget belongs to the task, over all its datasets, rounds, queries and evaluations."""
+
+
+@unique
 class LabelKind(StrEnum):
     """What a label is."""
 
     CLASSES = "classes"
     """One of `size` classes, 0 to size - 1."""
     VALUES = "values"
-    """A real value in [0, size - 1], privatised by probabilistic quantisation to `num_buckets` buckets and then to an integer."""
+    """A real value in [0, size - 1], privatised by probabilistic quantisation to `num_buckets` buckets and
+    then to an integer."""
 
 
 @canonical
@@ -138,6 +150,13 @@ class Task:
         expires_at: Reports of time buckets from here on are dropped, and jobs refused (Unix seconds).
         measurement: The values that queries sum, and the keys that they group by; None for a task that only
             trains.
+        unit: Whether the budgets are of a dataset, and protect a report, or of the whole task, and protect
+            a person.
+        reports_per_user: With unit user: the most reports of one person in one dataset. Browsers keep to
+            it; helpers cannot see it.
+        updates: What update reports hold, in a task of federated training; its features and labels then
+            describe the devices' own data,
+            and no report holds any. None for a task of masked labels.
     """
 
     version: Literal[1] = VERSION
@@ -164,9 +183,17 @@ class Task:
     starts_at: Annotated[int, Field(ge=0, le=1 << 40)]
     expires_at: Annotated[int, Field(ge=0, le=1 << 40)]
     measurement: Measurement | None = None
+    # Left out of the canonical bytes where they say nothing new: so tasks that were signed before they
+    # existed keep their ids.
+    unit: Annotated[PrivacyUnit, Field(exclude_if=lambda unit: unit is PrivacyUnit.REPORT)] = (
+        PrivacyUnit.REPORT
+    )
+    reports_per_user: Annotated[int, Field(ge=1, le=1 << 10, exclude_if=lambda count: count == 1)] = 1
+    updates: Annotated[UpdateForm | None, Field(exclude_if=lambda form: form is None)] = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        self._check_unit()
         if self.num_candidates > len(self.labels.reachable()):
             raise ValueError("num_decoys is at most the number of other labels")
         if (
@@ -183,6 +210,20 @@ class Task:
         if self.min_batch_size > self.max_dataset_size:
             raise ValueError("min_batch_size is at most max_dataset_size")
         return self
+
+    def _check_unit(self) -> None:
+        if self.unit is PrivacyUnit.REPORT and self.reports_per_user != 1:
+            raise ValueError("reports_per_user goes with unit user")
+        if self.updates is None:
+            return
+        if self.unit is not PrivacyUnit.USER or self.reports_per_user != 1:
+            raise ValueError("updates go with unit user, and one report of each person in a round")
+        if self.norm is not Norm.L2 or self.mechanism is Mechanism.LAPLACE:
+            raise ValueError("updates go with norm l2, and mechanism gaussian or none")
+        if self.measurement is not None or self.feature_epsilon is not None or self.fake_report_rate:
+            raise ValueError(
+                "updates go with no measurement, feature_epsilon or fake_report_rate: their reports hold none of it"
+            )
 
     @property
     def task_id(self) -> bytes:
@@ -201,7 +242,12 @@ class Task:
 
     @property
     def share_length(self) -> int:
-        """The length of every input share's plaintext, in bytes: the view, mask shares, value shares."""
+        """The length of every input share's plaintext, in bytes.
+
+        The view, mask shares, value shares; of updates the longer one.
+        """
+        if self.updates is not None:
+            return self.updates.share_length(role=1)
         return (
             self.view_length
             + 8 * self.num_candidates

@@ -6,7 +6,7 @@ check that the parts have the right sizes, and nothing else.
 
 from dataclasses import dataclass
 
-from maskedlark.errors import ReportReason, ReportRejected
+from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
 from maskedlark.randomness import Randomness
 from maskedlark.reports.report import Example, split
 from maskedlark.reports.sealing import MAX_OVERHEAD, MIN_OVERHEAD, SealingKey, share_info
@@ -30,20 +30,26 @@ class Report:
         report_id: 16 random bytes: a report counts once.
         time_bucket: The time of the upload, after its random delay, divided by the task's time_bucket_s.
         shares: One for each helper, by role.
+        round_id: Of an update report: the round that it answers, 32 bytes; otherwise empty.
     """
 
     task_id: bytes
     report_id: bytes
     time_bucket: int
     shares: tuple[SealedShare, SealedShare]
+    round_id: bytes = b""
 
 
 class Sealer:
     """Makes reports of one task. The browser keeps one; its keys are verified when it is built."""
 
     def __init__(self, bundle: TaskBundle) -> None:
-        """Check the bundle's four signatures, or raise InvalidTask."""
+        """Check the bundle's four signatures, and that its reports hold labels, or raise InvalidTask."""
         bundle.verify()
+        if bundle.task.updates is not None:
+            raise InvalidTask(
+                "the task takes updates of a model, and no labels: its reports are made by a device that trains"
+            )
         self.task = bundle.task
         self._task_id = bundle.task.task_id
         self._keys = tuple(SealingKey(keys.key_list.keys[0]) for keys in bundle.key_lists)
@@ -85,8 +91,10 @@ def check_report(task: Task, report: Report) -> None:
     Raises:
         ReportRejected(WRONG_TASK, OUTSIDE_TASK_PERIOD, MALFORMED, WRONG_LENGTH)
     """
-    if report.task_id != task.task_id:
-        raise ReportRejected(ReportReason.WRONG_TASK, "the report is of another task")
+    if report.task_id != task.task_id or task.updates is not None or report.round_id:
+        raise ReportRejected(
+            ReportReason.WRONG_TASK, "the report is of another task, or of another form than the task's"
+        )
     if len(report.report_id) != REPORT_ID_BYTES:
         raise ReportRejected(
             ReportReason.MALFORMED, f"a report id has {REPORT_ID_BYTES} bytes, not {len(report.report_id)}"

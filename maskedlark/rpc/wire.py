@@ -45,6 +45,7 @@ def report_to_message(report: Report) -> report_pb2.Report:
         time_bucket=report.time_bucket,
         share_0=share_to_message(report.shares[0]),
         share_1=share_to_message(report.shares[1]),
+        round_id=report.round_id,
     )
 
 
@@ -61,6 +62,7 @@ def report_from_message(message: report_pb2.Report) -> Report:
         report_id=message.report_id,
         time_bucket=message.time_bucket,
         shares=(share_from_message(message.share_0), share_from_message(message.share_1)),
+        round_id=message.round_id,
     )
 
 

@@ -1,0 +1,183 @@
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from maskedlark import canonical
+from maskedlark.errors import InvalidTask, JobReason, JobRefused
+from maskedlark.numbers.field import from_signed, to_bytes
+from maskedlark.privacy.noise import Mechanism
+from maskedlark.releases.round import combine
+from maskedlark.releases.update import (
+    Phase,
+    UpdateRound,
+    UpdateSpec,
+    answer_update,
+    check_round,
+    job_charges,
+    noise_units,
+    read_sum,
+    seen_rate,
+    update_charge,
+)
+from tests.builders import world
+from tests.update_builders import FORM, random_vector, update_job, update_round, update_world
+
+WORLD = update_world(mechanism="gaussian")
+TASK = WORLD.task
+ROUND = update_round(TASK)
+SPEC = UpdateSpec(dataset_id=bytes(32), round=ROUND)
+
+
+def no_noise(_mechanism: Mechanism, _scale: int, count: int) -> Any:
+    return np.zeros(count, np.int64)
+
+
+def released(records: int, spec: UpdateSpec = SPEC, other: UpdateSpec | None = None) -> Any:
+    vector = from_signed(np.arange(FORM.length))
+    return [
+        answer_update(
+            task=TASK, spec=one, pair=WORLD.pair(role), records=records, vector=vector, noise=no_noise
+        )
+        for role, one in enumerate((spec, other or spec))
+    ]
+
+
+def test_a_release_adds_up_and_one_share_alone_does_not_tell() -> None:
+    first, second = released(records=2)
+    assert combine(first, second).tolist() == [2 * index for index in range(FORM.length)]
+    assert to_bytes(first.vector) != to_bytes(from_signed(np.arange(FORM.length)))
+
+
+def test_fewer_devices_than_k_are_released_as_none() -> None:
+    first, second = released(records=TASK.min_batch_size - 1)
+    assert not combine(first, second).any()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        replace(SPEC, dataset_id=b"d" * 32),
+        replace(SPEC, round=update_round(TASK, index=1)),
+        replace(SPEC, round=update_round(TASK, clip_norm=0.5)),
+        replace(SPEC, round=update_round(TASK, job=update_job(TASK, instructions="[]"))),
+    ],
+)
+def test_helpers_that_are_shown_different_rounds_disagree(changed: UpdateSpec) -> None:
+    with pytest.raises(JobRefused) as error:
+        combine(*released(records=2, other=changed))
+    assert error.value.reason is JobReason.HELPERS_DISAGREE
+
+
+def test_noise_is_for_the_whole_vector_with_its_extra_coordinates() -> None:
+    asked: list[int] = []
+
+    def noise(_mechanism: Mechanism, scale: int, count: int) -> Any:
+        asked.append(scale)
+        return np.zeros(count, np.int64)
+
+    answer_update(
+        task=TASK,
+        spec=SPEC,
+        pair=WORLD.pair(0),
+        records=2,
+        vector=from_signed(np.zeros(FORM.length, np.int64)),
+        noise=noise,
+    )
+    assert asked == [noise_units(TASK, ROUND)]
+    assert asked[0] >= ROUND.job.phases[0].noise_multiplier * 2**24 * np.sqrt(1 + 2 / 64)
+
+
+def test_one_round_has_one_release_whatever_its_weights() -> None:
+    others = [update_round(TASK, content_digest=b"y" * 32), update_round(TASK, clip_norm=0.5)]
+    assert {one.query_id for one in (ROUND, *others)} == {ROUND.query_id}
+    assert len({one.round_id for one in (ROUND, *others)}) == 3
+    assert update_round(TASK, index=1).query_id != ROUND.query_id
+    assert update_round(TASK, job=update_job(TASK, job_id=b"w" * 16)).query_id != ROUND.query_id
+
+
+@pytest.mark.parametrize(
+    ("one", "reason"),
+    [
+        (update_round(TASK, clip_norm=TASK.clip_norm * 2), JobReason.MALFORMED),
+        (update_round(TASK, job=update_job(TASK, task_id=bytes(32))), JobReason.MALFORMED),
+        (update_round(TASK, index=3), JobReason.ROUND_BEYOND_PLAN),
+        (
+            update_round(
+                TASK, job=update_job(TASK, phases=(Phase(rounds=1, sampling_rate=0.5, noise_multiplier=0.0),))
+            ),
+            JobReason.NOISE_OUT_OF_RANGE,
+        ),
+        (
+            update_round(
+                TASK,
+                job=update_job(TASK, phases=(Phase(rounds=1, sampling_rate=0.5, noise_multiplier=1e-5),)),
+            ),
+            JobReason.NOISE_OUT_OF_RANGE,
+        ),
+    ],
+)
+def test_a_round_that_cannot_be_released_is_refused(one: UpdateRound, reason: JobReason) -> None:
+    with pytest.raises(JobRefused) as error:
+        check_round(TASK, one, records=10)
+    assert error.value.reason is reason
+
+
+def test_a_sum_that_could_wrap_and_a_task_of_labels_are_refused() -> None:
+    with pytest.raises(JobRefused) as error:
+        check_round(TASK, ROUND, records=1 << 40)
+    assert error.value.reason is JobReason.OVERFLOW
+    labels = world().task
+    with pytest.raises(JobRefused) as error:
+        check_round(labels, update_round(labels, job=update_job(labels)), records=10)
+    assert error.value.reason is JobReason.UNDECLARED
+
+
+def test_a_schedule_gives_each_round_the_settings_of_its_phase() -> None:
+    phases = tuple(
+        Phase(rounds=count, sampling_rate=rate, noise_multiplier=1.0) for count, rate in ((1, 0.1), (2, 0.2))
+    )
+    job = update_job(TASK, phases=phases)
+    assert [job.phase(index).sampling_rate for index in range(3)] == [0.1, 0.2, 0.2]
+    assert [(charge.sampling_rate, charge.rounds) for charge in job_charges(TASK, job, 2)] == [
+        (seen_rate(0.1, 1.0), 1),
+        (seen_rate(0.2, 1.0), 1),
+    ]
+    assert job_charges(TASK, job, 0) == ()
+
+
+@pytest.mark.parametrize(
+    "settings", [{"sampling_rate": 0.0}, {"sampling_rate": 1.5}, {"noise_multiplier": -1.0}, {"rounds": 0}]
+)
+def test_settings_of_a_phase_out_of_range_are_refused(settings: dict[str, float]) -> None:
+    with pytest.raises(InvalidTask):
+        canonical.build(Phase, {"rounds": 1, "sampling_rate": 0.5, "noise_multiplier": 1.0, **settings})
+
+
+def test_a_release_is_charged_at_the_rate_that_cover_leaves() -> None:
+    assert update_charge(TASK, SPEC).sampling_rate == pytest.approx(0.5)
+    assert update_charge(TASK, SPEC).is_self_sampled
+    half = update_world(mechanism="gaussian", updates=replace(FORM, cover=0.5)).task
+    assert update_charge(half, replace(SPEC, round=update_round(half))).sampling_rate == pytest.approx(2 / 3)
+    none = update_world(mechanism="gaussian", updates=replace(FORM, cover=0.0)).task
+    assert update_charge(none, replace(SPEC, round=update_round(none))).sampling_rate == 1.0
+
+
+def test_sums_are_read_in_their_own_units() -> None:
+    quiet = update_world().task
+    one = update_round(quiet)
+    clip_units = 2**24
+    vectors = [random_vector(FORM, replace(quiet.clip), seed) for seed in range(3)]
+    total = np.sum(vectors, axis=0)
+    read = read_sum(quiet, one, total, records=3)
+    assert read.values == pytest.approx(total[:5] / clip_units)
+    assert read.excess == 3.0
+    assert read.weight == pytest.approx(sum(vector[5] for vector in vectors) / (clip_units >> 3))
+
+
+def test_a_sum_beyond_what_honest_devices_reach_is_refused() -> None:
+    quiet = update_world().task
+    with pytest.raises(JobRefused) as error:
+        read_sum(quiet, update_round(quiet), np.full(FORM.length, 4 * 2**24), records=3)
+    assert error.value.reason is JobReason.SUM_OUT_OF_RANGE
