@@ -1,1 +1,4 @@
-"""Room."""
+"""The `adserver` command, one module a group.
+
+May import: serving, client, views, collecting, ingest, measuring, training, budgets, peers, store, records.
+"""

@@ -1,1 +1,4 @@
-"""Room."""
+"""From a task to a sealed dataset.
+
+May import: budgets, peers, store, records.
+"""

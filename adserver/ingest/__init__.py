@@ -1,1 +1,6 @@
-"""Step 4: reports come in, over gRPC and over HTTP, are checked for what can be seen of them, and are stored blind."""
+"""The intake.
+
+Reports come in over gRPC and HTTP, are checked for what can be seen of them, and are stored blind.
+
+May import: budgets, peers, store, records.
+"""

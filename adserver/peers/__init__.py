@@ -1,1 +1,4 @@
-"""Room."""
+"""The two helpers, as the ad server reaches them.
+
+May import: store, records.
+"""

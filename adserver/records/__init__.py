@@ -1,1 +1,4 @@
-"""Room."""
+"""Plain data and state machines, without a database.
+
+May import: nothing of its own package.
+"""

@@ -1,1 +1,4 @@
-"""Room."""
+"""The ad server's process: intake, worker, metrics.
+
+May import: client, views, collecting, ingest, measuring, training, budgets, peers, store, records.
+"""

@@ -1,1 +1,4 @@
-"""Room."""
+"""The ad server's tables, and the classes that read and write them.
+
+May import: records.
+"""

@@ -1,1 +1,4 @@
-"""Room."""
+"""Jobs: submitted, run round by round, stepped, exported.
+
+May import: budgets, peers, store, records.
+"""

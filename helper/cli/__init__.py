@@ -1,1 +1,4 @@
-"""Room."""
+"""The `helper` command.
+
+May import: serving, core, releases, datasets, executors, trust, ledger, gradient.
+"""

@@ -1,1 +1,4 @@
-"""Room."""
+"""Where work on many records runs: the process pools of this machine.
+
+May import: ledger, gradient.
+"""

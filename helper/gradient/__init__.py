@@ -1,4 +1,4 @@
-"""The function f of a round.
+"""The function f of a round: clipped, quantised gradients, masked and summed in the field.
 
-Clipped, quantised gradients of every (record, candidate label), masked and summed in the field.
+May import: nothing of its own package.
 """

@@ -1,5 +1,4 @@
-"""Models: what the ad server sends as ONNX, and what a helper accepts of it.
+"""Models as files: a checked ONNX graph, its parameters, its weights on the wire.
 
-`graph` holds the parsed form, `onnx_file` the strict parser, `weights` the quantised tensors that travel each
-round.
+May import: numbers and the flat files of `maskedlark`.
 """

@@ -1,1 +1,4 @@
-"""Room."""
+"""The prime field and fixed-point numbers.
+
+May import: the flat files of `maskedlark`.
+"""

@@ -1,1 +1,4 @@
-"""Room."""
+"""Clipping, exact noise, and the accounting of both epsilons.
+
+May import: numbers and the flat files of `maskedlark`.
+"""

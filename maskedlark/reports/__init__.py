@@ -1,1 +1,4 @@
-"""Room."""
+"""From a task to the reports of a sealed dataset: what browsers make and helpers open.
+
+May import: federated, model, privacy, numbers and the flat files of `maskedlark`.
+"""

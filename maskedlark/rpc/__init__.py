@@ -1,1 +1,4 @@
-"""gRPC glue: servers, channels, errors and messages. The parties' services and clients stand on it."""
+"""The gRPC glue: channels, servers, certificates, faults. The only part that knows the wire messages.
+
+May import: runtime, releases, reports, federated, model, privacy, numbers and the flat files of `maskedlark`.
+"""

@@ -1,1 +1,4 @@
-"""Room."""
+"""What a long-running process stands on: its database, durable files, signals, hardening.
+
+May import: releases, reports, federated, model, privacy, numbers and the flat files of `maskedlark`.
+"""

@@ -1,1 +1,5 @@
-"""Room."""
+"""What the commands of several parties print and ask alike: budgets as tables, TLS options.
+
+May import: observability, rpc, runtime, releases, reports, federated, model, privacy, numbers and the flat
+files of `maskedlark`.
+"""

@@ -1,1 +1,4 @@
-"""Room."""
+"""The two matrix products, on two backends with equal bits.
+
+May import: kernels.
+"""
