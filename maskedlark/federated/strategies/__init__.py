@@ -5,14 +5,18 @@ from typing import Final
 
 from maskedlark import canonical
 from maskedlark.errors import InvalidTask
+from maskedlark.federated.strategies.client_level import ClientLevel
 from maskedlark.federated.strategies.dp_fedavg import DpFedAvg
 from maskedlark.federated.strategies.dp_fedsgd import DpFedSgd
 from maskedlark.federated.strategies.fedprox import FedProx
+from maskedlark.federated.strategies.line import Line
 from maskedlark.federated.strategy import Strategy
 
 STRATEGIES: Final[dict[str, type[Strategy]]] = {
     "dp-fedavg": DpFedAvg,
     "dp-fedsgd": DpFedSgd,
+    "client-level": ClientLevel,
+    "line": Line,
     "fedprox": FedProx,
 }
 

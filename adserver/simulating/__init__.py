@@ -1,0 +1,1 @@
+"""Thousands of simulated devices in one process, by the strategy functions that real devices and the ad server run."""
