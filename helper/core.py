@@ -85,14 +85,16 @@ class HelperCore:
     def check_well(self) -> None:
         """Return if calls can be answered.
 
-        The ledger can be read, and knows every position that it was seen at.
+        The ledger can be read, and knows every position that it was seen at; the disk has room.
 
         Raises:
             JobRefused(LEDGER_ROLLED_BACK)
+            HelperUnavailable: the disk is full.
             SQLAlchemyError: the ledger cannot be read.
         """
         self.witness.check(None)
         self.counts()
+        self.datasets.check_room()
 
     def counts(self) -> Counts:
         """How much this helper holds."""

@@ -60,9 +60,24 @@ class _TooLarge(ReportRejected):
         super().__init__(ReportReason.WRONG_LENGTH, f"the body has at most {limit} bytes")
 
 
-def http_app(intake: Intake, tasks: TaskStore, room: BodyRoom | None = None) -> Starlette:
-    """The application, for any ASGI server; all bodies under way share `room`."""
+def http_app(
+    intake: Intake,
+    tasks: TaskStore,
+    room: BodyRoom | None = None,
+    *,
+    check_well: Callable[[], object] | None = None,
+) -> Starlette:
+    """The application, for any ASGI server.
+
+    Args:
+        intake: Takes the reports.
+        tasks: What browsers are served.
+        room: Shared by all bodies under way.
+        check_well: Returns if the server is well, and raises HelperUnavailable if not; by default one look into
+            the database.
+    """
     room = room or BodyRoom()
+    check = check_well or (lambda: tasks.get(b""))
 
     async def post_report(request: Request) -> Response:
         with room.held() as held:
@@ -103,7 +118,7 @@ def http_app(intake: Intake, tasks: TaskStore, room: BodyRoom | None = None) -> 
         )
 
     async def get_health(_request: Request) -> Response:
-        await _in_thread(tasks.get, b"")  # one look into the database
+        await _in_thread(check)
         return JSONResponse({"status": "ok"})
 
     return Starlette(

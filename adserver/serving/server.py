@@ -3,7 +3,7 @@
 import json
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,7 @@ from maskedlark.observability.endpoint import OperatorEndpoint
 from maskedlark.observability.serving import ServerSettings, WatchedServer
 from maskedlark.rpc.patience import Patience
 from maskedlark.rpc.tls_files import TlsFiles
+from maskedlark.runtime.disk import check_room
 from maskedlark.runtime.durable_file import write_durably
 from maskedlark.runtime.hardening import forbid_core_files
 from maskedlark.runtime.signals import wait_for
@@ -60,10 +61,11 @@ def running_ingest(
     http_listen: str,
     tls: TlsFiles | None,
     metrics: AdserverMetrics | None = None,
+    check_disk: Callable[[], object] = lambda: None,
 ) -> Iterator[Addresses]:
     """Both front doors, open until the block ends; requests that have begun by then are finished.
 
-    Browsers need no certificate.
+    Browsers need no certificate. `check_disk` raises when the disk is full, and is asked with health.
 
     Raises:
         InvalidTask: an address is taken, or may not be used without TLS.
@@ -80,14 +82,17 @@ def running_ingest(
         patience=_WITH_BROWSERS,
         is_traced=False,
     )
+
+    def check_well() -> None:
+        tasks.get(b"")  # one look into the database
+        check_disk()
+
     with ExitStack() as stack:
         stack.callback(intake.log_counts)
-        watched = WatchedServer(
-            settings, metrics.registry, lambda: tasks.get(b"")
-        )  # one look into the database
+        watched = WatchedServer(settings, metrics.registry, check_well)
         ingest_pb2_grpc.add_IngestServicer_to_server(IngestService(intake), watched.server)
         stack.callback(watched.drain, _DRAIN_S)
-        app = counting_answers(http_app(intake, tasks), metrics.count_http)
+        app = counting_answers(http_app(intake, tasks, check_well=check_well), metrics.count_http)
         http = HttpServer(app, http_listen, tls, on_refused=metrics.count_http)
         stack.callback(http.stop)
         watched.start()
@@ -126,6 +131,14 @@ def serve(
     """
     forbid_core_files()  # before the TLS key is read
     remove_unfinished_of_jobs(data_dir)
+
+    def check_disk() -> None:
+        check_room(data_dir)
+
+    def check_well() -> None:
+        TaskStore(engine).all()
+        check_disk()
+
     with ExitStack() as stack:
         helpers = peers.open(stack, engine)
         worker = JobWorker(engine, helpers, data_dir, clock)
@@ -133,11 +146,16 @@ def serve(
         metrics = AdserverMetrics(engine, clock)
         addresses = stack.enter_context(
             running_ingest(
-                engine, grpc_listen=grpc_listen, http_listen=http_listen, tls=peers.tls, metrics=metrics
+                engine,
+                grpc_listen=grpc_listen,
+                http_listen=http_listen,
+                tls=peers.tls,
+                metrics=metrics,
+                check_disk=check_disk,
             )
         )
         if metrics_listen is not None:
-            stack.enter_context(OperatorEndpoint(metrics_listen, metrics.registry, TaskStore(engine).all))
+            stack.enter_context(OperatorEndpoint(metrics_listen, metrics.registry, check_well))
         worker.start()
         stack.callback(worker.stop)
         expirer = ReportExpirer(TaskStore(engine), ReportStore(engine), clock)

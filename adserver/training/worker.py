@@ -113,8 +113,8 @@ class JobWorker:
     def run_one(self) -> bool:
         """Run one job until it stops, or tell the helpers of jobs that are over; whether there was a job.
 
-        Whenever the database cannot be had, the worker rests, each time twice as long, before it takes a job
-        again.
+        Whenever the database cannot be had, or the disk is full, the worker rests, each time twice as long,
+        before it takes a job again.
         """
         if not self._rest.is_over:
             return False
@@ -124,11 +124,13 @@ class JobWorker:
             if job is not None:
                 self._run_job(job)
             self._close_finished()
-        except SQLAlchemyError as error:
+        except (SQLAlchemyError, OSError) as error:
             if not is_away(error):
                 raise
             _LOG.warning(
-                "the database cannot be had; the job worker rests for %g s: %s", self._rest.begin(), error
+                "the database or the disk cannot be had; the job worker rests for %g s: %s",
+                self._rest.begin(),
+                error,
             )
             return False
         self._rest.end()
@@ -150,6 +152,7 @@ class JobWorker:
         Raises:
             SQLAlchemyError: the database cannot be had; the job goes on from its last round, here or at
                 another worker.
+            OSError: the disk is full; the same.
         """
         interrupted = Event()
         waiting = _JobWaits(self._leases, job.job_id)

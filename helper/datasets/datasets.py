@@ -54,6 +54,10 @@ class Datasets:
         """How much of their room all preparations take."""
         return self._prepared.num_bytes
 
+    def check_room(self) -> None:
+        """Return if the disk has room for datasets; see `Vault.check_room`."""
+        self._vault.check_room()
+
     def prepare(self, task_id: bytes, handle: bytes, caller: Caller) -> Preparation:
         """Begin to open shares, in a `with` block.
 
@@ -95,6 +99,7 @@ class Datasets:
 
         Raises:
             JobRefused(UNKNOWN_DATASET, MALFORMED, DATASET_EMPTY, DATASET_CHANGED, REPORT_ALREADY_USED)
+            HelperUnavailable: the disk is full.
         """
         key = Handle(
             owner=host(self._tasks.served(task_id, caller).task.origin), task_id=task_id, name=handle

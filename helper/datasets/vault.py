@@ -9,7 +9,8 @@ follows from the shape, so no file can be cut, extended or renamed unnoticed.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -18,10 +19,12 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from numpy.typing import NDArray
 
+from maskedlark.errors import HelperUnavailable
 from maskedlark.randomness import Randomness, system_randomness
 from maskedlark.reports.dataset import OpenedDataset
 from maskedlark.reports.report import InputShares, MeasuredShares
 from maskedlark.reports.task import REPORT_ID_BYTES
+from maskedlark.runtime.disk import LEAST_FREE_BYTES, check_room
 
 KeyFor: TypeAlias = Callable[[bytes], bytes]
 """The 32-byte key of a context; see `HelperKeys.vault_key`."""
@@ -53,20 +56,47 @@ class Vault:
         self._folder = folder
         self._key_for = key_for
         self._randomness = randomness
+        self._lacked_bytes = 0
 
     def write(self, dataset: OpenedDataset) -> None:
-        """Store a dataset, durably, before it is committed. Writing it again replaces the file as a whole."""
+        """Store a dataset, durably, before it is committed. Writing it again replaces the file as a whole.
+
+        Raises:
+            HelperUnavailable: the disk is full or cannot be written; nothing is left of the attempt.
+        """
+        unfinished = self._path(dataset.dataset_id).with_suffix(_UNFINISHED)
+        try:
+            self._write(dataset, unfinished)
+        except BaseException as error:
+            with suppress(OSError):
+                unfinished.unlink(missing_ok=True)
+            if not isinstance(error, OSError):
+                raise
+            self._lacked_bytes = _file_bytes(_shape(dataset))
+            raise HelperUnavailable(
+                f"this helper cannot store the dataset ({error.strerror}): its operator must make room; ask again"
+            ) from None
+        self._lacked_bytes = 0
+
+    def check_room(self) -> None:
+        """Return if the disk has room: a little, and as much as the last dataset lacked that did not fit.
+
+        Raises:
+            HelperUnavailable: it has not.
+        """
+        check_room(self._folder, max(LEAST_FREE_BYTES, self._lacked_bytes))
+
+    def _write(self, dataset: OpenedDataset, unfinished: Path) -> None:
+        """Write a whole new file, and put it in its place."""
         header = _MAGIC + self._randomness(_SALT_BYTES) + np.array(_shape(dataset), "<u8").tobytes()
         cipher = self._cipher(dataset.dataset_id, header)
-        path = self._path(dataset.dataset_id)
-        unfinished = path.with_suffix(_UNFINISHED)
         with open(unfinished, "wb", opener=_private) as stream:
             stream.write(header)
             for index, segment in enumerate(_segments(dataset)):
                 stream.write(cipher.encrypt(_nonce(index), segment, header))
             stream.flush()
             os.fsync(stream.fileno())
-        unfinished.replace(path)
+        unfinished.replace(self._path(dataset.dataset_id))
         self._sync_folder()
 
     def read(self, dataset_id: bytes) -> OpenedDataset:
@@ -113,13 +143,9 @@ def _empty(dataset_id: bytes, header: bytes, file_bytes: int) -> OpenedDataset:
     """
     if len(header) != _HEADER_BYTES or not header.startswith(_MAGIC):
         raise VaultDamaged("a stored dataset does not begin as one")
-    records, features, candidates, keys, columns = np.frombuffer(header[-_SHAPE_BYTES:], "<u8").tolist()
-    array_bytes = [
-        records * width
-        for width in (REPORT_ID_BYTES, features, 4 * candidates, 8 * candidates, 4 * keys, 8 * columns)
-    ]
-    segments = sum(-(-length // SEGMENT_BYTES) for length in array_bytes)
-    if file_bytes != _HEADER_BYTES + sum(array_bytes) + _TAG_BYTES * segments:
+    shape = np.frombuffer(header[-_SHAPE_BYTES:], "<u8").tolist()
+    records, features, candidates, keys, columns = shape
+    if file_bytes != _file_bytes(shape):
         raise VaultDamaged("a stored dataset is not as long as it says")
     return OpenedDataset(
         dataset_id=dataset_id,
@@ -136,6 +162,17 @@ def _empty(dataset_id: bytes, header: bytes, file_bytes: int) -> OpenedDataset:
             else None,
         ),
     )
+
+
+def _file_bytes(shape: Sequence[int]) -> int:
+    """How long the file of a dataset of a shape is."""
+    records, features, candidates, keys, columns = shape
+    array_bytes = [
+        records * width
+        for width in (REPORT_ID_BYTES, features, 4 * candidates, 8 * candidates, 4 * keys, 8 * columns)
+    ]
+    segments = sum(-(-length // SEGMENT_BYTES) for length in array_bytes)
+    return _HEADER_BYTES + sum(array_bytes) + _TAG_BYTES * segments
 
 
 def _shape(dataset: OpenedDataset) -> tuple[int, ...]:

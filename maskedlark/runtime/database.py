@@ -31,6 +31,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, Operationa
 from sqlalchemy.exc import TimeoutError as NoConnectionInTime
 
 from maskedlark.errors import HelperUnavailable, InvalidTask
+from maskedlark.runtime.disk import is_disk_full
 
 _LOG: Final = logging.getLogger(__name__)
 _DIALECTS: Final = ("sqlite", "postgresql")
@@ -44,6 +45,7 @@ _SQLITE_AWAY: Final = frozenset(
         sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PROTOCOL,
     }
 )  # fmt: skip
+_POSTGRESQL_DISK_FULL: Final = "53100"
 _DURABLE_COMMITS: Final = frozenset({"on", "remote_write", "remote_apply"})
 """Values of PostgreSQL's `synchronous_commit` under which what was acknowledged is on the disk at least here."""
 _CREATING_LOCK: Final = 0x6D6C61726B
@@ -88,21 +90,32 @@ def reading(engine: Engine) -> Iterator[Connection]:
 
 
 def is_away(error: BaseException) -> bool:
-    """Whether an error says that the database cannot be had now (down, restarted, locked, full), not that a statement is wrong."""
+    """Whether an error says that the database or the disk cannot be had now, not that a statement is wrong.
+
+    The database may be down, restarted, locked or full, and the disk full.
+    """
     if isinstance(error, DBAPIError):
         if isinstance(error.orig, sqlite3.Error):  # to which a wrong statement is an OperationalError too
             return (
                 getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & _PRIMARY_CODE in _SQLITE_AWAY
             )
         return isinstance(error, OperationalError | InterfaceError) or error.connection_invalidated
-    return isinstance(error, NoConnectionInTime)
+    return isinstance(error, NoConnectionInTime) or is_disk_full(error)
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether an error says that there is no room left, for the database or for another file."""
+    if not isinstance(error, DBAPIError):
+        return is_disk_full(error)
+    code = getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_OK) & _PRIMARY_CODE
+    return code == sqlite3.SQLITE_FULL or getattr(error.orig, "sqlstate", None) == _POSTGRESQL_DISK_FULL
 
 
 @contextmanager
 def database_at_hand(whose: str) -> Iterator[None]:
-    """Around what a call does in a database.
+    """Around what a call does in a database, and to the files beside it.
 
-    Whoever called is told that it may ask again, and nothing else of the database.
+    The caller is told that it may ask again, and whether the disk is full; nothing else of the database.
 
     Every call of the protocol may be repeated, also one whose commit was done while its answer was lost; a
     report is stored once however often it comes.
@@ -112,13 +125,18 @@ def database_at_hand(whose: str) -> Iterator[None]:
 
     Raises:
         HelperUnavailable: the database is down, is being restarted, is locked or full, or has no connection
-            to spare.
+            to spare; or the disk is full.
     """
     try:
         yield
-    except SQLAlchemyError as error:
+    except (SQLAlchemyError, OSError) as error:
         if not is_away(error):
             raise
+        if is_full(error):
+            _LOG.warning("the disk is full: %s", error)
+            raise HelperUnavailable(
+                f"{whose}'s disk is full: its operator must make room; ask again"
+            ) from None
         _LOG.warning("the database does not answer: %s", error)
         raise HelperUnavailable(f"{whose}'s database does not answer; ask again") from None
 

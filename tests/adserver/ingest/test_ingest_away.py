@@ -21,6 +21,7 @@ from adserver.store.reports import ReportStore
 from adserver.store.tasks import TaskStore
 from browser_sim.delivery import connect, deliver
 from browser_sim.endpoint import Protection
+from maskedlark.errors import HelperUnavailable
 from maskedlark.rpc.transport import make_channel
 from maskedlark.rpc.wire import encode_report, report_to_message
 from maskedlark.runtime.database import open_database
@@ -157,3 +158,22 @@ def test_a_database_that_another_process_holds_locked_is_away(site: Site, tmp_pa
     other.execute("ROLLBACK")
     other.close()
     assert post(site, "/v1/reports", encode_report(SOME[0])).status_code == 201
+
+
+def test_health_says_that_the_disk_is_full(tmp_path: Path) -> None:
+    def check_disk() -> None:
+        raise HelperUnavailable("the disk has 0 bytes free")
+
+    engine = open_database(default_url(tmp_path))
+    create_tables(engine)
+    with (
+        running_ingest(
+            engine, grpc_listen="127.0.0.1:0", http_listen="127.0.0.1:0", tls=None, check_disk=check_disk
+        ) as addresses,
+        make_channel(addresses.grpc, None) as channel,
+    ):
+        answer = httpx.get(f"http://{addresses.http}/healthz", timeout=30)
+        health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=30)
+    engine.dispose()
+    assert (answer.status_code, "0 bytes free" in answer.text) == (503, True)
+    assert health.status == health_pb2.HealthCheckResponse.NOT_SERVING

@@ -3,6 +3,7 @@
 The same bits as training in the clear, whatever dies when.
 """
 
+import errno
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -367,6 +368,29 @@ def test_a_database_that_is_away_for_a_moment_costs_a_job_nothing(
     assert [helper.computed for helper in site.helpers] == [
         plan.job.rounds
     ] * 2  # asked again, and charged once
+    for ours, plain in zip(masters(site, job_id), trained_in_the_clear(quiet, plan), strict=True):
+        assert ours.tobytes() == plain.tobytes()
+
+
+def test_a_full_disk_costs_a_job_nothing_and_it_goes_on_once_there_is_room(
+    site: Site, quiet: Sealed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures, works = [OSError(errno.ENOSPC, "No space left on device")], os.fsync
+
+    def flaky(descriptor: int) -> None:
+        if failures:
+            raise failures.pop()
+        works(descriptor)
+
+    plan = plan_for(quiet)
+    job_id, worker = site.submit(plan), site.worker()
+    monkeypatch.setattr(os, "fsync", flaky)
+    assert not worker.run_one()
+    assert (site.store.get(job_id).state, failures) == (JobState.QUEUED, [])
+    site.clock.now_s += LONG_AFTER_S
+    worker.run_one()
+    assert (site.store.get(job_id).state, site.store.get(job_id).stop) == (JobState.DONE, None)
+    assert [helper.computed for helper in site.helpers] == [plan.job.rounds] * 2  # charged once
     for ours, plain in zip(masters(site, job_id), trained_in_the_clear(quiet, plan), strict=True):
         assert ours.tobytes() == plain.tobytes()
 

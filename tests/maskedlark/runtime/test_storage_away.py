@@ -6,7 +6,8 @@ import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from maskedlark.runtime.database import is_away, open_database
+from maskedlark.errors import HelperUnavailable
+from maskedlark.runtime.database import database_at_hand, is_away, open_database
 
 
 def error_of(url: str, *statements: str) -> SQLAlchemyError:
@@ -50,6 +51,13 @@ def test_a_full_or_missing_disk_is_worth_waiting_for(tmp_path: Path) -> None:
             "INSERT INTO t VALUES (zeroblob(1000000))",
         )
     )
+    with pytest.raises(HelperUnavailable, match="the helper's disk is full"), database_at_hand("the helper"):
+        raise error_of(
+            f"sqlite:///{tmp_path / 'other.sqlite3'}",
+            "CREATE TABLE t (one BLOB)",
+            "PRAGMA max_page_count=2",
+            "INSERT INTO t VALUES (zeroblob(1000000))",
+        )
     gone = create_engine(f"sqlite:///{tmp_path / 'no' / 'such' / 'folder'}")
     with pytest.raises(SQLAlchemyError) as raised:
         gone.connect()

@@ -1,0 +1,29 @@
+"""A full disk: told from other errors, and noticed while there is a little room left."""
+
+import errno
+import os
+from pathlib import Path
+from typing import Final
+
+from maskedlark.errors import HelperUnavailable
+
+LEAST_FREE_BYTES: Final = 16 << 20
+"""What must be free for a party to be well: room for its database's next transactions."""
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether an error says that a file could not be written because the disk, or a quota of it, is full."""
+    return isinstance(error, OSError) and error.errno in _FULL
+
+
+def check_room(folder: Path, num_bytes: int = LEAST_FREE_BYTES) -> None:
+    """Return if a folder's disk has so many bytes free for this process's user.
+
+    Raises:
+        HelperUnavailable: it has not.
+    """
+    found = os.statvfs(folder)
+    free = found.f_bavail * found.f_frsize
+    if free < num_bytes:
+        raise HelperUnavailable(f"the disk has {free} bytes free, and {num_bytes} are needed")
