@@ -32,6 +32,7 @@ from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.runtime.disk import check_room
 from maskedlark.runtime.durable_file import write_durably
 from maskedlark.runtime.hardening import forbid_core_files
+from maskedlark.runtime.ownership import check_data_folder, check_own
 from maskedlark.runtime.signals import wait_for
 from protos import ingest_pb2_grpc
 
@@ -128,8 +129,14 @@ def serve(
         metrics_listen: host:port on loopback of /metrics and /healthz, or None.
         clock: Unix seconds.
         stop: Ends it.
+
+    Raises:
+        InvalidTask: the data folder or the TLS key is another user's or open to others, or an address is taken.
     """
     forbid_core_files()  # before the TLS key is read
+    check_data_folder(data_dir)
+    if peers.tls is not None:
+        check_own(peers.tls.private_key)
     remove_unfinished_of_jobs(data_dir)
 
     def check_disk() -> None:

@@ -22,7 +22,7 @@ from helper.releases.release_grid import DEFAULT_STEP_MS, ReleaseGrid
 from helper.serving.metrics import HelperMetrics
 from helper.serving.service import HelperService
 from helper.trust.floors import Floors
-from helper.trust.keys import HelperKeys
+from helper.trust.keys import FILE_NAME, HelperKeys
 from maskedlark.errors import InvalidTask, JobRefused
 from maskedlark.observability.endpoint import OperatorEndpoint
 from maskedlark.observability.serving import ServerSettings, WatchedServer
@@ -31,6 +31,7 @@ from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import is_loopback
 from maskedlark.runtime.database import open_database
 from maskedlark.runtime.hardening import forbid_core_files
+from maskedlark.runtime.ownership import check_data_folder, check_own
 from maskedlark.runtime.signals import wait_for
 from protos import helper_pb2_grpc
 
@@ -80,13 +81,15 @@ def serve(settings: ServeSettings, stop: Event) -> None:
     """Serve until `stop` is set; then finish the calls that are under way, within `DRAIN_S`.
 
     Raises:
-        InvalidTask: the settings are unsafe, the keys cannot be read, the folder is in use, the address is
-            taken, or this machine's arithmetic does not give the protocol's golden vectors.
+        InvalidTask: the settings are unsafe, the keys cannot be read, they or the folder are another user's or
+            open to others, the folder is in use, the address is taken, or this machine's arithmetic does not
+            give the protocol's golden vectors.
     """
     host = settings.listen.rsplit(":", 1)[0]
     if settings.floors.is_noise_optional and not is_loopback(host):
         raise InvalidTask(f"--allow-no-noise is for debugging on loopback: it cannot be used on {host}")
     forbid_core_files()
+    _check_files(settings)
     _LOG.info("checking this machine's arithmetic; the first time it takes half a minute")
     _check_numerics()
     with ExitStack() as stack:
@@ -122,6 +125,16 @@ def serve(settings: ServeSettings, stop: Event) -> None:
         _LOG.info("serving on %s (%s)", address, "TLS" if settings.tls else "plaintext, loopback only")
         wait_for(stop)
         _LOG.info("draining")
+
+
+def _check_files(settings: ServeSettings) -> None:
+    """Refuse to serve from secrets or a folder that others may have read, or could replace."""
+    HelperKeys.read(settings.data)  # which refuses keys that others may read
+    check_data_folder(settings.data)
+    check_own(settings.data / FILE_NAME)
+    if settings.tls is not None:
+        check_own(settings.tls.private_key)
+        settings.tls.read()
 
 
 def _check_numerics() -> None:

@@ -23,6 +23,7 @@ from maskedlark.randomness import Randomness, derive_key, system_randomness
 from maskedlark.reports.pair import PairKey, pair_key
 from maskedlark.reports.sealing import HpkeSuite, OpeningKey, SignedKeyList, sign_keys
 from maskedlark.reports.task import HelperIdentity, Task, signing_bytes
+from maskedlark.runtime.ownership import check_secret_file, keep_owner
 
 FILE_NAME: Final = "keys.json"
 STORAGE_KEY_BYTES: Final = 32
@@ -97,14 +98,12 @@ class HelperKeys:
         """
         path = folder / FILE_NAME
         try:
-            mode = path.stat().st_mode
             encoded = path.read_bytes()
         except OSError as error:
             raise InvalidTask(
                 f"cannot read {path}: {error.strerror}; make one with `helper keygen`"
             ) from None
-        if mode & 0o077:
-            raise InvalidTask(f"{path} may be read by others: chmod 600 it")
+        check_secret_file(path)
         file = decode(_KeyFile, encoded)
         _check_ring(path, file.opening_keys)
         return cls(
@@ -212,6 +211,7 @@ def rotate(folder: Path, *, now: float, suite: HpkeSuite, active_in_s: int, over
         InvalidTask: the keys cannot be read or written, or all ids are used up.
     """
     with (folder / _LOCK_NAME).open("wb") as lock:
+        keep_owner(lock.fileno(), folder / FILE_NAME)
         fcntl.flock(lock, fcntl.LOCK_EX)
         keys = HelperKeys.read(folder)
         keys._ring = rotated(keys._ring, now=now, suite=suite, active_in_s=active_in_s, overlap_s=overlap_s)
@@ -232,11 +232,12 @@ def _check_ring(path: Path, ring: Ring) -> None:
 
 
 def _replace(path: Path, encoded: bytes) -> None:
-    """Put a new file in another's place, durably and in one step."""
+    """Put a new file in another's place, durably and in one step; it belongs to the owner of the other."""
     unfinished = path.with_name(path.name + ".unfinished")
     unfinished.unlink(missing_ok=True)
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE_FILE)
     with os.fdopen(descriptor, "wb") as stream:
+        keep_owner(stream.fileno(), path)
         stream.write(encoded)
         stream.flush()
         os.fsync(stream.fileno())

@@ -16,6 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from maskedlark.errors import InvalidTask
+from maskedlark.runtime.ownership import check_secret_file
 
 _LOG: Final = logging.getLogger(__name__)
 _Made = TypeVar("_Made")
@@ -81,8 +82,10 @@ class TlsFiles:
         """The contents.
 
         Raises:
-            InvalidTask: a file cannot be read, is not PEM, or the certificate is of another key.
+            InvalidTask: a file cannot be read, others may read the key, a file is not PEM, or the certificate is
+                of another key.
         """
+        check_secret_file(self.private_key)
         try:
             contents = TlsContents(
                 certificate=self.certificate.read_bytes(),

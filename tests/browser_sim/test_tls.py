@@ -40,6 +40,7 @@ def self_signed(folder: Path, name: str, authorities: str | None = None) -> TlsF
         .sign(key, SHA256())
     )
     (folder / f"{name}.pem").write_bytes(certificate.public_bytes(Encoding.PEM))
+    (folder / f"{name}.key").touch(mode=0o600)
     (folder / f"{name}.key").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     return TlsFiles(
         certificate=folder / f"{name}.pem",

@@ -412,6 +412,7 @@ def test_a_trusted_origin_cannot_certify_itself_as_another(
         trusted_authorities=certified.ours.trusted_authorities,
     )
     files.certificate.write_bytes(forged.public_bytes(Encoding.PEM) + issuer.public_bytes(Encoding.PEM))
+    files.private_key.touch(mode=0o600)
     files.private_key.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     with pytest.raises(HelperUnavailable):
         register(scene, certified.port, files)

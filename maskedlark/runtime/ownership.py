@@ -1,0 +1,68 @@
+"""Who may read a secret and write a data folder: checked before a party serves from them, never mended silently.
+
+A file is wrong because somebody put it there so; a server that corrected it would hide that its secret may be known.
+"""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from maskedlark.errors import InvalidTask
+
+_OTHERS: Final = 0o077
+_OTHERS_WRITE: Final = 0o022
+_ROOT: Final = 0
+
+
+def check_secret_file(path: Path) -> None:
+    """Return if only a file's owner may read it.
+
+    Raises:
+        InvalidTask: others may, or the file cannot be looked at.
+    """
+    if _stat(path).st_mode & _OTHERS:
+        raise InvalidTask(f"{path} may be read by others: chmod 600 it")
+
+
+def check_own(path: Path) -> None:
+    """Return if a file or folder belongs to the user of this process, or to root, who may do anything anyway.
+
+    Raises:
+        InvalidTask: its owner is somebody else, who could put another one in its place.
+    """
+    owner = _stat(path).st_uid
+    if owner not in (os.geteuid(), _ROOT):
+        raise InvalidTask(
+            f"{path} belongs to user {owner}, and this process runs as {os.geteuid()}: run it as its owner, or chown it"
+        )
+
+
+def check_data_folder(folder: Path) -> None:
+    """Return if a party may serve from a data folder: it is its own, and nobody else may write into it.
+
+    Raises:
+        InvalidTask: it is not.
+    """
+    check_own(folder)
+    if _stat(folder).st_mode & _OTHERS_WRITE:
+        raise InvalidTask(f"others may write into {folder}: chmod 700 it, and see whether they did")
+
+
+def keep_owner(descriptor: int, like: Path) -> None:
+    """Give an open file the owner of another one that it is to replace, when root does the operator's work.
+
+    Another user than root cannot, and need not: what it writes is its own.
+    """
+    found = _stat(like)
+    own = os.fstat(descriptor)
+    if (own.st_uid, own.st_gid) != (found.st_uid, found.st_gid):
+        with suppress(PermissionError):
+            os.fchown(descriptor, found.st_uid, found.st_gid)
+
+
+def _stat(path: Path) -> os.stat_result:
+    try:
+        return path.stat()
+    except OSError as error:
+        raise InvalidTask(f"cannot read {path}: {error.strerror}") from None

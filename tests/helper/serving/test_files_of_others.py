@@ -1,0 +1,65 @@
+"""A helper that finds its secrets open to others, or another user's, does not serve from them."""
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from helper.serving.server import ServeSettings, serve
+from helper.trust.floors import Floors
+from helper.trust.keys import FILE_NAME, HelperKeys, rotate
+from maskedlark.errors import InvalidTask
+from maskedlark.reports.sealing import HpkeSuite
+from maskedlark.rpc.certificates import write_certificate
+from maskedlark.runtime import ownership
+from tests.builders import NOW
+from tests.maskedlark.runtime.test_ownership import SOMEBODY, Stat
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> ServeSettings:
+    data = tmp_path / "data"
+    HelperKeys.generate(name="north", suite=HpkeSuite.X25519_AES128GCM).write(data)
+    tls = write_certificate(data, name="localhost", now=datetime.now(UTC))
+    return ServeSettings(data=data, listen="127.0.0.1:0", tls=tls, floors=Floors())
+
+
+def refusal(settings: ServeSettings) -> str:
+    with pytest.raises(InvalidTask) as refused:
+        serve(settings, Event())
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["tls.key", FILE_NAME])
+def test_a_secret_that_others_may_read_is_not_served_from(settings: ServeSettings, name: str) -> None:
+    (settings.data / name).chmod(0o644)
+    assert f"{name} may be read by others: chmod 600 it" in refusal(settings)
+
+
+def test_a_data_folder_that_others_may_write_into_is_not_served_from(settings: ServeSettings) -> None:
+    settings.data.chmod(0o777)
+    assert "others may write into" in refusal(settings)
+
+
+@pytest.mark.parametrize("name", [FILE_NAME, "tls.key", "data"])
+def test_what_another_user_owns_is_not_served_from(
+    settings: ServeSettings, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up = ownership._stat
+    monkeypatch.setattr(ownership, "_stat", lambda path: Stat() if path.name == name else looked_up(path))
+    assert f"belongs to user {SOMEBODY}" in refusal(settings)
+
+
+def test_a_rotation_by_root_leaves_the_files_to_their_owner(
+    settings: ServeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[tuple[int, int]] = []
+    looked_up = ownership._stat
+    monkeypatch.setattr(
+        ownership, "_stat", lambda path: Stat() if path.name == FILE_NAME else looked_up(path)
+    )
+    monkeypatch.setattr(os, "fchown", lambda _descriptor, user, group: given.append((user, group)))
+    rotate(settings.data, now=NOW, suite=HpkeSuite.X25519_AES128GCM, active_in_s=0, overlap_s=60)
+    assert given == [(SOMEBODY, SOMEBODY)] * 2  # the key file and its lock

@@ -1,0 +1,87 @@
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from maskedlark.errors import InvalidTask
+from maskedlark.runtime import ownership
+from maskedlark.runtime.ownership import check_data_folder, check_own, check_secret_file, keep_owner
+
+SOMEBODY = 4711
+
+
+class Stat(NamedTuple):
+    """What the system says of a file."""
+
+    st_mode: int = 0o600
+    st_uid: int = SOMEBODY
+    st_gid: int = SOMEBODY
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    made = tmp_path / "secret"
+    made.touch(mode=0o600)
+    return made
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o660, 0o604, 0o610])
+def test_a_secret_that_others_may_read_is_refused_with_the_remedy(file: Path, mode: int) -> None:
+    check_secret_file(file)
+    file.chmod(mode)
+    with pytest.raises(InvalidTask, match="chmod 600"):
+        check_secret_file(file)
+    assert file.stat().st_mode & 0o777 == mode  # it is not mended: the operator shall know
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o775, 0o772, 0o1777])
+def test_a_data_folder_that_others_may_write_into_is_refused(tmp_path: Path, mode: int) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir(mode=0o755)
+    check_data_folder(folder)
+    folder.chmod(mode)
+    with pytest.raises(InvalidTask, match="chmod 700"):
+        check_data_folder(folder)
+
+
+def test_what_belongs_to_another_user_is_refused_and_what_is_roots_is_not(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_own(file)
+    monkeypatch.setattr(ownership, "_stat", lambda _: Stat())
+    with pytest.raises(InvalidTask, match=f"belongs to user {SOMEBODY}"):
+        check_own(file)
+    monkeypatch.setattr(os, "geteuid", lambda: SOMEBODY)
+    check_own(file)
+    monkeypatch.setattr(ownership, "_stat", lambda _: Stat(st_uid=0))
+    check_own(file)
+
+
+def test_what_is_missing_is_refused(tmp_path: Path) -> None:
+    for check in (check_own, check_secret_file, check_data_folder):
+        with pytest.raises(InvalidTask, match="cannot read"):
+            check(tmp_path / "absent")
+
+
+def test_a_file_that_replaces_another_gets_its_owner(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[tuple[int, int, int]] = []
+    monkeypatch.setattr(os, "fchown", lambda *asked: given.append(asked))
+    with file.open("wb") as stream:
+        keep_owner(stream.fileno(), file)
+        assert given == []
+        monkeypatch.setattr(ownership, "_stat", lambda _: Stat())
+        keep_owner(stream.fileno(), file)
+        assert given == [(stream.fileno(), SOMEBODY, SOMEBODY)]
+
+
+def test_a_user_that_cannot_give_files_away_keeps_its_own(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "fchown", refuse)
+    monkeypatch.setattr(ownership, "_stat", lambda _: Stat())
+    with file.open("wb") as stream:
+        keep_owner(stream.fileno(), file)
