@@ -11,6 +11,7 @@ from typing import Any, Final
 from sqlalchemy import URL, Column, Connection, Engine, MetaData, Table, select
 from sqlalchemy.dialects import postgresql, sqlite
 
+from adserver.store.migrations import MIGRATIONS
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.runtime import database as storage
 
@@ -53,7 +54,7 @@ def create_tables(engine: Engine) -> None:
     )
     from adserver.store import jobs as job_store  # noqa: F401 they declare the tables, and import this module
 
-    storage.create_tables(engine, metadata, version=SCHEMA_VERSION, whose="ad server")
+    storage.create_tables(engine, metadata, version=SCHEMA_VERSION, whose="ad server", migrations=MIGRATIONS)
 
 
 def insert_or_ignore(engine: Engine, table: Table, key: Sequence[str]) -> postgresql.Insert | sqlite.Insert:

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Engine, Select, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from helper.ledger.check import check_whole
+from helper.ledger.migrations import MIGRATIONS
 from helper.ledger.round_state import KEPT_ANSWERS, Progress, RoundState
 from helper.ledger.schema import (
     CHAIN,
@@ -144,7 +145,7 @@ class Ledger:
                 see `check_whole`.
         """
         self._engine = engine
-        create_tables(engine, METADATA, version=SCHEMA_VERSION, whose="helper")
+        create_tables(engine, METADATA, version=SCHEMA_VERSION, whose="helper", migrations=MIGRATIONS)
         _begin_chain(engine)
         check_whole(engine)
 

@@ -26,12 +26,14 @@ from sqlalchemy import (
     inspect,
     make_url,
     select,
+    update,
 )
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as NoConnectionInTime
 
 from maskedlark.errors import HelperUnavailable, InvalidTask
 from maskedlark.runtime.disk import is_disk_full
+from maskedlark.runtime.migrations import Migrations, is_migratable, migrate
 
 _LOG: Final = logging.getLogger(__name__)
 _DIALECTS: Final = ("sqlite", "postgresql")
@@ -146,19 +148,23 @@ def schema_version_of(metadata: MetaData) -> Table:
     return Table(_VERSION_TABLE, metadata, Column("version", Integer, primary_key=True))
 
 
-def create_tables(engine: Engine, metadata: MetaData, *, version: int, whose: str) -> None:
-    """Create all tables in an empty database, also when several processes start at once.
+def create_tables(
+    engine: Engine, metadata: MetaData, *, version: int, whose: str, migrations: Migrations
+) -> None:
+    """Create all tables in an empty database, or bring those of an older version to this one.
 
-    Leave those of this version as they are.
+    Several processes may do so at once. Tables of this version are left as they are.
 
     Args:
         engine: The database.
         metadata: All tables.
         version: The version of all of them together; tables without a version are of version 1.
         whose: Named in the refusal.
+        migrations: The steps from older versions.
 
     Raises:
-        InvalidTask: the tables are of another version, or cannot be read; they are left as they are.
+        InvalidTask: the tables are of a newer version, or of one from which no steps lead here, or cannot be
+            read or migrated; they are left as they are.
     """
     try:
         with engine.begin() as connection:  # which on SQLite lets in one process at a time
@@ -168,6 +174,11 @@ def create_tables(engine: Engine, metadata: MetaData, *, version: int, whose: st
             if found is None:
                 metadata.create_all(connection)
                 connection.execute(insert(metadata.tables[_VERSION_TABLE]).values(version=version))
+            elif is_migratable(found, version, migrations):
+                migrate(connection, found, version, migrations)
+                connection.execute(update(metadata.tables[_VERSION_TABLE]).values(version=version))
+                _LOG.warning("the database was of schema version %d and is now of %d", found, version)
+                found = version
     except SQLAlchemyError as error:
         raise InvalidTask(f"cannot use the database of the {whose}: {type(error).__name__}") from None
     if found not in (None, version):

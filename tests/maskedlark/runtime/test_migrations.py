@@ -1,0 +1,134 @@
+"""Databases of older versions become today's, on both engines, whole or not at all."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.operations import Operations
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, inspect, select, text
+
+from adserver.store.database import create_tables as create_adserver_tables
+from adserver.store.database import metadata as adserver_metadata
+from helper.ledger.ledger import Ledger
+from helper.ledger.schema import METADATA as HELPER_METADATA
+from maskedlark.errors import InvalidTask
+from maskedlark.runtime.database import create_tables, open_database, schema_version_of
+from maskedlark.runtime.migrations import Migrations
+
+SCHEMAS = Path(__file__).parents[2] / "vectors" / "schemas"
+OLDER = [
+    pytest.param(party, version, id=f"{party}-{version}")
+    for party, version in sorted({tuple(path.stem.split("-")[:2]) for path in SCHEMAS.glob("*.sql")})
+]
+CHARGES = [{"id": 1, "cost": 7}, {"id": 2, "cost": 8}]
+
+
+def older() -> MetaData:
+    metadata = MetaData()
+    schema_version_of(metadata)
+    Table(
+        "charges", metadata, Column("id", Integer, primary_key=True), Column("cost", Integer, nullable=False)
+    )
+    return metadata
+
+
+def newer() -> MetaData:
+    metadata = older()
+    metadata.tables["charges"].append_column(
+        Column("unit", String(8), nullable=False, server_default="report")
+    )
+    return metadata
+
+
+def add_unit(operations: Operations) -> None:
+    operations.add_column("charges", Column("unit", String(8), nullable=False, server_default="report"))
+
+
+def add_unit_and_fail(operations: Operations) -> None:
+    add_unit(operations)
+    operations.execute("INSERT INTO nowhere VALUES (1)")
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[Engine]:
+    """A database that version 2 wrote, with charges in it."""
+    opened = open_database(database_url)
+    metadata = older()
+    create_tables(opened, metadata, version=2, whose="helper", migrations={})
+    with opened.begin() as connection:
+        connection.execute(metadata.tables["charges"].insert(), CHARGES)
+    yield opened
+    opened.dispose()
+
+
+def open_as(engine: Engine, version: int, migrations: Migrations) -> MetaData:
+    metadata = newer()
+    create_tables(engine, metadata, version=version, whose="helper", migrations=migrations)
+    return metadata
+
+
+def test_an_older_database_is_brought_forward_with_every_row(engine: Engine) -> None:
+    metadata = open_as(engine, 3, {2: add_unit})
+    with engine.connect() as connection:
+        rows = connection.execute(select(metadata.tables["charges"]).order_by("id")).mappings().all()
+        assert [dict(row) for row in rows] == [{**charge, "unit": "report"} for charge in CHARGES]
+        assert connection.execute(select(metadata.tables["schema_version"])).scalars().all() == [3]
+
+
+def test_several_versions_are_crossed_in_one_go(engine: Engine) -> None:
+    def fill(operations: Operations) -> None:
+        operations.execute("UPDATE charges SET unit = 'user' WHERE id = 2")
+
+    metadata = open_as(engine, 4, {2: add_unit, 3: fill})
+    with engine.connect() as connection:
+        units = connection.execute(select(metadata.tables["charges"].c.unit).order_by("id")).scalars().all()
+    assert units == ["report", "user"]
+
+
+def test_a_step_that_fails_leaves_the_older_version_as_it_was(engine: Engine) -> None:
+    with pytest.raises(InvalidTask, match="cannot use the database of the helper"):
+        open_as(engine, 3, {2: add_unit_and_fail})
+    assert [column["name"] for column in inspect(engine).get_columns("charges")] == ["id", "cost"]
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT version FROM schema_version")).scalars().all() == [2]
+
+
+@pytest.mark.parametrize("version", [1, 4])
+def test_versions_without_steps_are_refused(engine: Engine, version: int) -> None:
+    with pytest.raises(InvalidTask, match="schema version 2"):
+        open_as(engine, version, {2: add_unit})
+    assert [column["name"] for column in inspect(engine).get_columns("charges")] == ["id", "cost"]
+
+
+def test_processes_that_start_at_once_migrate_once(engine: Engine, database_url: str) -> None:
+    engines = [open_database(database_url) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda one: open_as(one, 3, {2: add_unit}), engines))
+    assert [column["name"] for column in inspect(engine).get_columns("charges")] == ["id", "cost", "unit"]
+    for one in engines:
+        one.dispose()
+
+
+@pytest.mark.parametrize(("party", "version"), OLDER)
+def test_the_tables_of_every_version_become_those_of_today(
+    database_url: str, party: str, version: str
+) -> None:
+    engine = open_database(database_url)
+    sql = (SCHEMAS / f"{party}-{version}-{engine.dialect.name}.sql").read_text()
+    with engine.begin() as connection:
+        for statement in sql.split(";"):
+            if statement.strip():
+                connection.execute(text(statement))
+        connection.execute(text(f"INSERT INTO schema_version VALUES ({version})"))  # noqa: S608 - a number of ours
+    if party == "helper":
+        Ledger(engine)
+    else:
+        create_adserver_tables(engine)
+    metadata = HELPER_METADATA if party == "helper" else adserver_metadata
+    with engine.connect() as connection:
+        differences = compare_metadata(MigrationContext.configure(connection), metadata)
+    engine.dispose()
+    assert differences == []
