@@ -18,7 +18,8 @@ from maskedlark.privacy.accounting import spent
 from maskedlark.privacy.noise import noise_vector
 from maskedlark.randomness import Randomness, seeded
 from maskedlark.releases.grouping import answer_discovery, answer_query, decode_domains
-from maskedlark.releases.query import AnyQuery, DiscoverySpec, QuerySpec, charges
+from maskedlark.releases.kinds import AnyQuery
+from maskedlark.releases.query import DiscoverySpec, QuerySpec
 from maskedlark.reports.measurement import Measurement
 from maskedlark.reports.report import InputShares, MeasuredShares
 from tests.builders import NOW, World, world
@@ -125,6 +126,6 @@ class MemoryQueryHelper:
         everything = [
             charge
             for one in {one.query_id: one for one in self.asked}.values()
-            for charge in charges(task, one)
+            for charge in one.charges(task)
         ]
         return QueryAnswer(share=answered, dataset_spent=spent(everything, task.delta))

@@ -15,7 +15,8 @@ from typing import Final
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.privacy.accounting import Charge, Epsilons, fitting_noise_multiplier, spent
 from maskedlark.privacy.noise import Mechanism
-from maskedlark.releases.job import multiplier_for_each_helper, multiplier_of_each_helper, sampling_numerator
+from maskedlark.releases.job import sampling_numerator
+from maskedlark.releases.release import multiplier_for_each_helper, multiplier_of_each_helper
 from maskedlark.reports.pair import SAMPLING_DENOMINATOR
 from maskedlark.reports.task import Task
 

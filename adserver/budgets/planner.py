@@ -20,7 +20,7 @@ from typing import Final, TypeVar
 from adserver.budgets.headroom import MAX_ROUNDS, Cost, Limit, Room
 from adserver.records.round_figures import noise_norm_of
 from maskedlark.errors import InvalidTask, JobRefused
-from maskedlark.releases.job import units_of_each_helper
+from maskedlark.releases.release import units_of_each_helper
 
 _WITHIN: Final = 1.1
 _BATCHES: Final = 6

@@ -22,12 +22,10 @@ from maskedlark.releases.evaluation import (
     ROWS,
     UNITS,
     EvaluationSpec,
-    check_evaluation,
     evaluated_loss,
-    evaluation_charge,
     evaluation_noise_units,
 )
-from maskedlark.releases.query import fitting
+from maskedlark.releases.release import fitting
 from maskedlark.reports.task import Task
 
 DEFAULT_BINS: Final = 64
@@ -108,7 +106,7 @@ def plan_evaluation(
         },
     )
     planned = fitting(task, spec, epsilon=query_epsilon(epsilon, task))
-    check_evaluation(task, planned, records=dataset.size)
+    planned.check(task, records=dataset.size)
     return PlannedEvaluation(spec=planned, model=model)
 
 
@@ -184,6 +182,6 @@ class Evaluator:
             noise_scale=noise_scale,
             records=self._dataset.size,
             delta=self._task.delta,
-            cost=spent([evaluation_charge(self._task, spec)], self._task.delta),
+            cost=spent(spec.charges(self._task), self._task.delta),
             dataset_spent=dataset_spent,
         )

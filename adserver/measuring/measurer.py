@@ -42,7 +42,6 @@ from maskedlark.releases.query import (
     MeasureKind,
     MeasuringQuery,
     QuerySpec,
-    charges,
     key_index,
     measure_columns,
     measurement_of,
@@ -133,7 +132,7 @@ class Measurer:
             min_cell_count=measurement_of(self._task).min_cell_count,
             delta=self._task.delta,
             cost=spent(
-                [*(charges(self._task, found) if found else ()), *charges(self._task, spec)], self._task.delta
+                [*(found.charges(self._task) if found else ()), *spec.charges(self._task)], self._task.delta
             ),
             dataset_spent=answer.dataset_spent,
         )

@@ -22,12 +22,11 @@ from maskedlark.releases.query import (
     Measure,
     MeasureKind,
     QuerySpec,
-    check_query,
     codes_digest,
-    fitting,
     key_index,
     measurement_of,
 )
+from maskedlark.releases.release import fitting
 from maskedlark.reports.measurement import MAX_CODE, Key, Measurement
 from maskedlark.reports.task import Task
 
@@ -117,7 +116,7 @@ def plan_discovery(
         },
     )
     planned = fitting(task, spec, epsilon=DISCOVERY_SHARE * query_epsilon(request.epsilon, task))
-    check_query(task, planned, records=dataset.size)
+    planned.check(task, records=dataset.size)
     return planned
 
 
@@ -148,7 +147,7 @@ def plan_query(request: Request, *, task: Task, dataset: Dataset, query_id: byte
     )
     share = 1 - DISCOVERY_SHARE if request.is_discovered else 1.0
     planned = fitting(task, spec, epsilon=share * query_epsilon(request.epsilon, task))
-    check_query(task, planned, records=dataset.size)
+    planned.check(task, records=dataset.size)
     listed = [request.domains[axis.key] for axis in axes if axis.codes_digest is not None]
     return PlannedQuery(spec=planned, codes=b"".join(codes.astype("<u4").tobytes() for codes in listed))
 

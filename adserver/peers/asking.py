@@ -15,7 +15,7 @@ from maskedlark.error_contract import INVALID_TASK, Charged, contract
 from maskedlark.errors import HelperUnavailable, InvalidModel, InvalidTask, JobReason, JobRefused
 from maskedlark.numbers.field import SignedVector
 from maskedlark.privacy.accounting import Epsilons
-from maskedlark.releases.round import combine
+from maskedlark.releases.release import combine
 
 _REFUSAL_S: Final = 2.0
 """What the second helper is given to refuse as the first did: a query is forgotten only if both say no."""

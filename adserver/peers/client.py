@@ -34,7 +34,7 @@ from maskedlark.observability.tracing import ClientTracing
 from maskedlark.releases.evaluation import EvaluationSpec
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.query import DiscoverySpec, MeasuringQuery
-from maskedlark.releases.round import TAG_BYTES, AggregateShare
+from maskedlark.releases.release import TAG_BYTES, AggregateShare
 from maskedlark.reports.dataset import AdmittedSet, ShareForHelper
 from maskedlark.reports.task import Task
 from maskedlark.rpc.faults import calling

@@ -15,7 +15,7 @@ from adserver.peers.replies import StartedJob
 from adserver.peers.retrying import Backoff, with_retries
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
 from maskedlark.releases.job import JobSpec
-from maskedlark.releases.round import AggregateShare
+from maskedlark.releases.release import AggregateShare
 
 _T = TypeVar("_T")
 _POLL_S: Final = 0.1

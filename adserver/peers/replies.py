@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from maskedlark.canonical import build, decode
 from maskedlark.errors import InvalidTask, JobReason, JobRefused, ReportReason
 from maskedlark.privacy.accounting import Epsilons
-from maskedlark.releases.round import AggregateShare
+from maskedlark.releases.release import AggregateShare
 from maskedlark.reports.dataset import AdmittedSet
 from maskedlark.reports.pair import VIEW_TAG_BYTES
 from maskedlark.reports.sealing import SignedKeyList

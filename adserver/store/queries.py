@@ -14,7 +14,8 @@ from adserver.store.database import find_id, metadata
 from maskedlark.canonical import decode, encode
 from maskedlark.errors import JobReason
 from maskedlark.releases.evaluation import EvaluationSpec
-from maskedlark.releases.query import AnyQuery, DiscoverySpec, QuerySpec
+from maskedlark.releases.kinds import AnyQuery
+from maskedlark.releases.query import DiscoverySpec, QuerySpec
 from maskedlark.runtime.database import reading
 
 _QUERY: Final = "query"

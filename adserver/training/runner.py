@@ -40,7 +40,7 @@ from maskedlark.model.onnx_file import parse, replace_parameters
 from maskedlark.numbers.fixed_point import decode_signed
 from maskedlark.privacy.clip import Clip
 from maskedlark.releases.job import check_sum_possible, num_values
-from maskedlark.releases.round import AggregateShare, combine
+from maskedlark.releases.release import AggregateShare, combine
 
 Evaluate = Callable[[Masters], Evaluation]
 

@@ -10,8 +10,8 @@ from helper.ledger.ledger import Reservation
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.privacy.accounting import Charge, Epsilons, spent, spent_against_ad_server
 from maskedlark.privacy.noise import Mechanism
-from maskedlark.releases import query
-from maskedlark.releases.job import JobSpec, charge
+from maskedlark.releases.job import JobSpec
+from maskedlark.releases.release import fitting
 from maskedlark.reports.task import Task
 
 
@@ -48,23 +48,19 @@ def check_fits(task: Task, before: Sequence[Reservation], new: Reservation) -> N
     already = cost(task, before)
     raise JobRefused(
         JobReason.BUDGET_EXHAUSTED,
-        f"{_what(new)} not fit this dataset: {_sentence('epsilon', already.ad_server, after.ad_server, task.epsilon)}; "
-        f"{_sentence('collusion_epsilon', already.colluding, after.colluding, task.collusion_epsilon)}. {_way_out(task, before, new)}",
+        f"{_what(new)} not fit this dataset: "
+        f"{_sentence('epsilon', already.ad_server, after.ad_server, task.epsilon)}; "
+        f"{_sentence('collusion_epsilon', already.colluding, after.colluding, task.collusion_epsilon)}. "
+        f"{_way_out(task, before, new)}",
     )
 
 
 def _charges(task: Task, reservations: Sequence[Reservation]) -> list[Charge]:
-    charges: list[Charge] = []
-    for one in reservations:
-        if isinstance(one.spec, JobSpec):
-            charges += [charge(task, one.spec, one.rounds)] if one.rounds else []
-        else:
-            charges += query.charges(task, one.spec)
-    return charges
+    return [charge for one in reservations for charge in one.spec.charges(task, one.rounds)]
 
 
 def _what(new: Reservation) -> str:
-    return f"{new.rounds} rounds do" if isinstance(new.spec, JobSpec) else "the query does"
+    return "the query does" if new.spec.is_query else f"{new.rounds} rounds do"
 
 
 def _way_out(task: Task, before: Sequence[Reservation], new: Reservation) -> str:
@@ -74,11 +70,14 @@ def _way_out(task: Task, before: Sequence[Reservation], new: Reservation) -> str
         return "Ask for fewer rounds, more noise, or use another dataset"
     already = _charges(task, before)
     try:
-        fitting = query.fitting(task, spec, epsilon=task.epsilon, already=already)
+        fits = fitting(task, spec, epsilon=task.epsilon, already=already)
     except JobRefused:
         return "No noise makes it fit: use another dataset"
-    alone = spent(query.charges(task, fitting), task.delta).ad_server
-    return f"The same query fits at epsilon {alone:.4g} (noise_multiplier {fitting.noise_multiplier:.4g}), or use another dataset"
+    alone = spent(fits.charges(task), task.delta).ad_server
+    return (
+        f"The same query fits at epsilon {alone:.4g} (noise_multiplier {fits.noise_multiplier:.4g}), "
+        "or use another dataset"
+    )
 
 
 def _sentence(name: str, already: float, after: float, budget: float) -> str:

@@ -9,12 +9,13 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row, Select, exists, or_, select
 from sqlalchemy.exc import DatabaseError
 
-from helper.ledger.ledger import LEDGER_FILE, query_spec, sqlite_url
+from helper.ledger.ledger import LEDGER_FILE, sqlite_url
 from helper.ledger.schema import DATASETS, JOBS, QUERIES, TASKS
 from maskedlark.canonical import decode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.releases.budget import Dataset, Use, job_use, query_use
 from maskedlark.releases.job import JobSpec
+from maskedlark.releases.kinds import decode_query
 from maskedlark.reports.task import Task
 from maskedlark.runtime.database import open_database, reading
 
@@ -100,4 +101,4 @@ def _jobs(connection: Connection, dataset: Dataset) -> tuple[Use, ...]:
 def _queries(connection: Connection, dataset: Dataset) -> tuple[Use, ...]:
     query = select(QUERIES.c.spec, QUERIES.c.kind).where(QUERIES.c.dataset_id == dataset.dataset_id)
     found = connection.execute(query.order_by(QUERIES.c.query_id))
-    return tuple(query_use(dataset.task, query_spec(row.kind, row.spec)) for row in found)
+    return tuple(query_use(dataset.task, decode_query(row.kind, row.spec)) for row in found)

@@ -5,7 +5,7 @@ dataset of its task; a round is charged and answered once, in order; a job is op
 budget holds it. A crash at any point leaves either all of a method's effect or nothing.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -30,18 +30,12 @@ from helper.ledger.schema import (
 from maskedlark.canonical import decode, digest, encode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.randomness import system_randomness
-from maskedlark.releases.evaluation import EvaluationSpec
 from maskedlark.releases.job import JobSpec
-from maskedlark.releases.query import AnyQuery, DiscoverySpec, QuerySpec
+from maskedlark.releases.kinds import AnyQuery, AnySpec, decode_query
 from maskedlark.runtime.database import create_tables, reading
 
 LEDGER_FILE: Final = "ledger.sqlite3"
 """The embedded ledger, in the helper's data folder."""
-_QUERY_KINDS: Final[Mapping[str, type[Any]]] = {
-    "query": QuerySpec,
-    "discovery": DiscoverySpec,
-    "evaluation": EvaluationSpec,
-}
 # of one dataset, closed ones included: what is remembered of jobs that were never opened is bounded too
 MAX_JOBS: Final = 1_000
 _LOOKUP_BATCH: Final = 1_000
@@ -84,13 +78,13 @@ class Reservation:
             query.
     """
 
-    spec: JobSpec | AnyQuery
+    spec: AnySpec
     rounds: int
 
     @property
     def id(self) -> bytes:
         """The job's or the query's."""
-        return self.spec.job_id if isinstance(self.spec, JobSpec) else self.spec.query_id
+        return self.spec.release_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,7 +327,7 @@ class Ledger:
             False, and nothing changed, if a query of this id was charged already.
         """
         spec = stored.spec
-        row = {"query_id": spec.query_id, "dataset_id": spec.dataset_id, "kind": _kind(spec)}
+        row = {"query_id": spec.query_id, "dataset_id": spec.dataset_id, "kind": spec.kind}
 
         def add(connection: Connection) -> None:
             connection.execute(insert(QUERIES).values(row | {"spec": encode(spec), "answer": stored.answer}))
@@ -370,7 +364,7 @@ class Ledger:
         found = select(QUERIES.c.kind, QUERIES.c.spec, QUERIES.c.answer).where(QUERIES.c.query_id == query_id)
         with reading(self._engine) as connection:
             row = connection.execute(found).one_or_none()
-        return row and StoredQuery(spec=query_spec(row.kind, row.spec), answer=row.answer)
+        return row and StoredQuery(spec=decode_query(row.kind, row.spec), answer=row.answer)
 
     def position(self) -> Position:
         """Where the ledger stands."""
@@ -473,7 +467,10 @@ def _reservations(connection: Connection, dataset_id: bytes) -> tuple[Reservatio
     )
     return (
         *jobs,
-        *(Reservation(spec=query_spec(row.kind, row.spec), rounds=1) for row in connection.execute(answered)),
+        *(
+            Reservation(spec=decode_query(row.kind, row.spec), rounds=1)
+            for row in connection.execute(answered)
+        ),
     )
 
 
@@ -491,13 +488,3 @@ def _is_full(connection: Connection, dataset_id: bytes) -> bool:
         connection.execute(select(func.count()).where(JOBS.c.dataset_id == dataset_id)).scalar_one()
         >= MAX_JOBS
     )
-
-
-def query_spec(kind: str, encoded: bytes) -> AnyQuery:
-    """A query of a stored kind."""
-    found: AnyQuery = decode(_QUERY_KINDS[kind], bytes(encoded))
-    return found
-
-
-def _kind(spec: AnyQuery) -> str:
-    return next(kind for kind, cls in _QUERY_KINDS.items() if isinstance(spec, cls))

@@ -8,12 +8,12 @@ from threading import Lock
 from typing import Final, TypeAlias
 
 from helper.datasets.datasets import Datasets
-from helper.gradient.engine import GradientEngine, Interrupt, never
+from helper.gradient.engine import GradientEngine, Interrupt
 from helper.ledger.budget import check_fits, cost
 from helper.ledger.ledger import JobState, Ledger, Reservation
+from helper.releases.answering import Call
 from helper.releases.noise_shelf import NoiseShelf
 from helper.releases.numerics import numerics_digest
-from helper.releases.release_grid import Hold, at_once
 from helper.releases.rounds import Computation, RunningJob
 from helper.trust.tasks import Caller, ServedTask, Tasks
 from maskedlark.canonical import decode
@@ -22,9 +22,9 @@ from maskedlark.model.graph import Loss, Model
 from maskedlark.model.losses import check_loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.privacy.clip import Clip
-from maskedlark.privacy.noise import Mechanism
 from maskedlark.randomness import Randomness
 from maskedlark.releases.job import JobSpec, check_sums_fit, job_clip
+from maskedlark.releases.release import check_noise_fits_task
 from maskedlark.reports.task import LabelKind, Task
 
 MAX_IN_MEMORY: Final = 32
@@ -65,11 +65,9 @@ class JobAtWork:
     served: ServedTask
     running: RunningJob
 
-    def answer(
-        self, round_index: int, weights: bytes, interrupt: Interrupt = never, hold: Hold = at_once
-    ) -> bytes:
+    def answer(self, round_index: int, weights: bytes, call: Call) -> bytes:
         """The encoded aggregate share of a round; see `RunningJob.answer`."""
-        return self.running.answer(self.served, round_index, weights, interrupt, hold)
+        return self.running.answer(self.served, round_index, weights, call)
 
 
 class Jobs:
@@ -92,7 +90,7 @@ class Jobs:
         self._lock = Lock()
         self._running: OrderedDict[bytes, RunningJob] = OrderedDict()
 
-    def start(self, encoded: bytes, onnx: bytes, caller: Caller, interrupt: Interrupt = never) -> StartedJob:
+    def start(self, encoded: bytes, onnx: bytes, call: Call) -> StartedJob:
         """Check a job and its model, and reserve the budget of all its rounds.
 
         Called by the ad server; idempotent.
@@ -100,8 +98,7 @@ class Jobs:
         Args:
             encoded: A `JobSpec`.
             onnx: Its model.
-            caller: Who asks.
-            interrupt: Called before the budget is reserved; what it raises leaves everything as it was.
+            call: Who asks. If nobody waits any more when the budget is to be reserved, it is not.
 
         Raises:
             InvalidTask: the job is not canonical.
@@ -110,10 +107,10 @@ class Jobs:
                 BUDGET_EXHAUSTED, TOO_MANY_JOBS, JOB_CHANGED, JOB_CLOSED)
         """
         spec = decode(JobSpec, encoded)
-        served = self._tasks.served(spec.task_id, caller)
+        served = self._tasks.served(spec.task_id, call.caller)
         computation = self._computation(served.task, spec, onnx)
         if self._ledger.job_state(spec.job_id) is None:
-            self._open(served, spec, onnx, computation.model, interrupt)
+            self._open(served, spec, onnx, computation.model, call.check_awaited)
         state = self._state(spec.job_id)
         if state.spec != spec:
             raise JobRefused(
@@ -202,10 +199,7 @@ class Jobs:
         task = served.task
         self._tasks.check_not_expired(task)
         stored = self._datasets.stored(spec.dataset_id, served.task_id)
-        if task.mechanism is Mechanism.NONE and spec.noise_multiplier != 0:
-            raise JobRefused(
-                JobReason.NOISE_OUT_OF_RANGE, "the task adds no noise: the job's noise_multiplier must be 0"
-            )
+        check_noise_fits_task(task, spec.noise_multiplier, whose="job")
         check_sums_fit(task, spec, records=stored.size, num_parameters=model.num_parameters)
         new = Reservation(spec=spec, rounds=spec.rounds)
 

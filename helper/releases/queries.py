@@ -7,25 +7,27 @@ from functools import partial
 from typing import Final
 
 from helper.datasets.datasets import Datasets
-from helper.gradient.engine import Interrupt, never
 from helper.ledger.budget import check_fits, cost
 from helper.ledger.ledger import Ledger, Reservation, StoredQuery
-from helper.releases.release_grid import Hold, at_once
+from helper.releases.answering import Call, answer_once
 from helper.releases.scoring import score
-from helper.trust.tasks import Caller, ServedTask, Tasks
+from helper.trust.tasks import ServedTask, Tasks
 from maskedlark.canonical import decode
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.interrupt import interruptible
+from maskedlark.interrupt import Interrupt, interruptible
 from maskedlark.model import weights
+from maskedlark.model.graph import Model
 from maskedlark.model.onnx_file import parse
-from maskedlark.model.weights import quantise
+from maskedlark.model.weights import QuantisedTensor
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.noise import NoiseSource, noise_vector
 from maskedlark.randomness import STREAM_KEY_BYTES, Randomness, Stream
 from maskedlark.releases.evaluation import EvaluationSpec, answer_evaluation, evaluated_loss
 from maskedlark.releases.grouping import answer_discovery, answer_query, decode_domains
-from maskedlark.releases.query import AnyQuery, DiscoverySpec, QuerySpec, check_query
-from maskedlark.releases.round import AggregateShare
+from maskedlark.releases.kinds import AnyQuery
+from maskedlark.releases.query import DiscoverySpec, QuerySpec
+from maskedlark.releases.release import AggregateShare
+from maskedlark.reports.report import InputShares
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -52,87 +54,62 @@ class Queries:
         self._ledger = ledger
         self._randomness = randomness
 
-    def query(
-        self,
-        encoded: bytes,
-        codes: Callable[[int], bytes],
-        caller: Caller,
-        interrupt: Interrupt = never,
-        hold: Hold = at_once,
-    ) -> AnsweredQuery:
+    def query(self, encoded: bytes, codes: Callable[[int], bytes], call: Call) -> AnsweredQuery:
         """Sums over groups. Called by the ad server; idempotent.
 
         Args:
             encoded: A `QuerySpec`.
             codes: Reads the codes of the axes that name a digest, refusing more than so many bytes.
-            caller: Who asks.
-            interrupt: Called before the work, often during it, and before the charge; what it raises ends the
-                query, uncharged.
-            hold: Called once there is an answer, before it is charged: returns when it may leave, so that no
-                charge shows how long it took.
+            call: Who waits.
 
-        Guarantees: when it returns, the charge and the answer are durable; when it raises, neither was made
-            and nothing left.
+        Guarantees: see `answer_once`.
 
         Raises:
-            InvalidTask: the query is not canonical. JobRefused(UNKNOWN_TASK, UNAUTHORIZED, TASK_REFUSED,
-                TASK_EXPIRED, UNKNOWN_DATASET, DATASET_LOST, MALFORMED, TOO_LARGE, UNDECLARED,
-                DOMAIN_TOO_LARGE, NOISE_OUT_OF_RANGE, OVERFLOW, BUDGET_EXHAUSTED, QUERY_CHANGED)
+            InvalidTask: the query is not canonical.
+            JobRefused(UNKNOWN_TASK, UNAUTHORIZED, TASK_REFUSED, TASK_EXPIRED, UNKNOWN_DATASET, DATASET_LOST,
+            MALFORMED, TOO_LARGE, UNDECLARED, DOMAIN_TOO_LARGE, NOISE_OUT_OF_RANGE, OVERFLOW,
+            BUDGET_EXHAUSTED, QUERY_CHANGED)
         """
         spec = decode(QuerySpec, encoded)
         limit = 4 * sum(axis.size for axis in spec.group_by if axis.codes_digest is not None)
 
         def compute(served: ServedTask) -> AggregateShare:
             domains = decode_domains(spec, codes(limit))
-            shares = self._datasets.opened(spec.dataset_id).shares
-            noise = self._noise(interrupt)
             return answer_query(
                 task=served.task,
                 spec=spec,
                 pair=served.pair,
-                shares=shares,
+                shares=self._shares(spec),
                 domains=domains,
-                noise=noise,
-                interrupt=interrupt,
+                noise=self._noise(call.check_awaited),
+                interrupt=call.check_awaited,
             )
 
-        return self._answer(spec, compute, caller, interrupt, hold)
+        return self._answer(spec, compute, call)
 
-    def discovery(
-        self, encoded: bytes, caller: Caller, interrupt: Interrupt = never, hold: Hold = at_once
-    ) -> AnsweredQuery:
+    def discovery(self, encoded: bytes, call: Call) -> AnsweredQuery:
         """Which codes occur. Called by the ad server; idempotent; guarantees and errors as of `query`."""
         spec = decode(DiscoverySpec, encoded)
 
         def compute(served: ServedTask) -> AggregateShare:
-            shares = self._datasets.opened(spec.dataset_id).shares
             return answer_discovery(
                 task=served.task,
                 spec=spec,
                 pair=served.pair,
                 role=served.role,
-                shares=shares,
-                interrupt=interrupt,
+                shares=self._shares(spec),
+                interrupt=call.check_awaited,
             )
 
-        return self._answer(spec, compute, caller, interrupt, hold)
+        return self._answer(spec, compute, call)
 
-    def evaluation(
-        self,
-        encoded: bytes,
-        onnx: Callable[[], bytes],
-        caller: Caller,
-        interrupt: Interrupt = never,
-        hold: Hold = at_once,
-    ) -> AnsweredQuery:
+    def evaluation(self, encoded: bytes, onnx: Callable[[], bytes], call: Call) -> AnsweredQuery:
         """How good a model is. Called by the ad server; idempotent; guarantees as of `query`.
 
         Args:
             encoded: An `EvaluationSpec`.
             onnx: Reads the model with its weights; not called for an evaluation that was answered before.
-            caller: Who asks.
-            interrupt: As of `query`.
-            hold: The same.
+            call: Who waits.
 
         Raises:
             InvalidTask: the evaluation is not canonical.
@@ -143,36 +120,26 @@ class Queries:
         spec = decode(EvaluationSpec, encoded)
 
         def compute(served: ServedTask) -> AggregateShare:
-            task = served.task
-            model = parse(onnx(), num_features=task.num_features)
-            loss = evaluated_loss(task, model)
-            tensors = tuple(
-                quantise(values, known.name)
-                for values, known in zip(model.initial_values, model.parameters, strict=True)
-            )
-            if (model.digest, weights.digest(weights.encode(tensors))) != (
-                spec.model_digest,
-                spec.weights_digest,
-            ):
-                raise JobRefused(
-                    JobReason.MALFORMED,
-                    "the ONNX file is not the model, or has not the weights, that the evaluation names",
-                )
-            shares = self._datasets.opened(spec.dataset_id).shares
-            scores = score(model, loss, tensors, shares.features, spec.num_bins, interrupt=interrupt)
-            noise = self._noise(interrupt)
+            model = parse(onnx(), num_features=served.task.num_features)
+            loss = evaluated_loss(served.task, model)
+            tensors = _named_weights(model, spec)
+            shares = self._shares(spec)
+            scores = score(model, loss, tensors, shares.features, spec.num_bins, interrupt=call.check_awaited)
             return answer_evaluation(
-                task=task,
+                task=served.task,
                 spec=spec,
                 pair=served.pair,
                 shares=shares,
                 bins=scores.bins,
                 choices=scores.choices,
-                noise=noise,
-                interrupt=interrupt,
+                noise=self._noise(call.check_awaited),
+                interrupt=call.check_awaited,
             )
 
-        return self._answer(spec, compute, caller, interrupt, hold)
+        return self._answer(spec, compute, call)
+
+    def _shares(self, spec: AnyQuery) -> InputShares:
+        return self._datasets.opened(spec.dataset_id).shares
 
     def _noise(self, interrupt: Interrupt) -> NoiseSource:
         """Fresh noise of this helper alone, which can be interrupted while it is drawn."""
@@ -181,50 +148,51 @@ class Queries:
         )
 
     def _answer(
-        self,
-        spec: AnyQuery,
-        compute: Callable[[ServedTask], AggregateShare],
-        caller: Caller,
-        interrupt: Interrupt,
-        hold: Hold,
+        self, spec: AnyQuery, compute: Callable[[ServedTask], AggregateShare], call: Call
     ) -> AnsweredQuery:
-        served = self._tasks.served(spec.task_id, caller)
-        stored = self._stored(spec)
-        if stored is None:
+        """Any query's answer, and what its dataset has spent with it."""
+        served = self._tasks.served(spec.task_id, call.caller)
+
+        def checked() -> bytes:
             self._check(served, spec)
-            interrupt()
-            stored = StoredQuery(spec=spec, answer=compute(served).encode())
-            hold()
-            new = Reservation(spec=spec, rounds=1)
+            call.check_awaited()
+            return compute(served).encode()
 
+        def commit(answer: bytes, check_awaited: Interrupt) -> bool:
             def check(before: Sequence[Reservation]) -> None:
-                check_fits(served.task, before, new)
-                interrupt()  # last, for the work and the check take their time
+                check_fits(served.task, before, Reservation(spec=spec, rounds=1))
+                check_awaited()
 
-            if self._ledger.add_query(stored, check):
-                _LOG.info("query answered: %d bytes", len(stored.answer))
-            # another thread or process was faster: what it stored counts, and what was computed here is
-            # forgotten
-            else:
-                stored = self._stored(spec)
-                if stored is None:
-                    raise JobRefused(JobReason.QUERY_CHANGED, "the id is of another query: take a new one")
-        else:
-            hold()
+            is_new = self._ledger.add_query(StoredQuery(spec=spec, answer=answer), check)
+            if is_new:
+                _LOG.info("query answered: %d bytes", len(answer))
+            return is_new
+
+        answer = answer_once(
+            call,
+            stored=lambda: self._stored(spec),
+            compute=checked,
+            commit=commit,
+            superseded=lambda: JobRefused(
+                JobReason.QUERY_CHANGED, "the id is of another query: take a new one"
+            ),
+        )
         return AnsweredQuery(
-            answer=stored.answer, spent=cost(served.task, self._ledger.reservations(spec.dataset_id))
+            answer=answer, spent=cost(served.task, self._ledger.reservations(spec.dataset_id))
         )
 
-    def _stored(self, spec: AnyQuery) -> StoredQuery | None:
-        """The query as it was answered before; refused if it was another one."""
+    def _stored(self, spec: AnyQuery) -> bytes | None:
+        """The query's answer if it was answered before; refused if it was another one."""
         stored = self._ledger.query(spec.query_id)
-        if stored is not None and stored.spec != spec:
+        if stored is None:
+            return None
+        if stored.spec != spec:
             raise JobRefused(
                 JobReason.QUERY_CHANGED,
-                "a query of this id was charged with other values, groups or levels: what was not charged together is not released "
-                "together; take a new id",
+                "a query of this id was charged with other values, groups or levels: "
+                "what was not charged together is not released together; take a new id",
             )
-        return stored
+        return stored.answer
 
     def _check(self, served: ServedTask, spec: AnyQuery) -> None:
         """Every check that a new query must pass.
@@ -234,8 +202,23 @@ class Queries:
         task = served.task
         self._tasks.check_not_expired(task)
         size = self._datasets.stored(spec.dataset_id, served.task_id).size
-        check_query(task, spec, records=size)
+        spec.check(task, records=size)
         # another call of the same query may have been charged since this one looked for its answer: it must
         # not count twice
         others = [one for one in self._ledger.reservations(spec.dataset_id) if one.spec != spec]
         check_fits(task, others, Reservation(spec=spec, rounds=1))
+
+
+def _named_weights(model: Model, spec: EvaluationSpec) -> tuple[QuantisedTensor, ...]:
+    """The weights of a model on their grid, if the model and they are what the evaluation names."""
+    tensors = tuple(
+        weights.quantise(values, known.name)
+        for values, known in zip(model.initial_values, model.parameters, strict=True)
+    )
+    held = (model.digest, weights.digest(weights.encode(tensors)))
+    if held != (spec.model_digest, spec.weights_digest):
+        raise JobRefused(
+            JobReason.MALFORMED,
+            "the ONNX file is not the model, or has not the weights, that the evaluation names",
+        )
+    return tensors

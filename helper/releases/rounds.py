@@ -8,11 +8,11 @@ from threading import Lock
 from typing import Final
 
 from helper.datasets.datasets import Datasets
-from helper.gradient.engine import GradientEngine, Interrupt, never
+from helper.gradient.engine import GradientEngine, Interrupt
 from helper.ledger.ledger import Ledger, StoredRound
 from helper.ledger.round_state import RoundState
+from helper.releases.answering import Call, answer_once
 from helper.releases.noise_shelf import NoiseOrder, NoiseShelf, NoiseVector
-from helper.releases.release_grid import Hold, at_once
 from helper.trust.tasks import ServedTask
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.model import weights as weights_format
@@ -61,52 +61,40 @@ class RunningJob:
         bound = adaptive_clip.BOUND_BYTES if self.computation.spec.is_clip_adaptive else 0
         return weights_format.encoded_length(self.computation.model.parameters) + bound
 
-    def answer(
-        self,
-        served: ServedTask,
-        round_index: int,
-        weights: bytes,
-        interrupt: Interrupt = never,
-        hold: Hold = at_once,
-    ) -> bytes:
+    def answer(self, served: ServedTask, round_index: int, weights: bytes, call: Call) -> bytes:
         """The encoded aggregate share of a round: computed once, then the same bytes for the same weights.
 
         Args:
             served: The task.
             round_index: From 0.
             weights: As the ad server encoded them.
-            interrupt: Called while this waits or computes, and right before the charge; what it raises ends
-                the round, uncharged.
-            hold: Called once there is an answer, before it is charged: returns when it may leave, so that no
-                charge shows how long it took.
+            call: Who waits; also while another round of the job is computed.
 
-        Guarantees: when it returns, the charge and the answer are durable; when it raises, neither was made
-            and nothing left.
+        Guarantees: see `answer_once`.
 
         Raises:
             JobRefused(UNKNOWN_JOB, JOB_CLOSED, ROUND_CHANGED, ROUND_CLOSED, ROUND_BEYOND_PLAN,
             ROUND_OUT_OF_ORDER, MALFORMED)
         """
-        with self._alone(interrupt):
-            answered = self._stored_answer(round_index, weights)
-            if answered is not None:
-                hold()
-                return answered
-            encoded = self._compute(served, round_index, weights, interrupt)
-            hold()
+
+        def commit(encoded: bytes, check_awaited: Interrupt) -> bool:
             stored = StoredRound(weights_digest=weights_format.digest(weights), answer=encoded)
-            interrupt()  # last, for noise and encoding take their time, and who has gone is not charged
-            if self._ledger.add_round(self.computation.spec.job_id, round_index, stored):
-                if round_index + 1 < self.computation.spec.rounds:
-                    self.draw_ahead(served, self._clip(served, weights))
-                return encoded
-            # Another process was faster: what it stored counts, and what was computed here is forgotten.
-            answered = self._stored_answer(round_index, weights)
-            if answered is None:
-                raise JobRefused(
+            check_awaited()
+            is_new = self._ledger.add_round(self.computation.spec.job_id, round_index, stored)
+            if is_new and round_index + 1 < self.computation.spec.rounds:
+                self.draw_ahead(served, self._clip(served, weights))
+            return is_new
+
+        with self._alone(call.check_awaited):
+            return answer_once(
+                call,
+                stored=lambda: self._stored_answer(round_index, weights),
+                compute=lambda: self._compute(served, round_index, weights, call.check_awaited),
+                commit=commit,
+                superseded=lambda: JobRefused(
                     JobReason.ROUND_OUT_OF_ORDER, f"round {round_index} is no longer the next one"
-                )
-            return answered
+                ),
+            )
 
     @contextmanager
     def _alone(self, interrupt: Interrupt) -> Iterator[None]:

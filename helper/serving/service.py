@@ -12,15 +12,15 @@ import grpc
 import numpy as np
 
 from helper.core import HelperCore
+from helper.releases.answering import Call
 from helper.releases.queries import AnsweredQuery
-from helper.releases.release_grid import Hold, ReleaseGrid
+from helper.releases.release_grid import ReleaseGrid
 from helper.serving.metrics import HelperMetrics
 from maskedlark.canonical import MAX_BYTES, decode, encode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.model.limits import Limits
-from maskedlark.releases.evaluation import EvaluationSpec
 from maskedlark.releases.job import JobSpec
-from maskedlark.releases.query import DiscoverySpec, QuerySpec
+from maskedlark.releases.kinds import QUERY_KINDS, decode_query
 from maskedlark.reports.dataset import ShareForHelper, as_told
 from maskedlark.rpc.admission import Admission
 from maskedlark.rpc.faults import answering
@@ -35,7 +35,6 @@ from protos import helper_pb2_grpc
 MAX_MODEL_BYTES: Final = Limits().max_bytes
 DEFAULT_HEAVY_CALLS: Final = 12
 BODY_S: Final = 60.0
-_QUERIES: Final = {"query": QuerySpec, "discovery": DiscoverySpec, "evaluation": EvaluationSpec}
 
 _Part = TypeVar("_Part", pb.PrepareRequest, pb.StartJobRequest, pb.RoundRequest, pb.QueryRequest)
 
@@ -76,6 +75,14 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         with answering(context), database_at_hand("the helper"):
             self._core.witness.check(receipt_in(context.invocation_metadata()))
             yield
+
+    def _call(self, context: grpc.ServicerContext) -> Call:
+        """Who waits for an answer; its time on the release grid begins now."""
+        return Call(
+            caller=client_names(context),
+            check_awaited=partial(_check_awaited, context),
+            hold=partial(self._grid.wait, self._grid.now()),
+        )
 
     def _give_receipt(self, context: grpc.ServicerContext) -> None:
         """Before what the ledger committed is told.
@@ -167,7 +174,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
                 pieces = (_expect(request, "model").model for request in requests)
                 with within(self._body_s, context):
                     model = join(pieces, limit=MAX_MODEL_BYTES, what="the model")
-                started = self._core.jobs.start(job, model, caller, partial(_check_awaited, context))
+                started = self._core.jobs.start(job, model, self._call(context))
             self._give_receipt(context)
             return pb.StartJobReply(
                 path=started.path,
@@ -190,13 +197,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
                 pieces = (_expect(request, "weights").weights for request in requests)
                 with within(self._body_s, context):
                     weights = join(pieces, limit=job.running.weights_length, what="the weights")
-                asked_at = self._grid.now()
-                answer = job.answer(
-                    header.round,
-                    weights,
-                    partial(_check_awaited, context),
-                    partial(self._grid.wait, asked_at),
-                )
+                answer = job.answer(header.round, weights, self._call(context))
                 self._give_receipt(context)
                 for chunk in chunks(answer):
                     yield pb.RoundReply(chunk=chunk)
@@ -213,16 +214,16 @@ class HelperService(helper_pb2_grpc.HelperServicer):
     ) -> Iterator[pb.QueryReply]:
         """Answer a query, a discovery or an evaluation: what is spent, then the answer in chunks."""
         with self._acting(context):
-            asked_at = self._grid.now()
-            asked, caller = next(requests, pb.QueryRequest()), client_names(context)
+            call = self._call(context)
+            asked = next(requests, pb.QueryRequest())
             kind = asked.WhichOneof("part")
-            if kind not in _QUERIES:
+            if kind not in QUERY_KINDS:
                 raise JobRefused(
                     JobReason.MALFORMED, "the stream begins with no query, discovery or evaluation"
                 )
-            self._core.tasks.authorized(decode(_QUERIES[kind], getattr(asked, kind)).task_id, caller)
-            with self._admission.entered(caller):
-                answered = self._answered(asked, requests, context, partial(self._grid.wait, asked_at))
+            self._core.tasks.authorized(decode_query(kind, getattr(asked, kind)).task_id, call.caller)
+            with self._admission.entered(call.caller):
+                answered = self._answered(asked, requests, context, call)
                 self._give_receipt(context)
                 yield pb.QueryReply(
                     spent=pb.QueryReply.Spent(
@@ -237,10 +238,10 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         asked: pb.QueryRequest,
         rest: Iterator[pb.QueryRequest],
         context: grpc.ServicerContext,
-        hold: Hold,
+        call: Call,
     ) -> AnsweredQuery:
         """The answer to a query of any kind; what is sent beside it is read only if it is needed."""
-        queries, caller, awaited = self._core.queries, client_names(context), partial(_check_awaited, context)
+        queries = self._core.queries
 
         def model() -> bytes:
             with within(self._body_s, context):
@@ -258,11 +259,11 @@ class HelperService(helper_pb2_grpc.HelperServicer):
 
         match asked.WhichOneof("part"):
             case "discovery":
-                return queries.discovery(asked.discovery, caller, awaited, hold)
+                return queries.discovery(asked.discovery, call)
             case "evaluation":
-                return queries.evaluation(asked.evaluation, model, caller, awaited, hold)
+                return queries.evaluation(asked.evaluation, model, call)
             case _:
-                return queries.query(asked.query, codes, caller, awaited, hold)
+                return queries.query(asked.query, codes, call)
 
 
 def _check_awaited(context: grpc.ServicerContext) -> None:

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from maskedlark.errors import InvalidTask
 from maskedlark.privacy.accounting import Charge, Epsilons, spent
 from maskedlark.privacy.noise import Mechanism
-from maskedlark.releases.job import JobSpec, charge, multiplier_of_each_helper, sampling_numerator
-from maskedlark.releases.query import AnyQuery, charges
+from maskedlark.releases.job import JobSpec, sampling_numerator
+from maskedlark.releases.release import QueryLike, multiplier_of_each_helper
 from maskedlark.reports.pair import SAMPLING_DENOMINATOR
 from maskedlark.reports.task import Task
 
@@ -195,14 +195,14 @@ def job_use(task: Task, spec: JobSpec, *, state: str, rounds_answered: int, is_o
         rounds_held=held,
         noise_multiplier=spec.noise_multiplier,
         sampling_rate=spec.sampling_rate,
-        spent=(charge(task, spec, rounds_answered),) if rounds_answered else (),
-        held=(charge(task, spec, held),) if held else (),
+        spent=spec.charges(task, rounds_answered),
+        held=spec.charges(task, held),
     )
 
 
-def query_use(task: Task, spec: AnyQuery) -> Use:
+def query_use(task: Task, spec: QueryLike) -> Use:
     """An answered query's part of its dataset's budgets. Called by all parties."""
-    charged = charges(task, spec)
+    charged = spec.charges(task, 1)
     return Use(
         use_id=spec.query_id,
         what="query",

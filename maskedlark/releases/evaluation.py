@@ -14,8 +14,9 @@ The candidate labels of a report are counted in the row of each, times the label
 adds to 1, a decoy's to 0.
 """
 
+from dataclasses import replace
 from hashlib import sha256
-from typing import Annotated, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,9 +30,16 @@ from maskedlark.model.losses import check_loss
 from maskedlark.numbers.field import FieldVector, add, from_limbs, multiply
 from maskedlark.numbers.fixed_point import check_no_overflow
 from maskedlark.privacy.accounting import Charge
-from maskedlark.privacy.noise import Mechanism, NoiseSource, tail_bound
-from maskedlark.releases.job import multiplier_of_each_helper, units_of_each_helper
-from maskedlark.releases.round import AggregateShare, blinded
+from maskedlark.privacy.noise import NoiseSource
+from maskedlark.releases.release import (
+    AggregateShare,
+    blinded,
+    charge_of,
+    check_noise_fits_task,
+    multiplier_for_each_helper,
+    noise_of_both,
+    units_of_each_helper,
+)
 from maskedlark.reports.pair import PairKey
 from maskedlark.reports.report import InputShares
 from maskedlark.reports.task import LabelKind, Task
@@ -71,6 +79,10 @@ class EvaluationSpec:
             noise.
     """
 
+    kind: ClassVar[str] = "evaluation"
+    is_query: ClassVar[bool] = True
+    rounds: ClassVar[int] = 1
+
     version: Literal[1] = 1
     query_id: Bytes16
     task_id: Bytes32
@@ -81,6 +93,11 @@ class EvaluationSpec:
     noise_multiplier: Annotated[float, Field(ge=0.0, le=_MAX_MULTIPLIER)]
 
     @property
+    def release_id(self) -> bytes:
+        """The evaluation's id."""
+        return self.query_id
+
+    @property
     def transcript(self) -> bytes:
         """What both helpers' blinds hang on."""
         return digest("evaluation", encode(self))
@@ -89,6 +106,28 @@ class EvaluationSpec:
     def num_numbers(self) -> int:
         """The length of the answer."""
         return ROWS * self.num_bins
+
+    def check(self, task: Task, *, records: int) -> None:
+        """Refuse an evaluation that cannot be answered. Called by all parties before anything is charged.
+
+        Raises:
+            JobRefused(DOMAIN_TOO_LARGE, NOISE_OUT_OF_RANGE, OVERFLOW)
+        """
+        if self.num_bins > MAX_BINS:
+            raise JobRefused(
+                JobReason.DOMAIN_TOO_LARGE, f"num_bins is {self.num_bins}, a helper takes at most {MAX_BINS}"
+            )
+        check_noise_fits_task(task, self.noise_multiplier, whose="evaluation")
+        noise = noise_of_both(task, evaluation_noise_units(task, self), self.num_numbers)
+        check_no_overflow(records=records, sensitivity=SENSITIVITY, noise_bound=noise)
+
+    def charges(self, task: Task, rounds: int = 1) -> tuple[Charge, ...]:
+        """What an evaluation is charged as: one release of all records. Called by all parties."""
+        return (charge_of(task, self.noise_multiplier),) * rounds
+
+    def with_noise(self, task: Task, each_helpers: float) -> Self:
+        """The same evaluation with the noise multiplier that leaves each helper this one."""
+        return replace(self, noise_multiplier=multiplier_for_each_helper(task, each_helpers))
 
 
 def evaluated_loss(task: Task, model: Model) -> Loss:
@@ -122,37 +161,6 @@ def evaluation_noise_units(task: Task, spec: EvaluationSpec) -> int:
         JobRefused(NOISE_OUT_OF_RANGE)
     """
     return units_of_each_helper(task, spec.noise_multiplier, SENSITIVITY)
-
-
-def check_evaluation(task: Task, spec: EvaluationSpec, *, records: int) -> None:
-    """Refuse an evaluation that cannot be answered. Called by all parties before anything is charged.
-
-    Raises:
-        JobRefused(DOMAIN_TOO_LARGE, NOISE_OUT_OF_RANGE, OVERFLOW)
-    """
-    if spec.num_bins > MAX_BINS:
-        raise JobRefused(
-            JobReason.DOMAIN_TOO_LARGE, f"num_bins is {spec.num_bins}, a helper takes at most {MAX_BINS}"
-        )
-    if task.mechanism is Mechanism.NONE and spec.noise_multiplier != 0:
-        raise JobRefused(
-            JobReason.NOISE_OUT_OF_RANGE,
-            "the task adds no noise: the evaluation's noise_multiplier must be 0",
-        )
-    noise = tail_bound(task.mechanism, evaluation_noise_units(task, spec), spec.num_numbers)
-    check_no_overflow(records=records, sensitivity=SENSITIVITY, noise_bound=2 * noise)
-
-
-def evaluation_charge(task: Task, spec: EvaluationSpec) -> Charge:
-    """What an evaluation is charged as: one release of all records. Called by all parties."""
-    is_noisy = task.mechanism is not Mechanism.NONE
-    return Charge(
-        mechanism=task.mechanism,
-        noise_multiplier=multiplier_of_each_helper(task, spec.noise_multiplier) if is_noisy else 0.0,
-        sampling_rate=1.0,
-        rounds=1,
-        reports=task.reports_per_user,
-    )
 
 
 def answer_evaluation(

@@ -38,7 +38,7 @@ from maskedlark.releases.query import (
     num_numbers,
     sum_noise_units,
 )
-from maskedlark.releases.round import AggregateShare, blinded
+from maskedlark.releases.release import AggregateShare, blinded
 from maskedlark.reports.measurement import Measurement
 from maskedlark.reports.pair import PairKey
 from maskedlark.reports.report import InputShares, MeasuredShares

@@ -3,9 +3,8 @@
 Canonical bytes that fix everything but the weights of each round.
 """
 
-import math
 from dataclasses import replace
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -16,7 +15,7 @@ from maskedlark.numbers.field import SignedVector
 from maskedlark.numbers.fixed_point import check_no_overflow
 from maskedlark.privacy.accounting import Charge
 from maskedlark.privacy.clip import Clip
-from maskedlark.privacy.noise import MIN_SCALE, Mechanism, NoiseDivision, noise_scale, split_scale, tail_bound
+from maskedlark.releases.release import charge_of, noise_of_both, units_of_each_helper
 from maskedlark.reports.pair import SAMPLING_DENOMINATOR
 from maskedlark.reports.task import Task
 
@@ -45,6 +44,9 @@ class JobSpec:
             values were within it.
     """
 
+    kind: ClassVar[str] = "job"
+    is_query: ClassVar[bool] = False
+
     version: Literal[1] = VERSION
     job_id: Bytes16
     task_id: Bytes32
@@ -64,6 +66,11 @@ class JobSpec:
         return self
 
     @property
+    def release_id(self) -> bytes:
+        """The job's id."""
+        return self.job_id
+
+    @property
     def digest(self) -> bytes:
         """SHA-256 of the canonical bytes."""
         return digest("job", encode(self))
@@ -72,6 +79,10 @@ class JobSpec:
     def sampling_rate(self) -> float:
         """The probability that a record is in a round; exact."""
         return self.sampling_numerator / SAMPLING_DENOMINATOR
+
+    def charges(self, task: Task, rounds: int) -> tuple[Charge, ...]:
+        """What so many rounds are charged as; nothing for none. Called by all parties."""
+        return (charge(task, self, rounds),) if rounds else ()
 
 
 def sampling_numerator(*, expected_batch_size: float, dataset_size: int) -> int:
@@ -118,43 +129,6 @@ def noise_units(task: Task, job: JobSpec, clip: Clip | None = None) -> int:
     )
 
 
-def units_of_each_helper(task: Task, noise_multiplier: float, sensitivity: int) -> int:
-    """Each helper's noise scale, in units, for a release of a task: a round of a job, or a query.
-
-    Raises:
-        JobRefused(NOISE_OUT_OF_RANGE): as `noise_units`.
-    """
-    try:
-        scale = noise_scale(task.mechanism, noise_multiplier, sensitivity)
-    except ValueError as error:
-        raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, str(error)) from None
-    if task.noise is not NoiseDivision.SPLIT:
-        return scale
-    half = split_scale(scale)
-    if half < MIN_SCALE:
-        raise JobRefused(
-            JobReason.NOISE_OUT_OF_RANGE,
-            f"each half of the noise has {half} units, under {MIN_SCALE}: use more frac_bits",
-        )
-    return half
-
-
-def multiplier_of_each_helper(task: Task, noise_multiplier: float) -> float:
-    """What a job's noise multiplier leaves to each helper.
-
-    All of it, or 1/sqrt(2) where the variance is split.
-    """
-    return noise_multiplier / math.sqrt(2) if task.noise is NoiseDivision.SPLIT else noise_multiplier
-
-
-def multiplier_for_each_helper(task: Task, needed: float) -> float:
-    """The job's noise multiplier that leaves each helper what is needed.
-
-    The inverse of `multiplier_of_each_helper`, rounded up.
-    """
-    return needed * math.sqrt(2) * (1 + 2.0**-50) if task.noise is NoiseDivision.SPLIT else needed
-
-
 def charge(task: Task, job: JobSpec, rounds: int) -> Charge:
     """What so many rounds of a job, at least one, are charged as.
 
@@ -162,14 +136,7 @@ def charge(task: Task, job: JobSpec, rounds: int) -> Charge:
 
     Called by all parties.
     """
-    is_noisy = task.mechanism is not Mechanism.NONE
-    return Charge(
-        mechanism=task.mechanism,
-        noise_multiplier=multiplier_of_each_helper(task, job.noise_multiplier) if is_noisy else 0.0,
-        sampling_rate=job.sampling_rate,
-        rounds=rounds,
-        reports=task.reports_per_user,
-    )
+    return charge_of(task, job.noise_multiplier, rounds=rounds, sampling_rate=job.sampling_rate)
 
 
 def check_sums_fit(task: Task, job: JobSpec, *, records: int, num_parameters: int) -> None:
@@ -194,7 +161,7 @@ def noise_bound(task: Task, job: JobSpec, num_parameters: int) -> int:
     Raises:
         JobRefused(NOISE_OUT_OF_RANGE)
     """
-    return 2 * tail_bound(task.mechanism, noise_units(task, job), num_parameters)
+    return noise_of_both(task, noise_units(task, job), num_parameters)
 
 
 def check_sum_possible(task: Task, job: JobSpec, total: SignedVector, *, records: int) -> None:

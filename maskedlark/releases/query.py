@@ -8,16 +8,13 @@ the rest: the reports whose code is outside the domain, or whose own cell is too
 one cell. Levels that are released together roll up: cells add to the cell above them, and all of them are
 charged together.
 
-A *discovery* asks which codes of some keys occur at all, so that a domain need not be known beforehand. The
-third kind of query, the evaluation of a model, has a file of its own; here it is checked, charged and fitted
-to a budget like the others.
+A *discovery* asks which codes of some keys occur at all, so that a domain need not be known beforehand.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum, unique
 from math import isqrt
-from typing import Annotated, Final, Literal, Self, TypeAlias, TypeVar
+from typing import Annotated, ClassVar, Final, Literal, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,12 +23,13 @@ from pydantic import Field, model_validator
 from maskedlark.canonical import Bytes16, Bytes32, canonical, digest, encode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.numbers.fixed_point import check_no_overflow
-from maskedlark.privacy.accounting import Charge, smallest_fitting
-from maskedlark.privacy.noise import Mechanism, noise_scale, tail_bound
-from maskedlark.releases.evaluation import EvaluationSpec, check_evaluation, evaluation_charge
-from maskedlark.releases.job import (
+from maskedlark.privacy.accounting import Charge
+from maskedlark.privacy.noise import Mechanism, noise_scale
+from maskedlark.releases.release import (
+    charge_of,
+    check_noise_fits_task,
     multiplier_for_each_helper,
-    multiplier_of_each_helper,
+    noise_of_both,
     units_of_each_helper,
 )
 from maskedlark.reports.measurement import COUNT, MAX_CODE, MAX_KEYS, MAX_VALUES, Measurement, Name
@@ -123,6 +121,10 @@ class QuerySpec:
         threshold_noise_multiplier: The same, of the noise on the counts that decide which cells are shown.
     """
 
+    kind: ClassVar[str] = "query"
+    is_query: ClassVar[bool] = True
+    rounds: ClassVar[int] = 1
+
     version: Literal[1] = VERSION
     query_id: Bytes16
     task_id: Bytes32
@@ -146,6 +148,11 @@ class QuerySpec:
         return self
 
     @property
+    def release_id(self) -> bytes:
+        """The query's id."""
+        return self.query_id
+
+    @property
     def transcript(self) -> bytes:
         """What both helpers' blinds and common noise hang on."""
         return digest("query", encode(self))
@@ -156,6 +163,46 @@ class QuerySpec:
         for depth, axis in enumerate(self.group_by[:level], start=1):
             cells *= axis.size + (depth == level)
         return cells
+
+    def check(self, task: Task, *, records: int) -> None:
+        """Refuse a query that cannot be answered. Called by all parties before anything is charged.
+
+        Raises:
+            JobRefused(UNDECLARED, DOMAIN_TOO_LARGE, NOISE_OUT_OF_RANGE, OVERFLOW)
+        """
+        measurement = measurement_of(task)
+        for condition in self.where:
+            key_index(measurement, condition.key)
+        check_noise_fits_task(task, self.noise_multiplier, whose="query")
+        for axis in self.group_by:
+            key_index(measurement, axis.key)
+        numbers = num_numbers(task, self)
+        if numbers > MAX_NUMBERS:
+            raise JobRefused(
+                JobReason.DOMAIN_TOO_LARGE,
+                f"the answer would hold {numbers} numbers, a helper gives at most {MAX_NUMBERS}",
+            )
+        count_noise_units(task, self)
+        check_no_overflow(
+            records=records,
+            sensitivity=sensitivity(measurement, self, Mechanism.LAPLACE),
+            noise_bound=noise_of_both(task, sum_noise_units(task, self), numbers),
+        )
+
+    def charges(self, task: Task, rounds: int = 1) -> tuple[Charge, ...]:
+        """What a query is charged as: its sums, and every look at noisy counts. Called by all parties."""
+        # The cells are compared with k first, and then the rests, which hold what the cells left.
+        looks = 2 if self.group_by else 1
+        counts = _count_charge(task, self.threshold_noise_multiplier, rounds=looks)
+        return (charge_of(task, self.noise_multiplier), counts) * rounds
+
+    def with_noise(self, task: Task, each_helpers: float) -> Self:
+        """The same query with this noise of each helper, and `THRESHOLD_RATIO` times it on the counts."""
+        return replace(
+            self,
+            noise_multiplier=multiplier_for_each_helper(task, each_helpers),
+            threshold_noise_multiplier=min(MAX_MULTIPLIER, THRESHOLD_RATIO * each_helpers),
+        )
 
 
 @canonical
@@ -175,6 +222,10 @@ class DiscoverySpec:
         delta: The probability that the answer shows a code because of one report; part of the task's delta.
     """
 
+    kind: ClassVar[str] = "discovery"
+    is_query: ClassVar[bool] = True
+    rounds: ClassVar[int] = 1
+
     version: Literal[1] = VERSION
     query_id: Bytes16
     task_id: Bytes32
@@ -192,6 +243,11 @@ class DiscoverySpec:
         return self
 
     @property
+    def release_id(self) -> bytes:
+        """The query's id."""
+        return self.query_id
+
+    @property
     def transcript(self) -> bytes:
         """What both helpers' blinds and common noise hang on."""
         return digest("discovery", encode(self))
@@ -201,10 +257,35 @@ class DiscoverySpec:
         """The length of the answer: for each key how many codes, then room for the most."""
         return len(self.keys) * (1 + self.max_codes)
 
+    def check(self, task: Task, *, records: int) -> None:
+        """Refuse a discovery that cannot be answered. Called by all parties before anything is charged.
+
+        Raises:
+            JobRefused(UNDECLARED, NOISE_OUT_OF_RANGE)
+        """
+        measurement = measurement_of(task)
+        for condition in self.where:
+            key_index(measurement, condition.key)
+        check_noise_fits_task(task, self.noise_multiplier, whose="query")
+        if task.reports_per_user > 1:
+            raise JobRefused(
+                JobReason.UNDECLARED,
+                "the margin of a discovery hides one report of a person: this task allows several",
+            )
+        for name in self.keys:
+            key_index(measurement, name)
+        count_noise_units(task, self)
+
+    def charges(self, task: Task, rounds: int = 1) -> tuple[Charge, ...]:
+        """What a discovery is charged as: one look at noisy counts. Called by all parties."""
+        return (_count_charge(task, self.noise_multiplier, delta=self.delta),) * rounds
+
+    def with_noise(self, task: Task, each_helpers: float) -> Self:
+        """The same discovery with this noise, which is common to both helpers."""
+        return replace(self, noise_multiplier=each_helpers)
+
 
 MeasuringQuery: TypeAlias = QuerySpec | DiscoverySpec
-AnyQuery: TypeAlias = MeasuringQuery | EvaluationSpec
-_Query = TypeVar("_Query", bound=QuerySpec | DiscoverySpec | EvaluationSpec)
 
 
 def codes_digest(codes: NDArray[np.uint32]) -> bytes:
@@ -268,47 +349,6 @@ def num_numbers(task: Task, spec: QuerySpec) -> int:
     return sum(spec.num_cells(level) for level in spec.levels) * num_columns(task, spec)
 
 
-def check_query(task: Task, spec: AnyQuery, *, records: int) -> None:
-    """Refuse a query that cannot be answered. Called by all parties before anything is charged.
-
-    Raises:
-        JobRefused(UNDECLARED, DOMAIN_TOO_LARGE, NOISE_OUT_OF_RANGE, OVERFLOW)
-    """
-    if isinstance(spec, EvaluationSpec):
-        check_evaluation(task, spec, records=records)
-        return
-    measurement = measurement_of(task)
-    for condition in spec.where:
-        key_index(measurement, condition.key)
-    if task.mechanism is Mechanism.NONE and spec.noise_multiplier != 0:
-        raise JobRefused(
-            JobReason.NOISE_OUT_OF_RANGE, "the task adds no noise: the query's noise_multiplier must be 0"
-        )
-    if isinstance(spec, DiscoverySpec):
-        if task.reports_per_user > 1:
-            raise JobRefused(
-                JobReason.UNDECLARED,
-                "the margin of a discovery hides one report of a person: this task allows several",
-            )
-        for name in spec.keys:
-            key_index(measurement, name)
-        count_noise_units(task, spec)
-        return
-    for axis in spec.group_by:
-        key_index(measurement, axis.key)
-    numbers = num_numbers(task, spec)
-    if numbers > MAX_NUMBERS:
-        raise JobRefused(
-            JobReason.DOMAIN_TOO_LARGE,
-            f"the answer would hold {numbers} numbers, a helper gives at most {MAX_NUMBERS}",
-        )
-    count_noise_units(task, spec)
-    noise = tail_bound(task.mechanism, sum_noise_units(task, spec), numbers)
-    check_no_overflow(
-        records=records, sensitivity=sensitivity(measurement, spec, Mechanism.LAPLACE), noise_bound=2 * noise
-    )
-
-
 def sensitivity(measurement: Measurement, spec: QuerySpec, mechanism: Mechanism) -> int:
     """The most that one report changes the sums of a query, in units: in L1 for Laplace, otherwise in L2.
 
@@ -357,67 +397,14 @@ def count_noise_units(task: Task, spec: MeasuringQuery) -> int:
         raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, f"noise on counts: {error}") from None
 
 
-def charges(task: Task, spec: AnyQuery) -> tuple[Charge, ...]:
-    """What a query is charged as: its sums, and every look at noisy counts. Called by all parties."""
-    if isinstance(spec, EvaluationSpec):
-        return (evaluation_charge(task, spec),)
-    is_noisy = task.mechanism is not Mechanism.NONE
-    counts = _count_multiplier(spec) if is_noisy else 0.0
-    if isinstance(spec, DiscoverySpec):
-        return (_charge(task, counts, is_common=True, delta=spec.delta),)
-    sums = multiplier_of_each_helper(task, spec.noise_multiplier) if is_noisy else 0.0
-    # The cells are compared with k first, and then the rests, which hold what the cells left.
-    return (_charge(task, sums), _charge(task, counts, is_common=True, rounds=2 if spec.group_by else 1))
-
-
-def fitting(task: Task, spec: _Query, *, epsilon: float, already: Sequence[Charge] = ()) -> _Query:
-    """The same query with the least noise that keeps both budgets of its dataset.
-
-    Called by the ad server, and by a helper to advise.
-
-    Args:
-        task: Its mechanism, delta and collusion budget count.
-        spec: Its noise multipliers are replaced.
-        epsilon: What the query and `already` may cost together against the ad server.
-        already: What was charged to the dataset before.
-
-    Raises:
-        JobRefused(BUDGET_EXHAUSTED): no noise is enough.
-    """
-    if task.mechanism is Mechanism.NONE:
-        return _with_noise(task, spec, 0.0)
-    least = smallest_fitting(
-        lambda each: charges(task, _with_noise(task, spec, each)),
-        epsilon,
-        task.delta,
-        already=already,
-        collusion_epsilon=task.collusion_epsilon,
-    )
-    return _with_noise(task, spec, least)
-
-
-def _with_noise(task: Task, spec: _Query, each_helpers: float) -> _Query:
-    """The query with this noise multiplier of each helper, and `THRESHOLD_RATIO` times it on the counts."""
-    if isinstance(spec, DiscoverySpec):
-        return replace(spec, noise_multiplier=each_helpers)
-    if isinstance(spec, EvaluationSpec):
-        return replace(spec, noise_multiplier=multiplier_for_each_helper(task, each_helpers))
-    return replace(
-        spec,
-        noise_multiplier=multiplier_for_each_helper(task, each_helpers),
-        threshold_noise_multiplier=min(MAX_MULTIPLIER, THRESHOLD_RATIO * each_helpers),
-    )
-
-
-def _charge(
-    task: Task, noise_multiplier: float, *, rounds: int = 1, is_common: bool = False, delta: float = 0.0
-) -> Charge:
+def _count_charge(task: Task, noise_multiplier: float, *, rounds: int = 1, delta: float = 0.0) -> Charge:
+    """What looks at noisy counts of reports are charged as: both helpers draw the same noise, once."""
     return Charge(
         mechanism=task.mechanism,
-        noise_multiplier=noise_multiplier,
+        noise_multiplier=noise_multiplier if task.mechanism is not Mechanism.NONE else 0.0,
         sampling_rate=1.0,
         rounds=rounds,
-        is_common=is_common,
+        is_common=True,
         delta=delta,
         reports=task.reports_per_user,
     )

@@ -21,25 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskedlark.canonical import digest
-from maskedlark.errors import JobReason, JobRefused
-from maskedlark.numbers.field import (
-    FieldVector,
-    SignedVector,
-    add,
-    from_bytes,
-    from_signed,
-    reconstruct,
-    to_bytes,
-    to_signed,
-)
+from maskedlark.numbers.field import FieldVector
 from maskedlark.privacy.clip import Clip
 from maskedlark.privacy.noise import NoiseSource
-from maskedlark.releases.job import JobSpec, job_clip, units_of_each_helper
+from maskedlark.releases.job import JobSpec, job_clip
+from maskedlark.releases.release import AggregateShare, blinded, units_of_each_helper
 from maskedlark.reports.pair import PairKey
 from maskedlark.reports.report import InputShares
 from maskedlark.reports.task import Task
-
-TAG_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,37 +53,6 @@ SumFunction = Callable[[InputShares], MaskedSum]
 
 No records give zeros.
 """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AggregateShare:
-    """One helper's answer to a round.
-
-    Attributes:
-        vector: (P,) uniform to anyone who lacks the other helper's share.
-        agreement_tag: 32 bytes; the ad server compares the two helpers'.
-    """
-
-    vector: FieldVector = field(repr=False)
-    agreement_tag: bytes
-
-    def encode(self) -> bytes:
-        """The stored and sent form: the tag, then 8 bytes an element."""
-        return self.agreement_tag + to_bytes(self.vector)
-
-    @classmethod
-    def decode(cls, encoded: bytes, count: int) -> "AggregateShare":
-        """Parse a helper's answer. Called by the ad server.
-
-        Raises:
-            JobRefused(MALFORMED)
-        """
-        try:
-            return cls(vector=from_bytes(encoded[TAG_BYTES:], count), agreement_tag=encoded[:TAG_BYTES])
-        except ValueError as error:
-            raise JobRefused(
-                JobReason.MALFORMED, f"an aggregate share is not {count} field elements: {error}"
-            ) from None
 
 
 def transcript(job: JobSpec, *, round_index: int, weights: bytes, numerics: bytes) -> bytes:
@@ -151,26 +109,6 @@ def aggregate(
     )
 
 
-def blinded(
-    *,
-    pair: PairKey,
-    release_transcript: bytes,
-    vector: FieldVector,
-    values_digest: bytes,
-    noise: SignedVector,
-) -> AggregateShare:
-    """What leaves a helper of any release.
-
-    Its share of a sum, plus the blind, plus its noise, with the tag of what was summed.
-
-    Guarantees: uniform without the other helper's answer to the same transcript.
-    """
-    return AggregateShare(
-        vector=add(add(vector, pair.blind(release_transcript, len(vector))), from_signed(noise)),
-        agreement_tag=pair.agreement_tag(release_transcript, values_digest),
-    )
-
-
 def records_evaluated(task: Task, job: JobSpec, dataset_size: int) -> int:
     """On how many records a round evaluates f, but for one sample in ten thousand that is larger.
 
@@ -180,21 +118,6 @@ def records_evaluated(task: Task, job: JobSpec, dataset_size: int) -> int:
     """
     expected = dataset_size * job.sampling_numerator >> 32
     return min(dataset_size, max(task.min_batch_size, expected + isqrt(16 * expected) + 4))
-
-
-def combine(first: AggregateShare, second: AggregateShare) -> SignedVector:
-    """The noisy clipped sum, in units of 2^-frac_bits. Called by the ad server.
-
-    Raises:
-        JobRefused(HELPERS_DISAGREE): the helpers did not sum the same values; the sum is garbage and must not
-        be used.
-    """
-    if first.agreement_tag != second.agreement_tag:
-        raise JobRefused(
-            JobReason.HELPERS_DISAGREE,
-            "the two helpers did not sum the same values: they hold different weights, data or numerics versions",
-        )
-    return to_signed(reconstruct(first.vector, second.vector))
 
 
 def _evaluated(

@@ -32,8 +32,12 @@ from maskedlark.numbers.fixed_point import check_no_overflow, decode_signed
 from maskedlark.privacy.accounting import Charge
 from maskedlark.privacy.clip import Clip
 from maskedlark.privacy.noise import Mechanism, NoiseSource, tail_bound
-from maskedlark.releases.job import multiplier_of_each_helper, units_of_each_helper
-from maskedlark.releases.round import AggregateShare, blinded
+from maskedlark.releases.release import (
+    AggregateShare,
+    blinded,
+    multiplier_of_each_helper,
+    units_of_each_helper,
+)
 from maskedlark.reports.pair import PairKey
 from maskedlark.reports.task import Task
 from maskedlark.reports.updates import UpdateForm

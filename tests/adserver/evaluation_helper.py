@@ -14,7 +14,6 @@ from maskedlark.releases.evaluation import (
     EvaluationSpec,
     answer_evaluation,
     evaluated_loss,
-    evaluation_charge,
 )
 from maskedlark.reports.report import InputShares
 from tests.builders import World
@@ -45,4 +44,4 @@ class MemoryEvaluationHelper:
             choices=found.choices,
             noise=self.noise,
         )
-        return QueryAnswer(share=answer, dataset_spent=spent([evaluation_charge(task, spec)], task.delta))
+        return QueryAnswer(share=answer, dataset_spent=spent(spec.charges(task), task.delta))

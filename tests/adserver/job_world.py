@@ -33,7 +33,8 @@ from maskedlark.privacy.noise import noise_vector
 from maskedlark.randomness import seeded
 from maskedlark.releases import round as rounds
 from maskedlark.releases.job import JobSpec, sampling_numerator
-from maskedlark.releases.round import AggregateShare, MaskedSum
+from maskedlark.releases.release import AggregateShare
+from maskedlark.releases.round import MaskedSum
 from maskedlark.reports.dataset import OpenedDataset
 from maskedlark.reports.report import InputShares
 from maskedlark.reports.task import Task

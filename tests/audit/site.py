@@ -29,7 +29,7 @@ from maskedlark.model.graph import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.randomness import Randomness, Stream, seeded
 from maskedlark.releases.job import JobSpec
-from maskedlark.releases.round import AggregateShare, combine
+from maskedlark.releases.release import AggregateShare, combine
 from maskedlark.reports.dataset import admitted_by_both, canonical_order, dataset_id
 from maskedlark.reports.report import Example
 from maskedlark.reports.task import Task, TaskBundle

@@ -35,7 +35,8 @@ from maskedlark.numbers.field import subtract, to_signed
 from maskedlark.randomness import seeded
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.query import QuerySpec
-from maskedlark.releases.round import combine, transcript
+from maskedlark.releases.release import combine
+from maskedlark.releases.round import transcript
 from maskedlark.reports.measurement import MAX_CODE
 from maskedlark.reports.report import Example, InputShares, SplitExample, decode_shares, split
 from maskedlark.reports.sealing import HpkeSuite

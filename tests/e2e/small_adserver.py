@@ -14,7 +14,7 @@ from adserver.store.job_folder import JobFolder
 from adserver.store.jobs import JobStore
 from adserver.training.worker import JobWorker
 from maskedlark.releases.job import JobSpec
-from maskedlark.releases.round import AggregateShare
+from maskedlark.releases.release import AggregateShare
 from maskedlark.runtime.database import open_database
 from tests.audit.site import Site
 from tests.builders import NOW

@@ -17,10 +17,11 @@ from adserver.store.job_folder import JobFolder
 from adserver.store.jobs import JobStore
 from adserver.training.worker import JobWorker
 from helper.ledger.ledger import Ledger
+from helper.releases.answering import Call
 from maskedlark.canonical import encode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.releases.job import JobSpec
-from maskedlark.releases.round import AggregateShare
+from maskedlark.releases.release import AggregateShare
 from maskedlark.runtime.database import open_database
 from tests.adserver.job_world import Killed, SetClock
 from tests.helper.parties import MODEL, Scene
@@ -36,7 +37,7 @@ class SlowWay:
         self._begun: list[Callable[[], object]] = []
 
     def start_job(self, job: JobSpec, model: bytes) -> StartedJob:
-        self._begun.append(lambda: self._jobs.start(encode(job), model, None))
+        self._begun.append(lambda: self._jobs.start(encode(job), model, Call(caller=None)))
         self.sent.set()
         if self._killed:
             raise Killed

@@ -26,7 +26,7 @@ from maskedlark.errors import (
 )
 from maskedlark.model.graph import Loss
 from maskedlark.releases.job import JobSpec
-from maskedlark.releases.round import AggregateShare
+from maskedlark.releases.release import AggregateShare
 from maskedlark.rpc.transport import make_server
 from protos import helper_pb2 as pb
 from tests.builders import examples, reports, shares_for, world

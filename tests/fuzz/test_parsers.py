@@ -30,7 +30,7 @@ from maskedlark.model.onnx_file import parse
 from maskedlark.randomness import seeded
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.query import DiscoverySpec, QuerySpec
-from maskedlark.releases.round import AggregateShare
+from maskedlark.releases.release import AggregateShare
 from maskedlark.reports.dataset import ShareForHelper
 from maskedlark.reports.report import decode_shares, split
 from maskedlark.reports.sealing import SignedKeyList

@@ -18,6 +18,7 @@ from helper.datasets.shelves import PREPARED_BYTES
 from helper.executors.processes import OpeningPool
 from helper.gradient.engine import Batch, Interrupt, MaskedSum, never
 from helper.ledger.ledger import Ledger, sqlite_url
+from helper.releases.answering import Call
 from helper.trust.floors import Floors
 from helper.trust.keys import HelperKeys
 from maskedlark import canonical
@@ -28,7 +29,7 @@ from maskedlark.numbers.field import from_signed, multiply, total
 from maskedlark.privacy.clip import Clip
 from maskedlark.randomness import seeded
 from maskedlark.releases.job import JobSpec
-from maskedlark.releases.round import AggregateShare, combine
+from maskedlark.releases.release import AggregateShare, combine
 from maskedlark.reports.dataset import AdmittedSet, admitted_by_both, canonical_order, dataset_id
 from maskedlark.reports.report import Example
 from maskedlark.reports.sealing import HpkeSuite
@@ -237,18 +238,18 @@ class Scene:
 
     def start(self, spec: JobSpec) -> None:
         for core in self.cores:
-            core.jobs.start(canonical.encode(spec), MODEL, None)
+            core.jobs.start(canonical.encode(spec), MODEL, ASKED)
 
     def run(self, spec: JobSpec, round_index: int, encoded: bytes | None = None) -> NDArray[np.int64]:
         answers = [
-            core.jobs.at_work(spec.job_id, None).answer(round_index, encoded or WEIGHTS)
+            core.jobs.at_work(spec.job_id, None).answer(round_index, encoded or WEIGHTS, ASKED)
             for core in self.cores
         ]
         first, second = (AggregateShare.decode(answer, NUM_VALUES) for answer in answers)
         return combine(first, second)
 
     def answer(self, role: int, spec: JobSpec, round_index: int, encoded: bytes | None = None) -> bytes:
-        return self.cores[role].jobs.at_work(spec.job_id, None).answer(round_index, encoded or WEIGHTS)
+        return self.cores[role].jobs.at_work(spec.job_id, None).answer(round_index, encoded or WEIGHTS, ASKED)
 
 
 def make_task(parties: tuple[Party, Party], **changes: Any) -> Task:
@@ -278,6 +279,7 @@ def make_weights(scale: float, model: bytes, num_features: int = 4) -> bytes:
     return weights.encode([weights.quantise(value * np.float32(scale)) for value in parsed.initial_values])
 
 
+ASKED = Call(caller=None)
 MODEL = make_model()
 WEIGHTS = make_weights(1.0, MODEL)
 OTHER_WEIGHTS = make_weights(0.5, MODEL)

@@ -14,7 +14,8 @@ from helper.ledger.budget import check_fits
 from helper.ledger.ledger import Reservation
 from maskedlark.errors import JobRefused
 from maskedlark.privacy.noise import Mechanism
-from maskedlark.releases.query import AnyQuery, QuerySpec, measurement_of
+from maskedlark.releases.kinds import AnyQuery
+from maskedlark.releases.query import QuerySpec, measurement_of
 from tests.simulation.in_the_clear import measured
 from tests.simulation.ledger_view import HeldQuery
 from tests.simulation.parties import HELPERS

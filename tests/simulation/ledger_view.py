@@ -4,10 +4,10 @@ import sqlite3
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from helper.ledger.ledger import Reservation, query_spec
+from helper.ledger.ledger import Reservation
 from maskedlark.canonical import decode
 from maskedlark.releases.job import JobSpec
-from maskedlark.releases.query import AnyQuery
+from maskedlark.releases.kinds import AnyQuery, decode_query
 
 Round = tuple[bytes, int]
 """A job's id and a round's index."""
@@ -74,7 +74,7 @@ class LedgerView:
     def queries(self) -> list[HeldQuery]:
         """All queries that are charged."""
         rows = self._rows("SELECT kind, spec, answer FROM queries")
-        return [HeldQuery(query_spec(kind, spec), bytes(answer)) for kind, spec, answer in rows]
+        return [HeldQuery(decode_query(kind, spec), bytes(answer)) for kind, spec, answer in rows]
 
     def stored_answer(self, query_id: bytes) -> bytes | None:
         """What is kept for a query; None if it is not charged."""
@@ -92,7 +92,7 @@ class LedgerView:
             )
         queries = "SELECT kind, spec FROM queries JOIN datasets USING (dataset_id) WHERE task_id = ?"
         for kind, spec in self._rows(queries, task_id):
-            query = query_spec(kind, spec)
+            query = decode_query(kind, spec)
             found.setdefault(query.dataset_id, []).append(Reservation(spec=query, rounds=1))
         return found
 

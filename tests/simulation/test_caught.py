@@ -24,7 +24,7 @@ from maskedlark.canonical import encode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.releases.query import MeasuringQuery
-from maskedlark.releases.round import combine
+from maskedlark.releases.release import combine
 from maskedlark.reports.sealing import OpeningKey
 from maskedlark.reports.upload import Report
 from tests.simulation.operators import Restored

@@ -14,7 +14,7 @@ from maskedlark.numbers.fixed_point import decode_signed
 from maskedlark.privacy.accounting import Charge, spent
 from maskedlark.privacy.noise import Mechanism, noise_vector
 from maskedlark.randomness import seeded
-from maskedlark.releases.job import units_of_each_helper
+from maskedlark.releases.release import units_of_each_helper
 from maskedlark.reports.task import Task
 from tests.builders import world
 

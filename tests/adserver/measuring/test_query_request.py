@@ -17,7 +17,7 @@ from adserver.measuring.request import (
 from adserver.store.datasets import DatasetState
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.privacy.accounting import spent
-from maskedlark.releases.query import MAX_DOMAIN, MeasureKind, QuerySpec, charges, measurement_of
+from maskedlark.releases.query import MAX_DOMAIN, MeasureKind, QuerySpec, measurement_of
 from tests.builders import world
 from tests.measured import dataset_of, measuring_world
 
@@ -65,7 +65,7 @@ def test_every_value_is_carried_in_about_as_many_units() -> None:
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.9])
 def test_the_noise_follows_from_epsilon(epsilon: float) -> None:
-    cost = spent(charges(TASK, plan(epsilon=epsilon)), TASK.delta).ad_server
+    cost = spent(plan(epsilon=epsilon).charges(TASK), TASK.delta).ad_server
     assert 0.97 * epsilon < cost <= epsilon
 
 
@@ -137,7 +137,7 @@ def test_only_open_keys_without_a_domain_are_discovered_at_a_part_of_the_epsilon
     assert undiscovered(request, TASK) == ("campaign",)
     assert undiscovered(replace(request, domains={"campaign": distinct_codes([1])}), TASK) == ()
     found = plan_discovery(request, task=TASK, dataset=DATASET, query_id=ID, keys=("campaign",))
-    assert 0.45 < spent(charges(TASK, found), TASK.delta).ad_server <= 0.5
+    assert 0.45 < spent(found.charges(TASK), TASK.delta).ad_server <= 0.5
     assert found.delta == pytest.approx(TASK.delta / 100)
 
 

@@ -21,7 +21,7 @@ from maskedlark.errors import (
     ModelReason,
 )
 from maskedlark.privacy.accounting import Epsilons
-from maskedlark.releases.round import AggregateShare
+from maskedlark.releases.release import AggregateShare
 
 _BACKOFF = Backoff(first_s=0.01, longest_s=0.02, give_up_after_s=0.1)
 _REFUSED = JobRefused(JobReason.BUDGET_EXHAUSTED, "nothing is left")

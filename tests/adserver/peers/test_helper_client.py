@@ -15,7 +15,7 @@ from maskedlark.model.graph import Loss
 from maskedlark.numbers.field import random_vector
 from maskedlark.randomness import seeded
 from maskedlark.releases.job import JobSpec
-from maskedlark.releases.round import AggregateShare
+from maskedlark.releases.release import AggregateShare
 from maskedlark.reports.dataset import ShareForHelper
 from maskedlark.reports.sealing import verify
 from maskedlark.reports.task import signing_bytes

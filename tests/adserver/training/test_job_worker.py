@@ -34,7 +34,8 @@ from adserver.training.worker import HELPER_UNAVAILABLE, INTERNAL_ERROR
 from maskedlark.error_contract import contract
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, ModelReason
 from maskedlark.model import weights
-from maskedlark.releases.round import AggregateShare, transcript
+from maskedlark.releases.release import AggregateShare
+from maskedlark.releases.round import transcript
 from maskedlark.runtime import durable_file
 from tests.adserver.job_world import (
     ENCODED_MODEL,

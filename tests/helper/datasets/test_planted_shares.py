@@ -14,13 +14,13 @@ from maskedlark.canonical import encode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.numbers.field import reconstruct, to_signed
 from maskedlark.randomness import system_randomness
-from maskedlark.releases.round import AggregateShare
+from maskedlark.releases.release import AggregateShare
 from maskedlark.reports.dataset import ShareForHelper
 from maskedlark.reports.report import Example, split
 from maskedlark.reports.sealing import SealingKey, share_info
 from maskedlark.reports.upload import Report, SealedShare
 from tests.builders import shares_for
-from tests.helper.parties import MODEL, NUM_VALUES, Scene
+from tests.helper.parties import ASKED, MODEL, NUM_VALUES, Scene
 
 VICTIM = Example(features=np.array([0, 200, 0, 7], np.uint8), label=1)
 HANDLE = b"h" * 16
@@ -72,7 +72,7 @@ def test_a_planted_share_gives_noise_in_every_coordinate(tmp_path: Path) -> None
     vectors = []
     for role, core in enumerate(scene.cores):
         spec = scene.job(datasets[role], noise_multiplier=30.0, rounds=1)
-        core.jobs.start(encode(spec), MODEL, None)
+        core.jobs.start(encode(spec), MODEL, ASKED)
         vectors.append(AggregateShare.decode(scene.answer(role, spec, 0), NUM_VALUES).vector)
     total = to_signed(reconstruct(vectors[0], vectors[1])).astype(np.float64)
     assert (np.abs(total) > 2.0**45).all()  # noise is below 2^32 here

@@ -21,7 +21,7 @@ from maskedlark import canonical
 from maskedlark.releases.query import Measure, QuerySpec
 from maskedlark.reports.report import Example, MeasuredValues
 from maskedlark.reports.task import Task
-from tests.helper.parties import Scene
+from tests.helper.parties import ASKED, Scene
 from tests.measured import SHOP
 
 
@@ -106,7 +106,7 @@ def test_the_gauge_follows_jobs_closes_queries_and_restarts(shop: Shop) -> None:
         noise_multiplier=4.0,
         threshold_noise_multiplier=16.0,
     )
-    shop.cores[0].queries.query(canonical.encode(query), lambda _: b"", None)
+    shop.cores[0].queries.query(canonical.encode(query), lambda _: b"", ASKED)
     seen.append(shop.gauges()[name])
     assert 0 < seen[0] < seen[1] < shop.task.epsilon
     assert 0 < seen[2] < seen[1]

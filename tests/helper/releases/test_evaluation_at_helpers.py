@@ -34,10 +34,10 @@ from maskedlark.releases.evaluation import (
     answer_evaluation,
     evaluated_loss,
 )
-from maskedlark.releases.round import AggregateShare, combine
+from maskedlark.releases.release import AggregateShare, combine
 from maskedlark.reports.report import Example, InputShares
 from tests.builders import world
-from tests.helper.parties import Scene, make_model
+from tests.helper.parties import ASKED, Scene, make_model
 
 CLASSES = {"kind": "classes", "size": 3, "default_label": 0}
 
@@ -58,7 +58,7 @@ def spec_of(scene: Scene, dataset: bytes, onnx: bytes, **changes: Any) -> Evalua
 
 
 def asked(scene: Scene, role: int, spec: EvaluationSpec, onnx: bytes) -> AggregateShare:
-    answered = scene.cores[role].queries.evaluation(canonical.encode(spec), lambda: onnx, None)
+    answered = scene.cores[role].queries.evaluation(canonical.encode(spec), lambda: onnx, ASKED)
     return AggregateShare.decode(answered.answer, spec.num_numbers)
 
 
@@ -127,12 +127,12 @@ def test_an_evaluation_asked_again_gives_the_same_bytes_without_the_model_and_is
 ) -> None:
     scene, onnx = Scene(tmp_path, mechanism="gaussian"), make_model()
     spec = spec_of(scene, scene.seal(40), onnx, noise_multiplier=3.0)
-    first = scene.cores[0].queries.evaluation(canonical.encode(spec), lambda: onnx, None)
+    first = scene.cores[0].queries.evaluation(canonical.encode(spec), lambda: onnx, ASKED)
 
     def unread() -> bytes:
         raise AssertionError("read again")
 
-    assert scene.cores[0].queries.evaluation(canonical.encode(spec), unread, None) == first
+    assert scene.cores[0].queries.evaluation(canonical.encode(spec), unread, ASKED) == first
     assert first.spent.ad_server > 0
 
 
@@ -140,7 +140,7 @@ def test_what_is_charged_is_one_release_of_all_records(tmp_path: Path) -> None:
     scene, onnx = Scene(tmp_path, mechanism="laplace", norm="l1"), make_model()
     spec = spec_of(scene, scene.seal(40), onnx, noise_multiplier=2.0)
     assert scene.cores[0].queries.evaluation(
-        canonical.encode(spec), lambda: onnx, None
+        canonical.encode(spec), lambda: onnx, ASKED
     ).spent.colluding == pytest.approx(0.5, rel=1e-3)
 
 
@@ -164,7 +164,7 @@ def test_what_cannot_be_answered_is_refused_and_charged_nothing(
         asked(scene, 0, spec_of(scene, dataset, onnx, **{"noise_multiplier": 3.0, **changes}), onnx)
     assert refused.value.reason is reason
     assert scene.cores[0].queries.evaluation(
-        canonical.encode(spec_of(scene, dataset, onnx, noise_multiplier=9.0)), lambda: onnx, None
+        canonical.encode(spec_of(scene, dataset, onnx, noise_multiplier=9.0)), lambda: onnx, ASKED
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from helper.gradient.engine import Interrupt
+from helper.releases.answering import Call
 from helper.releases.queries import AnsweredQuery
 from helper.releases.scoring import score
 from maskedlark import canonical
@@ -65,7 +66,9 @@ class Asked:
             "noise_multiplier": 0.0, "threshold_noise_multiplier": 0.0,
         }  # fmt: skip
         return self.queries.query(
-            canonical.encode(canonical.build(QuerySpec, asked)), lambda _: b"", None, interrupt
+            canonical.encode(canonical.build(QuerySpec, asked)),
+            lambda _: b"",
+            Call(caller=None, check_awaited=interrupt),
         )
 
     def discovery(self, interrupt: Interrupt) -> AnsweredQuery:
@@ -77,7 +80,8 @@ class Asked:
             "delta": 1e-7,
         }
         return self.queries.discovery(
-            canonical.encode(canonical.build(DiscoverySpec, asked)), None, interrupt
+            canonical.encode(canonical.build(DiscoverySpec, asked)),
+            Call(caller=None, check_awaited=interrupt),
         )
 
     def evaluation(self, interrupt: Interrupt) -> AnsweredQuery:
@@ -92,7 +96,9 @@ class Asked:
             "noise_multiplier": 0.0,
         }
         return self.queries.evaluation(
-            canonical.encode(canonical.build(EvaluationSpec, asked)), lambda: onnx, None, interrupt
+            canonical.encode(canonical.build(EvaluationSpec, asked)),
+            lambda: onnx,
+            Call(caller=None, check_awaited=interrupt),
         )
 
 

@@ -15,6 +15,7 @@ from helper.gradient.choose import engine_for
 from helper.gradient.engine import Batch, Interrupt, MaskedSum, never
 from helper.gradient.general.engine import GeneralEngine
 from helper.gradient.general.masked_products import MaskedProducts
+from helper.releases.answering import Call
 from helper.serving.service import HelperService
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
 from maskedlark.model.graph import Loss
@@ -123,7 +124,9 @@ def test_who_left_between_the_sum_and_the_charge_is_not_charged(scene: Scene) ->
             raise JobRefused(JobReason.CANCELLED, "gone")
 
     with pytest.raises(JobRefused, match="gone"):
-        scene.cores[0].jobs.at_work(spec.job_id, None).answer(0, WEIGHTS, gone)
+        scene.cores[0].jobs.at_work(spec.job_id, None).answer(
+            0, WEIGHTS, Call(caller=None, check_awaited=gone)
+        )
     assert OnceSummedEngine.summed.is_set()
     assert charged(scene) == 0
 

@@ -10,6 +10,7 @@ import pytest
 
 import helper.ledger.ledger
 from helper.ledger.ledger import Ledger, sqlite_url
+from helper.releases.answering import Call
 from maskedlark import canonical
 from maskedlark.errors import InvalidModel, InvalidTask, JobReason, JobRefused, ModelReason
 from maskedlark.model.graph import Loss
@@ -18,7 +19,7 @@ from maskedlark.privacy.accounting import Charge, spent
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.releases.job import JobSpec
 from maskedlark.runtime.database import open_database
-from tests.helper.parties import MODEL, NUM_VALUES, Scene, make_model, make_task
+from tests.helper.parties import ASKED, MODEL, NUM_VALUES, Scene, make_model, make_task
 
 NOISY: dict[str, Any] = {"mechanism": "gaussian", "epsilon": 2.0, "collusion_epsilon": 1000.0}
 
@@ -38,21 +39,21 @@ def refusal(
 ) -> JobRefused:
     before = scene.cores[0].status().counts
     with pytest.raises(JobRefused) as refused:
-        scene.cores[0].jobs.start(canonical.encode(spec), model, caller)
+        scene.cores[0].jobs.start(canonical.encode(spec), model, Call(caller=caller))
     assert scene.cores[0].status().counts == before
     return refused.value
 
 
 def model_refusal(scene: Scene, spec: JobSpec, model: bytes) -> ModelReason:
     with pytest.raises(InvalidModel) as refused:
-        scene.cores[0].jobs.start(canonical.encode(spec), model, None)
+        scene.cores[0].jobs.start(canonical.encode(spec), model, ASKED)
     assert scene.cores[0].status().counts.open_jobs == 0
     return refused.value.reason
 
 
 def test_a_started_job_says_how_it_will_run(scene: Scene) -> None:
     spec = scene.job(scene.seal())
-    started = scene.cores[0].jobs.start(canonical.encode(spec), MODEL, None)
+    started = scene.cores[0].jobs.start(canonical.encode(spec), MODEL, ASKED)
     assert (started.path, started.reason, started.num_parameters, started.rounds_answered) == (
         "exact",
         "a fake",
@@ -65,12 +66,12 @@ def test_a_started_job_says_how_it_will_run(scene: Scene) -> None:
 
 def test_starting_again_gives_the_same_answer_and_takes_no_more_budget(noisy: Scene) -> None:
     spec = noisy.job(noisy.seal(), noise_multiplier=50.0)
-    first = noisy.cores[0].jobs.start(canonical.encode(spec), MODEL, None)
-    assert noisy.cores[0].jobs.start(canonical.encode(spec), MODEL, None) == first
+    first = noisy.cores[0].jobs.start(canonical.encode(spec), MODEL, ASKED)
+    assert noisy.cores[0].jobs.start(canonical.encode(spec), MODEL, ASKED) == first
     noisy.restart()
-    assert noisy.cores[0].jobs.start(canonical.encode(spec), MODEL, None) == first
+    assert noisy.cores[0].jobs.start(canonical.encode(spec), MODEL, ASKED) == first
     noisy.answer(0, spec, 0)
-    again = noisy.cores[0].jobs.start(canonical.encode(spec), MODEL, None)
+    again = noisy.cores[0].jobs.start(canonical.encode(spec), MODEL, ASKED)
     assert again == replace(first, rounds_answered=1)
     expected = spent(
         [Charge(mechanism=Mechanism.GAUSSIAN, noise_multiplier=50.0, sampling_rate=1.0, rounds=10)],
@@ -95,7 +96,7 @@ def test_a_job_on_an_expired_task_is_refused(scene: Scene) -> None:
 @pytest.mark.parametrize("encoded", [b"", b"{}", b"\x00" * 100])
 def test_bytes_that_are_no_job_are_refused(scene: Scene, encoded: bytes) -> None:
     with pytest.raises(InvalidTask):
-        scene.cores[0].jobs.start(encoded, MODEL, None)
+        scene.cores[0].jobs.start(encoded, MODEL, ASKED)
 
 
 def test_another_content_under_the_same_id_is_refused(scene: Scene) -> None:
@@ -177,7 +178,7 @@ def test_a_job_whose_sum_could_wrap_is_refused(tmp_path: Path) -> None:
     assert (
         refusal(scene, scene.job(b"e" * 32)).reason is JobReason.OVERFLOW
     )  # 2^13 records of 2^10 * 2^40 units: 2^63
-    scene.cores[0].jobs.start(canonical.encode(scene.job(b"d" * 32)), MODEL, None)
+    scene.cores[0].jobs.start(canonical.encode(scene.job(b"d" * 32)), MODEL, ASKED)
     ledger.close()
 
 
@@ -213,7 +214,7 @@ def test_rounds_that_were_not_run_are_given_back(noisy: Scene) -> None:
     assert noisy.cores[0].jobs.close(canonical.encode(first), None) == 1
     assert noisy.cores[0].jobs.close(canonical.encode(first), None) == 1
     noisy.restart()
-    started = noisy.cores[0].jobs.start(canonical.encode(second), MODEL, None)
+    started = noisy.cores[0].jobs.start(canonical.encode(second), MODEL, ASKED)
     both = Charge(mechanism=Mechanism.GAUSSIAN, noise_multiplier=10.0, sampling_rate=1.0, rounds=31)
     assert started.epsilon_spent == spent([both], noisy.task.delta).ad_server
 
@@ -236,7 +237,7 @@ def test_a_job_that_is_closed_before_it_is_started_reserves_nothing(noisy: Scene
     noisy.restart()
     assert refusal(noisy, spec).reason is JobReason.JOB_CLOSED
     other = noisy.job(spec.dataset_id, job_id=b"other job".ljust(16), noise_multiplier=10.0, rounds=1)
-    started = noisy.cores[0].jobs.start(canonical.encode(other), MODEL, None)
+    started = noisy.cores[0].jobs.start(canonical.encode(other), MODEL, ASKED)
     alone = Charge(mechanism=Mechanism.GAUSSIAN, noise_multiplier=10.0, sampling_rate=1.0, rounds=1)
     assert started.epsilon_spent == spent([alone], noisy.task.delta).ad_server
 
@@ -290,7 +291,7 @@ def test_a_dataset_that_has_had_all_its_jobs_starts_no_more_and_remembers_no_mor
     monkeypatch.setattr(helper.ledger.ledger, "MAX_JOBS", 3)
     dataset, jobs = scene.seal(), scene.cores[0].jobs
     specs = [scene.job(dataset, job_id=bytes([number]) * 16) for number in range(6)]
-    jobs.start(canonical.encode(specs[0]), MODEL, None)
+    jobs.start(canonical.encode(specs[0]), MODEL, ASKED)
     for spec in specs[:5]:  # one that was started, and four that never were
         assert jobs.close(canonical.encode(spec), None) == 0
     ledger = Ledger(open_database(sqlite_url(scene.parties[0].data / "ledger.sqlite3")))
@@ -327,7 +328,7 @@ def test_the_ledger_does_not_grow_by_the_models_of_closed_jobs(scene: Scene) -> 
     sizes = []
     for number in range(8):
         spec = scene.job(dataset, job_id=bytes([number]) * 16)
-        jobs.start(canonical.encode(spec), large, None)
+        jobs.start(canonical.encode(spec), large, ASKED)
         jobs.close(canonical.encode(spec), None)
         with sqlite3.connect(file) as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -343,10 +344,12 @@ def test_a_start_that_nobody_waits_for_any_more_reserves_nothing(noisy: Scene) -
         raise JobRefused(JobReason.CANCELLED, "the caller has gone")
 
     with pytest.raises(JobRefused, match="gone"):
-        noisy.cores[0].jobs.start(canonical.encode(spec), MODEL, None, gone)
+        noisy.cores[0].jobs.start(canonical.encode(spec), MODEL, Call(caller=None, check_awaited=gone))
     assert noisy.cores[0].status().counts.open_jobs == 0
-    noisy.cores[0].jobs.start(canonical.encode(spec), MODEL, None)
-    noisy.cores[0].jobs.start(canonical.encode(spec), MODEL, None, gone)  # what is reserved is told
+    noisy.cores[0].jobs.start(canonical.encode(spec), MODEL, ASKED)
+    noisy.cores[0].jobs.start(
+        canonical.encode(spec), MODEL, Call(caller=None, check_awaited=gone)
+    )  # what is reserved is told
 
 
 def _with_ballast(model: bytes) -> bytes:

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from helper.ledger.ledger import Ledger, StoredQuery
+from helper.releases.answering import Call
 from helper.releases.queries import AnsweredQuery
 from maskedlark import canonical
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.interrupt import never
 from maskedlark.releases.grouping import answer_query
 from maskedlark.releases.query import (
     Axis,
@@ -24,9 +24,9 @@ from maskedlark.releases.query import (
     codes_digest,
     num_numbers,
 )
-from maskedlark.releases.round import AggregateShare, combine
+from maskedlark.releases.release import AggregateShare, combine
 from maskedlark.reports.report import Example, MeasuredValues
-from tests.helper.parties import Scene
+from tests.helper.parties import ASKED, Scene
 from tests.measured import SHOP
 
 COUNT = Measure(value="count", scale=1 << 16)
@@ -68,7 +68,7 @@ class Shop(Scene):
         return canonical.build(QuerySpec, asked)
 
     def ask(self, role: int, spec: QuerySpec, codes: bytes = b"") -> AnsweredQuery:
-        return self.cores[role].queries.query(canonical.encode(spec), lambda _: codes, None)
+        return self.cores[role].queries.query(canonical.encode(spec), lambda _: codes, ASKED)
 
     def total(self, spec: QuerySpec, codes: bytes = b"") -> list[int]:
         count = num_numbers(self.task, spec)
@@ -219,10 +219,10 @@ def test_both_helpers_find_the_same_codes(shop: Shop) -> None:
         "noise_multiplier": 0.0, "delta": 1e-7,
     }  # fmt: skip
     spec = canonical.build(DiscoverySpec, asked)
-    answers = [core.queries.discovery(canonical.encode(spec), None).answer for core in shop.cores]
+    answers = [core.queries.discovery(canonical.encode(spec), ASKED).answer for core in shop.cores]
     first, second = (AggregateShare.decode(answer, spec.num_values) for answer in answers)
     assert combine(first, second).tolist() == [5, 0, 1, 2, 3, 4, 0]
-    assert shop.cores[0].queries.discovery(canonical.encode(spec), None).answer == answers[0]
+    assert shop.cores[0].queries.discovery(canonical.encode(spec), ASKED).answer == answers[0]
     assert refusal(shop.ask, 0, shop.query(query_id=b"f" * 16)) is JobReason.QUERY_CHANGED
 
 
@@ -258,9 +258,9 @@ def test_a_query_is_not_charged_before_its_answer_may_leave(noisy: Shop) -> None
     def hold() -> None:
         held.append(len(core.queries._ledger.reservations(noisy.dataset)))
 
-    first = core.queries.query(spec, lambda _: b"", None, never, hold)
+    first = core.queries.query(spec, lambda _: b"", Call(caller=None, hold=hold))
     assert held == [0]
-    assert core.queries.query(spec, lambda _: b"", None, never, hold).answer == first.answer
+    assert core.queries.query(spec, lambda _: b"", Call(caller=None, hold=hold)).answer == first.answer
     assert held == [0, 1]
 
 
@@ -313,9 +313,14 @@ def test_a_query_that_nobody_waits_for_any_more_is_not_charged(
             raise JobRefused(JobReason.CANCELLED, "the caller has gone")
 
     with pytest.raises(JobRefused, match="gone"):
-        noisy.cores[0].queries.query(canonical.encode(spec), lambda _: b"", None, interrupt)
+        noisy.cores[0].queries.query(
+            canonical.encode(spec), lambda _: b"", Call(caller=None, check_awaited=interrupt)
+        )
     assert noisy.cores[0].queries._ledger.reservations(noisy.dataset) == ()
     answer = noisy.ask(0, spec)
     assert (
-        noisy.cores[0].queries.query(canonical.encode(spec), lambda _: b"", None, interrupt) == answer
+        noisy.cores[0].queries.query(
+            canonical.encode(spec), lambda _: b"", Call(caller=None, check_awaited=interrupt)
+        )
+        == answer
     )  # what was charged is told

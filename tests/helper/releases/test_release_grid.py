@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from helper.releases.answering import Call
 from helper.releases.release_grid import ReleaseGrid
 from helper.serving.service import HelperService
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.interrupt import never
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.rpc.transport import make_channel, make_server
 from maskedlark.rpc.wire import chunks
@@ -88,11 +88,11 @@ def test_nothing_is_charged_before_its_answer_may_leave_and_nothing_for_who_has_
 
     job = core.jobs.at_work(spec.job_id, None)
     with pytest.raises(JobRefused):
-        job.answer(0, WEIGHTS, gone, hold)
+        job.answer(0, WEIGHTS, Call(caller=None, check_awaited=gone, hold=hold))
     assert (held, core.counts().rounds_answered) == ([0], 0)
-    answer = job.answer(0, WEIGHTS, never, hold)
+    answer = job.answer(0, WEIGHTS, Call(caller=None, hold=hold))
     assert (held, core.counts().rounds_answered) == ([0, 0], 1)
-    assert job.answer(0, WEIGHTS, never, hold) == answer
+    assert job.answer(0, WEIGHTS, Call(caller=None, hold=hold)) == answer
     assert held == [0, 0, 1]  # also what was answered before leaves on the grid
 
 

@@ -13,8 +13,17 @@ from maskedlark import canonical
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.model.weights import QuantisedTensor
 from maskedlark.releases.job import JobSpec
-from maskedlark.releases.round import AggregateShare, combine
-from tests.helper.parties import MODEL, NUM_VALUES, OTHER_WEIGHTS, WEIGHTS, FakeEngine, Scene, fake_engine_for
+from maskedlark.releases.release import AggregateShare, combine
+from tests.helper.parties import (
+    ASKED,
+    MODEL,
+    NUM_VALUES,
+    OTHER_WEIGHTS,
+    WEIGHTS,
+    FakeEngine,
+    Scene,
+    fake_engine_for,
+)
 
 
 @pytest.fixture
@@ -134,7 +143,7 @@ def test_two_processes_on_one_ledger_release_one_answer(tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as threads:
         slow = threads.submit(scene.answer, 0, spec, 0)
         assert first_computes.wait(10)
-        fast = other.jobs.at_work(spec.job_id, None).answer(0, WEIGHTS)
+        fast = other.jobs.at_work(spec.job_id, None).answer(0, WEIGHTS, ASKED)
         may_go_on.set()
         assert slow.result() == fast
     assert scene.cores[0].status().counts.rounds_answered == 1
@@ -304,7 +313,7 @@ def test_malformed_weights_are_refused(scene: Scene, weights: bytes) -> None:
     spec = started(scene)
     assert weights != WEIGHTS
     with pytest.raises(JobRefused) as refused:
-        scene.cores[0].jobs.at_work(spec.job_id, None).answer(0, weights)
+        scene.cores[0].jobs.at_work(spec.job_id, None).answer(0, weights, ASKED)
     assert refused.value.reason is JobReason.MALFORMED
     assert scene.cores[0].status().counts.rounds_answered == 0
 
@@ -315,4 +324,4 @@ def test_a_restarted_helper_needs_no_second_start(scene: Scene) -> None:
     scene.restart()
     assert scene.run(spec, 1).tolist() == scene.plain_sum(20)
     encoded = canonical.encode(spec)
-    assert scene.cores[0].jobs.start(encoded, MODEL, None).rounds_answered == 2
+    assert scene.cores[0].jobs.start(encoded, MODEL, ASKED).rounds_answered == 2

@@ -28,7 +28,7 @@ from helper.serving.service import MAX_MODEL_BYTES, HelperService
 from maskedlark import canonical
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
 from maskedlark.model.weights import QuantisedTensor
-from maskedlark.releases.round import AggregateShare, combine
+from maskedlark.releases.release import AggregateShare, combine
 from maskedlark.reports.dataset import ShareForHelper
 from maskedlark.reports.report import FOUND_INSIDE
 from maskedlark.reports.sealing import SignedKeyList, verify

@@ -17,7 +17,7 @@ from maskedlark import canonical
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
 from maskedlark.releases.grouping import answer_query
 from maskedlark.releases.query import Axis, DiscoverySpec, Measure, QuerySpec, codes_digest, num_numbers
-from maskedlark.releases.round import AggregateShare, combine
+from maskedlark.releases.release import AggregateShare, combine
 from maskedlark.reports.report import Example, MeasuredValues
 from maskedlark.rpc.faults import calling
 from maskedlark.rpc.transport import make_channel, make_server

@@ -15,7 +15,7 @@ from maskedlark.privacy.accounting import Charge, spent
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.releases.budget import Dataset, PlannedJob, Standing, Use, budget_of, job_use, query_use
 from maskedlark.releases.job import JobSpec, charge
-from maskedlark.releases.query import Measure, QuerySpec, charges
+from maskedlark.releases.query import Measure, QuerySpec
 from maskedlark.reports.task import Task
 from maskedlark.terminal.budget_view import NO_NOISE, bar, budget_json, budget_table
 from tests.builders import world
@@ -104,7 +104,7 @@ def test_a_query_is_spent_at_once() -> None:
     assert (
         budget.ad_server.spent
         == budget.ad_server.held
-        == pytest.approx(spent(charges(task, spec), task.delta).ad_server)
+        == pytest.approx(spent(spec.charges(task), task.delta).ad_server)
     )
 
 

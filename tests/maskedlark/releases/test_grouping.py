@@ -37,7 +37,7 @@ from maskedlark.releases.query import (
     count_noise_units,
     sum_noise_units,
 )
-from maskedlark.releases.round import AggregateShare, combine
+from maskedlark.releases.release import AggregateShare, combine
 from maskedlark.reports.report import MeasuredShares
 from tests.builders import World
 from tests.maskedlark.query_specs import discovery, query

@@ -24,14 +24,11 @@ from maskedlark.releases.query import (
     Measure,
     MeasureKind,
     QuerySpec,
-    charges,
-    check_query,
     count_sensitivity,
-    fitting,
     num_numbers,
     sensitivity,
 )
-from maskedlark.releases.round import combine
+from maskedlark.releases.release import combine, fitting
 from maskedlark.reports.measurement import Measurement
 from tests.maskedlark.query_specs import COUNT
 from tests.maskedlark.query_specs import discovery as discovery_of
@@ -152,21 +149,21 @@ def test_the_sensitivity_is_reached_by_the_largest_report() -> None:
 def test_sums_are_charged_once_and_looks_at_counts_against_the_ad_server_alone() -> None:
     task = NOISY[Mechanism.GAUSSIAN].task
     spec = query(noise_multiplier=3.0, threshold_noise_multiplier=9.0, group_by=(Axis(key="place", size=3),))
-    assert charges(task, spec) == (
+    assert spec.charges(task) == (
         Charge(mechanism=Mechanism.GAUSSIAN, noise_multiplier=3.0, sampling_rate=1.0, rounds=1),
         Charge(
             mechanism=Mechanism.GAUSSIAN, noise_multiplier=9.0, sampling_rate=1.0, rounds=2, is_common=True
         ),
     )
-    whole = spent(charges(task, spec), task.delta)
-    alone = spent(charges(task, spec)[:1], task.delta)
+    whole = spent(spec.charges(task), task.delta)
+    alone = spent(spec.charges(task)[:1], task.delta)
     assert whole.colluding == alone.colluding
     assert whole.ad_server > alone.ad_server
 
 
 def test_a_discovery_costs_its_delta_as_well() -> None:
     task = NOISY[Mechanism.LAPLACE].task
-    (charge,) = charges(task, discovery(noise_multiplier=2.0, delta=1e-6))
+    (charge,) = discovery(noise_multiplier=2.0, delta=1e-6).charges(task)
     assert spent([charge], 1e-6).ad_server == pytest.approx(0.5 + 2e-6)
     assert spent([charge], 9e-7).ad_server == float("inf")
     assert spent([charge, charge], 1.9e-6).ad_server == float("inf")
@@ -182,9 +179,9 @@ def test_delta_is_of_common_noise_only() -> None:
 def test_a_fitting_query_costs_what_it_may_and_hardly_less(mechanism: Mechanism) -> None:
     task = NOISY[mechanism].task
     fitted = fitting(task, query(), epsilon=1.0)
-    cost = spent(charges(task, fitted), task.delta).ad_server
+    cost = spent(fitted.charges(task), task.delta).ad_server
     assert 0.97 < cost <= 1.0
-    after = fitting(task, query(), epsilon=1.0, already=charges(task, fitting(task, query(), epsilon=0.5)))
+    after = fitting(task, query(), epsilon=1.0, already=fitting(task, query(), epsilon=0.5).charges(task))
     assert after.noise_multiplier > fitted.noise_multiplier
 
 
@@ -245,28 +242,25 @@ def test_what_a_task_does_not_declare_or_hold_is_refused(
     spec: QuerySpec | DiscoverySpec, reason: JobReason | None
 ) -> None:
     if reason is None:
-        check_query(OF.task, spec, records=1000)
+        spec.check(OF.task, records=1000)
         return
     with pytest.raises(JobRefused) as refused:
-        check_query(OF.task, spec, records=1000)
+        spec.check(OF.task, records=1000)
     assert refused.value.reason is reason
 
 
 def test_sums_that_could_wrap_in_the_field_are_refused() -> None:
     spec = query(measures=(Measure(value="purchase", scale=1 << 31),))
     with pytest.raises(JobRefused) as refused:
-        check_query(OF.task, spec, records=1 << 30)
+        spec.check(OF.task, records=1 << 30)
     assert refused.value.reason is JobReason.OVERFLOW
 
 
 def test_no_noise_where_the_task_has_some_is_refused() -> None:
     for changes in ({"noise_multiplier": 1.0}, {"threshold_noise_multiplier": 1.0}):
+        spec = query(measures=(replace(COUNT, scale=1 << 20),), **changes)
         with pytest.raises(JobRefused) as refused:
-            check_query(
-                NOISY[Mechanism.GAUSSIAN].task,
-                query(measures=(replace(COUNT, scale=1 << 20),), **changes),
-                records=100,
-            )
+            spec.check(NOISY[Mechanism.GAUSSIAN].task, records=100)
         assert refused.value.reason is JobReason.NOISE_OUT_OF_RANGE
 
 
@@ -274,7 +268,7 @@ def test_a_task_without_measurement_answers_no_query() -> None:
     from tests.builders import world
 
     with pytest.raises(JobRefused) as refused:
-        check_query(world().task, query(), records=100)
+        query().check(world().task, records=100)
     assert refused.value.reason is JobReason.UNDECLARED
 
 

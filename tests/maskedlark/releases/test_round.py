@@ -27,14 +27,8 @@ from maskedlark.releases.job import (
     noise_units,
     sampling_numerator,
 )
-from maskedlark.releases.round import (
-    AggregateShare,
-    MaskedSum,
-    aggregate,
-    combine,
-    records_evaluated,
-    transcript,
-)
+from maskedlark.releases.release import AggregateShare, combine
+from maskedlark.releases.round import MaskedSum, aggregate, records_evaluated, transcript
 from maskedlark.reports.dataset import ShareForHelper, open_dataset
 from maskedlark.reports.pair import SAMPLING_DENOMINATOR, pair_key
 from maskedlark.reports.report import InputShares

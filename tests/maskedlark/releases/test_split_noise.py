@@ -15,8 +15,9 @@ from maskedlark.privacy.accounting import Charge, fitting_noise_multiplier, spen
 from maskedlark.privacy.noise import Mechanism, noise_vector, split_scale
 from maskedlark.privacy.samplers import MAX_SCALE
 from maskedlark.randomness import seeded
-from maskedlark.releases.job import JobSpec, charge, multiplier_for_each_helper, noise_units
-from maskedlark.releases.round import AggregateShare, MaskedSum, aggregate, combine
+from maskedlark.releases.job import JobSpec, charge, noise_units
+from maskedlark.releases.release import AggregateShare, combine, multiplier_for_each_helper
+from maskedlark.releases.round import MaskedSum, aggregate
 from maskedlark.reports.report import InputShares
 from tests.builders import World, world
 

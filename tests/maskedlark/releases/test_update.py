@@ -8,7 +8,7 @@ from maskedlark import canonical
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.numbers.field import from_signed, to_bytes
 from maskedlark.privacy.noise import Mechanism
-from maskedlark.releases.round import combine
+from maskedlark.releases.release import combine
 from maskedlark.releases.update import (
     Phase,
     UpdateRound,

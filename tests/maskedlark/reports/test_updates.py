@@ -14,7 +14,7 @@ from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
 from maskedlark.numbers.field import from_bytes, reconstruct, to_signed
 from maskedlark.privacy.clip import Clip, Norm
 from maskedlark.randomness import seeded
-from maskedlark.releases.round import combine
+from maskedlark.releases.release import combine
 from maskedlark.releases.update import UpdateSpec, answer_update, round_clip
 from maskedlark.reports.share_seed import expand_share
 from maskedlark.reports.task import Task
