@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 EXTRAS := browser-sim,helper,helper-general,adserver,postgres,traces,dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup docs bench-memory bench-walls bench-load chaos same-round demo demo-no-noise test simulate test-fast check format protos audit bench-ingest bench-aggregate bench-gradient table figures clean
+.PHONY: help setup docs bench-job bench-memory bench-walls bench-load chaos same-round demo demo-no-noise test simulate test-fast check format protos audit bench-ingest bench-aggregate bench-gradient table figures clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -60,6 +60,9 @@ docs: $(STAMP)  ## Rewrite docs/reference from the code
 
 bench-ingest: $(STAMP)  ## Reports sealed, opened and stored per second and core, beside the bare X25519 rate (--json: make bench-ingest ARGS=--json)
 	$(BIN)/python -m tests.bench.ingest $(ARGS)
+
+bench-job: $(STAMP)  ## Processor time of whole jobs, each party and phase, beside plain training (ARGS="--json", ARGS="--profile FOLDER")
+	$(BIN)/python -m tests.bench.job $(ARGS)
 
 bench-memory: $(STAMP)  ## Peak memory of every process while 100,000 reports are sealed (ARGS=--json)
 	$(BIN)/python -m tests.bench.memory $(ARGS)

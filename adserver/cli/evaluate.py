@@ -137,9 +137,7 @@ def evaluate_command(
 
 def _trained(data: Path, database: str | None, job: str) -> bytes:
     """A job's model with its latest weights."""
-    from adserver.training.export import (
-        export_model,
-    )  # torch reads the checkpoint: a second that other commands need not wait
+    from adserver.training.export import export_model  # onnxruntime
 
     found = JobStore(open_store(data, database), time.time).find(job)
     return export_model(JobFolder(data, found.job_id), found.plan).encoded

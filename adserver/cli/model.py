@@ -111,9 +111,7 @@ def export_command(
     database: DatabaseOption = None,
 ) -> None:
     """Write a job's latest weights, in the file that was submitted."""
-    from adserver.training.export import (
-        export_model,
-    )  # torch reads the checkpoint: a second that other commands need not wait
+    from adserver.training.export import export_model  # onnxruntime
 
     found = JobStore(open_store(data, database), time.time).find(job)
     exported = export_model(JobFolder(data, found.job_id), found.plan)

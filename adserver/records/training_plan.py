@@ -1,8 +1,6 @@
 """How the ad server trains: the optimizer, the schedule of its learning rate, and when to evaluate.
 
-Nothing that a helper sees.
-
-Kept apart from `adserver.training.trainer`, which applies it, so that submitting a job needs no torch.
+Nothing that a helper sees. `adserver.training.trainer` applies it.
 """
 
 import math

@@ -13,8 +13,8 @@ from maskedlark.runtime.durable_file import remove_unfinished, write_durably
 _JOBS: Final = "jobs"
 _MODEL: Final = "model.onnx"
 _EVAL_SET: Final = "eval.npz"
-_CHECKPOINT: Final = "checkpoint-{:08d}.pt"
-_ANY_CHECKPOINT: Final = "checkpoint-*.pt"
+_CHECKPOINT: Final = "checkpoint-{:08d}.npz"
+_ANY_CHECKPOINT: Final = "checkpoint-*.npz"
 
 
 class JobFolder:

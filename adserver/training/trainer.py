@@ -6,14 +6,12 @@ bits.
 
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch.optim.lr_scheduler import LambdaLR
 
-from adserver.records.training_plan import Optimizer, OptimizerKind, TrainingPlan
+from adserver.records.training_plan import TrainingPlan
+from adserver.training.optimizers import fresh_moments, step
 from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.model.graph import Model, Parameter
 from maskedlark.model.weights import encode, quantise
@@ -32,45 +30,49 @@ class Checkpoint:
     Attributes:
         rounds_done: How many steps were taken: also the index of the next round.
         masters: The weights.
-        optimizer: torch's state of the optimizer.
-        schedule: torch's state of the learning-rate schedule.
+        moments: What the optimizer remembers: see `optimizers`.
         clip_share: Of an adaptive clip: the bound over the task's; 1 otherwise.
     """
 
     rounds_done: int
-    masters: tuple[torch.Tensor, ...]
-    optimizer: dict[str, Any]
-    schedule: dict[str, Any]
+    masters: Masters
+    moments: tuple[Masters, ...]
     clip_share: float = 1.0
 
     def encode(self) -> bytes:
-        """The stored form."""
+        """The stored form, an npz file: the same bytes for the same state."""
+        arrays = {f"master_{index}": master for index, master in enumerate(self.masters)}
+        for number, moment in enumerate(self.moments):
+            arrays |= {f"moment_{number}_{index}": array for index, array in enumerate(moment)}
         stored = BytesIO()
-        state = {
-            "rounds_done": self.rounds_done,
-            "masters": list(self.masters),
-            "optimizer": self.optimizer,
-            "schedule": self.schedule,
-            "clip_share": self.clip_share,
-        }
-        torch.save(state, stored)
+        np.savez(
+            stored,
+            allow_pickle=False,
+            rounds_done=np.int64(self.rounds_done),
+            clip_share=np.float64(self.clip_share),
+            moments=np.int64(len(self.moments)),
+            **arrays,
+        )
         return stored.getvalue()
 
     @classmethod
     def decode(cls, stored: bytes) -> "Checkpoint":
-        """Read what `encode` wrote; only tensors and plain values are unpickled."""
-        state = torch.load(BytesIO(stored), weights_only=True)
-        return cls(
-            rounds_done=state["rounds_done"],
-            masters=tuple(state["masters"]),
-            optimizer=state["optimizer"],
-            schedule=state["schedule"],
-            clip_share=state["clip_share"],
-        )
+        """Read what `encode` wrote; nothing is unpickled."""
+        with np.load(BytesIO(stored), allow_pickle=False) as state:
+            count = sum(name.startswith("master_") for name in state.files)
+            return cls(
+                rounds_done=int(state["rounds_done"]),
+                masters=tuple(state[f"master_{index}"] for index in range(count)),
+                moments=tuple(
+                    tuple(state[f"moment_{number}_{index}"] for index in range(count))
+                    for number in range(int(state["moments"]))
+                ),
+                clip_share=float(state["clip_share"]),
+            )
 
     def values(self) -> Masters:
-        """The weights as arrays."""
-        return tuple(master.numpy() for master in self.masters)
+        """The weights."""
+        return self.masters
 
 
 class Trainer:
@@ -79,9 +81,9 @@ class Trainer:
     def __init__(self, *, model: Model, plan: TrainingPlan, checkpoint: Checkpoint | None = None) -> None:
         """Begin at the model's initial values, or go on from a checkpoint of the same model and plan."""
         self._parameters = model.parameters
-        self._masters = [torch.from_numpy(values.copy()) for values in model.initial_values]
-        self._optimizer = _optimizer(plan.optimizer, self._masters)
-        self._schedule = LambdaLR(self._optimizer, lambda index: plan.schedule.factor(index, plan.job.rounds))
+        self._masters: Masters = tuple(values.astype(np.float32) for values in model.initial_values)
+        self._moments = fresh_moments(plan.optimizer.kind, self._masters)
+        self._rounded: bytes | None = None
         self._plan = plan
         self._clip_share = 1.0 if plan.adaptive_clip is None else plan.adaptive_clip.initial
         self.rounds_done = 0
@@ -96,15 +98,12 @@ class Trainer:
         Raises:
             InvalidModel(NOT_FINITE): a master is no number, or outside the range.
         """
-        encoded = encode(
-            [
-                quantise(master.numpy(), of.name)
-                for master, of in zip(self._masters, self._parameters, strict=True)
-            ]
-        )
+        if self._rounded is None:
+            named = zip(self._masters, self._parameters, strict=True)
+            self._rounded = encode([quantise(master, of.name) for master, of in named])
         if self._plan.adaptive_clip is None:
-            return encoded
-        return adaptive_clip.encode(adaptive_clip.RoundInput(weights=encoded, bound=self.clip().bound))
+            return self._rounded
+        return adaptive_clip.encode(adaptive_clip.RoundInput(weights=self._rounded, bound=self.clip().bound))
 
     def clip(self) -> Clip:
         """The next round's bound on one record's gradient."""
@@ -120,7 +119,7 @@ class Trainer:
 
     def values(self) -> Masters:
         """A copy of the masters."""
-        return tuple(master.numpy().copy() for master in self._masters)
+        return tuple(master.copy() for master in self._masters)
 
     def step(self, mean_gradient: NDArray[np.float64]) -> float:
         """Take one optimizer step.
@@ -135,30 +134,36 @@ class Trainer:
             InvalidModel(DIVERGED): the step left the range of weights that a round can send; the trainer must
             not be used on.
         """
-        for master, gradient in zip(self._masters, split(mean_gradient, self._parameters), strict=True):
-            master.grad = torch.from_numpy(gradient)
-        (learning_rate,) = self._schedule.get_last_lr()
-        self._optimizer.step()
-        self._schedule.step()
+        optimizer, rounds = self._plan.optimizer, self._plan.job.rounds
+        rate = optimizer.learning_rate * self._plan.schedule.factor(self.rounds_done, rounds)
+        with np.errstate(over="ignore", invalid="ignore"):  # a weight that left the range is refused below
+            step(
+                optimizer,
+                rate=rate,
+                steps_taken=self.rounds_done,
+                masters=self._masters,
+                moments=self._moments,
+                gradients=split(mean_gradient, self._parameters),
+            )
+        self._rounded = None
         self.rounds_done += 1
         self._check_range()
-        return float(learning_rate)
+        return rate
 
     def checkpoint(self) -> Checkpoint:
         """The present state; it shares memory with the trainer, so encode it before the next step."""
         return Checkpoint(
             rounds_done=self.rounds_done,
-            masters=tuple(self._masters),
-            optimizer=self._optimizer.state_dict(),
-            schedule=self._schedule.state_dict(),
+            masters=self._masters,
+            moments=self._moments,
             clip_share=self._clip_share,
         )
 
     def _restore(self, checkpoint: Checkpoint) -> None:
-        for master, stored in zip(self._masters, checkpoint.masters, strict=True):
-            master.copy_(stored)
-        self._optimizer.load_state_dict(checkpoint.optimizer)
-        self._schedule.load_state_dict(checkpoint.schedule)
+        own = zip((self._masters, *self._moments), (checkpoint.masters, *checkpoint.moments), strict=True)
+        for arrays, stored in own:
+            for array, kept in zip(arrays, stored, strict=True):
+                array[...] = kept
         self._clip_share = checkpoint.clip_share
         self.rounds_done = checkpoint.rounds_done
 
@@ -176,20 +181,3 @@ def split(flat: NDArray[np.float64], parameters: tuple[Parameter, ...]) -> Maste
     ends = np.cumsum([parameter.size for parameter in parameters])
     pieces = np.split(flat.astype(np.float32), ends[:-1])
     return tuple(piece.reshape(parameter.shape) for piece, parameter in zip(pieces, parameters, strict=True))
-
-
-def _optimizer(settings: Optimizer, masters: list[torch.Tensor]) -> torch.optim.Optimizer:
-    """The optimizer of torch.
-
-    One tensor at a time, so that the number of tensors never changes how a step is computed.
-    """
-    rate = settings.learning_rate
-    match settings.kind:
-        case OptimizerKind.SGD:
-            return torch.optim.SGD(masters, lr=rate, foreach=False)
-        case OptimizerKind.MOMENTUM:
-            return torch.optim.SGD(masters, lr=rate, momentum=settings.momentum, foreach=False)
-        case OptimizerKind.ADAM:
-            return torch.optim.Adam(masters, lr=rate, foreach=False)
-        case OptimizerKind.ADAGRAD:
-            return torch.optim.Adagrad(masters, lr=rate, foreach=False)

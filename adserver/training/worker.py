@@ -188,9 +188,7 @@ class JobWorker:
 
     def _run_to_the_end(self, job: JobRecord, pair: HelperPair) -> Exception | None:
         """Run a job; None if it is done, and what stopped it if not."""
-        from adserver.training.runner import (
-            JobRun,
-        )  # torch and matplotlib: seconds, and only for a server that has jobs
+        from adserver.training.runner import JobRun  # onnxruntime: only for a server that has jobs
 
         try:
             JobRun(

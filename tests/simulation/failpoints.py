@@ -23,7 +23,13 @@ _MODULES: Final = (ledger, datasets, job_leases, job_store, queries, receipts, r
 _AROUND_TRANSACTIONS: Final = ("before begin", "before commit", "after commit")
 _AIMED_AT_ONCE: Final = 6
 _AROUND_FILES: Final = ("before", "after")
-_FILES: Final = ("Vault.write", "Witness.write", "write checkpoint.pt", "write keys.json", "write model.onnx")
+_FILES: Final = (
+    "Vault.write",
+    "Witness.write",
+    "write checkpoint.npz",
+    "write keys.json",
+    "write model.onnx",
+)
 _SETTING_UP: Final = frozenset({"Ledger.add_task", "TaskStore.add"})
 """A task is made while an operator looks on, before anything can go wrong here.
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
@@ -29,6 +28,7 @@ from adserver.store.jobs import Stop
 from adserver.store.leases import MAX_WORKERS_LOST, JobLeases
 from adserver.training import curves
 from adserver.training import runner as job_runner
+from adserver.training.optimizers import fresh_moments, step
 from adserver.training.trainer import Checkpoint
 from adserver.training.worker import HELPER_UNAVAILABLE, INTERNAL_ERROR
 from maskedlark.error_contract import contract
@@ -87,21 +87,15 @@ def masters(site: Site, job_id: bytes) -> tuple[NDArray[np.float32], ...]:
 
 
 def trained_in_the_clear(of: Sealed, plan: TrainingPlan) -> tuple[NDArray[np.float32], ...]:
-    """Plain training: clear labels, the same samples, torch's own optimizer, no shares, no field, no checkpoint."""
+    """Plain training: clear labels, the same samples and optimizer, no shares, no field, no checkpoint.
+
+    `test_optimizers` shows that the optimizers take torch's steps.
+    """
     shares, pair = of.datasets[0].shares, of.of.pair(0)
-    parameters = [torch.nn.Parameter(torch.from_numpy(value.copy())) for value in MODEL.initial_values]
-    settings = plan.optimizer
-    optimizers: dict[OptimizerKind, torch.optim.Optimizer] = {
-        OptimizerKind.SGD: torch.optim.SGD(parameters, lr=settings.learning_rate),
-        OptimizerKind.MOMENTUM: torch.optim.SGD(
-            parameters, lr=settings.learning_rate, momentum=settings.momentum
-        ),
-        OptimizerKind.ADAM: torch.optim.Adam(parameters, lr=settings.learning_rate),
-        OptimizerKind.ADAGRAD: torch.optim.Adagrad(parameters, lr=settings.learning_rate),
-    }
-    optimizer = optimizers[settings.kind]
+    values = tuple(value.copy() for value in MODEL.initial_values)
+    moments = fresh_moments(plan.optimizer.kind, values)
     for index in range(plan.job.rounds):
-        tensors = tuple(weights.quantise(parameter.detach().numpy()) for parameter in parameters)
+        tensors = tuple(weights.quantise(value) for value in values)
         drawn = pair.sample(
             transcript(plan.job, round_index=index, weights=weights.encode(tensors), numerics=NUMERICS),
             RECORDS,
@@ -112,15 +106,15 @@ def trained_in_the_clear(of: Sealed, plan: TrainingPlan) -> tuple[NDArray[np.flo
         )
         mean = gradients.sum(axis=(0, 1)) / 2.0**of.of.task.frac_bits / (plan.job.sampling_rate * RECORDS)
         weight, bias = np.split(mean.astype(np.float32), [4])
-        parameters[0].grad, parameters[1].grad = (
-            torch.from_numpy(weight.reshape(1, 4)),
-            torch.from_numpy(bias),
+        step(
+            plan.optimizer,
+            rate=plan.optimizer.learning_rate * plan.schedule.factor(index, plan.job.rounds),
+            steps_taken=index,
+            masters=values,
+            moments=moments,
+            gradients=(weight.reshape(1, 4), bias),
         )
-        optimizer.param_groups[0]["lr"] = settings.learning_rate * plan.schedule.factor(
-            index, plan.job.rounds
-        )
-        optimizer.step()
-    return tuple(parameter.detach().numpy() for parameter in parameters)
+    return values
 
 
 @pytest.mark.parametrize("kind", OptimizerKind)
@@ -212,7 +206,7 @@ def test_a_job_killed_at_any_point_ends_in_the_same_bytes_as_an_undisturbed_one(
         files = {
             path.name: path.read_bytes() for path in site.folder(job.job_id).path.iterdir() if path.is_file()
         }
-        for name in ("model.onnx", "eval.npz", "checkpoint-00000003.pt"):
+        for name in ("model.onnx", "eval.npz", "checkpoint-00000003.npz"):
             assert files[name] == expected_files[name], points[burns_at - 1]
         history = site.store.history(job.job_id)
         assert [timeless(figures) for figures in history] == [
@@ -635,7 +629,7 @@ def test_a_worker_that_was_stopped_at_a_checkpoint_does_not_undo_its_successors_
     write = durable_file.write_durably
 
     def stopping(path: Path, content: bytes) -> None:
-        is_here = current_thread() is paused and path.name == "checkpoint-00000002.pt"
+        is_here = current_thread() is paused and path.name == "checkpoint-00000002.npz"
         if is_here and not after_write:
             stopped.set()
             go_on.wait(60)
@@ -686,7 +680,14 @@ def test_the_curves_and_the_history_hold_loss_and_accuracy(site: Site, quiet: Se
     assert last < first
     assert all(figures.noise_to_signal == 0.0 for figures in history[1:])
     names = {path.name for path in site.folder(job.job_id).path.iterdir()}
-    assert names == {"model.onnx", "eval.npz", "checkpoint-00000005.pt", "curves.csv", "curves.png", "events"}
+    assert names == {
+        "model.onnx",
+        "eval.npz",
+        "checkpoint-00000005.npz",
+        "curves.csv",
+        "curves.png",
+        "events",
+    }
 
 
 def test_an_unparsable_model_file_is_refused_with_the_parsers_reason(site: Site, quiet: Sealed) -> None:

@@ -49,18 +49,18 @@ def killed_in(folder: Path, name: str) -> Path:
 
 
 def test_what_a_killed_writer_left_is_removed_by_the_next_write_to_the_folder(tmp_path: Path) -> None:
-    left = killed_in(tmp_path, "checkpoint-00000004.pt")
+    left = killed_in(tmp_path, "checkpoint-00000004.npz")
     others = tmp_path / ".somebody-elses"
     others.write_bytes(b"")
-    write_durably(tmp_path / "checkpoint-00000005.pt", b"whole")
+    write_durably(tmp_path / "checkpoint-00000005.npz", b"whole")
     assert not left.exists()
-    assert sorted(path.name for path in tmp_path.iterdir()) == [others.name, "checkpoint-00000005.pt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [others.name, "checkpoint-00000005.npz"]
 
 
 def test_what_killed_writers_left_in_jobs_that_end_is_removed_at_the_start(tmp_path: Path) -> None:
     folder = JobFolder(tmp_path, b"j" * 16)
     folder.write_checkpoint(b"first", rounds_done=1)
-    left = killed_in(folder.path, "checkpoint-00000002.pt")
+    left = killed_in(folder.path, "checkpoint-00000002.npz")
     remove_unfinished_of_jobs(tmp_path)
     assert not left.exists()
     assert folder.checkpoint() == b"first"

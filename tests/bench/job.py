@@ -1,0 +1,335 @@
+"""Processor time of whole jobs, of every party and in every phase, beside plain training of the same steps: `make bench-job`.
+
+    make bench-job                                a table
+    make bench-job ARGS=--json                    one JSON object
+    make bench-job ARGS="--profile /tmp/job"      where the servers spend it, for speedscope.app
+
+Each job runs through real processes on this machine, with noise: browsers seal and upload, both helpers open, all rounds are trained. A
+phase's time is what the kernel charged the processes for, their children included; other work on the machine does not enter it.
+"""
+
+import argparse
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import onnx
+import psutil
+import torch
+from onnx import numpy_helper
+from rich.console import Console
+from rich.table import Table
+
+from docs.tutorial import plain
+from docs.tutorial.fleet import HELPERS, ORIGIN, Fleet
+from tests.bench.processor import processor
+
+DELTA: Final = "1e-5"
+SERVERS: Final = (*HELPERS, "adserver")
+COMMANDS: Final = "commands"
+_LIMITS: Final = ("--max-collusion-epsilon", "1000000", "--min-batch-size-floor", "20")
+_PROGRESS: Final = Console(stderr=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """One job.
+
+    Attributes:
+        name: For people, and for --only.
+        source: browser-sim's source and its options.
+        layers: Of the dense ReLU network.
+        num_classes: Of the labels; two classes train one output.
+        rounds: Optimizer steps.
+        batch_size: Expected records a round, or None for all.
+    """
+
+    name: str
+    source: tuple[str, ...]
+    layers: tuple[int, ...]
+    num_classes: int
+    rounds: int
+    batch_size: int | None
+
+    @property
+    def loss(self) -> str:
+        """By the number of outputs."""
+        return "binary_cross_entropy_with_logits" if self.layers[-1] == 1 else "cross_entropy"
+
+
+SETUPS: Final = (
+    Setup(name="wbcd", source=("wbcd", "--holdout-fraction", "0.2"), layers=(30, 50, 50, 1), num_classes=2, rounds=120, batch_size=None),
+    Setup(name="mnist", source=("mnist", "--limit", "20000"), layers=(784, 32, 10), num_classes=10, rounds=50, batch_size=2048),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """Processor seconds of one job.
+
+    Attributes:
+        reports: How many the browsers sealed.
+        rounds: How many the job ran.
+        plain_s: Plain training of the same steps, without clipping.
+        phases: Phase, then party: seconds. What command lines spend stands under "commands".
+    """
+
+    reports: int
+    rounds: int
+    plain_s: float
+    phases: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    @property
+    def total_s(self) -> float:
+        """Of all parties and phases but the start of the servers."""
+        return sum(sum(parties.values()) for phase, parties in self.phases.items() if phase != "start")
+
+    def helper_ms_per_round(self) -> float:
+        """Of one helper, on average."""
+        return 500 * sum(self.phases["train"][helper] for helper in HELPERS) / self.rounds
+
+    def adserver_ms_per_round(self) -> float:
+        """Of the server alone."""
+        return 1000 * self.phases["train"]["adserver"] / self.rounds
+
+
+class Meter:
+    """Reads how much processor time the parties have used."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self.phases: dict[str, dict[str, float]] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Charge a phase with what is used in this block."""
+        before = self._used()
+        yield
+        after = self._used()
+        self.phases[name] = {party: round(after[party] - before[party], 3) for party in after}
+
+    def start_phase(self) -> None:
+        """Charge what the servers used since they were started."""
+        used = self._used()
+        self.phases["start"] = {party: round(used[party], 3) for party in SERVERS}
+
+    def _used(self) -> dict[str, float]:
+        children = resource.getrusage(
+            resource.RUSAGE_CHILDREN
+        )  # of commands that have ended: the servers run on
+        used = {party: _cpu_s(self._fleet.pid(party)) for party in SERVERS}
+        return {**used, COMMANDS: children.ru_utime + children.ru_stime}
+
+
+def _cpu_s(pid: int) -> float:
+    """What a process and its children have used, those that have ended included."""
+    process = psutil.Process(pid)
+    seconds = 0.0
+    for one in (process, *process.children(recursive=True)):
+        times = one.cpu_times()
+        seconds += times.user + times.system + times.children_user + times.children_system
+    return seconds
+
+
+@contextmanager
+def sampled(fleet: Fleet, folder: Path | None) -> Iterator[None]:
+    """Write where the servers spend their time in this block, by py-spy, a file each for speedscope.app."""
+    if folder is None:
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    options = ["--nonblocking", "--rate", "200", "--format", "speedscope"]
+    recorders = [
+        subprocess.Popen(
+            [
+                str(Path(sys.executable).parent / "py-spy"),
+                "record",
+                *options,
+                "--pid",
+                str(fleet.pid(party)),
+                "--output",
+                str(folder / party),
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for party in SERVERS
+    ]
+    try:
+        yield
+    finally:
+        for recorder in recorders:
+            recorder.send_signal(signal.SIGINT)
+            recorder.wait()
+
+
+def measure(setup: Setup, folder: Path, profiles: Path | None) -> Spent:
+    """One job from browsers to the trained model."""
+    panel, reported, untrained = (folder / name for name in ("panel.npz", "reported.npz", "untrained.onnx"))
+    _PROGRESS.print(f"{setup.name}: servers start")
+    with (
+        Fleet(folder=folder, helper_options=_LIMITS) as fleet,
+        sampled(fleet, profiles and profiles / setup.name),
+    ):
+        meter = Meter(fleet)
+        meter.start_phase()
+        default = ["--default-label", "0"] if setup.num_classes == 2 else []
+        labels = [
+            "--classes",
+            str(setup.num_classes),
+            *default,
+            "--num-features",
+            str(setup.layers[0]),
+            "--min-batch-size",
+            "100",
+        ]
+        privacy = [
+            "--mechanism",
+            "gaussian",
+            "--epsilon",
+            "3",
+            "--collusion-epsilon",
+            "1000000",
+            "--delta",
+            DELTA,
+            "--clip-norm",
+            "1",
+        ]
+        task = fleet.adserver(
+            "task", "create", "--name", setup.name, "--origin", ORIGIN, *labels, *privacy
+        ).strip()
+        url = f"http://{fleet.http}/v1/tasks/{task}"
+        files = ["--holdout", str(panel), "--train-out", str(reported)]
+        with meter.phase("upload"):
+            uploaded = fleet.browsers(
+                "--task", url, "--to", fleet.grpc, "--source", *setup.source, "--seed", "1", *files
+            )
+        with meter.phase("prepare"):
+            dataset = fleet.adserver_json("dataset", "seal", "--task", task)
+        fleet.run(
+            "adserver",
+            "model",
+            "create",
+            str(untrained),
+            "--layers",
+            ",".join(map(str, setup.layers)),
+            "--seed",
+            "1",
+        )
+        options = [
+            "--model",
+            str(untrained),
+            "--loss",
+            setup.loss,
+            "--rounds",
+            str(setup.rounds),
+            "--optimizer",
+            "momentum",
+        ]
+        options += ["--learning-rate", "0.3", "--epsilon", "3", "--dataset", dataset["dataset_id"]]
+        options += ["--batch-size", str(setup.batch_size)] if setup.batch_size else []
+        with meter.phase("submit"):
+            job = fleet.adserver_json("job", "submit", *options, options=False)["job_id"]
+        with meter.phase("train"):
+            fleet.adserver("job", "watch", job, options=False)
+    plain_s = plain_cpu_s(setup, untrained, reported)
+    return Spent(reports=uploaded["accepted"], rounds=setup.rounds, plain_s=plain_s, phases=meter.phases)
+
+
+def plain_cpu_s(setup: Setup, untrained: Path, reported: Path) -> float:
+    """What plain training of as many steps on as many records takes on one thread: the best of three."""
+    values = [numpy_helper.to_array(one) for one in onnx.load(str(untrained)).graph.initializer]
+    seen = np.load(reported)
+    torch.set_num_threads(1)
+    taken = []
+    for _ in range(3):
+        network = plain.network(setup.layers, values)
+        training = plain.Training(
+            rounds=setup.rounds, learning_rate=0.1, momentum=0.9, clip_norm=None, batch_size=setup.batch_size
+        )
+        started = time.process_time()
+        plain.train(network, seen["features"], seen["labels"], training)
+        taken.append(time.process_time() - started)
+    return min(taken)
+
+
+def figures(spent: dict[str, Spent]) -> dict[str, float]:
+    """What is aimed for, by the names that the issue gave them."""
+    found: dict[str, float] = {}
+    if "mnist" in spent:
+        mnist = spent["mnist"]
+        found["mnist_cpu_s"] = mnist.total_s
+        found["mnist_plain_cpu_s"] = mnist.plain_s
+        found["mnist_cpu_s_over_plain"] = mnist.total_s / mnist.plain_s
+        found["mnist_reports_per_s_per_core"] = mnist.reports / mnist.total_s
+        found["intake_us_per_report"] = 1e6 * mnist.phases["upload"]["adserver"] / mnist.reports
+        found["upload_us_per_report"] = 1e6 * mnist.phases["upload"][COMMANDS] / mnist.reports
+        found["cli_wait_cpu_s"] = mnist.phases["train"][COMMANDS]
+        found["helper_ms_per_round_mnist"] = mnist.helper_ms_per_round()
+        found["adserver_ms_per_round_mnist"] = mnist.adserver_ms_per_round()
+    if "wbcd" in spent:
+        found["helper_ms_per_round_tiny"] = spent["wbcd"].helper_ms_per_round()
+        found["adserver_ms_per_round_tiny"] = spent["wbcd"].adserver_ms_per_round()
+    return {name: round(value, 3) for name, value in found.items()}
+
+
+def tables(spent: dict[str, Spent]) -> list[Table]:
+    """The phases for people."""
+    shown = []
+    for name, one in spent.items():
+        table = Table(
+            "phase",
+            *SERVERS,
+            COMMANDS,
+            title=f"{name}: processor seconds of {one.reports:,} reports and {one.rounds} rounds",
+        )
+        for phase, parties in one.phases.items():
+            table.add_row(phase, *(f"{parties.get(party, 0):.2f}" for party in (*SERVERS, COMMANDS)))
+        table.add_row("all but start", f"{one.total_s:.1f} in all", f"plain {one.plain_s:.2f}")
+        shown.append(table)
+    return shown
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", default="", help="jobs whose name starts so")
+    parser.add_argument(
+        "--profile",
+        type=Path,
+        help="a folder for the servers' profiles (their own time includes py-spy's pauses)",
+    )
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    spent = {}
+    for setup in SETUPS:
+        if setup.name.startswith(arguments.only):
+            with tempfile.TemporaryDirectory() as folder:
+                spent[setup.name] = measure(setup, Path(folder), arguments.profile)
+    found = figures(spent)
+    machine = {"processor": processor(), "cores": os.cpu_count()}
+    if arguments.json:
+        print(json.dumps({**found, **machine, "jobs": {name: asdict(one) for name, one in spent.items()}}))
+        return
+    out = Console()
+    for table in tables(spent):
+        out.print(table)
+    for name, value in {**found, **machine}.items():
+        out.print(f"{name:32} {value}")
+
+
+if __name__ == "__main__":
+    main()
