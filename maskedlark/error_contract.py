@@ -65,6 +65,7 @@ _REPORTS: Final = {
     ReportReason.LABELS_REPEAT: "nothing: the report is lost; fix the sender",
     ReportReason.DEFAULT_LABEL_MISSING: "nothing: the report is lost; fix the sender",
     ReportReason.MASK_NOT_CANONICAL: "nothing: the report is lost; fix the sender",
+    ReportReason.NOT_PROVEN: "nothing: the report is lost; many of them mean a broken or hostile sender",
     ReportReason.OUTSIDE_TASK_PERIOD: "set the clock, or fetch the bundle of the task that is open now",
     ReportReason.DUPLICATE_ID: "nothing: the report is stored",
     ReportReason.ALREADY_USED: "nothing: the report counts in the dataset that has it",

@@ -56,7 +56,11 @@ class ReportReason(Reason):
         "the default label of the task is not among the candidates",
     )
     KEY_OUTSIDE_TASK = "key_outside_task", "the code of a key is not below the size that the task declares"
-    MASK_NOT_CANONICAL = "mask_not_canonical", "a mask or value share is not below the modulus"
+    MASK_NOT_CANONICAL = "mask_not_canonical", "a mask, value or proof element is not below the modulus"
+    NOT_PROVEN = (
+        "not_proven",
+        "the two helpers' tags of the report differ: its proof does not hold, or it told the helpers different things",
+    )
     OUTSIDE_TASK_PERIOD = (
         "outside_task_period",
         "the time bucket is before the task starts or after it expires",
@@ -141,7 +145,7 @@ class JobReason(Reason):
     HELPERS_DISAGREE = "helpers_disagree", "the helpers did not sum the same values; the sum was thrown away"
     SUM_OUT_OF_RANGE = (
         "sum_out_of_range",
-        "a report in the dataset has masks that add to neither 0 nor 1: the sum was thrown away",
+        "no honest reports could give this sum: a report in the dataset has masks or values that it may not have; the sum was thrown away",
     )
     UNAUTHORIZED = "unauthorized", "the caller's certificate does not name the origin of the task"
     TOO_LARGE = "too_large", "a message or model is over its size limit"

@@ -1,5 +1,6 @@
 """Keys, tasks and reports for tests: the smallest honest world, with all parties' secrets in one place."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,9 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from maskedlark import canonical
+from maskedlark.errors import ReportReason
 from maskedlark.randomness import Randomness, below, seeded
+from maskedlark.reports import report
 from maskedlark.reports.dataset import (
     OpenedDataset,
     ShareForHelper,
@@ -18,12 +21,13 @@ from maskedlark.reports.dataset import (
     open_dataset,
 )
 from maskedlark.reports.pair import PairKey, pair_key
-from maskedlark.reports.report import Example
+from maskedlark.reports.report import Example, InputShares, SplitExample
 from maskedlark.reports.sealing import HpkeSuite, OpeningKey, sign_keys
 from maskedlark.reports.task import HelperIdentity, Task, TaskBundle, signing_bytes
 from maskedlark.reports.upload import Report, Sealer
 
 NOW = 1_800_000_000
+REPORT_ID = bytes(range(16))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,3 +149,17 @@ def shares_for(sealed: list[Report], role: int) -> list[ShareForHelper]:
         ShareForHelper(report_id=one.report_id, time_bucket=one.time_bucket, share=one.shares[role])
         for one in sealed
     ]
+
+
+def split(task: Task, example: Example, randomness: Randomness, report_id: bytes = REPORT_ID) -> SplitExample:
+    """The plaintexts of a report of some id."""
+    return report.split(task, example, randomness, report_id=report_id)
+
+
+def decode_shares(
+    task: Task, plaintexts: NDArray[np.uint8], *, role: int = 0, report_ids: Sequence[bytes] | None = None
+) -> tuple[InputShares, list[ReportReason | None]]:
+    """What a helper finds in plaintexts, of `REPORT_ID` unless told otherwise; and why it drops each."""
+    ids = [REPORT_ID] * len(plaintexts) if report_ids is None else report_ids
+    decoded = report.decode_shares(task, plaintexts, role=role, report_ids=ids, task_id=task.task_id)
+    return decoded.shares, decoded.reasons

@@ -17,6 +17,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 
+from tests import reference_proof
+
 P = 2**64 - 2**32 + 1
 HPKE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_128_GCM)
 
@@ -50,6 +52,7 @@ class Setting:
     round_index: int
     weights: bytes
     numerics: bytes
+    is_proven: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +161,14 @@ def make_report(
     candidates += random.sample(rest, setting.num_decoys + 1 - len(candidates))
     random.shuffle(candidates)
 
+    report_id, nonce = random.randbytes(16), random.randbytes(16)
+    view = nonce + features + b"".join(candidate.to_bytes(4, "little") for candidate in candidates)
+    if setting.is_proven:
+        mask = [int(candidate == label) for candidate in candidates]
+        return seal(
+            setting, helpers, report_id, proven_plaintexts(setting, report_id, b"\x02" + view, mask, random)
+        )
+
     # Mask shares: they add to 1 for the real label and to 0 for a decoy.
     masks_0 = [random.randrange(P) for _ in candidates]
     masks_1 = [
@@ -165,31 +176,79 @@ def make_report(
         for candidate, mask in zip(candidates, masks_0, strict=True)
     ]
 
-    report_id, nonce = random.randbytes(16), random.randbytes(16)
-    ciphertexts = []
-    for role, masks in enumerate((masks_0, masks_1)):
-        plaintext = b"\x01" + nonce + features
-        plaintext += b"".join(candidate.to_bytes(4, "little") for candidate in candidates)
-        plaintext += b"".join(mask.to_bytes(8, "little") for mask in masks)
-        info = binding(setting, report_id, role, helpers[role].key_id)
-        ciphertexts.append(HPKE.encrypt(plaintext, helpers[role].hpke.public_key(), info))
-    return SealedReport(report_id=report_id, ciphertexts=(ciphertexts[0], ciphertexts[1]))
+    plaintexts = [b"\x01" + view + reference_proof.words(masks) for masks in (masks_0, masks_1)]
+    return seal(setting, helpers, report_id, plaintexts)
+
+
+def proven_plaintexts(
+    setting: Setting, report_id: bytes, view: bytes, mask: Vector, random: Random
+) -> list[bytes]:
+    """The browser's two plaintexts with a proof that the mask is all zeros or a single 1."""
+    secret = reference_proof.prepare([mask], [], [[random.randrange(P) for _ in range(3)]], [])
+    seed, blinds = random.randbytes(32), [random.randbytes(32), random.randbytes(32)]
+    shares = [expanded(setting, report_id, seed, len(secret.flat()))]
+    shares.append([(whole - part) % P for whole, part in zip(secret.flat(), shares[0], strict=True)])
+    commitments = [
+        reference_proof.commitment(
+            setting.task_id, report_id, role=role, blind=blinds[role], view=view, share=shares[role]
+        )
+        for role in (0, 1)
+    ]
+    opened = reference_proof.openings(secret, reference_proof.points_of(commitments)[1])
+    told = [seed, reference_proof.words(shares[1])]
+    return [
+        view + reference_proof.words(opened) + commitments[1 - role] + blinds[role] + told[role]
+        for role in (0, 1)
+    ]
+
+
+def seal(
+    setting: Setting, helpers: tuple[Helper, Helper], report_id: bytes, plaintexts: Sequence[bytes]
+) -> SealedReport:
+    """Each plaintext to its helper."""
+    first, second = (
+        HPKE.encrypt(plaintext, helper.hpke.public_key(), binding(setting, report_id, role, helper.key_id))
+        for role, (helper, plaintext) in enumerate(zip(helpers, plaintexts, strict=True))
+    )
+    return SealedReport(report_id=report_id, ciphertexts=(first, second))
+
+
+def expanded(setting: Setting, report_id: bytes, seed: bytes, length: int) -> Vector:
+    """Role 0's share, of its seed."""
+    return field_elements(hkdf(seed, b"share", setting.task_id + report_id + b"\x00"), length)
 
 
 def open_report(
     setting: Setting, role: int, helper: Helper, report: SealedReport
 ) -> tuple[bytes, list[int], list[int]]:
     """One helper opens its share: features, candidate labels, mask shares."""
+    view, behind = opened_parts(setting, role, helper, report)
+    d, count = setting.num_features, setting.num_decoys + 1
+    labels = [int.from_bytes(view[17 + d + 4 * i : 21 + d + 4 * i], "little") for i in range(count)]
+    return view[17 : 17 + d], labels, secret_share(setting, role, report.report_id, behind)[:count]
+
+
+def opened_parts(setting: Setting, role: int, helper: Helper, report: SealedReport) -> tuple[bytes, bytes]:
+    """The view, and what stands behind it: mask shares, or openings, commitment, blind and share of a proof."""
     plaintext = HPKE.decrypt(
         report.ciphertexts[role], helper.hpke, binding(setting, report.report_id, role, helper.key_id)
     )
-    d, count = setting.num_features, setting.num_decoys + 1
-    assert plaintext[0] == 1
-    assert len(plaintext) == 17 + d + 12 * count
-    labels = [int.from_bytes(plaintext[17 + d + 4 * i : 21 + d + 4 * i], "little") for i in range(count)]
-    start = 17 + d + 4 * count
-    masks = [int.from_bytes(plaintext[start + 8 * i : start + 8 * i + 8], "little") for i in range(count)]
-    return plaintext[17 : 17 + d], labels, masks
+    count = setting.num_decoys + 1
+    end = 17 + setting.num_features + 4 * count
+    assert plaintext[0] == (2 if setting.is_proven else 1)
+    if setting.is_proven:
+        assert len(plaintext) == end + 24 + 64 + (32 if role == 0 else 8 * (count + 6))
+    else:
+        assert len(plaintext) == end + 8 * count
+    return plaintext[:end], plaintext[end:]
+
+
+def secret_share(setting: Setting, role: int, report_id: bytes, behind: bytes) -> Vector:
+    """A role's share: the masks, and in a proven report rho and its square."""
+    if setting.is_proven and role == 0:
+        return expanded(setting, report_id, behind[88:], setting.num_decoys + 7)
+    share = behind[88:] if setting.is_proven else behind
+    return [int.from_bytes(share[at : at + 8], "little") for at in range(0, len(share), 8)]
 
 
 def run_updates(
@@ -272,15 +331,25 @@ def pair_key(setting: Setting, helpers: tuple[Helper, Helper], role: int) -> byt
 
 
 def view_tag(setting: Setting, role: int, helper: Helper, key: bytes, report: SealedReport) -> bytes:
-    """What a helper says of its view (all of the plaintext but the mask shares) of a report.
-
-    16 bytes that nobody else can read.
-    """
-    plaintext = HPKE.decrypt(
-        report.ciphertexts[role], helper.hpke, binding(setting, report.report_id, role, helper.key_id)
-    )
-    view = plaintext[: len(plaintext) - 8 * (setting.num_decoys + 1)]
-    return hmac.digest(hkdf(key, b"view", b""), report.report_id + view, "sha256")[:16]
+    """What a helper says of its view of a report, and of the proof: 16 bytes that nobody else can read."""
+    view, behind = opened_parts(setting, role, helper, report)
+    covered = report.report_id + view
+    if setting.is_proven:
+        flat = secret_share(setting, role, report.report_id, behind)
+        count = setting.num_decoys + 1
+        share = reference_proof.Secret(
+            vectors=[flat[:count]], bits=[], rho=[flat[count : count + 3]], square=[flat[count + 3 :]],
+            phi=[], quotient=[],
+        )  # fmt: skip
+        own = reference_proof.commitment(
+            setting.task_id, report.report_id, role=role, blind=behind[56:88], view=view, share=flat
+        )
+        other = behind[24:56]
+        seed, points = reference_proof.points_of([own, other] if role == 0 else [other, own])
+        opened = [int.from_bytes(behind[at : at + 8], "little") for at in (0, 8, 16)]
+        covered += seed + behind[:24]
+        covered += reference_proof.words(reference_proof.residues(role, share, opened, points))
+    return hmac.digest(hkdf(key, b"view", b""), covered, "sha256")[:16]
 
 
 def binding(setting: Setting, report_id: bytes, role: int, key_id: int) -> bytes:

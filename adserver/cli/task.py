@@ -149,6 +149,14 @@ def create_command(
     frac_bits: Annotated[
         int, typer.Option(rich_help_panel=_PRIVACY, help="Gradients are integers in units of 2^-frac_bits.")
     ] = 32,
+    proof: Annotated[
+        bool,
+        typer.Option(
+            rich_help_panel=_PRIVACY,
+            help="Each report proves that it counts once at most and that its values lie in their ranges; others are"
+            " dropped before they are summed.",
+        ),
+    ] = True,
     measurement: Annotated[
         Path | None,
         typer.Option(
@@ -223,6 +231,7 @@ def create_command(
         "starts_at": lasting.starts_at,
         "expires_at": lasting.expires_at,
         "measurement": measurement_from(measurement),
+        "proof": proof,
     }
     engine = open_store(data, database)
     store = TaskStore(engine)

@@ -7,6 +7,7 @@ run takes; one that dies while committing leaves a dataset that the next run fin
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextvars import copy_context
@@ -24,7 +25,7 @@ from adserver.peers.retrying import ONCE, Backoff, with_retries
 from adserver.store.database import Clock
 from adserver.store.datasets import HANDLE_BYTES, Choice, Dataset, DatasetStore, taken_over
 from adserver.store.reports import ReportStore
-from maskedlark.errors import JobReason, JobRefused
+from maskedlark.errors import JobReason, JobRefused, ReportReason
 from maskedlark.randomness import Randomness
 from maskedlark.reports.dataset import (
     AdmittedSet,
@@ -100,7 +101,7 @@ class DatasetSealer:
         try:
             _check_enough(dataset.received, least, "wait")
             admitted = self._at_both(lambda role, cancelled: self._prepare_at(dataset, role, cancelled))
-            choice = _choice(self.task.task_id, store.report_ids(dataset), admitted)
+            choice = _choice(self.task, self.task.task_id, store.report_ids(dataset), admitted)
             _check_enough(int(choice.is_chosen.sum()), least, "are admitted by both helpers")
             return store.choose(dataset, choice)
         except BaseException:
@@ -164,18 +165,23 @@ class DatasetSealer:
 
 
 def _choice(
-    task_id: bytes, report_ids: NDArray[np.uint8], admitted: tuple[AdmittedSet, AdmittedSet]
+    task: Task, task_id: bytes, report_ids: NDArray[np.uint8], admitted: tuple[AdmittedSet, AdmittedSet]
 ) -> Choice:
-    """The reports that both helpers admit with equal views, and why the others are dropped."""
+    """The reports that both helpers admit with equal tags, and why the others are dropped.
+
+    Where reports prove their form, unequal tags are a failed proof: a reason of both helpers, since neither sees it alone.
+    """
     first, second = admitted
     is_chosen = admitted_by_both(first, second)
     chosen_ids = report_ids[is_chosen]
     order = canonical_order(chosen_ids)
+    differing = int((first.is_admitted & second.is_admitted & ~is_chosen).sum())
+    not_proven = Counter({ReportReason.NOT_PROVEN: differing} if task.proof and differing else {})
     return Choice(
         is_chosen=is_chosen,
         dataset_id=dataset_id(task_id, chosen_ids[order], first.view_tags[is_chosen][order]),
-        view_mismatch=int((first.is_admitted & second.is_admitted & ~is_chosen).sum()),
-        dropped=(first.dropped, second.dropped),
+        view_mismatch=0 if task.proof else differing,
+        dropped=(first.dropped + not_proven, second.dropped + not_proven),
     )
 
 

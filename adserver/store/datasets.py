@@ -49,7 +49,8 @@ class Dataset:
         created_at: Unix seconds.
         received: Reports taken.
         size: Reports admitted by both helpers with equal views; 0 while preparing.
-        view_mismatch: Reports that both helpers admit, but read differently.
+        view_mismatch: Reports that both helpers admit, but read differently; in a task with proofs they are dropped as
+            `not_proven`, and this is 0.
         dataset_id: 32 bytes, or None while preparing.
         dropped: How many each helper dropped, by reason.
     """

@@ -269,6 +269,15 @@ def serve_command(
             help="Serve tasks whose noise each helper adds half of.",
         ),
     ] = False,
+    require_proof: Annotated[
+        bool,
+        typer.Option(
+            "--require-proof",
+            envvar="HELPER_REQUIRE_PROOF",
+            rich_help_panel=_FLOORS,
+            help="Serve only tasks whose reports prove that they count once at most and keep their ranges.",
+        ),
+    ] = False,
     allow_no_noise: Annotated[
         bool,
         typer.Option(
@@ -296,6 +305,7 @@ def serve_command(
         max_dataset_bytes=max_dataset_bytes,
         is_noise_optional=allow_no_noise,
         is_split_noise_allowed=allow_split_noise,
+        is_proof_required=require_proof,
         peers=frozenset(one.lower() for one in peer or ()),
     )
     settings = ServeSettings(

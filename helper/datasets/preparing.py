@@ -11,6 +11,7 @@ from typing import Final, Self
 
 import numpy as np
 
+from helper.datasets.proofs import compiled_residues
 from helper.datasets.shelves import Handle, PreparedShelf
 from helper.executors.processes import OpeningPool
 from helper.ledger.ledger import Ledger
@@ -25,6 +26,7 @@ from maskedlark.reports.dataset import (
     dataset_id,
     join_prepared,
 )
+from maskedlark.reports.proof_check import residues
 from maskedlark.reports.sealing import OpeningKey
 
 MAX_CHUNK_BYTES: Final = 4 << 20
@@ -70,7 +72,11 @@ class Preparation:
         self._task = served.task
         self._handle = handle
         self._opener = ShareOpener(
-            task=served.task, role=served.role, opening_keys=opening_keys, pair=served.pair
+            task=served.task,
+            role=served.role,
+            opening_keys=opening_keys,
+            pair=served.pair,
+            residues_of=compiled_residues if served.task.proof else residues,
         )
         self._pool = pool
         self._ledger = ledger

@@ -32,8 +32,9 @@ class Floors:
         is_split_noise_allowed: Whether tasks are served in which this helper adds only half of the noise's
             variance, and so relies on the other one for the rest.
         is_noise_optional: Whether tasks without noise are served: for debugging on loopback only.
-        peers: Fingerprints of the helpers that this one works with; empty for any. What both helpers are
-            trusted not to do together, this operator can only ask of those that it knows.
+        is_proof_required: Whether tasks are refused whose reports prove nothing.
+        peers: Fingerprints of the helpers that this one works with; empty for any. What both helpers are trusted not to do together, this
+            operator can only ask of those that it knows.
     """
 
     min_batch_size: int = 20
@@ -45,6 +46,7 @@ class Floors:
     max_dataset_bytes: int = 4 << 30
     is_noise_optional: bool = False
     is_split_noise_allowed: bool = False
+    is_proof_required: bool = False
     peers: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
@@ -79,6 +81,10 @@ class Floors:
             )
         if task.unit is PrivacyUnit.USER:
             _refuse("unit user: this version of the helper keeps budgets of datasets only")
+        if not task.proof and self.is_proof_required:
+            _refuse(
+                "reports of the task prove nothing (proof is off): this helper was started with --require-proof"
+            )
         at_least: tuple[tuple[str, int, int], ...] = (
             ("min_batch_size", task.min_batch_size, self.min_batch_size),
             ("num_decoys", task.num_decoys, self.min_decoys),
@@ -90,7 +96,7 @@ class Floors:
             ("max_dataset_size", task.max_dataset_size, self.max_dataset_size),
             (
                 "max_dataset_size times the share's bytes",
-                task.max_dataset_size * task.share_length,
+                task.max_dataset_size * task.opened_length,
                 self.max_dataset_bytes,
             ),
         )

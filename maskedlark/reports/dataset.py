@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 from maskedlark.canonical import digest
 from maskedlark.errors import ReportReason, ReportRejected
 from maskedlark.reports.pair import VIEW_TAG_BYTES, PairKey
-from maskedlark.reports.report import FOUND_INSIDE, InputShares, check_length, decode_shares, join_shares
+from maskedlark.reports.proof_check import ProofTable, Residues, gather_evidence, residues
+from maskedlark.reports.proofs import Binding
+from maskedlark.reports.report import FOUND_INSIDE, InputShares, decode_shares, join_shares
 from maskedlark.reports.sealing import OpeningKey, share_info
 from maskedlark.reports.task import REPORT_ID_BYTES, Task
 from maskedlark.reports.upload import SealedShare, check_sealed_length
@@ -38,8 +40,8 @@ class AdmittedSet:
 
     Attributes:
         is_admitted: bool (n,).
-        view_tags: u8 (n, 16): equal at both helpers if they read the same nonce, features and labels; zeros
-            where not admitted.
+        view_tags: u8 (n, 16): equal at both helpers if they read the same nonce, features and labels, and in a task with
+            proofs only if the report's proof holds; zeros where not admitted.
         dropped: How many were dropped, by reason.
     """
 
@@ -69,16 +71,27 @@ class ShareOpener:
     Called by a helper; pure but for the keys it holds.
     """
 
-    def __init__(self, *, task: Task, role: int, opening_keys: Sequence[OpeningKey], pair: PairKey) -> None:
+    def __init__(
+        self,
+        *,
+        task: Task,
+        role: int,
+        opening_keys: Sequence[OpeningKey],
+        pair: PairKey,
+        residues_of: Residues = residues,
+    ) -> None:
+        """Open shares of one role; `residues_of` may be a faster function of the same results."""
         self._task = task
         self._task_id = task.task_id
+        self._length = task.plaintext_length(role)
         self._role = role
         self._keys = {key.key_id: key for key in opening_keys}
         self._pair = pair
+        self._residues_of = residues_of
 
     def __reduce__(self) -> tuple[Any, ...]:
         """To travel to another process of the same helper."""
-        return _opener, (self._task, self._role, tuple(self._keys.values()), self._pair)
+        return _opener, (self._task, self._role, tuple(self._keys.values()), self._pair, self._residues_of)
 
     def open(self, incoming: Sequence[ShareForHelper]) -> PreparedShares:
         """Open, parse and check a chunk of shares; drop what is wrong, each with its reason.
@@ -86,27 +99,27 @@ class ShareOpener:
         Ids that repeat within the chunk are dropped from the second on; the caller looks after repeats
         between chunks.
         """
-        rows = np.zeros((len(incoming), self._task.share_length), np.uint8)
+        rows = np.zeros((len(incoming), self._length), np.uint8)
         reasons: list[ReportReason | None] = [None] * len(incoming)
         for row, item in enumerate(incoming):
             try:
                 rows[row] = np.frombuffer(self._plaintext(item), np.uint8)
             except ReportRejected as rejection:
                 reasons[row] = rejection.reason
-        shares, wrong = decode_shares(self._task, rows)
-        reasons = [first or second for first, second in zip(reasons, wrong, strict=True)]
-        _mark_repeats(incoming, reasons)
-        is_admitted = np.array([reason is None for reason in reasons], np.bool_)
-        ids = b"".join(
+        ids = [
             item.report_id if len(item.report_id) == REPORT_ID_BYTES else bytes(REPORT_ID_BYTES)
             for item in incoming
-        )
+        ]
+        decoded = decode_shares(self._task, rows, role=self._role, report_ids=ids, task_id=self._task_id)
+        reasons = [first or second for first, second in zip(reasons, decoded.reasons, strict=True)]
+        _mark_repeats(incoming, reasons)
+        is_admitted = np.array([reason is None for reason in reasons], np.bool_)
         return PreparedShares(
-            report_ids=np.frombuffer(ids, np.uint8).reshape(-1, REPORT_ID_BYTES),
-            shares=shares,
+            report_ids=np.frombuffer(b"".join(ids), np.uint8).reshape(-1, REPORT_ID_BYTES),
+            shares=decoded.shares,
             admitted=AdmittedSet(
                 is_admitted=is_admitted,
-                view_tags=self._view_tags(incoming, rows, is_admitted),
+                view_tags=self._view_tags(ids, rows, decoded.proofs, is_admitted),
                 dropped=Counter(reason for reason in reasons if reason is not None),
             ),
         )
@@ -115,7 +128,7 @@ class ShareOpener:
         if len(item.report_id) != REPORT_ID_BYTES:
             raise ReportRejected(ReportReason.MALFORMED, f"a report id has {REPORT_ID_BYTES} bytes")
         self._task.check_time_bucket(item.time_bucket)
-        check_sealed_length(self._task, item.share.ciphertext)
+        check_sealed_length(self._length, item.share.ciphertext)
         key = self._keys.get(item.share.key_id)
         if key is None:
             raise ReportRejected(ReportReason.UNKNOWN_KEY, f"this helper has no HPKE key {item.share.key_id}")
@@ -127,18 +140,35 @@ class ShareOpener:
             key_id=item.share.key_id,
         )
         plaintext = key.open(item.share.ciphertext, info)
-        check_length(self._task, plaintext)
+        if len(plaintext) != self._length:
+            raise ReportRejected(
+                ReportReason.WRONG_LENGTH,
+                f"an input share of this task has {self._length} bytes, not {len(plaintext)}",
+            )
         return plaintext
 
     def _view_tags(
-        self, incoming: Sequence[ShareForHelper], rows: NDArray[np.uint8], is_admitted: NDArray[np.bool_]
+        self,
+        ids: Sequence[bytes],
+        rows: NDArray[np.uint8],
+        proofs: ProofTable | None,
+        is_admitted: NDArray[np.bool_],
     ) -> NDArray[np.uint8]:
-        views = np.ascontiguousarray(rows[:, : self._task.view_length])
-        tags = np.zeros((len(incoming), VIEW_TAG_BYTES), np.uint8)
-        for row in np.flatnonzero(is_admitted).tolist():
-            tags[row] = np.frombuffer(
-                self._pair.view_tag(incoming[row].report_id, views[row].tobytes()), np.uint8
-            )
+        """What the ad server compares: tags of the views, and in a task with proofs of the evidence for them."""
+        chosen = np.flatnonzero(is_admitted)
+        views = [rows[row, : self._task.view_length].tobytes() for row in chosen.tolist()]
+        covered = views
+        shape = self._task.proof_shape
+        if shape is not None and proofs is not None and len(chosen):
+            bindings = [
+                Binding(task_id=self._task_id, report_id=ids[row], view=view)
+                for row, view in zip(chosen.tolist(), views, strict=True)
+            ]
+            evidence = gather_evidence(shape, self._role, bindings, proofs.rows(chosen), self._residues_of)
+            covered = [view + more.tobytes() for view, more in zip(views, evidence, strict=True)]
+        tags = np.zeros((len(rows), VIEW_TAG_BYTES), np.uint8)
+        for row, text in zip(chosen.tolist(), covered, strict=True):
+            tags[row] = np.frombuffer(self._pair.view_tag(ids[row], text), np.uint8)
         return tags
 
 
@@ -229,8 +259,10 @@ def canonical_order(report_ids: NDArray[np.uint8]) -> NDArray[np.intp]:
     return np.lexsort((halves[:, 1], halves[:, 0]))
 
 
-def _opener(task: Task, role: int, opening_keys: Sequence[OpeningKey], pair: PairKey) -> ShareOpener:
-    return ShareOpener(task=task, role=role, opening_keys=opening_keys, pair=pair)
+def _opener(
+    task: Task, role: int, opening_keys: Sequence[OpeningKey], pair: PairKey, residues_of: Residues
+) -> ShareOpener:
+    return ShareOpener(task=task, role=role, opening_keys=opening_keys, pair=pair, residues_of=residues_of)
 
 
 def _mark_repeats(incoming: Sequence[ShareForHelper], reasons: list[ReportReason | None]) -> None:

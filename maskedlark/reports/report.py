@@ -18,14 +18,19 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
-from maskedlark.numbers.field import MODULUS, FieldVector, from_signed, share
+from maskedlark.errors import InvalidTask, ReportReason
+from maskedlark.numbers.field import MODULUS, FieldVector, from_signed, share, to_bytes
 from maskedlark.privacy.noise import noise_bytes
 from maskedlark.randomness import Randomness, below, shuffle
 from maskedlark.reports.measurement import MAX_CODE
+from maskedlark.reports.proof_check import ProofTable
+from maskedlark.reports.proofs import Binding
+from maskedlark.reports.proven_report import proven_plaintexts, read_proofs, value_shares
 from maskedlark.reports.task import VIEW_NONCE_BYTES, LabelKind, LabelSpace, Task
 
 SHARE_VERSION: Final = 1
+PROVEN_SHARE_VERSION: Final = 2
+"""The first byte of a plaintext: 2 in a task whose reports prove their form."""
 FOUND_INSIDE: Final = frozenset(
     {
         ReportReason.WRONG_VERSION,
@@ -121,19 +126,29 @@ class _Measured(NamedTuple):
     values: NDArray[np.int64]
 
 
+class _View(NamedTuple):
+    features: NDArray[np.uint8]
+    labels: NDArray[np.uint32]
+    keys: NDArray[np.uint32]
+    wrong: list[tuple[ReportReason, Any]]
+
+
 class _Candidates(NamedTuple):
     labels: NDArray[np.uint32]
     is_real: NDArray[np.uint64]
 
 
-def split(task: Task, example: Example, randomness: Randomness) -> SplitExample:
+def split(task: Task, example: Example, randomness: Randomness, *, report_id: bytes) -> SplitExample:
     """Add decoys, draw masks and encode both helpers' input shares. Called by the browser.
 
-    Guarantees: given the candidate labels, each plaintext alone is distributed independently of which one is
-        real, if any, and of all values; both have `task.share_length` bytes. Which candidates are offered can
-        favour some labels: with a default label, n classes and m < n - 1 decoys, a set {default, y, ...}
-        comes (n - 1) / m times as often from a real y as from a real default. Use all classes where that
-        matters (docs/explanation/pitfalls.md); two classes always are all.
+    In a task with proofs the plaintexts also prove that the masks and values have the form of the task; the proof is of
+    this report id alone.
+
+    Guarantees: given the candidate labels, each plaintext alone is distributed independently of which one is real, if any, and of all
+    values; in a task with proofs, as far as AES-256 and SHA-256 hide. A role's plaintexts have
+    `task.plaintext_length(role)` bytes. Which candidates are offered can favour some labels: with a default label, n classes and
+    m < n - 1 decoys, a set {default, y, ...} comes (n - 1) / m times as often from a real y as from a real default. Use all classes
+    where that matters (docs/explanation/pitfalls.md); two classes always are all.
 
     Raises:
         InvalidTask: the features, label, keys or values do not fit the task; nothing is sent.
@@ -146,13 +161,27 @@ def split(task: Task, example: Example, randomness: Randomness) -> SplitExample:
     if task.feature_epsilon is not None:
         features = noise_bytes(features, task.feature_epsilon, randomness)
     candidates = _candidates(task, example.label, randomness)
-    masks = share(candidates.is_real, randomness)
     measured = _measured(task, example)
+    shape = task.proof_shape
+    if shape is not None:
+        nonce = randomness(VIEW_NONCE_BYTES)
+        view = _view(PROVEN_SHARE_VERSION, nonce, features, candidates.labels, measured.keys)
+        return SplitExample(
+            *proven_plaintexts(
+                shape,
+                Binding(task_id=task.task_id, report_id=report_id, view=view),
+                mask=candidates.is_real.tolist(),
+                columns=measured.values.tolist(),
+                measurement=task.measurement,
+                randomness=randomness,
+            )
+        )
+    masks = share(candidates.is_real, randomness)
     values = share(from_signed(measured.values), randomness)
-    nonce = randomness(VIEW_NONCE_BYTES)
+    view = _view(SHARE_VERSION, randomness(VIEW_NONCE_BYTES), features, candidates.labels, measured.keys)
     return SplitExample(
-        _encode(nonce, features, candidates.labels, measured.keys, masks.share_0, values.share_0),
-        _encode(nonce, features, candidates.labels, measured.keys, masks.share_1, values.share_1),
+        view + to_bytes(masks.share_0) + to_bytes(values.share_0),
+        view + to_bytes(masks.share_1) + to_bytes(values.share_1),
     )
 
 
@@ -174,51 +203,81 @@ def quantise(value: float, labels: LabelSpace, randomness: Randomness) -> int:
     return _round_at_random(boundary, randomness)
 
 
-def decode_shares(task: Task, plaintexts: NDArray[np.uint8]) -> tuple[InputShares, list[ReportReason | None]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodedShares:
+    """What a helper finds in n plaintexts.
+
+    Attributes:
+        shares: n rows; those with a reason hold anything.
+        reasons: For each row None, or why it must be dropped.
+        proofs: In a task with proofs, what the helper's tags must cover.
+    """
+
+    shares: InputShares
+    reasons: list[ReportReason | None]
+    proofs: ProofTable | None = None
+
+
+def decode_shares(
+    task: Task, plaintexts: NDArray[np.uint8], *, role: int, report_ids: Sequence[bytes], task_id: bytes
+) -> DecodedShares:
     """Parse and check n plaintexts at once. Called by a helper.
 
     Args:
         task: The task that the reports were sealed to.
-        plaintexts: u8 (n, share_length): see `plaintext_rows`.
-
-    Returns:
-        The shares of all n rows, and for each row None or why it must be dropped.
+        plaintexts: u8 (n, plaintext_length of the role).
+        role: The helper's.
+        report_ids: Of the n reports, 16 bytes each.
+        task_id: The task's, so that it is computed once for many chunks.
     """
-    num_features, num_candidates = task.num_features, task.num_candidates
-    features_start = 1 + VIEW_NONCE_BYTES
-    features_end = features_start + num_features
-    labels_end, masks_end = features_end + 4 * num_candidates, task.view_length + 8 * num_candidates
-    labels = np.ascontiguousarray(plaintexts[:, features_end:labels_end]).view("<u4").astype(np.uint32)
-    keys = np.ascontiguousarray(plaintexts[:, labels_end : task.view_length]).view("<u4").astype(np.uint32)
-    masks = np.ascontiguousarray(plaintexts[:, task.view_length : masks_end]).view("<u8").astype(np.uint64)
-    values = np.ascontiguousarray(plaintexts[:, masks_end:]).view("<u8").astype(np.uint64)
+    view = _read_view(task, plaintexts)
+    behind = plaintexts[:, task.view_length :]
+    shape, proofs = task.proof_shape, None
+    if shape is None:
+        elements = np.ascontiguousarray(behind).view("<u8").astype(np.uint64)
+        is_canonical = np.asarray((elements < np.uint64(MODULUS)).all(axis=1), np.bool_)
+        values = elements[:, task.num_candidates :]
+    else:
+        proofs, is_canonical = read_proofs(shape, task_id, report_ids, role, behind)
+        elements = proofs.elements
+        values = (
+            elements[:, :0] if task.measurement is None else value_shares(shape, task.measurement, elements)
+        )
+    reasons: list[ReportReason | None] = [None] * len(plaintexts)
+    for reason, is_wrong in reversed([*view.wrong, (ReportReason.MASK_NOT_CANONICAL, ~is_canonical)]):
+        for row in np.flatnonzero(is_wrong):
+            reasons[row] = reason
+    shares = InputShares(
+        features=view.features,
+        labels=view.labels,
+        mask_shares=elements[:, : task.num_candidates].copy(),
+        measured=None if task.measurement is None else MeasuredShares(keys=view.keys, value_shares=values),
+    )
+    return DecodedShares(shares=shares, reasons=reasons, proofs=proofs)
+
+
+def _read_view(task: Task, plaintexts: NDArray[np.uint8]) -> _View:
+    """The part that both helpers read alike, and what is wrong with it."""
+    start = 1 + VIEW_NONCE_BYTES
+    labels_start = start + task.num_features
+    keys_start = labels_start + 4 * task.num_candidates
+    labels = np.ascontiguousarray(plaintexts[:, labels_start:keys_start]).view("<u4").astype(np.uint32)
+    keys = np.ascontiguousarray(plaintexts[:, keys_start : task.view_length]).view("<u4").astype(np.uint32)
     ordered = np.sort(labels, axis=1)
+    version = PROVEN_SHARE_VERSION if task.proof else SHARE_VERSION
     wrong: list[tuple[ReportReason, Any]] = [
-        (ReportReason.WRONG_VERSION, plaintexts[:, 0] != SHARE_VERSION),
+        (ReportReason.WRONG_VERSION, plaintexts[:, 0] != version),
         (
             ReportReason.LABEL_OUTSIDE_TASK,
             ~np.isin(labels, np.array(task.labels.reachable(), np.uint32)).all(axis=1),
         ),
         (ReportReason.LABELS_REPEAT, (ordered[:, 1:] == ordered[:, :-1]).any(axis=1)),
         (ReportReason.KEY_OUTSIDE_TASK, (keys >= _key_sizes(task)).any(axis=1)),
-        (
-            ReportReason.MASK_NOT_CANONICAL,
-            (masks >= np.uint64(MODULUS)).any(axis=1) | (values >= np.uint64(MODULUS)).any(axis=1),
-        ),
     ]
     if task.labels.default_label is not None:
-        wrong.append((ReportReason.DEFAULT_LABEL_MISSING, ~(labels == task.labels.default_label).any(axis=1)))
-    reasons: list[ReportReason | None] = [None] * len(plaintexts)
-    for reason, rows in reversed(wrong):
-        for row in np.flatnonzero(rows):
-            reasons[row] = reason
-    measured = None if task.measurement is None else MeasuredShares(keys=keys, value_shares=values)
-    return InputShares(
-        features=plaintexts[:, features_start:features_end].copy(),
-        labels=labels,
-        mask_shares=masks,
-        measured=measured,
-    ), reasons
+        is_missing = ~(labels == task.labels.default_label).any(axis=1)
+        wrong.append((ReportReason.DEFAULT_LABEL_MISSING, is_missing))
+    return _View(features=plaintexts[:, start:labels_start].copy(), labels=labels, keys=keys, wrong=wrong)
 
 
 def join_shares(parts: Sequence[InputShares]) -> InputShares:
@@ -237,41 +296,26 @@ def join_shares(parts: Sequence[InputShares]) -> InputShares:
     )
 
 
-def check_length(task: Task, plaintext: bytes) -> None:
-    """Refuse a plaintext of another length than the task's.
-
-    Raises:
-        ReportRejected(WRONG_LENGTH)
-    """
-    if len(plaintext) != task.share_length:
-        raise ReportRejected(
-            ReportReason.WRONG_LENGTH,
-            f"an input share of this task has {task.share_length} bytes, not {len(plaintext)}",
-        )
-
-
-def _encode(  # noqa: PLR0917 # the layout, in its order
+def _view(
+    version: int,
     nonce: bytes,
     features: NDArray[np.uint8],
     labels: NDArray[np.uint32],
     keys: NDArray[np.uint32],
-    mask_shares: FieldVector,
-    value_shares: FieldVector,
 ) -> bytes:
-    """Version u8 | nonce | features | labels u32 | keys u32 | mask shares u64 | value shares u64, little-endian: one length per task.
+    """Version u8 | nonce | features | labels u32 | keys u32, little-endian: what both helpers read alike.
 
-    The nonce is the same in both shares. It makes a view impossible to guess: without it, the ad server could
-    seal a guess of somebody's features to one helper under the same report id, and learn from equal view tags
-    that it guessed right.
+    The nonce is the same in both shares. It makes a view impossible to guess: without it, the ad server could seal a
+    guess of somebody's features to one helper under the same report id, and learn from equal view tags that it guessed
+    right.
     """
-    view = (
-        bytes([SHARE_VERSION])
+    return (
+        bytes([version])
         + nonce
         + features.tobytes()
         + labels.astype("<u4").tobytes()
         + keys.astype("<u4").tobytes()
     )
-    return view + mask_shares.astype("<u8").tobytes() + value_shares.astype("<u8").tobytes()
 
 
 def _measured(task: Task, example: Example) -> _Measured:

@@ -9,6 +9,7 @@ from enum import StrEnum, unique
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil, floor
+from operator import not_
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
@@ -18,6 +19,7 @@ from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
 from maskedlark.privacy.clip import Clip, Norm
 from maskedlark.privacy.noise import Mechanism, NoiseDivision
 from maskedlark.reports.measurement import Measurement
+from maskedlark.reports.proof_shape import ProofShape, proof_length, proof_shape
 from maskedlark.reports.sealing import SignedKeyList, verify
 from maskedlark.reports.updates import UpdateForm
 
@@ -157,6 +159,8 @@ class Task:
         updates: What update reports hold, in a task of federated training; its features and labels then
             describe the devices' own data,
             and no report holds any. None for a task of masked labels.
+        proof: Whether each report proves that its mask is all zeros or a single 1 and that its values lie in
+            their ranges. A task without proofs has the canonical bytes that it had before there were proofs.
     """
 
     version: Literal[1] = VERSION
@@ -190,6 +194,7 @@ class Task:
     )
     reports_per_user: Annotated[int, Field(ge=1, le=1 << 10, exclude_if=lambda count: count == 1)] = 1
     updates: Annotated[UpdateForm | None, Field(exclude_if=lambda form: form is None)] = None
+    proof: Annotated[bool, Field(exclude_if=not_)] = False
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -220,6 +225,8 @@ class Task:
             raise ValueError("updates go with unit user, and one report of each person in a round")
         if self.norm is not Norm.L2 or self.mechanism is Mechanism.LAPLACE:
             raise ValueError("updates go with norm l2, and mechanism gaussian or none")
+        if self.proof:
+            raise ValueError("updates go with no proof: a proof is of masks and measured values")
         if self.measurement is not None or self.feature_epsilon is not None or self.fake_report_rate:
             raise ValueError(
                 "updates go with no measurement, feature_epsilon or fake_report_rate: their reports hold none of it"
@@ -241,11 +248,25 @@ class Task:
         return Clip(norm=self.norm, bound=self.clip_norm, frac_bits=self.frac_bits)
 
     @property
-    def share_length(self) -> int:
-        """The length of every input share's plaintext, in bytes.
+    def proof_shape(self) -> ProofShape | None:
+        """What reports prove, or None in a task without proofs."""
+        return proof_shape(self.num_candidates, self.measurement) if self.proof else None
 
-        The view, mask shares, value shares; of updates the longer one.
-        """
+    def plaintext_length(self, role: int) -> int:
+        """The length of every plaintext that a role opens, in bytes."""
+        if self.updates is not None:
+            return self.updates.share_length(role=role)
+        shape = self.proof_shape
+        return self.opened_length if shape is None else self.view_length + proof_length(shape, role)
+
+    @property
+    def share_length(self) -> int:
+        """The length of the longer role's plaintexts, in bytes: a view and shares, a proof, an update."""
+        return self.plaintext_length(role=1)
+
+    @property
+    def opened_length(self) -> int:
+        """What a helper keeps of a report, in bytes: the view, mask shares, value shares; or an update."""
         if self.updates is not None:
             return self.updates.share_length(role=1)
         return (

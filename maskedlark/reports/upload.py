@@ -68,8 +68,8 @@ class Sealer:
             InvalidTask: the example does not fit the task.
         """
         time_bucket = self.task.time_bucket(unix_s)
-        plaintexts = split(self.task, example, randomness)
         report_id = randomness(REPORT_ID_BYTES)
+        plaintexts = split(self.task, example, randomness, report_id=report_id)
         shares = []
         for role, (key, plaintext) in enumerate(zip(self._keys, plaintexts, strict=True)):
             info = share_info(
@@ -100,19 +100,19 @@ def check_report(task: Task, report: Report) -> None:
             ReportReason.MALFORMED, f"a report id has {REPORT_ID_BYTES} bytes, not {len(report.report_id)}"
         )
     task.check_time_bucket(report.time_bucket)
-    for share in report.shares:
+    for role, share in enumerate(report.shares):
         if not 0 <= share.key_id <= 255:
             raise ReportRejected(ReportReason.MALFORMED, "a key id is one byte")
-        check_sealed_length(task, share.ciphertext)
+        check_sealed_length(task.plaintext_length(role), share.ciphertext)
 
 
-def check_sealed_length(task: Task, ciphertext: bytes) -> None:
-    """Refuse a sealed share that no suite would make of this task's input share.
+def check_sealed_length(plaintext_length: int, ciphertext: bytes) -> None:
+    """Refuse a sealed share that no suite would make of a plaintext of this length.
 
     Raises:
         ReportRejected(WRONG_LENGTH)
     """
-    least, most = task.share_length + MIN_OVERHEAD, task.share_length + MAX_OVERHEAD
+    least, most = plaintext_length + MIN_OVERHEAD, plaintext_length + MAX_OVERHEAD
     if not least <= len(ciphertext) <= most:
         raise ReportRejected(
             ReportReason.WRONG_LENGTH,

@@ -38,12 +38,13 @@ from maskedlark.releases.query import QuerySpec
 from maskedlark.releases.release import combine
 from maskedlark.releases.round import transcript
 from maskedlark.reports.measurement import MAX_CODE
-from maskedlark.reports.report import Example, InputShares, SplitExample, decode_shares, split
+from maskedlark.reports.report import Example, InputShares, SplitExample
 from maskedlark.reports.sealing import HpkeSuite
-from maskedlark.reports.task import Task, TaskBundle
+from maskedlark.reports.task import REPORT_ID_BYTES, Task, TaskBundle
 from maskedlark.reports.upload import Sealer
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.wire import encode_report
+from tests.builders import decode_shares, split
 from tests.e2e import canary_forms
 from tests.e2e.canary_people import (
     BUCKETS,
@@ -72,6 +73,7 @@ class Run:
     fleet: Fleet
     ports: tuple[int, int, int]
     people: list[Example] = field(default_factory=list)
+    report_ids: list[bytes] = field(default_factory=list)
     plaintexts: tuple[list[bytes], list[bytes]] = field(default_factory=lambda: ([], []))
     broken: list[SplitExample] = field(default_factory=list)
     forms: dict[str, set[bytes]] = field(default_factory=dict)
@@ -88,9 +90,8 @@ class Run:
 
     def shares(self, task: Task, role: int) -> InputShares:
         """What a helper holds of the dataset."""
-        return decode_shares(
-            task, np.frombuffer(b"".join(self.plaintexts[role]), np.uint8).reshape(REPORTS, -1)
-        )[0]
+        rows = np.frombuffer(b"".join(self.plaintexts[role]), np.uint8).reshape(REPORTS, -1)
+        return decode_shares(task, rows, role=role, report_ids=self.report_ids)[0]
 
     def traced(self, *command: str) -> Any:
         """The answer of a command whose spans are kept."""
@@ -183,9 +184,10 @@ def sealed_dataset(run: Run) -> tuple[Task, str]:
                     example, unix_s=time.time(), randomness=seeded(number, "canary report")
                 )
                 run.people.append(example)
-                for role, plaintext in enumerate(
-                    split(bundle.task, example, seeded(number, "canary report"))
-                ):
+                run.report_ids.append(report.report_id)
+                again = seeded(number, "canary report")
+                assert again(REPORT_ID_BYTES) == report.report_id
+                for role, plaintext in enumerate(split(bundle.task, example, again, report.report_id)):
                     run.plaintexts[role].append(plaintext)
                 assert browser.post("/v1/reports", content=encode_report(report)).status_code == 201
             if half == 0:
@@ -238,25 +240,31 @@ def measured(run: Run) -> Any:
 
 def plant_reports(run: Run, task: Task) -> None:
     """What browsers know and each helper learns: per report, as the helpers hold it."""
-    masks, values = slice(task.view_length, task.view_length + 8 * task.num_candidates), slice(-16, None)
+    opened = [run.shares(task, role) for role in (0, 1)]
+    assert task.proof
     for number, example in enumerate(run.people):
-        for plaintext in (plaintexts[number] for plaintexts in run.plaintexts):
-            run.plant("whole shares", {plaintext[1:]})
-            run.plant(
-                "masks",
-                {plaintext[masks][start : start + 8] for start in range(0, 8 * task.num_candidates, 8)},
+        for role, plaintexts in enumerate(run.plaintexts):
+            plaintext, shares = plaintexts[number], opened[role]
+            assert shares.measured is not None
+            masks, values = (
+                shares.mask_shares[number].tobytes(),
+                shares.measured.value_shares[number].tobytes(),
             )
-            run.plant("value shares", {plaintext[values][:8], plaintext[values][8:]})
+            run.plant("whole shares", {plaintext[1:]})
+            run.plant("proofs", {plaintext[-32:], plaintext[task.view_length :][:24]})
+            run.plant("masks", {masks[start : start + 8] for start in range(0, 8 * task.num_candidates, 8)})
+            run.plant("value shares", {values[:8], values[8:]})
             if number < IN_ALL_FORMS:
-                run.plant("masks", canary_forms.of_bytes(plaintext[masks][:16]))
-                run.plant("value shares", canary_forms.of_bytes(plaintext[values]))
+                run.plant("masks", canary_forms.of_bytes(masks[:16]))
+                run.plant("value shares", canary_forms.of_bytes(values))
+                run.plant("proofs", canary_forms.of_bytes(plaintext[-32:]))
         run.plant("features", {example.features.tobytes()[: FEATURES // 2]})
         if number < IN_ALL_FORMS:
             run.plant("features", canary_forms.of_bytes(example.features.tobytes()[: FEATURES // 2]))
         assert example.measured is not None
         run.plant("measured values", canary_forms.of_large(example.measured.values[0]))
         run.plant("measured keys", canary_forms.of_large(example.measured.keys[1]))
-    shares = run.shares(task, 0)
+    shares = opened[0]
     assert shares.measured is not None
     for kind, rows, highest in (
         ("labels", shares.labels, MAX_LABEL),
@@ -274,7 +282,7 @@ def plant_reports(run: Run, task: Task) -> None:
                 plaintext[task.view_length + 8 : -8],
             },
         )
-        run.plant("masks", {plaintext[masks][8:16]})
+        run.plant("proofs", {plaintext[task.view_length + 8 : task.view_length + 16]})
 
 
 def plant_sums(run: Run, answer: Any) -> None:

@@ -32,12 +32,11 @@ from maskedlark.releases.job import JobSpec
 from maskedlark.releases.query import DiscoverySpec, QuerySpec
 from maskedlark.releases.release import AggregateShare
 from maskedlark.reports.dataset import ShareForHelper
-from maskedlark.reports.report import decode_shares, split
 from maskedlark.reports.sealing import SignedKeyList
 from maskedlark.reports.task import Task, TaskBundle
 from maskedlark.reports.upload import SealedShare, check_report
 from maskedlark.rpc import wire
-from tests.builders import examples, reports, shares_for, world
+from tests.builders import decode_shares, examples, reports, shares_for, split, world
 from tests.fuzz.mutations import almost, almost_json
 from tests.helper.parties import MODEL, NUM_VALUES, WEIGHTS
 from tests.maskedlark.query_specs import discovery, query

@@ -26,6 +26,8 @@ from maskedlark.runtime.database import open_database
 from tests import builders
 from tests.adserver.fake_helper import FakeHelper, serving, unavailable
 from tests.builders import NOW, World, world
+from tests.maskedlark.reports.malicious import malformed
+from tests.maskedlark.reports.sealed import sealed
 
 _KNOWN = world()
 
@@ -168,6 +170,30 @@ class _FixedId:
 
     def __call__(self, count: int) -> bytes:
         return self._report_id if count == 16 else self._stream(count)
+
+
+def test_a_report_whose_proof_fails_is_counted_as_not_proven_at_both_helpers(tmp_path: Path) -> None:
+    of = world(proof=True)
+    shape = of.task.proof_shape
+    assert shape is not None
+    wrong = []
+    for number, name in enumerate(("weight 2", "weight 1000", "another seed")):
+        parts = dict(malformed(shape, seeded(number)))[name]
+        report_id = bytes([number]) * 16
+        view = builders.split(of.task, builders.examples(of.task, 1)[0], seeded(number), report_id).share_0
+        tails = [view[: of.task.view_length] + part.tail() for part in parts]
+        wrong.append(sealed(of.bundle, tails, report_id))
+    for broker in _broker(default_url(tmp_path), of):
+        received = broker.receive(20)
+        assert ReportStore(broker.engine).add(wrong) == 3
+        dataset = broker.sealer.seal()
+        assert (dataset.received, dataset.size, dataset.view_mismatch) == (23, 20, 0)
+        assert dataset.dropped == (
+            Counter({ReportReason.NOT_PROVEN: 3}),
+            Counter({ReportReason.NOT_PROVEN: 3}),
+        )
+        assert broker.fakes[0].used() == {report.report_id for report in received}
+        assert broker.counts() == ReportCounts(waiting=0, sealed=20, dropped=3)
 
 
 def test_reports_are_taken_oldest_first_and_each_once(broker: Broker) -> None:

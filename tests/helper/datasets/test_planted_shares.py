@@ -16,10 +16,10 @@ from maskedlark.numbers.field import reconstruct, to_signed
 from maskedlark.randomness import system_randomness
 from maskedlark.releases.release import AggregateShare
 from maskedlark.reports.dataset import ShareForHelper
-from maskedlark.reports.report import Example, split
+from maskedlark.reports.report import Example
 from maskedlark.reports.sealing import SealingKey, share_info
 from maskedlark.reports.upload import Report, SealedShare
-from tests.builders import shares_for
+from tests.builders import shares_for, split
 from tests.helper.parties import ASKED, MODEL, NUM_VALUES, Scene
 
 VICTIM = Example(features=np.array([0, 200, 0, 7], np.uint8), label=1)
@@ -29,7 +29,7 @@ HANDLE = b"h" * 16
 def planted(scene: Scene, report: Report, role: int, example: Example) -> ShareForHelper:
     """A share for one helper under a victim's report id: made from public keys only."""
     key = SealingKey(scene.bundle.key_lists[role].key_list.keys[0])
-    plaintext = split(scene.task, example, system_randomness)[role]
+    plaintext = split(scene.task, example, system_randomness, report.report_id)[role]
     info = share_info(
         task_id=scene.task_id,
         report_id=report.report_id,

@@ -19,11 +19,10 @@ from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, ReportRe
 from maskedlark.numbers import field
 from maskedlark.randomness import seeded
 from maskedlark.reports.dataset import ShareForHelper
-from maskedlark.reports.report import split
 from maskedlark.reports.sealing import SealingKey, share_info
 from maskedlark.reports.task import VIEW_NONCE_BYTES, Task
 from maskedlark.reports.upload import SealedShare, Sealer
-from tests.builders import NOW, examples, shares_for
+from tests.builders import NOW, examples, shares_for, split
 from tests.helper.parties import Scene, make_task
 
 HANDLE = b"h" * 16
@@ -119,14 +118,18 @@ def hostile_shares(scene: Scene) -> dict[ReportReason, ShareForHelper]:
         ReportReason.LABELS_REPEAT: altered(labels_start, bytes(8), 3),
         ReportReason.MASK_NOT_CANONICAL: altered(labels_start + 8, b"\xff" * 8, 4),
     }
-    assert set(ordinary) == set(ReportReason) - {
-        ReportReason.WRONG_TASK,  # the ad server's to see; a share of another task does not open
-        ReportReason.DEFAULT_LABEL_MISSING,  # needs a third label, see below
-        # needs a task with a measurement, see tests/maskedlark/test_measurement_reports.py
-        ReportReason.KEY_OUTSIDE_TASK,
-        ReportReason.DUPLICATE_ID,
-        ReportReason.ALREADY_USED,
-    }
+    assert (
+        set(ordinary)
+        == set(ReportReason)
+        - {
+            ReportReason.WRONG_TASK,  # the ad server's to see; a share of another task does not open
+            ReportReason.DEFAULT_LABEL_MISSING,  # needs a third label, see below
+            ReportReason.KEY_OUTSIDE_TASK,  # needs a task with a measurement, see tests/maskedlark/test_measurement_reports.py
+            ReportReason.NOT_PROVEN,  # the ad server's to see, by two tags that differ
+            ReportReason.DUPLICATE_ID,
+            ReportReason.ALREADY_USED,
+        }
+    )
     return ordinary
 
 

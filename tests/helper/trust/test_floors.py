@@ -92,6 +92,17 @@ def test_split_noise_is_refused_unless_the_operator_allows_it(parties: tuple[Par
     replace(FLOORS, is_split_noise_allowed=True).check(split)
 
 
+def test_a_task_without_proofs_is_refused_where_the_operator_requires_them(
+    parties: tuple[Party, Party],
+) -> None:
+    strict = replace(FLOORS, is_proof_required=True)
+    with pytest.raises(JobRefused, match="--require-proof") as refused:
+        strict.check(task(parties))
+    assert refused.value.reason is JobReason.TASK_REFUSED
+    strict.check(task(parties, proof=True))
+    FLOORS.check(task(parties))
+
+
 def test_any_peer_is_accepted_unless_the_operator_names_some(parties: tuple[Party, Party]) -> None:
     ours, theirs = (party.keys.identity for party in parties)
     FLOORS.check_peer(theirs)

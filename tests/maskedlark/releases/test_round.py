@@ -115,9 +115,16 @@ def plaintext_sum(of: World, records: list[tuple[bytes, int | None]]) -> list[in
 
 
 @settings(max_examples=8, deadline=None)
-@given(count=st.integers(2, 60), rate=st.sampled_from([0.3, 0.8, 1.0]), seed=st.integers(0, 2**32))
-def test_the_services_and_the_reference_agree_bit_for_bit(count: int, rate: float, seed: int) -> None:
-    of = world(labels={"kind": "classes", "size": 5, "default_label": 2}, num_decoys=2)
+@given(
+    count=st.integers(2, 60),
+    rate=st.sampled_from([0.3, 0.8, 1.0]),
+    seed=st.integers(0, 2**32),
+    proof=st.booleans(),
+)
+def test_the_services_and_the_reference_agree_bit_for_bit(
+    count: int, rate: float, seed: int, *, proof: bool
+) -> None:
+    of = world(labels={"kind": "classes", "size": 5, "default_label": 2}, num_decoys=2, proof=proof)
     random = Random(seed)
     helpers = tuple(
         reference.Helper(
@@ -141,6 +148,7 @@ def test_the_services_and_the_reference_agree_bit_for_bit(count: int, rate: floa
         round_index=3,
         weights=b"some weights",
         numerics=b"n",
+        is_proven=proof,
     )
     people = [(random.randbytes(4), random.choice([None, 0, 1, 2, 3, 4])) for _ in range(count)]
     sealed = [reference.make_report(setting, both, features, label, random) for features, label in people]

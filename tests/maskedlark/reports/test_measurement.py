@@ -13,8 +13,8 @@ from maskedlark.errors import InvalidTask, ReportReason
 from maskedlark.numbers.field import MODULUS, reconstruct, to_signed
 from maskedlark.randomness import seeded
 from maskedlark.reports.measurement import Columns, Key, Measurement, Value
-from maskedlark.reports.report import Example, InputShares, MeasuredValues, decode_shares, split
-from tests.builders import reports, shares_for, world
+from maskedlark.reports.report import Example, InputShares, MeasuredValues
+from tests.builders import decode_shares, reports, shares_for, split, world
 from tests.measured import SHOP, measuring_world
 
 OF = measuring_world()

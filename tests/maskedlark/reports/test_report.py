@@ -11,9 +11,9 @@ from maskedlark.errors import InvalidTask, ReportReason
 from maskedlark.numbers import field
 from maskedlark.numbers.field import MODULUS
 from maskedlark.randomness import seeded
-from maskedlark.reports.report import Example, InputShares, decode_shares, quantise, split
+from maskedlark.reports.report import Example, InputShares, quantise
 from maskedlark.reports.task import LabelKind, LabelSpace, Task
-from tests.builders import world
+from tests.builders import decode_shares, split, world
 
 TWO = world().task
 TEN = world(labels={"kind": "classes", "size": 10}, num_decoys=3).task

@@ -1,0 +1,52 @@
+"""The compiled residues are those of the plain ones, bit for bit, whatever a share holds."""
+
+import numpy as np
+import pytest
+
+from helper.datasets.proofs import compiled_residues
+from maskedlark.numbers.field import MODULUS, FieldVector, random_vector
+from maskedlark.randomness import seeded
+from maskedlark.reports.proof_check import ProofTable, residues
+from maskedlark.reports.proof_shape import POINTS, ProofShape, proof_shape
+from tests.maskedlark.reports.malicious import honest, is_accepted, malformed
+from tests.maskedlark.reports.shapes import ALL
+
+SHAPES = {**ALL, "C = 300": proof_shape(300, None)}
+
+
+def table_of(shape: ProofShape, elements: FieldVector, openings: FieldVector) -> ProofTable:
+    digests = np.zeros((len(elements), 32), np.uint8)
+    return ProofTable(openings=openings, others=digests, blinds=digests, elements=elements)
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("role", [0, 1])
+def test_compiled_residues_are_the_plain_ones_bit_for_bit(shape: ProofShape, role: int) -> None:
+    randomness, count = seeded(1), 40
+    elements = random_vector(count * shape.num_elements, randomness).reshape(count, -1)
+    openings = random_vector(count * shape.num_openings, randomness).reshape(count, -1)
+    points = random_vector(count * POINTS, randomness).reshape(count, -1)
+    elements[0], openings[0], points[0] = MODULUS - 1, MODULUS - 1, MODULUS - 1
+    elements[1], openings[1], points[1] = 0, 0, 0
+    elements[2], openings[2], points[2] = 1, 1, [1, 2, 3]
+    table = table_of(shape, elements, openings)
+    assert (compiled_residues(shape, role, table, points) == residues(shape, role, table, points)).all()
+
+
+@pytest.mark.parametrize("shape", ALL.values(), ids=ALL)
+def test_compiled_residues_accept_honest_reports_and_no_malformed_one(shape: ProofShape) -> None:
+    randomness = seeded(2)
+    wrong = [sent for _, sent in malformed(shape, randomness)]
+    good = [honest(shape, randomness) for _ in range(20)]
+    assert is_accepted(shape, [*wrong, *good], compiled_residues) == [False] * len(wrong) + [True] * 20
+
+
+def test_no_report_has_no_residues() -> None:
+    shape = SHAPES["C = 2"]
+    table = table_of(
+        shape, np.empty((0, shape.num_elements), np.uint64), np.empty((0, shape.num_openings), np.uint64)
+    )
+    assert compiled_residues(shape, 0, table, np.empty((0, POINTS), np.uint64)).shape == (
+        0,
+        shape.num_residues,
+    )
