@@ -88,6 +88,7 @@ _JOBS: Final = {
     JobReason.UNKNOWN_TASK: "register the task with this helper",
     JobReason.TASK_REFUSED: "ask for what the operator's floors allow, or talk to the operator",
     JobReason.TASK_EXPIRED: "make a new task",
+    JobReason.TOO_MANY_TASKS: "let tasks expire, or talk to the operator",
     JobReason.UNKNOWN_DATASET: "prepare and commit the dataset again",
     JobReason.DATASET_LOST: "the helper's operator restores `datasets/` from a backup, then `adserver job resume`; or seal another dataset",
     JobReason.DATASET_TOO_LARGE: "seal several datasets",

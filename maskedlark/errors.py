@@ -100,6 +100,7 @@ class JobReason(Reason):
         "the task does not respect this operator's floors, or does not name this helper",
     )
     TASK_EXPIRED = "task_expired", "the task is over"
+    TOO_MANY_TASKS = "too_many_tasks", "the origin has as many tasks open as this operator allows one origin"
     UNKNOWN_DATASET = "unknown_dataset", "no such dataset or preparation here: prepare it again"
     DATASET_LOST = (
         "dataset_lost",

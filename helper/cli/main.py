@@ -250,6 +250,15 @@ def serve_command(
             help="Most memory of a dataset.",
         ),
     ] = _DEFAULTS.max_dataset_bytes,
+    max_tasks_per_origin: Annotated[
+        int,
+        typer.Option(
+            envvar="HELPER_MAX_TASKS_PER_ORIGIN",
+            min=1,
+            rich_help_panel=_FLOORS,
+            help="Most tasks that one origin has open.",
+        ),
+    ] = _DEFAULTS.max_tasks_per_origin,
     peer: Annotated[
         list[str] | None,
         typer.Option(
@@ -303,6 +312,7 @@ def serve_command(
         min_decoys=min_decoys,
         max_dataset_size=max_dataset_size,
         max_dataset_bytes=max_dataset_bytes,
+        max_tasks_per_origin=max_tasks_per_origin,
         is_noise_optional=allow_no_noise,
         is_split_noise_allowed=allow_split_noise,
         is_proof_required=require_proof,

@@ -16,10 +16,11 @@ from helper.datasets.turns import Turns
 from helper.datasets.vault import Vault, VaultDamaged
 from helper.executors.processes import OpeningPool
 from helper.ledger.ledger import Ledger, StoredDataset
-from helper.trust.tasks import Caller, Tasks, host
+from helper.trust.tasks import Caller, Tasks
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.reports.dataset import OpenedDataset, PreparedShares, open_dataset
 from maskedlark.reports.sealing import OpeningKey
+from maskedlark.rpc.trust import host_of
 
 HANDLE_BYTES: Final = 16
 
@@ -71,7 +72,7 @@ class Datasets:
             raise JobRefused(JobReason.MALFORMED, f"a handle has {HANDLE_BYTES} bytes, not {len(handle)}")
         return Preparation(
             served=served,
-            handle=Handle(owner=host(served.task.origin), task_id=task_id, name=handle),
+            handle=Handle(owner=host_of(served.task.origin), task_id=task_id, name=handle),
             opening_keys=self._opening_keys(),
             pool=self._pool,
             ledger=self._ledger,
@@ -102,7 +103,7 @@ class Datasets:
             HelperUnavailable: the disk is full.
         """
         key = Handle(
-            owner=host(self._tasks.served(task_id, caller).task.origin), task_id=task_id, name=handle
+            owner=host_of(self._tasks.served(task_id, caller).task.origin), task_id=task_id, name=handle
         )
         with self._committing.alone(task_id):
             known = self._committed(expected_id, task_id)

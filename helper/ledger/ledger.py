@@ -157,6 +157,11 @@ class Ledger:
         except IntegrityError:
             return  # the id is the digest of the task: it is the same one
 
+    def encoded_tasks(self) -> list[bytes]:
+        """The canonical bytes of every task."""
+        with reading(self._engine) as connection:
+            return list(connection.scalars(select(TASKS.c.task)))
+
     def task(self, task_id: bytes) -> StoredTask | None:
         """The task of an id."""
         query = select(TASKS.c.task, TASKS.c.role, TASKS.c.signature).where(TASKS.c.task_id == task_id)

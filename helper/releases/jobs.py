@@ -120,13 +120,21 @@ class Jobs:
         self._keep(computation).draw_ahead(served)
         return self._started(served.task, computation, state)
 
+    def check_caller(self, job_id: bytes, caller: Caller) -> None:
+        """Return if the caller may act in a job, before anything is computed for it.
+
+        Raises:
+            JobRefused(UNKNOWN_JOB): there is none, or it is another origin's: callers cannot tell which.
+        """
+        self._state_for(job_id, caller)
+
     def at_work(self, job_id: bytes, caller: Caller) -> JobAtWork:
         """An open job, ready to answer; after a restart it is made again from what the ledger holds.
 
         Raises:
-            JobRefused(UNKNOWN_JOB, UNAUTHORIZED, TASK_REFUSED, JOB_CLOSED)
+            JobRefused(UNKNOWN_JOB, TASK_REFUSED, JOB_CLOSED)
         """
-        state = self._state(job_id)
+        state = self._state_for(job_id, caller)
         served = self._tasks.served(state.spec.task_id, caller)
         _check_open(state)
         with self._lock:
@@ -172,10 +180,19 @@ class Jobs:
         _LOG.info("job closed: %d of %d rounds answered", answered, spec.rounds)
         return answered
 
+    def _state_for(self, job_id: bytes, caller: Caller) -> JobState:
+        """The state of a job that the caller may act in."""
+        state = self._state(job_id)
+        try:
+            self._tasks.authorized(state.spec.task_id, caller)
+        except JobRefused:
+            raise _unknown() from None
+        return state
+
     def _state(self, job_id: bytes) -> JobState:
         state = self._ledger.job_state(job_id)
         if state is None:
-            raise JobRefused(JobReason.UNKNOWN_JOB, "this helper does not know the job: start it first")
+            raise _unknown()
         return state
 
     def _computation(self, task: Task, spec: JobSpec, onnx: bytes) -> Computation:
@@ -239,6 +256,10 @@ class Jobs:
             collusion_epsilon_spent=epsilons.colluding,
             rounds_answered=state.progress.rounds_answered,
         )
+
+
+def _unknown() -> JobRefused:
+    return JobRefused(JobReason.UNKNOWN_JOB, "this helper does not know the job: start it first")
 
 
 def _check_open(state: JobState) -> None:

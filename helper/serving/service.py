@@ -192,8 +192,9 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         """Answer a round, in chunks."""
         with self._acting(context):
             header, caller = _first(requests, "header").header, client_names(context)
-            job = self._core.jobs.at_work(header.job_id, caller)
+            self._core.jobs.check_caller(header.job_id, caller)
             with self._admission.entered(caller):
+                job = self._core.jobs.at_work(header.job_id, caller)  # after a restart it is made again
                 pieces = (_expect(request, "weights").weights for request in requests)
                 with within(self._body_s, context):
                     weights = join(pieces, limit=job.running.weights_length, what="the weights")

@@ -29,6 +29,7 @@ class Floors:
         min_decoys: The fewest decoy labels in each report.
         max_dataset_size: The most reports in one dataset.
         max_dataset_bytes: The most that one opened dataset may take in memory.
+        max_tasks_per_origin: The most tasks that one origin's host may have open.
         is_split_noise_allowed: Whether tasks are served in which this helper adds only half of the noise's
             variance, and so relies on the other one for the rest.
         is_noise_optional: Whether tasks without noise are served: for debugging on loopback only.
@@ -44,6 +45,7 @@ class Floors:
     min_decoys: int = 1
     max_dataset_size: int = 1 << 20
     max_dataset_bytes: int = 4 << 30
+    max_tasks_per_origin: int = 200
     is_noise_optional: bool = False
     is_split_noise_allowed: bool = False
     is_proof_required: bool = False

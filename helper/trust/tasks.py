@@ -4,15 +4,16 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
-from urllib.parse import urlsplit
 
 from helper.ledger.ledger import Ledger, StoredTask
 from helper.trust.floors import Floors
 from helper.trust.keys import HelperKeys
+from helper.trust.open_tasks import OpenTasks
 from maskedlark.canonical import decode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.reports.pair import PairKey
 from maskedlark.reports.task import Task
+from maskedlark.rpc.trust import host_of
 
 Clock: TypeAlias = Callable[[], float]
 """The time now, in Unix seconds."""
@@ -41,6 +42,7 @@ class Tasks:
         self._floors = floors
         self._ledger = ledger
         self._clock = clock
+        self._open = OpenTasks(ledger, clock)
 
     def register(self, encoded: bytes, caller: Caller) -> bytes:
         """Check a task against the floors, sign it and keep it. Called by the ad server; idempotent.
@@ -50,7 +52,7 @@ class Tasks:
 
         Raises:
             InvalidTask: not canonical, or the keys of the two helpers cannot work together.
-            JobRefused(UNAUTHORIZED, TASK_REFUSED, TASK_EXPIRED)
+            JobRefused(UNAUTHORIZED, TASK_REFUSED, TASK_EXPIRED, TOO_MANY_TASKS)
         """
         task = decode(Task, encoded)
         _authorize(task, caller)
@@ -59,7 +61,9 @@ class Tasks:
         role = self._checked_role(task)
         self._keys.pair(task, role)
         stored = StoredTask(encoded=encoded, role=role, signature=self._keys.sign_task(task))
-        self._ledger.add_task(task.task_id, stored)
+        self._open.add(
+            task, self._floors.max_tasks_per_origin, lambda: self._ledger.add_task(task.task_id, stored)
+        )
         _LOG.info(
             "task registered: role %d, %d features, mechanism %s", role, task.num_features, task.mechanism
         )
@@ -116,13 +120,5 @@ def _authorize(task: Task, caller: Caller) -> None:
     """A helper serves a task to the origin that it names, and to no other."""
     if caller is None:
         return
-    if caller.isdisjoint({task.origin, host(task.origin)}):
+    if caller.isdisjoint({task.origin, host_of(task.origin)}):
         raise JobRefused(JobReason.UNAUTHORIZED, "the client's certificate does not name the task's origin")
-
-
-def host(origin: str) -> str:
-    """The host of an origin that is a URL, as certificates name it; otherwise the origin itself."""
-    try:
-        return urlsplit(origin).hostname or origin
-    except ValueError:
-        return origin

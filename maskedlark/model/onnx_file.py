@@ -202,18 +202,25 @@ def _check_definitions(nodes: Sequence[RawNode], defined: set[str], output_name:
 
 
 def _trained(nodes: Sequence[RawNode], initializers: dict[str, Constant]) -> dict[str, Constant]:
-    """The initializers that are trained, in the file's order."""
+    """The initializers that are trained, in the file's order.
+
+    A weight of float64 would be neither trained nor noticed, so it is refused.
+    """
     reaching: set[str] = set()
     for node in reversed(nodes):
         positions = node.row.parameters
         if not reaching.isdisjoint(node.outputs):
             positions |= node.row.carries
         reaching.update(name for position, name in enumerate(node.inputs) if position in positions)
-    return {
-        name: value
-        for name, value in initializers.items()
-        if name in reaching and value.dtype == np.float32 and value.ndim and value.size
+    found = {
+        name: value for name, value in initializers.items() if name in reaching and value.ndim and value.size
     }
+    for name, value in found.items():
+        if value.dtype == np.float64:
+            raise InvalidModel(
+                ModelReason.WRONG_SHAPE, f"the weight {name[:80]!r} is float64: export the model in float32"
+            )
+    return {name: value for name, value in found.items() if value.dtype == np.float32}
 
 
 def _check_parameter_count(trained: dict[str, Constant], limits: Limits) -> None:

@@ -261,11 +261,27 @@ def test_a_round_of_an_unknown_job_is_refused(scene: Scene) -> None:
     assert refusal(scene, replace(spec, job_id=b"?" * 16), 0) is JobReason.UNKNOWN_JOB
 
 
-def test_a_round_for_another_origin_is_refused(scene: Scene) -> None:
+@pytest.mark.parametrize("call", ["at_work", "check_caller"])
+def test_another_origin_cannot_tell_a_job_that_is_there_from_one_that_is_not(scene: Scene, call: str) -> None:
+    spec, stranger = started(scene), frozenset({"other.example"})
+    told = []
+    for job_id in (spec.job_id, b"?" * 16):
+        with pytest.raises(JobRefused) as refused:
+            getattr(scene.cores[0].jobs, call)(job_id, stranger)
+        told.append((refused.value.reason, str(refused.value)))
+    assert told[0] == told[1]
+    assert told[0][0] is JobReason.UNKNOWN_JOB
+
+
+def test_a_round_of_somebody_else_after_a_restart_computes_nothing(scene: Scene) -> None:
     spec = started(scene)
-    with pytest.raises(JobRefused) as refused:
+
+    def never(*_: object) -> None:
+        raise AssertionError("the job was made again for a stranger")
+
+    scene.restart(engine_for=never)
+    with pytest.raises(JobRefused):
         scene.cores[0].jobs.at_work(spec.job_id, frozenset({"other.example"}))
-    assert refused.value.reason is JobReason.UNAUTHORIZED
 
 
 def test_a_round_of_a_closed_job_is_refused(scene: Scene) -> None:

@@ -112,6 +112,14 @@ SPOILED: dict[str, tuple[ModelReason, Spoil]] = {
         ModelReason.NOT_FINITE,
         lambda m: m.graph.initializer[1].CopyFrom(tensor("b", [np.nan, 1.0], np.float64)),
     ),
+    "double-precision weight": (
+        ModelReason.WRONG_SHAPE,
+        lambda m: m.graph.initializer[0].CopyFrom(tensor("w", np.ones((2, WIDTH)), np.float64)),
+    ),
+    "double-precision bias": (
+        ModelReason.WRONG_SHAPE,
+        lambda m: m.graph.initializer[1].CopyFrom(tensor("b", [1.0, 1.0], np.float64)),
+    ),
     "raw data cut short": (
         ModelReason.WRONG_SHAPE,
         lambda m: setattr(m.graph.initializer[0], "raw_data", b"\0" * 31),
