@@ -73,6 +73,10 @@ bench-aggregate: $(STAMP)  ## Grouped sums of a million reports per second and c
 bench-walls: $(STAMP)  ## What one ad server waits for while another keeps 1,000 silent streams open at the same helper (ARGS=--json)
 	$(BIN)/python -m tests.bench.walls $(ARGS)
 
+.PHONY: bench-accounting
+bench-accounting: $(STAMP)  ## The accountant: seconds per charge after 10,000 different ones, random allocation against simulations (ARGS=--json)
+	$(BIN)/python -m tests.bench.accounting $(ARGS)
+
 bench-load: $(STAMP)  ## Sustained ingest for five minutes: reports/s a core, latency, memory (ARGS="--seconds 30 --json")
 	$(BIN)/python -m tests.bench.load $(ARGS)
 

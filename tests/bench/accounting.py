@@ -1,0 +1,180 @@
+"""The accountant's figures: how fast it composes, and that it is never below the truth.
+
+    make bench-accounting              a table
+    make bench-accounting ARGS=--json  one JSON object
+
+Processor seconds of this process, so that a busy machine does not count. "Cold" is with empty caches, after
+the libraries are loaded.
+"""
+
+import argparse
+import json
+import math
+import random
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from maskedlark.privacy import composition, random_allocation
+from maskedlark.privacy.accounting import Charge, spent
+from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.random_allocation import epoch_ratios
+
+DELTA: Final = 1e-5
+JOBS: Final = {  # the README's: noise multiplier of each helper, steps, epochs
+    "0.73, 7 epochs of 29": (0.73, 29, 7),
+    "1.5, 3 epochs of 29": (1.5, 29, 3),
+    "2, 3 epochs of 15": (2.0, 15, 3),
+}
+DRAWS: Final = 40_000
+
+
+def epochs(noise: float, steps: int, count: int) -> Charge:
+    """A job of random allocation."""
+    return Charge(
+        mechanism=Mechanism.GAUSSIAN,
+        noise_multiplier=noise,
+        sampling_rate=1.0,
+        rounds=count,
+        epoch_steps=steps,
+    )
+
+
+def forget() -> None:
+    """Empty the caches."""
+    for cached in (
+        composition._of_few,
+        composition._losses,
+        composition._epoch_divergences,
+        random_allocation.epoch_ratios,
+    ):
+        cached.cache_clear()
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    """Processor time."""
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
+def jobs() -> dict[str, Any]:
+    """The README's jobs, and what they take."""
+    spent([epochs(3.0, 4, 1)], DELTA)  # loads the libraries
+    found: dict[str, Any] = {"epsilons": {}}
+    cold, cached = [], []
+    for name, job in JOBS.items():
+        forget()
+        cold.append(seconds(lambda job=job: spent([epochs(*job)], DELTA)))  # type: ignore[misc]
+        cached.append(seconds(lambda job=job: spent([epochs(*job)], DELTA)))  # type: ignore[misc]
+        cost = spent([epochs(*job)], DELTA)
+        found["epsilons"][name] = [round(cost.ad_server, 3), round(cost.colluding, 2)]
+    return found | {"seconds_cold": max(cold), "seconds_cached": max(cached)}
+
+
+def never_below_monte_carlo(seed: int) -> bool:
+    """Whether simulated epochs lose no more than the bound (at five standard errors), over a grid, in both directions."""
+    rng = np.random.default_rng(seed)
+    for noise in (0.4, 0.8, 1.5, 4.0):
+        for steps in (2, 7, 30, 100):
+            for count in (1, 5):
+                losses = np.zeros((2, DRAWS))
+                for _ in range(count):
+                    for is_there in (0, 1):
+                        y = rng.normal(0.0, noise, (DRAWS, steps))
+                        y[:, 0] += is_there
+                        losses[is_there] += np.log(np.exp((y - 0.5) / noise**2).mean(axis=1))
+                bound = epoch_ratios(Mechanism.GAUSSIAN, noise, steps).losses(1e-3).self_compose(count)
+                for epsilon in (0.05, 0.5, 2.0):
+                    for sampled, pmf in [(losses[1], bound._pmf_remove), (-losses[0], bound._pmf_add)]:
+                        gains = np.maximum(-np.expm1(epsilon - sampled), 0)
+                        if gains.mean() - 5 * gains.std() / math.sqrt(DRAWS) > pmf.get_delta_for_epsilon(
+                            epsilon
+                        ):
+                            return False
+    return True
+
+
+def different(rng: random.Random) -> dict[str, Callable[[], Charge]]:
+    """Charges that are never twice the same."""
+
+    def laplace() -> Charge:
+        return Charge(
+            mechanism=Mechanism.LAPLACE, noise_multiplier=rng.uniform(1e3, 1e4), sampling_rate=1.0, rounds=1
+        )
+
+    def gaussian() -> Charge:
+        return Charge(
+            mechanism=Mechanism.GAUSSIAN, noise_multiplier=rng.uniform(1e2, 1e3), sampling_rate=1.0, rounds=1
+        )
+
+    def sampled() -> Charge:
+        noise, rate = rng.uniform(20, 200), rng.uniform(0.01, 0.5)
+        return Charge(mechanism=Mechanism.GAUSSIAN, noise_multiplier=noise, sampling_rate=rate, rounds=1)
+
+    def mixed() -> Charge:
+        return rng.choice((laplace, gaussian, sampled))()
+
+    return {"laplace": laplace, "gaussian": gaussian, "sampled": sampled, "mixed": mixed}
+
+
+def one_more_after(count: int, rng: random.Random) -> float:
+    """The seconds of the slowest charge after so many different ones."""
+    slowest = 0.0
+    for make in different(rng).values():
+        charges = [make() for _ in range(count)]
+        spent(charges, DELTA)
+        for _ in range(3):
+            charges.append(make())
+            slowest = max(slowest, seconds(lambda charges=charges: spent(charges, DELTA)))  # type: ignore[misc]
+    return slowest
+
+
+def never_below_exact(rng: random.Random) -> bool:
+    """Whether what is composed the quick way, for many charges, covers the tight way, where that has time for all of them."""
+    for make in different(rng).values():
+        charges = tuple(make() for _ in range(30))
+        parts = composition._parts(charges, 1.0)
+        exact = (
+            composition._loss_distribution_epsilon(parts.precision, parts.others(), DELTA)
+            if parts.others()
+            else 0.0
+        )
+        if composition.composed_epsilon(charges, DELTA) < exact * (1 - 1e-3):
+            return False
+    return True
+
+
+def figures(seed: int) -> dict[str, Any]:
+    """Everything."""
+    rng = random.Random(seed)
+    return {
+        "seed": seed,
+        **jobs(),
+        "allocation_never_below_monte_carlo": never_below_monte_carlo(seed),
+        "seconds_per_charge_after_10000": one_more_after(10_000, rng),
+        "never_below_exact": never_below_exact(rng),
+    }
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--seed", type=int, default=1, help="of the simulations and the settings")
+    arguments = parser.parse_args()
+    found = figures(arguments.seed)
+    if arguments.json:
+        sys.stdout.write(json.dumps(found) + "\n")
+        return
+    for name, value in found.items():
+        sys.stdout.write(f"{name:36} {value}\n")
+
+
+if __name__ == "__main__":
+    main()

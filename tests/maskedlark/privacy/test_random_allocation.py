@@ -1,0 +1,154 @@
+"""Random allocation: the bound covers exact integrals, simulated epochs and the authors' own interval, in both directions."""
+
+import math
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.special import ndtr
+
+from maskedlark.privacy.charge import Charge
+from maskedlark.privacy.composition import composed_epsilon
+from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.random_allocation import LEAST_NOISE, MAX_STEPS, epoch_ratios
+
+GRID = 1e-3
+
+
+def above(level: NDArray[np.float64], noise: float) -> NDArray[np.float64]:
+    """E[(X - level)+] of one Gaussian release's likelihood ratio X, which has the mean 1."""
+    positive = np.maximum(level, 1e-300)
+    high, low = -np.log(positive) * noise + 0.5 / noise, -np.log(positive) * noise - 0.5 / noise
+    return np.where(level > 0, ndtr(high) - positive * ndtr(low), 1 - level)
+
+
+def exact_of_two(noise: float, epsilon: float) -> tuple[float, float]:
+    """Both directions' delta of an epoch of two Gaussian steps.
+
+    One step integrated, the other in closed form.
+    """
+    y, step = np.linspace(-14 * noise, 1 + 14 * noise, 200_001, retstep=True)
+    density = np.exp(-y * y / (2 * noise**2)) / (noise * math.sqrt(2 * math.pi)) * step
+    ratio, e = np.exp((y - 0.5) / noise**2), math.exp(epsilon)
+    remove = float(density @ above(2 * e - ratio, noise)) / 2
+    level = 2 / e - ratio
+    add = float(density @ np.where(level > 0, above(level, noise) - 1 + level, 0.0)) * e / 2
+    return remove, add
+
+
+@pytest.mark.parametrize(("noise", "epsilon"), [(0.3, 1.0), (1.0, 0.5), (1.0, 2.0), (3.0, 0.1)])
+def test_two_steps_cost_no_less_than_the_exact_integral_and_hardly_more(noise: float, epsilon: float) -> None:
+    losses = epoch_ratios(Mechanism.GAUSSIAN, noise, 2).losses(GRID)
+    for bound, exact in zip((losses._pmf_remove, losses._pmf_add), exact_of_two(noise, epsilon), strict=True):
+        assert exact <= bound.get_delta_for_epsilon(epsilon) <= 1.001 * exact + 1e-6
+
+
+@pytest.mark.parametrize("noise", [0.5, 1.0, 5.0])
+def test_one_step_is_the_gaussian_without_sampling(noise: float) -> None:
+    release = Charge(mechanism=Mechanism.GAUSSIAN, noise_multiplier=noise, sampling_rate=1.0, rounds=1)
+    exact = composed_epsilon([release], 1e-6)
+    bound = epoch_ratios(Mechanism.GAUSSIAN, noise, 1).losses(GRID).get_epsilon_for_delta(1e-6)
+    assert 0.999 * exact - 1e-4 <= bound <= 1.001 * exact + 1e-3
+
+
+@pytest.mark.parametrize("noise", [0.5, 2.0])
+def test_one_step_is_the_laplace_without_sampling(noise: float) -> None:
+    bound = epoch_ratios(Mechanism.LAPLACE, noise, 1).losses(GRID).get_epsilon_for_delta(1e-9)
+    assert 0.999 / noise <= bound <= 1 / noise + GRID
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mechanism", [Mechanism.GAUSSIAN, Mechanism.LAPLACE])
+@pytest.mark.parametrize(
+    ("noise", "steps", "epochs", "epsilon"), [(0.5, 3, 1, 1.0), (1.0, 10, 4, 0.5), (2.0, 30, 8, 0.2)]
+)
+def test_simulated_epochs_lose_no_more_than_the_bound(
+    mechanism: Mechanism, noise: float, steps: int, epochs: int, epsilon: float
+) -> None:
+    rng = np.random.default_rng(7)
+    draw = rng.normal if mechanism is Mechanism.GAUSSIAN else rng.laplace
+    losses = np.zeros((2, 40_000))
+    for _ in range(epochs):
+        for is_there in (0, 1):
+            y = draw(0.0, noise, (40_000, steps))
+            y[:, 0] += is_there  # every slot is alike
+            step = (
+                (y - 0.5) / noise**2
+                if mechanism is Mechanism.GAUSSIAN
+                else (np.abs(y) - np.abs(y - 1)) / noise
+            )
+            losses[is_there] += np.log(np.exp(step).mean(axis=1))
+    bound = epoch_ratios(mechanism, noise, steps).losses(GRID).self_compose(epochs)
+    for sampled, pmf in [(losses[1], bound._pmf_remove), (-losses[0], bound._pmf_add)]:
+        gains = np.maximum(-np.expm1(epsilon - sampled), 0)
+        assert gains.mean() - 5 * gains.std() / math.sqrt(len(gains)) <= pmf.get_delta_for_epsilon(epsilon)
+        assert (
+            pmf.get_delta_for_epsilon(epsilon)
+            <= gains.mean() + 5 * gains.std() / math.sqrt(len(gains)) + 1e-3
+        )
+
+
+@pytest.mark.slow
+def test_the_bound_lies_between_both_bounds_of_the_methods_authors() -> None:
+    from PLD_accounting import gaussian_allocation_epsilon_configurable
+    from PLD_accounting.types import AllocationSchemeConfig, BoundType, PrivacyParams
+
+    params = PrivacyParams(sigma=1.0, num_steps=10, num_epochs=3, num_selected=1, delta=1e-5)
+    config = AllocationSchemeConfig(loss_discretization=0.1, tail_truncation=1e-9)
+    lower, upper = (
+        gaussian_allocation_epsilon_configurable(params=params, config=config, bound_type=bound)
+        for bound in (BoundType.IS_DOMINATED, BoundType.DOMINATES)
+    )
+    ours = epoch_ratios(Mechanism.GAUSSIAN, 1.0, 10).losses(GRID).self_compose(3).get_epsilon_for_delta(1e-5)
+    assert lower <= ours <= upper
+
+
+@pytest.mark.parametrize(
+    "order", [2.0, 3.0, 6.0]
+)  # of larger ones the tails that are left out hold much of the moment
+def test_an_epochs_renyi_divergence_covers_the_exact_moment(order: float) -> None:
+    noise, steps = 1.5, 4
+    factorials = [math.factorial(k) for k in range(int(order) + 1)]
+    one = np.polynomial.Polynomial(
+        [math.exp(k * (k - 1) / (2 * noise**2)) / factorials[k] for k in range(int(order) + 1)]
+    )
+    moment = (one**steps).coef[int(order)] * factorials[int(order)] / steps**order
+    exact = math.log(moment) / (order - 1)
+    bound, left_out = epoch_ratios(Mechanism.GAUSSIAN, noise, steps).divergences(np.array([order]))
+    assert exact * (1 - 1e-9) <= bound[0] <= 1.01 * exact
+    assert left_out < 1e-10
+
+
+@pytest.mark.parametrize("steps", [2, 29, 400])
+def test_a_secret_slot_never_costs_more_than_a_known_one(steps: int) -> None:
+    secret = Charge(
+        mechanism=Mechanism.GAUSSIAN, noise_multiplier=1.0, sampling_rate=1.0, rounds=5, epoch_steps=steps
+    )
+    assert composed_epsilon([secret], 1e-6) < composed_epsilon([secret.unsampled()], 1e-6)
+
+
+def test_what_is_out_of_range_is_charged_as_if_the_slot_were_known() -> None:
+    quiet = Charge(
+        mechanism=Mechanism.GAUSSIAN,
+        noise_multiplier=LEAST_NOISE / 2,
+        sampling_rate=1.0,
+        rounds=1,
+        epoch_steps=9,
+    )
+    long = Charge(
+        mechanism=Mechanism.GAUSSIAN,
+        noise_multiplier=9.0,
+        sampling_rate=1.0,
+        rounds=1,
+        epoch_steps=MAX_STEPS + 1,
+    )
+    for charge in (quiet, long):
+        assert composed_epsilon([charge], 1e-6) >= composed_epsilon([charge.unsampled()], 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("noise", "steps"), [(LEAST_NOISE / 2, 1), (math.inf, 1), (1.0, 0), (1.0, MAX_STEPS + 1)]
+)
+def test_settings_that_cannot_be_computed_are_refused(noise: float, steps: int) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        epoch_ratios(Mechanism.GAUSSIAN, noise, steps)
