@@ -15,16 +15,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from adserver.measuring.domains import distinct_codes
 from adserver.measuring.evaluation_result import EvaluationResult
 from adserver.measuring.evaluator import DEFAULT_BINS, Evaluator, plan_evaluation
 from adserver.measuring.measurer import Measurer
-from adserver.measuring.request import QUERY_ID_BYTES, Request, distinct_codes
+from adserver.measuring.request import Request
 from adserver.measuring.result import AggregateResult
-from adserver.peers.client import ROUND_DEADLINE_S, HelperClient
+from adserver.peers.client import ROUND_DEADLINE_S
+from adserver.peers.opening import Peers
+from adserver.records.asked_query import QUERY_ID_BYTES
 from adserver.store.database import create_tables, default_url
 from adserver.store.datasets import Dataset, DatasetStore
 from adserver.store.queries import QueryStore
-from adserver.store.receipts import ReceiptBook
 from adserver.store.tasks import StoredTask, TaskStore
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.releases.query import key_index, measurement_of
@@ -65,14 +67,8 @@ class Client:
         self._engine = open_database(database or default_url(Path(data)))
         create_tables(self._engine)
         self._stack = ExitStack()
-        receipts = ReceiptBook(self._engine)
-        first, second = (
-            self._stack.enter_context(
-                HelperClient(address, tls, deadline_s, receipts, round_deadline_s=round_deadline_s)
-            )
-            for address in helpers
-        )
-        self._helpers = (first, second)
+        peers = Peers(addresses=helpers, tls=tls, deadline_s=deadline_s, round_deadline_s=round_deadline_s)
+        self._helpers = peers.open(self._stack, self._engine)
 
     def __enter__(self) -> Self:
         return self

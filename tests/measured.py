@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adserver.peers.replies import QueryAnswer
-from adserver.store.datasets import Dataset, DatasetState
+from adserver.records.dataset_state import DatasetState
+from adserver.store.datasets import Dataset
 from maskedlark.numbers.field import from_signed, share
 from maskedlark.privacy.accounting import spent
 from maskedlark.privacy.noise import noise_vector

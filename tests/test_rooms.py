@@ -51,4 +51,4 @@ def test_every_room_of_a_house_is_in_its_contract(house: str) -> None:
 
 
 def test_every_party_with_rooms_has_a_contract() -> None:
-    assert {"maskedlark", "helper"} <= LAYERS.keys()
+    assert {"maskedlark", "helper", "adserver"} <= LAYERS.keys()

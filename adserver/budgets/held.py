@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import Engine
 
+from adserver.records.dataset_state import DatasetState
 from adserver.store.database import Clock
-from adserver.store.datasets import Dataset, DatasetState, DatasetStore
+from adserver.store.datasets import Dataset, DatasetStore
 from adserver.store.jobs import JobRecord, JobStore
 from adserver.store.queries import QueryStore
 from adserver.store.tasks import TaskStore

@@ -24,7 +24,8 @@ from adserver.cli.options import (
     peer_options,
 )
 from adserver.client import Client
-from adserver.measuring.request import Request, load_domains
+from adserver.measuring.domains import load_domains
+from adserver.measuring.request import Request
 from adserver.measuring.result import AggregateResult, Estimate, Row
 from adserver.peers.client import ROUND_DEADLINE_S
 from adserver.store.datasets import DatasetStore

@@ -27,7 +27,8 @@ from adserver.cli.options import (
 from adserver.collecting.sealing import DatasetSealer, SealingProgress
 from adserver.peers.client import ROUND_DEADLINE_S
 from adserver.peers.retrying import BRIEF
-from adserver.store.datasets import Dataset, DatasetState, DatasetStore
+from adserver.records.dataset_state import DatasetState
+from adserver.store.datasets import Dataset, DatasetStore
 from adserver.store.tasks import TaskStore
 from adserver.views.printing import moment, print_json, print_table, progress_bars, short
 from maskedlark.observability.tracing import Traces, span, tracing

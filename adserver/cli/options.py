@@ -1,18 +1,15 @@
 """The options that several commands share, each also an environment variable, and what they open."""
 
-from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from sqlalchemy import Engine
 
-from adserver.peers.client import ROUND_DEADLINE_S, HelperClient
+from adserver.peers.client import ROUND_DEADLINE_S
+from adserver.peers.opening import Peers
 from adserver.store.database import create_tables, default_url
-from adserver.store.receipts import ReceiptBook
 from maskedlark.observability.tracing import Traces
-from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import Keepalive
 from maskedlark.runtime.database import open_database
 from maskedlark.terminal.tls_options import tls_files
@@ -125,34 +122,6 @@ TracesOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeerOptions:
-    """How to reach the two helpers, as the options say.
-
-    Attributes:
-        addresses: host:port, by role.
-        tls: This server's files, or None for plaintext on loopback.
-        deadline_s: What a helper has for an answer that takes it no time.
-        round_deadline_s: What it has for what it computes.
-    """
-
-    addresses: tuple[str, str]
-    tls: TlsFiles | None
-    deadline_s: float
-    round_deadline_s: float = ROUND_DEADLINE_S
-
-    def open(self, stack: ExitStack, engine: Engine) -> tuple[HelperClient, HelperClient]:
-        """Clients of both helpers, closed when the stack unwinds; their receipts are kept in the database."""
-        book = ReceiptBook(engine)
-        first, second = (
-            stack.enter_context(
-                HelperClient(address, self.tls, self.deadline_s, book, round_deadline_s=self.round_deadline_s)
-            )
-            for address in self.addresses
-        )
-        return first, second
-
-
 def peer_options(
     *,
     data: Path,
@@ -164,7 +133,7 @@ def peer_options(
     tls_ca: Path | None,
     deadline: float,
     round_deadline: float = ROUND_DEADLINE_S,
-) -> PeerOptions:
+) -> Peers:
     """Check the options about helpers and TLS.
 
     Raises:
@@ -173,7 +142,7 @@ def peer_options(
     tls = tls_files(
         insecure=insecure, certificate=tls_cert, private_key=tls_key, authorities=tls_ca, folder=data
     )
-    return PeerOptions(
+    return Peers(
         addresses=(helper_0, helper_1), tls=tls, deadline_s=deadline, round_deadline_s=round_deadline
     )
 

@@ -25,6 +25,7 @@ from adserver.cli.options import (
     peer_options,
 )
 from adserver.collecting.key_refresh import refresh_keys
+from adserver.collecting.task_creation import create_task
 from adserver.collecting.task_settings import (
     ALL_DECOYS,
     DEFAULT_COLLUSION_FACTOR,
@@ -36,7 +37,7 @@ from adserver.collecting.task_settings import (
 )
 from adserver.peers.retrying import BRIEF, with_retries
 from adserver.store.reports import ReportStore
-from adserver.store.tasks import StoredTask, TaskStore, create_task
+from adserver.store.tasks import StoredTask, TaskStore
 from adserver.views.printing import moment, print_json, print_table
 from maskedlark.canonical import encode
 from maskedlark.privacy.noise import Mechanism, NoiseDivision

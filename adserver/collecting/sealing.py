@@ -23,8 +23,9 @@ from sqlalchemy import Engine
 from adserver.peers.client import HelperClient
 from adserver.peers.retrying import ONCE, Backoff, with_retries
 from adserver.store.database import Clock
-from adserver.store.datasets import HANDLE_BYTES, Choice, Dataset, DatasetStore, taken_over
+from adserver.store.datasets import Choice, Dataset, DatasetStore, taken_over
 from adserver.store.reports import ReportStore
+from adserver.store.schema import HANDLE_BYTES
 from maskedlark.errors import JobReason, JobRefused, ReportReason
 from maskedlark.randomness import Randomness
 from maskedlark.reports.dataset import (

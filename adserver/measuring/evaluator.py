@@ -1,7 +1,6 @@
 """Ask both helpers how good a model is, and read their answer."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 from threading import Event
@@ -12,6 +11,7 @@ from adserver.measuring.request import check_usable, query_epsilon
 from adserver.peers.asking import ask_both
 from adserver.peers.replies import QueryAnswer
 from adserver.peers.retrying import BRIEF, Backoff
+from adserver.records.asked_query import PlannedEvaluation
 from adserver.store.datasets import Dataset
 from maskedlark.canonical import build
 from maskedlark.model import weights
@@ -52,14 +52,6 @@ class AskedQueries(Protocol):
 
     def remove(self, query_id: bytes) -> None:
         """Forget one that no helper has charged."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedEvaluation:
-    """An evaluation with the ONNX file that is sent beside it."""
-
-    spec: EvaluationSpec
-    model: bytes = field(repr=False)
 
 
 def plan_evaluation(

@@ -15,20 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adserver.measuring.consistency import LevelEstimate, consistent
-from adserver.measuring.request import (
-    QUERY_ID_BYTES,
-    Codes,
-    PlannedQuery,
-    Request,
-    distinct_codes,
-    plan_discovery,
-    plan_query,
-    undiscovered,
-)
+from adserver.measuring.domains import Codes, distinct_codes
+from adserver.measuring.request import Request, plan_discovery, plan_query, undiscovered
 from adserver.measuring.result import ALL, REST, AggregateResult, Column, Estimate, Row, half_width
 from adserver.peers.asking import BothAnswers, ask_both
 from adserver.peers.replies import QueryAnswer
 from adserver.peers.retrying import BRIEF, Backoff
+from adserver.records.asked_query import QUERY_ID_BYTES, PlannedQuery
 from adserver.store.datasets import Dataset
 from adserver.store.queries import QueryStore
 from maskedlark.errors import JobReason, JobRefused

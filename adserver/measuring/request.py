@@ -1,17 +1,15 @@
 """From what a person asks for, by names, to a query that the helpers will accept: its noise included."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-from pydantic import Field
-
-from adserver.store.datasets import Dataset, DatasetState
-from maskedlark.canonical import build, canonical
+from adserver.measuring.domains import Codes
+from adserver.records.asked_query import PlannedQuery
+from adserver.records.dataset_state import DatasetState
+from adserver.store.datasets import Dataset
+from maskedlark.canonical import build
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.releases.query import (
@@ -27,10 +25,9 @@ from maskedlark.releases.query import (
     measurement_of,
 )
 from maskedlark.releases.release import fitting
-from maskedlark.reports.measurement import MAX_CODE, Key, Measurement
+from maskedlark.reports.measurement import Measurement
 from maskedlark.reports.task import Task
 
-QUERY_ID_BYTES: Final = 16
 DEFAULT_SHARE: Final = 0.1
 """Of the task's epsilon, what a query costs that does not say."""
 DISCOVERY_SHARE: Final = 0.25
@@ -40,16 +37,6 @@ DISCOVERY_DELTA: Final = 0.01
 _UNITS: Final = 1 << 30
 """What the largest contribution to each sum is carried as, so that every value bears noise in proportion to its own bounds."""
 _MAX_FOUND: Final = 10_000
-
-Codes = NDArray[np.uint32]
-
-
-@canonical
-class CodeRange:
-    """All codes from the first to the last one."""
-
-    first: Annotated[int, Field(ge=0, le=MAX_CODE)]
-    last: Annotated[int, Field(ge=0, le=MAX_CODE)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,14 +63,6 @@ class Request:
     is_discovered: bool = False
     is_rolled_up: bool = False
     epsilon: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedQuery:
-    """A query, and the codes of its axes as they are sent beside it."""
-
-    spec: QuerySpec
-    codes: bytes = field(repr=False)
 
 
 def undiscovered(request: Request, task: Task) -> tuple[str, ...]:
@@ -185,66 +164,6 @@ def query_epsilon(epsilon: float | None, task: Task) -> float:
     if not 0 < epsilon < math.inf:
         raise InvalidTask(f"epsilon is positive and finite, not {epsilon}")
     return min(epsilon, task.epsilon)
-
-
-def read_domains(encoded: str, measurement: Measurement) -> dict[str, Codes]:
-    """A domain file: a JSON object with, for each key, a list of categories or codes, or {"first".
-
-    Code, "last": code}.
-
-    Raises:
-        InvalidTask: not that, or a category that is not declared.
-        JobRefused(UNDECLARED): a key that is not declared.
-        JobRefused(DOMAIN_TOO_LARGE): more codes of a key than a query takes.
-    """
-    import json
-
-    try:
-        domains = json.loads(encoded)
-    except (ValueError, RecursionError):  # the latter of brackets in brackets
-        raise InvalidTask("the domain file is not JSON") from None
-    if not isinstance(domains, dict):
-        raise InvalidTask("the domain file is an object of keys")
-    return {
-        name: _codes(measurement.keys[key_index(measurement, name)], said) for name, said in domains.items()
-    }
-
-
-def load_domains(path: Path | None, task: Task) -> dict[str, Codes]:
-    """The domains of a file, or none.
-
-    Raises:
-        InvalidTask: it cannot be read, or as `read_domains`, which refuses with the other errors too.
-    """
-    if path is None:
-        return {}
-    try:
-        encoded = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        raise InvalidTask(f"cannot read the domain file {path} as UTF-8") from None
-    return read_domains(encoded, measurement_of(task))
-
-
-def distinct_codes(codes: Sequence[int]) -> Codes:
-    """Codes as a domain takes them."""
-    return np.unique(np.array(codes, np.uint32))
-
-
-def _codes(key: Key, said: object) -> Codes:
-    if isinstance(said, dict):
-        between = build(CodeRange, said)
-        if between.last - between.first >= MAX_DOMAIN:
-            raise JobRefused(
-                JobReason.DOMAIN_TOO_LARGE, f"the domain of key {key.name!r} has more than {MAX_DOMAIN} codes"
-            )
-        return np.arange(between.first, between.last + 1, dtype=np.int64).astype(np.uint32)
-    if isinstance(said, list) and all(
-        isinstance(one, str | int) and not isinstance(one, bool) for one in said
-    ):
-        return distinct_codes([key.code(str(one)) for one in said])
-    raise InvalidTask(
-        f"the domain of key {key.name!r} is a list of categories or codes, or an object with first and last"
-    )
 
 
 def _axis(name: str, request: Request, measurement: Measurement) -> Axis:

@@ -14,6 +14,7 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
+from adserver.peers.receipt_exchange import ReceiptExchange
 from adserver.peers.replies import (
     HelperStatus,
     PreparedReplies,
@@ -27,7 +28,7 @@ from adserver.peers.replies import (
     started_job_from_reply,
     status_from_reply,
 )
-from adserver.store.receipts import ReceiptBook, ReceiptExchange
+from adserver.store.receipts import ReceiptBook
 from maskedlark.canonical import encode
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, MaskedLarkError
 from maskedlark.observability.tracing import ClientTracing

@@ -12,13 +12,13 @@ from typing import Final
 
 from sqlalchemy import Engine
 
-from adserver.cli.options import PeerOptions
 from adserver.collecting.key_refresh import KeyRefresher
 from adserver.collecting.report_expiry import ReportExpirer
 from adserver.ingest.grpc_service import IngestService
 from adserver.ingest.http_app import counting_answers, http_app
 from adserver.ingest.http_server import HttpServer
 from adserver.ingest.intake import Intake
+from adserver.peers.opening import Peers
 from adserver.serving.metrics import AdserverMetrics
 from adserver.store.database import Clock
 from adserver.store.job_folder import remove_unfinished_of_jobs
@@ -103,7 +103,7 @@ def running_ingest(
 
 def serve(
     engine: Engine,
-    peers: PeerOptions,
+    peers: Peers,
     *,
     data_dir: Path,
     grpc_listen: str,

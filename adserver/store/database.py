@@ -1,30 +1,19 @@
-"""The ad server's database: one schema, one way to open it, and ids that people type.
+"""The ad server's database: where it lies, how its tables are made, and ids that people type.
 
-Tables stand beside the code that uses them (tasks, reports, datasets, job_store) and share `metadata`. The
-default is SQLite in the data folder; PostgreSQL is a URL.
+The tables are in `adserver.store.schema`. The default is SQLite in the data folder; PostgreSQL is a URL.
 """
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import URL, Column, Connection, Engine, MetaData, Table, select
+from sqlalchemy import URL, Column, Connection, Engine, Table, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from adserver.store.migrations import MIGRATIONS
+from adserver.store.schema import SCHEMA_VERSION, metadata
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.runtime import database as storage
-
-metadata = MetaData()
-"""Every table of the ad server."""
-
-SCHEMA_VERSION: Final = 2
-"""Of all tables together: one more whenever a column or its meaning changes.
-
-A database of version 1 does not say which it has.
-"""
-
-storage.schema_version_of(metadata)
 
 Clock = Callable[[], float]
 """Unix seconds, as an argument; `time.time` in production."""
@@ -45,15 +34,6 @@ def create_tables(engine: Engine) -> None:
     Raises:
         InvalidTask: the tables are of another version of the ad server; they are left as they are.
     """
-    from adserver.store import (
-        datasets,  # noqa: F401 they declare the tables, and import this module
-        queries,  # noqa: F401 they declare the tables, and import this module
-        receipts,  # noqa: F401 they declare the tables, and import this module
-        reports,  # noqa: F401 they declare the tables, and import this module
-        tasks,  # noqa: F401 they declare the tables, and import this module
-    )
-    from adserver.store import jobs as job_store  # noqa: F401 they declare the tables, and import this module
-
     storage.create_tables(engine, metadata, version=SCHEMA_VERSION, whose="ad server", migrations=MIGRATIONS)
 
 

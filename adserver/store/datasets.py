@@ -8,34 +8,18 @@ is durable, and the same commit is sent until both helpers have it.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import (
-    Column,
-    Connection,
-    Double,
-    Engine,
-    ForeignKey,
-    Integer,
-    LargeBinary,
-    Select,
-    String,
-    Table,
-    delete,
-    select,
-    update,
-)
+from sqlalchemy import Connection, Engine, Select, delete, select, update
 
-from adserver.records.dataset_state import DatasetEvent, after
-from adserver.records.dataset_state import DatasetState as DatasetState  # noqa: PLC0414 whoever imports `Dataset` from here gets its state from here
+from adserver.records.dataset_state import DatasetEvent, DatasetState, after
 from adserver.store import reports
-from adserver.store.database import find_id, metadata
+from adserver.store.database import find_id
+from adserver.store.schema import datasets, dropped_reports
 from maskedlark.errors import JobReason, JobRefused, ReportReason
 from maskedlark.runtime.database import reading
-
-HANDLE_BYTES: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,32 +65,6 @@ class Choice:
     dataset_id: bytes
     view_mismatch: int
     dropped: tuple[Counter[ReportReason], Counter[ReportReason]]
-
-
-datasets = Table(
-    "datasets",
-    metadata,
-    Column("handle", LargeBinary(HANDLE_BYTES), primary_key=True),
-    Column("task_id", LargeBinary(32), ForeignKey("tasks.task_id"), nullable=False, index=True),
-    Column("state", String(16), nullable=False),
-    Column("created_at", Double, nullable=False),
-    Column("received", Integer, nullable=False),
-    Column("size", Integer, nullable=False, default=0),
-    Column("view_mismatch", Integer, nullable=False, default=0),
-    Column("dataset_id", LargeBinary(32), unique=True),
-    Column(
-        "chosen", LargeBinary
-    ),  # one bit for each report taken, in order of arrival, least significant first
-)
-
-dropped_reports = Table(
-    "dropped_reports",
-    metadata,
-    Column("handle", LargeBinary(HANDLE_BYTES), ForeignKey("datasets.handle"), primary_key=True),
-    Column("role", Integer, primary_key=True),
-    Column("reason", String(40), primary_key=True),
-    Column("reports", Integer, nullable=False),
-)
 
 
 class DatasetStore:

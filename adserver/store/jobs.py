@@ -9,64 +9,16 @@ from collections.abc import Mapping
 from dataclasses import astuple, dataclass, fields
 from typing import Any, Final
 
-from sqlalchemy import (
-    Boolean,
-    Column,
-    Connection,
-    Engine,
-    Float,
-    ForeignKey,
-    Integer,
-    LargeBinary,
-    PrimaryKeyConstraint,
-    RowMapping,
-    String,
-    Table,
-    Text,
-    insert,
-    select,
-    update,
-)
+from sqlalchemy import Connection, Engine, RowMapping, insert, select, update
 
 from adserver.records.job_state import JobEvent, JobState, after
 from adserver.records.round_figures import RoundFigures
 from adserver.records.training_plan import TrainingPlan
-from adserver.store.database import Clock, find_id, metadata
+from adserver.store.database import Clock, find_id
+from adserver.store.schema import job_rounds, jobs
 from maskedlark.canonical import decode, encode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.runtime.database import reading
-
-jobs: Final = Table(
-    "jobs",
-    metadata,
-    Column("job_id", LargeBinary(16), primary_key=True),
-    Column("plan", LargeBinary, nullable=False),  # TrainingPlan, canonical
-    Column("submitted_at_s", Float, nullable=False),
-    Column("state", String(16), nullable=False, index=True),
-    Column("reason", String(32)),
-    Column("cause", Text),
-    Column("rounds_done", Integer, nullable=False),
-    Column("is_closed", Boolean, nullable=False),
-    Column("rounds_charged", Integer),
-    Column("lease_owner", String(32)),
-    Column("lease_until_s", Float, nullable=False),
-    # Workers that died on it since its last round, or since it was last queued by a person.
-    Column("workers_lost", Integer, nullable=False, default=0),
-)
-
-job_rounds: Final = Table(
-    "job_rounds",
-    metadata,
-    Column("job_id", LargeBinary(16), ForeignKey("jobs.job_id"), nullable=False),
-    Column("rounds_done", Integer, nullable=False),
-    Column("finished_at_s", Float, nullable=False),
-    Column("learning_rate", Float),
-    Column("gradient_norm", Float),
-    Column("noise_to_signal", Float),
-    Column("loss", Float),
-    Column("accuracy", Float),
-    PrimaryKeyConstraint("job_id", "rounds_done"),
-)
 
 _FIGURES: Final = tuple(field.name for field in fields(RoundFigures))
 

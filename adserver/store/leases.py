@@ -14,7 +14,8 @@ from sqlalchemy.sql import ColumnElement, Select
 from adserver.records.job_state import FINAL, LEASED, JobEvent, JobState
 from adserver.records.round_figures import RoundFigures
 from adserver.store.database import Clock
-from adserver.store.jobs import JobRecord, Stop, change_state, figures_row, job_rounds, jobs, read_job
+from adserver.store.jobs import JobRecord, Stop, change_state, figures_row, read_job
+from adserver.store.schema import job_rounds, jobs
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.runtime.database import reading
 

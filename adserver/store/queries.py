@@ -3,14 +3,13 @@
 Stored before the helpers are asked, so that what was charged can always be asked for again.
 """
 
-from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Column, Double, Engine, ForeignKey, LargeBinary, String, Table, delete, insert, select
+from sqlalchemy import Engine, delete, insert, select
 
-from adserver.measuring.evaluator import PlannedEvaluation
-from adserver.measuring.request import QUERY_ID_BYTES, PlannedQuery
-from adserver.store.database import find_id, metadata
+from adserver.records.asked_query import AskedQuery, PlannedEvaluation, PlannedQuery
+from adserver.store.database import find_id
+from adserver.store.schema import queries
 from maskedlark.canonical import decode, encode
 from maskedlark.errors import JobReason
 from maskedlark.releases.evaluation import EvaluationSpec
@@ -21,47 +20,6 @@ from maskedlark.runtime.database import reading
 _QUERY: Final = "query"
 _DISCOVERY: Final = "discovery"
 _EVALUATION: Final = "evaluation"
-
-queries = Table(
-    "queries",
-    metadata,
-    Column("query_id", LargeBinary(QUERY_ID_BYTES), primary_key=True),
-    Column("task_id", LargeBinary(32), ForeignKey("tasks.task_id"), nullable=False),
-    Column("dataset_id", LargeBinary(32), nullable=False),
-    Column("asked_at", Double, nullable=False),  # Unix seconds
-    Column("kind", String(16), nullable=False),
-    Column("spec", LargeBinary, nullable=False),  # canonical
-    Column(
-        "codes", LargeBinary, nullable=False
-    ),  # what is sent beside the query: codes, or an evaluation's model
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredQuery:
-    """A query that was asked, or was about to be.
-
-    Attributes:
-        planned: The query with its codes; None for any other query than of sums.
-        discovery: The discovery; None for any other query.
-        asked_at: Unix seconds.
-        evaluation: The evaluation with its model; None for any other query.
-    """
-
-    planned: PlannedQuery | None
-    discovery: DiscoverySpec | None
-    asked_at: float
-    evaluation: PlannedEvaluation | None = None
-
-    @property
-    def spec(self) -> AnyQuery:
-        """The query itself, whichever it is."""
-        planned = self.planned or self.evaluation
-        if planned is not None:
-            return planned.spec
-        if self.discovery is None:
-            raise AssertionError("a stored query is of one kind")
-        return self.discovery
 
 
 class QueryStore:
@@ -94,7 +52,7 @@ class QueryStore:
         with self._engine.begin() as connection:
             connection.execute(delete(queries).where(queries.c.query_id == query_id))
 
-    def find(self, prefix: str) -> StoredQuery:
+    def find(self, prefix: str) -> AskedQuery:
         """The query whose id starts with these hex digits.
 
         Raises:
@@ -115,13 +73,13 @@ class QueryStore:
             return tuple(_stored(row).spec for row in connection.execute(asked))
 
 
-def _stored(row: Any) -> StoredQuery:
+def _stored(row: Any) -> AskedQuery:
     if row.kind == _DISCOVERY:
-        return StoredQuery(
+        return AskedQuery(
             planned=None, discovery=decode(DiscoverySpec, bytes(row.spec)), asked_at=row.asked_at
         )
     if row.kind == _EVALUATION:
         evaluation = PlannedEvaluation(spec=decode(EvaluationSpec, bytes(row.spec)), model=bytes(row.codes))
-        return StoredQuery(planned=None, discovery=None, asked_at=row.asked_at, evaluation=evaluation)
+        return AskedQuery(planned=None, discovery=None, asked_at=row.asked_at, evaluation=evaluation)
     planned = PlannedQuery(spec=decode(QuerySpec, bytes(row.spec)), codes=bytes(row.codes))
-    return StoredQuery(planned=planned, discovery=None, asked_at=row.asked_at)
+    return AskedQuery(planned=planned, discovery=None, asked_at=row.asked_at)

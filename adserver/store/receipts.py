@@ -3,29 +3,14 @@
 A helper whose ledger was rolled back is shown what it has forgotten (docs/adr/0007-rollback.md).
 """
 
-from collections.abc import Callable
 from threading import Lock
-from typing import Any, Final, NamedTuple
 
-import grpc
-from sqlalchemy import Column, Engine, LargeBinary, String, Table, select, update
+from sqlalchemy import Engine, select, update
 
-from adserver.store.database import insert_or_ignore, metadata
-from maskedlark.rpc.receipts import METADATA_KEY, Receipt, decode_receipt, encode_receipt, receipt_in
+from adserver.store.database import insert_or_ignore
+from adserver.store.schema import helper_addresses, helper_receipts
+from maskedlark.rpc.receipts import Receipt, decode_receipt, encode_receipt
 from maskedlark.runtime.database import reading
-
-helper_receipts: Final = Table(
-    "helper_receipts",
-    metadata,
-    Column("helper_id", LargeBinary(16), primary_key=True),
-    Column("receipt", LargeBinary, nullable=False),
-)
-helper_addresses: Final = Table(
-    "helper_addresses",
-    metadata,
-    Column("address", String(300), primary_key=True),
-    Column("helper_id", LargeBinary(16), nullable=False),  # who answered there last
-)
 
 
 class ReceiptBook:
@@ -81,52 +66,3 @@ class ReceiptBook:
             connection.execute(
                 update(helper_addresses).where(helper_addresses.c.address == address).values(there)
             )
-
-
-class _CallDetails(NamedTuple):
-    method: str
-    timeout: float | None
-    metadata: Any
-    credentials: Any
-    wait_for_ready: bool | None
-    compression: Any
-
-
-class ReceiptExchange(
-    grpc.UnaryUnaryClientInterceptor,  # type: ignore[type-arg]  # grpc-stubs make them generic, grpc does not
-    grpc.StreamUnaryClientInterceptor,  # type: ignore[type-arg]
-    grpc.StreamStreamClientInterceptor,  # type: ignore[type-arg]
-):
-    """Shows a helper its newest receipt with each call, and keeps the one that comes with the answer."""
-
-    def __init__(self, book: ReceiptBook, address: str) -> None:
-        self._book = book
-        self._address = address
-
-    def _intercept(self, continuation: Callable[[Any, Any], Any], details: Any, request: Any) -> Any:
-        newest = self._book.newest(self._address)
-        shown = () if newest is None else ((METADATA_KEY, encode_receipt(newest)),)
-        sent = (*(details.metadata or ()), *shown)
-        call = continuation(
-            _CallDetails(
-                details.method,
-                details.timeout,
-                sent,
-                details.credentials,
-                details.wait_for_ready,
-                details.compression,
-            ),
-            request,
-        )
-        call.add_done_callback(self._keep)
-        return call
-
-    def _keep(self, call: Any) -> None:
-        given = receipt_in(call.trailing_metadata())
-        receipt = decode_receipt(given) if given is not None else None
-        if receipt is not None:
-            self._book.keep(self._address, receipt)
-
-    intercept_unary_unary = _intercept  # type: ignore[assignment]  # one body for all shapes
-    intercept_stream_unary = _intercept  # type: ignore[assignment]
-    intercept_stream_stream = _intercept  # type: ignore[assignment]

@@ -13,29 +13,12 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Connection,
-    Engine,
-    ForeignKey,
-    Index,
-    Integer,
-    LargeBinary,
-    Select,
-    SmallInteger,
-    String,
-    Table,
-    UniqueConstraint,
-    case,
-    func,
-    select,
-    update,
-)
+from sqlalchemy import Column, Connection, Engine, Select, case, func, select, update
 from sqlalchemy.sql import ColumnElement
 
 from adserver.records.report_state import ReportEvent, ReportState, arrows
-from adserver.store.database import insert_or_ignore, metadata
+from adserver.store.database import insert_or_ignore
+from adserver.store.schema import reports
 from maskedlark.reports.dataset import ShareForHelper
 from maskedlark.reports.sealing import MAX_OVERHEAD
 from maskedlark.reports.task import REPORT_ID_BYTES, Task
@@ -45,26 +28,6 @@ from maskedlark.runtime.database import reading
 _PAGE_BYTES: Final = 1 << 19
 _PAGE_ROWS: Final = 1_000
 _ROW_OVERHEAD_BYTES: Final = 64
-
-reports = Table(
-    "reports",
-    metadata,
-    # In order of arrival (of one transaction: by report id); a page of reports is "the next ones after this
-    # number".
-    Column("sequence", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
-    Column("task_id", LargeBinary(32), ForeignKey("tasks.task_id"), nullable=False),
-    Column("report_id", LargeBinary(REPORT_ID_BYTES), nullable=False),
-    Column("time_bucket", BigInteger, nullable=False),
-    Column("key_id_0", SmallInteger, nullable=False),
-    Column("ciphertext_0", LargeBinary, nullable=False),
-    Column("key_id_1", SmallInteger, nullable=False),
-    Column("ciphertext_1", LargeBinary, nullable=False),
-    Column("state", String(8), nullable=False, default=ReportState.RECEIVED),
-    # The dataset that took this report; empty: none.
-    Column("handle", LargeBinary(16), ForeignKey("datasets.handle")),
-    UniqueConstraint("task_id", "report_id"),
-    Index("reports_by_dataset", "task_id", "handle", "sequence"),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,29 +1,16 @@
-"""Tasks: make one with both helpers' signatures, and keep what browsers are served.
-
-The ad server is a task host.
-"""
+"""The tasks that browsers are served; the ad server is a task host."""
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
-from sqlalchemy import Column, Double, Engine, LargeBinary, Table, select
+from sqlalchemy import Engine, select
 
-from adserver.peers.client import HelperClient
-from adserver.store.database import find_id, metadata
+from adserver.store.database import find_id
+from adserver.store.schema import tasks
 from maskedlark import canonical
 from maskedlark.errors import JobReason
 from maskedlark.reports.task import Task, TaskBundle
 from maskedlark.runtime.database import reading
-
-TASK_ID_BYTES: Final = 32
-
-tasks = Table(
-    "tasks",
-    metadata,
-    Column("task_id", LargeBinary(TASK_ID_BYTES), primary_key=True),
-    Column("bundle", LargeBinary, nullable=False),  # canonical
-    Column("created_at", Double, nullable=False),  # Unix seconds
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,25 +96,6 @@ class TaskStore:
                 _stored(row)
                 for row in connection.execute(select(tasks).order_by(tasks.c.created_at, tasks.c.task_id))
             ]
-
-
-def create_task(helpers: tuple[HelperClient, HelperClient], settings: dict[str, Any]) -> TaskBundle:
-    """Ask both helpers who they are, put them into a task, and have both sign it.
-
-    Args:
-        helpers: By role.
-        settings: Every field of `Task` but `helpers`.
-
-    Raises:
-        InvalidTask: a setting is wrong, a helper refuses the task, or a signature does not verify.
-        HelperUnavailable: a helper does not answer; nothing was stored.
-    """
-    statuses = [helper.status() for helper in helpers]
-    task = canonical.build(Task, {**settings, "helpers": tuple(status.identity for status in statuses)})
-    first, second = (helper.register_task(task) for helper in helpers)
-    bundle = TaskBundle(task=task, signatures=(first, second), key_lists=(statuses[0].keys, statuses[1].keys))
-    bundle.verify()
-    return bundle
 
 
 def _stored(row: Any) -> StoredTask:

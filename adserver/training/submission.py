@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from adserver.budgets.headroom import Room, check_batch
+from adserver.records.dataset_state import DatasetState
 from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
-from adserver.store.datasets import Dataset, DatasetState
+from adserver.store.datasets import Dataset
 from adserver.training.eval_set import read_eval_set
 from maskedlark import canonical
 from maskedlark.errors import JobReason, JobRefused

@@ -21,7 +21,6 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from rich.console import Console
 from rich.table import Table
 
-import adserver.store.datasets  # noqa: F401 # declares a table that reports refer to
 from adserver.store.database import create_tables, default_url
 from adserver.store.reports import ReportStore
 from adserver.store.tasks import TaskStore

@@ -11,7 +11,8 @@ from sqlalchemy import insert
 from typer.testing import CliRunner
 
 from adserver.cli.main import app as adserver_app
-from adserver.store.datasets import DatasetState, datasets
+from adserver.records.dataset_state import DatasetState
+from adserver.store.schema import datasets
 from adserver.store.tasks import TaskStore
 from adserver.training import curves
 from helper.cli.main import app as helper_app

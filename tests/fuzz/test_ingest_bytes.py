@@ -22,7 +22,7 @@ from sqlalchemy import Engine, select
 
 from adserver.serving.server import Addresses, running_ingest
 from adserver.store.database import create_tables, default_url
-from adserver.store.reports import reports as stored_reports
+from adserver.store.schema import reports as stored_reports
 from adserver.store.tasks import TaskStore
 from maskedlark.errors import ReportRejected
 from maskedlark.reports.upload import Report, SealedShare, check_report

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from adserver.measuring.request import load_domains
+from adserver.measuring.domains import load_domains
 from adserver.records.training_plan import Optimizer, OptimizerKind, Schedule, TrainingPlan
 from adserver.training.eval_set import read_eval_set
 from browser_sim.sources.mnist import pack, parse_idx, unpack

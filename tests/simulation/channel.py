@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from adserver.store.receipts import ReceiptExchange
+from adserver.peers.receipt_exchange import ReceiptExchange
 from tests.simulation.calls import Call, Details
 from tests.simulation.kernel import Kernel
 from tests.simulation.network import Network

@@ -6,8 +6,9 @@ What was released was charged, once, at both helpers.
 from collections import Counter
 from collections.abc import Sequence
 
+from adserver.records.dataset_state import DatasetState
 from adserver.records.job_state import JobState
-from adserver.store.datasets import DatasetState, DatasetStore
+from adserver.store.datasets import DatasetStore
 from adserver.store.jobs import JobRecord
 from adserver.store.queries import QueryStore
 from helper.ledger.budget import check_fits

@@ -7,11 +7,13 @@ from typing import Final
 
 from adserver.collecting.sealing import DatasetSealer
 from adserver.measuring.measurer import Measurer
-from adserver.measuring.request import PlannedQuery, Request
+from adserver.measuring.request import Request
 from adserver.measuring.result import AggregateResult
+from adserver.records.asked_query import PlannedQuery
+from adserver.records.dataset_state import DatasetState
 from adserver.records.job_state import FINAL, JobState
 from adserver.records.training_plan import Optimizer, OptimizerKind, Schedule, TrainingPlan
-from adserver.store.datasets import Dataset, DatasetState, DatasetStore
+from adserver.store.datasets import Dataset, DatasetStore
 from adserver.store.job_folder import JobFolder
 from adserver.store.jobs import JobRecord, JobStore
 from adserver.store.queries import QueryStore

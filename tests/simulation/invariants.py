@@ -8,11 +8,12 @@ from itertools import chain
 
 from sqlalchemy import select
 
+from adserver.records.dataset_state import DatasetState
 from adserver.records.job_state import JobState
-from adserver.store.datasets import DatasetState, DatasetStore
+from adserver.store.datasets import DatasetStore
 from adserver.store.job_folder import JobFolder
 from adserver.store.jobs import JobRecord, JobStore
-from adserver.store.reports import reports
+from adserver.store.schema import reports
 from adserver.training.trainer import Checkpoint
 from maskedlark.errors import JobReason
 from maskedlark.privacy.noise import Mechanism

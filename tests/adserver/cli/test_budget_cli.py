@@ -13,8 +13,9 @@ from sqlalchemy import insert
 from typer.testing import CliRunner, Result
 
 from adserver.cli.main import app
+from adserver.records.dataset_state import DatasetState
 from adserver.records.job_state import JobState
-from adserver.store.datasets import DatasetState, datasets
+from adserver.store.schema import datasets
 from adserver.store.tasks import TaskStore
 from adserver.training import curves
 from maskedlark.errors import JobReason, JobRefused

@@ -14,9 +14,10 @@ from typer.testing import CliRunner, Result
 
 from adserver import client
 from adserver.cli.main import app
+from adserver.records.dataset_state import DatasetState
 from adserver.records.job_state import JobState
-from adserver.store.datasets import DatasetState, datasets
 from adserver.store.queries import QueryStore
+from adserver.store.schema import datasets
 from adserver.store.tasks import TaskStore
 from adserver.training import curves
 from adserver.training.trainer import Checkpoint

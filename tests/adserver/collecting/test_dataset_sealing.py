@@ -14,8 +14,9 @@ from sqlalchemy import Engine, event
 
 from adserver.collecting.sealing import DatasetSealer
 from adserver.peers.retrying import Backoff
+from adserver.records.dataset_state import DatasetState
 from adserver.store.database import create_tables, default_url
-from adserver.store.datasets import DatasetState, DatasetStore
+from adserver.store.datasets import DatasetStore
 from adserver.store.reports import ReportCounts, ReportStore
 from adserver.store.tasks import TaskStore
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused, ReportReason

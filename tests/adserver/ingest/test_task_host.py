@@ -12,10 +12,11 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import IntegrityError
 
 from adserver.collecting.key_refresh import refresh_keys
+from adserver.collecting.task_creation import create_task
 from adserver.collecting.task_settings import label_space, norm_for, num_decoys, period
 from adserver.peers.client import HelperClient
 from adserver.store.database import create_tables, default_url
-from adserver.store.tasks import TaskStore, create_task
+from adserver.store.tasks import TaskStore
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
 from maskedlark.privacy.clip import Norm
 from maskedlark.privacy.noise import Mechanism

@@ -25,7 +25,8 @@ from adserver.measuring.evaluation_result import EvaluationResult, read
 from adserver.measuring.evaluator import DEFAULT_BINS, Evaluator, plan_evaluation
 from adserver.peers.replies import QueryAnswer
 from adserver.peers.retrying import ONCE
-from adserver.store.datasets import Dataset, DatasetState
+from adserver.records.dataset_state import DatasetState
+from adserver.store.datasets import Dataset
 from adserver.views.evaluation import (
     calibration_rows,
     evaluation_json,

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from adserver.measuring.domains import distinct_codes
 from adserver.measuring.measurer import Measurer
-from adserver.measuring.request import Request, distinct_codes
+from adserver.measuring.request import Request
 from adserver.measuring.result import ALL, REST, AggregateResult
 from adserver.peers.retrying import Backoff
 from adserver.store.database import create_tables

@@ -6,15 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adserver.measuring.request import (
-    Request,
-    distinct_codes,
-    plan_discovery,
-    plan_query,
-    read_domains,
-    undiscovered,
-)
-from adserver.store.datasets import DatasetState
+from adserver.measuring.domains import distinct_codes, read_domains
+from adserver.measuring.request import Request, plan_discovery, plan_query, undiscovered
+from adserver.records.dataset_state import DatasetState
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.privacy.accounting import spent
 from maskedlark.releases.query import MAX_DOMAIN, MeasureKind, QuerySpec, measurement_of

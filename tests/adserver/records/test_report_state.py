@@ -14,8 +14,9 @@ from adserver.records.dataset_state import DatasetState
 from adserver.records.report_state import ReportEvent, ReportState, arrows
 from adserver.store import reports as stored_reports
 from adserver.store.database import create_tables
-from adserver.store.datasets import DatasetStore, datasets
-from adserver.store.reports import ReportCounts, ReportStore, reports
+from adserver.store.datasets import DatasetStore
+from adserver.store.reports import ReportCounts, ReportStore
+from adserver.store.schema import datasets, reports
 from adserver.store.tasks import TaskStore
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.reports.upload import Report

@@ -3,7 +3,8 @@ from threading import Event
 
 import pytest
 
-from adserver.cli.options import PeerOptions, open_store
+from adserver.cli.options import open_store
+from adserver.peers.opening import Peers
 from adserver.serving.server import serve
 from maskedlark.errors import InvalidTask
 from tests.builders import NOW
@@ -13,7 +14,7 @@ def test_an_ad_server_does_not_serve_from_a_folder_that_others_may_write_into(tm
     engine = open_store(tmp_path / "data", None)
     assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700
     (tmp_path / "data").chmod(0o777)
-    peers = PeerOptions(addresses=("127.0.0.1:1", "127.0.0.1:1"), tls=None, deadline_s=1.0)
+    peers = Peers(addresses=("127.0.0.1:1", "127.0.0.1:1"), tls=None, deadline_s=1.0)
     with pytest.raises(InvalidTask, match="others may write into"):
         serve(
             engine,

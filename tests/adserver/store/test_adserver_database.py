@@ -24,7 +24,8 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.schema import CreateTable
 
-from adserver.store.database import SCHEMA_VERSION, create_tables, default_url, find_id, metadata
+from adserver.store.database import create_tables, default_url, find_id
+from adserver.store.schema import SCHEMA_VERSION, metadata
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.runtime.database import open_database, reading
 

@@ -9,8 +9,10 @@ import pytest
 from sqlalchemy import Engine
 from sqlalchemy.exc import IntegrityError
 
+from adserver.measuring.domains import distinct_codes
 from adserver.measuring.evaluator import plan_evaluation
-from adserver.measuring.request import PlannedQuery, Request, distinct_codes, plan_discovery, plan_query
+from adserver.measuring.request import Request, plan_discovery, plan_query
+from adserver.records.asked_query import PlannedQuery
 from adserver.store.database import create_tables
 from adserver.store.queries import QueryStore
 from adserver.store.tasks import TaskStore

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from adserver.records.dataset_state import DatasetState
 from adserver.records.training_plan import Optimizer, OptimizerKind, Schedule
-from adserver.store.datasets import Dataset, DatasetState
+from adserver.store.datasets import Dataset
 from adserver.training.cost import job_epsilons
 from adserver.training.eval_set import read_eval_set
 from adserver.training.submission import Submission, plan_job

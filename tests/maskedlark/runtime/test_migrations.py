@@ -11,7 +11,7 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, inspect, select, text
 
 from adserver.store.database import create_tables as create_adserver_tables
-from adserver.store.database import metadata as adserver_metadata
+from adserver.store.schema import metadata as adserver_metadata
 from helper.ledger.ledger import Ledger
 from helper.ledger.schema import METADATA as HELPER_METADATA
 from maskedlark.errors import InvalidTask

@@ -9,13 +9,13 @@ from pathlib import Path
 from sqlalchemy import Dialect, MetaData, make_url
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from adserver.store import database, datasets, jobs, queries, receipts, reports, tasks  # noqa: F401 they declare tables
+from adserver.store import schema as adserver_schema
 from helper.ledger import schema
 
 FOLDER = Path(__file__).parent
 PARTIES = {
     "helper": (schema.METADATA, schema.SCHEMA_VERSION),
-    "adserver": (database.metadata, database.SCHEMA_VERSION),
+    "adserver": (adserver_schema.metadata, adserver_schema.SCHEMA_VERSION),
 }
 DIALECTS: dict[str, Dialect] = {
     name: make_url(f"{driver}://").get_dialect()()
