@@ -10,6 +10,8 @@ from typing import Final
 
 from helper.datasets.datasets import Datasets
 from helper.datasets.shelves import PREPARED_BYTES, PreparedShelf
+from helper.datasets.update_vault import UpdateVault
+from helper.datasets.updates import UpdateDatasets
 from helper.datasets.vault import Vault
 from helper.executors.processes import OpeningPool
 from helper.ledger.budget_left import BudgetsLeft
@@ -79,7 +81,19 @@ class HelperCore:
             engine_for=engine_for,
             randomness=randomness,
         )
-        self.queries = Queries(tasks=self.tasks, datasets=self.datasets, ledger=ledger, randomness=randomness)
+        self.updates = UpdateDatasets(
+            tasks=self.tasks,
+            opening_keys=lambda: keys.opening_keys(clock()),
+            ledger=ledger,
+            vault=UpdateVault(data / DATASETS_FOLDER, keys.vault_key),
+        )
+        self.queries = Queries(
+            tasks=self.tasks,
+            datasets=self.datasets,
+            updates=self.updates,
+            ledger=ledger,
+            randomness=randomness,
+        )
         self.budgets_left = BudgetsLeft(ledger)
 
     def check_well(self) -> None:

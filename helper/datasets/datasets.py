@@ -18,7 +18,7 @@ from helper.executors.processes import OpeningPool
 from helper.ledger.ledger import Ledger, StoredDataset
 from helper.trust.tasks import Caller, Tasks
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.reports.dataset import OpenedDataset, PreparedShares, open_dataset
+from maskedlark.reports.dataset import OpenedDataset, open_dataset
 from maskedlark.reports.sealing import OpeningKey
 from maskedlark.rpc.trust import host_of
 
@@ -153,7 +153,7 @@ class Datasets:
                 JobReason.UNKNOWN_DATASET,
                 "nothing is prepared under this handle (any more): prepare it again",
             )
-        return open_dataset(key.task_id, prepared, _chosen_rows(prepared, chosen))
+        return open_dataset(key.task_id, prepared, chosen_rows(prepared.admitted.is_admitted, chosen))
 
     def _store(self, task_id: bytes, dataset: OpenedDataset) -> None:
         """First the shares, then the ledger.
@@ -189,16 +189,20 @@ class Datasets:
             ) from None
 
 
-def _chosen_rows(prepared: PreparedShares, chosen: bytes) -> NDArray[np.bool_]:
-    """The bitmap as bool (n,), a non-empty subset of the admitted rows."""
-    count = len(prepared.report_ids)
+def chosen_rows(is_admitted: NDArray[np.bool_], chosen: bytes) -> NDArray[np.bool_]:
+    """The bitmap as bool (n,), a non-empty subset of the admitted rows.
+
+    Raises:
+        JobRefused(MALFORMED, DATASET_EMPTY)
+    """
+    count = len(is_admitted)
     bits = np.unpackbits(np.frombuffer(chosen, np.uint8), bitorder="little").astype(np.bool_)
     if len(chosen) != -(-count // 8) or bits[count:].any():
         raise JobRefused(
             JobReason.MALFORMED, f"the choice must hold one bit for each of {count} prepared reports"
         )
     rows = bits[:count]
-    if (rows & ~prepared.admitted.is_admitted).any():
+    if (rows & ~is_admitted).any():
         raise JobRefused(JobReason.MALFORMED, "the choice holds a report that this helper did not admit")
     if not rows.any():
         raise JobRefused(JobReason.DATASET_EMPTY, "no report was chosen")

@@ -12,7 +12,8 @@ from maskedlark.privacy.accounting import Charge, Epsilons, spent, spent_against
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import fitting
-from maskedlark.reports.task import Task
+from maskedlark.releases.update import UpdateSpec
+from maskedlark.reports.task import PrivacyUnit, Task
 
 
 def cost(task: Task, reservations: Sequence[Reservation]) -> Epsilons:
@@ -48,7 +49,7 @@ def check_fits(task: Task, before: Sequence[Reservation], new: Reservation) -> N
     already = cost(task, before)
     raise JobRefused(
         JobReason.BUDGET_EXHAUSTED,
-        f"{_what(new)} not fit this dataset: "
+        f"{_what(new)} not fit this {_whose(task)}: "
         f"{_sentence('epsilon', already.ad_server, after.ad_server, task.epsilon)}; "
         f"{_sentence('collusion_epsilon', already.colluding, after.colluding, task.collusion_epsilon)}. "
         f"{_way_out(task, before, new)}",
@@ -59,6 +60,10 @@ def _charges(task: Task, reservations: Sequence[Reservation]) -> list[Charge]:
     return [charge for one in reservations for charge in one.spec.charges(task, one.rounds)]
 
 
+def _whose(task: Task) -> str:
+    return "task" if task.unit is PrivacyUnit.USER else "dataset"
+
+
 def _what(new: Reservation) -> str:
     return "the query does" if new.spec.is_query else f"{new.rounds} rounds do"
 
@@ -67,7 +72,9 @@ def _way_out(task: Task, before: Sequence[Reservation], new: Reservation) -> str
     """What would fit: for a query, the epsilon at which the same one is affordable."""
     spec = new.spec
     if isinstance(spec, JobSpec):
-        return "Ask for fewer rounds, more noise, or use another dataset"
+        return f"Ask for fewer rounds, more noise, or use another {_whose(task)}"
+    if isinstance(spec, UpdateSpec):
+        return "The job stops here: submit one with more noise or a lower rate, or make another task"
     already = _charges(task, before)
     try:
         fits = fitting(task, spec, epsilon=task.epsilon, already=already)

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row, Select, exists, or_, select
 from sqlalchemy.exc import DatabaseError
 
-from helper.ledger.ledger import LEDGER_FILE, sqlite_url
+from helper.ledger.ledger import LEDGER_FILE, charged_together, sqlite_url
 from helper.ledger.schema import DATASETS, JOBS, QUERIES, TASKS
 from maskedlark.canonical import decode
 from maskedlark.errors import JobReason, JobRefused
@@ -56,7 +56,7 @@ class BudgetReport:
             return tuple(_dataset(row) for row in connection.execute(query))
 
     def uses(self, dataset: Dataset) -> tuple[Use, ...]:
-        """What takes of a dataset's budgets: its jobs, then its queries, each by id."""
+        """What takes of a dataset's budgets: its jobs, then its queries, each by id; of unit user, all of its task."""
         with reading(self._engine) as connection:
             return (*_jobs(connection, dataset), *_queries(connection, dataset))
 
@@ -84,7 +84,7 @@ def _dataset(row: Row[Any]) -> Dataset:
 
 def _jobs(connection: Connection, dataset: Dataset) -> tuple[Use, ...]:
     query = select(JOBS.c.spec, JOBS.c.rounds_answered, JOBS.c.is_closed).where(
-        JOBS.c.dataset_id == dataset.dataset_id
+        JOBS.c.dataset_id.in_(charged_together(connection, dataset.dataset_id))
     )
     return tuple(
         job_use(
@@ -99,6 +99,8 @@ def _jobs(connection: Connection, dataset: Dataset) -> tuple[Use, ...]:
 
 
 def _queries(connection: Connection, dataset: Dataset) -> tuple[Use, ...]:
-    query = select(QUERIES.c.spec, QUERIES.c.kind).where(QUERIES.c.dataset_id == dataset.dataset_id)
+    query = select(QUERIES.c.spec, QUERIES.c.kind).where(
+        QUERIES.c.dataset_id.in_(charged_together(connection, dataset.dataset_id))
+    )
     found = connection.execute(query.order_by(QUERIES.c.query_id))
     return tuple(query_use(dataset.task, decode_query(row.kind, row.spec)) for row in found)

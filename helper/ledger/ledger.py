@@ -38,6 +38,8 @@ LEDGER_FILE: Final = "ledger.sqlite3"
 """The embedded ledger, in the helper's data folder."""
 # of one dataset, closed ones included: what is remembered of jobs that were never opened is bounded too
 MAX_JOBS: Final = 1_000
+_PER_USER: Final = b'"unit":"user"'
+"""What a canonical task holds if, and only if, its unit is a person: within a string the quotes are escaped."""
 _LOOKUP_BATCH: Final = 1_000
 _INSERT_BATCH: Final = 10_000
 """Rows handed to the driver at once: they take a kilobyte each on the way there."""
@@ -239,7 +241,10 @@ class Ledger:
         return self._reserve(spec.job_id, spec.dataset_id, check_budget, add)
 
     def reservations(self, dataset_id: bytes) -> tuple[Reservation, ...]:
-        """What the jobs and queries of a dataset take of its budget; those that take nothing are left out."""
+        """What the jobs and queries of a dataset take of its budget; those that take nothing are left out.
+
+        Of a task whose unit is a person: of all its datasets, for they have one budget.
+        """
         with reading(self._engine) as connection:
             return _reservations(connection, dataset_id)
 
@@ -452,7 +457,8 @@ def _job_state(connection: Connection, query: Select[Any]) -> JobState | None:
 
 
 def _reservations(connection: Connection, dataset_id: bytes) -> tuple[Reservation, ...]:
-    takes_some = (JOBS.c.dataset_id == dataset_id) & (
+    together = charged_together(connection, dataset_id)
+    takes_some = JOBS.c.dataset_id.in_(together) & (
         JOBS.c.is_closed.is_(False) | (JOBS.c.rounds_answered > 0)
     )
     query = (
@@ -465,25 +471,39 @@ def _reservations(connection: Connection, dataset_id: bytes) -> tuple[Reservatio
         Reservation(spec=spec, rounds=row.rounds_answered if row.is_closed else spec.rounds)
         for spec, row in specs
     ]
-    answered = (
-        select(QUERIES.c.kind, QUERIES.c.spec)
-        .where(QUERIES.c.dataset_id == dataset_id)
-        .order_by(QUERIES.c.query_id)
-    )
-    return (
-        *jobs,
-        *(
-            Reservation(spec=decode_query(row.kind, row.spec), rounds=1)
-            for row in connection.execute(answered)
-        ),
-    )
+    answered = select(QUERIES.c.kind, QUERIES.c.spec).where(QUERIES.c.dataset_id.in_(together))
+    found = connection.execute(answered.order_by(QUERIES.c.query_id))
+    return (*jobs, *(Reservation(spec=decode_query(row.kind, row.spec), rounds=1) for row in found))
+
+
+def charged_together(connection: Connection, dataset_id: bytes) -> Any:
+    """The ids of the datasets that share a budget with one.
+
+    Itself, or all of its task where a person is protected.
+    """
+    task_id = select(DATASETS.c.task_id).where(DATASETS.c.dataset_id == dataset_id).scalar_subquery()
+    if _is_of_user(connection, dataset_id):
+        return select(DATASETS.c.dataset_id).where(DATASETS.c.task_id == task_id)
+    return [dataset_id]
+
+
+def _is_of_user(connection: Connection, dataset_id: bytes) -> bool:
+    """Whether the budget of a dataset is that of its task."""
+    of_task = DATASETS.join(TASKS, DATASETS.c.task_id == TASKS.c.task_id)
+    encoded = connection.execute(
+        select(TASKS.c.task).select_from(of_task).where(DATASETS.c.dataset_id == dataset_id)
+    ).scalar()
+    return encoded is not None and _PER_USER in bytes(encoded)
 
 
 def _lock(connection: Connection, dataset_id: bytes) -> None:
-    """Until the transaction ends, nothing else of this dataset is opened, closed or charged (SQLite.
+    """Until the transaction ends, nothing else of this budget is opened, closed or charged.
 
-    Nothing at all).
+    On SQLite nothing at all.
     """
+    if _is_of_user(connection, dataset_id):
+        task_id = select(DATASETS.c.task_id).where(DATASETS.c.dataset_id == dataset_id).scalar_subquery()
+        connection.execute(select(TASKS.c.role).where(TASKS.c.task_id == task_id).with_for_update())
     connection.execute(select(DATASETS.c.size).where(DATASETS.c.dataset_id == dataset_id).with_for_update())
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Final
 
 from helper.datasets.datasets import Datasets
+from helper.datasets.updates import UpdateDatasets
 from helper.ledger.budget import check_fits, cost
 from helper.ledger.ledger import Ledger, Reservation, StoredQuery
 from helper.releases.answering import Call, answer_once
@@ -27,7 +28,9 @@ from maskedlark.releases.grouping import answer_discovery, answer_query, decode_
 from maskedlark.releases.kinds import AnyQuery
 from maskedlark.releases.query import DiscoverySpec, QuerySpec
 from maskedlark.releases.release import AggregateShare
+from maskedlark.releases.update import UpdateSpec, answer_update, form_of
 from maskedlark.reports.report import InputShares
+from maskedlark.reports.updates import UpdateSum
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -48,9 +51,18 @@ class AnsweredQuery:
 class Queries:
     """The queries of one helper. Safe to call from many threads; the ledger decides between them."""
 
-    def __init__(self, *, tasks: Tasks, datasets: Datasets, ledger: Ledger, randomness: Randomness) -> None:
+    def __init__(
+        self,
+        *,
+        tasks: Tasks,
+        datasets: Datasets,
+        updates: UpdateDatasets,
+        ledger: Ledger,
+        randomness: Randomness,
+    ) -> None:
         self._tasks = tasks
         self._datasets = datasets
+        self._updates = updates
         self._ledger = ledger
         self._randomness = randomness
 
@@ -134,6 +146,36 @@ class Queries:
                 choices=scores.choices,
                 noise=self._noise(call.check_awaited),
                 interrupt=call.check_awaited,
+            )
+
+        return self._answer(spec, compute, call)
+
+    def update(self, encoded: bytes, call: Call) -> AnsweredQuery:
+        """The sum of the updates of a federated round. Called by the ad server; idempotent; guarantees as of `query`.
+
+        Shares are read from disk one at a time: the work takes the memory of a few vectors, however many
+        devices there are.
+
+        Raises:
+            InvalidTask: the spec is not canonical.
+            JobRefused: as `query`; DATASET_LOST also for a dataset of another round.
+        """
+        spec = decode(UpdateSpec, encoded)
+
+        def compute(served: ServedTask) -> AggregateShare:
+            summed = UpdateSum(form=form_of(served.task), role=served.role, task_id=served.task_id)
+            records = 0
+            for report_id, payload in self._updates.shares(spec.round, spec.dataset_id):
+                call.check_awaited()
+                summed.add(report_id, payload)
+                records += 1
+            return answer_update(
+                task=served.task,
+                spec=spec,
+                pair=served.pair,
+                records=records,
+                vector=summed.total(),
+                noise=self._noise(call.check_awaited),
             )
 
         return self._answer(spec, compute, call)

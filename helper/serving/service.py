@@ -12,10 +12,13 @@ import grpc
 import numpy as np
 
 from helper.core import HelperCore
+from helper.datasets.preparing import Preparation
+from helper.datasets.updates import UpdatePreparation
 from helper.releases.answering import Call
 from helper.releases.queries import AnsweredQuery
 from helper.releases.release_grid import ReleaseGrid
 from helper.serving.metrics import HelperMetrics
+from helper.trust.tasks import Caller
 from maskedlark.canonical import MAX_BYTES, decode, encode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.model.limits import Limits
@@ -128,7 +131,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
             self._core.tasks.authorized(header.task_id, caller)
             with (
                 self._admission.entered(caller),
-                self._core.datasets.prepare(header.task_id, header.handle, caller) as preparation,
+                self._preparation(header, caller) as preparation,
             ):
                 for request in requests:
                     admitted = preparation.add(
@@ -151,12 +154,26 @@ class HelperService(helper_pb2_grpc.HelperServicer):
                 )
             )
 
+    def _preparation(
+        self, header: pb.PrepareRequest.Header, caller: Caller
+    ) -> Preparation | UpdatePreparation:
+        """What opens the shares of a stream: of labels, or of a federated round."""
+        is_of_updates = self._core.tasks.authorized(header.task_id, caller).updates is not None
+        if is_of_updates != bool(header.update_round):
+            raise JobRefused(
+                JobReason.MALFORMED, "update_round goes with a task of updates, and only with it"
+            )
+        if is_of_updates:
+            return self._core.updates.prepare(header.task_id, header.handle, header.update_round, caller)
+        return self._core.datasets.prepare(header.task_id, header.handle, caller)
+
     def CommitDataset(self, request: pb.CommitRequest, context: grpc.ServicerContext) -> pb.CommitReply:  # noqa: N802 (gRPC's name)
         """Make the chosen reports a dataset."""
         with self._acting(context):
-            size = self._core.datasets.commit(
-                request.task_id, request.handle, request.chosen, request.dataset_id, client_names(context)
-            )
+            caller = client_names(context)
+            is_of_updates = self._core.tasks.authorized(request.task_id, caller).updates is not None
+            commit = self._core.updates.commit if is_of_updates else self._core.datasets.commit
+            size = commit(request.task_id, request.handle, request.chosen, request.dataset_id, caller)
             self._give_receipt(context)
             return pb.CommitReply(dataset_id=request.dataset_id, size=size)
 
@@ -220,7 +237,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
             kind = asked.WhichOneof("part")
             if kind not in QUERY_KINDS:
                 raise JobRefused(
-                    JobReason.MALFORMED, "the stream begins with no query, discovery or evaluation"
+                    JobReason.MALFORMED, "the stream begins with no query, discovery, evaluation or update"
                 )
             self._core.tasks.authorized(decode_query(kind, getattr(asked, kind)).task_id, call.caller)
             with self._admission.entered(call.caller):
@@ -263,6 +280,8 @@ class HelperService(helper_pb2_grpc.HelperServicer):
                 return queries.discovery(asked.discovery, call)
             case "evaluation":
                 return queries.evaluation(asked.evaluation, model, call)
+            case "update":
+                return queries.update(asked.update, call)
             case _:
                 return queries.query(asked.query, codes, call)
 

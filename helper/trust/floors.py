@@ -10,7 +10,7 @@ from typing import Final
 from maskedlark.canonical import digest
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.privacy.noise import Mechanism, NoiseDivision
-from maskedlark.reports.task import HelperIdentity, PrivacyUnit, Task
+from maskedlark.reports.task import HelperIdentity, Task
 
 _FINGERPRINT_DIGITS: Final = 64
 
@@ -81,9 +81,7 @@ class Floors:
             _refuse(
                 "noise is split between the helpers: this helper was not started with --allow-split-noise"
             )
-        if task.unit is PrivacyUnit.USER:
-            _refuse("unit user: this version of the helper keeps budgets of datasets only")
-        if not task.proof and self.is_proof_required:
+        if not task.proof and task.updates is None and self.is_proof_required:
             _refuse(
                 "reports of the task prove nothing (proof is off): this helper was started with --require-proof"
             )

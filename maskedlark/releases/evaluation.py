@@ -35,6 +35,7 @@ from maskedlark.releases.release import (
     AggregateShare,
     blinded,
     charge_of,
+    check_holds_labels,
     check_noise_fits_task,
     multiplier_for_each_helper,
     noise_of_both,
@@ -113,6 +114,7 @@ class EvaluationSpec:
         Raises:
             JobRefused(DOMAIN_TOO_LARGE, NOISE_OUT_OF_RANGE, OVERFLOW)
         """
+        check_holds_labels(task)
         if self.num_bins > MAX_BINS:
             raise JobRefused(
                 JobReason.DOMAIN_TOO_LARGE, f"num_bins is {self.num_bins}, a helper takes at most {MAX_BINS}"

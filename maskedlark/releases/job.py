@@ -15,7 +15,7 @@ from maskedlark.numbers.field import SignedVector
 from maskedlark.numbers.fixed_point import check_no_overflow
 from maskedlark.privacy.accounting import Charge
 from maskedlark.privacy.clip import Clip
-from maskedlark.releases.release import charge_of, noise_of_both, units_of_each_helper
+from maskedlark.releases.release import charge_of, check_holds_labels, noise_of_both, units_of_each_helper
 from maskedlark.reports.pair import SAMPLING_DENOMINATOR
 from maskedlark.reports.task import Task
 
@@ -145,8 +145,9 @@ def check_sums_fit(task: Task, job: JobSpec, *, records: int, num_parameters: in
     Called by all parties before it runs.
 
     Raises:
-        JobRefused(OVERFLOW, NOISE_OUT_OF_RANGE)
+        JobRefused(UNDECLARED, OVERFLOW, NOISE_OUT_OF_RANGE)
     """
+    check_holds_labels(task)
     bound = noise_bound(task, job, num_values(job, num_parameters))
     check_no_overflow(
         records=records, sensitivity=job_clip(task, job).released_sensitivity, noise_bound=bound

@@ -11,12 +11,13 @@ from maskedlark.canonical import decode
 from maskedlark.releases.evaluation import EvaluationSpec
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.query import DiscoverySpec, QuerySpec
+from maskedlark.releases.update import UpdateSpec
 
-AnyQuery: TypeAlias = QuerySpec | DiscoverySpec | EvaluationSpec
+AnyQuery: TypeAlias = QuerySpec | DiscoverySpec | EvaluationSpec | UpdateSpec
 AnySpec: TypeAlias = JobSpec | AnyQuery
 
 QUERY_KINDS: Final[Mapping[str, type[AnyQuery]]] = {
-    spec.kind: spec for spec in (QuerySpec, DiscoverySpec, EvaluationSpec)
+    spec.kind: spec for spec in (QuerySpec, DiscoverySpec, EvaluationSpec, UpdateSpec)
 }
 
 

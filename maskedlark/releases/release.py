@@ -210,6 +210,19 @@ def check_noise_fits_task(task: Task, noise_multiplier: float, *, whose: str) ->
         )
 
 
+def check_holds_labels(task: Task) -> None:
+    """Refuse a job or an evaluation of labels where reports hold updates. Called by all parties.
+
+    Raises:
+        JobRefused(UNDECLARED)
+    """
+    if task.updates is not None:
+        raise JobRefused(
+            JobReason.UNDECLARED,
+            "the reports of this task hold updates and no labels: submit a job with --strategy",
+        )
+
+
 def charge_of(task: Task, noise_multiplier: float, *, rounds: int = 1, sampling_rate: float = 1.0) -> Charge:
     """What rounds with a noise multiplier are charged as, with the noise that each helper really adds."""
     is_noisy = task.mechanism is not Mechanism.NONE

@@ -20,7 +20,7 @@ proof: docs/explanation/privacy.md.
 """
 
 from fractions import Fraction
-from typing import Annotated, Final, Literal, NamedTuple, Self
+from typing import Annotated, ClassVar, Final, Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -159,9 +159,18 @@ class UpdateSpec:
         round: The round.
     """
 
+    kind: ClassVar[str] = "update"
+    is_query: ClassVar[bool] = True
+    rounds: ClassVar[int] = 1
+
     version: Literal[1] = VERSION
     dataset_id: Bytes32
     round: UpdateRound
+
+    @property
+    def release_id(self) -> bytes:
+        """See `UpdateRound.query_id`."""
+        return self.round.query_id
 
     @property
     def query_id(self) -> bytes:
@@ -187,6 +196,25 @@ class UpdateSpec:
     def transcript(self) -> bytes:
         """What both helpers' blinds hang on."""
         return digest("update", encode(self))
+
+    def check(self, task: Task, *, records: int) -> None:
+        """Refuse a round that cannot be released: see `check_round`."""
+        check_round(task, self.round, records=records)
+
+    def charges(self, task: Task, rounds: int = 1) -> tuple[Charge, ...]:
+        """What the release is charged as. Called by all parties."""
+        return (phase_charge(task, self.phase, rounds),) if rounds else ()
+
+    def with_noise(self, task: Task, each_helpers: float) -> Self:
+        """The same release with other noise: that is another job, which devices did not answer.
+
+        Raises:
+            JobRefused(NOISE_OUT_OF_RANGE)
+        """
+        raise JobRefused(
+            JobReason.NOISE_OUT_OF_RANGE,
+            f"the noise of a round is its job's, not {each_helpers:g}: {task.name}",
+        )
 
 
 def form_of(task: Task) -> UpdateForm:
@@ -269,11 +297,6 @@ def phase_charge(task: Task, phase: Phase, rounds: int) -> Charge:
         rounds=rounds,
         is_self_sampled=True,
     )
-
-
-def update_charge(task: Task, spec: UpdateSpec) -> Charge:
-    """What a round's release is charged as."""
-    return phase_charge(task, spec.phase, 1)
 
 
 def job_charges(task: Task, job: UpdateJob, rounds: int) -> tuple[Charge, ...]:

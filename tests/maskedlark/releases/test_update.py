@@ -19,7 +19,6 @@ from maskedlark.releases.update import (
     noise_units,
     read_sum,
     seen_rate,
-    update_charge,
 )
 from tests.builders import world
 from tests.update_builders import FORM, random_vector, update_job, update_round, update_world
@@ -156,12 +155,12 @@ def test_settings_of_a_phase_out_of_range_are_refused(settings: dict[str, float]
 
 
 def test_a_release_is_charged_at_the_rate_that_cover_leaves() -> None:
-    assert update_charge(TASK, SPEC).sampling_rate == pytest.approx(0.5)
-    assert update_charge(TASK, SPEC).is_self_sampled
+    assert SPEC.charges(TASK)[0].sampling_rate == pytest.approx(0.5)
+    assert SPEC.charges(TASK)[0].is_self_sampled
     half = update_world(mechanism="gaussian", updates=replace(FORM, cover=0.5)).task
-    assert update_charge(half, replace(SPEC, round=update_round(half))).sampling_rate == pytest.approx(2 / 3)
+    assert replace(SPEC, round=update_round(half)).charges(half)[0].sampling_rate == pytest.approx(2 / 3)
     none = update_world(mechanism="gaussian", updates=replace(FORM, cover=0.0)).task
-    assert update_charge(none, replace(SPEC, round=update_round(none))).sampling_rate == 1.0
+    assert replace(SPEC, round=update_round(none)).charges(none)[0].sampling_rate == 1.0
 
 
 def test_sums_are_read_in_their_own_units() -> None:

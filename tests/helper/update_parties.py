@@ -1,0 +1,99 @@
+"""Two helpers and an ad server that seals and releases federated rounds, for tests."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from helper.datasets.preparing import PreparedTotals
+from helper.releases.answering import Call
+from maskedlark import canonical
+from maskedlark.randomness import seeded
+from maskedlark.releases.release import AggregateShare, combine
+from maskedlark.releases.update import UpdateRound, UpdateSpec, round_clip
+from maskedlark.reports.dataset import AdmittedSet, admitted_by_both, canonical_order, dataset_id
+from maskedlark.reports.update_sealing import UpdateSealer
+from maskedlark.reports.updates import UpdateVector
+from maskedlark.reports.upload import Report
+from tests.builders import NOW, shares_for
+from tests.helper.parties import Party, Scene, make_task
+from tests.update_builders import FORM, random_vector, update_job, update_round, update_settings
+
+
+class UpdateScene(Scene):
+    """Both helpers, a federated task, and an ad server that does everything right unless a test does otherwise."""
+
+    def __init__(self, folder: Path, **changes: Any) -> None:
+        self.parties = (Party(data=folder / "north"), Party(data=folder / "south"))
+        self.cores = self.open()
+        self.task = make_task(self.parties, **update_settings(**changes))
+        self.task_id = self.task.task_id
+        self.bundle = self.register(self.task)
+        self.updates = UpdateSealer(self.bundle)
+
+    def round(self, index: int = 0, **changes: Any) -> UpdateRound:
+        return update_round(self.task, index, **{"job": update_job(self.task), **changes})
+
+    def vectors(self, count: int, seed: int = 0) -> list[UpdateVector]:
+        clip = round_clip(self.task, self.round())
+        return [random_vector(FORM, clip, 100 * seed + device) for device in range(count)]
+
+    def sealed(self, one: UpdateRound, vectors: Sequence[UpdateVector], seed: int = 0) -> list[Report]:
+        randomness, clip = seeded(seed, "updates of a scene"), round_clip(self.task, one)
+        return [
+            self.updates.report(one.round_id, clip, vector, unix_s=NOW, randomness=randomness)
+            for vector in vectors
+        ]
+
+    def prepare_round(
+        self, one: UpdateRound, sealed: Sequence[Report], handle: bytes = b"h" * 16, chunk: int = 3
+    ) -> tuple[tuple[AdmittedSet, AdmittedSet], list[PreparedTotals]]:
+        admitted, totals = [], []
+        for role, core in enumerate(self.cores):
+            incoming = shares_for(list(sealed), role)
+            with core.updates.prepare(self.task_id, handle, canonical.encode(one), None) as preparation:
+                parts = [
+                    preparation.add(incoming[start : start + chunk])
+                    for start in range(0, len(incoming), chunk)
+                ]
+                totals.append(preparation.finish())
+            admitted.append(
+                AdmittedSet(
+                    is_admitted=np.concatenate([part.is_admitted for part in parts]),
+                    view_tags=np.concatenate([part.view_tags for part in parts]),
+                    dropped=totals[-1].dropped,
+                )
+            )
+        return (admitted[0], admitted[1]), totals
+
+    def seal_round(self, one: UpdateRound, sealed: Sequence[Report], handle: bytes = b"h" * 16) -> bytes:
+        admitted, _ = self.prepare_round(one, sealed, handle)
+        chosen = admitted_by_both(*admitted)
+        expected = self.round_dataset_id(sealed, admitted[0], chosen)
+        for core in self.cores:
+            bits = np.packbits(chosen, bitorder="little").tobytes()
+            core.updates.commit(self.task_id, handle, bits, expected, None)
+        return expected
+
+    def round_dataset_id(
+        self, sealed: Sequence[Report], admitted: AdmittedSet, chosen: NDArray[np.bool_]
+    ) -> bytes:
+        ids = np.frombuffer(b"".join(report.report_id for report in sealed), np.uint8).reshape(-1, 16)[chosen]
+        order = canonical_order(ids)
+        return dataset_id(self.task_id, ids[order], admitted.view_tags[chosen][order])
+
+    def release(self, one: UpdateRound, of_dataset: bytes) -> NDArray[np.int64]:
+        spec = UpdateSpec(dataset_id=of_dataset, round=one)
+        answers = [
+            core.queries.update(canonical.encode(spec), Call(caller=None)).answer for core in self.cores
+        ]
+        first, second = (AggregateShare.decode(answer, FORM.length) for answer in answers)
+        return combine(first, second)
+
+
+def other_content(one: UpdateRound) -> UpdateRound:
+    """The same round of the same job, for other weights."""
+    return replace(one, content_digest=b"o" * 32)
