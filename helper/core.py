@@ -15,7 +15,8 @@ from helper.datasets.updates import UpdateDatasets
 from helper.datasets.vault import Vault
 from helper.executors.processes import OpeningPool
 from helper.ledger.budget_left import BudgetsLeft
-from helper.ledger.ledger import Counts, Ledger
+from helper.ledger.ledger import Ledger
+from helper.ledger.records import Counts
 from helper.ledger.witness import Witness
 from helper.releases.jobs import EngineFor, Jobs
 from helper.releases.numerics import software_digest

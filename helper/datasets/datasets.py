@@ -15,7 +15,8 @@ from helper.datasets.shelves import Handle, OpenedShelf, PreparedShelf
 from helper.datasets.turns import Turns
 from helper.datasets.vault import Vault, VaultDamaged
 from helper.executors.processes import OpeningPool
-from helper.ledger.ledger import Ledger, StoredDataset
+from helper.ledger.ledger import Ledger
+from helper.ledger.records import StoredDataset
 from helper.trust.tasks import Caller, Tasks
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.reports.dataset import OpenedDataset, open_dataset

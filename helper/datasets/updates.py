@@ -26,7 +26,8 @@ from helper.datasets.shelves import Handle
 from helper.datasets.turns import Turns
 from helper.datasets.update_vault import Spool, StoredUpdate, UpdateVault
 from helper.datasets.vault import VaultDamaged
-from helper.ledger.ledger import Ledger, StoredDataset
+from helper.ledger.ledger import Ledger
+from helper.ledger.records import StoredDataset
 from helper.trust.tasks import Caller, ServedTask, Tasks
 from maskedlark.canonical import decode
 from maskedlark.errors import JobReason, JobRefused, ReportReason, ReportRejected

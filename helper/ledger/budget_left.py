@@ -9,9 +9,10 @@ from threading import Lock
 from time import monotonic
 from typing import Final
 
-from helper.ledger.budget import left
 from helper.ledger.budget_report import BudgetReport
-from helper.ledger.ledger import Ledger, Position, Reservation
+from helper.ledger.ledger import Ledger
+from helper.ledger.records import Position, Reservation
+from helper.ledger.spending import left
 from maskedlark.releases.budget import Dataset
 
 MAX_DATASETS: Final = 200

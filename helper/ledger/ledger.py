@@ -6,15 +6,26 @@ budget holds it. A crash at any point leaves either all of a method's effect or 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, Select, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
+from helper.ledger.chain import begin_chain, move_on, position_of
 from helper.ledger.check import check_whole
 from helper.ledger.migrations import MIGRATIONS
+from helper.ledger.records import (
+    CheckBudget,
+    Counts,
+    Position,
+    Reservation,
+    StoredDataset,
+    StoredJob,
+    StoredQuery,
+    StoredRound,
+    StoredTask,
+)
 from helper.ledger.round_state import KEPT_ANSWERS, Progress, RoundState
 from helper.ledger.schema import (
     CHAIN,
@@ -27,11 +38,10 @@ from helper.ledger.schema import (
     TASKS,
     USED_REPORTS,
 )
-from maskedlark.canonical import decode, digest, encode
+from maskedlark.canonical import decode, encode
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.randomness import system_randomness
 from maskedlark.releases.job import JobSpec
-from maskedlark.releases.kinds import AnyQuery, AnySpec, decode_query
+from maskedlark.releases.kinds import decode_query
 from maskedlark.runtime.database import create_tables, reading
 
 LEDGER_FILE: Final = "ledger.sqlite3"
@@ -43,91 +53,6 @@ _PER_USER: Final = b'"unit":"user"'
 _LOOKUP_BATCH: Final = 1_000
 _INSERT_BATCH: Final = 10_000
 """Rows handed to the driver at once: they take a kilobyte each on the way there."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredTask:
-    """A task that this helper signed: its canonical bytes, this helper's role in it, and the signature."""
-
-    encoded: bytes
-    role: int
-    signature: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredDataset:
-    """A committed dataset."""
-
-    task_id: bytes
-    size: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobState:
-    """A job, and how far it is."""
-
-    spec: JobSpec
-    progress: Progress
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reservation:
-    """What one job or query takes of its dataset's budget.
-
-    Attributes:
-        spec: The job, or the query.
-        rounds: Of a job all planned ones while it is open and the answered ones once it is closed; 1 of a
-            query.
-    """
-
-    spec: AnySpec
-    rounds: int
-
-    @property
-    def id(self) -> bytes:
-        """The job's or the query's."""
-        return self.spec.release_id
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredRound:
-    """An answered, and so charged, round; the answer is None once the job has moved on."""
-
-    weights_digest: bytes
-    answer: bytes | None = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredQuery:
-    """An answered, and so charged, query."""
-
-    spec: AnyQuery
-    answer: bytes = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Position:
-    """Where a ledger stands.
-
-    How often it has moved on, and the digest of all that it committed, its random beginning included.
-    """
-
-    sequence: int
-    head: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
-    """How much the ledger holds."""
-
-    tasks: int
-    datasets: int
-    open_jobs: int
-    rounds_answered: int
-
-
-CheckBudget: TypeAlias = Callable[[Sequence[Reservation]], None]
-"""Raises if what a dataset's jobs and queries take leaves no room for one more."""
 
 
 class Ledger:
@@ -142,7 +67,7 @@ class Ledger:
         """
         self._engine = engine
         create_tables(engine, METADATA, version=SCHEMA_VERSION, whose="helper", migrations=MIGRATIONS)
-        _begin_chain(engine)
+        begin_chain(engine)
         check_whole(engine)
 
     @property
@@ -199,7 +124,7 @@ class Ledger:
                         insert(USED_REPORTS),
                         [{"task_id": task_id, "report_id": report_id} for report_id in batch],
                     )
-                _move_on(connection, "dataset", dataset_id)
+                move_on(connection, "dataset", dataset_id)
         except IntegrityError:
             raise JobRefused(
                 JobReason.REPORT_ALREADY_USED,
@@ -236,7 +161,7 @@ class Ledger:
                     JobReason.TOO_MANY_JOBS, f"the dataset has had {MAX_JOBS} jobs: seal another one"
                 )
             connection.execute(insert(JOBS).values(row | {"rounds_answered": 0, "is_closed": False}))
-            _move_on(connection, "job", row["spec"])
+            move_on(connection, "job", row["spec"])
 
         return self._reserve(spec.job_id, spec.dataset_id, check_budget, add)
 
@@ -248,7 +173,7 @@ class Ledger:
         with reading(self._engine) as connection:
             return _reservations(connection, dataset_id)
 
-    def job_state(self, job_id: bytes) -> JobState | None:
+    def job_state(self, job_id: bytes) -> StoredJob | None:
         """The job of an id."""
         with reading(self._engine) as connection:
             return _job_state(connection, _job(job_id))
@@ -281,7 +206,7 @@ class Ledger:
             connection.execute(insert(ROUNDS).values(row))
             past = (ROUNDS.c.job_id == job_id) & (ROUNDS.c.round_index == round_index - KEPT_ANSWERS)
             connection.execute(update(ROUNDS).where(past).values(answer=None))
-            _move_on(connection, "round", job_id, round_index.to_bytes(8, "little"), answered.answer or b"")
+            move_on(connection, "round", job_id, round_index.to_bytes(8, "little"), answered.answer or b"")
         return True
 
     def round(self, job_id: bytes, round_index: int) -> StoredRound | None:
@@ -316,7 +241,7 @@ class Ledger:
             )
             if not is_known and not _is_full(connection, spec.dataset_id):
                 connection.execute(insert(JOBS).values(unopened | {"is_closed": False}))
-                _move_on(connection, "job", encoded)
+                move_on(connection, "job", encoded)
             is_open = (JOBS.c.job_id == job_id) & (JOBS.c.spec == encoded) & JOBS.c.is_closed.is_(False)
             if (
                 connection.execute(update(JOBS).where(is_open).values(is_closed=True, model=b"")).rowcount
@@ -328,7 +253,7 @@ class Ledger:
                 .where(ROUNDS.c.job_id == job_id, ROUNDS.c.answer.is_not(None))
                 .values(answer=None)
             )
-            _move_on(connection, "close", job_id)
+            move_on(connection, "close", job_id)
 
     def add_query(self, stored: StoredQuery, check_budget: CheckBudget) -> bool:
         """Charge a query and keep its answer, if `check_budget` does not refuse: see `open_job`.
@@ -341,7 +266,7 @@ class Ledger:
 
         def add(connection: Connection) -> None:
             connection.execute(insert(QUERIES).values(row | {"spec": encode(spec), "answer": stored.answer}))
-            _move_on(connection, "query", encode(spec), stored.answer)
+            move_on(connection, "query", encode(spec), stored.answer)
 
         return self._reserve(spec.query_id, spec.dataset_id, check_budget, add)
 
@@ -379,7 +304,7 @@ class Ledger:
     def position(self) -> Position:
         """Where the ledger stands."""
         with reading(self._engine) as connection:
-            return _position(connection)
+            return position_of(connection)
 
     def holds(self, position: Position) -> bool:
         """Whether the ledger stands at a position, or stood there."""
@@ -413,44 +338,16 @@ def sqlite_url(path: Path) -> str:
     return f"sqlite:///{path.absolute()}"
 
 
-def _begin_chain(engine: Engine) -> None:
-    """Give a new ledger its beginning: random, so that no two ledgers are ever at the same position."""
-    try:
-        with engine.begin() as connection:
-            if connection.execute(select(CHAIN.c.head).where(CHAIN.c.sequence == 0)).first() is None:
-                connection.execute(insert(CHAIN).values(sequence=0, head=system_randomness(32)))
-    except IntegrityError:
-        return  # another process was faster
-
-
-def _move_on(connection: Connection, *what: str | bytes) -> None:
-    """Lengthen the chain by what the transaction has done.
-
-    Its last act, for others wait for the beginning's lock (PostgreSQL).
-    """
-    connection.execute(select(CHAIN.c.head).where(CHAIN.c.sequence == 0).with_for_update())
-    before = _position(connection)
-    head = digest("ledger", before.head, *(part.encode() if isinstance(part, str) else part for part in what))
-    connection.execute(insert(CHAIN).values(sequence=before.sequence + 1, head=head))
-
-
-def _position(connection: Connection) -> Position:
-    row = connection.execute(
-        select(CHAIN.c.sequence, CHAIN.c.head).order_by(CHAIN.c.sequence.desc()).limit(1)
-    ).one()
-    return Position(sequence=row.sequence, head=row.head)
-
-
 def _job(job_id: bytes) -> Select[Any]:
     return select(JOBS.c.spec, JOBS.c.rounds_answered, JOBS.c.is_closed).where(JOBS.c.job_id == job_id)
 
 
-def _job_state(connection: Connection, query: Select[Any]) -> JobState | None:
+def _job_state(connection: Connection, query: Select[Any]) -> StoredJob | None:
     row = connection.execute(query).one_or_none()
     if row is None:
         return None
     spec = decode(JobSpec, row.spec)
-    return JobState(
+    return StoredJob(
         spec=spec,
         progress=Progress(rounds=spec.rounds, rounds_answered=row.rounds_answered, is_closed=row.is_closed),
     )

@@ -15,7 +15,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
-from helper.ledger.ledger import Ledger, Position
+from helper.ledger.ledger import Ledger
+from helper.ledger.records import Position
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.rpc.receipts import Receipt, decode_receipt, encode_receipt
 

@@ -9,8 +9,9 @@ from typing import Final, TypeAlias
 
 from helper.datasets.datasets import Datasets
 from helper.gradient.engine import GradientEngine, Interrupt
-from helper.ledger.budget import check_fits, cost
-from helper.ledger.ledger import JobState, Ledger, Reservation
+from helper.ledger.ledger import Ledger
+from helper.ledger.records import Reservation, StoredJob
+from helper.ledger.spending import check_fits, cost
 from helper.releases.answering import Call
 from helper.releases.noise_shelf import NoiseShelf
 from helper.releases.numerics import numerics_digest
@@ -36,7 +37,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StartedJob:
+class OpenedJob:
     """What the ad server is told of a job that this helper will run.
 
     Attributes:
@@ -90,7 +91,7 @@ class Jobs:
         self._lock = Lock()
         self._running: OrderedDict[bytes, RunningJob] = OrderedDict()
 
-    def start(self, encoded: bytes, onnx: bytes, call: Call) -> StartedJob:
+    def start(self, encoded: bytes, onnx: bytes, call: Call) -> OpenedJob:
         """Check a job and its model, and reserve the budget of all its rounds.
 
         Called by the ad server; idempotent.
@@ -180,7 +181,7 @@ class Jobs:
         _LOG.info("job closed: %d of %d rounds answered", answered, spec.rounds)
         return answered
 
-    def _state_for(self, job_id: bytes, caller: Caller) -> JobState:
+    def _state_for(self, job_id: bytes, caller: Caller) -> StoredJob:
         """The state of a job that the caller may act in."""
         state = self._state(job_id)
         try:
@@ -189,7 +190,7 @@ class Jobs:
             raise _unknown() from None
         return state
 
-    def _state(self, job_id: bytes) -> JobState:
+    def _state(self, job_id: bytes) -> StoredJob:
         state = self._ledger.job_state(job_id)
         if state is None:
             raise _unknown()
@@ -245,9 +246,9 @@ class Jobs:
                 self._running.popitem(last=False)
         return running
 
-    def _started(self, task: Task, computation: Computation, state: JobState) -> StartedJob:
+    def _started(self, task: Task, computation: Computation, state: StoredJob) -> OpenedJob:
         epsilons = cost(task, self._ledger.reservations(computation.spec.dataset_id))
-        return StartedJob(
+        return OpenedJob(
             path=computation.engine.path,
             reason=computation.engine.reason,
             numerics=computation.numerics,
@@ -262,7 +263,7 @@ def _unknown() -> JobRefused:
     return JobRefused(JobReason.UNKNOWN_JOB, "this helper does not know the job: start it first")
 
 
-def _check_open(state: JobState) -> None:
+def _check_open(state: StoredJob) -> None:
     if state.progress.is_closed:
         raise _closed()
 

@@ -8,8 +8,9 @@ from typing import Final
 
 from helper.datasets.datasets import Datasets
 from helper.datasets.updates import UpdateDatasets
-from helper.ledger.budget import check_fits, cost
-from helper.ledger.ledger import Ledger, Reservation, StoredQuery
+from helper.ledger.ledger import Ledger
+from helper.ledger.records import Reservation, StoredQuery
+from helper.ledger.spending import check_fits, cost
 from helper.releases.answering import Call, answer_once
 from helper.releases.scoring import score
 from helper.trust.tasks import ServedTask, Tasks

@@ -9,7 +9,8 @@ from typing import Final
 
 from helper.datasets.datasets import Datasets
 from helper.gradient.engine import GradientEngine, Interrupt
-from helper.ledger.ledger import Ledger, StoredRound
+from helper.ledger.ledger import Ledger
+from helper.ledger.records import StoredRound
 from helper.ledger.round_state import RoundState
 from helper.releases.answering import Call, answer_once
 from helper.releases.noise_shelf import NoiseOrder, NoiseShelf, NoiseVector

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from helper.ledger.ledger import Ledger, StoredTask
+from helper.ledger.ledger import Ledger
+from helper.ledger.records import StoredTask
 from helper.trust.floors import Floors
 from helper.trust.keys import HelperKeys
 from helper.trust.open_tasks import OpenTasks

@@ -11,8 +11,8 @@ from adserver.records.job_state import JobState
 from adserver.store.datasets import DatasetStore
 from adserver.store.jobs import JobRecord
 from adserver.store.queries import QueryStore
-from helper.ledger.budget import check_fits
-from helper.ledger.ledger import Reservation
+from helper.ledger.records import Reservation
+from helper.ledger.spending import check_fits
 from maskedlark.errors import JobRefused
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.releases.kinds import AnyQuery

@@ -4,7 +4,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from helper.ledger.ledger import Reservation
+from helper.ledger.records import Reservation
 from maskedlark.canonical import decode
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.kinds import AnyQuery, decode_query

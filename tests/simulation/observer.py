@@ -11,7 +11,7 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, Final
 
-from helper.ledger.budget import cost
+from helper.ledger.spending import cost
 from helper.trust.key_ring import KeyState
 from maskedlark.canonical import decode
 from maskedlark.errors import JobReason

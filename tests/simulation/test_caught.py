@@ -12,7 +12,8 @@ from adserver.peers.client import HelperClient
 from adserver.store.queries import QueryStore
 from adserver.store.reports import ReportStore
 from helper.ledger import ledger as helper_ledger
-from helper.ledger.ledger import Ledger, StoredQuery, StoredRound
+from helper.ledger.ledger import Ledger
+from helper.ledger.records import StoredQuery, StoredRound
 from helper.ledger.schema import DATASETS, QUERIES
 from helper.ledger.witness import Witness
 from helper.releases import jobs as helper_jobs

@@ -1,4 +1,4 @@
-"""The gauge of what is left of each dataset's budget is true after whatever the ledger committed, and cheap where nothing has changed."""
+"""The gauge of what is left of each dataset's spending is true after whatever the ledger committed, and cheap where nothing has changed."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,10 +12,10 @@ import pytest
 from prometheus_client import generate_latest
 
 from helper.core import HelperCore
-from helper.ledger import budget, budget_left
-from helper.ledger.budget import cost
+from helper.ledger import budget_left, spending
 from helper.ledger.budget_left import BudgetsLeft
-from helper.ledger.ledger import Reservation
+from helper.ledger.records import Reservation
+from helper.ledger.spending import cost
 from helper.serving.metrics import HelperMetrics
 from maskedlark import canonical
 from maskedlark.releases.query import Measure, QuerySpec
@@ -120,7 +120,7 @@ def test_only_what_has_changed_is_computed_again(shop: Shop, monkeypatch: pytest
 
     def counted(task: Task, held: Sequence[Reservation]) -> float:
         computed.append(held[0].spec.dataset_id)
-        return budget.left(task, held)
+        return spending.left(task, held)
 
     monkeypatch.setattr("helper.ledger.budget_left.left", counted)
     first, second = shop.dataset(1), shop.dataset(2)

@@ -15,7 +15,8 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.schema import CreateTable
 
-from helper.ledger.ledger import Counts, Ledger, Reservation, StoredRound, StoredTask, sqlite_url
+from helper.ledger.ledger import Ledger, sqlite_url
+from helper.ledger.records import Counts, Reservation, StoredRound, StoredTask
 from helper.ledger.round_state import KEPT_ANSWERS
 from helper.ledger.schema import JOBS, METADATA, SCHEMA_VERSION
 from maskedlark.errors import InvalidTask, JobReason, JobRefused

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from helper.ledger.ledger import Ledger, StoredRound
+from helper.ledger.ledger import Ledger
+from helper.ledger.records import StoredRound
 from helper.releases import noise_shelf
 from helper.releases.noise_shelf import NoiseOrder, NoiseShelf
 from maskedlark import canonical

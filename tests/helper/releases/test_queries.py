@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helper.ledger.ledger import Ledger, StoredQuery
+from helper.ledger.ledger import Ledger
+from helper.ledger.records import StoredQuery
 from helper.releases.answering import Call
 from helper.releases.queries import AnsweredQuery
 from maskedlark import canonical

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from helper.gradient.engine import Batch, Interrupt, MaskedSum, never
-from helper.ledger.ledger import Ledger, StoredRound
+from helper.ledger.ledger import Ledger
+from helper.ledger.records import StoredRound
 from maskedlark import canonical
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.model.weights import QuantisedTensor

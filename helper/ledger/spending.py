@@ -6,7 +6,7 @@ The helper decides this itself, whatever the ad server planned.
 import math
 from collections.abc import Sequence
 
-from helper.ledger.ledger import Reservation
+from helper.ledger.records import Reservation
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.privacy.accounting import Charge, Epsilons, spent, spent_against_ad_server
 from maskedlark.privacy.noise import Mechanism
