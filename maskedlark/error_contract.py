@@ -69,6 +69,7 @@ _REPORTS: Final = {
     ReportReason.OUTSIDE_TASK_PERIOD: "set the clock, or fetch the bundle of the task that is open now",
     ReportReason.DUPLICATE_ID: "nothing: the report is stored",
     ReportReason.ALREADY_USED: "nothing: the report counts in the dataset that has it",
+    ReportReason.IMPLAUSIBLE: "draw again: an honest update is refused once in a hundred times",
 }
 _MODELS: Final = {
     ModelReason.NOT_ONNX: "export the model again",

@@ -67,6 +67,7 @@ class ReportReason(Reason):
     )
     DUPLICATE_ID = "duplicate_id", "a report of this id is there already; the first one counts"
     ALREADY_USED = "already_used", "the report is in another dataset of the task"
+    IMPLAUSIBLE = "implausible", "a returned model is too far from the instances that it was drawn from"
 
 
 @unique

@@ -1,11 +1,12 @@
-"""Rounds of a strategy with all devices in this process: no sealing, no shares, otherwise what a network does.
+"""Rounds of a strategy with all devices in this process: what a network does, without sealing.
 
-    simulated = Simulated(strategy=strategy, model=model, population=population, features=features, labels=labels)
-    for point in simulate(simulated, parameters, seed=1, evaluate=evaluate):
+    simulated = Simulated(strategy=strategy, model=model, population=population, features=features,
+    labels=labels) for point in simulate(simulated, parameters, seed=1, evaluate=evaluate):
         print(point.round, point.scores)
 
-Each device tosses its coin and draws its batches from `device_stream(seed, round, device)`, so a network of devices with the
-same seed, without noise, trains the same model bit for bit. Drawn devices train in stacks, side by side.
+Each device tosses its coin and draws its batches from `device_stream(seed, round, device)`, so a network of
+devices with the same seed, without noise, trains the same model bit for bit. Drawn devices train in stacks,
+side by side.
 """
 
 import time

@@ -1,0 +1,164 @@
+"""Draw and discard's instances in the database, SQLite or PostgreSQL, under many devices at once."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from sqlalchemy import Engine
+
+from adserver.store.instances import InstanceStore, Returned
+from maskedlark.errors import JobReason, JobRefused, ReportReason, ReportRejected
+from maskedlark.federated.draw_and_discard import DrawAndDiscard
+from maskedlark.federated.spam import SpamTest
+from maskedlark.randomness import seeded, system_randomness
+from maskedlark.runtime.database import open_database
+
+JOB = b"j" * 16
+SETTINGS = DrawAndDiscard(instances=5, learning_rate=0.001, epsilon=2.0)
+WEIGHTS = 64
+FIRST = SETTINGS.initial(np.zeros(WEIGHTS), seeded(1))
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[Engine]:
+    opened = open_database(database_url)
+    yield opened
+    opened.dispose()
+
+
+@pytest.fixture
+def store(engine: Engine) -> InstanceStore:
+    made = InstanceStore(engine)
+    made.create(JOB, SETTINGS, FIRST)
+    return made
+
+
+def returned(number: int, value: int | None = None, drawn_at: int = 0) -> Returned:
+    instance = np.full(WEIGHTS, number if value is None else value, np.int64)
+    return Returned(update_id=number.to_bytes(16, "big"), instance=instance, drawn_at=drawn_at)
+
+
+def refused(store: InstanceStore, update: Returned, test: SpamTest | None = None) -> ReportReason:
+    with pytest.raises(ReportRejected) as refusal:
+        store.replace(JOB, update, seeded(1), test=test)
+    return refusal.value.reason
+
+
+def test_instances_come_back_as_they_were_stored(store: InstanceStore) -> None:
+    assert (store.instances(JOB) == FIRST).all()
+    assert store.job(JOB).settings == SETTINGS
+
+
+def test_draws_are_uniform_over_instances(store: InstanceStore) -> None:
+    drawn = Counter(
+        int(np.flatnonzero((store.draw(JOB, seeded(n)).instance == FIRST).all(axis=1))[0]) for n in range(500)
+    )
+    assert set(drawn) == set(range(5))
+    assert max(abs(count - 100) for count in drawn.values()) < 5 * 9
+
+
+def test_a_return_replaces_one_instance_whole(store: InstanceStore) -> None:
+    store.replace(JOB, returned(7), system_randomness)
+    changed = (store.instances(JOB) != FIRST).any(axis=1)
+    assert changed.sum() == 1
+    assert (store.instances(JOB)[changed] == 7).all()
+    assert store.job(JOB).returns == 1
+
+
+def test_an_update_that_is_sent_again_counts_once(store: InstanceStore) -> None:
+    store.replace(JOB, returned(7), system_randomness)
+    held = store.instances(JOB)
+    assert refused(store, returned(7, value=8)) is ReportReason.DUPLICATE_ID
+    assert (store.instances(JOB) == held).all()
+    assert store.job(JOB).returns == store.accepted(JOB) == 1
+
+
+def test_a_model_of_another_length_is_refused(store: InstanceStore) -> None:
+    short = Returned(update_id=bytes(16), instance=np.zeros(WEIGHTS - 1, np.int64), drawn_at=0)
+    assert refused(store, short) is ReportReason.WRONG_LENGTH
+
+
+def test_spam_is_refused_and_leaves_nothing(store: InstanceStore) -> None:
+    test = SpamTest.calibrated(SETTINGS, weights=WEIGHTS, in_flight=0.0, randomness=seeded(1))
+    far = returned(7, value=1 << 40)
+    assert refused(store, far, test) is ReportReason.IMPLAUSIBLE
+    assert (store.instances(JOB) == FIRST).all()
+    assert store.accepted(JOB) == 0
+    store.replace(JOB, Returned(update_id=far.update_id, instance=FIRST[2], drawn_at=0), seeded(1), test=test)
+    assert store.accepted(JOB) == 1
+
+
+def test_an_unknown_job_and_a_taken_id_are_refused(store: InstanceStore) -> None:
+    with pytest.raises(JobRefused) as unknown:
+        store.draw(b"x" * 16, system_randomness)
+    assert unknown.value.reason is JobReason.UNKNOWN_JOB
+    with pytest.raises(JobRefused) as unknown:
+        store.replace(b"x" * 16, returned(1), system_randomness)
+    assert unknown.value.reason is JobReason.UNKNOWN_JOB
+    with pytest.raises(JobRefused) as taken:
+        store.create(JOB, SETTINGS, FIRST)
+    assert taken.value.reason is JobReason.JOB_CHANGED
+
+
+def test_updates_in_flight_are_measured_live(store: InstanceStore) -> None:
+    for number in range(600):
+        store.replace(JOB, returned(number, drawn_at=max(0, number - 20)), system_randomness)
+    assert store.job(JOB).in_flight == pytest.approx(20, abs=1)
+
+
+def test_many_devices_at_once_lose_and_tear_nothing(database_url: str, store: InstanceStore) -> None:
+    other = open_database(database_url)
+    stores = [store, InstanceStore(other)]
+
+    def device(number: int) -> None:
+        for turn in range(12):
+            drawn = stores[number % 2].draw(JOB, system_randomness)
+            assert len(set(drawn.instance.tolist())) == 1 or (drawn.instance == FIRST).all(axis=1).any()
+            update = returned(1 + number * 100 + turn, drawn_at=drawn.returns)
+            stores[number % 2].replace(JOB, update, system_randomness)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(device, range(8)))
+    other.dispose()
+    assert store.job(JOB).returns == store.accepted(JOB) == 96
+    for instance in store.instances(JOB):
+        assert len(set(instance.tolist())) == 1 or (instance == FIRST).all(axis=1).any()
+
+
+WRITER = """
+import itertools, sys
+from tests.adserver.store.test_instances import JOB, returned
+from adserver.store.instances import InstanceStore
+from maskedlark.randomness import system_randomness
+from maskedlark.runtime.database import open_database
+store = InstanceStore(open_database(sys.argv[1]))
+for number in itertools.count(1):
+    store.replace(JOB, returned(number), system_randomness)
+    print(number, flush=True)
+"""
+
+
+def test_a_writer_that_is_killed_leaves_whole_instances_and_true_counts(
+    database_url: str, store: InstanceStore
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", WRITER, database_url],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=os.getcwd(),  # noqa: PTH109
+    )
+    assert process.stdout is not None
+    for _ in range(20):
+        last = int(process.stdout.readline())
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    assert store.job(JOB).returns == store.accepted(JOB) >= last
+    for instance in store.instances(JOB):
+        assert len(set(instance.tolist())) == 1 or (instance == FIRST).all(axis=1).any()
