@@ -7,7 +7,6 @@ A task never changes, but the bundle that browsers fetch holds the helpers' curr
 
 import logging
 from dataclasses import replace
-from threading import Event, Thread
 from typing import Final
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -17,6 +16,7 @@ from adserver.store.tasks import TaskStore
 from maskedlark.errors import HelperUnavailable, MaskedLarkError
 from maskedlark.reports.sealing import SignedKeyList
 from maskedlark.reports.task import TaskBundle
+from maskedlark.runtime.periodic import Periodic
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -42,31 +42,14 @@ def refresh_keys(store: TaskStore, helpers: tuple[HelperClient, HelperClient]) -
     return len(changed)
 
 
-class KeyRefresher:
-    """A thread that refreshes now and then every so many seconds."""
-
-    def __init__(self, store: TaskStore, helpers: tuple[HelperClient, HelperClient], every_s: float) -> None:
-        self._store = store
-        self._helpers = helpers
-        self._every_s = every_s
-        self._stopping = Event()
-        self._thread = Thread(target=self._run, name="key-refresh", daemon=True)
-
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End, without waiting for a helper that does not answer."""
-        self._stopping.set()
-
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            try:
-                refresh_keys(self._store, self._helpers)
-            except (MaskedLarkError, SQLAlchemyError):
-                _LOG.exception("key lists are not refreshed; they are asked for again")
-            self._stopping.wait(self._every_s)
+def key_refresher(store: TaskStore, helpers: tuple[HelperClient, HelperClient], every_s: float) -> Periodic:
+    """A thread that refreshes the key lists every so many seconds."""
+    return Periodic(
+        lambda _: refresh_keys(store, helpers),
+        name="key-refresh",
+        every_s=every_s,
+        survives=(MaskedLarkError, SQLAlchemyError),
+    )
 
 
 def _renewed(bundle: TaskBundle, newest: dict[bytes, SignedKeyList]) -> TaskBundle:

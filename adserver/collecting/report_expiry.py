@@ -5,8 +5,6 @@ deleted; its id stays.
 """
 
 import logging
-from collections.abc import Callable
-from threading import Event, Thread
 from typing import Final
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -14,6 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from adserver.store.database import Clock
 from adserver.store.reports import ReportStore
 from adserver.store.tasks import TaskStore
+from maskedlark.runtime.periodic import IsStopped, Periodic
 
 _LOG: Final = logging.getLogger(__name__)
 GRACE_S: Final = 86_400.0
@@ -23,7 +22,7 @@ _BATCH: Final = 1_000
 
 
 def expire_reports(
-    tasks: TaskStore, store: ReportStore, now_s: float, *, is_stopped: Callable[[], bool] = lambda: False
+    tasks: TaskStore, store: ReportStore, now_s: float, *, is_stopped: IsStopped = lambda: False
 ) -> int:
     """Expire the reports that wait in tasks that are over, in short transactions; how many.
 
@@ -40,34 +39,12 @@ def expire_reports(
     return count
 
 
-class ReportExpirer:
-    """A thread that expires reports now and then every so many seconds."""
+def report_expirer(tasks: TaskStore, store: ReportStore, clock: Clock, every_s: float = EVERY_S) -> Periodic:
+    """A thread that expires reports every so many seconds."""
 
-    def __init__(self, tasks: TaskStore, store: ReportStore, clock: Clock, every_s: float = EVERY_S) -> None:
-        self._tasks = tasks
-        self._store = store
-        self._clock = clock
-        self._every_s = every_s
-        self._stopping = Event()
-        self._thread = Thread(target=self._run, name="report-expiry", daemon=True)
+    def expire(is_stopped: IsStopped) -> None:
+        count = expire_reports(tasks, store, clock(), is_stopped=is_stopped)
+        if count:
+            _LOG.info("%d reports of tasks that are over have expired", count)
 
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End after the transaction that is under way."""
-        self._stopping.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            try:
-                count = expire_reports(
-                    self._tasks, self._store, self._clock(), is_stopped=self._stopping.is_set
-                )
-                if count:
-                    _LOG.info("%d reports of tasks that are over have expired", count)
-            except SQLAlchemyError:
-                _LOG.exception("reports are not expired; it is tried again")
-            self._stopping.wait(self._every_s)
+    return Periodic(expire, name="report-expiry", every_s=every_s, survives=(SQLAlchemyError,))

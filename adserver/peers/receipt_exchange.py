@@ -1,21 +1,13 @@
 """Each call shows a helper its newest receipt, and keeps the one that comes with the answer."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import grpc
 
 from adserver.store.receipts import ReceiptBook
+from maskedlark.rpc.call_details import with_metadata
 from maskedlark.rpc.receipts import METADATA_KEY, decode_receipt, encode_receipt, receipt_in
-
-
-class _CallDetails(NamedTuple):
-    method: str
-    timeout: float | None
-    metadata: Any
-    credentials: Any
-    wait_for_ready: bool | None
-    compression: Any
 
 
 class ReceiptExchange(
@@ -32,18 +24,7 @@ class ReceiptExchange(
     def _intercept(self, continuation: Callable[[Any, Any], Any], details: Any, request: Any) -> Any:
         newest = self._book.newest(self._address)
         shown = () if newest is None else ((METADATA_KEY, encode_receipt(newest)),)
-        sent = (*(details.metadata or ()), *shown)
-        call = continuation(
-            _CallDetails(
-                details.method,
-                details.timeout,
-                sent,
-                details.credentials,
-                details.wait_for_ready,
-                details.compression,
-            ),
-            request,
-        )
+        call = continuation(with_metadata(details, shown), request)
         call.add_done_callback(self._keep)
         return call
 

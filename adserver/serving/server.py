@@ -12,8 +12,8 @@ from typing import Final
 
 from sqlalchemy import Engine
 
-from adserver.collecting.key_refresh import KeyRefresher
-from adserver.collecting.report_expiry import ReportExpirer
+from adserver.collecting.key_refresh import key_refresher
+from adserver.collecting.report_expiry import report_expirer
 from adserver.ingest.grpc_service import IngestService
 from adserver.ingest.http_app import counting_answers, http_app
 from adserver.ingest.http_server import HttpServer
@@ -149,7 +149,7 @@ def serve(
     with ExitStack() as stack:
         helpers = peers.open(stack, engine)
         worker = JobWorker(engine, helpers, data_dir, clock)
-        refresher = KeyRefresher(TaskStore(engine), helpers, refresh_keys_s)
+        refresher = key_refresher(TaskStore(engine), helpers, refresh_keys_s)
         metrics = AdserverMetrics(engine, clock)
         addresses = stack.enter_context(
             running_ingest(
@@ -165,11 +165,11 @@ def serve(
             stack.enter_context(OperatorEndpoint(metrics_listen, metrics.registry, check_well))
         worker.start()
         stack.callback(worker.stop)
-        expirer = ReportExpirer(TaskStore(engine), ReportStore(engine), clock)
+        expirer = report_expirer(TaskStore(engine), ReportStore(engine), clock)
         expirer.start()
         stack.callback(expirer.stop)
         refresher.start()
-        stack.callback(refresher.stop)
+        stack.callback(refresher.stop, waits=False)  # a helper may not answer
         _LOG.info("gRPC on %s, HTTP on %s", addresses.grpc, addresses.http)
         if addresses_file is not None:
             write_durably(addresses_file, addresses.encode())

@@ -25,6 +25,7 @@ from helper.datasets.vault import KeyFor, VaultDamaged
 from maskedlark.randomness import Randomness, system_randomness
 from maskedlark.reports.task import REPORT_ID_BYTES
 from maskedlark.reports.updates import ROUND_ID_BYTES
+from maskedlark.runtime.durable_file import private, put_in_place
 
 _MAGIC: Final = b"MLUP\x01\0\0\0"
 _SALT_BYTES: Final = 32
@@ -51,7 +52,7 @@ class Spool:
         self._path = path
         self._cipher = ChaCha20Poly1305(key_for(_salt(header)))
         self._count = 0
-        self._stream: BinaryIO | None = open(path, "xb", opener=_private)  # noqa: SIM115 # closed by `finish`
+        self._stream: BinaryIO | None = open(path, "xb", opener=private)  # noqa: SIM115 # closed by `finish`
         self._stream.write(header)
 
     def add(self, report_id: bytes, payload: bytes) -> None:
@@ -81,10 +82,7 @@ class Spool:
             stream.seek(_index_start(self.header, self._count))
             stream.truncate()  # what an attempt to commit that failed has appended
             stream.write(ChaCha20Poly1305(key).encrypt(_nonce(0), bits, self.header + tail) + tail)
-            stream.flush()
-            os.fsync(stream.fileno())
-        self._path.replace(final)
-        sync_folder(final.parent)
+            put_in_place(stream, self._path, final)
 
 
 class UpdateVault:
@@ -150,15 +148,6 @@ class UpdateVault:
         return self._folder / f"{dataset_id.hex()}{_SUFFIX}"
 
 
-def sync_folder(folder: Path) -> None:
-    """Make a rename within a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _salt(header: bytes) -> bytes:
     return header[len(_MAGIC) : len(_MAGIC) + _SALT_BYTES]
 
@@ -177,7 +166,3 @@ def _index_start(header: bytes, count: int) -> int:
 
 def _nonce(index: int) -> bytes:
     return index.to_bytes(12, "little")
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

@@ -10,7 +10,6 @@ follows from the shape, so no file can be cut, extended or renamed unnoticed.
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -25,6 +24,7 @@ from maskedlark.reports.dataset import OpenedDataset
 from maskedlark.reports.report import InputShares, MeasuredShares
 from maskedlark.reports.task import REPORT_ID_BYTES
 from maskedlark.runtime.disk import LEAST_FREE_BYTES, check_room
+from maskedlark.runtime.durable_file import replacing
 
 KeyFor: TypeAlias = Callable[[bytes], bytes]
 """The 32-byte key of a context; see `HelperKeys.vault_key`."""
@@ -64,14 +64,9 @@ class Vault:
         Raises:
             HelperUnavailable: the disk is full or cannot be written; nothing is left of the attempt.
         """
-        unfinished = self._path(dataset.dataset_id).with_suffix(_UNFINISHED)
         try:
-            self._write(dataset, unfinished)
-        except BaseException as error:
-            with suppress(OSError):
-                unfinished.unlink(missing_ok=True)
-            if not isinstance(error, OSError):
-                raise
+            self._write(dataset)
+        except OSError as error:
             self._lacked_bytes = _file_bytes(_shape(dataset))
             raise HelperUnavailable(
                 f"this helper cannot store the dataset ({error.strerror}): its operator must make room; ask again"
@@ -86,18 +81,15 @@ class Vault:
         """
         check_room(self._folder, max(LEAST_FREE_BYTES, self._lacked_bytes))
 
-    def _write(self, dataset: OpenedDataset, unfinished: Path) -> None:
+    def _write(self, dataset: OpenedDataset) -> None:
         """Write a whole new file, and put it in its place."""
         header = _MAGIC + self._randomness(_SALT_BYTES) + np.array(_shape(dataset), "<u8").tobytes()
         cipher = self._cipher(dataset.dataset_id, header)
-        with open(unfinished, "wb", opener=_private) as stream:
+        path = self._path(dataset.dataset_id)
+        with replacing(path, path.with_suffix(_UNFINISHED)) as stream:
             stream.write(header)
             for index, segment in enumerate(_segments(dataset)):
                 stream.write(cipher.encrypt(_nonce(index), segment, header))
-            stream.flush()
-            os.fsync(stream.fileno())
-        unfinished.replace(self._path(dataset.dataset_id))
-        self._sync_folder()
 
     def read(self, dataset_id: bytes) -> OpenedDataset:
         """The dataset of an id.
@@ -126,14 +118,6 @@ class Vault:
     def _cipher(self, dataset_id: bytes, header: bytes) -> ChaCha20Poly1305:
         salt = header[len(_MAGIC) : len(_MAGIC) + _SALT_BYTES]
         return ChaCha20Poly1305(self._key_for(dataset_id + salt))
-
-    def _sync_folder(self) -> None:
-        """Make the rename itself durable."""
-        descriptor = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _empty(dataset_id: bytes, header: bytes, file_bytes: int) -> OpenedDataset:
@@ -203,7 +187,3 @@ def _segments(dataset: OpenedDataset) -> Iterator[memoryview]:
 
 def _nonce(index: int) -> bytes:
     return index.to_bytes(12, "little")
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

@@ -9,7 +9,6 @@ nothing any more: docs/adr/0007-rollback.md.
 
 import hmac
 import logging
-import os
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
@@ -19,6 +18,7 @@ from helper.ledger.ledger import Ledger
 from helper.ledger.records import Position
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.rpc.receipts import Receipt, decode_receipt, encode_receipt
+from maskedlark.runtime.durable_file import replacing
 
 FILE_NAME: Final = "witness"
 
@@ -119,13 +119,5 @@ class Witness:
 
     def _write(self, encoded: bytes) -> None:
         """Replace the file as a whole, durably."""
-        unfinished = self._file.with_name(FILE_NAME + ".unfinished")
-        with open(unfinished, "wb", opener=_private) as stream:
+        with replacing(self._file, self._file.with_name(FILE_NAME + ".unfinished")) as stream:
             stream.write(encoded)
-            stream.flush()
-            os.fsync(stream.fileno())
-        unfinished.replace(self._file)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

@@ -23,6 +23,7 @@ from maskedlark.randomness import Randomness, derive_key, system_randomness
 from maskedlark.reports.pair import PairKey, pair_key
 from maskedlark.reports.sealing import HpkeSuite, OpeningKey, SignedKeyList, sign_keys
 from maskedlark.reports.task import HelperIdentity, Task, signing_bytes
+from maskedlark.runtime.durable_file import replacing
 from maskedlark.runtime.ownership import check_secret_file, keep_owner
 
 FILE_NAME: Final = "keys.json"
@@ -233,20 +234,9 @@ def _check_ring(path: Path, ring: Ring) -> None:
 
 def _replace(path: Path, encoded: bytes) -> None:
     """Put a new file in another's place, durably and in one step; it belongs to the owner of the other."""
-    unfinished = path.with_name(path.name + ".unfinished")
-    unfinished.unlink(missing_ok=True)
-    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE_FILE)
-    with os.fdopen(descriptor, "wb") as stream:
+    with replacing(path, path.with_name(path.name + ".unfinished")) as stream:
         keep_owner(stream.fileno(), path)
         stream.write(encoded)
-        stream.flush()
-        os.fsync(stream.fileno())
-    unfinished.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _stamp(path: Path | None) -> tuple[int, int, int] | None:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum, unique
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import grpc
 from opentelemetry import propagate, trace
@@ -26,6 +26,7 @@ from opentelemetry.sdk.trace.export import (
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
 from maskedlark.errors import InvalidTask
+from maskedlark.rpc.call_details import with_metadata
 from maskedlark.rpc.faults import refusal_of
 from maskedlark.rpc.handlers import wrapped
 
@@ -115,17 +116,6 @@ def _answering(method: str, context: grpc.ServicerContext) -> Iterator[None]:
         answering.end()
 
 
-class _CallDetails(NamedTuple):
-    """A call with other metadata."""
-
-    method: str
-    timeout: float | None
-    metadata: Any
-    credentials: Any
-    wait_for_ready: Any
-    compression: Any
-
-
 class ClientTracing(
     grpc.UnaryUnaryClientInterceptor,  # type: ignore[type-arg]  # grpc-stubs make them generic, grpc does not
     grpc.UnaryStreamClientInterceptor,  # type: ignore[type-arg]
@@ -140,18 +130,7 @@ class ClientTracing(
         )
         carrier: dict[str, str] = {}
         propagate.inject(carrier, trace.set_span_in_context(calling))
-        metadata = (*(details.metadata or ()), *carrier.items())
-        call = continuation(
-            _CallDetails(
-                details.method,
-                details.timeout,
-                metadata,
-                details.credentials,
-                details.wait_for_ready,
-                details.compression,
-            ),
-            request,
-        )
+        call = continuation(with_metadata(details, tuple(carrier.items())), request)
         call.add_done_callback(lambda done: _end(calling, done))
         return call
 

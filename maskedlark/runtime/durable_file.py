@@ -1,6 +1,6 @@
 """Files that are there in full or not at all, also after a power cut.
 
-How checkpoints, models and curves are written.
+How checkpoints, models, curves, keys and the helpers' datasets are written.
 """
 
 import fcntl
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import IO, Any, Final
+from typing import IO, Any, BinaryIO, Final
 
 _UNFINISHED: Final = ".maskedlark-unfinished"
 
@@ -28,13 +28,44 @@ def write_durably(path: Path, content: bytes) -> None:
     with _locked_temporary(path) as temporary:
         try:
             temporary.write(content)
-            temporary.flush()
-            os.fsync(temporary.fileno())
-            Path(temporary.name).replace(path)
+            put_in_place(temporary, Path(temporary.name), path)
         except BaseException:
             Path(temporary.name).unlink(missing_ok=True)
             raise
-    _flush_folder(path.parent)
+
+
+@contextmanager
+def replacing(path: Path, unfinished: Path) -> Iterator[BinaryIO]:
+    """A new file that only its owner can read, and that becomes `path`, durably, when the block ends.
+
+    For folders that one process writes to. If the block raises, `path` stays as it was and nothing is left.
+
+    Args:
+        path: What is replaced, or made.
+        unfinished: Where the new file is written, in the same folder.
+    """
+    unfinished.unlink(missing_ok=True)
+    try:
+        with open(unfinished, "xb", opener=private) as stream:
+            yield stream
+            put_in_place(stream, unfinished, path)
+    except BaseException:
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+        raise
+
+
+def put_in_place(stream: IO[Any], unfinished: Path, path: Path) -> None:
+    """Flush a finished file to the disk, and rename it over `path`; the rename is durable when this returns."""
+    stream.flush()
+    os.fsync(stream.fileno())
+    unfinished.replace(path)
+    _sync_folder(path.parent)
+
+
+def private(path: str, flags: int) -> int:
+    """An opener of files that only their owner can read and write."""
+    return os.open(path, flags, 0o600)
 
 
 def remove_unfinished(folder: Path) -> None:
@@ -65,7 +96,7 @@ def _locked_temporary(path: Path) -> Iterator[IO[Any]]:
                 return
 
 
-def _flush_folder(folder: Path) -> None:
+def _sync_folder(folder: Path) -> None:
     """Make the rename itself durable."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from adserver.collecting.key_refresh import KeyRefresher
+from adserver.collecting.key_refresh import key_refresher
 from adserver.ingest.intake import Intake
 from adserver.peers.client import HelperClient
 from adserver.store.database import create_tables, default_url
@@ -188,7 +188,7 @@ class Fleet:
     def _start_ingest(self) -> None:
         running = self._start("ingest")
         running.part = Intake(TaskStore(running.engine), ReportStore(running.engine), lambda: 0.0)
-        refresher = KeyRefresher(TaskStore(running.engine), self.clients(running.engine), REFRESH_S)
+        refresher = key_refresher(TaskStore(running.engine), self.clients(running.engine), REFRESH_S)
         self.kernel.spawn(running.process, refresher.start, "key refresh starts")
 
     def _start_worker(self, name: str) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sqlalchemy import Engine, select
 
-from adserver.collecting.report_expiry import GRACE_S, ReportExpirer, expire_reports
+from adserver.collecting.report_expiry import GRACE_S, expire_reports, report_expirer
 from adserver.records.dataset_state import DatasetState
 from adserver.records.report_state import ReportEvent, ReportState, arrows
 from adserver.store import reports as stored_reports
@@ -187,7 +187,7 @@ def test_a_report_that_is_taken_while_it_expires_is_one_or_the_other(engine: Eng
 
 def test_a_running_server_expires_by_itself_and_stops_at_once(engine: Engine) -> None:
     ReportStore(engine).add(MADE)
-    expirer = ReportExpirer(TaskStore(engine), ReportStore(engine), lambda: OVER_S, every_s=3_600.0)
+    expirer = report_expirer(TaskStore(engine), ReportStore(engine), lambda: OVER_S, every_s=3_600.0)
     expirer.start()
     waited_until = monotonic() + 30
     while ReportStore(engine).counts(TASK_ID).waiting and monotonic() < waited_until:
