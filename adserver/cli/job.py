@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from adserver.budgets.held import Budgets
-from adserver.cli.model import model_app
 from adserver.cli.options import DatabaseOption, DataOption, JsonOption, open_store
 from adserver.cli.plan import plan_command
 from adserver.records.job_state import JobState
@@ -23,8 +22,6 @@ from adserver.views.printing import print_json
 from maskedlark.canonical import build
 from maskedlark.model.graph import Loss
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
-
-__all__ = ["job_app", "model_app"]
 
 STOPPED_EARLY = 1
 

@@ -1,175 +1,48 @@
 """The command line of the ad server.
 
-`adserver serve | keygen | task | dataset | job | model | budget | aggregate | evaluate`.
+adserver serve | keygen | task | dataset | job | model | budget | aggregate | evaluate
 """
 
-import sys
-import time
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
-import typer
+from maskedlark.terminal.exit_status import run
+from maskedlark.terminal.lazy_commands import Lazy, lazy_app
 
-from adserver.cli.aggregate import aggregate_command
-from adserver.cli.budget import budget_command
-from adserver.cli.dataset import dataset_app
-from adserver.cli.evaluate import evaluate_command
-from adserver.cli.job import job_app, model_app
-from adserver.cli.options import (
-    WATCHING,
-    DatabaseOption,
-    DataOption,
-    DeadlineOption,
-    Helper0Option,
-    Helper1Option,
-    InsecureOption,
-    RoundDeadlineOption,
-    TlsCaOption,
-    TlsCertOption,
-    TlsKeyOption,
-    TracesOption,
-    open_store,
-    peer_options,
+COMMANDS: Final = {
+    "budget": Lazy(
+        "adserver.cli.budget:budget_command",
+        "Show what is spent, reserved and left of each dataset's two budgets, and what a planned "
+        "job would bring them to.",
+    ),
+    "aggregate": Lazy(
+        "adserver.cli.aggregate:aggregate_command",
+        "Measure a dataset: sums of values over groups of reports, charged to its privacy budget.",
+    ),
+    "evaluate": Lazy("adserver.cli.evaluate:evaluate_command", "Evaluate a model on a dataset."),
+    "serve": Lazy(
+        "adserver.cli.serve:serve_command",
+        "Take reports in over gRPC and HTTP, serve tasks, and run jobs, until SIGTERM.",
+    ),
+    "keygen": Lazy(
+        "adserver.cli.serve:keygen_command",
+        "Make this server's TLS key and certificate in --data, for helpers to trust; existing ones stay.",
+    ),
+    "task": Lazy("adserver.cli.task:task_app", "Make tasks that both helpers sign, and show them."),
+    "dataset": Lazy("adserver.cli.dataset:dataset_app", "Seal reports into datasets, and list them."),
+    "job": Lazy(
+        "adserver.cli.job:job_app",
+        "Train models: plan and submit jobs, follow them, cancel and resume them.",
+    ),
+    "model": Lazy("adserver.cli.model:model_app", "Make, look at, evaluate and export models."),
+}
+
+app = lazy_app(
+    "The ad server of Masked LARk: takes in sealed reports, and trains models through two helpers without"
+    " seeing a report.",
+    COMMANDS,
 )
-from adserver.cli.task import task_app
-from adserver.peers.client import ROUND_DEADLINE_S
-from adserver.serving.server import serve
-from maskedlark.errors import HelperUnavailable, MaskedLarkError
-from maskedlark.observability.logs import LogFormat, configure_logging
-from maskedlark.observability.tracing import Traces, tracing
-from maskedlark.rpc.certificates import write_certificate
-from maskedlark.runtime.signals import stopped_by_signals
-
-REFUSED: Final = 1
-"""Exit status: something was wrong or refused; asking again gives the same answer.
-
-Wrong options exit with 2.
-"""
-UNAVAILABLE: Final = 75
-"""Exit status: a helper did not answer; run the command again later (EX_TEMPFAIL)."""
-
-app = typer.Typer(
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    help="The ad server of Masked LARk: takes in sealed reports, and trains models through two helpers without seeing a report.",
-)
-app.add_typer(task_app, name="task")
-app.add_typer(dataset_app, name="dataset")
-app.add_typer(job_app, name="job")
-app.add_typer(model_app, name="model")
-app.command("budget")(budget_command)
-app.command("aggregate")(aggregate_command)
-app.command("evaluate")(evaluate_command)
-
-
-@app.command("serve")
-def serve_command(
-    *,
-    data: DataOption,
-    helper_0: Helper0Option,
-    helper_1: Helper1Option,
-    grpc_listen: Annotated[
-        str, typer.Option(envvar="ADSERVER_GRPC_LISTEN", help="host:port of the gRPC intake; port 0 for any.")
-    ] = ("127.0.0.1:0"),
-    http_listen: Annotated[
-        str, typer.Option(envvar="ADSERVER_HTTP_LISTEN", help="host:port of the HTTP intake; port 0 for any.")
-    ] = ("127.0.0.1:0"),
-    addresses_file: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="ADSERVER_ADDRESSES_FILE", help="Write the addresses here as JSON once both answer."
-        ),
-    ] = None,
-    database: DatabaseOption = None,
-    insecure: InsecureOption = False,
-    tls_cert: TlsCertOption = None,
-    tls_key: TlsKeyOption = None,
-    tls_ca: TlsCaOption = None,
-    deadline: DeadlineOption = 60.0,
-    round_deadline: RoundDeadlineOption = ROUND_DEADLINE_S,
-    refresh_keys: Annotated[
-        float,
-        typer.Option(
-            envvar="ADSERVER_REFRESH_KEYS",
-            min=1.0,
-            help="Seconds between two looks at the helpers' HPKE keys.",
-        ),
-    ] = 60.0,
-    metrics_listen: Annotated[
-        str | None,
-        typer.Option(
-            envvar="ADSERVER_METRICS_LISTEN",
-            metavar="HOST:PORT",
-            rich_help_panel=WATCHING,
-            help="Serve /metrics and /healthz here; loopback.",
-        ),
-    ] = None,
-    log_format: Annotated[
-        LogFormat,
-        typer.Option(
-            envvar="ADSERVER_LOG_FORMAT",
-            rich_help_panel=WATCHING,
-            help="Log lines for people or for programs.",
-        ),
-    ] = LogFormat.TEXT,
-    traces: TracesOption = Traces.NONE,
-) -> None:
-    """Take reports in over gRPC and HTTP, serve tasks, and run jobs, until SIGTERM."""
-    configure_logging(log_format)
-    peers = peer_options(
-        data=data,
-        helper_0=helper_0,
-        helper_1=helper_1,
-        insecure=insecure,
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        tls_ca=tls_ca,
-        deadline=deadline,
-        round_deadline=round_deadline,
-    )
-    with stopped_by_signals() as stop, tracing("adserver", traces):
-        serve(
-            open_store(data, database),
-            peers,
-            data_dir=data,
-            grpc_listen=grpc_listen,
-            http_listen=http_listen,
-            addresses_file=addresses_file,
-            metrics_listen=metrics_listen,
-            refresh_keys_s=refresh_keys,
-            clock=time.time,
-            stop=stop,
-        )
-
-
-@app.command("keygen")
-def keygen_command(
-    data: DataOption,
-    origin: Annotated[
-        str, typer.Option(help="The ad-tech origin that the certificate names: that of the tasks.")
-    ],
-    host: Annotated[
-        list[str] | None,
-        typer.Option(help="A host name or address that the server is reached at; may be repeated."),
-    ] = None,
-) -> None:
-    """Make this server's TLS key and certificate in --data, for helpers to trust; existing ones stay."""
-    data.mkdir(mode=0o700, parents=True, exist_ok=True)
-    try:
-        files = write_certificate(data, name=origin, hosts=tuple(host or ()), now=datetime.now(UTC))
-    except FileExistsError:
-        raise typer.BadParameter(f"{data} already has a TLS key; it stays") from None
-    typer.echo(
-        f"give {files.certificate} to both helpers, and add their certificates to {files.trusted_authorities}"
-    )
 
 
 def main() -> None:
     """Run the command line; a refusal becomes one line and an exit status."""
-    try:
-        app()
-    except MaskedLarkError as error:
-        reason = getattr(error, "reason", None)
-        sys.stderr.write(f"{type(error).__name__}{f' ({reason.value})' if reason else ''}: {error}\n")
-        sys.exit(UNAVAILABLE if isinstance(error, HelperUnavailable) else REFUSED)
+    run(app)

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from browser_sim import cli
+from browser_sim import commands
 from browser_sim.cli import app
 from browser_sim.run import Progress, RunSettings
 from maskedlark import canonical
@@ -261,8 +261,8 @@ def test_a_terminal_shows_progress_from_the_beginning_and_then_the_reports(
             answered(4)
         raise InvalidTask("far enough")
 
-    monkeypatch.setattr(cli, "run", living)
-    monkeypatch.setattr(cli, "Console", lambda **_: terminal)
+    monkeypatch.setattr(commands, "run", living)
+    monkeypatch.setattr(commands, "Console", lambda **_: terminal)
     assert (
         invoke("run", "--task", "x", "--to", "127.0.0.1:1", "--insecure", "--source", "wbcd").exit_code == 1
     )

@@ -12,7 +12,6 @@ from typing import Any
 
 import jsonschema
 import pytest
-import typer.main
 import yaml
 
 import adserver.cli.main
@@ -100,8 +99,8 @@ def test_no_service_speaks_plaintext() -> None:
 def test_every_variable_is_one_that_a_command_reads() -> None:
     known = {
         variable
-        for app in (helper.cli.main.app, adserver.cli.main.app, browser_sim.cli.app)
-        for command in typer.main.get_group(app).commands.values()
+        for commands in (helper.cli.main.COMMANDS, adserver.cli.main.COMMANDS, browser_sim.cli.COMMANDS)
+        for command in (lazy.load(name) for name, lazy in commands.items())
         for option in command.params
         for variable in ([option.envvar] if isinstance(option.envvar, str) else option.envvar or [])
     }

@@ -18,7 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 from adserver.cli import dataset as dataset_cli
-from adserver.cli.main import REFUSED, UNAVAILABLE, app, main
+from adserver.cli.main import app, main
 from adserver.peers.retrying import ONCE
 from adserver.store.database import default_url
 from adserver.store.reports import ReportStore
@@ -30,6 +30,7 @@ from maskedlark.reports.task import TaskBundle
 from maskedlark.reports.upload import Report, Sealer
 from maskedlark.rpc.wire import encode_report
 from maskedlark.runtime.database import open_database
+from maskedlark.terminal.exit_status import REFUSED, UNAVAILABLE
 from tests import builders
 from tests.adserver.fake_helper import FakeHelper, serving, unavailable
 

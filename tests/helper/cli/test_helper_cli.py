@@ -18,7 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from typer.core import TyperGroup, TyperOption
 from typer.testing import CliRunner
 
-from helper.cli.main import REFUSED, UNAVAILABLE, app
+from helper.cli.main import app
 from helper.ledger.ledger import LEDGER_FILE
 from helper.ledger.schema import TASKS
 from helper.trust.floors import fingerprint
@@ -30,6 +30,7 @@ from maskedlark.reports.task import HelperIdentity
 from maskedlark.rpc.certificates import write_certificate
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import make_channel
+from maskedlark.terminal.exit_status import REFUSED, UNAVAILABLE
 from maskedlark.terminal.tls_options import tls_files
 
 HELPER = [sys.executable, "-c", "from helper.cli.main import main; main()"]

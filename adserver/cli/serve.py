@@ -1,0 +1,131 @@
+"""`adserver serve` and `adserver keygen`."""
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from adserver.cli.options import (
+    WATCHING,
+    DatabaseOption,
+    DataOption,
+    DeadlineOption,
+    Helper0Option,
+    Helper1Option,
+    InsecureOption,
+    RoundDeadlineOption,
+    TlsCaOption,
+    TlsCertOption,
+    TlsKeyOption,
+    TracesOption,
+    open_store,
+    peer_options,
+)
+from adserver.peers.client import ROUND_DEADLINE_S
+from adserver.serving.server import serve
+from maskedlark.observability.logs import LogFormat, configure_logging
+from maskedlark.observability.tracing import Traces, tracing
+from maskedlark.rpc.certificates import write_certificate
+from maskedlark.runtime.signals import stopped_by_signals
+
+
+def serve_command(
+    *,
+    data: DataOption,
+    helper_0: Helper0Option,
+    helper_1: Helper1Option,
+    grpc_listen: Annotated[
+        str, typer.Option(envvar="ADSERVER_GRPC_LISTEN", help="host:port of the gRPC intake; port 0 for any.")
+    ] = ("127.0.0.1:0"),
+    http_listen: Annotated[
+        str, typer.Option(envvar="ADSERVER_HTTP_LISTEN", help="host:port of the HTTP intake; port 0 for any.")
+    ] = ("127.0.0.1:0"),
+    addresses_file: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="ADSERVER_ADDRESSES_FILE", help="Write the addresses here as JSON once both answer."
+        ),
+    ] = None,
+    database: DatabaseOption = None,
+    insecure: InsecureOption = False,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    tls_ca: TlsCaOption = None,
+    deadline: DeadlineOption = 60.0,
+    round_deadline: RoundDeadlineOption = ROUND_DEADLINE_S,
+    refresh_keys: Annotated[
+        float,
+        typer.Option(
+            envvar="ADSERVER_REFRESH_KEYS",
+            min=1.0,
+            help="Seconds between two looks at the helpers' HPKE keys.",
+        ),
+    ] = 60.0,
+    metrics_listen: Annotated[
+        str | None,
+        typer.Option(
+            envvar="ADSERVER_METRICS_LISTEN",
+            metavar="HOST:PORT",
+            rich_help_panel=WATCHING,
+            help="Serve /metrics and /healthz here; loopback.",
+        ),
+    ] = None,
+    log_format: Annotated[
+        LogFormat,
+        typer.Option(
+            envvar="ADSERVER_LOG_FORMAT",
+            rich_help_panel=WATCHING,
+            help="Log lines for people or for programs.",
+        ),
+    ] = LogFormat.TEXT,
+    traces: TracesOption = Traces.NONE,
+) -> None:
+    """Take reports in over gRPC and HTTP, serve tasks, and run jobs, until SIGTERM."""
+    configure_logging(log_format)
+    peers = peer_options(
+        data=data,
+        helper_0=helper_0,
+        helper_1=helper_1,
+        insecure=insecure,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        tls_ca=tls_ca,
+        deadline=deadline,
+        round_deadline=round_deadline,
+    )
+    with stopped_by_signals() as stop, tracing("adserver", traces):
+        serve(
+            open_store(data, database),
+            peers,
+            data_dir=data,
+            grpc_listen=grpc_listen,
+            http_listen=http_listen,
+            addresses_file=addresses_file,
+            metrics_listen=metrics_listen,
+            refresh_keys_s=refresh_keys,
+            clock=time.time,
+            stop=stop,
+        )
+
+
+def keygen_command(
+    data: DataOption,
+    origin: Annotated[
+        str, typer.Option(help="The ad-tech origin that the certificate names: that of the tasks.")
+    ],
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="A host name or address that the server is reached at; may be repeated."),
+    ] = None,
+) -> None:
+    """Make this server's TLS key and certificate in --data, for helpers to trust; existing ones stay."""
+    data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        files = write_certificate(data, name=origin, hosts=tuple(host or ()), now=datetime.now(UTC))
+    except FileExistsError:
+        raise typer.BadParameter(f"{data} already has a TLS key; it stays") from None
+    typer.echo(
+        f"give {files.certificate} to both helpers, and add their certificates to {files.trusted_authorities}"
+    )

@@ -1,0 +1,292 @@
+"""`browser-sim run`, `describe` and `download`."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum, unique
+from pathlib import Path
+from typing import Annotated
+
+import rich.progress
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
+
+from browser_sim.binning import Binning
+from browser_sim.download import MIRRORS, download
+from browser_sim.draws import Draws
+from browser_sim.options import (
+    BinningOption,
+    BinsOption,
+    CsvOption,
+    IgnoreOption,
+    InsecureOption,
+    JsonOption,
+    KeyOption,
+    LabelKindOption,
+    LabelOption,
+    MnistDirOption,
+    SeedOption,
+    SourceOption,
+    SyntheticFeaturesOption,
+    SyntheticRowsOption,
+    TlsCaOption,
+    TlsCertOption,
+    TlsKeyOption,
+    TrustHelperOption,
+    TruthOption,
+    ValueOption,
+    protection,
+    source_settings,
+    trusted_helpers,
+)
+from browser_sim.people import DAY_S, HOUR_S, Habits
+from browser_sim.run import Progress, RunSettings, run
+from browser_sim.sources import load_source
+from browser_sim.summary import describe
+from maskedlark.errors import MaskedLarkError
+from maskedlark.reports.task import LabelKind
+
+_PEOPLE = "People"
+_FILES = "Files"
+
+
+@unique
+class _Downloadable(StrEnum):
+    """Data sets that can be fetched."""
+
+    MNIST = "mnist"
+
+
+def run_command(
+    *,
+    task: Annotated[
+        str,
+        typer.Option("--task", metavar="FILE|URL", help="The task's bundle: a file, or a task host's URL."),
+    ],
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="HOST:PORT|URL",
+            help="The ad server: HOST:PORT for gRPC, an http(s) URL for HTTP.",
+        ),
+    ],
+    source: SourceOption,
+    seed: SeedOption = None,
+    people: Annotated[
+        int | None,
+        typer.Option(rich_help_panel=_PEOPLE, min=0, help="People who see ads; default: all records."),
+    ] = None,
+    impressions_per_person: Annotated[
+        int, typer.Option(rich_help_panel=_PEOPLE, min=1, help="Ads that each person sees.")
+    ] = 1,
+    duration_days: Annotated[
+        float, typer.Option(rich_help_panel=_PEOPLE, min=0, help="Ads are shown over this time.")
+    ] = 1.0,
+    attribution_window_hours: Annotated[
+        float, typer.Option(rich_help_panel=_PEOPLE, min=0, help="How late a conversion counts.")
+    ] = 24.0,
+    max_extra_delay_hours: Annotated[
+        float, typer.Option(rich_help_panel=_PEOPLE, min=0, help="Random wait before an upload.")
+    ] = 24.0,
+    fake_rate: Annotated[
+        float | None,
+        typer.Option(rich_help_panel=_PEOPLE, help="Share of fake reports; default: the task's."),
+    ] = None,
+    consent_rate: Annotated[
+        float, typer.Option(rich_help_panel=_PEOPLE, min=0, max=1, help="Share of people who consent.")
+    ] = 1.0,
+    start_unix_s: Annotated[
+        float | None, typer.Option(rich_help_panel=_PEOPLE, help="Start of the clock; default: the task's.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(rich_help_panel=_PEOPLE, min=0, help="Report at most so many records.")
+    ] = None,
+    holdout: Annotated[
+        Path | None,
+        typer.Option(rich_help_panel=_FILES, help="Write a panel that is never reported, as .npz."),
+    ] = None,
+    holdout_fraction: Annotated[
+        float | None,
+        typer.Option(
+            rich_help_panel=_FILES,
+            min=0,
+            max=1,
+            help="Its share; default: the source's own test set, or 0.2.",
+        ),
+    ] = None,
+    train_out: Annotated[
+        Path | None,
+        typer.Option(rich_help_panel=_FILES, help="Loopback demo only: reported records in clear."),
+    ] = None,
+    csv: CsvOption = None,
+    label: LabelOption = None,
+    label_kind: LabelKindOption = LabelKind.CLASSES,
+    ignore: IgnoreOption = None,
+    binning: BinningOption = Binning.RANGE,
+    bins: BinsOption = 256,
+    value: ValueOption = None,
+    key: KeyOption = None,
+    mnist_dir: MnistDirOption = None,
+    synthetic_features: SyntheticFeaturesOption = 8,
+    synthetic_rows: SyntheticRowsOption = 10_000,
+    truth: TruthOption = None,
+    insecure: InsecureOption = False,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    tls_ca: TlsCaOption = None,
+    trust_helper: TrustHelperOption = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes that seal; default: by the number of reports.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let every record happen to somebody once, and upload what their browsers report."""
+    if holdout is None and holdout_fraction is not None:
+        raise typer.BadParameter("--holdout-fraction goes with --holdout")
+    errors = Console(stderr=True)
+    with _reporting_errors(errors):
+        settings = RunSettings(
+            task=task,
+            destination=to,
+            source=source_settings(
+                source=source,
+                csv=csv,
+                label=label,
+                label_kind=label_kind,
+                ignore=ignore,
+                binning=binning,
+                bins=bins,
+                value=value,
+                key=key,
+                mnist_dir=mnist_dir,
+                synthetic_features=synthetic_features,
+                synthetic_rows=synthetic_rows,
+                truth=truth,
+            ),
+            habits=Habits(
+                impressions_per_person=impressions_per_person,
+                duration_s=duration_days * DAY_S,
+                attribution_window_s=attribution_window_hours * HOUR_S,
+                max_extra_delay_s=max_extra_delay_hours * HOUR_S,
+                consent_rate=consent_rate,
+            ),
+            fake_rate=fake_rate,
+            draws=Draws(seed=seed),
+            people=people,
+            limit=limit,
+            panel_path=holdout,
+            panel_fraction=holdout_fraction,
+            clear_path=train_out,
+            starts_at_s=start_unix_s,
+            protection=protection(
+                insecure=insecure, certificate=tls_cert, private_key=tls_key, authorities=tls_ca
+            ),
+            trusted_helpers=trusted_helpers(trust_helper),
+            workers=workers,
+        )
+        _warn(errors, seed=seed, train_out=train_out)
+        with _showing_progress(errors) as progress:
+            summary = run(settings, progress)
+    Console().print_json(summary.to_json()) if as_json else Console().print(summary.to_table())
+
+
+def describe_command(
+    *,
+    source: SourceOption,
+    seed: SeedOption = None,
+    csv: CsvOption = None,
+    label: LabelOption = None,
+    label_kind: LabelKindOption = LabelKind.CLASSES,
+    ignore: IgnoreOption = None,
+    binning: BinningOption = Binning.RANGE,
+    bins: BinsOption = 256,
+    mnist_dir: MnistDirOption = None,
+    synthetic_features: SyntheticFeaturesOption = 8,
+    synthetic_rows: SyntheticRowsOption = 10_000,
+    truth: TruthOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what a source holds: its shape, the balance of its labels, how features become bytes."""
+    with _reporting_errors(Console(stderr=True)):
+        settings = source_settings(
+            source=source,
+            csv=csv,
+            label=label,
+            label_kind=label_kind,
+            ignore=ignore,
+            binning=binning,
+            bins=bins,
+            mnist_dir=mnist_dir,
+            synthetic_features=synthetic_features,
+            synthetic_rows=synthetic_rows,
+            truth=truth,
+        )
+        description = describe(load_source(settings, Draws(seed=seed)))
+    Console().print_json(description.to_json()) if as_json else Console().print(description.to_table())
+
+
+def download_command(
+    dataset: Annotated[_Downloadable, typer.Argument(help="What to fetch.")],
+    *,
+    to: Annotated[Path, typer.Option("--to", help="The folder to put it into.")],
+    mirror: Annotated[
+        list[str] | None, typer.Option(help="URL of a folder to fetch from instead; repeatable.")
+    ] = None,
+) -> None:
+    """Fetch a public data set and check its SHA-256."""
+    console = Console(stderr=True)
+    with _reporting_errors(console):
+        download(
+            to,
+            mirrors=mirror or MIRRORS,
+            on_file=lambda name: console.print(f"{dataset.value}: {name} is right"),
+        )
+
+
+@contextmanager
+def _reporting_errors(errors: Console) -> Iterator[None]:
+    """What went wrong, in one line, and exit status 1."""
+    try:
+        yield
+    except MaskedLarkError as error:
+        errors.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(1) from None
+
+
+def _warn(errors: Console, *, seed: int | None, train_out: Path | None) -> None:
+    """Say what this run gives away."""
+    if seed is not None:
+        errors.print(
+            "WARNING: with --seed the masks are predictable: for simulation only",
+            style="yellow",
+            soft_wrap=True,
+        )
+    if train_out is not None:
+        errors.print(
+            f"WARNING: {train_out} will hold the reported records in clear: demo only",
+            style="yellow",
+            soft_wrap=True,
+        )
+
+
+@contextmanager
+def _showing_progress(errors: Console) -> Iterator[Progress]:
+    """On a terminal: that people live their lives, for as long as that takes, and then how many reports were answered for."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with rich.progress.Progress(*columns, console=errors, disable=not errors.is_terminal) as bar:
+        living = bar.add_task("people see ads", total=None)
+
+        @contextmanager
+        def reporting(total: int) -> Iterator[Callable[[int], None]]:
+            bar.remove_task(living)
+            job = bar.add_task("reports", total=total)
+            yield lambda count: bar.advance(job, count)
+
+        yield reporting

@@ -1,0 +1,100 @@
+"""Command lines that import a command when it is used, so that their help appears at once.
+
+    app = lazy_app("What it is for.", {"serve": Lazy("party.cli.serve:serve_command", "Serve until SIGTERM.")})
+
+The first paragraph of each command's help is written twice, here and at the command; a test compares them.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+
+class Lazy(NamedTuple):
+    """Where a command is, and the first paragraph of its help.
+
+    Attributes:
+        source: `module:name` of a function with typer's annotations, or of a `typer.Typer`.
+        help: The line that the list of commands shows.
+    """
+
+    source: str
+    help: str
+
+    def load(self, name: str) -> Any:
+        """Import the command, under the name that people type."""
+        module, _, attribute = self.source.partition(":")
+        found = getattr(import_module(module), attribute)
+        if isinstance(found, typer.Typer):
+            group = typer.main.get_group(found)
+            group.name = name
+            return group
+        alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        alone.command(name)(found)
+        return typer.main.get_command(alone)
+
+
+class _LazyGroup(TyperGroup):
+    """A group whose commands are stubs with one line of help until they are looked up."""
+
+    sources: Mapping[str, Lazy] = {}
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._loaded: dict[str, Any] = {}
+        self._is_listing = False
+        self.commands = {name: TyperCommand(name, help=lazy.help) for name, lazy in self.sources.items()}
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The names, in the order in which they are shown."""
+        return list(self.sources)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of a name, imported now unless only its line of help is shown."""
+        if self._is_listing or cmd_name not in self.sources:
+            return self.commands.get(cmd_name)
+        if cmd_name not in self._loaded:
+            self._loaded[cmd_name] = self.sources[cmd_name].load(cmd_name)
+        return self._loaded[cmd_name]
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help of the group."""
+        with self._listing():
+            super().format_help(ctx, formatter)
+
+    @contextmanager
+    def _listing(self) -> Iterator[None]:
+        self._is_listing = True
+        try:
+            yield
+        finally:
+            self._is_listing = False
+
+
+def lazy_app(about: str, commands: Mapping[str, Lazy]) -> typer.Typer:
+    """A command line of commands that are imported when they are used.
+
+    Args:
+        about: Its help.
+        commands: By the name that people type, in the order in which they are shown.
+    """
+
+    class Group(_LazyGroup):
+        sources = commands
+
+    return typer.Typer(
+        cls=Group,
+        callback=_no_options,
+        no_args_is_help=True,
+        # a traceback with its local variables would print features, labels and masks
+        pretty_exceptions_enable=False,
+        help=about,
+    )
+
+
+def _no_options() -> None:
+    """The commands have options; the command line itself has none."""

@@ -1,0 +1,87 @@
+"""The help of a command line appears at once, and says what the commands say of themselves."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import adserver.cli.main
+import browser_sim.cli
+import helper.cli.main
+from maskedlark.terminal.lazy_commands import Lazy, lazy_app
+
+PARTIES = {
+    "adserver.cli.main": adserver.cli.main.COMMANDS,
+    "helper.cli.main": helper.cli.main.COMMANDS,
+    "browser_sim.cli": browser_sim.cli.COMMANDS,
+}
+COMMANDS = [(name, lazy) for commands in PARTIES.values() for name, lazy in commands.items()]
+HEAVY = {
+    "alembic",
+    "dp_accounting",
+    "google.protobuf",
+    "grpc",
+    "httpx",
+    "matplotlib",
+    "numba",
+    "numpy",
+    "onnx",
+    "onnxruntime",
+    "opentelemetry",
+    "pandas",
+    "pyarrow",
+    "pydantic",
+    "scipy",
+    "sklearn",
+    "sqlalchemy",
+    "starlette",
+    "tenacity",
+    "torch",
+    "uvicorn",
+}
+SHOW_HELP = """
+import json, sys
+from {module} import main
+sys.argv = ["it", "--help"]
+try:
+    main()
+except SystemExit:
+    print(json.dumps(sorted(sys.modules)))
+"""
+
+
+def paragraph(text: str) -> str:
+    return " ".join(text.split("\n\n", maxsplit=1)[0].split())
+
+
+@pytest.mark.parametrize("module", PARTIES)
+def test_help_loads_no_heavy_library_and_no_command(module: str) -> None:
+    script = SHOW_HELP.format(module=module)
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    *_, loaded = shown.stdout.splitlines()
+    imported = set(json.loads(loaded))
+    assert not imported & HEAVY
+    assert not imported & {lazy.source.partition(":")[0] for lazy in PARTIES[module].values()}
+    assert all(f" {name} " in shown.stdout for name in PARTIES[module])
+
+
+@pytest.mark.parametrize(("name", "lazy"), COMMANDS)
+def test_the_list_of_commands_says_what_each_command_says(name: str, lazy: Lazy) -> None:
+    assert lazy.help == paragraph(lazy.load(name).help)
+
+
+def test_a_command_that_does_not_exist_is_refused_with_those_that_are_near() -> None:
+    app = lazy_app("Nothing.", {"serve": Lazy("nowhere:nothing", "Serve."), "show": Lazy("no:no", "Show.")})
+    result = CliRunner().invoke(app, ["serv"])
+    assert result.exit_code == 2
+    assert "serve" in result.output
+
+
+def test_groups_and_single_commands_keep_the_name_that_people_type() -> None:
+    known = {name: lazy.load(name) for name, lazy in adserver.cli.main.COMMANDS.items()}
+    assert {name: command.name for name, command in known.items()} == {name: name for name in known}
+    context = typer.Context(known["task"])
+    assert "create" in known["task"].list_commands(context)
