@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time
 
 from browser_sim.delivery import Receipt, connect, deliver
 from browser_sim.draws import Draws, permutation
@@ -82,7 +82,7 @@ def run(settings: RunSettings, progress: Progress = lambda _: nullcontext(lambda
         raise InvalidTask(
             "reported records are written in clear only in a loopback demo; the ad server is on another machine"
         )
-    bundle = load_bundle(settings.task, settings.protection, settings.trusted_helpers)
+    bundle = load_bundle(settings.task, settings.protection, settings.trusted_helpers, now=time())
     cast = _cast(settings, bundle.task)
     records = cast.split.reported
     campaign = _live(settings, bundle.task, cast)

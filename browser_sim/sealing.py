@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
 from multiprocessing import get_context
+from time import time
 from typing import Final
 
 import numpy as np
@@ -155,6 +156,7 @@ def _batch(uploads: Sequence[Upload], first_index: int, records: Records, draws:
 
 def _seal(bundle: bytes, draws: Draws, batch: _Batch) -> list[Report]:
     sealer = _sealer(bundle)
+    sealer.check_fresh(time())  # of this machine: the simulated days say nothing of the helpers' keys
     labels = [None if np.isnan(label) else float(label) for label in batch.labels]
     return [
         sealer.report(
@@ -177,7 +179,7 @@ def _of_row(measured: MeasuredRecords | None, place: int) -> MeasuredValues | No
 @lru_cache(maxsize=1)
 def _sealer(bundle: bytes) -> Sealer:
     """The sealer of a bundle, built once per process: keys do not travel between processes."""
-    return Sealer(canonical.decode(TaskBundle, bundle))
+    return Sealer(canonical.decode(TaskBundle, bundle), now=time())
 
 
 @contextmanager

@@ -13,7 +13,9 @@ from maskedlark.errors import HelperUnavailable, InvalidTask
 from maskedlark.reports.task import TaskBundle
 
 
-def load_bundle(location: str, protection: Protection, trusted_helpers: Sequence[bytes] = ()) -> TaskBundle:
+def load_bundle(
+    location: str, protection: Protection, trusted_helpers: Sequence[bytes] = (), *, now: float
+) -> TaskBundle:
     """The verified bundle. Called by the browser before it seals anything.
 
     Args:
@@ -22,14 +24,16 @@ def load_bundle(location: str, protection: Protection, trusted_helpers: Sequence
         trusted_helpers: The Ed25519 keys of helpers that this browser trusts; if given, the task must name
             two of them. A real browser ships with such a list; without it the signatures only prove that the
             bundle is consistent.
+        now: Unix seconds on this machine's clock; not the simulated one.
 
     Raises:
-        InvalidTask: not a bundle, a signature is wrong, or a helper is not trusted.
+        InvalidTask: not a bundle, a signature is wrong, a key list is over, or a helper is not trusted.
         HelperUnavailable: the task host does not answer.
     """
     encoded = _fetch(location, protection) if is_url(location) else _read(location)
     bundle = canonical.decode(TaskBundle, encoded)
     bundle.verify()
+    bundle.check_fresh(now)
     for helper in bundle.task.helpers:
         if trusted_helpers and helper.verify_key not in trusted_helpers:
             raise InvalidTask(f"helper {helper.name!r} of the task is not among the trusted ones")

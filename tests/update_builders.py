@@ -63,7 +63,7 @@ def random_vector(form: UpdateForm, clip: Clip, seed: int) -> UpdateVector:
 def update_reports(
     of: World, one: UpdateRound, vectors: list[UpdateVector], randomness: Randomness | None = None
 ) -> list[Report]:
-    sealer = UpdateSealer(of.bundle)
+    sealer = UpdateSealer(of.bundle, now=NOW)
     randomness = randomness or seeded(9, "updates")
     clip = round_clip(of.task, one)
     return [

@@ -19,6 +19,10 @@ from maskedlark.reports.sealing import HpkeKey, HpkeSuite, OpeningKey
 
 MAX_KEY_ID: Final = 255
 MAX_PUBLISHED: Final = 16
+LIST_LIFE_S: Final = 3 * 86_400
+"""How long browsers seal by one list: as long as a helper may be away before nobody can seal to it."""
+LIST_STEP_S: Final = 3_600
+"""Lists of one hour are the same, so that bundles do not change each time that a helper is asked."""
 
 
 @unique
@@ -92,6 +96,14 @@ def published_keys(ring: Ring, now: float) -> tuple[HpkeKey, ...]:
     active = active or [min(pending, key=lambda key: (key.active_from, key.key_id))]
     newest = sorted(active, key=lambda key: (key.active_from, key.key_id), reverse=True)[:MAX_PUBLISHED]
     return tuple(OpeningKey(key_id=key.key_id, suite=key.suite, secret=key.secret).public() for key in newest)
+
+
+def list_ends_at(ring: Ring, now: float) -> int:
+    """The last second at which browsers may seal by the list of now: never after the key that they use."""
+    (newest, *_) = published_keys(ring, now)
+    expires_at = next(key.expires_at for key in ring if key.key_id == newest.key_id)
+    ends_at = int(now) // LIST_STEP_S * LIST_STEP_S + LIST_LIFE_S
+    return ends_at if expires_at is None else min(ends_at, expires_at)
 
 
 def rotated(ring: Ring, *, now: float, suite: HpkeSuite, active_in_s: int, overlap_s: int) -> Ring:

@@ -16,7 +16,16 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from pydantic import Field
 
-from helper.trust.key_ring import MAX_KEY_ID, Ring, RingKey, first_ring, opening_keys, published_keys, rotated
+from helper.trust.key_ring import (
+    MAX_KEY_ID,
+    Ring,
+    RingKey,
+    first_ring,
+    list_ends_at,
+    opening_keys,
+    published_keys,
+    rotated,
+)
 from maskedlark.canonical import Bytes32, build, canonical, decode, encode
 from maskedlark.errors import InvalidTask
 from maskedlark.randomness import Randomness, derive_key, system_randomness
@@ -165,8 +174,9 @@ class HelperKeys:
         return opening_keys(self.ring(), now)
 
     def key_list(self, now: float) -> SignedKeyList:
-        """The HPKE keys that browsers seal to now, signed."""
-        return sign_keys(self._signing, published_keys(self.ring(), now))
+        """The HPKE keys that browsers seal to now, signed, and good for three days."""
+        ring = self.ring()
+        return sign_keys(self._signing, published_keys(ring, now), not_after=list_ends_at(ring, now))
 
     def sign_task(self, task: Task) -> bytes:
         """This helper's acceptance of a task."""

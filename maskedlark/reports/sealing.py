@@ -70,10 +70,17 @@ class HpkeKey:
 
 @canonical
 class KeyList:
-    """The HPKE keys that one helper opens now, newest first, signed by its long-term key (`verify_key`)."""
+    """The HPKE keys that one helper opens now, newest first, signed by its long-term key (`verify_key`).
+
+    Attributes:
+        verify_key: The helper's.
+        keys: The newest first.
+        not_after: The last Unix second at which to seal by this list. Lists of version 0.1 said none: 0, long ago.
+    """
 
     verify_key: Bytes32
     keys: Annotated[tuple[HpkeKey, ...], Field(min_length=1, max_length=16)]
+    not_after: Annotated[int, Field(ge=0, le=1 << 40, exclude_if=lambda moment: moment == 0)] = 0
 
 
 @canonical
@@ -94,13 +101,22 @@ class SignedKeyList:
         verify(verify_key, _KEYS_DOMAIN + encode(self.key_list), self.signature)
         return self.key_list.keys[0]
 
+    def check_fresh(self, now: float) -> None:
+        """Refuse to seal by a list that is over. Called by the browser, with the time of its own clock.
+
+        Raises:
+            InvalidTask: it is; a newer one comes with the task's bundle.
+        """
+        if now > self.key_list.not_after:
+            raise InvalidTask("the helper's list of HPKE keys is over: fetch the task's bundle again")
+
 
 _KEYS_DOMAIN: Final = b"maskedlark/v1 hpke keys\0"
 
 
-def sign_keys(signing_key: Ed25519PrivateKey, keys: tuple[HpkeKey, ...]) -> SignedKeyList:
-    """Publish HPKE keys. Called by a helper."""
-    key_list = KeyList(verify_key=signing_key.public_key().public_bytes_raw(), keys=keys)
+def sign_keys(signing_key: Ed25519PrivateKey, keys: tuple[HpkeKey, ...], *, not_after: int) -> SignedKeyList:
+    """Publish HPKE keys, to be sealed to until `not_after` (Unix seconds). Called by a helper."""
+    key_list = KeyList(verify_key=signing_key.public_key().public_bytes_raw(), keys=keys, not_after=not_after)
     return SignedKeyList(key_list=key_list, signature=signing_key.sign(_KEYS_DOMAIN + encode(key_list)))
 
 

@@ -337,3 +337,15 @@ class TaskBundle:
                 keys.verified_key(helper.verify_key)
             except InvalidTask as error:
                 raise InvalidTask(f"helper {helper.name!r}: {error}") from None
+
+    def check_fresh(self, now: float) -> None:
+        """Refuse to seal by key lists that are over. Called by the browser, with the time of its own clock.
+
+        Raises:
+            InvalidTask: one is.
+        """
+        for helper, keys in zip(self.task.helpers, self.key_lists, strict=True):
+            try:
+                keys.check_fresh(now)
+            except InvalidTask as error:
+                raise InvalidTask(f"helper {helper.name!r}: {error}") from None

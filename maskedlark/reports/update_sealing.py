@@ -2,7 +2,7 @@
 
 The update report that travels, how a device makes it, and how a helper opens it.
 
-    report = UpdateSealer(bundle).report(round_id, clip, vector, unix_s=..., randomness=...)    # the
+    report = UpdateSealer(bundle, now=...).report(round_id, clip, vector, unix_s=..., randomness=...)    # the
     device, once a round; what it
                                                                                     # sends again are these
                                                                                     very bytes
@@ -39,17 +39,27 @@ _LARGEST_KEY_ID: Final = 255
 class UpdateSealer:
     """Makes the update reports of one task. A device keeps one; its keys are verified when it is built."""
 
-    def __init__(self, bundle: TaskBundle) -> None:
-        """Check the bundle's four signatures.
+    def __init__(self, bundle: TaskBundle, *, now: float) -> None:
+        """Check the bundle's four signatures, and that its key lists are not over.
+
+        Args:
+            bundle: As the task host serves it.
+            now: Unix seconds on the device's own clock.
 
         Raises:
-            InvalidTask: one is wrong, or the task's reports hold labels instead.
+            InvalidTask: one is wrong or over, or the task's reports hold labels instead.
         """
         bundle.verify()
+        bundle.check_fresh(now)
+        self._bundle = bundle
         self.task = bundle.task
         self.form = _form(bundle.task)
         self._task_id = bundle.task.task_id
         self._keys = tuple(SealingKey(keys.key_list.keys[0]) for keys in bundle.key_lists)
+
+    def check_fresh(self, now: float) -> None:
+        """Refuse to go on sealing when the helpers' key lists are over, as `TaskBundle.check_fresh` does."""
+        self._bundle.check_fresh(now)
 
     def report(
         self, round_id: bytes, clip: Clip, vector: UpdateVector, *, unix_s: float, randomness: Randomness

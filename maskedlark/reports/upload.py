@@ -43,9 +43,19 @@ class Report:
 class Sealer:
     """Makes reports of one task. The browser keeps one; its keys are verified when it is built."""
 
-    def __init__(self, bundle: TaskBundle) -> None:
-        """Check the bundle's four signatures, and that its reports hold labels, or raise InvalidTask."""
+    def __init__(self, bundle: TaskBundle, *, now: float) -> None:
+        """Check the bundle's four signatures, that its key lists are not over, and that its reports hold labels.
+
+        Args:
+            bundle: As the task host serves it.
+            now: Unix seconds on the browser's own clock.
+
+        Raises:
+            InvalidTask: one of them is not so.
+        """
         bundle.verify()
+        bundle.check_fresh(now)
+        self._bundle = bundle
         if bundle.task.updates is not None:
             raise InvalidTask(
                 "the task takes updates of a model, and no labels: its reports are made by a device that trains"
@@ -53,6 +63,10 @@ class Sealer:
         self.task = bundle.task
         self._task_id = bundle.task.task_id
         self._keys = tuple(SealingKey(keys.key_list.keys[0]) for keys in bundle.key_lists)
+
+    def check_fresh(self, now: float) -> None:
+        """Refuse to go on sealing when the helpers' key lists are over, as `TaskBundle.check_fresh` does."""
+        self._bundle.check_fresh(now)
 
     def report(self, example: Example, *, unix_s: float, randomness: Randomness) -> Report:
         """Split an example and seal each share to its helper. Called by the browser.

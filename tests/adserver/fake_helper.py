@@ -26,7 +26,7 @@ from maskedlark.rpc.faults import answering
 from maskedlark.rpc.transport import make_server
 from maskedlark.rpc.wire import share_from_message
 from protos import helper_pb2, helper_pb2_grpc
-from tests.builders import HelperKeys, helper_keys
+from tests.builders import FAR, HelperKeys, helper_keys
 
 NUMERICS = bytes(32)
 
@@ -61,7 +61,9 @@ class FakeHelper(helper_pb2_grpc.HelperServicer):
                 version="0",
                 verify_key=identity.verify_key,
                 agreement_key=identity.agreement_key,
-                key_list=canonical.encode(sign_keys(self.keys.signing, (self.keys.opening.public(),))),
+                key_list=canonical.encode(
+                    sign_keys(self.keys.signing, (self.keys.opening.public(),), not_after=FAR)
+                ),
                 numerics_digest=self.numerics_digest,
             )
         )

@@ -94,7 +94,8 @@ class Site:
         self._sealer = Sealer(
             TaskBundle(
                 task=task, signatures=(signatures[0], signatures[1]), key_lists=(key_lists[0], key_lists[1])
-            )
+            ),
+            now=NOW,
         )
 
     def both(self, call: Callable[[HelperClient], Any]) -> list[Any]:

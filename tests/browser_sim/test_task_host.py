@@ -7,8 +7,9 @@ from browser_sim.endpoint import Protection
 from browser_sim.task_host import load_bundle
 from maskedlark import canonical
 from maskedlark.errors import HelperUnavailable, InvalidTask
+from maskedlark.reports.sealing import sign_keys
 from tests.browser_sim.sinks import http_sink
-from tests.builders import World, world
+from tests.builders import NOW, World, world
 
 INSECURE = Protection(insecure=True)
 
@@ -22,12 +23,12 @@ def test_a_bundle_is_read_from_a_file_with_or_without_a_last_newline(ours: World
     path = tmp_path / "bundle.json"
     for end in (b"", b"\n"):
         path.write_bytes(canonical.encode(ours.bundle) + end)
-        assert load_bundle(str(path), INSECURE) == ours.bundle
+        assert load_bundle(str(path), INSECURE, now=NOW) == ours.bundle
 
 
 def test_a_bundle_is_fetched_from_a_task_host(ours: World) -> None:
     with http_sink(files={"/v1/tasks/ab": canonical.encode(ours.bundle)}) as url:
-        assert load_bundle(f"{url}/v1/tasks/ab", INSECURE) == ours.bundle
+        assert load_bundle(f"{url}/v1/tasks/ab", INSECURE, now=NOW) == ours.bundle
 
 
 def test_a_bundle_that_a_helper_did_not_sign_is_refused(ours: World, tmp_path: Path) -> None:
@@ -36,16 +37,16 @@ def test_a_bundle_that_a_helper_did_not_sign_is_refused(ours: World, tmp_path: P
         canonical.encode(replace(ours.bundle, signatures=(ours.bundle.signatures[0], bytes(64))))
     )
     with pytest.raises(InvalidTask, match="south"):
-        load_bundle(str(path), INSECURE)
+        load_bundle(str(path), INSECURE, now=NOW)
 
 
 def test_helpers_must_be_trusted_where_a_list_is_given(ours: World, tmp_path: Path) -> None:
     path = tmp_path / "bundle.json"
     path.write_bytes(canonical.encode(ours.bundle))
     keys = [helper.verify_key for helper in ours.task.helpers]
-    assert load_bundle(str(path), INSECURE, [*keys, bytes(32)]) == ours.bundle
+    assert load_bundle(str(path), INSECURE, [*keys, bytes(32)], now=NOW) == ours.bundle
     with pytest.raises(InvalidTask, match="'south' of the task is not among the trusted"):
-        load_bundle(str(path), INSECURE, keys[:1])
+        load_bundle(str(path), INSECURE, keys[:1], now=NOW)
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"x" * (canonical.MAX_BYTES + 5)])
@@ -53,23 +54,32 @@ def test_what_is_no_bundle_is_refused_from_file_and_host(tmp_path: Path, content
     path = tmp_path / "bundle.json"
     path.write_bytes(content)
     with pytest.raises(InvalidTask):
-        load_bundle(str(path), INSECURE)
+        load_bundle(str(path), INSECURE, now=NOW)
     with http_sink(files={"/t": content}) as url, pytest.raises(InvalidTask):
-        load_bundle(f"{url}/t", INSECURE)
+        load_bundle(f"{url}/t", INSECURE, now=NOW)
 
 
 def test_a_bundle_that_is_nowhere_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidTask, match="cannot read"):
-        load_bundle(str(tmp_path / "absent"), INSECURE)
+        load_bundle(str(tmp_path / "absent"), INSECURE, now=NOW)
     with http_sink() as url, pytest.raises(InvalidTask, match="404"):
-        load_bundle(f"{url}/absent", INSECURE)
+        load_bundle(f"{url}/absent", INSECURE, now=NOW)
 
 
 def test_a_task_host_that_is_away_is_named_as_such() -> None:
     with pytest.raises(HelperUnavailable):
-        load_bundle("http://127.0.0.1:1/v1/tasks/ab", INSECURE)
+        load_bundle("http://127.0.0.1:1/v1/tasks/ab", INSECURE, now=NOW)
 
 
 def test_a_bundle_is_not_fetched_in_plaintext_unless_asked_for() -> None:
     with pytest.raises(InvalidTask, match="--insecure"):
-        load_bundle("http://127.0.0.1:1/v1/tasks/ab", Protection())
+        load_bundle("http://127.0.0.1:1/v1/tasks/ab", Protection(), now=NOW)
+
+
+def test_key_lists_that_are_over_are_refused_however_well_signed(ours: World, tmp_path: Path) -> None:
+    path = tmp_path / "bundle.json"
+    lists = [sign_keys(keys.signing, (keys.opening.public(),), not_after=NOW) for keys in ours.keys]
+    path.write_bytes(canonical.encode(replace(ours.bundle, key_lists=(lists[0], lists[1]))))
+    assert load_bundle(str(path), INSECURE, now=NOW)
+    with pytest.raises(InvalidTask, match="'north': the helper's list of HPKE keys is over: fetch"):
+        load_bundle(str(path), INSECURE, now=NOW + 1)

@@ -19,7 +19,7 @@ from maskedlark import canonical
 from maskedlark.errors import HelperUnavailable, InvalidTask
 from maskedlark.rpc.tls_files import TlsFiles
 from tests.browser_sim.sinks import Intake, grpc_sink, http_sink
-from tests.builders import examples, reports, world
+from tests.builders import NOW, examples, reports, world
 
 
 def self_signed(folder: Path, name: str, authorities: str | None = None) -> TlsFiles:
@@ -73,7 +73,7 @@ def test_reports_and_bundles_travel_over_tls(browser: Protection, server_tls: Tl
         assert sender.send(some).accepted == 3
     with http_sink(Intake(), {"/task": canonical.encode(ours.bundle)}, tls=server_context(server_tls)) as url:
         assert url.startswith("https://")
-        assert load_bundle(f"{url}/task", browser) == ours.bundle
+        assert load_bundle(f"{url}/task", browser, now=NOW) == ours.bundle
         with connect(url, browser) as sender:
             assert sender.send(some).accepted == 3
 
@@ -113,5 +113,5 @@ def test_without_files_https_trusts_the_systems_authorities_only(
         http_sink(files={"/task": b"{}"}, tls=server_context(server_tls)) as url,
         pytest.raises(HelperUnavailable),
     ):
-        load_bundle(f"{url}/task", Protection())
+        load_bundle(f"{url}/task", Protection(), now=NOW)
     assert browser.tls is not None

@@ -115,7 +115,7 @@ class Uploads:
                     return
                 time.sleep(0.1)
             else:
-                self._sealers.append(Sealer(bundle))
+                self._sealers.append(Sealer(bundle, now=time.time()))
                 return
 
     def _seal(self, number: int) -> list[Report]:

@@ -237,7 +237,7 @@ def make_task(fleet: Fleet, name: str) -> str:
 
 def new_reports(fleet: Fleet, task: str, count: int, seed: str) -> list[Report]:
     """Reports of a task, sealed and not sent."""
-    sealer, randomness = Sealer(Uploads(fleet, task).bundle()), seeded(0, seed)
+    sealer, randomness = Sealer(Uploads(fleet, task).bundle(), now=time.time()), seeded(0, seed)
     return [
         sealer.report(one, unix_s=time.time(), randomness=randomness)
         for one in examples(sealer.task, count, randomness)

@@ -79,7 +79,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
             "--min-batch-size", "50", "--no-noise", "--epsilon", "1", "--clip-norm", "1",
         ).strip()  # fmt: skip
         uploads = Uploads(fleet, task)
-        made = Run(fleet=fleet, task=task, uploads=uploads, first=Sealer(uploads.bundle()), ports=ports)
+        made = Run(
+            fleet=fleet,
+            task=task,
+            uploads=uploads,
+            first=Sealer(uploads.bundle(), now=time.time()),
+            ports=ports,
+        )
         with uploads.running():
             for turned, suite in zip(range(1, ROTATIONS + 1), list(HpkeSuite)[1:], strict=False):
                 time.sleep(1.0)
@@ -110,12 +116,12 @@ def test_a_key_that_the_helpers_gave_up_is_a_typed_reason_and_counted(run: Run) 
 
     Reports sealed to it are dropped, and hold up no others.
     """
-    newest = Sealer(run.uploads.bundle())
+    newest = Sealer(run.uploads.bundle(), now=time.time())
     run.rotate("--overlap-days", "0")
     run.await_newest(ROTATIONS + 2)
     senders = (
         (newest, GIVEN_UP),
-        (Sealer(run.uploads.bundle()), 50),
+        (Sealer(run.uploads.bundle(), now=time.time()), 50),
         (run.first, 50),
     )  # the first key still has its 30 days
     for number, (sealer, count) in enumerate(senders):

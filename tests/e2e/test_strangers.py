@@ -146,7 +146,10 @@ def trust(fleet: Fleet, one: TlsFiles) -> None:
 def sealed_reports(site: Site, count: int = 1) -> Any:
     randomness = seeded(0, "strangers")
     people = examples(site.bundle.task, count, randomness)
-    return [Sealer(site.bundle).report(one, unix_s=time.time(), randomness=randomness) for one in people]
+    return [
+        Sealer(site.bundle, now=time.time()).report(one, unix_s=time.time(), randomness=randomness)
+        for one in people
+    ]
 
 
 @pytest.mark.parametrize("visitor", ["no certificate", "expired certificate", "wrong authority", "plaintext"])

@@ -147,7 +147,7 @@ class Scene:
         self.task = make_task(self.parties, **changes)
         self.task_id = self.task.task_id
         self.bundle = self.register(self.task)
-        self.sealer = Sealer(self.bundle)
+        self.sealer = Sealer(self.bundle, now=NOW)
 
     def open(self, **how: Any) -> tuple[HelperCore, HelperCore]:
         first, second = (party.open(**how) for party in self.parties)

@@ -32,7 +32,7 @@ class UpdateScene(Scene):
         self.task = make_task(self.parties, **update_settings(**changes))
         self.task_id = self.task.task_id
         self.bundle = self.register(self.task)
-        self.updates = UpdateSealer(self.bundle)
+        self.updates = UpdateSealer(self.bundle, now=NOW)
 
     def round(self, index: int = 0, **changes: Any) -> UpdateRound:
         return update_round(self.task, index, **{"job": update_job(self.task), **changes})

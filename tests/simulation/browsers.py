@@ -91,7 +91,7 @@ class Browsers:
         """
         encoded = encode(bundle)
         if encoded not in self._sealers:
-            self._sealers[encoded] = Sealer(bundle)
+            self._sealers[encoded] = Sealer(bundle, now=NOW)
         return self._sealers[encoded]
 
     def _send(self, name: str, report: Report, encoded: bytes, attempt: int = 0) -> None:

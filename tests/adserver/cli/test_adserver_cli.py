@@ -104,7 +104,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 
 def _reports(bundle: TaskBundle, count: int) -> list[Report]:
-    sealer, randomness = Sealer(bundle), seeded(5)
+    sealer, randomness = Sealer(bundle, now=time.time()), seeded(5)
     return [
         sealer.report(example, unix_s=time.time(), randomness=randomness)
         for example in builders.examples(bundle.task, count, randomness)

@@ -325,7 +325,7 @@ def test_a_commit_does_not_wait_for_one_of_another_task(scene: Scene) -> None:
     other = copy(scene)
     other.task = make_task(scene.parties, name="another")
     other.task_id, other.bundle = other.task.task_id, other.register(other.task)
-    other.sealer = Sealer(other.bundle)
+    other.sealer = Sealer(other.bundle, now=NOW)
     ours, theirs = scene.prepare(scene.reports(5)), other.prepare(other.reports(5))
     ledger = scene.cores[0].datasets._ledger
     assert isinstance(ledger, Interrupted)

@@ -17,14 +17,16 @@ from helper.trust.key_ring import (
     Ring,
     RingKey,
     first_ring,
+    list_ends_at,
     opening_keys,
     published_keys,
     rotated,
 )
 from helper.trust.keys import FILE_NAME, HelperKeys, rotate
+from maskedlark import canonical
 from maskedlark.errors import InvalidTask, ReportReason
 from maskedlark.randomness import seeded
-from maskedlark.reports.sealing import HpkeSuite
+from maskedlark.reports.sealing import HpkeSuite, sign_keys
 from maskedlark.reports.task import TaskBundle
 from maskedlark.reports.upload import Report, Sealer
 from tests.builders import NOW, shares_for
@@ -112,7 +114,7 @@ def fresh_sealer(scene: Scene) -> Sealer:
     lists = (scene.cores[0].status().key_list, scene.cores[1].status().key_list)
     bundle = TaskBundle(task=scene.bundle.task, signatures=scene.bundle.signatures, key_lists=lists)
     bundle.verify()
-    return Sealer(bundle)
+    return Sealer(bundle, now=NOW)
 
 
 def test_three_rotations_under_load_lose_no_report(scene: Scene) -> None:
@@ -183,3 +185,48 @@ def test_the_command_line_rotates_and_lists(tmp_path: Path) -> None:
     shown = runner.invoke(app, ["keys", "list", "--data", str(tmp_path)]).output
     assert "active" in shown
     assert HelperKeys.read(tmp_path).ring()[1].secret.hex() not in shown + str(listed) + done.output
+
+
+def test_a_list_of_before_a_rotation_is_sealed_by_for_three_days_at_most(scene: Scene) -> None:
+    party, old = scene.parties[0], scene.bundle
+    rotate(party.data, now=NOW, suite=SUITE, active_in_s=0, overlap_s=30 * DAY)
+    Sealer(old, now=NOW + 3 * DAY - 3_600)
+    for later in (3 * DAY + 1, 29 * DAY):
+        with pytest.raises(InvalidTask, match="fetch the task's bundle again"):
+            Sealer(old, now=NOW + later)
+    party.now = NOW + 29 * DAY
+    fetched = replace(old, key_lists=(scene.cores[0].status().key_list, old.key_lists[1]))
+    assert fetched.key_lists[0].key_list.keys[0].key_id == 2
+    fetched.key_lists[0].check_fresh(NOW + 29 * DAY)
+
+
+def test_the_end_of_a_list_is_signed(scene: Scene) -> None:
+    signed = scene.bundle.key_lists[0]
+    longer = replace(signed, key_list=replace(signed.key_list, not_after=signed.key_list.not_after + DAY))
+    with pytest.raises(InvalidTask, match="signature"):
+        Sealer(replace(scene.bundle, key_lists=(longer, scene.bundle.key_lists[1])), now=NOW)
+
+
+def test_a_list_that_names_no_end_is_over(scene: Scene) -> None:
+    keys = HelperKeys.read(scene.parties[0].data)
+    endless = sign_keys(keys._signing, published_keys(keys.ring(), NOW), not_after=0)
+    assert b"not_after" not in canonical.encode(endless)  # as lists were before they named one
+    with pytest.raises(InvalidTask, match="is over"):
+        Sealer(replace(scene.bundle, key_lists=(endless, scene.bundle.key_lists[1])), now=NOW)
+
+
+def test_a_sealer_that_lives_long_can_tell_that_its_keys_are_over(scene: Scene) -> None:
+    sealer = Sealer(scene.bundle, now=NOW)
+    sealer.check_fresh(NOW + 2 * DAY)
+    with pytest.raises(InvalidTask):
+        sealer.check_fresh(NOW + 4 * DAY)
+
+
+@given(st.integers(0, 3 * 3_600), st.integers(0, 3 * 3_600))
+def test_lists_of_one_hour_are_the_same_and_none_outlives_its_key(first: int, second: int) -> None:
+    ring = first_ring(SUITE)
+    ends = [list_ends_at(ring, NOW + moment) for moment in (first, second)]
+    is_one_hour = (NOW + first) // 3_600 == (NOW + second) // 3_600
+    assert (ends[0] == ends[1]) is is_one_hour
+    pending = turn(ring, NOW + first, active_in_s=7_200, overlap_s=60)
+    assert list_ends_at(pending, NOW + first) == NOW + first + 7_200 + 60

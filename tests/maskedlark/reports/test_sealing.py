@@ -12,7 +12,7 @@ from maskedlark.reports.sealing import (
     share_info,
     sign_keys,
 )
-from tests.builders import helper_keys
+from tests.builders import FAR, helper_keys
 
 CONTEXT: dict[str, Any] = {
     "task_id": bytes(32),
@@ -94,7 +94,7 @@ def test_a_public_key_of_the_wrong_size_is_refused(public_key: bytes) -> None:
 
 def test_a_key_list_verifies_only_under_the_helper_that_signed_it() -> None:
     ours, theirs = helper_keys(), helper_keys()
-    signed = sign_keys(ours.signing, (ours.opening.public(),))
+    signed = sign_keys(ours.signing, (ours.opening.public(),), not_after=FAR)
     assert signed.verified_key(ours.signing.public_key().public_bytes_raw()) == ours.opening.public()
     with pytest.raises(InvalidTask, match="another helper"):
         signed.verified_key(theirs.signing.public_key().public_bytes_raw())
@@ -102,7 +102,7 @@ def test_a_key_list_verifies_only_under_the_helper_that_signed_it() -> None:
 
 def test_a_key_list_with_a_swapped_key_is_refused() -> None:
     ours, theirs = helper_keys(), helper_keys()
-    signed = sign_keys(ours.signing, (ours.opening.public(),))
+    signed = sign_keys(ours.signing, (ours.opening.public(),), not_after=FAR)
     forged = type(signed)(
         key_list=type(signed.key_list)(
             verify_key=signed.key_list.verify_key, keys=(theirs.opening.public(),)

@@ -252,9 +252,9 @@ def test_the_ad_server_refuses_what_can_be_no_update_report(
 def test_tasks_of_updates_and_of_labels_take_no_reports_of_each_other() -> None:
     labels = world()
     with pytest.raises(InvalidTask):
-        Sealer(WORLD.bundle)
+        Sealer(WORLD.bundle, now=NOW)
     with pytest.raises(InvalidTask):
-        UpdateSealer(labels.bundle)
+        UpdateSealer(labels.bundle, now=NOW)
     with pytest.raises(ReportRejected):
         check_report(WORLD.task, REPORTS[0])
     with pytest.raises(ReportRejected):

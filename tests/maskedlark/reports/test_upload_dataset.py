@@ -39,13 +39,13 @@ def test_both_helpers_admit_honest_reports_and_agree_on_the_dataset(suite: HpkeS
 def test_an_unverified_bundle_makes_no_sealer() -> None:
     bad = TaskBundle(task=WORLD.task, signatures=(bytes(64), bytes(64)), key_lists=WORLD.bundle.key_lists)
     with pytest.raises(InvalidTask):
-        Sealer(bad)
+        Sealer(bad, now=NOW)
 
 
 def test_only_the_time_bucket_of_an_event_is_sent() -> None:
     bucket = WORLD.task.time_bucket_s
     start = NOW - NOW % bucket
-    sealer = Sealer(WORLD.bundle)
+    sealer = Sealer(WORLD.bundle, now=NOW)
     (example,) = examples(WORLD.task, 1)
     assert {
         sealer.report(example, unix_s=start + s, randomness=seeded(s)).time_bucket for s in (0, 1, bucket - 1)
