@@ -29,7 +29,10 @@ _ADAPTERS: Final[dict[type[Any], TypeAdapter[Any]]] = {}
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(pydantic.Field,))
 def canonical(cls: type[_T]) -> type[_T]:
-    """Declare a frozen, slotted, keyword-only dataclass whose fields are checked and whose bytes are canonical."""
+    """Declare a frozen, slotted, keyword-only dataclass.
+
+    Its fields are checked, and its bytes are canonical.
+    """
     config = ConfigDict(
         strict=True,
         extra="forbid",
@@ -74,7 +77,9 @@ def decode(cls: type[_T], encoded: bytes) -> _T:
 
 
 def build(cls: type[_T], settings: Any) -> _T:
-    """Check settings from a person (a mapping of plain values, byte strings as bytes) into a canonical object.
+    """Check settings from a person, and build a canonical object of them.
+
+    Settings are a mapping of plain values, with byte strings as bytes.
 
     Raises:
         InvalidTask: naming the first setting that is wrong, and why.

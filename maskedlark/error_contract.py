@@ -58,7 +58,9 @@ _REPORTS: Final = {
     ReportReason.WRONG_LENGTH: "seal with the bundle of the very task",
     ReportReason.WRONG_TASK: "fetch the task bundle from this ad server",
     ReportReason.WRONG_VERSION: "update the browser",
-    ReportReason.UNKNOWN_KEY: "fetch the task bundle again and seal anew; operators: rotate with a longer overlap",
+    ReportReason.UNKNOWN_KEY: (
+        "fetch the task bundle again and seal anew; operators: rotate with a longer overlap"
+    ),
     ReportReason.NOT_OPENED: "nothing: the report is lost; many of them mean a broken or hostile sender",
     ReportReason.LABEL_OUTSIDE_TASK: "nothing: the report is lost; fix the sender",
     ReportReason.KEY_OUTSIDE_TASK: "nothing: the report is lost; fix the sender",
@@ -91,7 +93,10 @@ _JOBS: Final = {
     JobReason.TASK_EXPIRED: "make a new task",
     JobReason.TOO_MANY_TASKS: "let tasks expire, or talk to the operator",
     JobReason.UNKNOWN_DATASET: "prepare and commit the dataset again",
-    JobReason.DATASET_LOST: "the helper's operator restores `datasets/` from a backup, then `adserver job resume`; or seal another dataset",
+    JobReason.DATASET_LOST: (
+        "the helper's operator restores `datasets/` from a backup, then `adserver job resume`; or seal "
+        "another dataset"
+    ),
     JobReason.DATASET_TOO_LARGE: "seal several datasets",
     JobReason.DATASET_EMPTY: "see why reports are dropped (`adserver dataset list --json`), and collect more",
     JobReason.DATASET_CHANGED: "prepare the dataset again at both helpers",
@@ -114,13 +119,19 @@ _JOBS: Final = {
     JobReason.OVERFLOW: "fewer records, a smaller clip norm, or fewer frac_bits",
     JobReason.NOISE_OUT_OF_RANGE: "choose a noise within the limits that the message names",
     JobReason.BUDGET_EXHAUSTED: "fewer rounds, more noise, or another dataset",
-    JobReason.HELPERS_DISAGREE: "operators: compare versions and numerics (`helper status`); then resume, with a new round",
+    JobReason.HELPERS_DISAGREE: (
+        "operators: compare versions and numerics (`helper status`); then resume, with a new round"
+    ),
     JobReason.SUM_OUT_OF_RANGE: "seal another dataset: one report in this one lies",
     JobReason.UNAUTHORIZED: "use the certificate of the task's origin, and have the operator trust it",
     JobReason.TOO_LARGE: "send less: the message names the limit",
-    JobReason.LEDGER_ROLLED_BACK: "the helper's operator brings back the newest ledger, or makes new keys and tasks",
+    JobReason.LEDGER_ROLLED_BACK: (
+        "the helper's operator brings back the newest ledger, or makes new keys and tasks"
+    ),
     JobReason.CANCELLED: "nothing, or ask again",
-    JobReason.BAD_ANSWER: "update one of the two sides: they speak different versions; then ask for the same again",
+    JobReason.BAD_ANSWER: (
+        "update one of the two sides: they speak different versions; then ask for the same again"
+    ),
     JobReason.PEER_FAILED: "the peer's operator reads its log; then resume",
 }
 _JOBS_CHARGED: Final = {

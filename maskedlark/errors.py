@@ -37,7 +37,8 @@ class ReportReason(Reason):
     MALFORMED = "malformed", "the bytes are no report: a field is missing or has the wrong size"
     WRONG_LENGTH = (
         "wrong_length",
-        "a share is shorter or longer than every share of the task: truncated, padded, or of another number of features",
+        "a share is shorter or longer than every share of the task: truncated, padded, or of another number "
+        "of features",
     )
     WRONG_TASK = "wrong_task", "the report names another task, or one that the ad server does not have"
     WRONG_VERSION = "wrong_version", "the share is of another version of the protocol"
@@ -47,7 +48,8 @@ class ReportReason(Reason):
     )
     NOT_OPENED = (
         "not_opened",
-        "tampered with, sealed to another helper, or moved from another report, task or time; told to the ad server also of wrong content",
+        "tampered with, sealed to another helper, or moved from another report, task or time; told to the ad "
+        "server also of wrong content",
     )
     LABEL_OUTSIDE_TASK = "label_outside_task", "a candidate label is not in the label space of the task"
     LABELS_REPEAT = "labels_repeat", "a candidate label occurs twice"
@@ -59,7 +61,8 @@ class ReportReason(Reason):
     MASK_NOT_CANONICAL = "mask_not_canonical", "a mask, value or proof element is not below the modulus"
     NOT_PROVEN = (
         "not_proven",
-        "the two helpers' tags of the report differ: its proof does not hold, or it told the helpers different things",
+        "the two helpers' tags of the report differ: its proof does not hold, or it told the helpers "
+        "different things",
     )
     OUTSIDE_TASK_PERIOD = (
         "outside_task_period",
@@ -105,7 +108,8 @@ class JobReason(Reason):
     UNKNOWN_DATASET = "unknown_dataset", "no such dataset or preparation here: prepare it again"
     DATASET_LOST = (
         "dataset_lost",
-        "the helper's file of the dataset is missing or damaged: its operator must bring it back, or another dataset must be sealed",
+        "the helper's file of the dataset is missing or damaged: its operator must bring it back, or another "
+        "dataset must be sealed",
     )
     DATASET_TOO_LARGE = "dataset_too_large", "more reports than the task allows in one dataset: seal several"
     DATASET_EMPTY = "dataset_empty", "no report was admitted by both helpers"
@@ -130,7 +134,8 @@ class JobReason(Reason):
     )
     QUERY_CHANGED = (
         "query_changed",
-        "the query of this id was charged with another content: values and levels that are released together are charged together",
+        "the query of this id was charged with another content: values and levels that are released together "
+        "are charged together",
     )
     OVERFLOW = (
         "overflow",
@@ -147,13 +152,15 @@ class JobReason(Reason):
     HELPERS_DISAGREE = "helpers_disagree", "the helpers did not sum the same values; the sum was thrown away"
     SUM_OUT_OF_RANGE = (
         "sum_out_of_range",
-        "no honest reports could give this sum: a report in the dataset has masks or values that it may not have; the sum was thrown away",
+        "no honest reports could give this sum: a report in the dataset has masks or values that it may not "
+        "have; the sum was thrown away",
     )
     UNAUTHORIZED = "unauthorized", "the caller's certificate does not name the origin of the task"
     TOO_LARGE = "too_large", "a message or model is over its size limit"
     LEDGER_ROLLED_BACK = (
         "ledger_rolled_back",
-        "the helper's ledger has forgotten what it told before: its operator must bring back the newest one, or make new keys",
+        "the helper's ledger has forgotten what it told before: its operator must bring back the newest one, "
+        "or make new keys",
     )
     CANCELLED = "cancelled", "the caller cancelled"
     BAD_ANSWER = "bad_answer", "the peer's answer does not have the form of the wire contract"

@@ -95,7 +95,8 @@ def keygen_command(
     if host:
         files = TlsFiles.in_folder(data)
         typer.echo(
-            f"Give {files.certificate} to the ad server, and add its certificate to {files.trusted_authorities}."
+            f"Give {files.certificate} to the ad server, and add its certificate to "
+            f"{files.trusted_authorities}."
         )
 
 
@@ -166,7 +167,8 @@ def serve_command(
         typer.Option(
             envvar="HELPER_MAX_PREPARING_BYTES",
             min=1,
-            help="Most memory that the reports of all tasks take together while they become datasets; one ad server gets three quarters.",
+            help="Most memory that the reports of all tasks take together while they become datasets; one ad "
+            "server gets three quarters.",
         ),
     ] = PREPARED_BYTES,
     release_grid_ms: Annotated[
@@ -175,7 +177,8 @@ def serve_command(
             envvar="HELPER_RELEASE_GRID_MS",
             min=0.1,
             max=60_000,
-            help="Answers to rounds leave a whole number of these milliseconds after their requests, so that their time tells nothing.",
+            help="Answers to rounds leave a whole number of these milliseconds after their requests, so that "
+            "their time tells nothing.",
         ),
     ] = DEFAULT_STEP_MS,
     insecure: InsecureOption = False,
@@ -371,7 +374,9 @@ def budget_command(
     ] = 1.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what is spent, reserved and left of each dataset's budgets, and what a planned job would bring them to.
+    """Show what is spent, reserved and left of each dataset's budgets.
+
+    With a planned job, also what it would bring them to.
 
     Reads the ledger of --data, also while the helper serves; changes nothing.
     """

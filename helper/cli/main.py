@@ -27,7 +27,8 @@ COMMANDS: Final = {
 }
 
 app = lazy_app(
-    "A helper of Masked LARk: opens its shares of reports, and answers rounds with masked, clipped, noised sums.",
+    "A helper of Masked LARk: opens its shares of reports, and answers rounds with masked, clipped, noised "
+    "sums.",
     COMMANDS,
 )
 

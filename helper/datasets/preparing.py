@@ -1,4 +1,4 @@
-"""Sealing, first step: open the shares that the ad server streams in, chunk by chunk, and say which are admitted.
+"""Sealing, first step: open the shares that the ad server streams in, and say which are admitted.
 
 Nothing is used up by preparing. What was opened stays in this process's memory until it is committed or
 pushed out; all preparations together have a bounded room there, which is taken before shares are opened.

@@ -87,7 +87,8 @@ class PreparedShelf:
         if held + num_bytes > self._of_one:
             raise JobRefused(
                 JobReason.DATASET_TOO_LARGE,
-                f"this helper has room for {self._of_one} bytes of an ad server's preparations, {float(OF_ONE_OWNER):g} of"
+                f"this helper has room for {self._of_one} bytes of an ad server's preparations, "
+                f"{float(OF_ONE_OWNER):g} of"
                 " --max-preparing-bytes: seal several smaller datasets",
             )
         with self._lock:
@@ -152,7 +153,10 @@ class PreparedShelf:
             del self._taken[owner]
 
     def _overdue(self, num_bytes: int, owner: str) -> Handle | None:
-        """Under the lock: the oldest preparation that has waited too long for its commit and whose room would help."""
+        """Under the lock: the oldest preparation that is overdue and whose room would help.
+
+        It has waited for its commit longer than `KEPT_S`.
+        """
         is_full = self._taken.total() + num_bytes > self._capacity
         for handle, kept in self._prepared.items():
             if self._clock() - kept.since >= KEPT_S and (is_full or handle.owner == owner):

@@ -15,7 +15,10 @@ class _Turn:
 
 
 class Turns:
-    """Locks by key. Nothing is kept of a key that nobody holds or waits for, whatever keys callers make up."""
+    """Locks by key.
+
+    Nothing is kept of a key that nobody holds or waits for, whatever keys callers make up.
+    """
 
     def __init__(self) -> None:
         self._lock = Lock()

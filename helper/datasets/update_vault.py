@@ -1,14 +1,14 @@
-"""Opened update shares at rest, one encrypted file for a round's dataset, written and read one share at a time.
+"""Opened update shares at rest: one encrypted file for a round's dataset, one share after the other.
 
     spool = vault.begin(round_id, payload_bytes)             # while shares are opened
     spool.add(report_id, payload)
     vault.commit(spool, dataset_id, chosen)                  # the chosen ones are the dataset, durably
     for one in vault.shares(dataset_id, round_id): ...       # one at a time, never all in memory
 
-The layout: header | segment | segment | ... | index. The header is magic, a random salt, the round's id and the
-length of a payload. A segment is one share, under a key of the salt (HKDF of the helper's storage key), with
-its number as nonce and the header as associated data. The index says which segments are in the dataset, under
-a key of the salt and the dataset's id, so no file can be cut, extended or renamed unnoticed.
+The layout: header | segment | segment | ... | index. The header is magic, a random salt, the round's id and
+the length of a payload. A segment is one share, under a key of the salt (HKDF of the helper's storage key),
+with its number as nonce and the header as associated data. The index says which segments are in the dataset,
+under a key of the salt and the dataset's id, so no file can be cut, extended or renamed unnoticed.
 """
 
 import os
@@ -104,7 +104,10 @@ class UpdateVault:
         return Spool(path, header, self._key_for)
 
     def commit(self, spool: Spool, dataset_id: bytes, chosen: NDArray[np.bool_]) -> None:
-        """Make the chosen shares of a spool a dataset, durably; writing it again replaces the file as a whole."""
+        """Make the chosen shares of a spool a dataset, durably.
+
+        Writing it again replaces the file as a whole.
+        """
         spool.store(self._path(dataset_id), self._key_for(dataset_id + _salt(spool.header)), chosen)
 
     def remove(self, dataset_id: bytes) -> None:

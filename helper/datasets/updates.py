@@ -1,13 +1,13 @@
-"""Sealing of a federated round: open the devices' shares as they stream in, and keep the chosen ones for one sum.
+"""Sealing of a federated round: open the devices' shares as they come, and keep the chosen ones.
 
     with updates.prepare(task_id, handle, encoded_round, caller) as preparation:
         preparation.add(shares)                       # for each chunk: what is admitted
         totals = preparation.finish()
     updates.commit(task_id, handle, bits, dataset_id, caller)
 
-It is the way of `helper.datasets.datasets`, but for where shares lie: each goes to an encrypted file as soon as it
-is opened, and a preparation keeps ids and tags only. What an ad server prepares at a time is bounded by the number
-of its preparations and by the floors on a task's dataset.
+It is the way of `helper.datasets.datasets`, but for where shares lie: each goes to an encrypted file as soon
+as it is opened, and a preparation keeps ids and tags only. What an ad server prepares at a time is bounded by
+the number of its preparations and by the floors on a task's dataset.
 """
 
 import logging
@@ -86,11 +86,14 @@ class UpdateDatasets:
     def prepare(
         self, task_id: bytes, handle: bytes, encoded_round: bytes, caller: Caller
     ) -> "UpdatePreparation":
-        """Begin to open a round's shares, in a `with` block. Called by the ad server; the same handle begins anew.
+        """Begin to open a round's shares, in a `with` block.
+
+        Called by the ad server; the same handle begins anew.
 
         Raises:
             InvalidTask: the round is not canonical.
-            JobRefused(MALFORMED, UNDECLARED, ROUND_BEYOND_PLAN, NOISE_OUT_OF_RANGE, OVERFLOW): it is no round of the
+            JobRefused(MALFORMED, UNDECLARED, ROUND_BEYOND_PLAN, NOISE_OUT_OF_RANGE, OVERFLOW): it is no round
+            of the
                 task; and the reasons of `Tasks.served`.
         """
         served = self._tasks.served(task_id, caller)
@@ -115,7 +118,9 @@ class UpdateDatasets:
         )
 
     def commit(self, task_id: bytes, handle: bytes, chosen: bytes, expected_id: bytes, caller: Caller) -> int:
-        """Make the chosen shares of a preparation a dataset. Called by the ad server; idempotent for the same one.
+        """Make the chosen shares of a preparation a dataset.
+
+        Called by the ad server; idempotent for the same one.
 
         Returns:
             The dataset's size.
@@ -201,7 +206,10 @@ class UpdateDatasets:
 
 
 class UpdatePreparation:
-    """One stream of chunks of a round. Used by one thread, in a `with` block, at whose end an unfinished file goes."""
+    """One stream of chunks of a round.
+
+    Used by one thread, in a `with` block, at whose end an unfinished file goes.
+    """
 
     def __init__(
         self,
@@ -236,7 +244,8 @@ class UpdatePreparation:
         """Open one chunk, and drop what is wrong, each with its reason.
 
         Raises:
-            JobRefused(DATASET_TOO_LARGE, TOO_LARGE): more reports than the task allows, or than fit into one chunk.
+            JobRefused(DATASET_TOO_LARGE, TOO_LARGE): more reports than the task allows, or than fit into one
+            chunk.
         """
         if len(self._ids) + len(incoming) > self._task.max_dataset_size:
             raise JobRefused(

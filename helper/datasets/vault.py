@@ -69,7 +69,8 @@ class Vault:
         except OSError as error:
             self._lacked_bytes = _file_bytes(_shape(dataset))
             raise HelperUnavailable(
-                f"this helper cannot store the dataset ({error.strerror}): its operator must make room; ask again"
+                f"this helper cannot store the dataset ({error.strerror}): its operator must make room; ask "
+                "again"
             ) from None
         self._lacked_bytes = 0
 

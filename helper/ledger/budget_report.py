@@ -56,7 +56,10 @@ class BudgetReport:
             return tuple(_dataset(row) for row in connection.execute(query))
 
     def uses(self, dataset: Dataset) -> tuple[Use, ...]:
-        """What takes of a dataset's budgets: its jobs, then its queries, each by id; of unit user, all of its task."""
+        """What takes of a dataset's budgets: its jobs, then its queries, each by id.
+
+        In a task of unit user, those of all datasets of the task.
+        """
         with reading(self._engine) as connection:
             return (*_jobs(connection, dataset), *_queries(connection, dataset))
 

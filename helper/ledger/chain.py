@@ -1,7 +1,7 @@
 """The chain of a ledger: a digest of all that it has committed, one link a transaction.
 
-Two ledgers are at the same position only if one is a copy of the other: the chain begins with random bytes. So a
-helper can tell an older ledger that was put back from its own (`helper.ledger.witness`).
+Two ledgers are at the same position only if one is a copy of the other: the chain begins with random bytes.
+So a helper can tell an older ledger that was put back from its own (`helper.ledger.witness`).
 """
 
 from sqlalchemy import Connection, Engine, insert, select

@@ -49,7 +49,10 @@ LEDGER_FILE: Final = "ledger.sqlite3"
 # of one dataset, closed ones included: what is remembered of jobs that were never opened is bounded too
 MAX_JOBS: Final = 1_000
 _PER_USER: Final = b'"unit":"user"'
-"""What a canonical task holds if, and only if, its unit is a person: within a string the quotes are escaped."""
+"""What the bytes of a canonical task hold if, and only if, its unit is a person.
+
+Within a string the quotes would be escaped.
+"""
 _LOOKUP_BATCH: Final = 1_000
 _INSERT_BATCH: Final = 10_000
 """Rows handed to the driver at once: they take a kilobyte each on the way there."""

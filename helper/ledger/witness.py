@@ -69,7 +69,8 @@ class Witness:
                 )
                 raise JobRefused(
                     JobReason.LEDGER_ROLLED_BACK,
-                    "this helper's ledger has forgotten what it told before: its operator must bring back the newest one, or make new keys",
+                    "this helper's ledger has forgotten what it told before: its operator must bring back "
+                    "the newest one, or make new keys",
                 )
 
     def receipt(self) -> bytes:
@@ -113,7 +114,8 @@ class Witness:
         position = self._verified(stored)
         if position is None:
             raise InvalidTask(
-                f"{self._file} is damaged or was written under other keys: it belongs beside the keys that wrote it"
+                f"{self._file} is damaged or was written under other keys: it belongs beside the keys that "
+                "wrote it"
             )
         return position
 

@@ -3,8 +3,8 @@
     stored already? -> compute -> hold -> still awaited? -> commit charge and answer
                                                             or give what another process stored
 
-Nothing of an answer is seen before its charge is durable, and nothing is charged for a caller who has gone. The
-kind of release decides only what is looked up, computed and committed.
+Nothing of an answer is seen before its charge is durable, and nothing is charged for a caller who has gone.
+The kind of release decides only what is looked up, computed and committed.
 """
 
 from collections.abc import Callable
@@ -22,8 +22,8 @@ class Call:
 
     Attributes:
         caller: The names in its certificate.
-        check_awaited: Called before the work, often during it, and last before the charge. If nobody waits any
-            more it raises, which ends the work: nothing is charged and nothing leaves.
+        check_awaited: Called before the work, often during it, and last before the charge. If nobody waits
+            any more it raises, which ends the work: nothing is charged and nothing leaves.
         hold: Called once there is an answer, before it is charged. It returns when the answer may leave, so
             that no charge shows how long the work took.
     """

@@ -234,7 +234,10 @@ class Jobs:
             )
 
     def _keep(self, computation: Computation) -> RunningJob:
-        """The job in memory; the least recently started one makes room, and is found in the ledger if it is asked for again."""
+        """The job in memory.
+
+        The least recently started one makes room; it is read from the ledger when it is asked for again.
+        """
         job_id = computation.spec.job_id
         fresh = RunningJob(
             computation=computation, datasets=self._datasets, ledger=self._ledger, noise=self._noise

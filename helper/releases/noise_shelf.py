@@ -1,4 +1,6 @@
-"""Noise drawn before it is asked for, so that neither its cost nor the time that its values took stands between a request and its answer.
+"""Noise drawn before it is asked for.
+
+So neither its cost nor the time that its values took stands between a request and its answer.
 
 A job's mechanism, scale and length are known when it starts; the next round's noise is drawn in the
 background then, and again after each round. It lies in memory only. Taking it removes it, whatever becomes of

@@ -15,7 +15,10 @@ _DECIDE_GENERAL_BITS: Final = ("numpy", "torch")
 
 
 def numerics_digest(engine: GradientEngine) -> bytes:
-    """32 bytes that are equal at two helpers only if their engines for a job are meant to give the same bits."""
+    """32 bytes that name the numerics of an engine.
+
+    Equal at two helpers only if their engines for a job are meant to give the same bits.
+    """
     return _exact_digest() if engine.path == "exact" else _general_digest()
 
 

@@ -152,7 +152,9 @@ class Queries:
         return self._answer(spec, compute, call)
 
     def update(self, encoded: bytes, call: Call) -> AnsweredQuery:
-        """The sum of the updates of a federated round. Called by the ad server; idempotent; guarantees as of `query`.
+        """The sum of the updates of a federated round.
+
+        Called by the ad server; idempotent; guarantees as of `query`.
 
         Shares are read from disk one at a time: the work takes the memory of a few vectors, however many
         devices there are.

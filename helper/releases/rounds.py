@@ -1,4 +1,7 @@
-"""One job at work: answers its rounds, one at a time, and commits each before anything of it leaves the helper."""
+"""One job at work: answers its rounds, one at a time.
+
+Each answer is committed before anything of it leaves the helper.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -58,7 +61,10 @@ class RunningJob:
 
     @property
     def weights_length(self) -> int:
-        """How many bytes the encoded weights of a round have, with its clip bound behind them in an adaptive job."""
+        """How many bytes the encoded weights of a round have.
+
+        In an adaptive job the clip bound stands behind them.
+        """
         bound = adaptive_clip.BOUND_BYTES if self.computation.spec.is_clip_adaptive else 0
         return weights_format.encoded_length(self.computation.model.parameters) + bound
 

@@ -1,4 +1,7 @@
-"""A helper's process: opens the data folder, serves until it is asked to stop, drains, and lets go of everything."""
+"""A helper's process: opens the data folder, serves, drains, and lets go of everything.
+
+It serves until it is asked to stop.
+"""
 
 import fcntl
 import logging
@@ -81,9 +84,9 @@ def serve(settings: ServeSettings, stop: Event) -> None:
     """Serve until `stop` is set; then finish the calls that are under way, within `DRAIN_S`.
 
     Raises:
-        InvalidTask: the settings are unsafe, the keys cannot be read, they or the folder are another user's or
-            open to others, the folder is in use, the address is taken, or this machine's arithmetic does not
-            give the protocol's golden vectors.
+        InvalidTask: the settings are unsafe, the keys cannot be read, they or the folder are another user's
+            or open to others, the folder is in use, the address is taken, or this machine's arithmetic does
+            not give the protocol's golden vectors.
     """
     host = settings.listen.rsplit(":", 1)[0]
     if settings.floors.is_noise_optional and not is_loopback(host):

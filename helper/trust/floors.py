@@ -34,8 +34,8 @@ class Floors:
             variance, and so relies on the other one for the rest.
         is_noise_optional: Whether tasks without noise are served: for debugging on loopback only.
         is_proof_required: Whether tasks are refused whose reports prove nothing.
-        peers: Fingerprints of the helpers that this one works with; empty for any. What both helpers are trusted not to do together, this
-            operator can only ask of those that it knows.
+        peers: Fingerprints of the helpers that this one works with; empty for any. What both helpers are
+            trusted not to do together, this operator can only ask of those that it knows.
     """
 
     min_batch_size: int = 20
@@ -62,7 +62,8 @@ class Floors:
         for one in self.peers:
             if len(one) != _FINGERPRINT_DIGITS or not set(one) <= set(string.hexdigits.lower()):
                 raise InvalidTask(
-                    f"{one!r} is no fingerprint: `helper keygen` and `helper status` show one, {_FINGERPRINT_DIGITS} digits"
+                    f"{one!r} is no fingerprint: `helper keygen` and `helper status` show one, "
+                    f"{_FINGERPRINT_DIGITS} digits"
                 )
 
     def check(self, task: Task) -> None:
@@ -83,7 +84,8 @@ class Floors:
             )
         if not task.proof and task.updates is None and self.is_proof_required:
             _refuse(
-                "reports of the task prove nothing (proof is off): this helper was started with --require-proof"
+                "reports of the task prove nothing (proof is off): this helper was started with "
+                "--require-proof"
             )
         at_least: tuple[tuple[str, int, int], ...] = (
             ("min_batch_size", task.min_batch_size, self.min_batch_size),
@@ -119,7 +121,8 @@ class Floors:
         """
         if self.peers and fingerprint(peer) not in self.peers:
             _refuse(
-                f"the other helper has the fingerprint {fingerprint(peer)}: this helper was not started with it as a --peer"
+                f"the other helper has the fingerprint {fingerprint(peer)}: this helper was not started with "
+                "it as a --peer"
             )
 
 

@@ -1,4 +1,7 @@
-"""How many tasks each ad server has open at this helper: none fills the ledger, or the room of the others, with tasks."""
+"""How many tasks each ad server has open at this helper.
+
+The limit keeps one ad server from filling the ledger, or the room of others, with tasks.
+"""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -14,8 +17,8 @@ from maskedlark.rpc.trust import host_of
 class OpenTasks:
     """The tasks of each host that have not expired. Safe to call from many threads.
 
-    The ledger is read once, when the first task is registered. Tasks that another process on the same database
-    registers later are counted after a restart.
+    The ledger is read once, when the first task is registered. Tasks that another process on the same
+    database registers later are counted after a restart.
     """
 
     def __init__(self, ledger: Ledger, clock: Callable[[], float]) -> None:
@@ -48,7 +51,8 @@ class OpenTasks:
             if task.task_id not in of_host and len(of_host) >= most:
                 raise JobRefused(
                     JobReason.TOO_MANY_TASKS,
-                    f"this helper allows {most} open tasks of one origin, and {host_of(task.origin)} has them",
+                    f"this helper allows {most} open tasks of one origin, and {host_of(task.origin)} has "
+                    "them",
                 )
             keep()
             of_host[task.task_id] = task.expires_at

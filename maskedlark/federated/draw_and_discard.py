@@ -86,7 +86,10 @@ class DrawAndDiscard:
 
     @property
     def noise_variance(self) -> float:
-        """The variance sigma^2 of one update's noise in the units of weights; of `INITIAL_EPSILON` without noise."""
+        """The variance sigma^2 of one update's noise, in the units of weights.
+
+        Without noise, that of `INITIAL_EPSILON`.
+        """
         scale = math.ldexp(self.noise_scale(self.epsilon or INITIAL_EPSILON), -self.frac_bits)
         return 2.0 * scale**2
 
@@ -159,7 +162,10 @@ class DrawAndDiscard:
         return below(self.instances, count, randomness).astype(np.int64)
 
     def model_epsilon(self, weights: int) -> float:
-        """The epsilon of one whole update, where instance and return are seen: p epsilon for unit `feature`."""
+        """The epsilon of one whole update, where instance and return are seen.
+
+        For unit `feature` it is p epsilon.
+        """
         if self.epsilon is None:
             return math.inf
         return self.epsilon if self.unit is NoiseUnit.MODEL else weights * self.epsilon

@@ -51,7 +51,8 @@ def in_shards(
     shards = len(labels) // shard_size if shard_size > 0 else 0
     if devices < 1 or shards_each < 1 or shards < shards_each:
         raise InvalidTask(
-            f"{len(labels)} examples do not give {shards_each} shards of {shard_size} to a device: use smaller shards"
+            f"{len(labels)} examples do not give {shards_each} shards of {shard_size} to a device: use "
+            "smaller shards"
         )
     order = np.argsort(labels, kind="stable")
     members: list[NDArray[np.int64]] = []

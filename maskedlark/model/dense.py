@@ -51,7 +51,8 @@ def dense_network(layers: Sequence[int], activation: str, *, seed: int, final: s
     if activation not in HIDDEN_ACTIVATIONS or final not in FINAL_ACTIVATIONS:
         raise InvalidModel(
             ModelReason.UNKNOWN_OPERATOR,
-            f"activation must be one of {', '.join(HIDDEN_ACTIVATIONS)} and final one of {', '.join(FINAL_ACTIVATIONS)}",
+            f"activation must be one of {', '.join(HIDDEN_ACTIVATIONS)} and final one of "
+            f"{', '.join(FINAL_ACTIVATIONS)}",
         )
     randomness = seeded(seed, "dense_network")
     nodes, initializers, value = [], [], "features"

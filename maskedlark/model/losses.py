@@ -40,7 +40,8 @@ def check_loss(model: Model, loss: Loss, num_classes: int | None) -> None:
         if num_classes is None or model.output_width != num_classes:
             raise InvalidModel(
                 ModelReason.WRONG_LOSS,
-                f"{loss} needs an output for each class: the model has {model.output_width}, the task {num_classes}",
+                f"{loss} needs an output for each class: the model has {model.output_width}, the task "
+                f"{num_classes}",
             )
         return
     if model.output_width != 1:

@@ -104,7 +104,10 @@ def _decode(encoded: bytes) -> onnx.ModelProto:
 
 
 def _read_graph(proto: onnx.ModelProto, num_features: int, limits: Limits) -> tuple[RawGraph, bool]:
-    """The graph with its values checked to be well defined, and whether its input takes any number of records."""
+    """The graph, and whether its input takes any number of records.
+
+    Its values are checked to be well defined.
+    """
     opset = _opset(proto)
     if len(proto.graph.node) > limits.max_nodes:
         raise InvalidModel(
@@ -236,7 +239,8 @@ def _output_width(resolved: ResolvedGraph, records: int) -> int:
     if kind is not Kind.FLOAT or len(shape) != 2 or shape[0] != records:
         raise InvalidModel(
             ModelReason.WRONG_SHAPE,
-            f"the output has shape {shape} for {records} record(s): it must be float32 of shape (records, outputs), and treat "
+            f"the output has shape {shape} for {records} record(s): it must be float32 of shape (records, "
+            "outputs), and treat "
             "each record alone",
         )
     return shape[1]

@@ -160,7 +160,8 @@ def _check_size(state: _State, operator: str, value: ValueType, limits: Limits) 
     ):
         raise InvalidModel(
             ModelReason.TOO_LARGE,
-            f"{operator}: a value of shape {value.shape} is too large (at most {limits.max_rank} axes, {limits.max_elements} entries, "
+            f"{operator}: a value of shape {value.shape} is too large (at most {limits.max_rank} axes, "
+            f"{limits.max_elements} entries, "
             f"{limits.max_total_elements} in all values together)",
         )
     if value.size == 0 and value.kind is Kind.FLOAT:

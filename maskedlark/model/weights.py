@@ -55,7 +55,10 @@ def quantise(tensor: NDArray[np.float32], name: str = "tensor") -> QuantisedTens
 
 
 def encode(weights: Sequence[QuantisedTensor]) -> bytes:
-    """The wire form: for each tensor one signed byte of exponent and its int16 entries, little-endian, C order."""
+    """The wire form, little-endian, in C order.
+
+    For each tensor one signed byte of exponent and its int16 entries.
+    """
     return b"".join(
         w.exponent.to_bytes(1, "little", signed=True) + w.values.astype("<i2").tobytes() for w in weights
     )

@@ -103,7 +103,8 @@ def scan(encoded: bytes, limits: Limits) -> None:
     if len(encoded) - scanner.contents > limits.max_structure_bytes:
         raise InvalidModel(
             ModelReason.TOO_LARGE,
-            f"the file has {len(encoded) - scanner.contents} bytes beside tensor contents, the limit is {limits.max_structure_bytes}",
+            f"the file has {len(encoded) - scanner.contents} bytes beside tensor contents, the limit is "
+            f"{limits.max_structure_bytes}",
         )
 
 

@@ -1,4 +1,6 @@
-"""Vectors over the prime field of the protocol, p = 2^64 - 2^32 + 1 (VDAF's Field64), and additive sharing in it.
+"""Vectors over the prime field of the protocol, and additive sharing in it.
+
+The prime is p = 2^64 - 2^32 + 1 (VDAF's Field64).
 
 Masks, blinds and sums live here. A vector is a numpy array of uint64 whose every entry is canonical (below
 p); the functions require that of their inputs and guarantee it of their results.

@@ -1,4 +1,7 @@
-"""Counts every gRPC call of a server by method, status and reason, and the TLS handshakes that never became a call."""
+"""Counts every gRPC call of a server by method, status and reason.
+
+Also the TLS handshakes that never became a call.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,7 +26,8 @@ class CallMetrics(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stu
     def __init__(self, registry: CollectorRegistry) -> None:
         self._begun = Counter(
             "maskedlark_calls_begun",
-            "Calls that arrived, also those whose message was malformed or too large and that never ended with OK.",
+            "Calls that arrived, also those whose message was malformed or too large and that never ended "
+            "with OK.",
             ("method",),
             registry=registry,
         )

@@ -8,9 +8,9 @@ server asks `fitting_noise_multiplier` to plan a job. Adjacent datasets differ i
 which is there or is zeroed; the number of reports, and which exist, is public. (dp-accounting calls the same
 pairs of distributions ADD_OR_REMOVE_ONE.)
 
-    adversary                       noise counted                                 samples and slots counted as secret
-    ad server alone                 Gaussian: both helpers'; Laplace: one's       yes, where their sizes do not show them
-    ad server with one helper       the other helper's                            no
+    adversary                  noise counted                            samples and slots counted as secret
+    ad server alone            Gaussian: both helpers'; Laplace: one's  yes, where sizes do not show them
+    ad server with one helper  the other helper's                       no
 
 The numbers are those of the *continuous* mechanisms at slightly less noise, which bound the discrete ones
 that the helpers draw; docs/explanation/privacy.md has the proofs, and the claim's limits. The bounds
@@ -52,7 +52,7 @@ _LARGEST_EXPONENT: Final = 700.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epsilons:
-    """The epsilon at one delta against the ad server alone, and against the ad server colluding with either helper."""
+    """The epsilons at one delta: against the ad server alone, and with either helper colluding."""
 
     ad_server: float
     colluding: float
@@ -93,12 +93,17 @@ def spent_against_ad_server(charges: Sequence[Charge], delta: float) -> float:
 
 
 def _known(charge: Charge) -> Charge:
-    """A charge against who knows which records a helper samples; a coin that a device flips itself it does not know."""
+    """A charge against an adversary who knows which records a helper samples.
+
+    A coin that a device flips itself it does not know.
+    """
     return charge.unsampled() if charge.is_sampled and not charge.is_self_sampled else charge
 
 
 def _with_exposures(charges: Sequence[Charge], delta: float) -> float:
-    """The epsilon of charges whose samples may show, for each the smaller of what that costs and of no sampling.
+    """The epsilon of charges whose samples may show.
+
+    For each the smaller of what that costs and of no sampling.
 
     The releases differ from ones in which no sample ever shows with probability d at most, in either dataset;
     so an (epsilon, delta') of those is an (epsilon, delta' + (1 + e^epsilon) d) of these.
@@ -201,8 +206,10 @@ def smallest_fitting(
         before = spent(already, delta)
         raise JobRefused(
             JobReason.BUDGET_EXHAUSTED,
-            f"no noise makes this fit: {before.ad_server:.4g} of {epsilon:.4g} is spent against the ad server and "
-            f"{before.colluding:.4g} of {collusion_epsilon:.4g} against it with one helper, at delta {delta:.2g}: "
+            f"no noise makes this fit: {before.ad_server:.4g} of {epsilon:.4g} is spent against the ad "
+            "server and "
+            f"{before.colluding:.4g} of {collusion_epsilon:.4g} against it with one helper, at delta "
+            f"{delta:.2g}: "
             "use another dataset or fewer rounds",
         )
     return lowest if fits(lowest) else _smallest(fits, lowest, highest)

@@ -10,10 +10,16 @@ from typing import Final
 from maskedlark.privacy.noise import Mechanism
 
 GAUSSIAN_SLACK: Final = 1 - 2.0**-17
-"""A discrete Gaussian of at least `MIN_SCALE` units is at least as private as a continuous one of this times its sigma."""
+"""A discrete Gaussian is at least as private as a continuous one of this times its sigma.
+
+For `MIN_SCALE` units and more.
+"""
 
 LAPLACE_SLACK: Final = 2.0**-22
-"""A discrete Laplace of at least `MIN_SCALE` units and epsilon e is at least as private as a continuous one of e plus this."""
+"""A discrete Laplace of epsilon e is at least as private as a continuous one of e plus this.
+
+For `MIN_SCALE` units and more.
+"""
 
 NOISE_MULTIPLIERS: Final = (2.0**-20, 2.0**20)
 """The range in which the bounds are numerically sound.

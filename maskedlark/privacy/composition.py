@@ -58,7 +58,9 @@ Key: TypeAlias = tuple[Mechanism, float, float, int, int]
 
 
 def composed_epsilon(charges: Iterable[Charge], delta: float, *, noises: float = 1.0) -> float:
-    """The epsilon at `delta` of charges each of whose noise is all the noise there is, as under one trusted curator.
+    """The epsilon at `delta` of charges, as under one trusted curator.
+
+    The noise of each charge is all the noise there is.
 
     Args:
         charges: Any number, in any order.
@@ -201,7 +203,10 @@ def _as_one_report(noise: float, rate: float, reports: int) -> tuple[float, floa
 
 
 def _on_a_grid(sampled: dict[Key, int]) -> dict[Key, int]:
-    """Sampled Gaussians with less noise and a higher rate, on the finest grid that leaves few different ones."""
+    """Sampled Gaussians with less noise and a higher rate.
+
+    On the finest grid that leaves few different ones.
+    """
     if len(sampled) <= _MAX_CLASSES:
         return sampled
     settings = np.array([_as_one_report(key[1], key[2], key[4]) for key in sampled])
@@ -261,7 +266,10 @@ def _pure_epsilons(laplace: dict[Key, int]) -> tuple[NDArray[np.float64], NDArra
 
 
 def _exact_gaussian_epsilon(precision: float, delta: float) -> float:
-    """The epsilon of Gaussian releases without sampling, which compose to one Gaussian release (Balle and Wang 2018)."""
+    """The epsilon of Gaussian releases without sampling.
+
+    They compose to one Gaussian release (Balle and Wang 2018).
+    """
     import dp_accounting
 
     with np.errstate(
@@ -329,7 +337,9 @@ def _binomials() -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.flo
 
 @lru_cache(maxsize=256)
 def _epoch_divergences(mechanism: Mechanism, noise: float, steps: int) -> tuple[NDArray[np.float64], float]:
-    """The larger Renyi divergence of both directions of one epoch, at each order, and the probability that they leave out.
+    """The larger Renyi divergence of both directions of one epoch, at each order.
+
+    And the probability that the divergences leave out.
 
     An epoch that is too long or too little noised to be computed costs what it would if the slot were known.
     """

@@ -1,9 +1,10 @@
 """Noise for a release: how much, and the bounds that go with it.
 
-A helper adds one noise vector to its share of a sum, once per round, before anything leaves it; a browser may add noise to its
-features before it seals them. Floating-point noise leaks through its rounding (Mironov 2012), so the samplers (`samplers`) draw
-integers, exactly: if the bytes are uniform, the result has the stated distribution, with no error term. For the same reason the
-result is a function of the random stream alone, the same on every machine.
+A helper adds one noise vector to its share of a sum, once per round, before anything leaves it; a browser may
+add noise to its features before it seals them. Floating-point noise leaks through its rounding (Mironov
+2012), so the samplers (`samplers`) draw integers, exactly: if the bytes are uniform, the result has the
+stated distribution, with no error term. For the same reason the result is a function of the random stream
+alone, the same on every machine.
 
 Source: C. Canonne, G. Kamath, T. Steinke, "The Discrete Gaussian for Differential Privacy", 2020.
 """
@@ -21,8 +22,10 @@ from maskedlark.privacy.samplers import MAX_SCALE, check_parameters, discrete_ga
 from maskedlark.randomness import Randomness
 
 MIN_SCALE: Final = 1 << 10
-"""The smallest noise scale, in units, that a release may use: from there on the accountant's continuous mechanisms bound the discrete
-ones up to a slack that it charges (proof: docs/explanation/privacy.md)."""
+"""The smallest noise scale, in units, that a release may use.
+
+From there on the accountant's continuous mechanisms bound the discrete ones up to a slack that it charges
+(proof: docs/explanation/privacy.md)."""
 
 FEATURE_RANGE: Final = 255
 FEATURE_FRAC_BITS: Final = 16
@@ -30,7 +33,10 @@ FEATURE_FRAC_BITS: Final = 16
 
 @unique
 class Mechanism(StrEnum):
-    """The distribution of the noise; it decides the norm in which values are clipped: L1 for Laplace, L2 for Gaussian."""
+    """The distribution of the noise.
+
+    It decides the norm in which values are clipped: L1 for Laplace, L2 for Gaussian.
+    """
 
     LAPLACE = "laplace"
     GAUSSIAN = "gaussian"
@@ -44,17 +50,21 @@ class NoiseDivision(StrEnum):
     FULL = "full"
     """Each helper adds all of it, so that either one's noise alone is enough."""
     SPLIT = "split"
-    """Each helper adds half of the variance: the sum has it once, and one helper's noise alone is less. Gaussian only, since the sum of two
-    Gaussians is Gaussian and nothing like it holds of Laplace."""
+    """Each helper adds half of the variance: the sum has it once, and one helper's noise alone is less.
+
+    Gaussian only, since the sum of two Gaussians is Gaussian and nothing like it holds of Laplace."""
 
 
 NoiseSource: TypeAlias = Callable[[Mechanism, int, int], NDArray[np.int64]]
-"""Gives the noise of one release, fresh at each call, for a mechanism, a scale and a count: `noise_vector` with its randomness bound, or
-what a helper drew ahead."""
+"""Gives the noise of one release, fresh at each call, for a mechanism, a scale and a count.
+
+It is `noise_vector` with its randomness bound, or what a helper drew ahead."""
 
 
 def noise_vector(mechanism: Mechanism, scale: int, count: int, randomness: Randomness) -> NDArray[np.int64]:
-    """The noise that one helper adds to a sum of `count` coordinates; zeros for `Mechanism.NONE`, whatever the scale.
+    """The noise that one helper adds to a sum of `count` coordinates.
+
+    Zeros for `Mechanism.NONE`, whatever the scale.
 
     Raises:
         ValueError: `scale` or `count` is outside its range.
@@ -69,14 +79,18 @@ def noise_vector(mechanism: Mechanism, scale: int, count: int, randomness: Rando
 
 
 def noise_scale(mechanism: Mechanism, noise_multiplier: float, sensitivity: int) -> int:
-    """The noise scale, in units, of a noise multiplier: their product rounded up, so a release is never noised less than charged.
+    """The noise scale, in units, of a noise multiplier.
+
+    Their product rounded up, so a release is never noised less than charged.
 
     Args:
         mechanism: What the scale is for.
         noise_multiplier: Scale over sensitivity: b / L1 for Laplace, sigma / L2 for Gaussian.
-        sensitivity: The most that one report moves the sum in the mechanism's norm, in units of 2^-frac_bits, at least 1.
+        sensitivity: The most that one report moves the sum in the mechanism's norm, in units of 2^-frac_bits,
+            at least 1.
 
-    Guarantees: the same integer for every party; 0 for `Mechanism.NONE`; otherwise `MIN_SCALE` to `MAX_SCALE`.
+    Guarantees: the same integer for every party; 0 for `Mechanism.NONE`; otherwise `MIN_SCALE` to
+        `MAX_SCALE`.
 
     Raises:
         ValueError: a parameter is not positive and finite, or the scale leaves its range.
@@ -90,13 +104,14 @@ def noise_scale(mechanism: Mechanism, noise_multiplier: float, sensitivity: int)
     scale = math.ceil(Fraction(noise_multiplier) * sensitivity)
     if not MIN_SCALE <= scale <= MAX_SCALE:
         raise ValueError(
-            f"the noise scale is {scale} units, outside {MIN_SCALE}..{MAX_SCALE}: change frac_bits or noise_multiplier"
+            f"the noise scale is {scale} units, outside {MIN_SCALE}..{MAX_SCALE}: change frac_bits or "
+            "noise_multiplier"
         )
     return scale
 
 
 def split_scale(scale: int) -> int:
-    """The least integer scale of which two Gaussians have, together, at least the variance of one of `scale`."""
+    """The least scale of which two Gaussians have, together, at least the variance of one of `scale`."""
     half = math.isqrt((scale * scale + 1) // 2)
     return half if 2 * half * half >= scale * scale else half + 1
 
@@ -104,10 +119,11 @@ def split_scale(scale: int) -> int:
 def tail_bound(mechanism: Mechanism, scale: int, count: int) -> int:
     """What the largest of `count` absolute noise values of one helper exceeds with probability at most 2^-64.
 
-    Proof: let c = 7/10 * (65 + bits of count) >= ln(2^65 count). With r = e^(-1/scale) a discrete Laplace has P(|x| > t) =
-    2 r^(t+1) / (1 + r) <= e^(-t/scale), at most e^-c at t = scale * c. A discrete Gaussian is sub-Gaussian (Canonne et al., lemma on its
-    moment generating function), so P(|x| > t) <= 2 e^(-t^2 / (2 sigma^2)), at most 2 e^-c at t = sigma * sqrt(2 c). The union bound over
-    `count` values leaves at most 2^-64.
+    Proof: let c = 7/10 * (65 + bits of count) >= ln(2^65 count). With r = e^(-1/scale) a discrete Laplace
+        has P(|x| > t) = 2 r^(t+1) / (1 + r) <= e^(-t/scale), at most e^-c at t = scale * c. A discrete
+        Gaussian is sub-Gaussian (Canonne et al., lemma on its moment generating function), so P(|x| > t) <=
+        2 e^(-t^2 / (2 sigma^2)), at most 2 e^-c at t = sigma * sqrt(2 c). The union bound over `count` values
+        leaves at most 2^-64.
 
     Raises:
         ValueError: `scale` or `count` is outside its range.
@@ -122,19 +138,24 @@ def tail_bound(mechanism: Mechanism, scale: int, count: int) -> int:
 
 
 def noise_bytes(features: NDArray[np.uint8], epsilon: float, randomness: Randomness) -> NDArray[np.uint8]:
-    """Features with local differential privacy: each byte plus Laplace noise of scale 255 / epsilon, rounded and clipped to 0..255.
+    """Features with local differential privacy.
 
-    Called by a browser before it seals a report. The noise is drawn exactly, on a grid of 2^-16; its scale is rounded up.
+    Each byte plus Laplace noise of scale 255 / epsilon, rounded and clipped to 0..255.
+
+    Called by a browser before it seals a report. The noise is drawn exactly, on a grid of 2^-16; its scale is
+    rounded up.
 
     Args:
         features: Any shape.
         epsilon: *Per coordinate*. A record of d coordinates as a whole has d * epsilon.
         randomness: Where the bytes come from.
 
-    Guarantees: for any two values of one coordinate, no result is more than e^epsilon times likelier under one than the other.
+    Guarantees: for any two values of one coordinate, no result is more than e^epsilon times likelier under
+        one than the other.
 
     Raises:
-        ValueError: `epsilon` is not positive and finite, or so small that its noise leaves the sampler's range (under 1e-7).
+        ValueError: `epsilon` is not positive and finite, or so small that its noise leaves the sampler's
+            range (under 1e-7).
 
     Source: Masked LARk, section 4.2.3, equation 3 and its footnote.
     """

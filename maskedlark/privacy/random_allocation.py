@@ -76,7 +76,10 @@ class Ratios:
         return np.asarray(self.first + self.grid * np.arange(len(self.masses)), dtype=np.float64)
 
     def losses(self, grid: float) -> Any:
-        """The privacy loss distribution in both directions, on multiples of `grid`, as dp-accounting composes them."""
+        """The privacy loss distribution in both directions, on multiples of `grid`.
+
+        Composed by dp-accounting.
+        """
         from dp_accounting.pld import pld_pmf
         from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
@@ -91,7 +94,9 @@ class Ratios:
         return PrivacyLossDistribution(remove, add)
 
     def divergences(self, orders: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
-        """The larger Renyi divergence of both directions at each order, and the probability that they leave out.
+        """The larger Renyi divergence of both directions, at each order.
+
+        And the probability that the divergences leave out.
 
         The outcomes at a ratio of 0 or infinity are left out: with them gone, and the rest scaled up to 1,
         either distribution has changed by no more than the second number, in total variation.
@@ -212,7 +217,10 @@ def _cells(
 
 
 def _tails(mechanism: Mechanism, noise_multiplier: float, highest: float) -> tuple[float, float, float]:
-    """The probability, without and with the record, of less than the lowest point, and without it of more than the highest."""
+    """The probabilities, without and with the record, of less than the lowest point.
+
+    And without it of more than the highest.
+    """
     from scipy.special import ndtr
 
     if mechanism is Mechanism.LAPLACE:
@@ -235,7 +243,9 @@ def _normal_between(points: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _sum(left: Ratios, right: Ratios) -> Ratios:
-    """The distribution of the sum of two independent ratios on the same grid, spread onto that grid and trimmed.
+    """The distribution of the sum of two independent ratios on the same grid.
+
+    Spread onto that grid and trimmed.
 
     e^a + e^b = e^max (1 + e^-|a - b|): the sum lies as far above the larger point as their distance says, so
     one pass over each distance, vectorised over the larger point, does all pairs.

@@ -2,22 +2,24 @@
 
     noise = discrete_gaussian(sigma=1 << 40, count=397_510, randomness=system_randomness)
 
-A proposal x comes from the strips (see `strips`), and a coin decides whether it is kept: with a uniform real number U in
-[0, 1), keep x if U c_k < M rho(x). Then every x is kept with probability proportional to rho(x), and a random sign makes it
-two-sided (a negative zero is dropped, or zero would come up twice as often).
+A proposal x comes from the strips (see `strips`), and a coin decides whether it is kept: with a uniform real
+number U in [0, 1), keep x if U c_k < M rho(x). Then every x is kept with probability proportional to rho(x),
+and a random sign makes it two-sided (a negative zero is dropped, or zero would come up twice as often).
 
-The coin is exact, although rho(x) is an exponential and U has infinitely many bits, because only as much of both is computed as
-decides the comparison:
+The coin is exact, although rho(x) is an exponential and U has infinitely many bits, because only as much of
+both is computed as decides the comparison:
 
 1. the first 31 bits of U are below the strip's `sure` bound, as about 19 times in 20: keep;
 2. 47 bits of U, and rho(x) in float64, are further apart than the float64 value can be wrong: keep or drop;
-3. otherwise, about once in 2^34 proposals: rho(x) in Decimal to 40 digits, then more digits and more bits of U, until they differ.
+3. otherwise, about once in 2^34 proposals: rho(x) in Decimal to 40 digits, then more digits and more bits of
+U, until they differ.
 
-Step 2 grants float64's exp an error of one part in 2^30, where the mathematical libraries in use stay below one in 2^50. It decides
-nothing that step 3 would decide otherwise. So the values are a function of the random bytes alone, on every machine: both helpers draw
-the noise of a count from a common stream.
+Step 2 grants float64's exp an error of one part in 2^30, where the mathematical libraries in use stay below
+one in 2^50. It decides nothing that step 3 would decide otherwise. So the values are a function of the random
+bytes alone, on every machine: both helpers draw the noise of a count from a common stream.
 
-How long a call takes depends on the bytes drawn, not on anything secret besides them. A helper draws its noise ahead of time.
+How long a call takes depends on the bytes drawn, not on anything secret besides them. A helper draws its
+noise ahead of time.
 """
 
 from decimal import Decimal
@@ -42,7 +44,9 @@ from maskedlark.randomness import Randomness
 Words: TypeAlias = NDArray[np.uint64]
 
 MAX_SCALE: Final = 1 << 48
-"""The largest noise scale. A strip is then 2^45 wide and has its 45 bits and 16 of its coin in one random word; every value stays below
+"""The largest noise scale.
+
+A strip is then 2^45 wide and has its 45 bits and 16 of its coin in one random word; every value stays below
 2^63 unless 2^10 proposals in a row fall into the last strip, which has probability below 2^-22000."""
 
 _BATCH: Final = 1 << 15  # proposals drawn together: more leave a core's cache, fewer pay for numpy's calls
@@ -72,7 +76,8 @@ def discrete_gaussian(sigma: int, count: int, randomness: Randomness) -> NDArray
     """`count` independent integers x with P(x) proportional to exp(-x^2 / (2 sigma^2)). Both helpers.
 
     Args:
-        sigma: In the units of the result, 1 to `MAX_SCALE`. The variance is at most sigma^2, and within 1e-5 of it.
+        sigma: In the units of the result, 1 to `MAX_SCALE`. The variance is at most sigma^2, and within 1e-5
+            of it.
         count: How many, at least 0.
         randomness: Where the bytes come from.
 
@@ -93,7 +98,10 @@ def check_parameters(scale: int, count: int) -> None:
 
 
 def _drawn(law: Law, scale: int, count: int, randomness: Randomness) -> NDArray[np.int64]:
-    """The first `count` proposals that are kept: independent, since taking the first ones looks at no value."""
+    """The first `count` proposals that are kept.
+
+    They are independent, since taking the first ones looks at no value.
+    """
     check_parameters(scale, count)
     of, drawn = strips(law, scale), np.empty(count, np.int64)
     filled = 0
@@ -108,7 +116,8 @@ def _drawn(law: Law, scale: int, count: int, randomness: Randomness) -> NDArray[
 def _batch(of: Strips, proposals: int, randomness: Randomness) -> NDArray[np.int64]:
     """Those of some proposals that are kept (about 0.95 of them), from two words of random bits for each.
 
-    One word has 32 bits for the strip, one for the sign, the coin's first 31; the other the place in the strip and 16 more for the coin.
+    One word has 32 bits for the strip, one for the sign, the coin's first 31; the other the place in the
+    strip and 16 more for the coin.
     """
     one, other = (
         np.frombuffer(randomness(16 * proposals), "<u8").astype(np.uint64, copy=False).reshape(2, proposals)
@@ -154,10 +163,12 @@ def _nearly(
 
 
 def _exactly(of: Strips, strip: int, x: int, coin: int, randomness: Randomness) -> tuple[int, bool]:
-    """Step 3: (x, whether it is kept). In the last strip, x is first drawn: 255 strips further, as often as that strip comes up.
+    """Step 3: (x, whether it is kept).
 
-    n times in the last strip have probability (c_255 / 2^32)^n, and c_255 / 2^32 >= rho(255 w). So for both laws the strip k behind them
-    has a weight of at least M rho((255 n + k) w), as the coin needs.
+    In the last strip, x is first drawn: 255 strips further, as often as that strip comes up.
+
+    n times in the last strip have probability (c_255 / 2^32)^n, and c_255 / 2^32 >= rho(255 w). So for both
+    laws the strip k behind them has a weight of at least M rho((255 n + k) w), as the coin needs.
     """
     weight, bits = int(of.weights[strip]), _COIN_LENGTH
     start = 0

@@ -1,12 +1,12 @@
 """The proposals of the noise samplers: strips under a curve, and how one is drawn from 32 random bits.
 
 A law of noise is a falling curve rho on the integers x >= 0: exp(-x / s) for Laplace, exp(-x^2 / (2 s^2)) for
-Gaussian. Cut the axis into strips of w = 2^shift integers, with w in (s/16, s/8] (or w = 1). Strip k < 255 gets the
-integer weight c_k >= M rho(k w), and all further strips together c_255 >= 2^32 rho(255 w). All 256 weights add up to
-2^32. A proposal is a strip, drawn with probability c_k / 2^32, and a uniform integer in it.
+Gaussian. Cut the axis into strips of w = 2^shift integers, with w in (s/16, s/8] (or w = 1). Strip k < 255
+gets the integer weight c_k >= M rho(k w), and all further strips together c_255 >= 2^32 rho(255 w). All 256
+weights add up to 2^32. A proposal is a strip, drawn with probability c_k / 2^32, and a uniform integer in it.
 
-Weights may be larger than the curve asks for: rejection corrects that (see `samplers`). So they decide how fast the
-sampler is, and nothing about the distribution that it draws from.
+Weights may be larger than the curve asks for: rejection corrects that (see `samplers`). So they decide how
+fast the sampler is, and nothing about the distribution that it draws from.
 
 Source: rejection from strips: L. Devroye, "Non-Uniform Random Variate Generation", 1986, VIII.2.
 Two-way tables: A. J. Walker 1977; M. D. Vose 1991.
@@ -50,7 +50,8 @@ class Strips:
         shift: A strip is 2^shift wide.
         factor: M. A proposal in strip k < 255 is kept with probability M rho(x) / c_k.
         weights: (256,) the c_k: integers below 2^32.
-        sure: (256,) a strip's proposals are kept for certain when the first 31 bits of their coin are below this.
+        sure: (256,) a strip's proposals are kept for certain when the first 31 bits of their coin are below
+            this.
         coins: (256,) a column stands for its own strip when its coin of 24 bits is below this,
         others: (256,) and else for this one.
     """
@@ -77,7 +78,10 @@ def exponent(law: Law, scale: int, x: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=64)
 def strips(law: Law, scale: int) -> Strips:
-    """The strips of a law and a scale of at least 1. Decimal arithmetic only, so the same on every machine."""
+    """The strips of a law and a scale of at least 1.
+
+    Decimal arithmetic only, so the same on every machine.
+    """
     shift = max(0, scale.bit_length() - 4)
     curve = _curve(law, scale, 1 << shift)
     tail = int(curve[TAIL] * (1 + _SLACK) * 2**WEIGHT_BITS) + 1
@@ -104,7 +108,10 @@ def strips(law: Law, scale: int) -> Strips:
 
 
 def _curve(law: Law, scale: int, width: int) -> list[Decimal]:
-    """rho(k * width) for k in 0..255, by products: rho(k + 1) = rho(k) * step, and a Gaussian's step falls too."""
+    """rho(k * width) for k in 0..255, by products.
+
+    rho(k + 1) = rho(k) * step, and a Gaussian's step falls too.
+    """
     context = exact_context(_DIGITS)
     numerator, denominator = exponent(law, scale, width)
     step = context.exp(context.divide(Decimal(-numerator), Decimal(denominator)))

@@ -120,7 +120,8 @@ class PlannedJob:
         batch_size = dataset.size if self.batch_size is None else self.batch_size
         if not 0 < batch_size <= dataset.size:
             raise InvalidTask(
-                f"a batch of a dataset of {dataset.size} reports has more than 0 and at most all of them, not {batch_size:g}"
+                f"a batch of a dataset of {dataset.size} reports has more than 0 and at most all of them, "
+                f"not {batch_size:g}"
             )
         try:
             return Charge(

@@ -321,7 +321,9 @@ def _discover(
 
 
 def discovery_margin(mechanism: Mechanism, scale: int, spec: DiscoverySpec) -> int:
-    """What the noise on a count reaches with probability at most delta over the number of keys, in count units.
+    """What the noise on a count exceeds only with a probability within delta, in count units.
+
+    The probability is delta over the number of keys.
 
     With b bits such that 2^-b is at most that probability: P(x >= t) <= e^(-t / scale) for a discrete
     Laplace, e^(-t^2 / (2 sigma^2)) for a discrete Gaussian, and 7/10 > ln 2; integers only, so that both

@@ -1,8 +1,8 @@
-"""What every release has in common: the noise of each helper, the answer of each helper, and how two answers add up.
+"""What every release has in common: noise, each helper's answer, and how two answers add up.
 
-A release is one round of a job, or the answer to a query, a discovery or an evaluation. What is asked for is a
-*spec*; each kind of spec has a module of its own and offers what `ReleaseSpec` or `QueryLike` says. The table of
-the kinds is `maskedlark.releases.kinds`; helpers answer all of them in helper/releases/answering.py.
+A release is one round of a job, or the answer to a query, a discovery or an evaluation. What is asked for is
+a *spec*; each kind of spec has a module of its own and offers what `ReleaseSpec` or `QueryLike` says. The
+table of the kinds is `maskedlark.releases.kinds`; helpers answer all of them in helper/releases/answering.py.
 """
 
 import math
@@ -127,7 +127,8 @@ def blinded(
 ) -> AggregateShare:
     """What leaves a helper, of any release: its share of a sum, plus the blind, plus its noise, and a tag.
 
-    Called by a helper. The tag says which values were summed, and only to who holds both tags whether they agree.
+    Called by a helper. The tag says which values were summed, and only to who holds both tags whether they
+    agree.
 
     Guarantees: uniform without the other helper's answer to the same transcript.
     """
@@ -138,7 +139,9 @@ def blinded(
 
 
 def combine(first: AggregateShare, second: AggregateShare) -> SignedVector:
-    """The sum of both helpers' answers: the noisy result, in the units of the release. Called by the ad server.
+    """The sum of both helpers' answers: the noisy result, in the units of the release.
+
+    Called by the ad server.
 
     Raises:
         JobRefused(HELPERS_DISAGREE): the helpers did not sum the same values; the sum is garbage and must not
@@ -186,7 +189,10 @@ def noise_of_both(task: Task, units: int, count: int) -> int:
 
 
 def multiplier_of_each_helper(task: Task, noise_multiplier: float) -> float:
-    """What a release's noise multiplier leaves to each helper: all of it, or 1/sqrt(2) in a task of split noise."""
+    """What a release's noise multiplier leaves to each helper.
+
+    All of it, or 1/sqrt(2) in a task of split noise.
+    """
     return noise_multiplier / math.sqrt(2) if task.noise is NoiseDivision.SPLIT else noise_multiplier
 
 

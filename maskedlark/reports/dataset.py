@@ -40,8 +40,8 @@ class AdmittedSet:
 
     Attributes:
         is_admitted: bool (n,).
-        view_tags: u8 (n, 16): equal at both helpers if they read the same nonce, features and labels, and in a task with
-            proofs only if the report's proof holds; zeros where not admitted.
+        view_tags: u8 (n, 16): equal at both helpers if they read the same nonce, features and labels, and in
+            a task with proofs only if the report's proof holds; zeros where not admitted.
         dropped: How many were dropped, by reason.
     """
 
@@ -154,7 +154,10 @@ class ShareOpener:
         proofs: ProofTable | None,
         is_admitted: NDArray[np.bool_],
     ) -> NDArray[np.uint8]:
-        """What the ad server compares: tags of the views, and in a task with proofs of the evidence for them."""
+        """What the ad server compares: tags of the views.
+
+        In a task with proofs, tags of the evidence for them.
+        """
         chosen = np.flatnonzero(is_admitted)
         views = [rows[row, : self._task.view_length].tobytes() for row in chosen.tolist()]
         covered = views
@@ -239,7 +242,9 @@ def open_dataset(task_id: bytes, prepared: PreparedShares, chosen: NDArray[np.bo
 
 
 def dataset_id(task_id: bytes, report_ids: NDArray[np.uint8], view_tags: NDArray[np.uint8]) -> bytes:
-    """The digest of a task, a set of report ids and what was read of each (u8 (n, 16) each, in canonical order): 32 bytes.
+    """The id of a dataset: a digest of its task, its report ids and what was read of each, 32 bytes.
+
+    Of each report u8 (n, 16), in canonical order.
 
     Guarantees: two helpers that read different features or labels of any report have different datasets. Jobs
         and transcripts name the dataset, so their blinds do not cancel: an ad server that plants a share of

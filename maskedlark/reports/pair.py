@@ -37,7 +37,10 @@ class PairKey:
         return f"PairKey(role={self._role}, secret=<redacted>)"
 
     def view_tag(self, report_id: bytes, view: bytes) -> bytes:
-        """16 bytes that tell the ad server only whether the helpers' views (features, labels) of one report are equal."""
+        """16 bytes that tell the ad server whether the helpers' views of one report are equal.
+
+        They tell nothing else; a view is the features and labels.
+        """
         return hmac.digest(self._view_key, report_id + view, sha256)[:VIEW_TAG_BYTES]
 
     def blind(self, transcript: bytes, count: int) -> FieldVector:

@@ -45,7 +45,8 @@ def proven_plaintexts(
         shape: Of the task.
         binding: The report, with its view, which the plaintexts begin with.
         mask: A 1 at the real candidate.
-        columns: What a report shares of its measurement: see `Measurement.columns`; empty without measurement.
+        columns: What a report shares of its measurement: see `Measurement.columns`; empty without
+            measurement.
         measurement: The task's.
         randomness: Draws the proof's blinds, the seed of share 0, the commitments' blinds, in this order.
     """

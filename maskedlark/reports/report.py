@@ -141,14 +141,15 @@ class _Candidates(NamedTuple):
 def split(task: Task, example: Example, randomness: Randomness, *, report_id: bytes) -> SplitExample:
     """Add decoys, draw masks and encode both helpers' input shares. Called by the browser.
 
-    In a task with proofs the plaintexts also prove that the masks and values have the form of the task; the proof is of
-    this report id alone.
+    In a task with proofs the plaintexts also prove that the masks and values have the form of the task; the
+    proof is of this report id alone.
 
-    Guarantees: given the candidate labels, each plaintext alone is distributed independently of which one is real, if any, and of all
-    values; in a task with proofs, as far as AES-256 and SHA-256 hide. A role's plaintexts have
-    `task.plaintext_length(role)` bytes. Which candidates are offered can favour some labels: with a default label, n classes and
-    m < n - 1 decoys, a set {default, y, ...} comes (n - 1) / m times as often from a real y as from a real default. Use all classes
-    where that matters (docs/explanation/pitfalls.md); two classes always are all.
+    Guarantees: given the candidate labels, each plaintext alone is distributed independently of which one is
+        real, if any, and of all values; in a task with proofs, as far as AES-256 and SHA-256 hide. A role's
+        plaintexts have `task.plaintext_length(role)` bytes. Which candidates are offered can favour some
+        labels: with a default label, n classes and m < n - 1 decoys, a set {default, y, ...} comes (n - 1) /
+        m times as often from a real y as from a real default. Use all classes where that matters
+        (docs/explanation/pitfalls.md); two classes always are all.
 
     Raises:
         InvalidTask: the features, label, keys or values do not fit the task; nothing is sent.
@@ -156,7 +157,8 @@ def split(task: Task, example: Example, randomness: Randomness, *, report_id: by
     features = example.features
     if features.dtype != np.uint8 or features.shape != (task.num_features,):
         raise InvalidTask(
-            f"the task takes {task.num_features} feature bytes; the example has shape {features.shape} of {features.dtype}"
+            f"the task takes {task.num_features} feature bytes; the example has shape {features.shape} of "
+            f"{features.dtype}"
         )
     if task.feature_epsilon is not None:
         features = noise_bytes(features, task.feature_epsilon, randomness)
@@ -305,9 +307,9 @@ def _view(
 ) -> bytes:
     """Version u8 | nonce | features | labels u32 | keys u32, little-endian: what both helpers read alike.
 
-    The nonce is the same in both shares. It makes a view impossible to guess: without it, the ad server could seal a
-    guess of somebody's features to one helper under the same report id, and learn from equal view tags that it guessed
-    right.
+    The nonce is the same in both shares. It makes a view impossible to guess: without it, the ad server could
+    seal a guess of somebody's features to one helper under the same report id, and learn from equal view tags
+    that it guessed right.
     """
     return (
         bytes([version])

@@ -75,7 +75,8 @@ class KeyList:
     Attributes:
         verify_key: The helper's.
         keys: The newest first.
-        not_after: The last Unix second at which to seal by this list. Lists of version 0.1 said none: 0, long ago.
+        not_after: The last Unix second at which to seal by this list. Lists of version 0.1 said none: 0, long
+            ago.
     """
 
     verify_key: Bytes32

@@ -229,7 +229,8 @@ class Task:
             raise ValueError("updates go with no proof: a proof is of masks and measured values")
         if self.measurement is not None or self.feature_epsilon is not None or self.fake_report_rate:
             raise ValueError(
-                "updates go with no measurement, feature_epsilon or fake_report_rate: their reports hold none of it"
+                "updates go with no measurement, feature_epsilon or fake_report_rate: their reports hold "
+                "none of it"
             )
 
     @property

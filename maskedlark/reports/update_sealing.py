@@ -197,7 +197,8 @@ def _check_length(form: UpdateForm, role: int, ciphertext: bytes) -> None:
     if not least <= len(ciphertext) <= most:
         raise ReportRejected(
             ReportReason.WRONG_LENGTH,
-            f"a sealed update share of this task for helper {role} has {least} to {most} bytes, not {len(ciphertext)}",
+            f"a sealed update share of this task for helper {role} has {least} to {most} bytes, not "
+            f"{len(ciphertext)}",
         )
 
 

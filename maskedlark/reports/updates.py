@@ -115,7 +115,8 @@ def check_vector(form: UpdateForm, clip: Clip, vector: UpdateVector) -> None:
     """
     if vector.shape != (form.length,) or vector.dtype != np.int64:
         raise InvalidTask(
-            f"an update of this task is {form.length} integers; this one has the shape {vector.shape} and the type {vector.dtype}"
+            f"an update of this task is {form.length} integers; this one has the shape {vector.shape} and "
+            f"the type {vector.dtype}"
         )
     if _exact_square(vector[: form.num_parameters]) > clip.sensitivity**2:
         raise InvalidTask("the norm of an update is beyond the clip bound: clip it, and round toward zero")
@@ -179,7 +180,8 @@ def decode_update_share(form: UpdateForm, role: int, plaintext: bytes, round_id:
     if len(plaintext) != form.share_length(role):
         raise ReportRejected(
             ReportReason.WRONG_LENGTH,
-            f"an update share of this task for helper {role} has {form.share_length(role)} bytes, not {len(plaintext)}",
+            f"an update share of this task for helper {role} has {form.share_length(role)} bytes, not "
+            f"{len(plaintext)}",
         )
     if plaintext[0] != UPDATE_VERSION:
         raise ReportRejected(

@@ -44,7 +44,7 @@ class Sealer:
     """Makes reports of one task. The browser keeps one; its keys are verified when it is built."""
 
     def __init__(self, bundle: TaskBundle, *, now: float) -> None:
-        """Check the bundle's four signatures, that its key lists are not over, and that its reports hold labels.
+        """Check the bundle: its four signatures, that its key lists are not over, and that it takes labels.
 
         Args:
             bundle: As the task host serves it.
@@ -58,7 +58,8 @@ class Sealer:
         self._bundle = bundle
         if bundle.task.updates is not None:
             raise InvalidTask(
-                "the task takes updates of a model, and no labels: its reports are made by a device that trains"
+                "the task takes updates of a model, and no labels: its reports are made by a device that "
+                "trains"
             )
         self.task = bundle.task
         self._task_id = bundle.task.task_id

@@ -79,7 +79,10 @@ class _Waiting:
 
 
 class PatienceInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stubs make it generic, grpc does not
-    """Ends calls whose client keeps the server waiting, also for the one message of a call that is no stream."""
+    """Ends calls whose client keeps the server waiting.
+
+    Also for the one message of a call that is no stream.
+    """
 
     def __init__(self, patience: Patience, on_slow: Callable[[], None] = lambda: None) -> None:
         self._patience = patience

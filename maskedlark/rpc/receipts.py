@@ -1,4 +1,6 @@
-"""A receipt: what a helper gives with its answers, and is shown with later calls, so that it notices when its ledger was rolled back.
+"""A receipt: what a helper gives with its answers, and is shown with later calls.
+
+So it notices when its ledger was rolled back.
 
 To the ad server it is a name and a number; only the helper can make one. It travels as binary metadata beside
 the messages.

@@ -82,8 +82,8 @@ class TlsFiles:
         """The contents.
 
         Raises:
-            InvalidTask: a file cannot be read, others may read the key, a file is not PEM, or the certificate is
-                of another key.
+            InvalidTask: a file cannot be read, others may read the key, a file is not PEM, or the certificate
+                is of another key.
         """
         check_secret_file(self.private_key)
         try:

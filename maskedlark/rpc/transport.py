@@ -281,7 +281,9 @@ def _trusted(contents: TlsContents) -> bytes:
 
 
 def client_names(context: grpc.ServicerContext) -> frozenset[str] | None:
-    """The subject alternative names in the client's certificate, or None on a plaintext (loopback) connection.
+    """The subject alternative names in the client's certificate.
+
+    None on a plaintext (loopback) connection.
 
     The common name does not count: it is a label of 64 characters that nobody checks.
     """

@@ -79,8 +79,10 @@ class Trust:
             names = named.get(fingerprint(certificate))
             if names is None:
                 raise InvalidTask(
-                    f"the trusted certificate {fingerprint(certificate)} can sign others, so whoever holds its key could come under"
-                    " any name: get a certificate with CA:FALSE from its owner, or, if it is an authority, write its fingerprint and the"
+                    f"the trusted certificate {fingerprint(certificate)} can sign others, so whoever holds "
+                    "its key could come under"
+                    " any name: get a certificate with CA:FALSE from its owner, or, if it is an authority, "
+                    "write its fingerprint and the"
                     " names that it may certify into trusted.names"
                 )
             authorities.append(Authority(certificate=certificate, names=names))

@@ -43,13 +43,13 @@ _VERSION_TABLE: Final = "schema_version"
 _PRIMARY_CODE: Final = 0xFF
 _SQLITE_AWAY: Final = frozenset(
     {
-        sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PROTOCOL,
+        sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PROTOCOL,
     }
 )  # fmt: skip
 _POSTGRESQL_DISK_FULL: Final = "53100"
 _DURABLE_COMMITS: Final = frozenset({"on", "remote_write", "remote_apply"})
-"""Values of PostgreSQL's `synchronous_commit` under which what was acknowledged is on the disk at least here."""
+"""Values of PostgreSQL's `synchronous_commit` that put what was acknowledged on this disk at least."""
 _CREATING_LOCK: Final = 0x6D6C61726B
 """PostgreSQL's advisory lock of who creates tables: any number that others do not use."""
 
@@ -183,8 +183,10 @@ def create_tables(
         raise InvalidTask(f"cannot use the database of the {whose}: {type(error).__name__}") from None
     if found not in (None, version):
         raise InvalidTask(
-            f"the database has tables of schema version {found}, and this {whose} needs {version}: run the version that made"
-            " it until its tasks are over, and begin with an empty database (another --data or --database) beside it"
+            f"the database has tables of schema version {found}, and this {whose} needs {version}: run the "
+            "version that made"
+            " it until its tasks are over, and begin with an empty database (another --data or --database) "
+            "beside it"
         )
 
 
@@ -208,7 +210,10 @@ def _make_private(path: str | None) -> None:
 
 
 def _configure_sqlite(connection: Any, _record: object) -> None:
-    """Durable commits (FULL), readers beside one writer (WAL), and transactions that `_begin_sqlite` begins, not the driver."""
+    """Durable commits (FULL), and readers beside one writer (WAL).
+
+    Transactions begin in `_begin_sqlite`, not in the driver.
+    """
     connection.isolation_level = None
     connection.execute(f"PRAGMA busy_timeout={_BUSY_TIMEOUT_MS}").close()
     _write_ahead(connection)

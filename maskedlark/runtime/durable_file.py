@@ -56,7 +56,10 @@ def replacing(path: Path, unfinished: Path) -> Iterator[BinaryIO]:
 
 
 def put_in_place(stream: IO[Any], unfinished: Path, path: Path) -> None:
-    """Flush a finished file to the disk, and rename it over `path`; the rename is durable when this returns."""
+    """Flush a finished file to the disk, and rename it over `path`.
+
+    The rename is durable when this returns.
+    """
     stream.flush()
     os.fsync(stream.fileno())
     unfinished.replace(path)

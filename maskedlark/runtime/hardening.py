@@ -1,4 +1,7 @@
-"""Keep a server's memory, which holds keys and, at a helper, features and masks, out of core files and out of other processes' reach."""
+"""Keep a server's memory out of core files and out of other processes' reach.
+
+It holds keys and, at a helper, features and masks.
+"""
 
 import ctypes
 import logging

@@ -1,6 +1,9 @@
-"""Who may read a secret and write a data folder: checked before a party serves from them, never mended silently.
+"""Who may read a secret and write a data folder.
 
-A file is wrong because somebody put it there so; a server that corrected it would hide that its secret may be known.
+Checked before a party serves from them, never mended silently.
+
+A file is wrong because somebody put it there so; a server that corrected it would hide that its secret may be
+known.
 """
 
 import os
@@ -34,7 +37,8 @@ def check_own(path: Path) -> None:
     owner = _stat(path).st_uid
     if owner not in (os.geteuid(), _ROOT):
         raise InvalidTask(
-            f"{path} belongs to user {owner}, and this process runs as {os.geteuid()}: run it as its owner, or chown it"
+            f"{path} belongs to user {owner}, and this process runs as {os.geteuid()}: run it as its owner, "
+            "or chown it"
         )
 
 

@@ -27,7 +27,8 @@ def budget_table(budget: DatasetBudget) -> RenderableType:
     """Both budgets with bars, then what takes of them."""
     dataset, task = budget.dataset, budget.dataset.task
     title = Text(
-        f"dataset {dataset.dataset_id.hex()[:_ID_DIGITS]} of {task.name!r}: {dataset.size} reports, epsilons at delta {task.delta:.2g}",
+        f"dataset {dataset.dataset_id.hex()[:_ID_DIGITS]} of {task.name!r}: {dataset.size} reports, epsilons "
+        f"at delta {task.delta:.2g}",
         "bold",
     )
     parts: list[RenderableType] = [title]
@@ -69,7 +70,10 @@ def forecast_line(forecast: Forecast) -> str:
     )
     verdict = "fits" if forecast.fits else "does NOT fit"
     alone = f"{number(forecast.alone.ad_server)} ({number(forecast.alone.colluding)} with one helper)"
-    return f"the planned job {verdict}: it costs epsilon {alone} alone, and brings what is held to: {', '.join(moves)}"
+    return (
+        f"the planned job {verdict}: it costs epsilon {alone} alone, and brings what is held to: "
+        + ", ".join(moves)
+    )
 
 
 def bar(standing: Standing, cells: int = _BAR_CELLS) -> Text:

@@ -1,6 +1,7 @@
 """Command lines that import a command when it is used, so that their help appears at once.
 
-    app = lazy_app("What it is for.", {"serve": Lazy("party.cli.serve:serve_command", "Serve until SIGTERM.")})
+    app = lazy_app("What it is for.", {"serve": Lazy("party.cli.serve:serve_command", "Serve until
+    SIGTERM.")})
 
 The first paragraph of each command's help is written twice, here and at the command; a test compares them.
 """

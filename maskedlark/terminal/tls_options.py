@@ -32,7 +32,8 @@ def tls_files(
         instead = (
             ""
             if own is None
-            else f"; with none of all these, the files that `keygen` makes are used, but {own.missing} is not there"
+            else "; with none of all these, the files that `keygen` makes are used, "
+            f"but {own.missing} is not there"
         )
         raise typer.BadParameter(
             f"give --tls-cert, --tls-key and --tls-ca, or --insecure and none of them{instead}"

@@ -1,4 +1,5 @@
-"""Two helpers on two data folders, and the ad server's and the browsers' part of each step, for the tests of the helper."""
+"""Two helpers on two data folders, and the ad server's and the browsers' part of each step, for the tests of
+the helper."""
 
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -139,7 +140,8 @@ class Prepared:
 
 
 class Scene:
-    """Both helpers, a task that both signed, and an ad server that does everything right unless a test does otherwise."""
+    """Both helpers, a task that both signed, and an ad server that does everything right unless a test does
+    otherwise."""
 
     def __init__(self, folder: Path, **changes: Any) -> None:
         self.parties = (Party(data=folder / "north"), Party(data=folder / "south"))

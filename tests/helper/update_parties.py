@@ -24,7 +24,8 @@ from tests.update_builders import FORM, random_vector, update_job, update_round,
 
 
 class UpdateScene(Scene):
-    """Both helpers, a federated task, and an ad server that does everything right unless a test does otherwise."""
+    """Both helpers, a federated task, and an ad server that does everything right unless a test does
+    otherwise."""
 
     def __init__(self, folder: Path, **changes: Any) -> None:
         self.parties = (Party(data=folder / "north"), Party(data=folder / "south"))

@@ -1,4 +1,6 @@
-"""The exact engine: one job's model and loss, evaluated in integers (see the package) over blocks of records on several threads.
+"""The exact engine: one job's model and loss, evaluated in integers (see the package).
+
+It works on blocks of records, on several threads.
 
 A round is cut into parts, one a thread; a part into chunks, after each of which the masked products run; a
 chunk into blocks whose values stay in the cache. Neither the cut nor the order of the records can change a
@@ -61,7 +63,8 @@ class ExactEngine:
     ) -> None:
         if not clip.sensitivity < MAX_SENSITIVITY:
             raise NotExact(
-                f"the clip bound is {clip.sensitivity} units of 2^-{clip.frac_bits}: the exact path takes less than 2^62"
+                f"the clip bound is {clip.sensitivity} units of 2^-{clip.frac_bits}: the exact path takes "
+                "less than 2^62"
             )
         self._plan, self._loss, self._clip = lower(model, loss), loss, clip
         self._threads = threads
@@ -153,7 +156,10 @@ class _Work:
         return within.appended_to(vector), digest
 
     def _chunk_records(self) -> int:
-        """As many records as an accumulator takes, or fewer where layers are so wide that a chunk would fill the memory."""
+        """As many records as an accumulator takes.
+
+        Fewer where layers are so wide that a chunk would fill the memory.
+        """
         return int(
             np.clip(_CHUNK_BYTES // (_BYTES_A_VALUE * sum(self.plan.sizes)), _MAX_BLOCK, CHUNK_RECORDS)
         )
@@ -166,7 +172,10 @@ class _Work:
     def _block(
         self, running: list[Running], block: range, first: int, digest: ValuesDigest, within: WithinCount
     ) -> None:
-        """Forward, loss, backward, norms, clip, mask for the records of one block, which starts at record `first` of its chunk."""
+        """Forward, loss, backward, norms, clip and mask of one block of records.
+
+        The block starts at record `first` of its chunk.
+        """
         rows = slice(block.start, block.stop)
         values: dict[int, Value] = {0: self.batch.features[rows]}
         for layer, step in zip(running, self.plan.steps, strict=True):

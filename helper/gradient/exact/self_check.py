@@ -53,7 +53,8 @@ def self_check() -> bytes:
         digest = golden_digest(backend, is_read_only=is_read_only)
         if digest != NUMERICS_DIGEST:
             raise SelfCheckFailed(
-                f"the golden vectors give {digest.hex()} on {type(backend).__name__}, not {NUMERICS_DIGEST.hex()}"
+                f"the golden vectors give {digest.hex()} on {type(backend).__name__}, not "
+                f"{NUMERICS_DIGEST.hex()}"
             )
     return NUMERICS_DIGEST
 

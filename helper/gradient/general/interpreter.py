@@ -117,7 +117,10 @@ def _slice(attributes: _Attributes, inputs: Sequence[Tensor]) -> Tensor:
 
 
 def _padded(data: Tensor, pads: Sequence[int], value: float) -> Tensor:
-    """Explicit padding; ONNX lists all that goes before and then all that goes after, torch from the last axis inward."""
+    """Explicit padding.
+
+    ONNX lists all that goes before and then all that goes after; torch goes from the last axis inward.
+    """
     half = len(pads) // 2
     order = [pad for axis in reversed(range(half)) for pad in (pads[axis], pads[half + axis])]
     return functional.pad(data, order, value=value) if any(order) else data

@@ -1,4 +1,6 @@
-"""LSTM and GRU cells for the interpreter, written out step by step so that torch.func can vectorise them over records.
+"""LSTM and GRU cells for the interpreter.
+
+They are written out step by step, so that torch.func can vectorise them over records.
 
 Source: the equations of the ONNX operators LSTM and GRU. Gates lie in ONNX's order: input, output, forget,
 cell; and update, reset, hidden.

@@ -83,7 +83,10 @@ def _on_grid(gradients: NDArray[np.float64], clip: Clip) -> SignedVector:
 
 
 def _shrink(values: SignedVector, clip: Clip) -> SignedVector:
-    """Scale down, toward zero, the rows that rounding to the grid has pushed past the bound, until an exact check finds none."""
+    """Scale down, toward zero, the rows that rounding to the grid has pushed past the bound.
+
+    Repeated until an exact check finds none.
+    """
     limit = clip.sensitivity if clip.norm is Norm.L1 else clip.sensitivity**2
     while True:
         sizes = _sizes(values, clip)

@@ -24,8 +24,9 @@ class ClientLevel(Strategy):
     """Federated averaging with a schedule of cohorts, stopped at a budget.
 
     In stage s of n the rate is q times a share f = a + (1 - a) s / (n - 1), and the noise multiplier is
-    z f^noise_exponent. The paper keeps z^2 / m the same (an exponent of 1/2), and says that it costs less privacy if both
-    are small. By the accountant that holds for large noise (z = 2.5), and the contrary for z near 1.
+    z f^noise_exponent. The paper keeps z^2 / m the same (an exponent of 1/2), and says that it costs less
+    privacy if both are small. By the accountant that holds for large noise (z = 2.5), and the contrary for z
+    near 1.
 
     Attributes:
         epsilon: The budget against one curator who adds all the noise; the job ends before the round that
@@ -52,7 +53,10 @@ class ClientLevel(Strategy):
         return self
 
     def next_round(self, state: ServerState) -> Round | None:
-        """What to ask next; None after the last round, or before the first one that the budget does not allow."""
+        """What to ask next.
+
+        None after the last round, or before the first one that the budget does not allow.
+        """
         if state.rounds_done >= affordable_rounds(self):
             return None
         return Round(terms=self.terms(state.rounds_done, state.clip_share), parameters=state.parameters)

@@ -42,7 +42,9 @@ class Sampler(StrEnum):
 
 @canonical
 class Line(Strategy):
-    """Averaging of updates that are private before they leave the device. Helpers, if any, add no noise of their own.
+    """Averaging of updates that are private before they leave the device.
+
+    Helpers, if any, add no noise of their own.
 
     Attributes:
         epsilon: Of one event, against everybody.

@@ -84,7 +84,8 @@ class Call:
         for position in positions:
             if self.types[position].kind is not kind:
                 self.refuse(
-                    f"input {position} must be {kind.name.lower()}, not {self.types[position].kind.name.lower()}"
+                    f"input {position} must be {kind.name.lower()}, not "
+                    f"{self.types[position].kind.name.lower()}"
                 )
 
     def constant(self, position: int) -> Constant:

@@ -41,7 +41,8 @@ def arithmetic(call: Call) -> Checked:
     left, right = call.types
     if left.kind is not right.kind or left.kind is Kind.BOOLEAN:
         call.refuse(
-            f"inputs must both be float or both integer, not {left.kind.name.lower()} and {right.kind.name.lower()}"
+            f"inputs must both be float or both integer, not {left.kind.name.lower()} and "
+            f"{right.kind.name.lower()}"
         )
     if call.operator == "Div" and left.kind is Kind.INTEGER:
         _require_known(call)

@@ -180,7 +180,10 @@ def split(call: Call) -> Checked:
 
 
 def gather(call: Call) -> Checked:
-    """Gather; known indices are checked here, those that depend on the record by the engine (only for float tables)."""
+    """Gather.
+
+    Known indices are checked here, those that depend on the record by the engine (only for float tables).
+    """
     call.require_kind(Kind.INTEGER, 1)
     shape = call.shape()
     axis = call.axis(call.integer("axis"), len(shape))

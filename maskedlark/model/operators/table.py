@@ -20,7 +20,10 @@ Rule = Callable[[Call], Checked]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attribute:
-    """One attribute: the type of its entries (`Tensor` for a tensor), whether it is a list, and its default, if it has one."""
+    """One attribute: its type, whether it is a list, and its default, if it has one.
+
+    The type is that of its entries: `Tensor` for a tensor.
+    """
 
     type: type
     default: AttributeValue | None = None

@@ -44,7 +44,8 @@ def planted(scene: Scene, report: Report, role: int, example: Example) -> ShareF
 
 
 def test_a_planted_share_gives_noise_in_every_coordinate(tmp_path: Path) -> None:
-    """Else the coordinates where the victim's gradient is zero would stand out, and with them its features."""
+    """Else the coordinates where the victim's gradient is zero would stand out, and with them its
+    features."""
     settings = {
         "mechanism": "gaussian",
         "norm": "l2",

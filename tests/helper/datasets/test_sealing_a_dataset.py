@@ -96,7 +96,8 @@ def plaintext_of(task: Task) -> bytearray:
 
 
 def hostile_shares(scene: Scene) -> dict[ReportReason, ShareForHelper]:
-    """For each reason that a helper can drop a share for, a share of that kind (the two about repeats are tested below)."""
+    """For each reason that a helper can drop a share for, a share of that kind (the two about repeats are
+    tested below)."""
     honest = shares_for(scene.reports(1), 0)[0]
     labels_start = 1 + VIEW_NONCE_BYTES + scene.task.num_features
 
@@ -118,18 +119,14 @@ def hostile_shares(scene: Scene) -> dict[ReportReason, ShareForHelper]:
         ReportReason.LABELS_REPEAT: altered(labels_start, bytes(8), 3),
         ReportReason.MASK_NOT_CANONICAL: altered(labels_start + 8, b"\xff" * 8, 4),
     }
-    assert (
-        set(ordinary)
-        == set(ReportReason)
-        - {
-            ReportReason.WRONG_TASK,  # the ad server's to see; a share of another task does not open
-            ReportReason.DEFAULT_LABEL_MISSING,  # needs a third label, see below
-            ReportReason.KEY_OUTSIDE_TASK,  # needs a task with a measurement, see tests/maskedlark/test_measurement_reports.py
-            ReportReason.NOT_PROVEN,  # the ad server's to see, by two tags that differ
-            ReportReason.DUPLICATE_ID,
-            ReportReason.ALREADY_USED,
-        }
-    )
+    assert set(ordinary) == set(ReportReason) - {
+        ReportReason.WRONG_TASK,  # the ad server's to see; a share of another task does not open
+        ReportReason.DEFAULT_LABEL_MISSING,  # needs a third label, see below
+        ReportReason.KEY_OUTSIDE_TASK,  # needs a measurement, see test_measurement_reports.py
+        ReportReason.NOT_PROVEN,  # the ad server's to see, by two tags that differ
+        ReportReason.DUPLICATE_ID,
+        ReportReason.ALREADY_USED,
+    }
     return ordinary
 
 

@@ -24,7 +24,8 @@ CLIP = Clip(norm=Norm.L2, bound=0.5, frac_bits=32)
 
 
 class Mixed(nn.Module):
-    """Three categorical bytes with one table each for two of them, beside dense features, through a residual block."""
+    """Three categorical bytes with one table each for two of them, beside dense features, through a residual
+    block."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,7 +85,10 @@ def test_other_models_take_the_general_path_and_say_why(name: str, operator: str
 
 
 def test_a_helper_on_the_exact_path_never_loads_torch() -> None:
-    program = "import sys, helper.gradient.choose, helper.gradient.exact.self_check as s; s.self_check(); print('torch' in sys.modules)"
+    program = (
+        "import sys, helper.gradient.choose, helper.gradient.exact.self_check as s; s.self_check(); "
+        "print('torch' in sys.modules)"
+    )
     answer = subprocess.run(
         [sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=ROOT
     )

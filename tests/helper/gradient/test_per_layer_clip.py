@@ -1,4 +1,5 @@
-"""Clipping per layer: each part within its own bound, the whole within the job's, in both engines, against plain numpy."""
+"""Clipping per layer: each part within its own bound, the whole within the job's, in both engines, against
+plain numpy."""
 
 from typing import Any
 

@@ -44,7 +44,8 @@ def engine_of(path: str, loss: Loss, clip: Clip, threads: int = 1) -> Any:
 
 
 def batches(loss: Loss) -> tuple[InputShares, InputShares, NDArray[np.int64]]:
-    """Both helpers' shares of records with a real label (some with none), and which label is real (-1 for none)."""
+    """Both helpers' shares of records with a real label (some with none), and which label is real (-1 for
+    none)."""
     rng = np.random.default_rng(4)
     features = rng.integers(0, 256, (RECORDS, FEATURES)).astype(np.uint8)
     labels = np.tile(np.arange(2, dtype=np.uint32), (RECORDS, 1))

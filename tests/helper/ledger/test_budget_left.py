@@ -1,4 +1,5 @@
-"""The gauge of what is left of each dataset's spending is true after whatever the ledger committed, and cheap where nothing has changed."""
+"""The gauge of what is left of each dataset's spending is true after whatever the ledger committed, and cheap
+where nothing has changed."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor

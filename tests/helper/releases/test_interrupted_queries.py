@@ -62,7 +62,8 @@ class Asked:
 
     def query(self, interrupt: Interrupt) -> AnsweredQuery:
         asked = {
-            **self._names, "measures": (Measure(value="count", scale=1 << 16),), "group_by": (Axis(key="place", size=3),), "levels": (0, 1),
+            **self._names, "measures": (Measure(value="count", scale=1 << 16),),
+            "group_by": (Axis(key="place", size=3),), "levels": (0, 1),
             "noise_multiplier": 0.0, "threshold_noise_multiplier": 0.0,
         }  # fmt: skip
         return self.queries.query(

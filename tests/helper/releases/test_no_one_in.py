@@ -214,7 +214,8 @@ def test_streams_that_say_nothing_are_ended_and_their_threads_free_again(door: D
 
 
 def test_connections_that_say_nothing_hold_nobody_up_and_are_counted(door: Door) -> None:
-    """That they are ended too shows `tests/e2e/test_strangers.py`, which has the ten seconds that it takes."""
+    """That they are ended too shows `tests/e2e/test_strangers.py`, which has the ten seconds that it
+    takes."""
     before = refused_handshakes(door)
     silent = [socket.create_connection(("localhost", door.port)) for _ in range(50)]
     for one in silent[:25]:

@@ -1,4 +1,5 @@
-"""Noise drawn ahead: the right distribution's, each vector handed out once, whoever asks and whatever fails."""
+"""Noise drawn ahead: the right distribution's, each vector handed out once, whoever asks and whatever
+fails."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -61,7 +62,8 @@ def test_preparing_twice_draws_once(draws: list[bytes]) -> None:
 
 @pytest.mark.parametrize("other", [NoiseOrder(mechanism=Mechanism.LAPLACE, scale=1 << 32, count=100),
                                    NoiseOrder(mechanism=Mechanism.GAUSSIAN, scale=1 << 33, count=100),
-                                   NoiseOrder(mechanism=Mechanism.GAUSSIAN, scale=1 << 32, count=101)])  # fmt: skip
+                                   NoiseOrder(mechanism=Mechanism.GAUSSIAN, scale=1 << 32, count=101),
+                                   ])  # fmt: skip
 def test_noise_of_another_order_is_thrown_away(other: NoiseOrder, draws: list[bytes]) -> None:
     shelf = NoiseShelf(seeded(1))
     shelf.prepare(JOB, ORDER)

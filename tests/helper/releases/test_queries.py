@@ -216,8 +216,8 @@ def test_a_task_with_cells_under_the_floor_is_refused(tmp_path: Path) -> None:
 
 def test_both_helpers_find_the_same_codes(shop: Shop) -> None:
     asked = {
-        "query_id": b"f" * 16, "task_id": shop.task_id, "dataset_id": shop.dataset, "keys": ("campaign",), "max_codes": 6,
-        "noise_multiplier": 0.0, "delta": 1e-7,
+        "query_id": b"f" * 16, "task_id": shop.task_id, "dataset_id": shop.dataset,
+        "keys": ("campaign",), "max_codes": 6, "noise_multiplier": 0.0, "delta": 1e-7,
     }  # fmt: skip
     spec = canonical.build(DiscoverySpec, asked)
     answers = [core.queries.discovery(canonical.encode(spec), ASKED).answer for core in shop.cores]

@@ -15,7 +15,8 @@ UPDATES = 3000
 
 
 def scores(attack: Callable[[np.ndarray, np.ndarray], np.ndarray] | None) -> np.ndarray:
-    """Scores of honest updates, or of one attacker's in their place, on instances that honest clients keep moving."""
+    """Scores of honest updates, or of one attacker's in their place, on instances that honest clients keep
+    moving."""
     test = SpamTest.calibrated(JOB, weights=WEIGHTS, in_flight=0.0, randomness=seeded(1))
     stream = seeded(2)
     instances = JOB.initial(np.linspace(-1, 1, WEIGHTS), stream)

@@ -424,7 +424,8 @@ def test_training_mode_is_refused() -> None:
 
 
 def test_no_trick_opens_a_file_or_takes_more_than_a_second_and_256_mib() -> None:
-    """In a process that can open no file any more, which tells of each attempt by Python code and would fail in native code."""
+    """In a process that can open no file any more, which tells of each attempt by Python code and would fail
+    in native code."""
     script = dedent("""
         import pickle, resource, sys, time
         from maskedlark.errors import InvalidModel
@@ -447,7 +448,8 @@ def test_no_trick_opens_a_file_or_takes_more_than_a_second_and_256_mib() -> None
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         answers = [answer(file) for file in files]
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-        print(opened, grown, max(seconds for _, seconds in answers), *[reason for reason, _ in answers], sep="\\n")
+        slowest = max(seconds for _, seconds in answers)
+        print(opened, grown, slowest, *[reason for reason, _ in answers], sep="\\n")
     """)
     honest = linear_proto().SerializeToString()
     files = [honest]

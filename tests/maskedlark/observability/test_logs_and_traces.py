@@ -66,7 +66,8 @@ def test_the_process_log_takes_the_chosen_form(
 
 @pytest.fixture
 def exporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
-    """Spans are kept here; OpenTelemetry lets a process set its provider once, so the tracer itself is replaced."""
+    """Spans are kept here; OpenTelemetry lets a process set its provider once, so the tracer itself is
+    replaced."""
     kept = InMemorySpanExporter()
     provider = tracing.provider_of("test", kept)
     monkeypatch.setattr(tracing, "_TRACER", provider.get_tracer("maskedlark"))

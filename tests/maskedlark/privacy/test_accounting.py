@@ -1,4 +1,5 @@
-"""What releases cost: against exact sums over the discrete mechanisms, the classical moments accountant, and published tables."""
+"""What releases cost: against exact sums over the discrete mechanisms, the classical moments accountant, and
+published tables."""
 
 import math
 from collections.abc import Sequence

@@ -40,7 +40,8 @@ def weights(sampler: Sampler, values: NDArray[np.float64], scale: float) -> NDAr
 
 
 def pmf(sampler: Sampler, scale: float, reach: int) -> NDArray[np.float64]:
-    """P(-reach), ..., P(reach) by the definition, normalised over a range whose tail is below float precision."""
+    """P(-reach), ..., P(reach) by the definition, normalised over a range whose tail is below float
+    precision."""
     support = np.arange(-60 * reach - 60, 60 * reach + 61, dtype=np.float64)
     masses = weights(sampler, support, scale)
     middle = len(support) // 2
@@ -305,5 +306,8 @@ def test_a_feature_epsilon_outside_its_range_is_refused(epsilon: float) -> None:
 
 
 def test_browsers_load_no_accountant_with_the_noise() -> None:
-    code = "import maskedlark.privacy.noise, sys; sys.exit(bool({'scipy', 'dp_accounting'} & sys.modules.keys()))"
+    code = (
+        "import maskedlark.privacy.noise, sys; "
+        "sys.exit(bool({'scipy', 'dp_accounting'} & sys.modules.keys()))"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

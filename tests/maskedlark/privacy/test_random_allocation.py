@@ -1,4 +1,5 @@
-"""Random allocation: the bound covers exact integrals, simulated epochs and the authors' own interval, in both directions."""
+"""Random allocation: the bound covers exact integrals, simulated epochs and the authors' own interval, in
+both directions."""
 
 import math
 

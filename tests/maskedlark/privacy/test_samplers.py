@@ -1,7 +1,8 @@
 """The samplers draw exactly what they claim: their tables and coins against the definition, in 60 digits.
 
-A value x is proposed with probability c_k / 2^32 / w and kept if a uniform U has U c_k < M rho(x). The tests show both, and that
-the first never is below the second: so P(x) is proportional to rho(x). The statistical tests are in `test_noise`.
+A value x is proposed with probability c_k / 2^32 / w and kept if a uniform U has U c_k < M rho(x). The tests
+show both, and that the first never is below the second: so P(x) is proportional to rho(x). The statistical
+tests are in `test_noise`.
 """
 
 from collections.abc import Iterator

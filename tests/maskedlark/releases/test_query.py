@@ -82,7 +82,8 @@ def record(draw: st.DrawFn) -> tuple[list[int], list[int]]:
 def answer(
     spec: QuerySpec, records: list[tuple[list[int], list[int]]], is_last_zero: bool
 ) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """What both helpers' answers add to, every cell shown, with the last report's contribution there or zeroed."""
+    """What both helpers' answers add to, every cell shown, with the last report's contribution there or
+    zeroed."""
     keys = np.array([keys for keys, _ in records], np.uint32)
     columns = columns_of(MEASUREMENT, np.array([values for _, values in records], np.int64))
     if is_last_zero:

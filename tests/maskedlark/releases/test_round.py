@@ -186,7 +186,8 @@ def test_the_services_and_the_reference_agree_bit_for_bit(
 
 
 def random_shares(of: World, count: int, seed: int) -> tuple[tuple[InputShares, InputShares], list[int]]:
-    """Opened shares of `count` reports with extreme masks among random ones, and the sum that they must give."""
+    """Opened shares of `count` reports with extreme masks among random ones, and the sum that they must
+    give."""
     random = Random(seed)
     extremes = [0, 1, MODULUS - 1, MODULUS // 2, 2**32]
     features = np.frombuffer(random.randbytes(4 * count), np.uint8).reshape(count, 4)

@@ -122,7 +122,8 @@ def test_all_plaintexts_of_a_task_have_one_length() -> None:
 
 
 def test_the_position_of_the_real_label_and_one_helpers_masks_tell_nothing() -> None:
-    """Over many reports of a fixed label the real one is at either place equally often, and each share's bytes are uniform."""
+    """Over many reports of a fixed label the real one is at either place equally often, and each share's
+    bytes are uniform."""
     randomness = seeded(21)
     positions: Counter[int] = Counter()
     masks = []

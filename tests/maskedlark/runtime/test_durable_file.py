@@ -39,7 +39,8 @@ def test_a_failure_before_the_rename_leaves_the_old_content(
 def killed_in(folder: Path, name: str) -> Path:
     """What a process that is killed in the middle of a write leaves behind."""
     script = (
-        "import os, signal, sys; from pathlib import Path; from maskedlark.runtime.durable_file import write_durably; "
+        "import os, signal, sys; from pathlib import Path; from maskedlark.runtime.durable_file import "
+        "write_durably; "
         "os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL); write_durably(Path(sys.argv[1]), b'half')"
     )
     ended = subprocess.run([sys.executable, "-c", script, str(folder / name)], check=False, timeout=60)

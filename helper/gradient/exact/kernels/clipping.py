@@ -1,4 +1,4 @@
-"""The factor by which each record's gradient is scaled, such that its integer norm never exceeds the sensitivity.
+"""The factor that scales each record's gradient, so that its integer norm is within the sensitivity.
 
 Specification and proof: docs/explanation/numerics.md, sections "Clipping" and "Why the bound holds".
 """
@@ -14,7 +14,10 @@ from helper.gradient.exact.kernels.rows import Real
 from maskedlark.privacy.clip import Clip, Norm
 
 MARGIN_BITS: Final = 40
-"""The bound is lowered by a factor 1 - 2^-40, far more than all the roundings of a norm and a factor together."""
+"""The bound is lowered by a factor 1 - 2^-40.
+
+That is far more than all the roundings of a norm and a factor together.
+"""
 MAX_SENSITIVITY: Final = 2**62
 
 

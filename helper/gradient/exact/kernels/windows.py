@@ -68,7 +68,10 @@ def _outer(left: NDArray[Any], right: NDArray[Any], join: np.ufunc) -> NDArray[A
 
 
 def reduced(shape: Sequence[int], axes: Sequence[int]) -> Windows:
-    """For each entry that is left when axes are reduced, the whole value being one channel, one window over what it is reduced from."""
+    """For each entry that is left when axes are reduced, the window that it is reduced from.
+
+    The whole value is one channel.
+    """
     kept = [axis for axis in range(len(shape)) if axis not in axes]
     numbers = np.arange(prod(shape), dtype=np.int32).reshape(shape).transpose(*kept, *axes)
     places = numbers.reshape(prod(shape[axis] for axis in kept), -1)

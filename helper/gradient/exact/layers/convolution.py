@@ -2,7 +2,8 @@
 
 forward   z[c, p] = (q_W[c] . q_patch[p]) * 2^-(e_W + e_a) + b[c]
 backward  d_a[i] = (sum over the patch entries that are i of q_d . q_W) * 2^-(e_d + e_W)
-gradient  G[c, k] = (sum over p of q_d[c, p] q_patch[p, k]) * 2^-(e_d + e_a), and for the bias the sum of q_d[c, p] * 2^-e_d
+gradient  G[c, k] = (sum over p of q_d[c, p] q_patch[p, k]) * 2^-(e_d + e_a)
+          for the bias the sum of q_d[c, p] * 2^-e_d
 
 A record's whole input is one row, and so are its whole deltas. All sums are exact: 15 + 15 bits and at most
 2^20 positions.
@@ -150,7 +151,10 @@ class _RunningConvolution(Running):
 def _cut_patches(
     source: NDArray[np.int16], places: NDArray[np.int32], channels: int, patches: Patches
 ) -> None:
-    """Rows (R, channels * space) to patches (R, positions, channels * window), zeros where a window looks outside."""
+    """Rows (R, channels * space) to patches (R, positions, channels * window).
+
+    Zeros where a window looks outside.
+    """
     records, positions, _ = patches.shape
     window, space = places.shape[1], source.shape[1] // channels
     for r in range(records):

@@ -1,8 +1,11 @@
-"""Dense layers: z = a W + b, whose per-record gradient is the outer product of a and delta and never exists as a matrix.
+"""Dense layers: z = a W + b.
+
+A record's gradient is the outer product of a and delta; it never exists as a matrix.
 
 forward   z = (q_a . q_W) * 2^-(e_a + e_W) + b
 backward  d_a = (q_d . q_W^T) * 2^-(e_d + e_W)
-norm      |q_d|^2 (|q_a|^2 2^(-2 e_a) + 1) 2^(-2 e_d), the 1 for the bias; for L1 the same with magnitudes and single exponents
+norm      |q_d|^2 (|q_a|^2 2^(-2 e_a) + 1) 2^(-2 e_d), the 1 for the bias
+          for L1 the same with magnitudes and single exponents
 masked    sum over records of q_a x u(d), see `masking`
 """
 

@@ -46,7 +46,8 @@ def _dense(
     source, weight = builder.value(node.inputs[0]), builder.parameter(name, node.operator)
     if len(weight.shape) != 2 or len(source.shape) != 1:
         raise NotExact(
-            f"{node.operator} multiplies a value of {len(source.shape) + 1} axes: the exact path takes one vector a record"
+            f"{node.operator} multiplies a value of {len(source.shape) + 1} axes: the exact path takes one "
+            "vector a record"
         )
     _require_width(node, *weight.shape)
     outputs = weight.shape[0 if is_transposed else 1]

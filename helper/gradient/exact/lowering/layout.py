@@ -43,7 +43,8 @@ def _join(builder: PlanBuilder, node: Node) -> None:
     left, right = (builder.value(name) for name in node.inputs)
     if node.operator != "Add" or left.shape != right.shape:
         raise NotExact(
-            f"{node.operator} of two computed values of shapes {left.shape} and {right.shape} has no exact form"
+            f"{node.operator} of two computed values of shapes {left.shape} and {right.shape} has no exact "
+            "form"
         )
     builder.add(node.outputs[0], Join(), (left, right), left.shape)
 

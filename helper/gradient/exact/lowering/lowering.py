@@ -60,7 +60,10 @@ def lower(model: Model, loss: Loss) -> Plan:
 
 
 def _without_head(model: Model, loss: Loss) -> tuple[tuple[Node, ...], str]:
-    """The nodes without a last Sigmoid or LogSoftmax that the loss takes in, and the value that the loss then reads."""
+    """The nodes of the model, and the value that the loss then reads.
+
+    A last Sigmoid or LogSoftmax that the loss takes in is left out.
+    """
     last = model.nodes[-1]
     if loss is Loss.BINARY_CROSS_ENTROPY:
         if last.operator != "Sigmoid":

@@ -23,7 +23,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One layer with the numbers of the values that it reads and writes, and whether it has parameters that are trained."""
+    """One layer, the numbers of the values that it reads and writes, and whether it is trained."""
 
     layer: Layer
     inputs: tuple[int, ...]

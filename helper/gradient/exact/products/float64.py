@@ -42,7 +42,10 @@ class Float64Backend:
         return FloatWeights(matrix=np.ascontiguousarray(weights, np.float64))
 
     def accumulator(self, width: int, outputs: int, *, is_bytes: bool, records: int) -> Accumulator:
-        """Two 32-bit limbs beside 8-bit operands (8 + 32 + 11 bits), three of 22 beside 16-bit ones (15 + 22 + 11)."""
+        """Two 32-bit limbs beside 8-bit operands, three of 22 bits beside 16-bit ones.
+
+        So 8 + 32 + 11 and 15 + 22 + 11 bits are enough.
+        """
         return _LimbAccumulator(
             width, outputs, records, limbs=2 if is_bytes else 3, limb_bits=32 if is_bytes else 22
         )

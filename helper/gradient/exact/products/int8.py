@@ -271,7 +271,10 @@ def _add_columns(masked: FieldVector, sums: FieldVector) -> None:
 
 @kernel
 def _recombine(sums: Sums, planes: int, count: int, column_sums: FieldVector, total: FieldVector) -> None:
-    """total (K, N) += digit sums (planes * K, count * N) put together in the field, less 32768 * column sums if two planes."""
+    """total (K, N) += digit sums (planes * K, count * N), put together in the field.
+
+    With two planes less 32768 * column sums.
+    """
     width, outputs = total.shape
     half = count // 2
     bits = 8 if count == 8 else 7

@@ -1,4 +1,6 @@
-"""The two products of the exact path, whose results are integers and therefore the same however they are computed.
+"""The two products of the exact path.
+
+Their results are integers, and therefore the same however they are computed.
 
 - `Factor.product`: quantised rows times 14-bit weights, the work of a forward or backward step;
 - `Accumulator`: sum over records of (quantised row) x (row of field elements), the masked gradient of a

@@ -1,4 +1,5 @@
-"""Small models for the exact path's tests, batches for them, and the float64 autograd that they are held against."""
+"""Small models for the exact path's tests, batches for them, and the float64 autograd that they are held
+against."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

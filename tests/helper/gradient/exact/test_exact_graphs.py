@@ -1,4 +1,5 @@
-"""Convolutions, pools, embeddings, normalisation and the layout between them, each against the oracle and against autograd."""
+"""Convolutions, pools, embeddings, normalisation and the layout between them, each against the oracle and
+against autograd."""
 
 from dataclasses import replace
 

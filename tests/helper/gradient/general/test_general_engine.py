@@ -136,7 +136,8 @@ def float_gradient(model: Model, x: NDArray[np.uint8], label: int) -> dict[str, 
 @pytest.mark.parametrize("dynamo", [True, False])
 @pytest.mark.parametrize("name", ["lstm", "gru"])
 def test_recurrent_models_have_torchs_gradient(name: str, dynamo: bool) -> None:
-    """ONNX orders the gates otherwise and joins the biases, so the gradient's entries are compared as a sorted list."""
+    """ONNX orders the gates otherwise and joins the biases, so the gradient's entries are compared as a
+    sorted list."""
     module, width = EXPORTED[name]()
     model = parse(export(module, width, 2, dynamo=dynamo), num_features=width)
     module.double()
@@ -334,7 +335,8 @@ def test_rows_near_the_bound_lose_almost_nothing(norm: Norm, size: int, seed: in
 
 @given(noise=st.sampled_from([-1e-15, 1e-15]), seed=st.integers(0, 2**32))
 def test_noise_of_the_last_bits_does_not_reach_the_integers(noise: float, seed: int) -> None:
-    """On a grid point, where truncation alone would flip, and a tenth of a step away from the edge between two."""
+    """On a grid point, where truncation alone would flip, and a tenth of a step away from the edge between
+    two."""
     generator = np.random.default_rng(seed)
     steps = generator.integers(-1000, 1000, (2, 50)) + generator.choice([-0.4, 0.0, 0.4], (2, 50))
     rows = steps * 2.0**-20

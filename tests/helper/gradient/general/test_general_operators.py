@@ -233,9 +233,10 @@ CONSTANTS = [tensor("one", 1.0), tensor("two", 2.0), tensor("minus", -1.0)]
 
 
 def with_parameters(case: Case) -> bytes:
-    """The case with a trainable scale of its input, so that the operator's gradient is not only that of its own weights.
+    """The case with a trainable scale of its input.
 
-    An index has no gradient: where the record chooses from a table, the input stays as it is.
+    So the operator's gradient is not only that of its own weights. An index has no gradient: where the record
+    chooses from a table, the input stays as it is.
     """
     nodes, initializers = case
     if any(initializer.name == "table" for initializer in initializers):
