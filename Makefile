@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 EXTRAS := browser-sim,helper,helper-general,adserver,postgres,traces,dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup docs bench-job bench-memory bench-walls bench-load chaos same-round demo demo-no-noise test simulate test-fast check format protos audit bench-ingest bench-aggregate bench-gradient table figures clean
+.PHONY: help setup docs bench-job bench-memory bench-walls bench-load chaos same-round demo demo-no-noise test simulate test-fast check format protos audit bench-ingest bench-aggregate bench-gradient table figures federated clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -94,6 +94,9 @@ table: $(STAMP)  ## Measure the README's accuracy table anew
 
 figures: $(STAMP)  ## Measure docs/explanation/utility.md anew: accuracy against epsilon, clip bound and local noise (ARGS=--quick)
 	$(BIN)/python -m tests.bench.privacy $(ARGS)
+
+federated: $(STAMP)  ## Every figure of the four federated papers beside ours (ARGS=--quick, --json, "--part line", or --all for K = 10,000)
+	$(BIN)/python -m tests.bench.federated $(ARGS)
 
 clean:  ## Remove what make made
 	rm -rf $(VENV) demo-out build dist *.egg-info

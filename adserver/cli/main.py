@@ -1,6 +1,6 @@
 """The command line of the ad server.
 
-adserver serve | keygen | task | dataset | job | model | budget | aggregate | evaluate
+adserver serve | keygen | task | dataset | job | model | budget | aggregate | evaluate | federated
 """
 
 from typing import Final
@@ -34,6 +34,10 @@ COMMANDS: Final = {
         "Train models: plan and submit jobs, follow them, cancel and resume them.",
     ),
     "model": Lazy("adserver.cli.model:model_app", "Make, look at, evaluate and export models."),
+    "federated": Lazy(
+        "adserver.cli.simulate:federated_app",
+        "Federated training: devices train, and their updates are summed.",
+    ),
 }
 
 app = lazy_app(

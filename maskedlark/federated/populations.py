@@ -37,7 +37,7 @@ class Population:
 
 
 def in_shards(
-    labels: NDArray[np.int64], *, devices: int, shards_each: int, shard_size: int, randomness: Randomness
+    labels: NDArray[np.integer], *, devices: int, shards_each: int, shard_size: int, randomness: Randomness
 ) -> Population:
     """Sort by label, cut into shards, and deal some to each device: most devices see two labels only.
 
