@@ -124,3 +124,21 @@ def test_a_users_epsilon_grows_with_updates_as_the_gaussians_compose() -> None:
         logs = logs.take(1).rest
     assert logs.used_events == 9
     assert logs.user_epsilon(sigma, 1e-5) == pytest.approx(get_epsilon_gaussian(sigma / 3, 1e-5), rel=1e-6)
+
+
+def test_replacing_an_event_moves_an_update_by_at_most_half_the_noises_sensitivity_twice() -> None:
+    strategy = line(bound=UpdateBound(clip_norm=0.01, frac_bits=24))
+    asked = strategy.next_round(strategy.start(MODEL.initial(seeded(1))))
+    assert asked is not None
+    worst = 0.0
+    for seed in range(50):
+        pair = [examples(6, seed), examples(6, seed + 1000)]
+        clean = bounded(
+            strategy.local_differences(MODEL, asked, pair, [device_stream(1, 0, 0), device_stream(1, 0, 0)]),
+            [6, 6],
+            strategy.bound,
+            MODEL.layer_sizes,
+        )
+        worst = max(worst, float(np.linalg.norm((clean[0] - clean[1]).astype(float))))
+    assert worst > strategy.bound.sensitivity, "more than the central model's sensitivity"
+    assert worst / strategy.noise_units <= 1 / strategy.sigma

@@ -77,3 +77,24 @@ def test_one_instance_cannot_be_tested_against() -> None:
 
 def test_the_area_counts_ties_half() -> None:
     assert area_under_curve(np.array([0.0, 1.0]), np.array([1.0, 2.0])) == pytest.approx((1.5 + 2) / 4)
+
+
+def test_whoever_sees_the_instances_knows_which_one_was_drawn() -> None:
+    stream = seeded(3)
+    instances = JOB.initial(np.zeros(WEIGHTS), stream)
+    found = 0
+    for drawn, place in zip(JOB.pick(1000, stream), JOB.pick(1000, stream), strict=True):
+        assert JOB.epsilon is not None
+        returned = instances[drawn] + discrete_laplace(JOB.noise_scale(JOB.epsilon), WEIGHTS, stream)
+        found += int(np.square((returned - instances).astype(float)).sum(axis=1).argmin()) == drawn
+        instances[place] = returned
+    assert found >= 990
+
+
+def test_the_spread_alone_lets_a_drift_of_two_standard_deviations_pass() -> None:
+    test = SpamTest.calibrated(JOB, weights=WEIGHTS, in_flight=0.0, randomness=seeded(1))
+    instances = JOB.initial(np.zeros(WEIGHTS), seeded(4))
+    drift = round(2 * JOB.spread() ** 0.5 * 2**JOB.frac_bits)
+    found = test.statistics(instances[0] + drift, instances)
+    assert found.spread < test.high_spread
+    assert found.step > 10 * test.high_step

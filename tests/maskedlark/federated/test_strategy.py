@@ -220,3 +220,24 @@ def test_a_step_out_of_the_finite_numbers_is_refused() -> None:
     with pytest.raises(InvalidModel) as refused:
         strategy.step(beyond, asked, np.zeros(MODEL.size, np.int64))
     assert refused.value.reason is ModelReason.DIVERGED
+
+
+def test_the_papers_lemma_fails_where_only_weighted_updates_are_bounded() -> None:
+    weights, largest = np.full(1000, 1 / 1000), 1.0
+    updates = np.full(1000, largest) / weights  # each |w D| is S, as the lemma asks
+    before = (weights @ updates) / max(1.0, weights.sum())
+    after = (weights @ updates + 1.0 * 0.0) / max(1.0, weights.sum() + 1.0)
+    assert before - after == pytest.approx(500)
+    assert 2 * largest / 1.0 == 2, "what the lemma claims for q W_min = 1"
+    with pytest.raises(ValueError, match="fixed denominator"):
+        UpdateBound(clip_norm=1.0, is_weight_aware=True, is_weight_summed=True)
+
+
+def test_one_device_moves_the_clipped_mean_by_less_than_its_noise_is_made_for() -> None:
+    bound = UpdateBound(clip_norm=0.5, weight_cap=4, is_weight_summed=True)
+    strategy = dp_fedavg(bound=bound, least_weight=1.0)
+    asked = strategy.next_round(strategy.start(START))
+    assert asked is not None
+    for row in vectors(strategy, asked):
+        exact = sum(int(value) ** 2 for value in row)
+        assert exact <= asked.terms.bound.sensitivity**2
