@@ -4,6 +4,14 @@ A canonical object is a frozen dataclass declared with `@canonical`; its bytes a
 spaces, ASCII only, byte strings in lower-case hex. `decode` accepts only what `encode` would have written, so
 one object has one encoding and a digest names it. pydantic checks types, ranges and unknown or missing
 fields; infinities and NaN are refused.
+
+>>> @canonical
+... class Point:
+...     x: int
+>>> encode(Point(x=3))
+b'{"x":3}'
+>>> decode(Point, b'{"x":3}')
+Point(x=3)
 """
 
 import json

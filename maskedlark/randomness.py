@@ -2,6 +2,10 @@
 
 Production code passes `system_randomness`. Tests, simulations and everything that two parties must draw alike
 pass a `Stream`: AES-256 in counter mode under a 32-byte key, the extendable-output function of this protocol.
+
+>>> dice = seeded(7, "dice")
+>>> bool((below(6, 100, dice) < 6).all())
+True
 """
 
 from collections.abc import Callable, MutableSequence

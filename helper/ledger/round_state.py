@@ -12,6 +12,12 @@ Who asks with other weights than a round was charged for is refused in any state
 A charged round is released: whether its answer arrived, only its receiver knows, so that is no other state.
 It is closed once `KEPT_ANSWERS` later rounds are charged, or its job is closed. What is stored is how far the
 job is and the answers that are kept; the states follow from how far the job is, which only ever grows.
+
+>>> progress = Progress(rounds=10, rounds_answered=3, is_closed=False)
+>>> progress.state_of(3)
+<RoundState.NEXT: 'next'>
+>>> progress.state_of(0)
+<RoundState.CLOSED: 'closed'>
 """
 
 from dataclasses import dataclass

@@ -5,6 +5,21 @@
 
 Nothing of an answer is seen before its charge is durable, and nothing is charged for a caller who has gone.
 The kind of release decides only what is looked up, computed and committed.
+
+>>> ledger = {}
+>>> def commit(answer, check_awaited):
+...     check_awaited()
+...     return ledger.setdefault("round 0", answer) is answer
+>>> def asked(answer):
+...     return answer_once(
+...         Call(caller=None),
+...         stored=lambda: ledger.get("round 0"),
+...         compute=lambda: answer,
+...         commit=commit,
+...         superseded=lambda: None,
+...     )
+>>> asked(b"first"), asked(b"second")
+(b'first', b'first')
 """
 
 from collections.abc import Callable

@@ -4,6 +4,11 @@ A whole number of steps after its request, so that how long it took tells next t
 
 It is charged then and not before, because a charge can be seen: in a status, in the receipt of another call,
 by cancelling.
+
+>>> slept = []
+>>> ReleaseGrid(step_s=0.01, now=lambda: 5.004, sleep=slept.append).wait(since=5.0)
+>>> [round(seconds, 3) for seconds in slept]
+[0.006]
 """
 
 import time

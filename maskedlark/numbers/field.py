@@ -7,6 +7,11 @@ p); the functions require that of their inputs and guarantee it of their results
 
 Source: draft-irtf-cfrg-vdaf, section "Finite Fields", for the modulus and the encoding (little-endian,
 canonical) of an element.
+
+>>> from maskedlark.randomness import system_randomness
+>>> first, second = share(from_signed(np.array([5, -7])), system_randomness)
+>>> to_signed(reconstruct(first, second)).tolist()
+[5, -7]
 """
 
 from typing import Final, NamedTuple, TypeAlias

@@ -2,6 +2,9 @@
 
 A value x is carried as trunc(x * 2^frac_bits). Truncation is toward zero, so a clipped vector's norm stays
 within its bound.
+
+>>> decode(encode(np.array([1.5, -0.3]), frac_bits=4), frac_bits=4).tolist()
+[1.5, -0.25]
 """
 
 import numpy as np

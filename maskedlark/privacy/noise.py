@@ -7,6 +7,11 @@ stated distribution, with no error term. For the same reason the result is a fun
 alone, the same on every machine.
 
 Source: C. Canonne, G. Kamath, T. Steinke, "The Discrete Gaussian for Differential Privacy", 2020.
+
+>>> from maskedlark.randomness import system_randomness
+>>> scale = noise_scale(Mechanism.GAUSSIAN, noise_multiplier=2.0, sensitivity=1 << 16)
+>>> len(noise_vector(Mechanism.GAUSSIAN, scale, 1000, system_randomness))
+1000
 """
 
 import math

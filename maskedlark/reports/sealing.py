@@ -4,6 +4,11 @@ HPKE (RFC 9180) base mode, one shot, from `cryptography`. Its one-shot API takes
 everything that a report share must not be moved away from is bound in `info`: the task, the report, its time
 bucket, the helper's role and the key. Keys are published in a list that the helper's long-term Ed25519 key
 signs.
+
+>>> opening = OpeningKey.generate(key_id=1, suite=HpkeSuite.X25519_CHACHA20POLY1305)
+>>> sealed = SealingKey(opening.public()).seal(b"share", b"info")
+>>> opening.open(sealed, b"info")
+b'share'
 """
 
 from enum import StrEnum, unique

@@ -1,6 +1,12 @@
 """Files that are there in full or not at all, also after a power cut.
 
 How checkpoints, models, curves, keys and the helpers' datasets are written.
+
+>>> from tempfile import mkdtemp
+>>> path = Path(mkdtemp()) / "model.bin"
+>>> write_durably(path, b"weights")
+>>> path.read_bytes()
+b'weights'
 """
 
 import fcntl

@@ -1,9 +1,11 @@
 """Work that a server does now and then, beside what it is asked for.
 
-refresher = Periodic(refresh, name="key-refresh", every_s=60.0, survives=(HelperUnavailable,))
-refresher.start()
-...
-refresher.stop()
+>>> done = Event()
+>>> sweep = Periodic(lambda _: done.set(), name="sweep", every_s=60.0, survives=(OSError,))
+>>> sweep.start()
+>>> done.wait(30)
+True
+>>> sweep.stop()
 """
 
 import logging
