@@ -68,7 +68,7 @@ class Budgets:
             raise JobRefused(
                 JobReason.UNKNOWN_DATASET, "the dataset has no id yet: finish it with `adserver dataset seal`"
             )
-        costed = budget.Dataset(dataset_id=dataset.dataset_id, task=task, size=dataset.size)
+        costed = budget.BudgetedDataset(dataset_id=dataset.dataset_id, task=task, size=dataset.size)
         return budget.budget_of(costed, self._uses(task, dataset.dataset_id), planned)
 
     def held(self, dataset: Dataset) -> tuple[Charge, ...]:

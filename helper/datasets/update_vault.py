@@ -21,7 +21,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from numpy.typing import NDArray
 
-from helper.datasets.vault import KeyFor, VaultDamaged
+from helper.datasets.vault import KeyFor, VaultDamaged, emptied_of
 from maskedlark.randomness import Randomness, system_randomness
 from maskedlark.reports.task import REPORT_ID_BYTES
 from maskedlark.reports.updates import ROUND_ID_BYTES
@@ -90,10 +90,7 @@ class UpdateVault:
 
     def __init__(self, folder: Path, key_for: KeyFor, randomness: Randomness = system_randomness) -> None:
         """Open the folder, or make it; what was being prepared when a process died is removed."""
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for unfinished in folder.glob(f"*{_UNFINISHED}"):
-            unfinished.unlink(missing_ok=True)
-        self._folder = folder
+        self._folder = emptied_of(folder, _UNFINISHED)
         self._key_for = key_for
         self._randomness = randomness
 

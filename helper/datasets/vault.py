@@ -45,15 +45,25 @@ class VaultDamaged(Exception):
     """
 
 
+def emptied_of(folder: Path, suffix: str) -> Path:
+    """A private folder, made if need be, without the files that a process that was killed left behind.
+
+    Args:
+        folder: Which.
+        suffix: What the names of unfinished files end in.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for unfinished in folder.glob(f"*{suffix}"):
+        unfinished.unlink(missing_ok=True)
+    return folder
+
+
 class Vault:
     """A folder of encrypted datasets, which one process writes to."""
 
     def __init__(self, folder: Path, key_for: KeyFor, randomness: Randomness = system_randomness) -> None:
         """Open the folder, or make it; what a process that was killed did not finish is removed."""
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for unfinished in folder.glob(f"*{_UNFINISHED}"):
-            unfinished.unlink(missing_ok=True)
-        self._folder = folder
+        self._folder = emptied_of(folder, _UNFINISHED)
         self._key_for = key_for
         self._randomness = randomness
         self._lacked_bytes = 0

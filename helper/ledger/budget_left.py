@@ -13,7 +13,7 @@ from helper.ledger.budget_report import BudgetReport
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import Position, Reservation
 from helper.ledger.spending import left
-from maskedlark.releases.budget import Dataset
+from maskedlark.releases.budget import BudgetedDataset
 
 MAX_DATASETS: Final = 200
 SCRAPE_S: Final = 1.0
@@ -87,7 +87,7 @@ class BudgetsLeft:
         self._left = left
         return is_whole
 
-    def _of(self, dataset: Dataset) -> BudgetLeft:
+    def _of(self, dataset: BudgetedDataset) -> BudgetLeft:
         held = self._ledger.reservations(dataset.dataset_id)
         before = self._left.get(dataset.dataset_id)
         if before is not None and before.held == held:

@@ -13,7 +13,7 @@ from helper.ledger.ledger import LEDGER_FILE, charged_together, sqlite_url
 from helper.ledger.schema import DATASETS, JOBS, QUERIES, TASKS
 from maskedlark.canonical import decode
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.releases.budget import Dataset, Use, job_use, query_use
+from maskedlark.releases.budget import BudgetedDataset, Use, job_use, query_use
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.kinds import decode_query
 from maskedlark.reports.task import Task
@@ -26,7 +26,7 @@ class BudgetReport:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def datasets(self, prefix: str = "") -> tuple[Dataset, ...]:
+    def datasets(self, prefix: str = "") -> tuple[BudgetedDataset, ...]:
         """The datasets whose ids start with some hex digits, by id.
 
         Raises:
@@ -46,7 +46,7 @@ class BudgetReport:
             )
         return tuple(found)
 
-    def charged(self, most: int) -> tuple[Dataset, ...]:
+    def charged(self, most: int) -> tuple[BudgetedDataset, ...]:
         """So many of the datasets that a job or query ran over, those of open jobs first."""
         ran = exists().where(JOBS.c.dataset_id == DATASETS.c.dataset_id)
         asked = exists().where(QUERIES.c.dataset_id == DATASETS.c.dataset_id)
@@ -55,7 +55,7 @@ class BudgetReport:
         with reading(self._engine) as connection:
             return tuple(_dataset(row) for row in connection.execute(query))
 
-    def uses(self, dataset: Dataset) -> tuple[Use, ...]:
+    def uses(self, dataset: BudgetedDataset) -> tuple[Use, ...]:
         """What takes of a dataset's budgets: its jobs, then its queries, each by id.
 
         In a task of unit user, those of all datasets of the task.
@@ -81,11 +81,13 @@ def _every() -> Select[Any]:
     return select(DATASETS.c.dataset_id, DATASETS.c.size, TASKS.c.task).join_from(DATASETS, TASKS)
 
 
-def _dataset(row: Row[Any]) -> Dataset:
-    return Dataset(dataset_id=bytes(row.dataset_id), task=decode(Task, bytes(row.task)), size=row.size)
+def _dataset(row: Row[Any]) -> BudgetedDataset:
+    return BudgetedDataset(
+        dataset_id=bytes(row.dataset_id), task=decode(Task, bytes(row.task)), size=row.size
+    )
 
 
-def _jobs(connection: Connection, dataset: Dataset) -> tuple[Use, ...]:
+def _jobs(connection: Connection, dataset: BudgetedDataset) -> tuple[Use, ...]:
     query = select(JOBS.c.spec, JOBS.c.rounds_answered, JOBS.c.is_closed).where(
         JOBS.c.dataset_id.in_(charged_together(connection, dataset.dataset_id))
     )
@@ -101,7 +103,7 @@ def _jobs(connection: Connection, dataset: Dataset) -> tuple[Use, ...]:
     )
 
 
-def _queries(connection: Connection, dataset: Dataset) -> tuple[Use, ...]:
+def _queries(connection: Connection, dataset: BudgetedDataset) -> tuple[Use, ...]:
     query = select(QUERIES.c.spec, QUERIES.c.kind).where(
         QUERIES.c.dataset_id.in_(charged_together(connection, dataset.dataset_id))
     )

@@ -50,7 +50,7 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dataset:
+class BudgetedDataset:
     """What a budget is of: the public facts of a dataset."""
 
     dataset_id: bytes
@@ -111,7 +111,7 @@ class PlannedJob:
     batch_size: float | None
     noise_multiplier: float
 
-    def charge(self, dataset: Dataset) -> Charge:
+    def charge(self, dataset: BudgetedDataset) -> Charge:
         """What all its rounds would be charged as.
 
         Raises:
@@ -170,7 +170,7 @@ class DatasetBudget:
         forecast: Of the job that was asked about, if one was, in a task with noise.
     """
 
-    dataset: Dataset
+    dataset: BudgetedDataset
     ad_server: Standing
     colluding: Standing
     uses: tuple[CostedUse, ...]
@@ -217,7 +217,9 @@ def query_use(task: Task, spec: QueryLike) -> Use:
     )
 
 
-def budget_of(dataset: Dataset, uses: Sequence[Use], planned: PlannedJob | None = None) -> DatasetBudget:
+def budget_of(
+    dataset: BudgetedDataset, uses: Sequence[Use], planned: PlannedJob | None = None
+) -> DatasetBudget:
     """A dataset's budgets, with everything that is held on it. Called by all parties.
 
     Guarantees: the held is what a helper compares with the budgets, if `uses` is what it has recorded;

@@ -33,6 +33,7 @@ from maskedlark.privacy.accounting import Charge
 from maskedlark.privacy.noise import NoiseSource
 from maskedlark.releases.release import (
     AggregateShare,
+    AnsweredOnce,
     blinded,
     charge_of,
     check_holds_labels,
@@ -64,7 +65,7 @@ _32: Final = np.uint64(32)
 
 
 @canonical
-class EvaluationSpec:
+class EvaluationSpec(AnsweredOnce):
     """How good a model is on a dataset: one histogram, released once.
 
     Attributes:
@@ -81,8 +82,6 @@ class EvaluationSpec:
     """
 
     kind: ClassVar[str] = "evaluation"
-    is_query: ClassVar[bool] = True
-    rounds: ClassVar[int] = 1
 
     version: Literal[1] = 1
     query_id: Bytes16
@@ -92,11 +91,6 @@ class EvaluationSpec:
     weights_digest: Bytes32
     num_bins: Annotated[int, Field(ge=2, le=1 << 30)]
     noise_multiplier: Annotated[float, Field(ge=0.0, le=_MAX_MULTIPLIER)]
-
-    @property
-    def release_id(self) -> bytes:
-        """The evaluation's id."""
-        return self.query_id
 
     @property
     def transcript(self) -> bytes:

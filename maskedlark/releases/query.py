@@ -26,6 +26,7 @@ from maskedlark.numbers.fixed_point import check_no_overflow
 from maskedlark.privacy.accounting import Charge
 from maskedlark.privacy.noise import Mechanism, noise_scale
 from maskedlark.releases.release import (
+    AnsweredOnce,
     charge_of,
     check_noise_fits_task,
     multiplier_for_each_helper,
@@ -104,7 +105,7 @@ class Condition:
 
 
 @canonical
-class QuerySpec:
+class QuerySpec(AnsweredOnce):
     """Sums of values over groups of a dataset's reports, released once.
 
     Attributes:
@@ -122,8 +123,6 @@ class QuerySpec:
     """
 
     kind: ClassVar[str] = "query"
-    is_query: ClassVar[bool] = True
-    rounds: ClassVar[int] = 1
 
     version: Literal[1] = VERSION
     query_id: Bytes16
@@ -148,11 +147,6 @@ class QuerySpec:
         return self
 
     @property
-    def release_id(self) -> bytes:
-        """The query's id."""
-        return self.query_id
-
-    @property
     def transcript(self) -> bytes:
         """What both helpers' blinds and common noise hang on."""
         return digest("query", encode(self))
@@ -170,10 +164,7 @@ class QuerySpec:
         Raises:
             JobRefused(UNDECLARED, DOMAIN_TOO_LARGE, NOISE_OUT_OF_RANGE, OVERFLOW)
         """
-        measurement = measurement_of(task)
-        for condition in self.where:
-            key_index(measurement, condition.key)
-        check_noise_fits_task(task, self.noise_multiplier, whose="query")
+        measurement = _checked_conditions(task, self)
         for axis in self.group_by:
             key_index(measurement, axis.key)
         numbers = num_numbers(task, self)
@@ -206,7 +197,7 @@ class QuerySpec:
 
 
 @canonical
-class DiscoverySpec:
+class DiscoverySpec(AnsweredOnce):
     """Which codes of some keys occur in at least min_cell_count of a dataset's reports, released once.
 
     Attributes:
@@ -223,8 +214,6 @@ class DiscoverySpec:
     """
 
     kind: ClassVar[str] = "discovery"
-    is_query: ClassVar[bool] = True
-    rounds: ClassVar[int] = 1
 
     version: Literal[1] = VERSION
     query_id: Bytes16
@@ -243,11 +232,6 @@ class DiscoverySpec:
         return self
 
     @property
-    def release_id(self) -> bytes:
-        """The query's id."""
-        return self.query_id
-
-    @property
     def transcript(self) -> bytes:
         """What both helpers' blinds and common noise hang on."""
         return digest("discovery", encode(self))
@@ -263,10 +247,7 @@ class DiscoverySpec:
         Raises:
             JobRefused(UNDECLARED, NOISE_OUT_OF_RANGE)
         """
-        measurement = measurement_of(task)
-        for condition in self.where:
-            key_index(measurement, condition.key)
-        check_noise_fits_task(task, self.noise_multiplier, whose="query")
+        measurement = _checked_conditions(task, self)
         if task.reports_per_user > 1:
             raise JobRefused(
                 JobReason.UNDECLARED,
@@ -395,6 +376,15 @@ def count_noise_units(task: Task, spec: MeasuringQuery) -> int:
         return noise_scale(task.mechanism, _count_multiplier(spec), count_sensitivity(spec, task.mechanism))
     except ValueError as error:
         raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, f"noise on counts: {error}") from None
+
+
+def _checked_conditions(task: Task, spec: MeasuringQuery) -> Measurement:
+    """What the task measures, if a query's conditions and noise fit it."""
+    measurement = measurement_of(task)
+    for condition in spec.where:
+        key_index(measurement, condition.key)
+    check_noise_fits_task(task, spec.noise_multiplier, whose="query")
+    return measurement
 
 
 def _count_charge(task: Task, noise_multiplier: float, *, rounds: int = 1, delta: float = 0.0) -> Charge:

@@ -83,6 +83,21 @@ class QueryLike(ReleaseSpec, Protocol):
         """The same query with the noise multiplier that leaves each helper this one."""
 
 
+class AnsweredOnce:
+    """What the kinds of query have in common: one answer, under their own id."""
+
+    __slots__ = ()
+
+    is_query: ClassVar[bool] = True
+    rounds: ClassVar[int] = 1
+    query_id: bytes
+
+    @property
+    def release_id(self) -> bytes:
+        """The query's id."""
+        return self.query_id
+
+
 Q = TypeVar("Q", bound=QueryLike)
 
 

@@ -65,23 +65,26 @@ def wrapped(
             replies = behaviour(checked(requests, context, streams), context)
             yield from streams.outgoing(replies) if streams else replies
 
-    behaviour: Any
-    make: Any
-    match handler.request_streaming, handler.response_streaming:
-        case False, False:
-            behaviour, make = handler.unary_unary, grpc.unary_unary_rpc_method_handler
-        case False, True:
-            behaviour, make = handler.unary_stream, grpc.unary_stream_rpc_method_handler
-        case True, False:
-            behaviour, make = handler.stream_unary, grpc.stream_unary_rpc_method_handler
-        case _:
-            behaviour, make = handler.stream_stream, grpc.stream_stream_rpc_method_handler
+    behaviour, make = _shape_of(handler)
     made: grpc.RpcMethodHandler[Any, Any] = make(
         streaming if handler.response_streaming else single,
         request_deserializer=parsed,
         response_serializer=handler.response_serializer,
     )
     return made
+
+
+def _shape_of(handler: "grpc.RpcMethodHandler[Any, Any]") -> tuple[Any, Any]:
+    """The function that answers, and what makes a handler of the same shape."""
+    match handler.request_streaming, handler.response_streaming:
+        case False, False:
+            return handler.unary_unary, grpc.unary_unary_rpc_method_handler
+        case False, True:
+            return handler.unary_stream, grpc.unary_stream_rpc_method_handler
+        case True, False:
+            return handler.stream_unary, grpc.stream_unary_rpc_method_handler
+        case _:
+            return handler.stream_stream, grpc.stream_stream_rpc_method_handler
 
 
 def _well_formed(message: Any, context: grpc.ServicerContext) -> Any:

@@ -13,7 +13,15 @@ from maskedlark.errors import InvalidTask
 from maskedlark.model.graph import Loss
 from maskedlark.privacy.accounting import Charge, spent
 from maskedlark.privacy.noise import Mechanism
-from maskedlark.releases.budget import Dataset, PlannedJob, Standing, Use, budget_of, job_use, query_use
+from maskedlark.releases.budget import (
+    BudgetedDataset,
+    PlannedJob,
+    Standing,
+    Use,
+    budget_of,
+    job_use,
+    query_use,
+)
 from maskedlark.releases.job import JobSpec, charge
 from maskedlark.releases.query import Measure, QuerySpec
 from maskedlark.reports.task import Task
@@ -41,8 +49,8 @@ def spec_of(task: Task = TASK, **changes: Any) -> JobSpec:
     return JobSpec(**chosen)
 
 
-def dataset(task: Task = TASK) -> Dataset:
-    return Dataset(dataset_id=bytes(32), task=task, size=SIZE)
+def dataset(task: Task = TASK) -> BudgetedDataset:
+    return BudgetedDataset(dataset_id=bytes(32), task=task, size=SIZE)
 
 
 def use(task: Task = TASK, *, answered: int = 20, is_open: bool = True, **changes: Any) -> Use:
