@@ -233,6 +233,15 @@ def serve_command(
             help="Most memory of a dataset.",
         ),
     ] = _DEFAULTS.max_dataset_bytes,
+    max_round_seconds: Annotated[
+        float,
+        typer.Option(
+            envvar="HELPER_MAX_ROUND_SECONDS",
+            min=0.001,
+            rich_help_panel=_FLOORS,
+            help="Most seconds of one core that one round may take, by estimate.",
+        ),
+    ] = _DEFAULTS.max_round_seconds,
     max_tasks_per_origin: Annotated[
         int,
         typer.Option(
@@ -296,6 +305,7 @@ def serve_command(
         max_dataset_size=max_dataset_size,
         max_dataset_bytes=max_dataset_bytes,
         max_tasks_per_origin=max_tasks_per_origin,
+        max_round_seconds=max_round_seconds,
         is_noise_optional=allow_no_noise,
         is_split_noise_allowed=allow_split_noise,
         is_proof_required=require_proof,

@@ -15,6 +15,7 @@ from helper.ledger.spending import check_fits, cost
 from helper.releases.answering import Call
 from helper.releases.noise_shelf import NoiseShelf
 from helper.releases.numerics import numerics_digest
+from helper.releases.round_cost import round_seconds
 from helper.releases.rounds import Computation, RunningJob
 from helper.trust.tasks import Caller, ServedTask, Tasks
 from maskedlark.canonical import decode
@@ -26,6 +27,7 @@ from maskedlark.privacy.clip import Clip
 from maskedlark.randomness import Randomness
 from maskedlark.releases.job import JobSpec, check_sums_fit, job_clip
 from maskedlark.releases.release import check_noise_fits_task
+from maskedlark.releases.round import records_evaluated
 from maskedlark.reports.task import LabelKind, Task
 
 MAX_IN_MEMORY: Final = 32
@@ -105,13 +107,13 @@ class Jobs:
             InvalidTask: the job is not canonical.
             InvalidModel: the model or its loss is not accepted. JobRefused(UNKNOWN_TASK, UNAUTHORIZED,
                 TASK_REFUSED, TASK_EXPIRED, UNKNOWN_DATASET, MALFORMED, OVERFLOW, NOISE_OUT_OF_RANGE,
-                BUDGET_EXHAUSTED, TOO_MANY_JOBS, JOB_CHANGED, JOB_CLOSED)
+                TOO_LARGE, BUDGET_EXHAUSTED, TOO_MANY_JOBS, JOB_CHANGED, JOB_CLOSED)
         """
         spec = decode(JobSpec, encoded)
         served = self._tasks.served(spec.task_id, call.caller)
         computation = self._computation(served.task, spec, onnx)
         if self._ledger.job_state(spec.job_id) is None:
-            self._open(served, spec, onnx, computation.model, call.check_awaited)
+            self._open(served, onnx, computation, call.check_awaited)
         state = self._state(spec.job_id)
         if state.spec != spec:
             raise JobRefused(
@@ -207,18 +209,20 @@ class Jobs:
         engine = self._engine_for(model, spec.loss, job_clip(task, spec), num_classes)
         return Computation(spec=spec, model=model, engine=engine, numerics=numerics_digest(engine))
 
-    def _open(
-        self, served: ServedTask, spec: JobSpec, onnx: bytes, model: Model, interrupt: Interrupt
-    ) -> None:
+    def _open(self, served: ServedTask, onnx: bytes, computation: Computation, interrupt: Interrupt) -> None:
         """Every check that a new job must pass, the budget last.
 
         If the same id is opened meanwhile, that one stands.
         """
-        task = served.task
+        task, spec, model = served.task, computation.spec, computation.model
         self._tasks.check_not_expired(task)
         stored = self._datasets.stored(spec.dataset_id, served.task_id)
         check_noise_fits_task(task, spec.noise_multiplier, whose="job")
         check_sums_fit(task, spec, records=stored.size, num_parameters=model.num_parameters)
+        evaluated = records_evaluated(task, spec, stored.size)
+        self._tasks.check_affordable(
+            round_seconds(model, computation.engine.path, records=evaluated, candidates=task.num_candidates)
+        )
         new = Reservation(spec=spec, rounds=spec.rounds)
 
         def check(before: Sequence[Reservation]) -> None:

@@ -29,6 +29,7 @@ class Floors:
         min_decoys: The fewest decoy labels in each report.
         max_dataset_size: The most reports in one dataset.
         max_dataset_bytes: The most that one opened dataset may take in memory.
+        max_round_seconds: The most processor time of one core that one round may take, by estimate.
         max_tasks_per_origin: The most tasks that one origin's host may have open.
         is_split_noise_allowed: Whether tasks are served in which this helper adds only half of the noise's
             variance, and so relies on the other one for the rest.
@@ -46,6 +47,7 @@ class Floors:
     max_dataset_size: int = 1 << 20
     max_dataset_bytes: int = 4 << 30
     max_tasks_per_origin: int = 200
+    max_round_seconds: float = 3_600.0
     is_noise_optional: bool = False
     is_split_noise_allowed: bool = False
     is_proof_required: bool = False
@@ -112,6 +114,19 @@ class Floors:
         for setting, asked, most in at_most:
             if not asked <= most:  # also where the limit is NaN
                 _refuse(f"{setting} is {asked:g}, this helper allows at most {most:g}")
+
+    def check_round(self, seconds: float) -> None:
+        """Refuse a job whose rounds take too long. Called before its budget is reserved.
+
+        Raises:
+            JobRefused(TOO_LARGE): naming the estimate and the limit.
+        """
+        if not seconds <= self.max_round_seconds:
+            raise JobRefused(
+                JobReason.TOO_LARGE,
+                f"a round of this job would take a core about {seconds:,.0f} s, and this helper gives one"
+                f" {self.max_round_seconds:,g}: use a smaller model, a smaller batch, or a graph that has an exact form",
+            )
 
     def check_peer(self, peer: HelperIdentity) -> None:
         """Refuse a task whose other helper is not one of `peers`. Called whenever `check` is.

@@ -96,6 +96,14 @@ class Tasks:
         _authorize(task, caller)
         return task
 
+    def check_affordable(self, seconds: float) -> None:
+        """Refuse a job whose rounds take longer, by estimate, than this operator gives one.
+
+        Raises:
+            JobRefused(TOO_LARGE)
+        """
+        self._floors.check_round(seconds)
+
     def check_not_expired(self, task: Task) -> None:
         """Refuse to begin anything in a task that has expired.
 

@@ -61,6 +61,19 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What one evaluation of a model for one record takes, counted before anything is computed.
+
+    Attributes:
+        multiplications: Of matrix products, convolutions and recurrences.
+        entries: Of all values of the graph together.
+    """
+
+    multiplications: int
+    entries: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """A checked graph.
 
@@ -73,6 +86,7 @@ class Model:
             order each).
         initial_values: One float32 array a parameter.
         constants: Every other initializer, by name.
+        work: What one evaluation takes; it follows from the rest.
         digest: SHA-256 of everything above but the parameters' values: two models of one digest are the same
             function of (weights, features).
     """
@@ -85,6 +99,7 @@ class Model:
     parameters: tuple[Parameter, ...]
     initial_values: tuple[NDArray[np.float32], ...]
     constants: Mapping[str, Constant]
+    work: Work
     digest: bytes
 
     @property

@@ -269,6 +269,7 @@ def _model(graph: RawGraph, resolved: ResolvedGraph, width: int) -> Model:
         parameters=parameters,
         initial_values=tuple(values.values()),
         constants=resolved.constants,
+        work=resolved.work,
         digest=graph_digest(
             input_name=graph.input_name,
             input_width=graph.input_width,

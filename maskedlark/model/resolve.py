@@ -14,7 +14,7 @@ from typing import Final, TypeVar, cast
 import numpy as np
 
 from maskedlark.errors import InvalidModel, ModelReason
-from maskedlark.model.graph import AttributeValue, Constant, Node
+from maskedlark.model.graph import AttributeValue, Constant, Node, Work
 from maskedlark.model.limits import Limits
 from maskedlark.model.node_proto import RawNode
 from maskedlark.model.operators.call import KIND_OF_DTYPE, Call, Kind, ValueType
@@ -49,6 +49,7 @@ class ResolvedGraph:
     output: ValueType
     nodes: tuple[Node, ...]
     constants: Mapping[str, Constant]
+    work: Work
 
 
 @dataclass(slots=True)
@@ -86,6 +87,7 @@ def resolve(graph: RawGraph, records: int, limits: Limits) -> ResolvedGraph:
         output=state.types[output_name],
         nodes=nodes,
         constants={name: value for name, value in state.constants.items() if name in used},
+        work=Work(multiplications=state.multiplications, entries=state.elements),
     )
 
 
