@@ -2,7 +2,7 @@
 
 `make bench-gradient`, or with --json.
 
-A helper's whole round counts, from the opened dataset's arrays to the aggregate share, noise left out. Each
+A helper's whole round counts, from the opened dataset's arrays to the aggregate share, with its noise and without. Each
 comparison runs its sides in turn on the same data and takes each side's best time, because a shared machine
 only ever adds time.
 """
@@ -26,6 +26,8 @@ sys.path.insert(0, str(ROOT))
 Clock = Callable[[], float]
 CLIP_NORM = 1.0
 FRAC_BITS = 32
+NOISE_SCALE = 1 << 32
+PARAMETERS = 784 * 500 + 500 + 500 * 10 + 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,9 @@ class Results:
     wbcd_records_per_s: float
     ten_label_slowdown: float
     cnn_ratio_vs_opacus_ghost: float
+    noise_ns_per_value: float
+    round_with_noise_ratio_vs_plain: float
+    share_of_limit: float
 
 
 AIMS = {
@@ -51,6 +56,9 @@ AIMS = {
     "wbcd_records_per_s": ("100000", "300000"),
     "ten_label_slowdown": ("3", "2"),
     "cnn_ratio_vs_opacus_ghost": ("1", "2"),
+    "noise_ns_per_value": ("100", "40"),
+    "round_with_noise_ratio_vs_plain": ("report", ""),
+    "share_of_limit": ("0.7", ""),
 }
 
 
@@ -111,8 +119,8 @@ def round_of(
     """One helper's round: weights as they arrive, to the aggregate share's bytes and the digest."""
     from helper.gradient.engine import Batch
     from helper.gradient.exact.engine import ExactEngine
+    from helper.gradient.exact.products.fastest import FastestBackend
     from helper.gradient.exact.products.float64 import Float64Backend
-    from helper.gradient.exact.products.int8 import Int8Backend
     from maskedlark.model.graph import Loss
     from maskedlark.model.onnx_file import parse
     from maskedlark.model.weights import decode, encode, quantise
@@ -122,7 +130,11 @@ def round_of(
     model = parse(work.onnx, num_features=work.features.shape[1])
     clip = Clip(norm=Norm.L2, bound=CLIP_NORM, frac_bits=FRAC_BITS)
     engine = ExactEngine(
-        model, Loss(loss_name), clip, threads=threads, backend=Float64Backend() if portable else Int8Backend()
+        model,
+        Loss(loss_name),
+        clip,
+        threads=threads,
+        backend=Float64Backend() if portable else FastestBackend(),
     )
     sent = encode([quantise(value) for value in model.initial_values])
     batch = Batch(features=work.features, labels=work.labels, mask_shares=work.shares)
@@ -138,7 +150,11 @@ def measure(threads: int, clock: Clock) -> Results:
     """Everything that compares speed, with as many threads on both sides."""
     import torch
 
+    from helper.gradient.exact.products.fastest import measured
+    from maskedlark.privacy.samplers import discrete_gaussian
+    from maskedlark.randomness import seeded
     from tests.bench import peers
+    from tests.bench.limits import arithmetic_s
 
     torch.set_num_threads(threads)
     features, labels = images(2000)
@@ -154,6 +170,7 @@ def measure(threads: int, clock: Clock) -> Results:
             peers.opacus_ghost(net, two.features, two.labels, CLIP_NORM),
             peers.bookkeeping(net, two.features, two.labels, CLIP_NORM),
             round_of(ten, "cross_entropy", threads),
+            lambda: discrete_gaussian(NOISE_SCALE, PARAMETERS, seeded(0)),
         ],
         runs=10,
         clock=clock,
@@ -170,6 +187,7 @@ def measure(threads: int, clock: Clock) -> Results:
     seen = workload(peers.export(cnn, 784), features[:512], labels[:512], classes=10, candidates=2)
     ghost = peers.opacus_ghost(cnn, seen.features, seen.labels, CLIP_NORM)
     cnn_times = best_times([round_of(seen, "cross_entropy", threads), ghost], 4, clock)
+    limit_s = arithmetic_s(measured(), records=2000, labels=2, inputs=784, hidden=500, outputs=10)
     return Results(
         threads=threads,
         exact_records_per_s=len(features) / times[0],
@@ -180,6 +198,9 @@ def measure(threads: int, clock: Clock) -> Results:
         wbcd_records_per_s=len(wbcd_features) / wbcd_time,
         ten_label_slowdown=times[4] / times[0],
         cnn_ratio_vs_opacus_ghost=cnn_times[1] / cnn_times[0],
+        noise_ns_per_value=1e9 * times[5] / PARAMETERS,
+        round_with_noise_ratio_vs_plain=times[1] / (times[0] + times[5]),
+        share_of_limit=limit_s / threads / times[0],
     )
 
 
@@ -272,13 +293,17 @@ def main() -> None:
         measure(threads, clock)
         for threads in sorted({1} if arguments.quick or arguments.busy else {1, processors})
     ]
-    parameters = 784 * 500 + 500 + 500 * 10 + 10
+    from helper.gradient.exact.products.fastest import measured
+    from tests.bench.processor import processor
+
     extra: dict[str, object] = {
+        "processor": processor(),
+        "products": str(measured()),
         "peak_mb": round(peak_mb(2000)),
         "peak_mb_20000_records": round(peak_mb(20_000)),
         "bit_equal": bit_equal(100_000 if arguments.quick else 1_000_000),
-        "request_bytes": 2 * parameters + 4,
-        "response_bytes": 8 * parameters,
+        "request_bytes": 2 * PARAMETERS + 4,
+        "response_bytes": 8 * PARAMETERS,
     }
     if arguments.json:
         print(json.dumps({**asdict(results[0]), **extra, "all_threads": asdict(results[-1])}))

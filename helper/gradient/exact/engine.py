@@ -26,7 +26,7 @@ from helper.gradient.exact.layers.layer import NotExact, RoundSetup, Running
 from helper.gradient.exact.layers.losses import count_seeds, seeds
 from helper.gradient.exact.lowering.lowering import lower
 from helper.gradient.exact.lowering.plan import Plan
-from helper.gradient.exact.products.int8 import Int8Backend
+from helper.gradient.exact.products.fastest import FastestBackend
 from helper.gradient.exact.products.product import CHUNK_RECORDS, Backend
 from maskedlark.model.graph import Loss, Model
 from maskedlark.model.weights import QuantisedTensor
@@ -49,7 +49,7 @@ class ExactEngine:
         loss: Its loss.
         clip: The bound on each record's gradient.
         threads: How many threads share a round.
-        backend: How products are computed; by default 8-bit digits.
+        backend: How products are computed; by default as is fastest here.
 
     Raises:
         NotExact: the model has no exact form; the message says why.
@@ -68,7 +68,7 @@ class ExactEngine:
             )
         self._plan, self._loss, self._clip = lower(model, loss), loss, clip
         self._threads = threads
-        self._backend: Backend = Int8Backend() if backend is None else backend
+        self._backend: Backend = FastestBackend() if backend is None else backend
 
     def with_clip(self, clip: Clip) -> Self:
         """See `GradientEngine`."""

@@ -10,7 +10,7 @@ import numpy as np
 from helper.gradient.exact.kernels.rows import Bytes, Real, Value, to_real
 from helper.gradient.exact.layers.layer import RoundSetup
 from helper.gradient.exact.lowering.lowering import lower
-from helper.gradient.exact.products.int8 import Int8Backend
+from helper.gradient.exact.products.fastest import FastestBackend
 from helper.gradient.exact.products.product import Backend
 from maskedlark.interrupt import Interrupt, never
 from maskedlark.model.graph import Loss, Model
@@ -29,7 +29,7 @@ class ForwardPass:
         model: The checked graph.
         loss: What the output is read by: a last Sigmoid or LogSoftmax that it takes in is left out, and the
             output is a logit.
-        backend: How products are computed; by default 8-bit digits.
+        backend: How products are computed; by default as is fastest here.
 
     Raises:
         NotExact: the model has no exact form; the message says why.
@@ -38,7 +38,7 @@ class ForwardPass:
     def __init__(self, model: Model, loss: Loss, *, backend: Backend | None = None) -> None:
         self._plan = lower(model, loss)
         self._width = model.output_width
-        self._backend: Backend = Int8Backend() if backend is None else backend
+        self._backend: Backend = FastestBackend() if backend is None else backend
 
     def outputs(
         self, weights: tuple[QuantisedTensor, ...], features: Bytes, interrupt: Interrupt = never

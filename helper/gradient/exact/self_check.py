@@ -176,3 +176,7 @@ def _run(case: dict[str, Any], backend: Backend, *, is_read_only: bool) -> Golde
     return GoldenResult(
         name=case["name"], aggregate_sha256=aggregate, values_digest=digest, is_right=is_right
     )
+
+
+if __name__ == "__main__":
+    self_check()

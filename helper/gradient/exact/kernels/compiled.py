@@ -1,32 +1,65 @@
 """How the exact path's loops are compiled.
 
-By numba, without fast-math, cached on disk so that only a first start compiles.
+By numba, without fast-math, for the oldest processor that has AVX2, cached on disk: only a first start compiles, and
+an image or an installation can bring the cache along.
 
-Numba notices a change of the file that a cached loop is in, but not of a function that it inlined from
-another file. So the cache's folder is named after the contents of the whole package.
+    python -m helper.gradient.exact.self_check      compiles everything, into NUMBA_CACHE_DIR if that is set
+
+A cached loop is found again wherever the package and the cache lie. Numba alone would look for it by the path of its
+source, and would not notice a change of a function that it inlined from another file. So the cache's folder is named
+after the contents of the whole package.
 """
 
+import platform
 from collections.abc import Callable
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
+from llvmlite.binding import get_host_cpu_features
 from numba import config, njit
+from numba.core.caching import UserProvidedCacheLocator
 
+_LOCATORS: Final = "CACHE_LOCATOR_CLASSES"
+_PROCESSOR: Final = "CPU_NAME"
 _FOLDER: Final = "CACHE_DIR"
+_BASELINE: Final = "x86-64-v3"
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
+class PackageCacheLocator(UserProvidedCacheLocator):
+    """Finds a loop's cache by the contents of this package and the loop's place in it, whatever its path is."""
+
+    def __init__(self, py_func: Callable[..., Any], py_file: str) -> None:
+        self._lineno = py_func.__code__.co_firstlineno
+        self._cache_path = _cache_folder(getattr(config, _FOLDER))
+        self._module = py_func.__module__.rpartition(".")[2]
+
+    def get_source_stamp(self) -> str:
+        """Nothing but the folder's name."""
+        return Path(self._cache_path).name
+
+    def get_disambiguator(self) -> str:
+        """Loops of one name in several modules are several loops."""
+        return f"{self._module}-{self._lineno}"
+
+    @classmethod
+    def from_function(cls, py_func: Callable[..., Any], py_file: str) -> "PackageCacheLocator":
+        """Always: `ensure_cache_path` says so if a loop that is not cached cannot be written."""
+        return cls(py_func, py_file)
+
+
 def kernel(function: Function) -> Function:
     """A loop over arrays that runs without the interpreter's lock."""
-    given = getattr(config, _FOLDER)
-    setattr(config, _FOLDER, _cache_folder(given))
+    _use_baseline()
+    given = getattr(config, _LOCATORS)
+    setattr(config, _LOCATORS, f"{__name__}.{PackageCacheLocator.__name__}")
     try:
         return cast("Function", njit(cache=True, nogil=True, error_model="numpy")(function))
     finally:
-        setattr(config, _FOLDER, given)
+        setattr(config, _LOCATORS, given)
 
 
 def inlined(function: Function) -> Function:
@@ -35,10 +68,22 @@ def inlined(function: Function) -> Function:
 
 
 @cache
+def _use_baseline() -> None:
+    """Compile for every processor with AVX2 alike, unless the operator set NUMBA_CPU_NAME: it costs no speed.
+
+    The loops are limited by memory; docs/explanation/numerics.md has the figures.
+    """
+    is_x86 = platform.machine().lower() in {"x86_64", "amd64"}
+    if getattr(config, _PROCESSOR) is None and is_x86 and get_host_cpu_features().get("avx2"):
+        setattr(config, _PROCESSOR, _BASELINE)
+
+
+@cache
 def _cache_folder(given: str) -> str:
     """A folder in the one that the operator gave by NUMBA_CACHE_DIR, or else beside Python's own cache."""
+    package = Path(__file__).parent.parent
     digest = sha256()
-    for path in sorted(Path(__file__).parent.parent.rglob("*.py")):
-        digest.update(path.read_bytes())
-    base = Path(given) if given else Path(__file__).parent.parent / "__pycache__"
+    for path in sorted(package.rglob("*.py")):
+        digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes())
+    base = Path(given) if given else package / "__pycache__"
     return str(base / f"exact-{digest.hexdigest()[:16]}")

@@ -70,12 +70,7 @@ class _LimbAccumulator:
         """See `Accumulator`."""
         rows = slice(first, first + len(operand))
         self._operand[rows] = operand
-        outputs = masked.shape[1]
-        mask = np.uint64((1 << self._bits) - 1)
-        for limb in range(self._limbs):
-            self._masked[rows, limb * outputs : (limb + 1) * outputs] = (
-                masked >> np.uint64(limb * self._bits)
-            ) & mask
+        _split(masked, self._limbs, self._bits, self._masked[rows])
 
     def flush(self) -> None:
         """See `Accumulator`."""
@@ -90,6 +85,18 @@ class _LimbAccumulator:
     def total(self) -> FieldVector:
         """See `Accumulator`."""
         return self._total
+
+
+@kernel
+def _split(masked: FieldVector, limbs: int, bits: int, result: Real) -> None:
+    """Field elements (R, N) as limbs of at most 32 bits (R, limbs * N), low first."""
+    rows, outputs = masked.shape
+    mask = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
+    for r in range(rows):
+        for limb in range(limbs):
+            shift = np.uint64(bits * limb)
+            for j in range(outputs):
+                result[r, limb * outputs + j] = np.float64(np.uint32((masked[r, j] >> shift) & mask))
 
 
 @kernel

@@ -1,6 +1,7 @@
 """The compiled loops as machine code."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -42,3 +43,21 @@ def test_no_compiled_loop_fuses_a_product_with_a_sum_and_the_self_check_compiles
         for path in (ROOT / "helper" / "gradient" / "exact").rglob("*.py")
     )
     assert int(answer.stdout) >= kernels > 20
+
+
+@pytest.mark.slow
+def test_compiled_loops_are_found_again_at_another_path_and_not_written_anew(
+    tmp_path: Path,
+) -> None:
+    made, moved, elsewhere = tmp_path / "made", tmp_path / "moved", tmp_path / "elsewhere"
+    command = [sys.executable, "-m", "helper.gradient.exact.self_check"]
+    subprocess.run(command, check=True, cwd=ROOT, env={**os.environ, "NUMBA_CACHE_DIR": str(made)})
+    made.rename(moved)
+    compiled = sorted(moved.rglob("*.nbc"))
+    for package in ("helper", "maskedlark"):
+        shutil.copytree(ROOT / package, elsewhere / package, ignore=shutil.ignore_patterns("__pycache__"))
+    before = {path: path.stat().st_mtime_ns for path in compiled}
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(moved), "PYTHONPATH": str(elsewhere)}
+    subprocess.run(command, check=True, cwd=elsewhere, env=environment)
+    assert len(compiled) > 20
+    assert {path: path.stat().st_mtime_ns for path in moved.rglob("*.nbc")} == before
