@@ -10,7 +10,7 @@ from typing import Final
 from adserver.store.reports import ReportStore
 from adserver.store.tasks import TaskStore
 from maskedlark.errors import ReportReason, ReportRejected
-from maskedlark.reports.upload import Report, check_report
+from maskedlark.reports.upload import Report, ReportCheck
 from maskedlark.rpc.wire import report_from_message
 from protos import report_pb2
 
@@ -54,6 +54,7 @@ class Intake:
         self._reports = reports
         self._monotonic = monotonic
         self._lock = Lock()
+        self._checks: dict[bytes, ReportCheck] = {}
         self._counts = IntakeCounts()
         self._logged_s = monotonic()
 
@@ -119,7 +120,10 @@ class Intake:
         task = self._tasks.task(report.task_id)
         if task is None:
             raise ReportRejected(ReportReason.WRONG_TASK, "this ad server has no such task")
-        check_report(task, report)
+        check = self._checks.get(report.task_id)
+        if check is None:
+            check = self._checks[report.task_id] = ReportCheck(task)
+        check.check(report)
 
     def _store(self, checked: list[Report]) -> IntakeCounts:
         accepted = self._reports.add(checked)

@@ -159,7 +159,8 @@ class ShareOpener:
         In a task with proofs, tags of the evidence for them.
         """
         chosen = np.flatnonzero(is_admitted)
-        views = [rows[row, : self._task.view_length].tobytes() for row in chosen.tolist()]
+        length = self._task.view_length
+        views = [rows[row, :length].tobytes() for row in chosen.tolist()]
         covered = views
         shape = self._task.proof_shape
         if shape is not None and proofs is not None and len(chosen):

@@ -30,6 +30,7 @@ from pydantic import Field
 
 from maskedlark.canonical import Bytes32, Bytes64, canonical, encode
 from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
+from maskedlark.reports.hpke_opening import Cipher, HpkeOpening
 
 _PublicKey: TypeAlias = X25519PublicKey | MLKEM768X25519PublicKey
 _PrivateKey: TypeAlias = X25519PrivateKey | MLKEM768X25519PrivateKey
@@ -60,6 +61,7 @@ def _hpke(suite: HpkeSuite) -> Suite:
     return Suite(kem, KDF.HKDF_SHA256, aead)
 
 
+_CHACHA: Final = HpkeSuite.X25519_CHACHA20POLY1305
 _SUITES: Final = {suite: _hpke(suite) for suite in HpkeSuite}
 _OVERHEAD: Final = {suite: (1120 if suite.is_hybrid else 32) + 16 for suite in HpkeSuite}
 
@@ -137,20 +139,24 @@ def verify(verify_key: bytes, message: bytes, signature: bytes) -> None:
 class OpeningKey:
     """A helper's private HPKE key. Its repr shows the id and the suite only."""
 
-    __slots__ = ("_private", "_secret", "key_id", "suite")
+    __slots__ = ("_opening", "_private", "_secret", "key_id", "suite")
 
     def __init__(self, *, key_id: int, suite: HpkeSuite, secret: bytes) -> None:
         self.key_id = key_id
         self.suite = suite
         self._secret = secret
         self._private: _PrivateKey
+        self._opening: HpkeOpening | None
         if suite.is_hybrid:
             mlkem = MLKEM768PrivateKey.from_seed_bytes(secret[:_MLKEM_SEED_BYTES])
             self._private = MLKEM768X25519PrivateKey(
                 mlkem, X25519PrivateKey.from_private_bytes(secret[_MLKEM_SEED_BYTES:])
             )
+            self._opening = None
         else:
             self._private = X25519PrivateKey.from_private_bytes(secret)
+            cipher = Cipher.CHACHA20_POLY1305 if suite is _CHACHA else Cipher.AES_128_GCM
+            self._opening = HpkeOpening(self._private, cipher)
 
     @classmethod
     def generate(cls, *, key_id: int, suite: HpkeSuite = HpkeSuite.X25519_AES128GCM) -> "OpeningKey":
@@ -186,6 +192,8 @@ class OpeningKey:
             bucket or role.
         """
         try:
+            if self._opening is not None:
+                return self._opening.open(ciphertext, info)
             return _SUITES[self.suite].decrypt(ciphertext, self._private, info)
         except (InvalidTag, ValueError, TypeError):
             raise ReportRejected(

@@ -100,25 +100,44 @@ class Sealer:
         )
 
 
-def check_report(task: Task, report: Report) -> None:
-    """What the ad server can see of a report: task, period, id and sizes.
+class ReportCheck:
+    """What the ad server can see of a task's reports: task, period, id and sizes.
 
-    Raises:
-        ReportRejected(WRONG_TASK, OUTSIDE_TASK_PERIOD, MALFORMED, WRONG_LENGTH)
+    What it compares with is worked out once a task, not for each report: a task's id is a digest of all of it.
     """
-    if report.task_id != task.task_id or task.updates is not None or report.round_id:
-        raise ReportRejected(
-            ReportReason.WRONG_TASK, "the report is of another task, or of another form than the task's"
-        )
-    if len(report.report_id) != REPORT_ID_BYTES:
-        raise ReportRejected(
-            ReportReason.MALFORMED, f"a report id has {REPORT_ID_BYTES} bytes, not {len(report.report_id)}"
-        )
-    task.check_time_bucket(report.time_bucket)
-    for role, share in enumerate(report.shares):
-        if not 0 <= share.key_id <= 255:
-            raise ReportRejected(ReportReason.MALFORMED, "a key id is one byte")
-        check_sealed_length(task.plaintext_length(role), share.ciphertext)
+
+    __slots__ = ("_lengths", "_task", "_task_id")
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._task_id = task.task_id
+        self._lengths = (task.plaintext_length(0), task.plaintext_length(1))
+
+    def check(self, report: Report) -> None:
+        """Refuse a report that cannot be one of the task's.
+
+        Raises:
+            ReportRejected(WRONG_TASK, OUTSIDE_TASK_PERIOD, MALFORMED, WRONG_LENGTH)
+        """
+        if report.task_id != self._task_id or self._task.updates is not None or report.round_id:
+            raise ReportRejected(
+                ReportReason.WRONG_TASK, "the report is of another task, or of another form than the task's"
+            )
+        if len(report.report_id) != REPORT_ID_BYTES:
+            raise ReportRejected(
+                ReportReason.MALFORMED,
+                f"a report id has {REPORT_ID_BYTES} bytes, not {len(report.report_id)}",
+            )
+        self._task.check_time_bucket(report.time_bucket)
+        for length, share in zip(self._lengths, report.shares, strict=True):
+            if not 0 <= share.key_id <= 255:
+                raise ReportRejected(ReportReason.MALFORMED, "a key id is one byte")
+            check_sealed_length(length, share.ciphertext)
+
+
+def check_report(task: Task, report: Report) -> None:
+    """The same of one report alone. Raises as `ReportCheck.check` does."""
+    ReportCheck(task).check(report)
 
 
 def check_sealed_length(plaintext_length: int, ciphertext: bytes) -> None:
