@@ -121,7 +121,9 @@ def watch(
         TimeRemainingColumn(),
         TextColumn("{task.fields[figures]}"),
     )
-    with Progress(*columns, console=Console(stderr=True), disable=not is_shown) as progress:
+    with Progress(
+        *columns, console=Console(stderr=True), disable=not is_shown, refresh_per_second=2
+    ) as progress:
         bar = progress.add_task("queued", total=None, figures="")
         evaluated: RoundFigures | None = None
         seen = -1
@@ -148,10 +150,8 @@ def last_evaluated(history: tuple[RoundFigures, ...]) -> RoundFigures | None:
 
 
 def _live(job: JobRecord, evaluated: RoundFigures | None) -> str:
-    """What stands beside the bar."""
+    """What stands beside the bar: nothing that costs more than a look, so no epsilon; the table at the end has it."""
     parts = [_evaluation(evaluated)] if evaluated else []
-    if job.plan.task.mechanism is not Mechanism.NONE:
-        parts.append(f"epsilon {job_epsilons(job.plan, job.rounds_done).ad_server:.3g}")
     if job.state is JobState.WAITING and job.stop:
         parts.append(job.stop.cause)
     return " · ".join(parts)

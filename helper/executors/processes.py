@@ -1,6 +1,7 @@
 """Opens report shares on all cores: HPKE holds Python's lock, so threads would share one core.
 
-Small chunks are opened in the calling process. Workers are spawned, hold the keys in memory only, and end
+Small chunks are opened in the calling process, and so is everything until there was more of it than the workers cost to
+start. Workers are spawned, hold the keys in memory only, and end
 with their parent, however it ends.
 """
 
@@ -18,16 +19,16 @@ from maskedlark.runtime.hardening import forbid_core_files
 
 MIN_CHUNK: Final = 64
 """Fewer shares than this are not worth the way to another process."""
+WORTH_WORKERS: Final = 4_096
+"""Shares that take about as long to open, a quarter of a second, as workers take to start."""
 
 
 class OpeningPool:
     """Worker processes that open shares. One per helper; closed with it."""
 
-    def __init__(self, workers: int | None = None) -> None:
-        """Prepare for `workers` processes (default.
-
-        One a core); they start with the first chunk that needs them.
-        """
+    def __init__(self, workers: int | None = None, *, worth_workers: int = WORTH_WORKERS) -> None:
+        """Prepare for `workers` processes, by default one a core; they start with the share after `worth_workers`."""
+        self._to_open_here = worth_workers
         self._workers = workers or os.cpu_count() or 1
         self._executor = self._started()
         self._replacing = threading.Lock()
@@ -39,6 +40,9 @@ class OpeningPool:
             HelperUnavailable: a worker was killed; the caller may ask again.
         """
         if self._workers == 1 or len(incoming) < 2 * MIN_CHUNK:
+            return opener.open(incoming)
+        if self._to_open_here > 0:  # two threads may pass here at once: then a few more are opened here
+            self._to_open_here -= len(incoming)
             return opener.open(incoming)
         size = max(MIN_CHUNK, -(-len(incoming) // self._workers))
         executor = self._executor

@@ -33,6 +33,7 @@ from rich.table import Table
 
 from docs.tutorial import plain
 from docs.tutorial.fleet import HELPERS, ORIGIN, Fleet
+from tests.bench.mnist import FOLDER
 from tests.bench.processor import processor
 
 DELTA: Final = "1e-5"
@@ -70,7 +71,8 @@ class Setup:
 
 SETUPS: Final = (
     Setup(name="wbcd", source=("wbcd", "--holdout-fraction", "0.2"), layers=(30, 50, 50, 1), num_classes=2, rounds=120, batch_size=None),
-    Setup(name="mnist", source=("mnist", "--limit", "20000"), layers=(784, 32, 10), num_classes=10, rounds=50, batch_size=2048),
+    Setup(name="mnist", source=("mnist", "--mnist-dir", str(FOLDER), "--limit", "20000"),
+          layers=(784, 32, 10), num_classes=10, rounds=50, batch_size=2048),
 )  # fmt: skip
 
 

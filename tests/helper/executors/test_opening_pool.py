@@ -16,7 +16,7 @@ INCOMING = shares_for(reports(WORLD, examples(WORLD.task, 2 * MIN_CHUNK + 5)), 0
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[OpeningPool]:
-    with OpeningPool(2) as one:
+    with OpeningPool(2, worth_workers=0) as one:
         yield one
 
 
@@ -34,14 +34,24 @@ def test_the_pool_opens_what_one_process_opens(pool: OpeningPool) -> None:
 
 
 def test_small_and_empty_chunks_need_no_workers() -> None:
-    pool = OpeningPool(2)
+    pool = OpeningPool(2, worth_workers=0)
     pool.close()  # a closed pool has no workers to ask
     assert len(pool.open(WORLD.opener(0), INCOMING[:3]).shares) == 3
     assert len(pool.open(WORLD.opener(0), []).shares) == 0
 
 
+def test_the_first_few_thousand_shares_start_no_process() -> None:
+    pool = OpeningPool(2, worth_workers=2 * len(INCOMING))
+    for _ in range(2):
+        assert pool.open(WORLD.opener(0), INCOMING).admitted.is_admitted.all()
+    assert not pool._executor._processes
+    pool.open(WORLD.opener(0), INCOMING)
+    assert pool._executor._processes
+    pool.close()
+
+
 def test_a_killed_worker_is_a_retryable_error_and_the_next_call_works() -> None:
-    with OpeningPool(2) as pool:
+    with OpeningPool(2, worth_workers=0) as pool:
         pool.open(WORLD.opener(0), INCOMING)
         for process in list(pool._executor._processes.values()):
             os.kill(process.pid or 0, signal.SIGKILL)
