@@ -179,6 +179,9 @@ def sampled(fleet: Fleet, folder: Path | None) -> Iterator[None]:
 def measure(setup: Setup, folder: Path, profiles: Path | None) -> Spent:
     """One job from browsers to the trained model."""
     panel, reported, untrained = (folder / name for name in ("panel.npz", "reported.npz", "untrained.onnx"))
+    subprocess.run(
+        [sys.executable, "-m", "helper.gradient.exact.self_check"], check=True
+    )  # compiles, the first time
     _PROGRESS.print(f"{setup.name}: servers start")
     with (
         Fleet(folder=folder, helper_options=_LIMITS) as fleet,
