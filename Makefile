@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 EXTRAS := browser-sim,helper,helper-general,adserver,postgres,traces,dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup docs bench-job bench-memory bench-walls bench-load chaos same-round demo demo-no-noise test simulate test-fast check format protos audit bench-ingest bench-aggregate bench-gradient table figures federated clean
+.PHONY: help setup docs bench-job bench-memory bench-walls bench-load chaos same-round demo demo-no-noise test simulate test-fast check format protos audit bench-ingest bench-aggregate bench-proofs bench-gradient table figures federated clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -86,6 +86,9 @@ chaos: $(STAMP)  ## Kill processes for five minutes while jobs and uploads run (
 
 same-round: $(STAMP)  ## Send one round 10,000 times to a helper that is killed again and again: one answer (ARGS="--times 2000")
 	$(BIN)/python -m tests.e2e.same_round $(ARGS)
+
+bench-proofs: $(STAMP)  ## Proofs of form: honest and malformed reports, time at browser and helper, bytes (ARGS="--quick --json")
+	$(BIN)/python -m tests.bench.proofs $(ARGS)
 
 bench-gradient: $(STAMP)  ## The exact gradient engine beside plain PyTorch, Opacus and torch.func (ARGS=--json)
 	$(BIN)/python tests/bench/gradient.py $(ARGS)

@@ -22,6 +22,7 @@ from maskedlark.releases.evaluation import (
     ROWS,
     UNITS,
     EvaluationSpec,
+    check_evaluation_possible,
     evaluated_loss,
     evaluation_noise_units,
 )
@@ -148,6 +149,7 @@ class Evaluator:
         spec, forget = planned.spec, partial(self._store.remove, planned.spec.query_id)
         calls = [partial(helper.run_evaluation, spec, planned.model) for helper in self._helpers]
         total, dataset_spent = ask_both(calls, self._backoff, forget=forget, is_new=is_new)
+        check_evaluation_possible(self._task, spec, total, records=self._dataset.size)
         noise_scale = evaluation_noise_units(self._task, spec) / UNITS
         is_of_classes = (
             evaluated_loss(self._task, parse(planned.model, num_features=self._task.num_features))

@@ -35,6 +35,7 @@ from maskedlark.releases.query import (
     MeasureKind,
     MeasuringQuery,
     QuerySpec,
+    check_answer_possible,
     key_index,
     measure_columns,
     measurement_of,
@@ -113,6 +114,7 @@ class Measurer:
         """The result; its cost is told with that of the discovery `found`, if there was one."""
         spec = planned.spec
         answer = self._ask(spec, planned.codes, num_numbers(self._task, spec), is_new=is_new)
+        check_answer_possible(self._task, spec, answer.total, records=self._dataset.size)
         return AggregateResult(
             query_id=spec.query_id.hex(),
             task_id=spec.task_id.hex(),

@@ -27,10 +27,11 @@ from maskedlark.errors import InvalidModel, JobReason, JobRefused, ModelReason
 from maskedlark.interrupt import Interrupt, never
 from maskedlark.model.graph import Loss, Model
 from maskedlark.model.losses import check_loss
-from maskedlark.numbers.field import FieldVector, add, from_limbs, multiply
+from maskedlark.numbers.field import FieldVector, SignedVector, add, from_limbs, multiply
 from maskedlark.numbers.fixed_point import check_no_overflow
 from maskedlark.privacy.accounting import Charge
 from maskedlark.privacy.noise import NoiseSource
+from maskedlark.releases.possible_sums import check_within
 from maskedlark.releases.release import (
     AggregateShare,
     AnsweredOnce,
@@ -157,6 +158,18 @@ def evaluation_noise_units(task: Task, spec: EvaluationSpec) -> int:
         JobRefused(NOISE_OUT_OF_RANGE)
     """
     return units_of_each_helper(task, spec.noise_multiplier, SENSITIVITY)
+
+
+def check_evaluation_possible(task: Task, spec: EvaluationSpec, total: SignedVector, *, records: int) -> None:
+    """Refuse an answer that honest reports cannot have: each adds one unit to one cell, or nothing.
+
+    Called by the ad server before it reads an answer.
+
+    Raises:
+        JobRefused(SUM_OUT_OF_RANGE)
+    """
+    noise = noise_of_both(task, evaluation_noise_units(task, spec), len(total))
+    check_within(total, least=0, most=records * UNITS, noise=noise, records=records)
 
 
 def answer_evaluation(

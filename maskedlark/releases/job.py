@@ -9,12 +9,13 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from maskedlark.canonical import Bytes16, Bytes32, canonical, digest, encode
-from maskedlark.errors import JobReason, JobRefused
 from maskedlark.model.graph import Loss
 from maskedlark.numbers.field import SignedVector
 from maskedlark.numbers.fixed_point import check_no_overflow
 from maskedlark.privacy.accounting import Charge
-from maskedlark.privacy.clip import Clip
+from maskedlark.privacy.clip import Clip, Norm
+from maskedlark.privacy.noise import Mechanism
+from maskedlark.releases.possible_sums import check_length, check_within
 from maskedlark.releases.release import charge_of, check_holds_labels, noise_of_both, units_of_each_helper
 from maskedlark.reports.pair import SAMPLING_DENOMINATOR
 from maskedlark.reports.task import Task
@@ -168,16 +169,17 @@ def noise_bound(task: Task, job: JobSpec, num_parameters: int) -> int:
 def check_sum_possible(task: Task, job: JobSpec, total: SignedVector, *, records: int) -> None:
     """Refuse a sum that honest reports cannot have. Called by the ad server before it takes a step.
 
-    A browser can give its report mask shares that add to neither 0 nor 1; no one helper can see that. Random
-    ones make the sum uniform in the field, which this notices; a factor that stays within the bound goes
-    unnoticed (docs/explanation/threat-model.md).
+    Reports that prove nothing can have mask shares that add to neither 0 nor 1; no one helper can see that.
+    Random ones make the sum uniform in the field, which this notices; a factor that stays within the bound
+    goes unnoticed (docs/explanation/poisoning.md).
+
+    A coordinate is bounded by the clip in either norm; where the clip is L2, so is the sum's length.
 
     Raises:
         JobRefused(SUM_OUT_OF_RANGE)
     """
-    largest = records * job_clip(task, job).released_sensitivity + noise_bound(task, job, len(total))
-    if total.size and max(int(total.max()), -int(total.min())) > largest:
-        raise JobRefused(
-            JobReason.SUM_OUT_OF_RANGE,
-            f"a sum is beyond what {records} honest reports and the noise can reach",
-        )
+    most = records * job_clip(task, job).released_sensitivity
+    check_within(total, least=-most, most=most, noise=noise_bound(task, job, len(total)), records=records)
+    if task.norm is Norm.L2 and len(total):
+        units = 0 if task.mechanism is Mechanism.NONE else noise_units(task, job)
+        check_length(total, most=most, noise_units=units, records=records)

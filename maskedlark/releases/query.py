@@ -22,9 +22,11 @@ from pydantic import Field, model_validator
 
 from maskedlark.canonical import Bytes16, Bytes32, canonical, digest, encode
 from maskedlark.errors import JobReason, JobRefused
+from maskedlark.numbers.field import SignedVector
 from maskedlark.numbers.fixed_point import check_no_overflow
 from maskedlark.privacy.accounting import Charge
 from maskedlark.privacy.noise import Mechanism, noise_scale
+from maskedlark.releases.possible_sums import check_within
 from maskedlark.releases.release import (
     AnsweredOnce,
     charge_of,
@@ -351,6 +353,27 @@ def count_sensitivity(spec: MeasuringQuery, mechanism: Mechanism) -> int:
     """
     lists = len(spec.keys) if isinstance(spec, DiscoverySpec) else len(spec.levels)
     return COUNT_UNITS * lists if mechanism is Mechanism.LAPLACE else _root_up(COUNT_UNITS**2 * lists)
+
+
+def check_answer_possible(task: Task, spec: QuerySpec, total: SignedVector, *, records: int) -> None:
+    """Refuse an answer that honest reports cannot have. Called by the ad server before it reads one.
+
+    A report is in one cell of each level at most, and adds a value within its range, or nothing.
+
+    Raises:
+        JobRefused(SUM_OUT_OF_RANGE)
+    """
+    measurement = measurement_of(task)
+    least: list[int] = []
+    most: list[int] = []
+    for measure in spec.measures:
+        value = measurement.value(measure.value)
+        is_value = value is not None and measure.kind is MeasureKind.SUM
+        columns = len(measure_columns(measurement, measure))
+        least += [records * measure.scale * (min(0, value.low) if is_value and value else 0)] * columns
+        most += [records * measure.scale * (max(0, value.high) if is_value and value else 1)] * columns
+    noise = noise_of_both(task, sum_noise_units(task, spec), len(total))
+    check_within(total.reshape(-1, len(least)), least=least, most=most, noise=noise, records=records)
 
 
 def sum_noise_units(task: Task, spec: QuerySpec) -> int:

@@ -12,7 +12,7 @@ server compares the tags that cover them.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,10 +64,10 @@ def gather_evidence(
     A helper computes its own commitment from what it holds, so a challenge is equal at both helpers only if
     each holds the share that the browser committed to.
     """
-    shares = np.ascontiguousarray(table.elements, "<u8")
+    told = (_rows(part) for part in (table.blinds, table.others, table.elements.astype("<u8", copy=False)))
     seeds = [
-        _challenge(role, commit(binding, role, blind.tobytes(), share.tobytes()), other.tobytes())
-        for binding, blind, other, share in zip(bindings, table.blinds, table.others, shares, strict=True)
+        _challenge(role, commit(binding, role, blind, share), other)
+        for binding, blind, other, share in zip(bindings, *told, strict=True)
     ]
     drawn = np.frombuffer(b"".join(seeds), "<u8").astype(np.uint64).reshape(len(seeds), -1)
     words = drawn[:, :POINTS]
@@ -108,6 +108,12 @@ def residues(shape: ProofShape, role: int, table: ProofTable, points: FieldVecto
 def _covered(challenges: FieldVector, openings: FieldVector, found: FieldVector) -> FieldVector:
     """All that must be equal, openings too: else a browser could tell the helpers different ones that fit."""
     return np.concatenate([challenges, openings, found], axis=1)
+
+
+def _rows(table: NDArray[Any]) -> list[bytes]:
+    """The bytes of each row."""
+    encoded, width = table.tobytes(), table.itemsize * table.shape[1]
+    return [encoded[start : start + width] for start in range(0, len(encoded), width)]
 
 
 def _challenge(role: int, own: bytes, other: bytes) -> bytes:

@@ -12,6 +12,7 @@ secret computationally (AES-256), not unconditionally.
 """
 
 from collections.abc import Sequence
+from hashlib import sha256
 from typing import Final
 
 import numpy as np
@@ -21,6 +22,8 @@ from maskedlark.randomness import Stream, derive_key
 
 SEED_BYTES: Final = 32
 _PURPOSE: Final = b"share"
+_INNER: Final = bytes(byte ^ 0x36 for byte in range(256))
+_OUTER: Final = bytes(byte ^ 0x5C for byte in range(256))
 
 
 def expand_share(seed: bytes, task_id: bytes, report_id: bytes, role: int, length: int) -> FieldVector:
@@ -43,16 +46,25 @@ def expand_shares(
 
     Called by a helper for a chunk of reports.
     """
+    domain = b"maskedlark/v1 " + _PURPOSE + b"\0" + task_id
     streams = [
-        _stream(seed, task_id, report_id, role)(ELEMENT_BYTES * length)
+        Stream(_hmac(_hmac(bytes(32), seed), domain + report_id + bytes((role, 1))))(ELEMENT_BYTES * length)
         for seed, report_id in zip(seeds, report_ids, strict=True)
     ]
     table = np.frombuffer(b"".join(streams), "<u8").astype(np.uint64).reshape(len(streams), length)
-    for row in np.flatnonzero(
-        (table >= np.uint64(MODULUS)).any(axis=1)
-    ).tolist():  # about one element in 2^32 is skipped
+    is_short = (table >= np.uint64(MODULUS)).any(axis=1)  # about one element in 2^32 is skipped
+    for row in np.flatnonzero(is_short).tolist():
         table[row] = expand_share(seeds[row], task_id, report_ids[row], role, length)
     return table
+
+
+def _hmac(key: bytes, message: bytes) -> bytes:
+    """HMAC-SHA256 under a key of 32 bytes, at half of the time that OpenSSL's takes to be set up.
+
+    `derive_key` is two of these: RFC 5869 without a salt, for one block.
+    """
+    padded = key.ljust(64, b"\0")
+    return sha256(padded.translate(_OUTER) + sha256(padded.translate(_INNER) + message).digest()).digest()
 
 
 def _stream(seed: bytes, task_id: bytes, report_id: bytes, role: int) -> Stream:

@@ -1,0 +1,166 @@
+"""Sums that honest reports and the noise can have pass, up to their last unit; what is beyond is thrown away."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.model.graph import Loss
+from maskedlark.numbers.field import MAX_SIGNED, SignedVector
+from maskedlark.privacy.noise import Mechanism, noise_vector
+from maskedlark.randomness import below, seeded
+from maskedlark.releases.evaluation import (
+    UNITS,
+    EvaluationSpec,
+    check_evaluation_possible,
+    evaluation_noise_units,
+)
+from maskedlark.releases.job import JobSpec, check_sum_possible, job_clip, noise_units
+from maskedlark.releases.possible_sums import check_length
+from maskedlark.releases.query import Measure, MeasureKind, QuerySpec, check_answer_possible, sum_noise_units
+from maskedlark.releases.release import noise_of_both
+from tests.builders import World, world
+from tests.measured import SHOP
+
+GAUSSIAN: dict[str, Any] = {"mechanism": "gaussian", "norm": "l2", "epsilon": 8.0}
+RECORDS = 50
+
+
+def refuses(check: Callable[..., None], *given: Any, **named: Any) -> bool:
+    try:
+        check(*given, **named)
+    except JobRefused as refusal:
+        return refusal.reason is JobReason.SUM_OUT_OF_RANGE
+    return False
+
+
+def query(of: World) -> QuerySpec:
+    return QuerySpec(
+        query_id=bytes(16),
+        task_id=of.task.task_id,
+        dataset_id=b"d" * 32,
+        measures=(
+            Measure(value="purchase", scale=4 << 16),
+            Measure(value="purchase", kind=MeasureKind.HISTOGRAM, scale=8 << 16),
+            Measure(value="count", scale=16 << 16),
+        ),
+        levels=(0,),
+        noise_multiplier=1.0 if of.task.mechanism is not Mechanism.NONE else 0.0,
+        threshold_noise_multiplier=1.0 if of.task.mechanism is not Mechanism.NONE else 0.0,
+    )
+
+
+@pytest.mark.parametrize("settings", [{}, GAUSSIAN, {"mechanism": "laplace", "norm": "l1"}])
+def test_every_column_of_an_answer_is_held_to_its_own_range(settings: dict[str, Any]) -> None:
+    of = world(measurement=SHOP, **settings)
+    spec = query(of)
+    noise = noise_of_both(of.task, sum_noise_units(of.task, spec), 7)
+    least = [RECORDS * (4 << 16) * -5, *[0] * 5, 0]
+    most = [RECORDS * (4 << 16) * 100, *[RECORDS * (8 << 16)] * 5, RECORDS * (16 << 16)]
+    for bounds, step in ((least, -1), (most, 1)):
+        edge = np.array(bounds, np.int64) + step * noise
+        check_answer_possible(of.task, spec, edge, records=RECORDS)
+        for column in range(7):
+            beyond = edge.copy()
+            beyond[column] += step
+            assert refuses(check_answer_possible, of.task, spec, beyond, records=RECORDS)
+
+
+@pytest.mark.parametrize("settings", [{}, GAUSSIAN])
+def test_a_cell_of_an_evaluation_holds_no_more_than_all_reports(settings: dict[str, Any]) -> None:
+    of = world(**settings)
+    spec = EvaluationSpec(
+        query_id=bytes(16),
+        task_id=of.task.task_id,
+        dataset_id=b"d" * 32,
+        model_digest=bytes(32),
+        weights_digest=bytes(32),
+        num_bins=10,
+        noise_multiplier=1.0 if settings else 0.0,
+    )
+    noise = noise_of_both(of.task, evaluation_noise_units(of.task, spec), 20)
+    for edge, step in ((-noise, -1), (RECORDS * UNITS + noise, 1)):
+        total = np.zeros(20, np.int64)
+        total[7] = edge
+        check_evaluation_possible(of.task, spec, total, records=RECORDS)
+        total[7] += step
+        assert refuses(check_evaluation_possible, of.task, spec, total, records=RECORDS)
+
+
+def job(of: World) -> JobSpec:
+    return JobSpec(
+        job_id=bytes(16),
+        task_id=of.task.task_id,
+        dataset_id=b"d" * 32,
+        model_digest=bytes(32),
+        loss=Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS,
+        rounds=1,
+        sampling_numerator=1 << 32,
+        noise_multiplier=1.0 if of.task.mechanism is not Mechanism.NONE else 0.0,
+    )
+
+
+def test_a_sum_whose_every_coordinate_is_possible_can_be_too_long() -> None:
+    of = world()
+    spec = job(of)
+    most = RECORDS * job_clip(of.task, spec).released_sensitivity
+    along = np.zeros(400, np.int64)
+    along[3] = most
+    check_sum_possible(of.task, spec, along, records=RECORDS)
+    spread = np.full(400, most // 20, np.int64)  # its length is `most`
+    check_sum_possible(of.task, spec, spread, records=RECORDS)
+    assert refuses(check_sum_possible, of.task, spec, spread + most // 1_000, records=RECORDS)
+    assert refuses(check_sum_possible, of.task, spec, np.full(400, most, np.int64), records=RECORDS)
+
+
+def test_the_length_is_not_held_to_an_l2_bound_where_the_clip_is_l1() -> None:
+    of = world(mechanism="none", norm="l1")
+    spec = job(of)
+    most = RECORDS * job_clip(of.task, spec).released_sensitivity
+    check_sum_possible(of.task, spec, np.full(4, most, np.int64), records=RECORDS)
+
+
+@pytest.mark.parametrize("count", [1, 40, 4_000])
+def test_honest_sums_with_noise_are_never_refused(count: int) -> None:
+    of = world(**GAUSSIAN)
+    spec, randomness = job(of), seeded(count)
+    most = RECORDS * job_clip(of.task, spec).released_sensitivity
+    for _ in range(20):
+        total = np.zeros(count, np.int64)
+        total[int(below(count, 1, randomness)[0])] = most
+        for _ in (0, 1):
+            total += noise_vector(Mechanism.GAUSSIAN, noise_units(of.task, spec), count, randomness)
+        check_sum_possible(of.task, spec, total, records=RECORDS)
+
+
+@pytest.mark.parametrize("kind", ["train", "measure", "evaluate"])
+def test_sums_of_random_masks_are_refused_but_for_a_negligible_chance(kind: str) -> None:
+    of = world(measurement=SHOP, **GAUSSIAN)
+    randomness = seeded(3)
+
+    def uniform(count: int) -> SignedVector:
+        return below(MAX_SIGNED, count, randomness).astype(np.int64) * np.where(
+            below(2, count, randomness) > 0, 1, -1
+        )
+
+    for _ in range(50):
+        if kind == "train":
+            assert refuses(check_sum_possible, of.task, job(of), uniform(40), records=RECORDS)
+        elif kind == "measure":
+            assert refuses(check_answer_possible, of.task, query(of), uniform(7), records=RECORDS)
+        else:
+            spec = EvaluationSpec(
+                query_id=bytes(16), task_id=of.task.task_id, dataset_id=b"d" * 32, model_digest=bytes(32),
+                weights_digest=bytes(32), num_bins=10, noise_multiplier=1.0,
+            )  # fmt: skip
+            assert refuses(check_evaluation_possible, of.task, spec, uniform(20), records=RECORDS)
+
+
+def test_the_noise_of_a_length_is_what_two_gaussians_rarely_pass() -> None:
+    """Of 2,000 draws in 50 dimensions none passes the bound, and none comes near a tenth of it from below."""
+    draws = np.random.default_rng(5).normal(0.0, 1000 * np.sqrt(2), (2_000, 50)).round().astype(np.int64)
+    for draw in draws:
+        check_length(draw, most=0, noise_units=1_000, records=0)
+    assert refuses(check_length, draws[0] * 3, most=0, noise_units=1_000, records=0)
