@@ -16,7 +16,7 @@ from multiprocessing import get_context
 from typing import Any, Final
 
 from maskedlark.privacy.noise import Mechanism
-from tests.audit import single_share
+from tests.audit import poisoning, single_share
 from tests.audit.canary import Case, Finding, audit
 
 SEED: Final = 20_240_607
@@ -46,8 +46,10 @@ def main() -> int:
             pool.submit(single_share.examine, seed=SEED, is_blinded=is_blinded)
             for is_blinded in (True, False)
         )
+        poisoned = pool.submit(poisoning.examine)
         findings = [finding for both in pool.map(one, cases) for finding in both]
         shares, bare_shares = blinded.result(), bare.result()
+        poison = poisoned.result()
     for finding in findings:
         sys.stderr.write(f"{_words(finding)}\n")
     result = {
@@ -63,6 +65,8 @@ def main() -> int:
         "rare_feature_advantage_without_blind": bare_shares.advantage,
         "chi_squares": shares.chi_squares,
         "chi_square_at_most": single_share.CHI_SQUARE_AT_MOST,
+        "poison_changes_nothing": poison.is_well,
+        "poisoning": asdict(poison),
         "confidence": CONFIDENCE,
         "rounds_of_each_dataset": ROUNDS,
         "findings": [_figures(finding) for finding in findings],
@@ -79,6 +83,7 @@ def main() -> int:
                 "halved_noise_caught",
                 "single_share_uniform",
                 "missing_blind_caught",
+                "poison_changes_nothing",
             )
         )
         else 1

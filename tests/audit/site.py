@@ -91,12 +91,10 @@ class Site:
         self._pool = ThreadPoolExecutor(2)
         signatures = tuple(self.both(lambda client: client.register_task(task)))
         key_lists = tuple(core.status().key_list for core in cores)
-        self._sealer = Sealer(
-            TaskBundle(
-                task=task, signatures=(signatures[0], signatures[1]), key_lists=(key_lists[0], key_lists[1])
-            ),
-            now=NOW,
+        self.bundle = TaskBundle(
+            task=task, signatures=(signatures[0], signatures[1]), key_lists=(key_lists[0], key_lists[1])
         )
+        self.sealer = Sealer(self.bundle, now=NOW)
 
     def both(self, call: Callable[[HelperClient], Any]) -> list[Any]:
         """One call to both helpers at once; the answers by role."""
@@ -105,7 +103,7 @@ class Site:
     def seal(self, examples: Sequence[Example]) -> bytes:
         """A dataset of these examples; its id."""
         reports = [
-            self._sealer.report(example, unix_s=NOW, randomness=self.randomness) for example in examples
+            self.sealer.report(example, unix_s=NOW, randomness=self.randomness) for example in examples
         ]
         handle = self.randomness(16)
         sets = [
