@@ -1,8 +1,8 @@
 """Opens report shares on all cores: HPKE holds Python's lock, so threads would share one core.
 
-Small chunks are opened in the calling process, and so is everything until there was more of it than the workers cost to
-start. Workers are spawned, hold the keys in memory only, and end
-with their parent, however it ends.
+Small chunks are opened in the calling process, and so is everything until there was more of it than the
+workers cost to start. Workers are spawned, hold the keys in memory only, and end with their parent, however
+it ends.
 """
 
 import os

@@ -42,7 +42,7 @@ class BudgetsLeft:
     """What one ledger leaves. Safe to share between threads."""
 
     def __init__(self, ledger: Ledger, monotonic: Callable[[], float] = monotonic) -> None:
-        """Of a ledger; `monotonic` gives seconds."""
+        """Of a ledger; `monotonic` is a clock in seconds that never goes back."""
         self._ledger = ledger
         self._report = BudgetReport(ledger.engine)
         self._monotonic = monotonic
@@ -53,9 +53,9 @@ class BudgetsLeft:
     def current(self) -> tuple[BudgetLeft, ...]:
         """Of up to 200 datasets that a job or query ran over, those of open jobs first.
 
-        Guarantees: a dataset for which there was no time yet is missing until a later call; the others were
-            true when they were looked
-        at: now, or, while another thread looks, at its last time. So no call waits for another one's.
+        Guarantees: a dataset for which there was no time yet is missing until a later call. The others were
+            true when they were looked at: now, or, while another thread looks, at its last time. So no call
+            waits for another one's.
         """
         if self._renewing.acquire(blocking=False):
             try:
@@ -67,10 +67,7 @@ class BudgetsLeft:
         return tuple(self._left.values())
 
     def _renew(self) -> bool:
-        """Look at each dataset again, those first that were not looked at for longest.
-
-        Whether there was time for all.
-        """
+        """Look at each dataset again, the longest unseen ones first; whether there was time for all."""
         deadline_s = self._monotonic() + SCRAPE_S
         datasets = self._report.charged(MAX_DATASETS)
         kept = {one.dataset_id for one in datasets}

@@ -105,9 +105,10 @@ class Jobs:
 
         Raises:
             InvalidTask: the job is not canonical.
-            InvalidModel: the model or its loss is not accepted. JobRefused(UNKNOWN_TASK, UNAUTHORIZED,
-                TASK_REFUSED, TASK_EXPIRED, UNKNOWN_DATASET, MALFORMED, OVERFLOW, NOISE_OUT_OF_RANGE,
-                TOO_LARGE, BUDGET_EXHAUSTED, TOO_MANY_JOBS, JOB_CHANGED, JOB_CLOSED)
+            InvalidModel: the model or its loss is not accepted.
+            JobRefused(UNKNOWN_TASK, UNAUTHORIZED, TASK_REFUSED, TASK_EXPIRED, UNKNOWN_DATASET, MALFORMED,
+                OVERFLOW, NOISE_OUT_OF_RANGE, TOO_LARGE, BUDGET_EXHAUSTED, TOO_MANY_JOBS, JOB_CHANGED,
+                JOB_CLOSED)
         """
         spec = decode(JobSpec, encoded)
         served = self._tasks.served(spec.task_id, call.caller)

@@ -4,8 +4,8 @@ A job that is too dear is refused, alike at both helpers.
 
 The estimate is of the processor time of one core of an ordinary server. It is not exact, and need not be: it
 tells a round of seconds from a round of days. Measured on a shared virtual machine, AMD EPYC, per record and
-label: chains of 60 Exp and of 60 Tanh take 4 ns an entry, dense networks of 0.4 and 3.2 million parameters 0.06
-and 0.11 ns a parameter. The prices are about twice that.
+label: chains of 60 Exp and of 60 Tanh take 4 ns an entry, dense networks of 0.4 and 3.2 million parameters
+0.06 and 0.11 ns a parameter. The prices are about twice that.
 """
 
 from dataclasses import dataclass

@@ -88,9 +88,9 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         )
 
     def _give_receipt(self, context: grpc.ServicerContext) -> None:
-        """Before what the ledger committed is told.
+        """Tell the caller where the ledger stands now, for it to show with its next call.
 
-        Where the ledger stands now, for the caller to show with its next call.
+        Called before anything is told of what the ledger has committed.
         """
         context.set_trailing_metadata(((METADATA_KEY, self._core.witness.receipt()),))
 

@@ -125,7 +125,8 @@ class Floors:
             raise JobRefused(
                 JobReason.TOO_LARGE,
                 f"a round of this job would take a core about {seconds:,.0f} s, and this helper gives one"
-                f" {self.max_round_seconds:,g}: use a smaller model, a smaller batch, or a graph that has an exact form",
+                f" {self.max_round_seconds:,g}: use a smaller model, a smaller batch, or a graph that has an "
+                "exact form",
             )
 
     def check_peer(self, peer: HelperIdentity) -> None:

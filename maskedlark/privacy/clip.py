@@ -67,9 +67,9 @@ class Clip:
 
     @property
     def released_sensitivity(self) -> int:
-        """The most that one record moves a sum, in the clip's norm.
+        """The most that one record moves a sum, in the clip's norm, rounded up.
 
-        Of its value with that coordinate, rounded up.
+        It counts the record's value and the coordinate that tells whether it was within the bound.
         """
         if self.norm is Norm.L1:
             return self.sensitivity + self.count_units

@@ -50,8 +50,9 @@ from maskedlark.reports.task import LabelKind, Task
 ROWS: Final = 2
 MAX_BINS: Final = 10_000
 UNITS: Final = 1 << 20
-"""One record is carried as this many units, so that the noise of any budget worth the name has enough of
-them."""
+"""One record is carried as this many units.
+
+So the noise of any budget that protects somebody has enough of them."""
 SENSITIVITY: Final = UNITS
 """The most that one report changes the histogram, in L1 and in L2.
 

@@ -131,11 +131,9 @@ def noise_units(task: Task, job: JobSpec, clip: Clip | None = None) -> int:
 
 
 def charge(task: Task, job: JobSpec, rounds: int) -> Charge:
-    """What so many rounds of a job, at least one, are charged as.
+    """What so many rounds of a job, at least one, are charged as. Called by all parties.
 
-    With the noise that each helper really adds.
-
-    Called by all parties.
+    The charge is of the noise that each helper really adds.
     """
     return charge_of(task, job.noise_multiplier, rounds=rounds, sampling_rate=job.sampling_rate)
 
@@ -156,9 +154,9 @@ def check_sums_fit(task: Task, job: JobSpec, *, records: int, num_parameters: in
 
 
 def noise_bound(task: Task, job: JobSpec, num_parameters: int) -> int:
-    """What both helpers' noise exceeds in no coordinate of a round.
+    """A bound on both helpers' noise in every coordinate of a round, in units of 2^-frac_bits.
 
-    But with probability 2^-63, in units of 2^-frac_bits.
+    The noise exceeds it with a probability of at most 2^-63.
 
     Raises:
         JobRefused(NOISE_OUT_OF_RANGE)

@@ -1,7 +1,7 @@
 """Sums that no honest reports and no noise can give: the ad server throws them away instead of using them.
 
-A report whose masks or values have not the form of the task makes the field sum anything. Proofs of form keep such
-reports out of a dataset; this is the last look, and the only one in a task without proofs.
+A report whose masks or values have not the form of the task makes the field sum anything. Proofs of form keep
+such reports out of a dataset; this is the last look, and the only one in a task without proofs.
 """
 
 import math
@@ -46,8 +46,9 @@ def check_within(total: SignedVector, *, least: Bound, most: Bound, noise: int, 
 def check_length(total: SignedVector, *, most: int, noise_units: int, records: int) -> None:
     """Refuse a sum that is longer, in L2, than all values together can be and both helpers' Gaussian noise.
 
-    The noise of two helpers is sub-Gaussian of variance 2 noise_units^2 in each of n independent coordinates, so its squared
-    length passes 2 noise_units^2 (n + 2 sqrt(n x) + 2 x) with probability at most e^-x; here x = 45, under 2^-64.
+    The noise of two helpers is sub-Gaussian of variance 2 noise_units^2 in each of n independent coordinates,
+    so its squared length passes 2 noise_units^2 (n + 2 sqrt(n x) + 2 x) with probability at most e^-x; here x
+    = 45, under 2^-64.
 
     Raises:
         JobRefused(SUM_OUT_OF_RANGE)

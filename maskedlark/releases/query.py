@@ -49,8 +49,7 @@ MAX_MULTIPLIER: Final = 4e6
 THRESHOLD_RATIO: Final = 4.0
 """How much more noise a planned query puts on counts than on sums.
 
-Of the same epsilon the sums then bear an eighth more noise than
-without the counts (Laplace: half more)."""
+Of the same epsilon the sums then bear an eighth more noise than without the counts (Laplace: half more)."""
 
 Multiplier = Annotated[float, Field(ge=0.0, le=MAX_MULTIPLIER)]
 Domain: TypeAlias = NDArray[np.uint32] | None

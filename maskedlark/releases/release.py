@@ -142,8 +142,7 @@ def blinded(
 ) -> AggregateShare:
     """What leaves a helper, of any release: its share of a sum, plus the blind, plus its noise, and a tag.
 
-    Called by a helper. The tag says which values were summed, and only to who holds both tags whether they
-    agree.
+    Called by a helper. Two tags are equal if both helpers summed the same values; one tag alone says nothing.
 
     Guarantees: uniform without the other helper's answer to the same transcript.
     """
@@ -193,7 +192,9 @@ def units_of_each_helper(task: Task, noise_multiplier: float, sensitivity: int) 
 
 
 def noise_of_both(task: Task, units: int, count: int) -> int:
-    """What both helpers' noise together exceeds in no coordinate, but with probability 2^-63, in units.
+    """A bound on both helpers' noise in every coordinate, in units.
+
+    The noise exceeds it with a probability of at most 2^-63.
 
     Args:
         task: Its mechanism counts.

@@ -5,8 +5,8 @@ And step 8's first half.
     sample -> pad -> masked, clipped sum in the field -> blind -> noise -> aggregate share, with a tag of what
     was summed
 
-The caller (helper/running) has checked the job, and commits the charge and the response before anything is
-released.
+The caller (helper/releases/rounds.py) has checked the job. It commits the charge and the answer before
+anything is released.
 
 The work of a round does not depend on the secret sample: f is evaluated on a number of records that follows
 from public settings, the sampled ones first, the rest with mask shares of zero. So the time of an answer does

@@ -3,11 +3,9 @@
 A job, a round and its release, as devices, helpers and ad server hold them; and what a round costs.
 
 A job fixes everything but the weights and the clip bound of each round: how likely a device is drawn, the
-noise, the cover, and what
-devices do with their data. Its digest is part of every round's id, which devices bind into what they seal.
-So an update counts in one
-round of one job, and an ad server that tells devices other settings than the helpers gets shares that do
-not open.
+noise, the cover, and what devices do with their data. Its digest is part of every round's id, which devices
+bind into what they seal. So an update counts in one round of one job, and an ad server that tells devices
+other settings than the helpers gets shares that do not open.
 
     device   coin of probability q, on its own        yes: the update; no: zeros, with the probability of
     the task's cover
@@ -317,8 +315,8 @@ def answer_update(
     Called by a helper, which has summed its shares of the dataset.
 
     Guarantees: uniform without the other helper's answer to the same spec. With fewer than min_batch_size
-    devices in the dataset the
-    sum is of none: noise around zero, of the same shape. How many devices sent a report is public.
+    devices in the dataset the sum is of none: noise around zero, of the same shape. How many devices sent a
+    report is public.
     """
     summed = vector if records >= task.min_batch_size else np.zeros_like(vector)
     return blinded(

@@ -3,9 +3,9 @@
     opening = HpkeOpening(private_key, Cipher.AES_128_GCM)
     plaintext = opening.open(ciphertext, info)
 
-`cryptography`'s one-shot `Suite.decrypt` builds all of its objects for each share. Here what does not depend on the
-share is made once: the labels, the recipient's public key, and the state of every HMAC whose salt is empty. X25519
-and the ciphers are `cryptography`'s.
+`cryptography`'s one-shot `Suite.decrypt` builds all of its objects for each share. Here what does not depend
+on the share is made once: the labels, the recipient's public key, and the state of every HMAC whose salt is
+empty. X25519 and the ciphers are `cryptography`'s.
 """
 
 from enum import Enum, unique

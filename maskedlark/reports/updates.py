@@ -8,11 +8,10 @@ From one clipped update to two input shares, and what a helper reads of them.
     plaintexts = split_update(vector, task_id=..., report_id=..., randomness=...)
     read = decode_update_share(form, role, plaintexts[role], round_id)            # at the helper of that role
 
-An update is one person's answer to one round: the difference that local training made, clipped, weighted
-and rounded to integers. The
-share of role 0 is a seed of 32 bytes, from which the helper expands a uniform vector; the share of role 1
-is the vector minus that. A
-device that is not drawn sends a share of zeros (*cover*) which nobody can tell from an update.
+An update is one person's answer to one round: the difference that local training made, clipped, weighted and
+rounded to integers. The share of role 0 is a seed of 32 bytes, from which the helper expands a uniform
+vector; the share of role 1 is the vector minus that. A device that is not drawn sends a share of zeros
+(*cover*) which nobody can tell from an update.
 
     the coordinates of an update: the parameters | the weight, if released | +c or -c of the clip, if counted
 
@@ -95,9 +94,9 @@ class UpdateForm:
         return clip.sensitivity >> 3
 
     def released_sensitivity(self, clip: Clip) -> int:
-        """The most that one update moves a sum, in L2 and in units.
+        """The most that one update moves a sum, in L2, in units, rounded up.
 
-        Of the parameters and the other coordinates, rounded up.
+        It counts the parameters and the other coordinates.
         """
         square = clip.sensitivity**2 + (self.has_weight + self.has_clip_count) * self.figure_units(clip) ** 2
         root = isqrt(square)
@@ -147,10 +146,9 @@ def split_update(
 ) -> SplitUpdate:
     """Split an update into a seed for helper 0 and a vector for helper 1. Called by the device.
 
-    Guarantees: each plaintext alone is independent of the update: the seed exactly, the vector as long as
-    the expansion of a secret
-    seed is pseudorandom. `randomness` must be fresh for each sealing: a seed that is used twice shows
-    helper 1 a difference of updates.
+    Guarantees: each plaintext alone is independent of the update: the seed exactly, the vector as long as the
+    expansion of a secret seed is pseudorandom. `randomness` must be fresh for each sealing: a seed that is
+    used twice shows helper 1 a difference of updates.
     """
     header = bytes([UPDATE_VERSION]) + randomness(NONCE_BYTES)
     seed = randomness(SEED_BYTES)

@@ -103,7 +103,8 @@ class Sealer:
 class ReportCheck:
     """What the ad server can see of a task's reports: task, period, id and sizes.
 
-    What it compares with is worked out once a task, not for each report: a task's id is a digest of all of it.
+    What it compares with is worked out once a task, not for each report: a task's id is a digest of all of
+    it.
     """
 
     __slots__ = ("_lengths", "_task", "_task_id")

@@ -1,13 +1,13 @@
 """How the exact path's loops are compiled.
 
-By numba, without fast-math, for the oldest processor that has AVX2, cached on disk: only a first start compiles, and
-an image or an installation can bring the cache along.
+By numba, without fast-math, for the oldest processor that has AVX2, cached on disk: only a first start
+compiles, and an image or an installation can bring the cache along.
 
     python -m helper.gradient.exact.self_check      compiles everything, into NUMBA_CACHE_DIR if that is set
 
-A cached loop is found again wherever the package and the cache lie. Numba alone would look for it by the path of its
-source, and would not notice a change of a function that it inlined from another file. So the cache's folder is named
-after the contents of the whole package.
+A cached loop is found again wherever the package and the cache lie. Numba alone would look for it by the path
+of its source, and would not notice a change of a function that it inlined from another file. So the cache's
+folder is named after the contents of the whole package.
 """
 
 import platform

@@ -2,9 +2,9 @@
 
     backend = FastestBackend()
 
-Which way is faster hangs on the processor: with VNNI or AMX the digits win everywhere, without them float64 wins the
-masked sums. The results are exact integers, so the choice changes the speed and no bit. It is made once a process, by
-timing each way on the shapes of a middling layer, some tens of milliseconds in all.
+Which way is faster hangs on the processor: with VNNI or AMX the digits win everywhere, without them float64
+wins the masked sums. The results are exact integers, so the choice changes the speed and no bit. It is made
+once a process, by timing each way on the shapes of a middling layer, some tens of milliseconds in all.
 """
 
 from collections.abc import Callable
