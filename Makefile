@@ -96,8 +96,9 @@ bench-gradient: $(STAMP)  ## The exact gradient engine beside plain PyTorch, Opa
 table: $(STAMP)  ## Measure the README's accuracy table anew
 	$(BIN)/python -m tests.bench.accuracy $(ARGS)
 
-figures: $(STAMP)  ## Measure docs/explanation/utility.md anew: accuracy against epsilon, clip bound and local noise (ARGS=--quick)
+figures: $(STAMP)  ## Measure docs/explanation/utility.md anew: accuracy against epsilon, clip bound and local noise; client level at K = 10,000 (ARGS=--quick)
 	$(BIN)/python -m tests.bench.privacy $(ARGS)
+	$(if $(ARGS),,$(BIN)/python -m tests.bench.federated --part client-level-k10000)
 
 federated: $(STAMP)  ## Every figure of the four federated papers beside ours (ARGS=--quick, --json, "--part line", or --all for K = 10,000)
 	$(BIN)/python -m tests.bench.federated $(ARGS)
