@@ -27,7 +27,10 @@ class OpeningPool:
     """Worker processes that open shares. One per helper; closed with it."""
 
     def __init__(self, workers: int | None = None, *, worth_workers: int = WORTH_WORKERS) -> None:
-        """Prepare for `workers` processes, by default one a core; they start with the share after `worth_workers`."""
+        """Prepare for `workers` processes; by default one a core.
+
+        They start with the share after `worth_workers`.
+        """
         self._to_open_here = worth_workers
         self._workers = workers or os.cpu_count() or 1
         self._executor = self._started()

@@ -1,4 +1,6 @@
-"""HPKE base mode (RFC 9180), the receiver's side of DHKEM(X25519, HKDF-SHA256), for one key that opens many shares.
+"""HPKE base mode (RFC 9180), the receiver's side, for one key that opens many shares.
+
+The key encapsulation is DHKEM(X25519, HKDF-SHA256).
 
     opening = HpkeOpening(private_key, Cipher.AES_128_GCM)
     plaintext = opening.open(ciphertext, info)

@@ -1,4 +1,5 @@
-"""Sums that honest reports and the noise can have pass, up to their last unit; what is beyond is thrown away."""
+"""Sums that honest reports and the noise can have pass, up to their last unit; what is beyond is thrown
+away."""
 
 from collections.abc import Callable
 from typing import Any

@@ -39,7 +39,8 @@ def residues_are_equal(mask: list[int], rho: int, square: int, opened: int, t: i
 
 
 def valid_masks_of_a_small_field() -> list[tuple[int, ...]]:
-    """All masks of three entries that hold at every point with some q: by trying all masks, all q and all points."""
+    """All masks of three entries that hold at every point with some q: by trying all masks, all q and all
+    points."""
     everywhere = []
     for mask in product(range(SMALL), repeat=C):
         for error in range(SMALL):

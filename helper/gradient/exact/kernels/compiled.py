@@ -30,7 +30,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class PackageCacheLocator(UserProvidedCacheLocator):
-    """Finds a loop's cache by the contents of this package and the loop's place in it, whatever its path is."""
+    """Finds a loop's cache by the contents of this package and the loop's place in it.
+
+    The path of the package does not count.
+    """
 
     def __init__(self, py_func: Callable[..., Any], py_file: str) -> None:
         self._lineno = py_func.__code__.co_firstlineno

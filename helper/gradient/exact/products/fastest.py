@@ -1,4 +1,4 @@
-"""The default backend: each kind of product by whichever of the two ways is faster on this machine, as measured.
+"""The default backend: each kind of product by the faster of the two ways, as measured on this machine.
 
     backend = FastestBackend()
 
@@ -28,7 +28,10 @@ _TURNS: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Which backend takes which kind of product; bytes are features, rows quantised activations and deltas."""
+    """Which backend takes which kind of product.
+
+    Bytes are features; rows are quantised activations and deltas.
+    """
 
     bytes_by_weights: str
     rows_by_weights: str
