@@ -37,8 +37,8 @@ simulate: $(STAMP)  ## A million simulated operations under faults (ARGS="--oper
 test-fast: $(STAMP)  ## Run the tests that take no longer than a moment
 	$(BIN)/python -m pytest -n 2 -m 'not slow'
 
-audit: $(STAMP)  ## Try the privacy claims on real helpers: canaries, and one helper's share (minutes; ends with one JSON object)
-	$(BIN)/python -m tests.audit
+audit: $(STAMP)  ## Try the privacy claims on real helpers: canaries, and one helper's share (minutes; ends with one JSON object; ARGS="--seed 7")
+	$(BIN)/python -m tests.audit $(ARGS)
 
 check: $(STAMP)  ## Lint, formatting, types, direction of imports, generated code
 	$(BIN)/ruff check

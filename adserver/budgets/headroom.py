@@ -13,11 +13,10 @@ from enum import StrEnum, unique
 from typing import Final
 
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
-from maskedlark.privacy.accounting import Charge, Epsilons, fitting_noise_multiplier, spent
+from maskedlark.privacy.accounting import Charge, Epsilons, smallest_fitting, spent
 from maskedlark.privacy.noise import Mechanism
-from maskedlark.releases.job import sampling_numerator
-from maskedlark.releases.release import multiplier_for_each_helper, multiplier_of_each_helper
-from maskedlark.reports.pair import SAMPLING_DENOMINATOR
+from maskedlark.releases.job import Samples, charge_of_samples, samples_of
+from maskedlark.releases.release import multiplier_for_each_helper
 from maskedlark.reports.task import Task
 
 MAX_ROUNDS: Final = 1_000_000
@@ -57,12 +56,16 @@ class Room:
         dataset_size: Reports.
         already: The charges that are spent or reserved.
         epsilon: What the job may cost alone against the ad server; None for whatever the budget leaves.
+        is_allocated: Whether the job samples by random allocation.
+        is_sample_public: Whether its samples are charged as known.
     """
 
     task: Task
     dataset_size: int
     already: Sequence[Charge] = ()
     epsilon: float | None = None
+    is_allocated: bool = False
+    is_sample_public: bool = False
 
     def __post_init__(self) -> None:
         if self.task.mechanism is Mechanism.NONE:
@@ -72,16 +75,19 @@ class Room:
         if self.epsilon is not None and not 0 < self.epsilon < math.inf:
             raise InvalidTask(f"epsilon is positive and finite, not {self.epsilon}")
 
-    def sampling_rate(self, batch_size: float) -> float:
-        """The rate of a batch, exactly as a job has it.
+    def samples(self, batch_size: float) -> Samples:
+        """How a job of such batches samples, exactly as it would be submitted.
 
         Raises:
             JobRefused(MALFORMED): no round of such a batch could be of use.
         """
         check_batch(self.task, batch_size, self.dataset_size)
-        return (
-            sampling_numerator(expected_batch_size=batch_size, dataset_size=self.dataset_size)
-            / SAMPLING_DENOMINATOR
+        return samples_of(
+            self.task,
+            batch_size=batch_size,
+            dataset_size=self.dataset_size,
+            is_allocated=self.is_allocated,
+            is_public=self.is_sample_public,
         )
 
     def noise_for(self, *, rounds: int, batch_size: float) -> float:
@@ -90,18 +96,15 @@ class Room:
         Raises:
             JobRefused(BUDGET_EXHAUSTED): no noise is enough, so much is held already.
         """
-        rate, task = self.sampling_rate(batch_size), self.task
+        samples, task = self.samples(batch_size), self.task
+
+        def charges(each: float) -> tuple[Charge, ...]:
+            named = multiplier_for_each_helper(task, each)
+            return (charge_of_samples(task, named, rounds=rounds, samples=samples),)
 
         def needed(epsilon: float, already: Sequence[Charge]) -> float:
-            return fitting_noise_multiplier(
-                epsilon,
-                task.delta,
-                mechanism=task.mechanism,
-                sampling_rate=rate,
-                rounds=rounds,
-                reports=task.reports_per_user,
-                already=already,
-                collusion_epsilon=task.collusion_epsilon,
+            return smallest_fitting(
+                charges, epsilon, task.delta, already=already, collusion_epsilon=task.collusion_epsilon
             )
 
         each = needed(min(task.epsilon, self.epsilon or math.inf), ())
@@ -171,13 +174,8 @@ class Room:
             JobRefused(NOISE_OUT_OF_RANGE): the noise is not positive and finite.
         """
         try:
-            return Charge(
-                mechanism=self.task.mechanism,
-                noise_multiplier=multiplier_of_each_helper(self.task, noise_multiplier),
-                sampling_rate=self.sampling_rate(batch_size),
-                rounds=rounds,
-                reports=self.task.reports_per_user,
-            )
+            samples = self.samples(batch_size)
+            return charge_of_samples(self.task, noise_multiplier, rounds=rounds, samples=samples)
         except ValueError as error:
             raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, str(error)) from None
 

@@ -50,7 +50,12 @@ def budget_command(
 ) -> None:
     """Show what is spent, reserved and left of each dataset's two budgets, and what a planned job would bring them to."""
     planned = (
-        PlannedJob(rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier)
+        PlannedJob(
+            rounds=rounds,
+            batch_size=batch_size,
+            noise_multiplier=noise_multiplier,
+            is_allocated=True,
+        )
         if rounds
         else None
     )

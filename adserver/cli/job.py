@@ -22,6 +22,7 @@ from adserver.views.printing import print_json
 from maskedlark.canonical import build
 from maskedlark.model.graph import Loss
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
+from maskedlark.releases.job import Sampling
 
 STOPPED_EARLY = 1
 
@@ -115,6 +116,21 @@ def submit_command(
             help="Instead of --rounds: as many as fit with --noise-multiplier; the job stops when the budget (or --epsilon) is spent.",
         ),
     ] = False,
+    sampling: Annotated[
+        Sampling,
+        typer.Option(
+            rich_help_panel=_PRIVACY,
+            help="allocation: each record in one round of every epoch. poisson: drawn anew in each round.",
+        ),
+    ] = Sampling.ALLOCATION,
+    public_samples: Annotated[
+        bool,
+        typer.Option(
+            "--public-samples",
+            rich_help_panel=_PRIVACY,
+            help="Charge the job as if everybody knew the samples: what models on the general path need.",
+        ),
+    ] = False,
     per_layer_clip: Annotated[
         bool,
         typer.Option(
@@ -187,6 +203,8 @@ def submit_command(
         eval_set=eval_set.read_bytes() if eval_set else None,
         eval_every=eval_every,
         is_clip_per_layer=per_layer_clip,
+        is_allocated=sampling is Sampling.ALLOCATION,
+        is_sample_public=public_samples,
         adaptive_clip=None
         if adaptive_clip is None
         else build(

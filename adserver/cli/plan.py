@@ -17,6 +17,7 @@ from adserver.views.printing import print_json
 from maskedlark.model.graph import Loss
 from maskedlark.model.losses import check_loss
 from maskedlark.model.onnx_file import parse
+from maskedlark.releases.job import Sampling
 from maskedlark.reports.task import LabelKind
 
 _JOB: Final = "The job: leave open what is to be found"
@@ -54,6 +55,21 @@ def plan_command(
     noise_multiplier: Annotated[
         float | None, typer.Option(rich_help_panel=_JOB, help="Each helper's noise over the clip norm.")
     ] = None,
+    sampling: Annotated[
+        Sampling,
+        typer.Option(
+            rich_help_panel=_JOB,
+            help="allocation: each record in one round of every epoch. poisson: drawn anew in each round.",
+        ),
+    ] = Sampling.ALLOCATION,
+    public_samples: Annotated[
+        bool,
+        typer.Option(
+            "--public-samples",
+            rich_help_panel=_JOB,
+            help="Charge the job as if everybody knew the samples: what models on the general path need.",
+        ),
+    ] = False,
     gradient_norm: Annotated[
         float | None,
         typer.Option(
@@ -77,7 +93,14 @@ def plan_command(
     if loss is not None:
         check_loss(parsed, loss, task.labels.size if task.labels.kind is LabelKind.CLASSES else None)
     held = Budgets(engine=engine, clock=time.time).held(found)
-    room = Room(task=task, dataset_size=found.size, already=held, epsilon=epsilon)
+    room = Room(
+        task=task,
+        dataset_size=found.size,
+        already=held,
+        epsilon=epsilon,
+        is_allocated=sampling is Sampling.ALLOCATION,
+        is_sample_public=public_samples,
+    )
     planner = Planner(room=room, num_parameters=parsed.num_parameters, gradient_norm=gradient_norm)
     plan = planner.plan(Wish(rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier))
     if as_json:

@@ -19,7 +19,7 @@ from maskedlark.model.onnx_file import parse
 from maskedlark.privacy.accounting import Charge
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
 from maskedlark.privacy.noise import Mechanism
-from maskedlark.releases.job import JobSpec, check_sums_fit, sampling_numerator
+from maskedlark.releases.job import JobSpec, check_sums_fit, samples_of
 from maskedlark.reports.task import LabelKind, Task
 
 JOB_ID_BYTES: Final = 16
@@ -46,6 +46,10 @@ class Submission:
         eval_every: Rounds between evaluations; None: about fifty evaluations in all.
         adaptive_clip: How the clip bound follows a quantile of the gradients' norms; None: it is the task's.
         is_clip_per_layer: Whether each layer's gradient is clipped by itself.
+        is_allocated: Whether records are allocated to the rounds of an epoch, each to one, instead of drawn
+            anew in each round.
+        is_sample_public: Whether the samples are charged as known to the ad server; they are anyway where
+            they may be smaller than min_batch_size.
     """
 
     model: bytes = field(repr=False)
@@ -60,6 +64,8 @@ class Submission:
     eval_every: int | None
     adaptive_clip: AdaptiveClip | None = None
     is_clip_per_layer: bool = False
+    is_allocated: bool = False
+    is_sample_public: bool = False
 
 
 def plan_job(
@@ -95,6 +101,13 @@ def plan_job(
     _check_usable(task, dataset, now_s)
     batch_size = float(dataset.size) if submission.batch_size is None else submission.batch_size
     check_batch(task, batch_size, dataset.size)
+    samples = samples_of(
+        task,
+        batch_size=batch_size,
+        dataset_size=dataset.size,
+        is_allocated=submission.is_allocated,
+        is_public=submission.is_sample_public,
+    )
     settings = {
         "job_id": job_id,
         "task_id": task.task_id,
@@ -102,7 +115,9 @@ def plan_job(
         "model_digest": model.digest,
         "loss": loss,
         "rounds": 1 if submission.rounds is None else submission.rounds,
-        "sampling_numerator": sampling_numerator(expected_batch_size=batch_size, dataset_size=dataset.size),
+        "sampling_numerator": samples.sampling_numerator,
+        "epoch_steps": samples.epoch_steps,
+        "is_sample_public": samples.is_public,
         "noise_multiplier": submission.noise_multiplier or 0.0,
         "is_clip_per_layer": submission.is_clip_per_layer,
         "is_clip_adaptive": submission.adaptive_clip is not None,
@@ -168,7 +183,14 @@ def _fixed(
                 "the task has no noise, and so no budget to stop at: give rounds",
             )
         return _Fixed(rounds=rounds, noise_multiplier=0.0)
-    room = Room(task=task, dataset_size=dataset.size, already=already, epsilon=epsilon)
+    room = Room(
+        task=task,
+        dataset_size=dataset.size,
+        already=already,
+        epsilon=epsilon,
+        is_allocated=submission.is_allocated,
+        is_sample_public=submission.is_sample_public,
+    )
     if rounds is None:
         if multiplier is None:
             raise JobRefused(

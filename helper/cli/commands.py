@@ -394,7 +394,12 @@ def budget_command(
 
     report = BudgetReport(open_ledger(data, database))
     planned = (
-        PlannedJob(rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier)
+        PlannedJob(
+            rounds=rounds,
+            batch_size=batch_size,
+            noise_multiplier=noise_multiplier,
+            is_allocated=True,
+        )
         if rounds
         else None
     )

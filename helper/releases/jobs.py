@@ -24,8 +24,9 @@ from maskedlark.model.graph import Loss, Model
 from maskedlark.model.losses import check_loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.privacy.clip import Clip
+from maskedlark.privacy.noise import Mechanism
 from maskedlark.randomness import Randomness
-from maskedlark.releases.job import JobSpec, check_sums_fit, job_clip
+from maskedlark.releases.job import JobSpec, check_sample_hides, check_sums_fit, job_clip
 from maskedlark.releases.release import check_noise_fits_task
 from maskedlark.releases.round import records_evaluated
 from maskedlark.reports.task import LabelKind, Task
@@ -219,6 +220,8 @@ class Jobs:
         self._tasks.check_not_expired(task)
         stored = self._datasets.stored(spec.dataset_id, served.task_id)
         check_noise_fits_task(task, spec.noise_multiplier, whose="job")
+        check_sample_hides(task, spec, records=stored.size)
+        _check_path_hides(task, spec, computation.engine)
         check_sums_fit(task, spec, records=stored.size, num_parameters=model.num_parameters)
         evaluated = records_evaluated(task, spec, stored.size)
         self._tasks.check_affordable(
@@ -269,6 +272,20 @@ class Jobs:
 
 def _unknown() -> JobRefused:
     return JobRefused(JobReason.UNKNOWN_JOB, "this helper does not know the job: start it first")
+
+
+def _check_path_hides(task: Task, spec: JobSpec, engine: GradientEngine) -> None:
+    """Refuse to count the secrecy of samples on the general path.
+
+    Its float64 values may differ between processors, and its time between records: a graph that is made for
+    it can show which records it was evaluated on.
+    """
+    if engine.path == "general" and spec.is_sample_secret and task.mechanism is not Mechanism.NONE:
+        raise JobRefused(
+            JobReason.MALFORMED,
+            "the model needs the general path, where samples are no secret: the job needs is_sample_public "
+            f"(--public-samples), and is charged without sampling ({engine.reason})",
+        )
 
 
 def _check_open(state: StoredJob) -> None:

@@ -152,6 +152,7 @@ class RunningJob:
             task=served.task,
             job=spec,
             pair=served.pair,
+            round_index=round_index,
             round_transcript=transcript(
                 spec, round_index=round_index, weights=weights, numerics=self.computation.numerics
             ),

@@ -51,7 +51,7 @@ SEARCH_PRECISION: Final = 1.01
 _EXPOSURE_OF_ONE: Final = (
     0.02  # of delta: a charge whose samples show more often than that is counted without sampling
 )
-_EXPOSURE_OF_ALL: Final = (0.02, 0.5)  # of delta: tried in this order
+_EXPOSURE_OF_ALL: Final = (1e-3, 0.02, 0.5)  # of delta: tried in this order
 _LARGEST_EXPONENT: Final = 700.0
 
 

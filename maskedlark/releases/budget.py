@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from maskedlark.errors import InvalidTask
 from maskedlark.privacy.accounting import Charge, Epsilons, spent
 from maskedlark.privacy.noise import Mechanism
-from maskedlark.releases.job import JobSpec, sampling_numerator
-from maskedlark.releases.release import QueryLike, multiplier_of_each_helper
-from maskedlark.reports.pair import SAMPLING_DENOMINATOR
+from maskedlark.releases.job import JobSpec, charge_of_samples, samples_of
+from maskedlark.releases.release import QueryLike
 from maskedlark.reports.task import Task
 
 
@@ -105,11 +104,13 @@ class PlannedJob:
         rounds: At least 1.
         batch_size: Expected reports in a round; None: the whole dataset.
         noise_multiplier: As the job would name it.
+        is_allocated: Whether it samples by random allocation.
     """
 
     rounds: int
     batch_size: float | None
     noise_multiplier: float
+    is_allocated: bool = False
 
     def charge(self, dataset: BudgetedDataset) -> Charge:
         """What all its rounds would be charged as.
@@ -124,14 +125,13 @@ class PlannedJob:
                 f"not {batch_size:g}"
             )
         try:
-            return Charge(
-                mechanism=dataset.task.mechanism,
-                noise_multiplier=multiplier_of_each_helper(dataset.task, self.noise_multiplier),
-                sampling_rate=sampling_numerator(expected_batch_size=batch_size, dataset_size=dataset.size)
-                / SAMPLING_DENOMINATOR,
-                rounds=self.rounds,
-                reports=dataset.task.reports_per_user,
+            samples = samples_of(
+                dataset.task,
+                batch_size=batch_size,
+                dataset_size=dataset.size,
+                is_allocated=self.is_allocated,
             )
+            return charge_of_samples(dataset.task, self.noise_multiplier, rounds=self.rounds, samples=samples)
         except ValueError as error:
             raise InvalidTask(f"the planned job: {error}") from None
 

@@ -15,7 +15,6 @@ not tell how many were sampled, nor that they were too few.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import isqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +23,7 @@ from maskedlark.canonical import digest
 from maskedlark.numbers.field import FieldVector
 from maskedlark.privacy.clip import Clip
 from maskedlark.privacy.noise import NoiseSource
+from maskedlark.privacy.sample_size import padded_size
 from maskedlark.releases.job import JobSpec, job_clip
 from maskedlark.releases.release import AggregateShare, blinded, units_of_each_helper
 from maskedlark.reports.pair import PairKey
@@ -72,6 +72,7 @@ def aggregate(
     task: Task,
     job: JobSpec,
     pair: PairKey,
+    round_index: int,
     round_transcript: bytes,
     shares: InputShares,
     masked_sum: SumFunction,
@@ -88,7 +89,7 @@ def aggregate(
         min_batch_size records in the dataset or in the sample, the sum is of no records: noise around zero,
         of the same shape.
     """
-    is_sampled = pair.sample(round_transcript, len(shares), job.sampling_numerator)
+    is_sampled = sampled(job, pair, round_index, round_transcript, len(shares))
     is_enough = int(is_sampled.sum()) >= task.min_batch_size
     summed = masked_sum(
         _evaluated(
@@ -109,15 +110,27 @@ def aggregate(
     )
 
 
+def sampled(
+    job: JobSpec, pair: PairKey, round_index: int, round_transcript: bytes, count: int
+) -> NDArray[np.bool_]:
+    """Which of a dataset's records, in canonical order, take part in a round. Called by a helper.
+
+    Guarantees: with random allocation each record takes part in one round of an epoch, whatever the rounds'
+        transcripts are. Otherwise each takes part with the job's rate, on its own.
+    """
+    if job.epoch_steps is None:
+        return pair.sample(round_transcript, count, job.sampling_numerator)
+    epoch, step = divmod(round_index, job.epoch_steps)
+    return np.asarray(pair.slots(job.digest, epoch, count, job.epoch_steps) == np.uint64(step))
+
+
 def records_evaluated(task: Task, job: JobSpec, dataset_size: int) -> int:
-    """On how many records a round evaluates f, but for one sample in ten thousand that is larger.
+    """On how many records a round evaluates f, from public settings alone.
 
-    From public settings alone.
-
-    The expected batch and four standard deviations, at least min_batch_size, at most all.
+    A sample is larger with a probability that is charged (`maskedlark.privacy.sample_size`).
     """
     expected = dataset_size * job.sampling_numerator >> 32
-    return min(dataset_size, max(task.min_batch_size, expected + isqrt(16 * expected) + 4))
+    return padded_size(expected=expected, least=task.min_batch_size, most=dataset_size)
 
 
 def _evaluated(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from maskedlark.errors import InvalidTask
 from maskedlark.numbers.field import FieldVector, negate, random_vector
-from maskedlark.randomness import Randomness, Stream, derive_key
+from maskedlark.randomness import Randomness, Stream, below, derive_key
 from maskedlark.reports.task import Task
 
 SAMPLING_DENOMINATOR: Final = 1 << 32
@@ -62,6 +62,18 @@ class PairKey:
         """
         words = np.frombuffer(Stream(derive_key(self._secret, b"sample", transcript))(4 * count), dtype="<u4")
         return words.astype(np.uint64) < np.uint64(sampling_numerator)
+
+    def slots(self, job_digest: bytes, epoch: int, count: int, steps: int) -> NDArray[np.uint64]:
+        """Random allocation: in which step of an epoch each of `count` records, in canonical order, takes part.
+
+        Drawn from the pair's key, the job (whose digest binds task and dataset) and the epoch, and from nothing
+        that a round brings: whatever weights are sent, a record takes part once an epoch.
+
+        Guarantees: independent and uniform below `steps`, by rejection; equal at both helpers; unpredictable to
+        anyone else.
+        """
+        context = job_digest + epoch.to_bytes(8, "little")
+        return below(steps, count, Stream(derive_key(self._secret, b"slots", context)))
 
     def common_noise(self, transcript: bytes) -> Randomness:
         """A fresh stream of bytes that both helpers draw alike and nobody else can predict.

@@ -191,6 +191,7 @@ class MemoryHelper:
             task=self.of.task,
             job=job,
             pair=self.of.pair(self.role),
+            round_index=round_index,
             round_transcript=rounds.transcript(
                 job, round_index=round_index, weights=encoded, numerics=NUMERICS
             ),

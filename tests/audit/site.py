@@ -133,6 +133,7 @@ class Site:
             rounds=rounds,
             sampling_numerator=round(sampling_rate * 2**32),
             noise_multiplier=noise_multiplier,
+            is_sample_public=sampling_rate < 1,  # so few records hide nobody's coin
         )
         return spec, self.both(lambda client: client.start_job(spec, self.onnx))[0]
 

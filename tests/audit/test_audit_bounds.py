@@ -7,10 +7,11 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import norm
+from scipy.stats import beta, binom, norm
 
-from maskedlark.privacy.accounting import Charge, composed_epsilon
+from maskedlark.privacy.accounting import Charge, composed_epsilon, fitting_noise_multiplier
 from maskedlark.privacy.noise import Mechanism
+from tests.audit.__main__ import ROUNDS
 from tests.audit.bounds import Guesses, epsilon_of_gaussian, lower
 
 
@@ -73,3 +74,48 @@ def test_perfect_guesses_prove_no_more_than_their_number_allows() -> None:
     assert perfect.gaussian_epsilon(1e-5) == pytest.approx(
         epsilon_of_gaussian(-2 * float(norm.ppf(0.00368)), 1e-5), rel=0.01
     )
+
+
+ERROR = 0.05 / 20
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "epsilon", "is_against_ad_server"),
+    [
+        (Mechanism.LAPLACE, 1.0, False),
+        (Mechanism.LAPLACE, 3.0, False),
+        (Mechanism.GAUSSIAN, 2.0, False),
+        (Mechanism.GAUSSIAN, 2.0, True),
+        (Mechanism.GAUSSIAN, 8.0, False),
+        (Mechanism.GAUSSIAN, 8.0, True),
+    ],
+)
+def test_halved_noise_is_caught_with_probability_999_in_1000_at_any_seed(
+    mechanism: Mechanism, epsilon: float, is_against_ad_server: bool
+) -> None:
+    """Every pair of counts that a helper of half the noise can give, weighed by its probability."""
+    if mechanism is Mechanism.LAPLACE:
+        hit, false_alarm = 0.5, math.exp(-2 * epsilon) / 2
+    else:
+        each = fitting_noise_multiplier(
+            math.inf,
+            1e-5,
+            mechanism=mechanism,
+            sampling_rate=1.0,
+            rounds=1,
+            already=(),
+            collusion_epsilon=epsilon,
+        )
+        mu = 1 / (each * math.sqrt(2)) if is_against_ad_server else 1 / each
+        hit = float(norm.cdf(mu))
+        false_alarm = 1 - hit
+    counts = np.arange(ROUNDS + 1)
+    hit_at_least = np.nan_to_num(beta.ppf(ERROR / 2, counts, ROUNDS - counts + 1))
+    alarm_at_most = 1 - hit_at_least[::-1]  # by symmetry
+    if mechanism is Mechanism.LAPLACE:
+        shown = np.log(np.maximum(hit_at_least - 1e-5, 1e-300))[:, None] - np.log(alarm_at_most)[None, :]
+        is_missed = shown <= epsilon
+    else:
+        is_missed = norm.ppf(hit_at_least)[:, None] - norm.ppf(alarm_at_most)[None, :] <= mu
+    missed = binom.pmf(counts, ROUNDS, hit) @ is_missed @ binom.pmf(counts, ROUNDS, false_alarm)
+    assert missed <= 0.001

@@ -262,17 +262,22 @@ class _Site:
         def by_helper_1(_: InputShares) -> MaskedSum:
             return replace(summed[0], vector=np.zeros_like(summed[0].vector))  # its masks are zeros
 
-        first = self._share(0, round_transcript, by_helper_0)
-        second = self._share(1, round_transcript, by_helper_1)
+        first = self._share(0, round_index, round_transcript, by_helper_0)
+        second = self._share(1, round_index, round_transcript, by_helper_1)
         self.trainer.step(mean_gradient(self.plan, first, second))
 
     def _share(
-        self, role: int, round_transcript: bytes, masked_sum: Callable[[InputShares], MaskedSum]
+        self,
+        role: int,
+        round_index: int,
+        round_transcript: bytes,
+        masked_sum: Callable[[InputShares], MaskedSum],
     ) -> AggregateShare:
         return aggregate(
             task=self.plan.task,
             job=self.plan.job,
             pair=self._pairs[role],
+            round_index=round_index,
             round_transcript=round_transcript,
             shares=self._shares[role],
             masked_sum=masked_sum,

@@ -23,6 +23,7 @@ from maskedlark.model.onnx_file import parse
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.randomness import seeded
 from maskedlark.releases.job import JobSpec, sampling_numerator
+from maskedlark.reports.pair import SAMPLING_DENOMINATOR
 from maskedlark.reports.task import Task
 from tests.helper.parties import MODEL as ENCODED_MODEL
 from tests.simulation.fleet import Fleet, Running
@@ -228,6 +229,8 @@ class Desk:
         batch_size = dataset.size * (
             1.0 if is_noisy else stream.uniform(0.3, 1)
         )  # without sampling the cost has a closed form: it is quick
+        steps = stream.choice((None, 2, 3)) if not is_noisy else None  # half of them by random allocation
+        numerator = sampling_numerator(expected_batch_size=batch_size, dataset_size=dataset.size)
         job = JobSpec(
             job_id=seeded(self.fleet.faults.seed, f"job {task.name} {number}")(16),
             task_id=task.task_id,
@@ -235,7 +238,8 @@ class Desk:
             model_digest=MODEL.digest,
             loss=Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS,
             rounds=rounds,
-            sampling_numerator=sampling_numerator(expected_batch_size=batch_size, dataset_size=dataset.size),
+            sampling_numerator=numerator if steps is None else SAMPLING_DENOMINATOR // steps,
+            epoch_steps=steps,
             noise_multiplier=_JOB_NOISE if is_noisy else 0.0,
         )
         return TrainingPlan(

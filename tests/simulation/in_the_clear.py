@@ -18,7 +18,7 @@ from maskedlark.model.weights import decode
 from maskedlark.numbers.field import to_signed
 from maskedlark.numbers.fixed_point import decode_signed
 from maskedlark.releases.query import QuerySpec
-from maskedlark.releases.round import transcript
+from maskedlark.releases.round import sampled, transcript
 from maskedlark.reports.dataset import canonical_order
 from maskedlark.reports.report import Example, InputShares, MeasuredValues
 from tests.simulation.desk import MODEL
@@ -39,7 +39,7 @@ def trained(world: World, plan: TrainingPlan) -> Masters:
     for index in range(plan.job.rounds):
         weights = trainer.weights()
         script = transcript(plan.job, round_index=index, weights=weights, numerics=numerics_digest(engine))
-        rows = pair.sample(script, len(people), plan.job.sampling_numerator)
+        rows = sampled(plan.job, pair, index, script, len(people))
         rows &= rows.sum() >= plan.task.min_batch_size
         shares = InputShares(
             features=features[rows], labels=labels[rows], mask_shares=np.ones((int(rows.sum()), 1), np.uint64)

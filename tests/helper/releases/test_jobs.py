@@ -197,11 +197,35 @@ def test_a_job_past_the_budget_is_refused_and_told_what_is_left(noisy: Scene) ->
 
 def test_the_budget_against_a_colluding_helper_counts_by_itself(tmp_path: Path) -> None:
     scene = Scene(tmp_path, **{**NOISY, "epsilon": 16.0, "collusion_epsilon": 1.0})
-    dataset = scene.seal()
-    sampled = scene.job(dataset, noise_multiplier=10.0, rounds=100, sampling_numerator=1 << 22)
+    dataset = scene.seal(200)
+    sampled = scene.job(dataset, noise_multiplier=10.0, rounds=100, sampling_numerator=1 << 30)
     refused = refusal(scene, sampled)
     assert refused.reason is JobReason.BUDGET_EXHAUSTED
     assert "collusion_epsilon would be" in str(refused)
+
+
+def test_a_secret_sample_that_may_be_under_k_is_refused(noisy: Scene) -> None:
+    small = noisy.job(noisy.seal(60), noise_multiplier=50.0, sampling_numerator=1 << 28)
+    refused = refusal(noisy, small)
+    assert refused.reason is JobReason.MALFORMED
+    assert "is_sample_public" in str(refused)
+    noisy.start(replace(small, is_sample_public=True))
+
+
+def test_epochs_that_were_not_begun_are_given_back_and_begun_ones_are_not(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, **{**NOISY, "epsilon": 16.0, "collusion_epsilon": 1000.0})
+    spec = scene.job(
+        scene.seal(120), noise_multiplier=5.0, rounds=6, epoch_steps=2, sampling_numerator=1 << 31
+    )
+    scene.start(spec)
+    for index in range(3):
+        scene.answer(0, spec, index)
+    scene.cores[0].jobs.close(canonical.encode(spec), None)
+    ledger = Ledger(open_database(sqlite_url(scene.parties[0].data / "ledger.sqlite3")))
+    (held,) = ledger.reservations(spec.dataset_id)
+    ledger.close()
+    (charged,) = held.spec.charges(scene.task, held.rounds)
+    assert (charged.rounds, charged.epoch_steps) == (2, 2)
 
 
 def test_rounds_that_were_not_run_are_given_back(noisy: Scene) -> None:

@@ -107,7 +107,9 @@ def test_two_runs_that_differ_only_in_the_sampled_set_look_alike_in_sizes_and_ti
         scene = Scene(
             folder, mechanism=Mechanism.GAUSSIAN, epsilon=16.0, collusion_epsilon=1000.0, min_batch_size=10
         )
-        spec = scene.job(scene.seal(60), noise_multiplier=5.0, sampling_numerator=1 << 31)
+        spec = scene.job(
+            scene.seal(60), noise_multiplier=5.0, sampling_numerator=1 << 31, is_sample_public=True
+        )
         scene.start(spec)
         monkeypatch.setattr("maskedlark.reports.pair.PairKey.sample", draw)
         seen.append(answer_times(scene, spec, rounds, step_s))

@@ -89,6 +89,7 @@ def run_round(of: World, clip: Clip | None, claimed: int) -> None:
         task=of.task,
         job=job(of),
         pair=of.pair(0),
+        round_index=0,
         round_transcript=bytes(32),
         shares=nobody,
         masked_sum=lambda _: MaskedSum(

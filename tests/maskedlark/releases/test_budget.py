@@ -13,6 +13,7 @@ from maskedlark.errors import InvalidTask
 from maskedlark.model.graph import Loss
 from maskedlark.privacy.accounting import Charge, spent
 from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.sample_size import EXPOSURE
 from maskedlark.releases.budget import (
     BudgetedDataset,
     PlannedJob,
@@ -120,7 +121,9 @@ def test_a_planned_job_is_added_to_what_is_held_and_to_nothing_that_is_spent() -
     planned = PlannedJob(rounds=30, batch_size=125.0, noise_multiplier=5.0)
     budget = budget_of(dataset(), [use()], planned)
     assert budget.forecast is not None
-    new = Charge(mechanism=Mechanism.GAUSSIAN, noise_multiplier=5.0, sampling_rate=0.125, rounds=30)
+    new = Charge(
+        mechanism=Mechanism.GAUSSIAN, noise_multiplier=5.0, sampling_rate=0.125, rounds=30, exposure=EXPOSURE
+    )
     both = spent([charge(TASK, spec_of(), 50), new], TASK.delta)
     assert (budget.forecast.ad_server.held, budget.forecast.colluding.held) == (
         both.ad_server,

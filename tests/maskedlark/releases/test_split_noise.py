@@ -13,6 +13,7 @@ from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.model.graph import Loss
 from maskedlark.privacy.accounting import Charge, fitting_noise_multiplier, spent
 from maskedlark.privacy.noise import Mechanism, noise_vector, split_scale
+from maskedlark.privacy.sample_size import EXPOSURE
 from maskedlark.privacy.samplers import MAX_SCALE
 from maskedlark.randomness import seeded
 from maskedlark.releases.job import JobSpec, charge, noise_units
@@ -57,6 +58,7 @@ def noise_of_sum(of: World) -> np.ndarray[Any, Any]:
             task=of.task,
             job=job(of),
             pair=of.pair(role),
+            round_index=0,
             round_transcript=bytes(32),
             shares=nobody,
             masked_sum=zeros,
@@ -121,7 +123,7 @@ def test_a_fitted_multiplier_keeps_its_budgets_when_the_noise_is_split(epsilon: 
 def test_a_task_without_noise_is_charged_as_such() -> None:
     nothing = world(mechanism="none")
     assert charge(nothing.task, job(nothing, noise_multiplier=0.0), 3) == Charge(
-        mechanism=Mechanism.NONE, noise_multiplier=0.0, sampling_rate=0.25, rounds=3
+        mechanism=Mechanism.NONE, noise_multiplier=0.0, sampling_rate=0.25, rounds=3, exposure=EXPOSURE
     )
 
 
