@@ -1,6 +1,6 @@
 """The command line of the ad server.
 
-adserver serve | keygen | task | dataset | job | model | budget | aggregate | evaluate | federated
+adserver serve | keygen | task | dataset | job | model | budget | aggregate | evaluate | certificate | federated
 """
 
 from typing import Final
@@ -34,6 +34,10 @@ COMMANDS: Final = {
         "Train models: plan and submit jobs, follow them, cancel and resume them.",
     ),
     "model": Lazy("adserver.cli.model:model_app", "Make, look at, evaluate and export models."),
+    "certificate": Lazy(
+        "adserver.cli.certificate:certificate_app",
+        "The TLS certificate that peers pin: show it, and renew it in two steps.",
+    ),
     "federated": Lazy(
         "adserver.cli.simulate:federated_app",
         "Federated training: devices train, and their updates are summed.",

@@ -1,6 +1,6 @@
 """The command line of a helper.
 
-helper keygen | serve | status | budget | keys
+helper keygen | serve | status | budget | keys | certificate
 """
 
 from typing import Final
@@ -24,6 +24,10 @@ COMMANDS: Final = {
         "would bring them to.",
     ),
     "keys": Lazy("helper.cli.keys:keys_app", "The HPKE keys that browsers seal to."),
+    "certificate": Lazy(
+        "helper.cli.certificate:certificate_app",
+        "The TLS certificate that peers pin: show it, and renew it in two steps.",
+    ),
 }
 
 app = lazy_app(

@@ -14,6 +14,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry
 
 from maskedlark.observability.call_metrics import CallMetrics
+from maskedlark.observability.certificate_expiry import CertificateExpiry
 from maskedlark.observability.draining import DrainInterceptor
 from maskedlark.observability.tracing import ServerTracing
 from maskedlark.observability.wellness import Wellness
@@ -92,6 +93,8 @@ class WatchedServer:
                 once a second.
         """
         metrics = CallMetrics(registry)
+        if settings.tls is not None:
+            registry.register(CertificateExpiry(settings.tls))
         self._draining = DrainInterceptor()
         self.server, self.port = make_server(
             settings.listen,

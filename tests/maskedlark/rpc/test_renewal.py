@@ -1,0 +1,93 @@
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+from typer.testing import CliRunner
+
+from helper.cli.certificate import certificate_app
+from maskedlark.errors import InvalidTask
+from maskedlark.observability.certificate_expiry import CertificateExpiry
+from maskedlark.rpc.certificates import write_certificate
+from maskedlark.rpc.renewal import RENEWAL_FOLDER, activate, certificate_in, prepare
+from maskedlark.rpc.tls_files import TlsFiles
+from maskedlark.rpc.trust import names_in
+from tests.forged import holder
+
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
+ORIGIN = "https://ads.example"
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> TlsFiles:
+    made = write_certificate(tmp_path, name=ORIGIN, hosts=("ads.example", "127.0.0.1"), now=NOW, days=30)
+    made.trusted_authorities.write_bytes(holder("north").pem)
+    return made
+
+
+def test_a_renewal_changes_nothing_until_it_is_activated(files: TlsFiles, tmp_path: Path) -> None:
+    before = files.read()
+    made = prepare(tmp_path, now=NOW + timedelta(days=20), days=400)
+    assert files.read() == before
+    assert names_in(certificate_in(made.certificate)) == {ORIGIN, "ads.example", "127.0.0.1"}
+    assert made.private_key.stat().st_mode & 0o777 == 0o600
+    new = made.certificate.read_bytes()
+    assert activate(tmp_path).read().certificate == new
+    assert files.read().trusted_authorities == before.trusted_authorities
+    assert files.read().private_key != before.private_key
+    assert not (tmp_path / RENEWAL_FOLDER).exists()
+
+
+def test_an_activation_that_was_cut_short_is_finished_by_the_next(files: TlsFiles, tmp_path: Path) -> None:
+    made = prepare(tmp_path, now=NOW, days=400)
+    made.private_key.replace(files.private_key)  # and then the machine stopped
+    with pytest.raises(InvalidTask, match="another key"):
+        files.read()
+    activate(tmp_path)
+    files.read()
+
+
+def test_a_renewal_is_not_made_twice_and_not_activated_before_it_is_made(
+    files: TlsFiles, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidTask, match="prepare one"):
+        activate(tmp_path)
+    prepare(tmp_path, now=NOW, days=400)
+    with pytest.raises(InvalidTask, match="waits"):
+        prepare(tmp_path, now=NOW, days=400)
+
+
+def test_without_a_certificate_there_is_nothing_to_renew(tmp_path: Path) -> None:
+    with pytest.raises(InvalidTask, match="cannot read a certificate"):
+        prepare(tmp_path, now=NOW, days=400)
+
+
+def test_the_metric_tells_the_own_end_and_the_first_of_the_trusted_ones(
+    files: TlsFiles, tmp_path: Path
+) -> None:
+    registry = CollectorRegistry()
+    registry.register(CertificateExpiry(files))
+    first, later = holder("north", days=1), holder("south", days=9)
+    files.trusted_authorities.write_bytes(later.pem + first.pem)
+    name = "maskedlark_certificate_expires_timestamp_seconds"
+    assert registry.get_sample_value(name, {"certificate": "own"}) == (NOW + timedelta(days=30)).timestamp()
+    ends = first.certificate.not_valid_after_utc.timestamp()
+    assert registry.get_sample_value(name, {"certificate": "trusted"}) == ends
+    prepare(tmp_path, now=NOW, days=400)
+    activate(tmp_path)
+    assert registry.get_sample_value(name, {"certificate": "own"}) == (NOW + timedelta(days=400)).timestamp()
+    files.certificate.write_bytes(b"not PEM")
+    assert registry.get_sample_value(name, {"certificate": "own"}) is None
+
+
+def test_the_commands_show_renew_and_activate(files: TlsFiles, tmp_path: Path) -> None:
+    def run(*words: str) -> str:
+        result = CliRunner().invoke(certificate_app, [*words, "--data", str(tmp_path)])
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    assert ORIGIN in run("show")
+    assert "Give" in run("renew", "--days", "100")
+    new = certificate_in(tmp_path / RENEWAL_FOLDER / "tls.crt")
+    assert str(new.not_valid_after_utc.date()) in run("activate")
+    assert certificate_in(files.certificate) == new
