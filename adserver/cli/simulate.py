@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from adserver.cli.options import JsonOption
+from adserver.cli.simulate_draws import simulate_draws_command
 from adserver.simulating.example_files import ExampleSet, read_examples
 from adserver.simulating.simulator import Simulated, SimulatedRound, simulate
 from adserver.views.printing import print_json, progress_bars
@@ -36,6 +37,9 @@ federated_app = typer.Typer(
 @federated_app.callback()
 def federated_group() -> None:
     """Federated training: devices train, and their updates are summed."""
+
+
+federated_app.command("simulate-draws")(simulate_draws_command)
 
 
 @federated_app.command("simulate")
