@@ -14,7 +14,7 @@ _JOBS: Final = "jobs"
 _MODEL: Final = "model.onnx"
 _EVAL_SET: Final = "eval.npz"
 _CHECKPOINT: Final = "checkpoint-{:08d}.npz"
-_ANY_CHECKPOINT: Final = "checkpoint-*.npz"
+_ANY_CHECKPOINT: Final = "checkpoint-*"
 
 
 class JobFolder:
