@@ -10,24 +10,16 @@ import typer
 from adserver.cli.options import (
     DatabaseOption,
     DataOption,
-    DeadlineOption,
-    Helper0Option,
-    Helper1Option,
-    InsecureOption,
     JsonOption,
-    RoundDeadlineOption,
-    TlsCaOption,
-    TlsCertOption,
-    TlsKeyOption,
     TracesOption,
     open_store,
-    peer_options,
+    with_peers,
 )
 from adserver.client import Client
 from adserver.measuring.domains import load_domains
 from adserver.measuring.request import Request
 from adserver.measuring.result import AggregateResult, Estimate, Row
-from adserver.peers.client import ROUND_DEADLINE_S
+from adserver.peers.opening import Peers
 from adserver.store.datasets import DatasetStore
 from adserver.store.tasks import TaskStore
 from adserver.views.printing import print_json, print_table
@@ -48,11 +40,11 @@ class _Statistic:
     read: Callable[[AggregateResult], Iterable[tuple[Row, Estimate]]]
 
 
+@with_peers()
 def aggregate_command(
     *,
     data: DataOption,
-    helper_0: Helper0Option,
-    helper_1: Helper1Option,
+    peers: Peers,
     value: Annotated[
         list[str] | None,
         typer.Option(rich_help_panel=_WHAT, help="A value to sum, or count; may be repeated."),
@@ -132,27 +124,10 @@ def aggregate_command(
         ),
     ] = "",
     database: DatabaseOption = None,
-    insecure: InsecureOption = False,
-    tls_cert: TlsCertOption = None,
-    tls_key: TlsKeyOption = None,
-    tls_ca: TlsCaOption = None,
-    deadline: DeadlineOption = 60.0,
-    round_deadline: RoundDeadlineOption = ROUND_DEADLINE_S,
     traces: TracesOption = Traces.NONE,
     as_json: JsonOption = False,
 ) -> None:
     """Measure a dataset: sums of values over groups of reports, charged to its privacy budget."""
-    peers = peer_options(
-        data=data,
-        helper_0=helper_0,
-        helper_1=helper_1,
-        insecure=insecure,
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        tls_ca=tls_ca,
-        deadline=deadline,
-        round_deadline=round_deadline,
-    )
     conditions = dict(_condition(one) for one in where or ())
     quantiles = [_quantile(one) for one in quantile or ()]
     statistics = [_mean(name) for name in mean or ()] + [_statistic(name, share) for name, share in quantiles]
@@ -163,7 +138,7 @@ def aggregate_command(
         Client(
             data=data,
             helpers=peers.addresses,
-            insecure=insecure,
+            insecure=peers.tls is None,
             tls=peers.tls,
             database=database,
             deadline_s=peers.deadline_s,

@@ -11,21 +11,13 @@ from rich.progress import Progress
 from adserver.cli.options import (
     DatabaseOption,
     DataOption,
-    DeadlineOption,
-    Helper0Option,
-    Helper1Option,
-    InsecureOption,
     JsonOption,
-    RoundDeadlineOption,
-    TlsCaOption,
-    TlsCertOption,
-    TlsKeyOption,
     TracesOption,
     open_store,
-    peer_options,
+    with_peers,
 )
 from adserver.collecting.sealing import DatasetSealer, SealingProgress
-from adserver.peers.client import ROUND_DEADLINE_S
+from adserver.peers.opening import Peers
 from adserver.peers.retrying import BRIEF
 from adserver.records.dataset_state import DatasetState
 from adserver.store.datasets import Dataset, DatasetStore
@@ -37,11 +29,11 @@ dataset_app = typer.Typer(no_args_is_help=True, help="Seal reports into datasets
 
 
 @dataset_app.command("seal")
+@with_peers()
 def seal_command(
     *,
     data: DataOption,
-    helper_0: Helper0Option,
-    helper_1: Helper1Option,
+    peers: Peers,
     task: Annotated[
         str,
         typer.Option(metavar="ID", help="The task, by the start of its id; not needed if there is only one."),
@@ -57,12 +49,6 @@ def seal_command(
         ),
     ] = False,
     database: DatabaseOption = None,
-    insecure: InsecureOption = False,
-    tls_cert: TlsCertOption = None,
-    tls_key: TlsKeyOption = None,
-    tls_ca: TlsCaOption = None,
-    deadline: DeadlineOption = 60.0,
-    round_deadline: RoundDeadlineOption = ROUND_DEADLINE_S,
     traces: TracesOption = Traces.NONE,
     as_json: JsonOption = False,
 ) -> None:
@@ -70,17 +56,6 @@ def seal_command(
 
     A run that was interrupted while the helpers committed is finished first: run the same command again.
     """
-    peers = peer_options(
-        data=data,
-        helper_0=helper_0,
-        helper_1=helper_1,
-        insecure=insecure,
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        tls_ca=tls_ca,
-        deadline=deadline,
-        round_deadline=round_deadline,
-    )
     engine = open_store(data, database)
     found = TaskStore(engine).find(task)
     with ExitStack() as stack:

@@ -9,22 +9,14 @@ import typer
 from adserver.cli.options import (
     DatabaseOption,
     DataOption,
-    DeadlineOption,
-    Helper0Option,
-    Helper1Option,
-    InsecureOption,
     JsonOption,
-    RoundDeadlineOption,
-    TlsCaOption,
-    TlsCertOption,
-    TlsKeyOption,
     TracesOption,
     open_store,
-    peer_options,
+    with_peers,
 )
 from adserver.client import Client
 from adserver.measuring.evaluator import DEFAULT_BINS
-from adserver.peers.client import ROUND_DEADLINE_S
+from adserver.peers.opening import Peers
 from adserver.store.job_folder import JobFolder
 from adserver.store.jobs import JobStore
 from adserver.views.evaluation import (
@@ -40,11 +32,11 @@ from maskedlark.observability.tracing import Traces, span, tracing
 _WHAT = "What is evaluated"
 
 
+@with_peers()
 def evaluate_command(
     *,
     data: DataOption,
-    helper_0: Helper0Option,
-    helper_1: Helper1Option,
+    peers: Peers,
     model: Annotated[
         Path | None,
         typer.Option(
@@ -79,12 +71,6 @@ def evaluate_command(
         Path | None, typer.Option(help="Draw ROC, PR and calibration curves here, a .png.")
     ] = None,
     database: DatabaseOption = None,
-    insecure: InsecureOption = False,
-    tls_cert: TlsCertOption = None,
-    tls_key: TlsKeyOption = None,
-    tls_ca: TlsCaOption = None,
-    deadline: DeadlineOption = 60.0,
-    round_deadline: RoundDeadlineOption = ROUND_DEADLINE_S,
     traces: TracesOption = Traces.NONE,
     as_json: JsonOption = False,
 ) -> None:
@@ -94,24 +80,13 @@ def evaluate_command(
     """
     if sum(map(bool, (model, job, again))) != 1:
         raise typer.BadParameter("give one of --model, --job and --again")
-    peers = peer_options(
-        data=data,
-        helper_0=helper_0,
-        helper_1=helper_1,
-        insecure=insecure,
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        tls_ca=tls_ca,
-        deadline=deadline,
-        round_deadline=round_deadline,
-    )
     with (
         tracing("adserver", traces),
         span("evaluate"),
         Client(
             data=data,
             helpers=peers.addresses,
-            insecure=insecure,
+            insecure=peers.tls is None,
             tls=peers.tls,
             database=database,
             deadline_s=peers.deadline_s,

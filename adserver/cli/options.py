@@ -1,7 +1,10 @@
 """The options that several commands share, each also an environment variable, and what they open."""
 
+from collections.abc import Callable
+from functools import wraps
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
 from sqlalchemy import Engine
@@ -122,9 +125,58 @@ TracesOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
-def peer_options(
-    *,
+_QUICK: Final[dict[str, tuple[Any, Any]]] = {
+    "helper_0": (Helper0Option, Parameter.empty),
+    "helper_1": (Helper1Option, Parameter.empty),
+    "insecure": (InsecureOption, False),
+    "tls_cert": (TlsCertOption, None),
+    "tls_key": (TlsKeyOption, None),
+    "tls_ca": (TlsCaOption, None),
+    "deadline": (DeadlineOption, 60.0),
+}
+"""Each option about helpers and TLS, with its default."""
+_COMPUTING: Final[dict[str, tuple[Any, Any]]] = _QUICK | {
+    "round_deadline": (RoundDeadlineOption, ROUND_DEADLINE_S)
+}
+"""The same of commands for which helpers compute."""
+
+
+def with_peers(*, is_computing: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command the options about helpers and TLS in place of its parameter `peers`.
+
+    The command is called with the checked `Peers`; it takes `data`, whose folder has the TLS files by default.
+
+    Args:
+        is_computing: Whether helpers compute for this command: it has --round-deadline then.
+    """
+    options = _COMPUTING if is_computing else _QUICK
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        said = signature(command, eval_str=True)
+        parameters: list[Parameter] = []
+        for one in said.parameters.values():
+            if one.name != "peers":
+                parameters.append(one)
+                continue
+            parameters += [
+                Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+                for name, (annotation, default) in options.items()
+            ]
+
+        @wraps(command)
+        def with_options(*, data: Path, **arguments: Any) -> None:
+            peers = _peers(data, **{name: arguments.pop(name) for name in options})
+            command(data=data, peers=peers, **arguments)
+
+        with_options.__signature__ = said.replace(parameters=parameters)  # type: ignore[attr-defined]  # typer reads it
+        return with_options
+
+    return decorate
+
+
+def _peers(
     data: Path,
+    *,
     helper_0: str,
     helper_1: str,
     insecure: bool,
@@ -134,11 +186,7 @@ def peer_options(
     deadline: float,
     round_deadline: float = ROUND_DEADLINE_S,
 ) -> Peers:
-    """Check the options about helpers and TLS.
-
-    Raises:
-        typer.BadParameter: as `tls_files`.
-    """
+    """The helpers as the options say; typer.BadParameter as `tls_files`."""
     tls = tls_files(
         insecure=insecure, certificate=tls_cert, private_key=tls_key, authorities=tls_ca, folder=data
     )

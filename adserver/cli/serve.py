@@ -11,19 +11,11 @@ from adserver.cli.options import (
     WATCHING,
     DatabaseOption,
     DataOption,
-    DeadlineOption,
-    Helper0Option,
-    Helper1Option,
-    InsecureOption,
-    RoundDeadlineOption,
-    TlsCaOption,
-    TlsCertOption,
-    TlsKeyOption,
     TracesOption,
     open_store,
-    peer_options,
+    with_peers,
 )
-from adserver.peers.client import ROUND_DEADLINE_S
+from adserver.peers.opening import Peers
 from adserver.serving.server import serve
 from maskedlark.observability.logs import LogFormat, configure_logging
 from maskedlark.observability.tracing import Traces, tracing
@@ -31,11 +23,11 @@ from maskedlark.rpc.certificates import write_certificate
 from maskedlark.runtime.signals import stopped_by_signals
 
 
+@with_peers()
 def serve_command(
     *,
     data: DataOption,
-    helper_0: Helper0Option,
-    helper_1: Helper1Option,
+    peers: Peers,
     grpc_listen: Annotated[
         str, typer.Option(envvar="ADSERVER_GRPC_LISTEN", help="host:port of the gRPC intake; port 0 for any.")
     ] = ("127.0.0.1:0"),
@@ -49,12 +41,6 @@ def serve_command(
         ),
     ] = None,
     database: DatabaseOption = None,
-    insecure: InsecureOption = False,
-    tls_cert: TlsCertOption = None,
-    tls_key: TlsKeyOption = None,
-    tls_ca: TlsCaOption = None,
-    deadline: DeadlineOption = 60.0,
-    round_deadline: RoundDeadlineOption = ROUND_DEADLINE_S,
     refresh_keys: Annotated[
         float,
         typer.Option(
@@ -84,17 +70,6 @@ def serve_command(
 ) -> None:
     """Take reports in over gRPC and HTTP, serve tasks, and run jobs, until SIGTERM."""
     configure_logging(log_format)
-    peers = peer_options(
-        data=data,
-        helper_0=helper_0,
-        helper_1=helper_1,
-        insecure=insecure,
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        tls_ca=tls_ca,
-        deadline=deadline,
-        round_deadline=round_deadline,
-    )
     with stopped_by_signals() as stop, tracing("adserver", traces):
         serve(
             open_store(data, database),

@@ -13,16 +13,9 @@ import typer
 from adserver.cli.options import (
     DatabaseOption,
     DataOption,
-    DeadlineOption,
-    Helper0Option,
-    Helper1Option,
-    InsecureOption,
     JsonOption,
-    TlsCaOption,
-    TlsCertOption,
-    TlsKeyOption,
     open_store,
-    peer_options,
+    with_peers,
 )
 from adserver.collecting.key_refresh import refresh_keys
 from adserver.collecting.task_creation import create_task
@@ -35,6 +28,7 @@ from adserver.collecting.task_settings import (
     num_decoys,
     period,
 )
+from adserver.peers.opening import Peers
 from adserver.peers.retrying import BRIEF, with_retries
 from adserver.store.reports import ReportStore
 from adserver.store.tasks import StoredTask, TaskStore
@@ -52,11 +46,11 @@ task_app = typer.Typer(no_args_is_help=True, help="Make tasks that both helpers 
 
 
 @task_app.command("create")
+@with_peers(is_computing=False)
 def create_command(
     *,
     data: DataOption,
-    helper_0: Helper0Option,
-    helper_1: Helper1Option,
+    peers: Peers,
     name: Annotated[str, typer.Option(help="What the task is called.")],
     origin: Annotated[
         str,
@@ -182,24 +176,9 @@ def create_command(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write the task bundle here, as browsers get it.")] = None,
     database: DatabaseOption = None,
-    insecure: InsecureOption = False,
-    tls_cert: TlsCertOption = None,
-    tls_key: TlsKeyOption = None,
-    tls_ca: TlsCaOption = None,
-    deadline: DeadlineOption = 60.0,
     as_json: JsonOption = False,
 ) -> None:
     """Make a task: both helpers check it against their floors and sign it. Prints its id."""
-    peers = peer_options(
-        data=data,
-        helper_0=helper_0,
-        helper_1=helper_1,
-        insecure=insecure,
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        tls_ca=tls_ca,
-        deadline=deadline,
-    )
     labels = label_space(
         classes=classes, max_value=max_value, num_buckets=num_buckets, default_label=default_label
     )
@@ -280,29 +259,14 @@ def show_command(
 
 
 @task_app.command("refresh-keys")
+@with_peers(is_computing=False)
 def refresh_keys_command(
     *,
     data: DataOption,
-    helper_0: Helper0Option,
-    helper_1: Helper1Option,
+    peers: Peers,
     database: DatabaseOption = None,
-    insecure: InsecureOption = False,
-    tls_cert: TlsCertOption = None,
-    tls_key: TlsKeyOption = None,
-    tls_ca: TlsCaOption = None,
-    deadline: DeadlineOption = 60.0,
 ) -> None:
     """Ask the helpers for their HPKE keys now; a running server does so every minute."""
-    peers = peer_options(
-        data=data,
-        helper_0=helper_0,
-        helper_1=helper_1,
-        insecure=insecure,
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        tls_ca=tls_ca,
-        deadline=deadline,
-    )
     engine = open_store(data, database)
     with ExitStack() as stack:
         changed = refresh_keys(TaskStore(engine), peers.open(stack, engine))

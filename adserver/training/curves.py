@@ -11,12 +11,13 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, fields
-from io import BytesIO, StringIO
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from adserver.records.round_figures import RoundFigures
 from maskedlark.runtime.durable_file import write_durably
+from maskedlark.terminal.pictures import as_png, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -127,10 +128,8 @@ def _csv(history: Sequence[RoundFigures]) -> bytes:
 
 def _png(history: Sequence[RoundFigures], title: str) -> bytes:
     """Loss and accuracy above, gradient norm and noise below; without an evaluation only the latter."""
-    from matplotlib.figure import Figure  # without pyplot: no global state, no display
-
     is_evaluated = any(figures.loss is not None for figures in history)
-    figure = Figure(figsize=(8, 7.2 if is_evaluated else 4.2), layout="constrained")
+    figure = new_figure(8, 7.2 if is_evaluated else 4.2)
     panels = figure.subplots(2 if is_evaluated else 1, 1, sharex=True, squeeze=False)[:, 0]
     figure.suptitle(title, fontsize=11)
     if is_evaluated:
@@ -142,9 +141,7 @@ def _png(history: Sequence[RoundFigures], title: str) -> bytes:
         ("noise_to_signal", "noise / signal"),
     )
     panels[-1].set_xlabel("rounds")
-    picture = BytesIO()
-    figure.savefig(picture, format="png", dpi=120)
-    return picture.getvalue()
+    return as_png(figure)
 
 
 def _draw_pair(

@@ -5,17 +5,16 @@ Solid what is spent, dashed what is reserved, dotted the budgets.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from io import BytesIO
 from pathlib import Path
 from typing import Final
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.privacy.accounting import Charge, Epsilons, spent
 from maskedlark.releases.budget import DatasetBudget
 from maskedlark.runtime.durable_file import write_durably
+from maskedlark.terminal.pictures import as_png, new_figure
 
 _POINTS: Final = 12
 """For each job."""
@@ -38,7 +37,7 @@ def write_plot(budget: DatasetBudget, path: Path) -> None:
     """
     if not budget.is_noisy:
         raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, "the task has no noise: there is no budget to draw")
-    figure = Figure(figsize=(9, 3.6), layout="constrained")  # without pyplot: no global state, no display
+    figure = new_figure(9, 3.6)
     alone, colluding = figure.subplots(1, 2)
     points = growth(budget)
     _draw(
@@ -60,9 +59,7 @@ def write_plot(budget: DatasetBudget, path: Path) -> None:
         f"dataset {dataset.dataset_id.hex()[:12]} of {dataset.task.name}, delta {dataset.task.delta:.2g}",
         fontsize=11,
     )
-    picture = BytesIO()
-    figure.savefig(picture, format="png", dpi=120)
-    write_durably(path, picture.getvalue())
+    write_durably(path, as_png(figure))
 
 
 def growth(budget: DatasetBudget) -> tuple[Point, ...]:

@@ -6,7 +6,6 @@ JSON, lines of text, and a picture of its three curves with error bars.
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from adserver.views.query import estimate_json, shown
 from maskedlark.errors import InvalidTask
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.runtime.durable_file import write_durably
+from maskedlark.terminal.pictures import as_png, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -78,9 +78,7 @@ def write_plot(result: EvaluationResult, path: Path) -> None:
     """
     if path.suffix.lower() != ".png":
         raise InvalidTask(f"curves are drawn into a file that ends in .png, not {path.name!r}")
-    from matplotlib.figure import Figure  # without pyplot: no global state, no display
-
-    figure = Figure(figsize=(12.6, 4.4), layout="constrained")
+    figure = new_figure(12.6, 4.4)
     roc, pr, calibration = figure.subplots(1, 3)
     title = f"AUC {shown(result.metric('confidence_roc_auc' if result.is_of_classes else 'roc_auc'))}"
     _draw(roc, result.roc, f"ROC: {title}", "false positive rate", "true positive rate")
@@ -88,9 +86,7 @@ def write_plot(result: EvaluationResult, path: Path) -> None:
     _draw(calibration, result.calibration, "calibration", "predicted", "observed")
     for axes in (roc, calibration):
         axes.plot([0, 1], [0, 1], ":", color="grey")
-    picture = BytesIO()
-    figure.savefig(picture, format="png", dpi=120)
-    write_durably(path, picture.getvalue())
+    write_durably(path, as_png(figure))
 
 
 def _draw(axes: "Axes", points: Sequence[CurvePoint], title: str, across: str, up: str) -> None:

@@ -17,6 +17,7 @@ from maskedlark.errors import InvalidTask
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.runtime.durable_file import write_durably
+from maskedlark.terminal.pictures import as_png, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -152,16 +153,12 @@ def _png(result: AggregateResult) -> bytes:
 
     For each histogram a panel of its buckets in the coarsest cell.
     """
-    from matplotlib.figure import Figure  # without pyplot: no global state, no display
-
     panels = [_Panel(title, labels, estimates) for title, labels, estimates in _panels(result)]
-    figure = Figure(figsize=(9, 3.2 * len(panels)), layout="constrained")
+    figure = new_figure(9, 3.2 * len(panels))
     for axes, panel in zip(figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels, strict=True):
         panel.draw(axes)
     figure.suptitle(summary_lines(result)[-1], fontsize=9)
-    picture = BytesIO()
-    figure.savefig(picture, format="png", dpi=120)
-    return picture.getvalue()
+    return as_png(figure)
 
 
 class _Panel:

@@ -3,7 +3,7 @@
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
-from io import BytesIO, StringIO
+from io import StringIO
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ from adserver.simulating.simulator import SimulatedRound
 from adserver.views.printing import print_table
 from maskedlark.errors import InvalidTask
 from maskedlark.runtime.durable_file import write_durably
+from maskedlark.terminal.pictures import as_png, new_figure
 
 _COLUMNS: Final = ("round", "devices", "covers", "clip_norm", "accuracy", "loss", "seconds")
 
@@ -98,9 +99,7 @@ def _csv(result: SimulationResult) -> bytes:
 
 
 def _png(result: SimulationResult) -> bytes:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 3.6), layout="constrained")  # without pyplot: no global state, no display
+    figure = new_figure(7, 3.6)
     axes = figure.subplots()
     rounds = [one.round for one in result.scored]
     axes.plot(rounds, [one.scores["accuracy"] for one in result.scored], marker=".")
@@ -108,6 +107,4 @@ def _png(result: SimulationResult) -> bytes:
     noise = "no noise" if result.epsilon is None else f"epsilon {result.epsilon:.3g} for one {result.unit}"
     axes.set_title(f"{result.strategy}, {result.devices} devices, {noise}", fontsize=10)
     axes.grid(visible=True, alpha=0.3)
-    picture = BytesIO()
-    figure.savefig(picture, format="png", dpi=120)
-    return picture.getvalue()
+    return as_png(figure)
