@@ -1,4 +1,7 @@
-"""The ad server: takes in sealed reports, seals datasets at both helpers, runs jobs, measures and steps models. Imports no other party."""
+"""The ad server: takes in sealed reports, seals datasets, runs jobs, measures, and steps models.
+
+Imports no other party.
+"""
 
 import os
 from typing import TYPE_CHECKING, Any

@@ -272,7 +272,7 @@ def _warn(errors: Console, *, seed: int | None, train_out: Path | None) -> None:
 
 @contextmanager
 def _showing_progress(errors: Console) -> Iterator[Progress]:
-    """On a terminal: that people live their lives, for as long as that takes, and then how many reports were answered for."""
+    """On a terminal, show that people live their lives, and then how many reports were answered."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),

@@ -1,4 +1,6 @@
-"""Step 4: upload sealed reports to the ad server, over gRPC or HTTP, and survive an ad server that is away for a moment.
+"""Step 4: upload sealed reports to the ad server, over gRPC or HTTP.
+
+An ad server that is away for a moment is asked again.
 
 A batch whose answer got lost is sent again as it is: the ad server stores each report id once and counts the
 second as a duplicate, so nothing is lost and nothing counts twice.

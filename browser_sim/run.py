@@ -80,7 +80,8 @@ def run(settings: RunSettings, progress: Progress = lambda _: nullcontext(lambda
     began = monotonic()
     if settings.clear_path is not None and not is_loopback(host_of(settings.destination)):
         raise InvalidTask(
-            "reported records are written in clear only in a loopback demo; the ad server is on another machine"
+            "reported records are written in clear only in a loopback demo; the ad server is on another"
+            " machine"
         )
     bundle = load_bundle(settings.task, settings.protection, settings.trusted_helpers, now=time())
     cast = _cast(settings, bundle.task)
@@ -121,7 +122,8 @@ def _wanted(settings: RunSettings, available: int) -> int:
         wanted = settings.people * settings.habits.impressions_per_person
         if wanted > available:
             raise InvalidTask(
-                f"{settings.people} people see {wanted} ads, and the source has {available} records: each is used once"
+                f"{settings.people} people see {wanted} ads, and the source has {available} records: each is"
+                " used once"
             )
     return wanted if settings.limit is None else min(wanted, settings.limit)
 

@@ -134,7 +134,8 @@ def check_fits(source: Source, task: Task) -> None:
         raise InvalidTask(f"the task takes {task.num_features} features, source {source.name} has {width}")
     if source.label_kind is not task.labels.kind:
         raise InvalidTask(
-            f"the task's labels are {task.labels.kind.value}, source {source.name} gives {source.label_kind.value}"
+            f"the task's labels are {task.labels.kind.value}, source {source.name} gives"
+            f" {source.label_kind.value}"
         )
     labels = source.records.labels
     if len(labels) and not 0 <= labels.min() <= labels.max() <= task.labels.size - 1:

@@ -61,7 +61,8 @@ def cli(module: str, name: str) -> str:
 def settings() -> str:
     """The fields of the canonical objects, from their docstrings and types."""
     parts = [
-        "# Task and job settings\n\nThe canonical objects that parties agree on ([protocol](../explanation/protocol.md)).\n"
+        "# Task and job settings\n\nThe canonical objects that parties agree on"
+        " ([protocol](../explanation/protocol.md)).\n"
     ]
     objects = (
         Task,
@@ -103,8 +104,9 @@ def attributes(cls: type[Any]) -> str:
 def errors() -> str:
     """Every error and reason, and what follows from it."""
     parts = [
-        "# Errors\n\nEvery error that one party can cause at another. Codes are stable; over HTTP they are the field `reason`, in metrics"
-        " the label `reason`.\n\n*Again*: the same request may succeed later. *Charged*: what it cost of a dataset's privacy budget.\n"
+        "# Errors\n\nEvery error that one party can cause at another. Codes are stable; over HTTP they are"
+        " the field `reason`, in metrics the label `reason`.\n\n*Again*: the same request may succeed later."
+        " *Charged*: what it cost of a dataset's privacy budget.\n"
     ]
     kinds: list[tuple[type[MaskedLarkError], type[Reason] | Contract]] = [
         (InvalidTask, INVALID_TASK),
@@ -121,12 +123,13 @@ def errors() -> str:
             rows = "\n".join(f"| `{one.value}` | {one.meaning} | {follows(contract(one))} |" for one in known)
             parts.append(f"{REASONS_HEAD}\n{rows}\n")
     parts.append(
-        "## Answers over HTTP\n\nThe field `error` is the kind of a typed error above, or `RequestRefused` or `Internal` with one of these"
-        f" reasons.\n\n{further(HTTP_REASONS)}"
+        "## Answers over HTTP\n\nThe field `error` is the kind of a typed error above, or `RequestRefused`"
+        f" or `Internal` with one of these reasons.\n\n{further(HTTP_REASONS)}"
     )
     parts.append(
-        "## Why a job stopped\n\nA job that was refused or failed has a reason of InvalidModel or JobRefused, or one of these. *Again*:"
-        f" `adserver job resume` as it is may succeed.\n\n{further(JOB_STOPS)}"
+        "## Why a job stopped\n\nA job that was refused or failed has a reason of InvalidModel or"
+        " JobRefused, or one of these. *Again*: `adserver job resume` as it is may"
+        f" succeed.\n\n{further(JOB_STOPS)}"
     )
     return NOTE + "\n".join(parts)
 

@@ -1,4 +1,6 @@
-"""A real PostgreSQL server as a library (the pgserver wheel), so that every store is tested on both engines that it promises."""
+"""A real PostgreSQL server as a library (the pgserver wheel), so that every store is tested on both engines
+that it promises.
+"""
 
 import logging
 import os

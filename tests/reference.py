@@ -229,7 +229,7 @@ def open_report(
 
 
 def opened_parts(setting: Setting, role: int, helper: Helper, report: SealedReport) -> tuple[bytes, bytes]:
-    """The view, and what stands behind it: mask shares, or openings, commitment, blind and share of a proof."""
+    """The view, and what stands behind it: mask shares, or openings, commitment, blind and proof share."""
     plaintext = HPKE.decrypt(
         report.ciphertexts[role], helper.hpke, binding(setting, report.report_id, role, helper.key_id)
     )

@@ -65,7 +65,8 @@ def silent_streams(
     expected_open: int,
     is_stubborn: bool = False,
 ) -> Iterator[Silence]:
-    """Open so many calls and keep them for the block; it begins once all but the expected number were ended by the server.
+    """Open so many calls and keep them for the block; it begins once all but the expected number were ended
+    by the server.
 
     Args:
         address: The server's.

@@ -152,8 +152,9 @@ class Room:
         if excess is not None:
             raise JobRefused(
                 JobReason.BUDGET_EXHAUSTED,
-                f"{rounds} rounds of {batch_size:g} reports at noise {noise_multiplier:.4g} pass {excess}: "
-                "use more noise, fewer rounds, smaller batches (against collusion they do not help) or another dataset",
+                f"{rounds} rounds of {batch_size:g} reports at noise {noise_multiplier:.4g} pass {excess}:"
+                " use more noise, fewer rounds, smaller batches (against collusion they do not help) or"
+                " another dataset",
             )
 
     def cost(self, *, rounds: int, batch_size: float, noise_multiplier: float) -> "Cost":
@@ -188,7 +189,10 @@ class Room:
         if cost.together.ad_server > task.epsilon:
             return f"the budget against the ad server, at {cost.together.ad_server:.4g} of {task.epsilon:.4g}"
         if cost.together.colluding > task.collusion_epsilon:
-            return f"the budget against the ad server with one helper, at {cost.together.colluding:.4g} of {task.collusion_epsilon:.4g}"
+            return (
+                f"the budget against the ad server with one helper, at {cost.together.colluding:.4g} of"
+                f" {task.collusion_epsilon:.4g}"
+            )
         return None
 
     def nearest(self, cost: "Cost") -> Limit:
@@ -211,8 +215,8 @@ def check_batch(task: Task, batch_size: float, dataset_size: int) -> None:
     if not task.min_batch_size <= batch_size <= dataset_size:  # also false for NaN
         raise JobRefused(
             JobReason.MALFORMED,
-            f"a batch of {batch_size:g} reports is not within the task's min_batch_size {task.min_batch_size} and the dataset's "
-            f"{dataset_size}: smaller ones would be noise only",
+            f"a batch of {batch_size:g} reports is not within the task's min_batch_size {task.min_batch_size}"
+            f" and the dataset's {dataset_size}: smaller ones would be noise only",
         )
 
 

@@ -120,7 +120,8 @@ class Planner:
         if rounds is None:
             if noise is None:
                 raise InvalidTask(
-                    "give rounds or a noise multiplier: without either of them there is nothing to find the other from"
+                    "give rounds or a noise multiplier: without either of them there is nothing to find the"
+                    " other from"
                 )
             return self._open_rounds(noise, self.room.dataset_size if batch_size is None else batch_size)
         if noise is not None:

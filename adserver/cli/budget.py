@@ -48,7 +48,10 @@ def budget_command(
     database: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what is spent, reserved and left of each dataset's two budgets, and what a planned job would bring them to."""
+    """Show what is spent, reserved and left of each dataset's two budgets.
+
+    With --rounds, also what a planned job would bring them to.
+    """
     planned = (
         PlannedJob(
             rounds=rounds,

@@ -113,7 +113,10 @@ def submit_command(
         typer.Option(
             "--until-budget",
             rich_help_panel=_PRIVACY,
-            help="Instead of --rounds: as many as fit with --noise-multiplier; the job stops when the budget (or --epsilon) is spent.",
+            help=(
+                "Instead of --rounds: as many as fit with --noise-multiplier; the job stops when the budget"
+                " (or --epsilon) is spent."
+            ),
         ),
     ] = False,
     sampling: Annotated[
@@ -143,7 +146,10 @@ def submit_command(
         float | None,
         typer.Option(
             rich_help_panel=_PRIVACY,
-            help="Let the clip bound, up to the task's, follow this quantile of the gradients' norms, between 0 and 1 (privately).",
+            help=(
+                "Let the clip bound, up to the task's, follow this quantile of the gradients' norms, between"
+                " 0 and 1 (privately)."
+            ),
         ),
     ] = None,
     clip_learning_rate: Annotated[

@@ -11,8 +11,7 @@ from maskedlark.terminal.lazy_commands import Lazy, lazy_app
 COMMANDS: Final = {
     "budget": Lazy(
         "adserver.cli.budget:budget_command",
-        "Show what is spent, reserved and left of each dataset's two budgets, and what a planned "
-        "job would bring them to.",
+        "Show what is spent, reserved and left of each dataset's two budgets.",
     ),
     "aggregate": Lazy(
         "adserver.cli.aggregate:aggregate_command",

@@ -109,8 +109,10 @@ RoundDeadlineOption = Annotated[
         envvar="ADSERVER_ROUND_DEADLINE",
         rich_help_panel=_PEERS,
         min=0.1,
-        help="Seconds that a helper has for what it computes: a round, a query, an evaluation, a dataset. One that is dead is noticed"
-        f" within {Keepalive().noticed_within_s:g}.",
+        help=(
+            "Seconds that a helper has for what it computes: a round, a query, an evaluation, a dataset. One"
+            f" that is dead is noticed within {Keepalive().noticed_within_s:g}."
+        ),
     ),
 ]
 TracesOption = Annotated[
@@ -144,7 +146,7 @@ _COMPUTING: Final[dict[str, tuple[Any, Any]]] = _QUICK | {
 def with_peers(*, is_computing: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Gives a command the options about helpers and TLS in place of its parameter `peers`.
 
-    The command is called with the checked `Peers`; it takes `data`, whose folder has the TLS files by default.
+    The command is called with the checked `Peers`. It takes `data`, too: its TLS files lie there by default.
 
     Args:
         is_computing: Whether helpers compute for this command: it has --round-deadline then.

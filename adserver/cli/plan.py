@@ -73,7 +73,10 @@ def plan_command(
     gradient_norm: Annotated[
         float | None,
         typer.Option(
-            help="How long you expect a round's mean gradient to be; by default the clip norm, the longest that it can be."
+            help=(
+                "How long you expect a round's mean gradient to be; by default the clip norm, the longest"
+                " that it can be."
+            )
         ),
     ] = None,
     database: DatabaseOption = None,

@@ -60,7 +60,10 @@ def simulate_command(
             exists=True,
             dir_okay=False,
             rich_help_panel=_STRATEGY,
-            help='JSON with any of the strategy\'s settings, such as {"bound": {"is_per_layer": true}}; options that are given win.',
+            help=(
+                'JSON with any of the strategy\'s settings, such as {"bound": {"is_per_layer": true}};'
+                " options that are given win."
+            ),
         ),
     ] = None,
     devices: Annotated[
@@ -264,8 +267,11 @@ def _privacy(result: SimulationResult) -> str:
     if result.epsilon is None:
         return "no noise: no privacy is claimed"
     if result.unit == "event":
-        return f"each event: epsilon {result.epsilon:.4g}, delta {result.delta:.2g}, against everybody; used once"
+        return (
+            f"each event: epsilon {result.epsilon:.4g}, delta {result.delta:.2g}, against everybody; used"
+            " once"
+        )
     return (
-        f"each user, added or removed: epsilon {result.epsilon:.4g} at delta {result.delta:.2g}, with sampling hidden by cover"
-        f" (by the accountant of 2016: {result.epsilon_2016:.4g})"
+        f"each user, added or removed: epsilon {result.epsilon:.4g} at delta {result.delta:.2g}, with"
+        f" sampling hidden by cover (by the accountant of 2016: {result.epsilon_2016:.4g})"
     )

@@ -109,7 +109,10 @@ def create_command(
         typer.Option(
             "--split-noise",
             rich_help_panel=_PRIVACY,
-            help="Each helper adds half of the noise's variance: less noise, and less privacy if a helper colludes. Gaussian only.",
+            help=(
+                "Each helper adds half of the noise's variance: less noise, and less privacy if a helper"
+                " colludes. Gaussian only."
+            ),
         ),
     ] = False,
     no_noise: Annotated[
@@ -124,9 +127,13 @@ def create_command(
         float | None,
         typer.Option(
             rich_help_panel=_PRIVACY,
-            help="Budget of each dataset against this ad server together with one helper, whose knowledge undoes the sampling of"
-            f" minibatches and one of the two noises. By default {DEFAULT_COLLUSION_FACTOR:g} times --epsilon, which suits batches of"
-            " half a dataset and more; with smaller ones this budget is spent first, unless it is larger.",
+            help=(
+                "Budget of each dataset against this ad server together with one helper, whose knowledge"
+                " undoes the sampling of"
+                f" minibatches and one of the two noises. By default {DEFAULT_COLLUSION_FACTOR:g} times"
+                " --epsilon, which suits batches of"
+                " half a dataset and more; with smaller ones this budget is spent first, unless it is larger."
+            ),
         ),
     ] = None,
     delta: Annotated[
@@ -148,8 +155,11 @@ def create_command(
         bool,
         typer.Option(
             rich_help_panel=_PRIVACY,
-            help="Each report proves that it counts once at most and that its values lie in their ranges; others are"
-            " dropped before they are summed.",
+            help=(
+                "Each report proves that it counts once at most and that its values lie in their ranges;"
+                " others are"
+                " dropped before they are summed."
+            ),
         ),
     ] = True,
     measurement: Annotated[
@@ -202,9 +212,9 @@ def create_command(
         "clip_norm": clip_norm,
         "frac_bits": frac_bits,
         "epsilon": epsilon,
-        "collusion_epsilon": DEFAULT_COLLUSION_FACTOR * epsilon
-        if collusion_epsilon is None
-        else collusion_epsilon,
+        "collusion_epsilon": (
+            DEFAULT_COLLUSION_FACTOR * epsilon if collusion_epsilon is None else collusion_epsilon
+        ),
         "delta": delta,
         "max_dataset_size": max_dataset_size,
         "time_bucket_s": time_bucket_s,

@@ -160,7 +160,8 @@ class DatasetSealer:
             if not admitted.is_admitted[is_chosen].all():
                 raise JobRefused(
                     JobReason.DATASET_CHANGED,
-                    f"helper {role} admitted reports that it does not admit any more: `adserver dataset abandon` gives the dataset up",
+                    f"helper {role} admitted reports that it does not admit any more: `adserver dataset"
+                    " abandon` gives the dataset up",
                 ) from None
             helper.commit_dataset(dataset.task_id, dataset.handle, is_chosen, dataset.dataset_id)
 
@@ -170,7 +171,8 @@ def _choice(
 ) -> Choice:
     """The reports that both helpers admit with equal tags, and why the others are dropped.
 
-    Where reports prove their form, unequal tags are a failed proof: a reason of both helpers, since neither sees it alone.
+    Where reports prove their form, unequal tags are a failed proof: a reason of both helpers, since neither
+    sees it alone.
     """
     first, second = admitted
     is_chosen = admitted_by_both(first, second)
@@ -190,7 +192,8 @@ def _check_enough(found: int, least: int, what: str) -> None:
     if found < least:
         raise JobRefused(
             JobReason.DATASET_EMPTY,
-            f"{found} reports {what}, and the task's min_batch_size is {least}: every round would be noise; they wait for more reports",
+            f"{found} reports {what}, and the task's min_batch_size is {least}: every round would be noise;"
+            " they wait for more reports",
         )
 
 

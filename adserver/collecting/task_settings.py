@@ -92,7 +92,10 @@ def norm_for(mechanism: Mechanism) -> Norm:
 def period(
     *, now: float, time_bucket_s: int, days: float, starts_at: int | None, expires_at: int | None
 ) -> Period:
-    """The task's period; without a start, from the beginning of the present time bucket, so that reports of now are inside."""
+    """The task's period.
+
+    Without a start it begins with the present time bucket, so that reports of now are inside.
+    """
     start = int(now) // max(time_bucket_s, 1) * time_bucket_s if starts_at is None else starts_at
     return Period(
         starts_at=start, expires_at=start + int(days * 86_400) if expires_at is None else expires_at

@@ -73,8 +73,8 @@ def http_app(
         intake: Takes the reports.
         tasks: What browsers are served.
         room: Shared by all bodies under way.
-        check_well: Returns if the server is well, and raises HelperUnavailable if not; by default one look into
-            the database.
+        check_well: Returns if the server is well, and raises HelperUnavailable if not; by default one look
+            into the database.
     """
     room = room or BodyRoom()
     check = check_well or (lambda: tasks.get(b""))
@@ -161,7 +161,11 @@ async def _in_thread(look_up: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwa
 
 
 async def _body(request: Request, limit: int, held: Held) -> bytes:
-    """The body, refused as soon as it is known to pass the limit or to find no room, and given up when it comes too slowly."""
+    """The body.
+
+    It is refused as soon as it is known to pass the limit or to find no room, and given up when it comes too
+    slowly.
+    """
     declared = request.headers.get("content-length", "0")
     if not declared.isdecimal() or int(declared) > limit:
         raise _TooLarge(limit)

@@ -165,7 +165,11 @@ def _repeated(
 
 
 def _estimates(figure: Figure, counts: Histogram, repeated: Histogram) -> list[Estimate]:
-    """A figure's numbers. As the readings stray to one side of the stand-in, so the truth lies to the other side of the reading."""
+    """A figure's numbers.
+
+    If the repeated readings lie to one side of the figure that they repeat, then the truth is expected on the
+    other side of the reading, as far away.
+    """
     value = np.atleast_1d(figure(counts))
     read_again = figure(repeated).reshape(len(repeated), -1)
     is_known = np.isfinite(value) & np.isfinite(read_again).any(0)
@@ -182,9 +186,11 @@ def _estimates(figure: Figure, counts: Histogram, repeated: Histogram) -> list[E
         strict=True,
     )
     return [
-        Estimate(value=float(at), standard_error=float(error), low=float(least), high=float(most))
-        if known
-        else Estimate(value=np.nan, standard_error=np.inf, low=-np.inf, high=np.inf)
+        (
+            Estimate(value=float(at), standard_error=float(error), low=float(least), high=float(most))
+            if known
+            else Estimate(value=np.nan, standard_error=np.inf, low=-np.inf, high=np.inf)
+        )
         for at, error, least, most, known in found
     ]
 

@@ -35,7 +35,10 @@ DISCOVERY_SHARE: Final = 0.25
 DISCOVERY_DELTA: Final = 0.01
 """Of the task's delta, what it costs to find groups."""
 _UNITS: Final = 1 << 30
-"""What the largest contribution to each sum is carried as, so that every value bears noise in proportion to its own bounds."""
+"""What the largest contribution to each sum is carried as.
+
+Every value bears noise in proportion to its own bounds.
+"""
 _MAX_FOUND: Final = 10_000
 
 

@@ -137,7 +137,9 @@ class AggregateResult:
             yield row, _ratio(row.estimates[at[value]], row.estimates[at[COUNT]], wider)
 
     def quantiles(self, value: str, share: float) -> Iterator[tuple[Row, Estimate]]:
-        """For each row, what a share of the row's reports do not exceed of a value, from its histogram, evenly spread in each bucket.
+        """For each row, what a share of the row's reports do not exceed of a value.
+
+        Read from its histogram, as if reports were spread evenly in each bucket.
 
         The interval begins and ends at bucket bounds and covers with 99 % at least. Its standard error is not
         known, hence NaN.

@@ -45,7 +45,7 @@ from maskedlark.rpc.wire import chunks, join, share_to_message
 from protos import helper_pb2, helper_pb2_grpc
 
 ROUND_DEADLINE_S: Final = 900.0
-"""By default: several times what the largest round takes that a helper lets in, for a machine that is busy with others."""
+"""By default: several times what the largest round takes, for a machine that is busy with others."""
 _OPENING_S: Final = 0.01
 """What a helper is given to open one share, on top of the deadline: a hundred times what it takes."""
 _CANCEL_POLL_S: Final = 0.1
@@ -298,7 +298,10 @@ class HelperClient:
 
 
 class _Outgoing:
-    """The requests of a preparation, with the size of each chunk sent and the error that ended them, if one did."""
+    """The requests of a preparation.
+
+    Remembers the size of each chunk that was sent, and the error that ended them, if one did.
+    """
 
     def __init__(
         self, header: helper_pb2.PrepareRequest, share_chunks: Iterable[Sequence[ShareForHelper]]

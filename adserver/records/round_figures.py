@@ -42,7 +42,7 @@ class RoundFigures:
 def noise_norm(
     task: Task, job: JobSpec, *, num_parameters: int, denominator: float, clip: Clip | None = None
 ) -> float:
-    """The root mean square L2 norm of the noise in a mean gradient, both helpers' together, in the gradient's units.
+    """The root mean square L2 norm of both helpers' noise in a mean gradient, in the gradient's units.
 
     An adaptive job has it of each round's `clip`.
     """

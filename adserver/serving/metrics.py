@@ -81,7 +81,10 @@ class AdserverMetrics(Collector):
             stopped.add_metric((reason,), count)
         yield stopped
         queued = [self._clock() - job.submitted_at_s for job in jobs if job.state is JobState.QUEUED]
-        age = "How long ago the oldest queued job was submitted. For one that ran and was queued again, that includes its time at work."
+        age = (
+            "How long ago the oldest queued job was submitted. For one that ran and was queued again, that"
+            " includes its time at work."
+        )
         yield GaugeMetricFamily("adserver_queue_age_seconds", age, max([0.0, *queued]))
         yield CounterMetricFamily(
             "adserver_rounds",

@@ -80,7 +80,10 @@ JOB_STOPS: Final[Mapping[str, FurtherReason]] = {
         ),
     ),
     BUDGET_SPENT: FurtherReason(
-        meaning="the job is done: it was submitted with --until-budget, and the dataset's budget does not allow another round",
+        meaning=(
+            "the job is done: it was submitted with --until-budget, and the dataset's budget does not allow"
+            " another round"
+        ),
         follows=Contract(
             charged=Charged.BEFORE, remedy="nothing: the model is there; to train on, seal another dataset"
         ),

@@ -131,7 +131,8 @@ def serve(
         stop: Ends it.
 
     Raises:
-        InvalidTask: the data folder or the TLS key is another user's or open to others, or an address is taken.
+        InvalidTask: the data folder or the TLS key is another user's or open to others, or an address is
+            taken.
     """
     forbid_core_files()  # before the TLS key is read
     check_data_folder(data_dir)

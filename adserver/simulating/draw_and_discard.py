@@ -59,7 +59,8 @@ class DrawSimulation:
 def stationary_variance(instances: int, in_flight: int, *, updates: int, trees: int, seed: int) -> float:
     """The mean variance over instances (n - 1 below) over one update's noise variance, without gradients.
 
-    Independent jobs (trees of who came from whom) run side by side; the mean is over the second half of their updates.
+    Independent jobs (trees of who came from whom) run side by side; the mean is over the second half of their
+    updates.
     All weights of a job share its tree, so jobs, not weights, are what the mean needs many of.
     """
     numbers = np.random.default_rng(seed)

@@ -116,7 +116,7 @@ class WordModel:
         return gradient
 
     def _logits(self, weights: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
-        """Scores (devices, batch, tokens, words) for words (devices, batch, tokens), each at its own weights."""
+        """Scores (devices, batch, tokens, words) for words (devices, batch, tokens), each by its weights."""
         devices, batch, tokens = words.shape
         table, *gates, project, offset = (
             part.view(devices, *shape)

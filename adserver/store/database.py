@@ -23,7 +23,10 @@ _LONGEST_ID_DIGITS: Final = 64
 
 
 def default_url(data_dir: Path) -> str:
-    """The URL of the embedded database in the data folder, which is created if missing, for this user only."""
+    """The URL of the embedded database in the data folder.
+
+    The folder is created if it is missing, for this user only.
+    """
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     return URL.create("sqlite", database=str(data_dir / _FILE_NAME)).render_as_string()
 

@@ -1,4 +1,4 @@
-"""Datasets as the ad server keeps them, from the reports that one takes to the id that both helpers know it by.
+"""Datasets as the ad server keeps them: from taking reports to the id that both helpers know.
 
 `adserver.records.dataset_state` decides what can happen to one. A dataset is known by its handle until both
 helpers have admitted its reports, and by its dataset id from then on. Once it is committing, what was chosen
@@ -33,8 +33,8 @@ class Dataset:
         created_at: Unix seconds.
         received: Reports taken.
         size: Reports admitted by both helpers with equal views; 0 while preparing.
-        view_mismatch: Reports that both helpers admit, but read differently; in a task with proofs they are dropped as
-            `not_proven`, and this is 0.
+        view_mismatch: Reports that both helpers admit, but read differently; in a task with proofs they are
+            dropped as `not_proven`, and this is 0.
         dataset_id: 32 bytes, or None while preparing.
         dropped: How many each helper dropped, by reason.
     """

@@ -9,7 +9,8 @@ A row is one instance, written whole: a reader sees the old or the new one, neve
 that is killed leaves one of them. An update's id is stored in the same transaction as what it replaced, so
 an update that is sent again counts once. Which instance was drawn is not stored.
 
-The tables are in a database of their own: they are written hundreds of times a second, and reports wait for no such writer.
+The tables are in a database of their own: they are written hundreds of times a second, and reports wait for
+no such writer.
 """
 
 from collections import defaultdict
@@ -84,7 +85,8 @@ class Drawn:
 
     Attributes:
         instance: The weights, in units of the grid.
-        returns: How many updates were accepted before; the device sends it back, so that updates in flight can be counted.
+        returns: How many updates were accepted before; the device sends it back, so that updates in flight
+            can be counted.
     """
 
     instance: SignedVector
@@ -160,7 +162,8 @@ class InstanceStore:
             JobRefused(JOB_CHANGED): the id is taken.
         """
         row = {
-            "job_id": job_id, "settings": encode(settings), "weights": instances.shape[1], "returns": 0, "in_flight": 0.0,
+            "job_id": job_id, "settings": encode(settings), "weights": instances.shape[1], "returns": 0,
+            "in_flight": 0.0,
         }  # fmt: skip
         with self._engine.begin() as connection:
             made = insert_or_ignore(self._engine, instance_jobs, ["job_id"]).values(row)

@@ -43,7 +43,10 @@ class ReceiptBook:
         return decode_receipt(bytes(stored)) if stored is not None else None
 
     def keep(self, address: str, receipt: Receipt) -> None:
-        """Remember a receipt, if it is newer than the one that is kept of this helper, and who answers at the address."""
+        """Remember a receipt if it is newer than the one that is kept of this helper.
+
+        Remembers also which helper answers at the address.
+        """
         newest = self.newest(address)
         if newest is not None and newest.helper_id == receipt.helper_id and not receipt.is_newer_than(newest):
             return

@@ -125,7 +125,9 @@ class ReportStore:
         return Expired(count, chosen[-1])
 
     def share_pages(self, task: Task, handle: bytes, role: int) -> Iterator[list[ShareForHelper]]:
-        """One helper's shares of the reports that a dataset took, in order of arrival, in pages well under a gRPC message.
+        """One helper's shares of the reports that a dataset took, in order of arrival.
+
+        Each page is well under the limit of a gRPC message.
 
         Guarantees: holds one page in memory, and no lock.
         """
@@ -178,7 +180,9 @@ def report_ids(connection: Connection, task_id: bytes, handle: bytes) -> NDArray
 
 
 def _move(connection: Connection, event: ReportEvent, *which: ColumnElement[bool], **columns: Any) -> int:
-    """Let an event happen to those reports that are in a state which allows it, and set other columns with it; how many there were.
+    """Let an event happen to those reports whose state allows it, and set other columns with it.
+
+    Returns how many there were.
 
     PostgreSQL looks at the state again in rows that another transaction changed while this one waited for
     them.

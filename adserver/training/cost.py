@@ -39,4 +39,7 @@ def budget_spent_line(plan: TrainingPlan) -> str:
 def curve_title(plan: TrainingPlan) -> str:
     """What stands above a job's curves; the epsilons are those of all its rounds."""
     job = plan.job
-    return f"{plan.task.name} · {job.loss} · job {job.job_id.hex()[:8]}\n{privacy_line(plan, job.rounds)} · batch {plan.denominator:,.0f}"
+    return (
+        f"{plan.task.name} · {job.loss} · job {job.job_id.hex()[:8]}\n{privacy_line(plan, job.rounds)} ·"
+        f" batch {plan.denominator:,.0f}"
+    )

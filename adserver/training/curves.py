@@ -147,7 +147,10 @@ def _png(history: Sequence[RoundFigures], title: str) -> bytes:
 def _draw_pair(
     left: "Axes", history: Sequence[RoundFigures], first: tuple[str, str], second: tuple[str, str]
 ) -> None:
-    """Two figures against the rounds, (attribute, label) each, the second on the right-hand axis if there is any of it."""
+    """Two figures against the rounds, (attribute, label) each.
+
+    The second is on the right-hand axis, if there is any of it.
+    """
     lines = _draw(left, history, *first, color="tab:blue", style="-")
     left.grid(visible=True, alpha=0.3)
     if any(getattr(figures, second[0]) is not None for figures in history):

@@ -23,8 +23,8 @@ from maskedlark.model.graph import Loss, Model
 MAX_BYTES: Final = 1 << 30
 _KINDS_OF_NUMBERS: Final = "uif"
 _NOT_NPZ: Final = (
-    ValueError, KeyError, OSError, EOFError, BadZipFile, TypeError, AttributeError, OverflowError, RuntimeError, SyntaxError, TokenError,
-    zlib.error,
+    ValueError, KeyError, OSError, EOFError, BadZipFile, TypeError, AttributeError, OverflowError,
+    RuntimeError, SyntaxError, TokenError, zlib.error,
 )  # fmt: skip
 """What zipfile and numpy raise at bytes of another form."""
 
@@ -76,7 +76,8 @@ def read_eval_set(encoded: bytes) -> EvalSet:
         raise _malformed(f"has features of {features.dtype} {features.shape}, not uint8 (records, width)")
     if labels.shape != features.shape[:1] or not len(labels):
         raise _malformed(
-            f"has labels of shape {labels.shape} for {len(features)} records; each record has one, and there is at least one"
+            f"has labels of shape {labels.shape} for {len(features)} records; each record has one, and there"
+            " is at least one"
         )
     if labels.dtype.kind not in _KINDS_OF_NUMBERS or not np.isfinite(labels).all():
         raise _malformed("has labels that are not finite numbers")

@@ -3,8 +3,8 @@
     moments = fresh_moments(OptimizerKind.ADAM, masters)
     step(settings, rate=0.1, steps_taken=0, masters=masters, moments=moments, gradients=gradients)
 
-A step is a few passes over float32 arrays. Each is one IEEE operation a number, so a step has the same bits on
-every machine, and a worker that only trains never loads torch.
+A step is a few passes over float32 arrays. Each is one IEEE operation a number, so a step has the same bits
+on every machine, and a worker that only trains never loads torch.
 """
 
 import math

@@ -5,10 +5,10 @@ Ask both helpers, compare and add their answers, step the optimizer, keep a chec
 What happens in a round, in the order that makes a crash harmless:
 
     1. weights of round r from checkpoint r         the same bytes however often round r is asked for
-    2. both helpers answer round r                  each stores its answer before it sends it, and charges once
+    2. both helpers answer round r                  each stores its answer before it sends it, charges once
     3. compare, add, step
-    4. figures of r + 1 into the store              replaced if step 5 was not reached and round r is run again
-    5. checkpoint r + 1 beside checkpoint r         one rename: the latest one counts, and from here on round r is over
+    4. figures of r + 1 into the store              replaced if step 5 was not reached and r is run again
+    5. checkpoint r + 1 beside checkpoint r         one rename: the latest one counts, and round r is over
     6. checkpoint r goes
 
 So a process that dies anywhere leaves a job that ends in the same bits as one that was never disturbed. One
@@ -155,7 +155,9 @@ def mean_gradient(plan: TrainingPlan, first: AggregateShare, second: AggregateSh
 
 
 def mean_excess(plan: TrainingPlan, clip: Clip, within: float) -> float:
-    """Of an adaptive job: the noised mean of +1 for each real report's gradient within the bound and -1 for each that was clipped.
+    """Of an adaptive job: the noised mean of +1 for each gradient within the bound and -1 for each other.
+
+    Gradients of real reports count, and no others.
 
     Args:
         plan: The job.
@@ -184,5 +186,6 @@ def check_started(first: StartedJob, second: StartedJob, *, num_parameters: int)
     if {first.num_parameters, second.num_parameters} != {num_parameters}:
         raise JobRefused(
             JobReason.HELPERS_DISAGREE,
-            f"the helpers see {first.num_parameters} and {second.num_parameters} parameters in a model of {num_parameters}",
+            f"the helpers see {first.num_parameters} and {second.num_parameters} parameters in a model of"
+            f" {num_parameters}",
         )

@@ -169,7 +169,10 @@ def _check_usable(task: Task, dataset: Dataset, now_s: float) -> None:
 def _fixed(
     submission: Submission, task: Task, dataset: Dataset, batch_size: float, already: Sequence[Charge]
 ) -> _Fixed:
-    """The noise or the rounds that were left open, and a check that the job fits both budgets with all that is held already."""
+    """Find the noise or the rounds that were left open, and check that the job fits both budgets.
+
+    All that is held already counts.
+    """
     rounds, epsilon, multiplier = submission.rounds, submission.epsilon, submission.noise_multiplier
     if task.mechanism is Mechanism.NONE:
         if epsilon is not None or multiplier is not None:

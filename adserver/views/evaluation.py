@@ -45,7 +45,8 @@ def evaluation_json(result: EvaluationResult) -> dict[str, Any]:
 def evaluation_lines(result: EvaluationResult) -> list[str]:
     """What stands under the tables."""
     lines = [
-        f"{result.records:,} reports, {result.num_bins} score bins; ± is half of a 99 % interval of sampling and noise"
+        f"{result.records:,} reports, {result.num_bins} score bins; ± is half of a 99 % interval of sampling"
+        " and noise"
     ]
     if result.mechanism is Mechanism.NONE:
         return [*lines, "no noise: no privacy"]
@@ -53,8 +54,10 @@ def evaluation_lines(result: EvaluationResult) -> list[str]:
     return [
         *lines,
         f"{result.mechanism} noise of each helper on every bin: {result.noise_scale:.4g} records",
-        f"epsilon {cost.ad_server:.4g} ({cost.colluding:.4g} with one helper) at delta {result.delta:.2g}; "
-        f"the dataset has spent {whole.ad_server:.4g} ({whole.colluding:.4g})",
+        (
+            f"epsilon {cost.ad_server:.4g} ({cost.colluding:.4g} with one helper) at delta"
+            f" {result.delta:.2g}; the dataset has spent {whole.ad_server:.4g} ({whole.colluding:.4g})"
+        ),
     ]
 
 

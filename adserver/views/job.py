@@ -90,7 +90,10 @@ def print_job(job: JobRecord, history: tuple[RoundFigures, ...]) -> None:
         ("loss", plan.job.loss.value),
         (
             "optimizer",
-            f"{plan.optimizer.kind.value}, learning rate {plan.optimizer.learning_rate:g}, {plan.schedule.kind.value}",
+            (
+                f"{plan.optimizer.kind.value}, learning rate {plan.optimizer.learning_rate:g},"
+                f" {plan.schedule.kind.value}"
+            ),
         ),
         ("privacy so far", privacy_line(plan, job.rounds_done)),
     ]
@@ -105,7 +108,10 @@ def outcome_line(job: JobRecord) -> str:
         return job.state.value
     line = f"{job.state.value} ({job.stop.reason}): {job.stop.cause}"
     if job.state in (JobState.REFUSED, JobState.FAILED):
-        line += f"; `adserver job resume {short(job.job_id)}` goes on with this round, `adserver job cancel` gives the unused budget back"
+        line += (
+            f"; `adserver job resume {short(job.job_id)}` goes on with this round, `adserver job cancel`"
+            " gives the unused budget back"
+        )
     return line
 
 

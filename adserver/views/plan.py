@@ -31,16 +31,23 @@ def print_plan(plan: Plan, room: Room) -> None:
     )
     assumed = "its largest, the clip norm, so the ratio is the least possible" if is_clip else "as you expect"
     typer.echo(
-        f"noise/signal: both helpers' noise on a round's mean gradient, over a gradient of norm {plan.gradient_norm:g} ({assumed})"
+        "noise/signal: both helpers' noise on a round's mean gradient, over a gradient of norm"
+        f" {plan.gradient_norm:g} ({assumed})"
     )
-    held = f"dataset: what it has spent or reserved with the job, of {number(task.epsilon)} ({number(task.collusion_epsilon)} colluding)"
+    held = (
+        f"dataset: what it has spent or reserved with the job, of {number(task.epsilon)}"
+        f" ({number(task.collusion_epsilon)} colluding)"
+    )
     typer.echo(f"{held}, at delta {task.delta:.2g}")
     typer.echo(f"submit the marked one with: {submit_options(best)}")
 
 
 def submit_options(option: Option) -> str:
     """The options of `adserver job submit` that say exactly this job."""
-    return f"--rounds {option.rounds} --batch-size {option.batch_size:.17g} --noise-multiplier {option.noise_multiplier!r}"
+    return (
+        f"--rounds {option.rounds} --batch-size {option.batch_size:.17g} --noise-multiplier"
+        f" {option.noise_multiplier!r}"
+    )
 
 
 def plan_json(plan: Plan, room: Room) -> dict[str, Any]:

@@ -46,7 +46,10 @@ def short(identifier: bytes) -> str:
 
 @contextmanager
 def progress_bars() -> Iterator[Progress]:
-    """Progress bars with the time that is left, on standard error so that standard output stays a program's."""
+    """Progress bars with the time that is left.
+
+    On standard error: standard output is for programs.
+    """
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

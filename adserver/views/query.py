@@ -79,7 +79,8 @@ def shown(estimate: Estimate) -> str:
 def summary_lines(result: AggregateResult) -> list[str]:
     """What stands under the table: how many reports, the noise, and what it cost."""
     lines = [
-        f"{result.records:,} reports; cells of fewer than {result.min_cell_count} are in the rest, and show noise around zero"
+        f"{result.records:,} reports; cells of fewer than {result.min_cell_count} are in the rest, and show"
+        " noise around zero"
     ]
     if result.mechanism is Mechanism.NONE:
         return [*lines, "no noise: no privacy"]
@@ -89,9 +90,14 @@ def summary_lines(result: AggregateResult) -> list[str]:
     cost, whole = result.cost, result.dataset_spent
     return [
         *lines,
-        f"{result.mechanism} noise of each helper: {scales or f'{result.columns[0].noise_scale:.4g}'}; ± is half of a 99 % interval",
-        f"epsilon {cost.ad_server:.4g} ({cost.colluding:.4g} with one helper) at delta {result.delta:.2g}; "
-        f"the dataset has spent {whole.ad_server:.4g} ({whole.colluding:.4g})",
+        (
+            f"{result.mechanism} noise of each helper: {scales or f'{result.columns[0].noise_scale:.4g}'}; ±"
+            " is half of a 99 % interval"
+        ),
+        (
+            f"epsilon {cost.ad_server:.4g} ({cost.colluding:.4g} with one helper) at delta"
+            f" {result.delta:.2g}; the dataset has spent {whole.ad_server:.4g} ({whole.colluding:.4g})"
+        ),
     ]
 
 

@@ -55,7 +55,9 @@ class _Table:
 
 
 def load_table(settings: TableSettings) -> Source:
-    """The table's records. Classes are the distinct labels in ascending order (as numbers if all are, else by the alphabet).
+    """The table's records.
+
+    Classes are the distinct labels in ascending order: as numbers if all are, else by the alphabet.
 
     Raises:
         InvalidSource: unreadable, ragged, without such a label column, or with labels that are not of their
@@ -90,7 +92,9 @@ def load_table(settings: TableSettings) -> Source:
         label_kind=settings.label_kind,
         label_names=label_names,
         default_label=0 if len(label_names) == 2 else None,
-        scaling=f"each numeric column in {settings.bins} bins {where}; each column of words by rank of frequency",
+        scaling=(
+            f"each numeric column in {settings.bins} bins {where}; each column of words by rank of frequency"
+        ),
         notes=_notes(words, whole.rows - table.rows),
         cells={name: table.columns[column] for name, column in measured.items()},
     )

@@ -1,4 +1,4 @@
-"""`make demo`: train a conversion model on real data through two helpers that never see a label, end to end on this machine.
+"""`make demo`: train a conversion model on real data through two helpers that never see a label.
 
 Two helper processes and an ad server run on loopback, each with its own data folder. Simulated browsers seal
 the Wisconsin breast-cancer records; the ad server seals a dataset, trains an ONNX model through the helpers,
@@ -85,16 +85,19 @@ def run(out: Path, *, is_no_noise: bool) -> Summary:
         say(f"both helpers signed task {task[:12]}")
 
         browsers = fleet.browsers(
-            "--task", f"http://{fleet.http}/v1/tasks/{task}", "--to", fleet.grpc, "--source", "wbcd", "--seed", str(SEED),
+            "--task", f"http://{fleet.http}/v1/tasks/{task}", "--to", fleet.grpc, "--source", "wbcd",
+            "--seed", str(SEED),
             "--holdout", str(panel), "--holdout-fraction", "0.2", "--train-out", str(reported),
         )  # fmt: skip
         say(
-            f"browsers uploaded {browsers['accepted']} sealed reports of {browsers['conversions']} conversions"
+            f"browsers uploaded {browsers['accepted']} sealed reports of {browsers['conversions']}"
+            " conversions"
         )
 
         dataset = fleet.adserver_json("dataset", "seal", "--task", task)
         say(
-            f"both helpers opened their shares and agree on dataset {dataset['dataset_id'][:12]}: {dataset['admitted']} reports"
+            f"both helpers opened their shares and agree on dataset {dataset['dataset_id'][:12]}:"
+            f" {dataset['admitted']} reports"
         )
 
         fleet.run(
@@ -111,7 +114,8 @@ def run(out: Path, *, is_no_noise: bool) -> Summary:
         job = fleet.adserver_json(
             "job", "submit", "--task", task, "--dataset", dataset["dataset_id"], "--model", str(untrained),
             "--loss", "binary_cross_entropy_with_logits", "--rounds", str(ROUNDS), "--optimizer", "momentum",
-            "--momentum", str(MOMENTUM), "--learning-rate", str(LEARNING_RATE), "--eval-set", str(panel), "--wait", *noise, options=False,
+            "--momentum", str(MOMENTUM), "--learning-rate", str(LEARNING_RATE), "--eval-set", str(panel),
+            "--wait", *noise, options=False,
         )  # fmt: skip
         trained = out / "trained.onnx"
         fleet.adserver("model", "export", "--job", job["job_id"], str(trained), options=False)

@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """SGD with momentum on the sum of per-record gradients, clipped in L2 unless clip_norm is None, over the expected batch.
+    """SGD with momentum on the sum of per-record gradients over the expected batch.
+
+    Gradients are clipped in L2 unless clip_norm is None.
 
     Each round draws each record with probability batch_size / records, as the helpers do; a batch_size of
     None takes all.
@@ -31,7 +33,10 @@ class Training:
 
 
 def network(layers: Sequence[int], values: Sequence[NDArray[np.float32]]) -> list[torch.nn.Linear]:
-    """The dense ReLU network of `adserver model create`, layer by layer, with the given initial weights and biases in turn."""
+    """The dense ReLU network of `adserver model create`, layer by layer.
+
+    It begins with the given weights and biases in turn.
+    """
     network_layers = []
     for index, (wide, narrow) in enumerate(pairwise(layers)):
         layer = torch.nn.Linear(wide, narrow)

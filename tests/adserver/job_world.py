@@ -84,7 +84,8 @@ def clipped_gradients(
     labels: NDArray[Any],
     task: Task,
 ) -> NDArray[np.int64]:
-    """Per (record, label): the logistic loss's gradient of a linear model, clipped in L2, in units, toward zero.
+    """Per (record, label): the logistic loss's gradient of a linear model, clipped in L2, in units, toward
+    zero.
 
     Shapes: features (n, d), labels (n, L) -> (n, L, d + 1).
     """

@@ -119,8 +119,9 @@ def _figures(finding: Finding) -> dict[str, Any]:
 def _words(finding: Finding) -> str:
     case = finding.case
     return (
-        f"{case.mechanism:<9} epsilon {case.epsilon:g}{' halved' if case.is_halved else '':<7} rate {case.sampling_rate:g} "
-        f"{finding.adversary:<21} claimed {finding.claimed:.3f} shown {finding.shown:.3f}"
+        f"{case.mechanism:<9} epsilon {case.epsilon:g}{' halved' if case.is_halved else '':<7} rate"
+        f" {case.sampling_rate:g} {finding.adversary:<21} claimed {finding.claimed:.3f} shown"
+        f" {finding.shown:.3f}"
     )
 
 

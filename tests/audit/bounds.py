@@ -68,7 +68,9 @@ def lower(successes: int, trials: int, error: float) -> float:
 
 
 def epsilon_of_gaussian(mu: float, delta: float) -> float:
-    """The epsilon at `delta` of one Gaussian release whose sensitivity is mu standard deviations (Balle and Wang 2018)."""
+    """The epsilon at `delta` of one Gaussian release whose sensitivity is mu standard deviations (Balle and
+    Wang 2018).
+    """
 
     def excess(epsilon: float) -> float:
         return (

@@ -1,4 +1,6 @@
-"""Two real helpers behind gRPC ports, and the calls of an ad server that wants to know whether one report is in a dataset."""
+"""Two real helpers behind gRPC ports, and the calls of an ad server that wants to know whether one report is
+in a dataset.
+"""
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence

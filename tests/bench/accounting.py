@@ -76,7 +76,9 @@ def jobs() -> dict[str, Any]:
 
 
 def never_below_monte_carlo(seed: int) -> bool:
-    """Whether simulated epochs lose no more than the bound (at five standard errors), over a grid, in both directions."""
+    """Whether simulated epochs lose no more than the bound (at five standard errors), over a grid, in both
+    directions.
+    """
     rng = np.random.default_rng(seed)
     for noise in (0.4, 0.8, 1.5, 4.0):
         for steps in (2, 7, 30, 100):
@@ -134,7 +136,9 @@ def one_more_after(count: int, rng: random.Random) -> float:
 
 
 def never_below_exact(rng: random.Random) -> bool:
-    """Whether what is composed the quick way, for many charges, covers the tight way, where that has time for all of them."""
+    """Whether what is composed the quick way, for many charges, covers the tight way, where that has time for
+    all of them.
+    """
     for make in different(rng).values():
         charges = tuple(make() for _ in range(30))
         parts = composition._parts(charges, 1.0)

@@ -70,7 +70,8 @@ class Setup:
 
 MNIST: Final = ("mnist", "--limit", "50000")
 SETUPS: Final = (
-    Setup(name="wbcd 30-50-50-1", source=("wbcd", "--holdout-fraction", "0.2"), layers=(30, 50, 50, 1), num_classes=2, decoys=1, rounds=60,
+    Setup(name="wbcd 30-50-50-1", source=("wbcd", "--holdout-fraction", "0.2"), layers=(30, 50, 50, 1),
+    num_classes=2, decoys=1, rounds=60,
           batch_size=None, learning_rate=0.3, plain_learning_rate=0.3, epsilon=3.0),
     Setup(name="mnist 784-32-10", source=MNIST, layers=(784, 32, 10), num_classes=10, decoys=1, rounds=200,
           batch_size=2048, learning_rate=1.0, plain_learning_rate=0.2, epsilon=3.0),

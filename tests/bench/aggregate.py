@@ -33,8 +33,10 @@ CAMPAIGNS, PLACES = 100, 10
 TARGET_PER_S = 1_000_000
 MEASUREMENT = {
     "min_cell_count": 20,
-    "values": [{"name": name, "low": 0, "high": 1} for name in ("view", "click")]
-    + [{"name": "purchase", "low": 0, "high": 10_000}],
+    "values": (
+        [{"name": name, "low": 0, "high": 1} for name in ("view", "click")]
+        + [{"name": "purchase", "low": 0, "high": 10_000}]
+    ),
     "keys": [{"name": "campaign", "size": CAMPAIGNS}, {"name": "place", "size": PLACES}],
 }
 
@@ -147,7 +149,10 @@ def run(counts: list[int]) -> Outcome:
 def table(outcome: Outcome) -> Table:
     """For people."""
     shown = Table(
-        title=f"{outcome.values} values into {outcome.cells} cells, one core; opening: {outcome.opened_per_s:,} reports/s"
+        title=(
+            f"{outcome.values} values into {outcome.cells} cells, one core; opening: {outcome.opened_per_s:,}"
+            " reports/s"
+        )
     )
     for name in ("reports", "grouped sum, reports/s", "whole answer, reports/s", "peak memory, MiB"):
         shown.add_column(name, justify="right")

@@ -1,4 +1,5 @@
-"""Every figure of the four federated papers beside ours: `make federated` (ARGS=--quick, --json, --part NAME).
+"""Every figure of the four federated papers beside ours: `make federated` (ARGS=--quick, --json, --part
+NAME).
 
 Each part is one function that returns its keys. Two run at a time, with a line on standard error as each
 ends; the result is one JSON object, or a table. `--quick` trains the language model for fewer rounds and on
@@ -72,10 +73,12 @@ TABLE_2: Final = {
 SIGMAS: Final = {(1.0, 1e-5): 3.73063, (0.5, 1e-6): 8.05762, (8.0, 1e-5): 0.600229, (0.1, 1e-6): 36.3047}
 PAPER_DAD: Final = {"k1": 0.912, "k5": 0.889, "k10": 0.875, "k20": 0.855, "k50": 0.820, "k100": 0.787}
 KNOWN_WEIGHTS: Final = (
-    0.34, -1.18, 1.05, 1.6, -1.51, 0.72, 1.36, -1.41, -1.67, -1.14, 1.3, 1.72, 0.18, -1.52, 1.72, -1.17, -0.12, -0.53, 1.00,
+    0.34, -1.18, 1.05, 1.6, -1.51, 0.72, 1.36, -1.41, -1.67, -1.14, 1.3, 1.72, 0.18, -1.52, 1.72, -1.17,
+    -0.12, -0.53, 1.00,
     -0.42, -1.64, -1.53, 0.64, 0.48, -0.17, 0.44, -0.51, -0.68, 1.65, 0.51, -1.64, 0.57, -0.80,
 )  # fmt: skip
-"""Pihur et al. 2018, section V-C; the second group printed as B E2j is D E2j here, or there are not 33 terms."""
+"""Pihur et al. 2018, section V-C; the second group printed as B E2j is D E2j here, or there are not 33 terms.
+"""
 
 SHAKESPEARE: Final = "shakespeare_by_role.json.gz"
 
@@ -219,7 +222,9 @@ def is_ordered(recalls: Mapping[str, float]) -> bool:
 
 
 def draw_laws(scale: Scale) -> Figures:
-    """Draw and discard's stationary variance, one at a time and with updates in flight, and how updates die out."""
+    """Draw and discard's stationary variance, one at a time and with updates in flight, and how updates die
+    out.
+    """
     updates = 5_000 if scale.is_quick else 20_000
     alone = {
         k: stationary_variance(k, 0, updates=updates, trees=256, seed=1) / (k / 2) for k in (2, 5, 10, 20)

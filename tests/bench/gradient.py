@@ -243,7 +243,7 @@ def print_peak(onnx_path: str, records: int) -> None:
 
 
 def peak_mb(records: int) -> float:
-    """The peak resident memory of a process that runs one 784-500-10 round, without the batch's own arrays."""
+    """The peak resident memory of a process that runs one 784-500-10 round, less the batch's own arrays."""
     import tempfile
 
     from tests.bench import peers

@@ -123,7 +123,9 @@ def fastest(sides: dict[str, Callable[[], object]], turns: int) -> dict[str, flo
 
 
 def store_s(folder: Path, of: World, sealed: list[Report]) -> float:
-    """How long the ad server takes to parse, check and durably store the reports, a thousand to a transaction, in seconds."""
+    """How long the ad server takes to parse, check and durably store the reports, a thousand to a
+    transaction, in seconds.
+    """
     engine = open_database(default_url(folder))
     create_tables(engine)
     TaskStore(engine).add(of.bundle, created_at=NOW)
@@ -146,7 +148,9 @@ def table(result: Result) -> Table:
     shown = Table(
         "what",
         "a second",
-        title=f"{result.reports} reports of {NUM_FEATURES} features, 2 candidate labels; {result.cores} cores",
+        title=(
+            f"{result.reports} reports of {NUM_FEATURES} features, 2 candidate labels; {result.cores} cores"
+        ),
     )
     rows = {
         "sealed by a browser (both shares), one core": result.sealed_per_s,

@@ -1,11 +1,13 @@
-"""Processor time of whole jobs, of every party and in every phase, beside plain training of the same steps: `make bench-job`.
+"""Processor time of whole jobs, of every party and in every phase, beside plain training of the same steps:
+`make bench-job`.
 
     make bench-job                                a table
     make bench-job ARGS=--json                    one JSON object
     make bench-job ARGS="--profile /tmp/job"      where the servers spend it, for speedscope.app
 
-Each job runs through real processes on this machine, with noise: browsers seal and upload, both helpers open, all rounds are trained. A
-phase's time is what the kernel charged the processes for, their children included; other work on the machine does not enter it.
+Each job runs through real processes on this machine, with noise: browsers seal and upload, both helpers open,
+    all rounds are trained. A phase's time is what the kernel charged the processes for, their children
+    included; other work on the machine does not enter it.
 """
 
 import argparse
@@ -70,7 +72,8 @@ class Setup:
 
 
 SETUPS: Final = (
-    Setup(name="wbcd", source=("wbcd", "--holdout-fraction", "0.2"), layers=(30, 50, 50, 1), num_classes=2, rounds=120, batch_size=None),
+    Setup(name="wbcd", source=("wbcd", "--holdout-fraction", "0.2"), layers=(30, 50, 50, 1), num_classes=2,
+    rounds=120, batch_size=None),
     Setup(name="mnist", source=("mnist", "--mnist-dir", str(FOLDER), "--limit", "20000"),
           layers=(784, 32, 10), num_classes=10, rounds=50, batch_size=2048),
 )  # fmt: skip

@@ -130,7 +130,8 @@ def body(task: Task) -> bytes:
     made = (
         Report(
             task_id=task_id, report_id=os.urandom(16), time_bucket=bucket,
-            shares=(SealedShare(key_id=1, ciphertext=os.urandom(length)), SealedShare(key_id=2, ciphertext=os.urandom(length))),
+            shares=(SealedShare(key_id=1, ciphertext=os.urandom(length)),
+            SealedShare(key_id=2, ciphertext=os.urandom(length))),
         )
         for _ in range(BATCH)
     )  # fmt: skip
@@ -191,7 +192,8 @@ def measure(
             samples.rss_mib.append(process.memory_info().rss / 2**20)
             show(
                 samples.rss_s[-1],
-                f"{BATCH * len(samples.latency_s):,} reports, {samples.rss_mib[-1]:.0f} MiB, {samples.failures} failures",
+                f"{BATCH * len(samples.latency_s):,} reports, {samples.rss_mib[-1]:.0f} MiB,"
+                f" {samples.failures} failures",
             )
         for one in running:
             one.result()
@@ -208,8 +210,10 @@ def summary(samples: Samples, used_s: float) -> Load:
     moments, rss = np.array(samples.rss_s)[later], np.array(samples.rss_mib)[later]
     growth = float(np.polyfit(moments, rss, 1)[0] * (moments[-1] - moments[0]))
     return Load(
-        seconds=took, reports=reports, reports_per_s=reports / took, reports_per_core_s=reports / used_s, p50_ms=p50, p99_ms=p99,
-        rss_first_mib=float(rss[0]), rss_last_mib=float(rss[-1]), rss_growth_mib=growth, is_flat=growth <= FLAT_WITHIN_MIB,
+        seconds=took, reports=reports, reports_per_s=reports / took, reports_per_core_s=reports / used_s,
+        p50_ms=p50, p99_ms=p99,
+        rss_first_mib=float(rss[0]), rss_last_mib=float(rss[-1]), rss_growth_mib=growth,
+        is_flat=growth <= FLAT_WITHIN_MIB,
         failures=samples.failures,
     )  # fmt: skip
 

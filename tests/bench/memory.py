@@ -1,4 +1,5 @@
-"""Peak memory of every process while a dataset of WBCD-sized reports is uploaded and sealed, against a bound for each.
+"""Peak memory of every process while a dataset of WBCD-sized reports is uploaded and sealed, against a bound
+for each.
 
 make bench-memory                               100,000 reports, a table
 make bench-memory ARGS="--reports 1000000"      the size that is promised
@@ -65,13 +66,16 @@ def measure(count: int, folder: Path, show: Show = lambda _done, _note: None) ->
     """
     with Fleet(folder=folder, is_no_noise=True) as fleet:
         task = fleet.adserver(
-            "task", "create", "--name", "memory", "--origin", ORIGIN, "--classes", "2", "--default-label", "0", "--num-features", "30",
+            "task", "create", "--name", "memory", "--origin", ORIGIN, "--classes", "2", "--default-label",
+            "0", "--num-features", "30",
             "--min-batch-size", "100", "--no-noise", "--epsilon", "1", "--clip-norm", "1",
         ).strip()  # fmt: skip
         books = Books(fleet=fleet)
         uploading = fleet.start_command(
-            "browser-sim", "run", "--task", f"http://{fleet.http}/v1/tasks/{task}", "--to", fleet.grpc, "--insecure",
-            "--source", "synthetic", "--synthetic-features", "30", "--synthetic-rows", str(count), "--seed", "1",
+            "browser-sim", "run", "--task", f"http://{fleet.http}/v1/tasks/{task}", "--to", fleet.grpc,
+            "--insecure",
+            "--source", "synthetic", "--synthetic-features", "30", "--synthetic-rows", str(count), "--seed",
+            "1",
         )  # fmt: skip
         started = time.monotonic()
         browsers = peak_of(uploading, lambda: show(books.num_reports(), "uploading"))

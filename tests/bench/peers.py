@@ -152,7 +152,9 @@ def vmap_chunks(net: nn.Module, features: Features, labels: Labels, clip_norm: f
 def bookkeeping(
     net: nn.Sequential, features: Features, labels: Labels, clip_norm: float
 ) -> Callable[[], None]:
-    """One forward pass, deltas of every label by hand, analytic norms, and one reweighted product a layer for all labels."""
+    """One forward pass, deltas of every label by hand, analytic norms, and one reweighted product a layer for
+    all labels.
+    """
     x, columns = tensors(features, labels)
     first, second = cast("nn.Linear", net[0]), cast("nn.Linear", net[2])
 

@@ -2,9 +2,9 @@
 
 Accuracy or AUC against epsilon, the clip bound and local noise on features.
 
-    make figures                   all of it (14 minutes on 2 shared cores): docs/img/utility-*.png and the tables of
-                                   docs/explanation/utility.md, from docs/explanation/utility.json, which this
-                                   writes first
+    make figures                   all of it (14 minutes on 2 shared cores): docs/img/utility-*.png and the
+                                   tables of docs/explanation/utility.md, from
+                                   docs/explanation/utility.json, which this writes first
     make figures ARGS=--quick      a few points, once each, printed only
     make figures ARGS=--redraw     pictures and tables from the stored figures
 

@@ -1,4 +1,6 @@
-"""What kind of processor a figure was measured on: its name, and the instructions that decide how fast integers multiply."""
+"""What kind of processor a figure was measured on: its name, and the instructions that decide how fast
+integers multiply.
+"""
 
 import platform
 from pathlib import Path
@@ -16,10 +18,15 @@ FEATURES: Final = {
 
 
 def processor() -> str:
-    """Such as "AMD EPYC with AVX2, AVX-512BW, AVX-512 VNNI, SHA"; no more than the architecture where Linux does not tell."""
+    """Such as "AMD EPYC with AVX2, AVX-512BW, AVX-512 VNNI, SHA"; no more than the architecture where Linux
+    does not tell.
+    """
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     told = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     flags = set((told.get("flags") or told.get("Features") or "").split())
     has = [shown for flag, shown in FEATURES.items() if flag in flags]
-    return f"{told.get('model name') or platform.machine()} with {', '.join(has) or 'none of ' + ', '.join(FEATURES.values())}"
+    return (
+        f"{told.get('model name') or platform.machine()} with"
+        f" {', '.join(has) or 'none of ' + ', '.join(FEATURES.values())}"
+    )

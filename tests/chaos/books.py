@@ -115,7 +115,9 @@ class Books:
         return sum(self.charges_of(job).wrong for job in jobs)
 
     def are_closed(self, jobs: Sequence[str]) -> bool:
-        """Whether both helpers know of each of these jobs that no more rounds come, and the ad server what was charged."""
+        """Whether both helpers know of each of these jobs that no more rounds come, and the ad server what
+        was charged.
+        """
         return all(self.charges_of(job).told is not None for job in jobs)
 
     def used_reports(self, helper: str) -> set[bytes]:
@@ -126,7 +128,9 @@ class Books:
         return {bytes(report_id) for (report_id,) in self.rows(helper, "SELECT report_id FROM used_reports")}
 
     def used_twice(self) -> int:
-        """Reports in more than one dataset, in a dataset of one helper only, or in another than the ad server put them in."""
+        """Reports in more than one dataset, in a dataset of one helper only, or in another than the ad server
+        put them in.
+        """
         chosen = self.rows("adserver", "SELECT report_id FROM reports WHERE state = 'sealed'")
         ours = {bytes(report_id) for (report_id,) in chosen}
         wrong = 0

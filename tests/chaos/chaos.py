@@ -183,7 +183,8 @@ class Watched:
 def make_task(fleet: Fleet) -> str:
     """A task whose first dataset is sealed before anything goes wrong: the jobs run over it."""
     task = fleet.adserver(
-        "task", "create", "--name", "chaos", "--origin", ORIGIN, "--classes", "2", "--default-label", "0", "--num-features", "30",
+        "task", "create", "--name", "chaos", "--origin", ORIGIN, "--classes", "2", "--default-label", "0",
+        "--num-features", "30",
         "--min-batch-size", "50", "--no-noise", "--epsilon", "1", "--clip-norm", "1",
     ).strip()  # fmt: skip
     fleet.browsers(
@@ -214,14 +215,17 @@ def submit(fleet: Fleet, task: str, rounds: int, *more: str) -> str:
     """A job over the first dataset; its id."""
     dataset = fleet.adserver_json("dataset", "list", options=False)[0]["dataset_id"]
     submitted = fleet.adserver_json(
-        "job", "submit", "--task", task, "--dataset", dataset, "--model", str(fleet.folder / "untrained.onnx"),
-        "--loss", "binary_cross_entropy_with_logits", "--rounds", str(rounds), "--learning-rate", "0.1", *more, options=False,
+        "job", "submit", "--task", task, "--dataset", dataset, "--model",
+        str(fleet.folder / "untrained.onnx"),
+        "--loss", "binary_cross_entropy_with_logits", "--rounds", str(rounds), "--learning-rate", "0.1",
+        *more, options=False,
     )  # fmt: skip
     return str(submitted["job_id"])
 
 
 def rounds_for(fleet: Fleet, books: Books, task: str, seconds: float) -> int:
-    """As many rounds for each job as keep all of them busy for most of `seconds` if nothing disturbs them, by a trial of a few rounds.
+    """As many rounds for each job as keep all of them busy for most of `seconds` if nothing disturbs them, by
+    a trial of a few rounds.
 
     So they do not end before the disturbance does, and end soon after it.
     """

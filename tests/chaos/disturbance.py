@@ -86,7 +86,7 @@ class Disturbance:
         self.down: frozenset[str] = frozenset()
 
     def strike(self) -> None:
-        """Wait a little, kill one process, perhaps rotate a helper's keys, and start what was killed again."""
+        """Wait a little, kill one process, perhaps rotate a helper's keys, and start the process again."""
         time.sleep(self._chance.uniform(*_PAUSE_S))
         victim = self._chance.choice(VICTIMS)
         if victim == WORKER:

@@ -67,7 +67,8 @@ def of_numbers(vector: NDArray[np.int64], frac_bits: int) -> set[bytes]:
 
 
 def of_neighbours(row: NDArray[np.uint32], width: int) -> set[bytes]:
-    """Each two neighbours of one report's row of numbers, as arrays of every kind hold them and as lists, JSON and NumPy write them.
+    """Each two neighbours of one report's row of numbers, as arrays of every kind hold them and as lists,
+    JSON and NumPy write them.
 
     One alone has four bytes and few digits, and would be found by chance. `width`: digits of the longest
     number in the whole array, to which NumPy fills up the others.
@@ -112,7 +113,9 @@ def of_large(number: int) -> set[bytes]:
 
 
 def _base64(secret: bytes) -> Iterator[str]:
-    """The characters that are the secret's own, at each of the three ways to begin within a group, in both alphabets."""
+    """The characters that are the secret's own, at each of the three ways to begin within a group, in both
+    alphabets.
+    """
     for offset in range(3):
         groups = secret[(3 - offset) % 3 :]
         groups = groups[: len(groups) // 3 * 3]

@@ -168,8 +168,10 @@ def sealed_dataset(run: Run) -> tuple[Task, str]:
     measurement = fleet.folder / "measurement.json"
     measurement.write_text(MEASUREMENT)
     name = fleet.adserver(
-        "task", "create", "--name", "canaries", "--origin", ORIGIN, "--max-value", str(MAX_LABEL), "--num-buckets", str(BUCKETS),
-        "--decoys", "2", "--num-features", str(FEATURES), "--measurement", str(measurement), "--min-batch-size", "50", "--epsilon", "8",
+        "task", "create", "--name", "canaries", "--origin", ORIGIN, "--max-value", str(MAX_LABEL),
+        "--num-buckets", str(BUCKETS),
+        "--decoys", "2", "--num-features", str(FEATURES), "--measurement", str(measurement),
+        "--min-batch-size", "50", "--epsilon", "8",
         "--collusion-epsilon", "60", "--clip-norm", "1",
     ).strip()  # fmt: skip
     context = ssl.create_default_context(cafile=str(fleet.data("adserver") / "tls.crt"))
@@ -220,7 +222,8 @@ def rotate_keys(fleet: Fleet) -> None:
 def trained(run: Run, task: Task, dataset: str, model: Path) -> None:
     """A job of a few rounds, from its submission to its end."""
     job = run.fleet.adserver_json(
-        "job", "submit", "--task", task.task_id.hex(), "--dataset", dataset, "--model", str(model), "--loss", LOSS.value, "--rounds", "3",
+        "job", "submit", "--task", task.task_id.hex(), "--dataset", dataset, "--model", str(model), "--loss",
+        LOSS.value, "--rounds", "3",
         "--epsilon", "2", "--learning-rate", "0.1", "--wait", options=False,
     )  # fmt: skip
     assert job["state"] == "done"
@@ -322,7 +325,8 @@ def plant_noise(run: Run, task: Task, dataset: str, model: Path) -> None:
         weights.decode(encoded, parsed.parameters),
     )
     spec = JobSpec(
-        job_id=b"of noisy canarys", task_id=task.task_id, dataset_id=bytes.fromhex(dataset), model_digest=parsed.digest, loss=LOSS,
+        job_id=b"of noisy canarys", task_id=task.task_id, dataset_id=bytes.fromhex(dataset),
+        model_digest=parsed.digest, loss=LOSS,
         rounds=2, sampling_numerator=1 << 32, noise_multiplier=40.0,
     )  # fmt: skip
     answers, noises = [], []
@@ -358,7 +362,8 @@ def provoke_errors(run: Run, task: Task) -> None:
     said = []
     for command in (
         ("dataset", "seal", "--task", task.task_id.hex()),
-        ("task", "create", "--name", "x", "--origin", ORIGIN, "--classes", "2", "--num-features", "3", "--min-batch-size", "1",
+        ("task", "create", "--name", "x", "--origin", ORIGIN, "--classes", "2", "--num-features", "3",
+        "--min-batch-size", "1",
          "--epsilon", "1", "--clip-norm", "1"),
     ):  # fmt: skip
         with pytest.raises(CommandFailed) as failed:

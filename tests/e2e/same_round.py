@@ -1,4 +1,5 @@
-"""`make same-round`: one round, sent to a real helper 10,000 times by eight callers at once, while the helper is killed again and again.
+"""`make same-round`: one round, sent to a real helper 10,000 times by eight callers at once, while the helper
+is killed again and again.
 
 Each kill comes while calls are under way, the first ones before the round was ever answered: during its first
 computation. A caller whose connection is lost asks again. There is noise, so that a second computation would
@@ -129,7 +130,7 @@ class Asking:
 
 
 def run(fleet: Fleet, times: int, show: Show = lambda _done, _note: None) -> Outcome:
-    """Have one round answered `times` times, by as many lives of the helper as there are kills and one more."""
+    """Have one round answered `times` times, by one life of the helper more than there are kills."""
     task, dataset = sealed_dataset(fleet)
     path = fleet.folder / "again.onnx"
     fleet.run("adserver", "model", "create", str(path), "--layers", f"{FEATURES},1", "--seed", "5")
@@ -230,7 +231,8 @@ def sealed_dataset(fleet: Fleet) -> tuple[str, str]:
 def make_task(fleet: Fleet, name: str) -> str:
     """A small task with noise; its id in hexadecimal."""
     return fleet.adserver(
-        "task", "create", "--name", name, "--origin", "https://ads.example", "--classes", "2", "--num-features", str(FEATURES),
+        "task", "create", "--name", name, "--origin", "https://ads.example", "--classes", "2",
+        "--num-features", str(FEATURES),
         "--min-batch-size", "50", "--epsilon", "8", "--collusion-epsilon", "64", "--clip-norm", "1",
     ).strip()  # fmt: skip
 

@@ -1,4 +1,6 @@
-"""A job whose clip bound follows a quantile, from the ad server's worker through gRPC to both helpers and back."""
+"""A job whose clip bound follows a quantile, from the ad server's worker through gRPC to both helpers and
+back.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace

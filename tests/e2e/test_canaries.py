@@ -1,4 +1,5 @@
-"""Secrets planted in a full run of real processes, over mutual TLS, are found afterwards in no file, log, trace, metric or answer in clear.
+"""Secrets planted in a full run of real processes, over mutual TLS, are found afterwards in no file, log,
+trace, metric or answer in clear.
 
 What may hold a secret is its owner's own: a helper's keys.json and each party's tls.key. Everything else that
 the parties wrote is searched, each secret in the forms in which it could have got there.
@@ -41,7 +42,8 @@ def places(run: Run) -> Iterator[tuple[str, bytes]]:
 
 
 KINDS = (
-    "features", "labels", "masks", "value shares", "whole shares", "measured keys", "measured values", "un-noised sums", "noise", "blinds",
+    "features", "labels", "masks", "value shares", "whole shares", "measured keys", "measured values",
+    "un-noised sums", "noise", "blinds",
     "keys",
 )  # fmt: skip
 

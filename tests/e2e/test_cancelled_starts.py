@@ -1,4 +1,6 @@
-"""A job that is cancelled while its start is on its way keeps no budget at either helper, also if the ad server's process died then."""
+"""A job that is cancelled while its start is on its way keeps no budget at either helper, also if the ad
+server's process died then.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -28,7 +30,9 @@ from tests.helper.parties import MODEL, Scene
 
 
 class SlowWay:
-    """A real helper, to which the start of a job travels until `arrive` is called, whatever becomes of who sent it."""
+    """A real helper, to which the start of a job travels until `arrive` is called, whatever becomes of who
+    sent it.
+    """
 
     def __init__(self, scene: Scene, role: int, killed: bool) -> None:
         self._jobs = scene.cores[role].jobs
@@ -89,7 +93,8 @@ def test_a_start_that_arrives_after_the_job_was_cancelled_reserves_nothing(
     dataset = scene.seal()
     spec = scene.job(dataset, noise_multiplier=10.0)
     plan = TrainingPlan(
-        task=scene.task, job=spec, dataset_size=20, optimizer=Optimizer(kind=OptimizerKind.SGD, learning_rate=0.1), schedule=Schedule(),
+        task=scene.task, job=spec, dataset_size=20,
+        optimizer=Optimizer(kind=OptimizerKind.SGD, learning_rate=0.1), schedule=Schedule(),
         eval_every=2,
     )  # fmt: skip
     clock = SetClock()

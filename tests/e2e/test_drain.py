@@ -269,7 +269,10 @@ def half_sent(fleet: Fleet, batch: list[Report]) -> HalfSent:
     body = report_pb2.ReportBatch(reports=map(report_to_message, batch)).SerializeToString()
     host, port = fleet.http.rsplit(":", 1)
     connection = socket.create_connection((host, int(port)), timeout=2 * WAIT_S)
-    head = f"POST /v1/reports/batch HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = (
+        f"POST /v1/reports/batch HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nContent-Length:"
+        f" {len(body)}\r\n\r\n"
+    )
     connection.sendall(head.encode() + body[: len(body) // 2])
     return HalfSent(connection=connection, rest=body[len(body) // 2 :])
 

@@ -37,8 +37,10 @@ class Sealed:
 
     def submit(self, *more: str) -> Any:
         return self.fleet.adserver_json(
-            "job", "submit", "--dataset", self.dataset, "--model", str(self.model), "--loss", LOSS, "--rounds", str(ROUNDS),
-            "--optimizer", "momentum", "--learning-rate", "0.3", "--eval-set", str(self.panel), *more, options=False,
+            "job", "submit", "--dataset", self.dataset, "--model", str(self.model), "--loss", LOSS,
+            "--rounds", str(ROUNDS),
+            "--optimizer", "momentum", "--learning-rate", "0.3", "--eval-set", str(self.panel), *more,
+            options=False,
         )  # fmt: skip
 
     def export(self, job: str, name: str) -> bytes:
@@ -63,12 +65,14 @@ def sealed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sealed]:
     folder = tmp_path_factory.mktemp("fleet")
     with Fleet(folder=folder, is_no_noise=True) as fleet:
         task = fleet.adserver(
-            "task", "create", "--name", "e2e", "--origin", ORIGIN, "--classes", "2", "--default-label", "0", "--num-features", "30",
+            "task", "create", "--name", "e2e", "--origin", ORIGIN, "--classes", "2", "--default-label", "0",
+            "--num-features", "30",
             "--min-batch-size", "50", "--no-noise", "--epsilon", "1", "--clip-norm", "1",
         ).strip()  # fmt: skip
         panel, reported, model = folder / "panel.npz", folder / "reported.npz", folder / "untrained.onnx"
         summary = fleet.browsers(
-            "--task", f"http://{fleet.http}/v1/tasks/{task}", "--to", f"http://{fleet.http}", "--source", "wbcd", "--seed", "3",
+            "--task", f"http://{fleet.http}/v1/tasks/{task}", "--to", f"http://{fleet.http}", "--source",
+            "wbcd", "--seed", "3",
             "--holdout", str(panel), "--train-out", str(reported),
         )  # fmt: skip
         dataset = fleet.adserver_json("dataset", "seal", "--task", task)
@@ -110,7 +114,8 @@ def test_training_without_noise_equals_plain_training(sealed: Sealed, undisturbe
         assert np.linalg.norm(shaped.reshape(-1) - want.reshape(-1)) < 0.02 * moved + 1e-4
     held = np.load(sealed.panel)
     tested = json.loads(
-        sealed.fleet.run("adserver", "model", "evaluate", str(sealed.fleet.folder / "undisturbed.onnx"), "--eval-set", str(sealed.panel),
+        sealed.fleet.run("adserver", "model", "evaluate", str(sealed.fleet.folder / "undisturbed.onnx"),
+        "--eval-set", str(sealed.panel),
                          "--loss", LOSS, "--json")
     )  # fmt: skip
     assert abs(tested["accuracy"] - plain.accuracy(layers, held["features"], held["labels"])) <= 1 / len(
@@ -151,7 +156,8 @@ def test_curves_are_written_for_people_and_for_tensorboard(sealed: Sealed, undis
 def test_a_helper_without_the_debug_flag_refuses_a_task_without_noise(tmp_path: Path) -> None:
     with Fleet(folder=tmp_path) as fleet, pytest.raises(CommandFailed, match="task_refused"):
         fleet.adserver(
-            "task", "create", "--name", "x", "--origin", ORIGIN, "--classes", "2", "--num-features", "3", "--min-batch-size", "50",
+            "task", "create", "--name", "x", "--origin", ORIGIN, "--classes", "2", "--num-features", "3",
+            "--min-batch-size", "50",
             "--no-noise", "--epsilon", "1", "--clip-norm", "1",
         )  # fmt: skip
 

@@ -75,7 +75,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         adserver_options=("--refresh-keys", "1"),
     ) as fleet:
         task = fleet.adserver(
-            "task", "create", "--name", "rotations", "--origin", ORIGIN, "--classes", "2", "--num-features", "30",
+            "task", "create", "--name", "rotations", "--origin", ORIGIN, "--classes", "2", "--num-features",
+            "30",
             "--min-batch-size", "50", "--no-noise", "--epsilon", "1", "--clip-norm", "1",
         ).strip()  # fmt: skip
         uploads = Uploads(fleet, task)

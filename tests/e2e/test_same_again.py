@@ -47,7 +47,10 @@ def test_of_a_thousand_submissions_at_once_over_http_one_is_accepted_and_all_oth
 ) -> None:
     [report] = same_round.new_reports(fleet, task, 1, "over http")
     content, (host, port) = encode_report(report), fleet.http.rsplit(":", 1)
-    head = f"POST /v1/reports HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(content)}\r\nConnection: close\r\n\r\n"
+    head = (
+        f"POST /v1/reports HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(content)}\r\nConnection:"
+        " close\r\n\r\n"
+    )
 
     async def submit() -> tuple[str, str]:
         reader, writer = await asyncio.open_connection(host, int(port))

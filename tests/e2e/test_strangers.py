@@ -44,7 +44,9 @@ OTHER_ORIGIN = "https://other.example"
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """Three parties that run, their ports for the operator, and the certificates of two ad servers that helper 0 trusts."""
+    """Three parties that run, their ports for the operator, and the certificates of two ad servers that
+    helper 0 trusts.
+    """
 
     fleet: Fleet
     ports: tuple[int, int, int]
@@ -97,7 +99,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         adserver_options=watched[2],
     ) as fleet:
         task = fleet.adserver(
-            "task", "create", "--name", "strangers", "--origin", ORIGIN, "--classes", "2", "--num-features", "4",
+            "task", "create", "--name", "strangers", "--origin", ORIGIN, "--classes", "2", "--num-features",
+            "4",
             "--min-batch-size", "50", "--epsilon", "1", "--clip-norm", "1",
         ).strip()  # fmt: skip
         files = fleet.data("adserver")
@@ -316,7 +319,9 @@ def test_frames_of_garbage_end_their_connection_only_and_are_counted(site: Site,
 
 
 def test_slow_browsers_are_ended_and_counted_and_hold_nobody_up(site: Site) -> None:
-    """At the same time: silent connections, heads and bodies that do not end over HTTP, and streams that stop over gRPC."""
+    """At the same time: silent connections, heads and bodies that do not end over HTTP, and streams that stop
+    over gRPC.
+    """
     context = ssl.create_default_context(cafile=str(site.ours.certificate))
     host, port = site.fleet.http.rsplit(":", 1)
     begun = (
@@ -351,7 +356,9 @@ def dripping(message: Any) -> Iterator[Any]:
 
 
 def test_silent_connections_hold_nobody_up_at_a_helper_and_are_ended_and_counted(site: Site) -> None:
-    """A third say nothing at all, a third stop in their TLS hello, and a third finish TLS as our ad server would and stop there."""
+    """A third say nothing at all, a third stop in their TLS hello, and a third finish TLS as our ad server
+    would and stop there.
+    """
     host, port = site.helper.rsplit(":", 1)
     before = site.unused_connections(0)
     silent = [socket.create_connection((host, int(port)), timeout=20) for _ in range(99)]

@@ -6,7 +6,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 _ODD: st.SearchStrategy[Any] = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.sampled_from((0, -1, 1 << 32, 1 << 64, 10**30)), st.floats(), st.text(max_size=8),
+    st.none(), st.booleans(), st.integers(), st.sampled_from((0, -1, 1 << 32, 1 << 64, 10**30)), st.floats(),
+    st.text(max_size=8),
     st.just([]), st.just({}), st.lists(st.integers(0, 3), max_size=3),
 )  # fmt: skip
 

@@ -69,27 +69,34 @@ CALLS = {
         run=lambda client: client.status(),
         replies=(
             pb.StatusReply(
-                name=IDENTITY.name, verify_key=IDENTITY.verify_key, agreement_key=IDENTITY.agreement_key, numerics_digest=bytes(32),
+                name=IDENTITY.name, verify_key=IDENTITY.verify_key, agreement_key=IDENTITY.agreement_key,
+                numerics_digest=bytes(32),
                 key_list=canonical.encode(WORLD.bundle.key_lists[0]),
             ),
         ),
     ),
-    "register": Call(run=lambda client: client.register_task(WORLD.task), replies=(pb.RegisterTaskReply(signature=bytes(64)),)),
+    "register": Call(run=lambda client: client.register_task(WORLD.task),
+    replies=(pb.RegisterTaskReply(signature=bytes(64)),)),
     "prepare": Call(
-        run=lambda client: client.prepare_dataset(WORLD.task.task_id, b"h" * 16, [SHARES], num_reports=2), replies=(PREPARED, TOTALS)
+        run=lambda client: client.prepare_dataset(WORLD.task.task_id, b"h" * 16, [SHARES], num_reports=2),
+        replies=(PREPARED, TOTALS)
     ),
     "commit": Call(
-        run=lambda client: client.commit_dataset(WORLD.task.task_id, b"h" * 16, np.array([True, False]), b"d" * 32),
+        run=lambda client: client.commit_dataset(WORLD.task.task_id, b"h" * 16, np.array([True, False]),
+        b"d" * 32),
         replies=(pb.CommitReply(dataset_id=b"d" * 32, size=1),),
     ),
     "start": Call(
         run=lambda client: client.start_job(JOB, b"a model"),
-        replies=(pb.StartJobReply(path="exact", numerics_digest=bytes(32), num_parameters=2, epsilon_spent=1.0),),
+        replies=(pb.StartJobReply(path="exact", numerics_digest=bytes(32), num_parameters=2,
+        epsilon_spent=1.0),),
     ),
-    "round": Call(run=lambda client: client.run_round(JOB.job_id, 0, b"weights", LENGTH), replies=(pb.RoundReply(chunk=ANSWER),)),
+    "round": Call(run=lambda client: client.run_round(JOB.job_id, 0, b"weights", LENGTH),
+    replies=(pb.RoundReply(chunk=ANSWER),)),
     "query": Call(
         run=lambda client: client.run_query(query(MEASURING), b"", LENGTH),
-        replies=(pb.QueryReply(spent=pb.QueryReply.Spent(epsilon=1.0, collusion_epsilon=2.0)), pb.QueryReply(chunk=ANSWER)),
+        replies=(pb.QueryReply(spent=pb.QueryReply.Spent(epsilon=1.0, collusion_epsilon=2.0)),
+        pb.QueryReply(chunk=ANSWER)),
     ),
     "close": Call(run=lambda client: client.close_job(JOB), replies=(pb.CloseJobReply(rounds_answered=1),)),
 }  # fmt: skip
@@ -146,7 +153,9 @@ PRINTABLE = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size
 
 @st.composite
 def behaviours(draw: st.DrawFn, call: Call) -> Behaviour:
-    """Replies that are almost right, too many or too few, and sometimes an error that says anything about itself."""
+    """Replies that are almost right, too many or too few, and sometimes an error that says anything about
+    itself.
+    """
     replies = draw(
         st.one_of(
             st.tuples(*(almost(one) for one in call.encoded)), st.lists(almost(*call.encoded), max_size=4)

@@ -200,16 +200,21 @@ WORDS: Final = (
 )
 METHODS: Final = (b"POST", b"GET", b"HEAD", b"PUT", b"OPTIONS", b"CONNECT", b"PRI", b"post", *WORDS)
 PATHS: Final = (
-    b"/v1/reports", b"/v1/reports/batch", b"/v1/tasks", TASK_PATH, b"/v1/counts", b"/healthz", b"*", b"//", b"/v1/tasks/%00%ff", b"/?a=%zz",
+    b"/v1/reports", b"/v1/reports/batch", b"/v1/tasks", TASK_PATH, b"/v1/counts", b"/healthz", b"*", b"//",
+    b"/v1/tasks/%00%ff", b"/?a=%zz",
     b"http://[::1", b"/../../etc/passwd", b"/\xc3\x28", *WORDS,
 )  # fmt: skip
 VERSIONS: Final = (b"HTTP/1.1", b"HTTP/1.0", b"HTTP/2.0", b"HTTP/0.9", b"HTTP/1.1 ", b"ICY", *WORDS)
 ODD_HEADERS: Final = (
-    (b"Host", b"x"), (b"Expect", b"100-continue"), (b"Expect", b"?"), (b"Connection", b"upgrade"), (b"Upgrade", b"websocket"),
+    (b"Host", b"x"), (b"Expect", b"100-continue"), (b"Expect", b"?"), (b"Connection", b"upgrade"),
+    (b"Upgrade", b"websocket"),
     (b"Upgrade", b"h2c"), (b"Connection", b"keep-alive, close"), (b"Transfer-Encoding", b"chunked"),
-    (b"Transfer-Encoding", b"gzip, chunked"), (b"Transfer-Encoding", b"identity"), (b"Content-Encoding", b"gzip"),
-    (b"Content-Length", b"0"), (b" folded", b"x"), (b"A:b", b":"), (b"Content-Type", b"application/json"), (b"X-For", b"\xff"),
-    *((b"Content-Length", word) for word in WORDS), *((word, b"x") for word in WORDS), *((b"X", word) for word in WORDS),
+    (b"Transfer-Encoding", b"gzip, chunked"), (b"Transfer-Encoding", b"identity"),
+    (b"Content-Encoding", b"gzip"),
+    (b"Content-Length", b"0"), (b" folded", b"x"), (b"A:b", b":"), (b"Content-Type", b"application/json"),
+    (b"X-For", b"\xff"),
+    *((b"Content-Length", word) for word in WORDS), *((word, b"x") for word in WORDS),
+    *((b"X", word) for word in WORDS),
 )  # fmt: skip
 CHUNK_SIZES: Final = (b"0", b"5", b"-1", b"ffffffffffffffffff", b"5;ext=\x00", b" 5", b"0x5", b"zz", b"")
 

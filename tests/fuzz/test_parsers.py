@@ -53,7 +53,8 @@ JOB = JobSpec(
 
 
 PLAN = TrainingPlan(
-    task=WORLD.task, job=JOB, dataset_size=100, optimizer=Optimizer(kind=OptimizerKind.ADAM, learning_rate=0.1), schedule=Schedule(),
+    task=WORLD.task, job=JOB, dataset_size=100,
+    optimizer=Optimizer(kind=OptimizerKind.ADAM, learning_rate=0.1), schedule=Schedule(),
     eval_every=2,
 )  # fmt: skip
 MEASURING = measuring_world()

@@ -38,7 +38,8 @@ FUZZ = settings(
     derandomize=True,
 )
 ANSWERS = {  # of the typed errors; INTERNAL is gRPC's own answer to what is no message
-    grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
 }  # fmt: skip
 METHODS = ("PrepareDataset", "StartJob", "RunRound")
 

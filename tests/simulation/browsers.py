@@ -1,4 +1,6 @@
-"""The browsers: each fetches a task, seals what it knows, and some time later uploads it until it is told that the report is there."""
+"""The browsers: each fetches a task, seals what it knows, and some time later uploads it until it is told
+that the report is there.
+"""
 
 from dataclasses import dataclass, field
 from functools import partial

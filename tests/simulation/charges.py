@@ -41,7 +41,9 @@ def violations(world: World, jobs: Sequence[JobRecord]) -> list[str]:
 
 
 def _rounds_are_charged(world: World, name: str, jobs: Sequence[JobRecord]) -> list[str]:
-    """Released is charged; charged is released, but for the one answer that a crash or a cancellation may have kept back."""
+    """Released is charged; charged is released, but for the one answer that a crash or a cancellation may
+    have kept back.
+    """
     rounds, released = world.fleet.ledgers[name].rounds(), world.observer.rounds[name].keys()
     found = [
         f"{name} released round {index} of {job_id.hex()[:6]} uncharged"
@@ -59,17 +61,21 @@ def _rounds_are_charged(world: World, name: str, jobs: Sequence[JobRecord]) -> l
             found.append(f"{name} charged job {job.job_id.hex()[:6]} for rounds {of_job}")
         if job.state is JobState.DONE and len(of_job) != job.plan.job.rounds:
             found.append(
-                f"{name} charged {len(of_job)} of the {job.plan.job.rounds} rounds of finished job {job.job_id.hex()[:6]}"
+                f"{name} charged {len(of_job)} of the {job.plan.job.rounds} rounds of finished job"
+                f" {job.job_id.hex()[:6]}"
             )
         if of_job and job.job_id in world.desk.over_budget:
             found.append(
-                f"{name} charged job {job.job_id.hex()[:6]} for rounds {of_job} although it was refused for its budget"
+                f"{name} charged job {job.job_id.hex()[:6]} for rounds {of_job} although it was refused for"
+                " its budget"
             )
     return found
 
 
 def _jobs_agree(world: World, jobs: Sequence[JobRecord]) -> list[str]:
-    """Both ledgers have charged a job alike, but for the round that was in flight when it was given up, and no job is left open."""
+    """Both ledgers have charged a job alike, but for the round that was in flight when it was given up, and
+    no job is left open.
+    """
     found = []
     held = [{job.spec.job_id: job for job in world.fleet.ledgers[name].jobs()} for name in HELPERS]
     for job in jobs:

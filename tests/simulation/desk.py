@@ -194,7 +194,8 @@ class Desk:
             self._read(measurer.again(planned))
         except MaskedLarkError as error:
             self.journal.note(
-                f"query {planned.spec.query_id.hex()[:6]}: {type(error).__name__} {getattr(error, 'reason', '')}"
+                f"query {planned.spec.query_id.hex()[:6]}: {type(error).__name__}"
+                f" {getattr(error, 'reason', '')}"
             )
             return False
         return True

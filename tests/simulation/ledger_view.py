@@ -84,7 +84,10 @@ class LedgerView:
     def reservations(self, task_id: bytes) -> dict[bytes, list[Reservation]]:
         """What the datasets of a task have spent, as the budget's rules read it."""
         found: dict[bytes, list[Reservation]] = {}
-        jobs = "SELECT spec, rounds_answered, is_closed FROM jobs JOIN datasets USING (dataset_id) WHERE task_id = ?"
+        jobs = (
+            "SELECT spec, rounds_answered, is_closed FROM jobs JOIN datasets USING (dataset_id) WHERE"
+            " task_id = ?"
+        )
         for spec, answered, is_closed in self._rows(jobs, task_id):
             job = decode(JobSpec, bytes(spec))
             found.setdefault(job.dataset_id, []).append(

@@ -106,7 +106,8 @@ class Observer:
         for share in dropped:
             if share.report_id not in used and share.share.key_id in open_ids:
                 self.violations.append(
-                    f"{name} did not open report {share.report_id.hex()[:6]}, sealed to its key {share.share.key_id}"
+                    f"{name} did not open report {share.report_id.hex()[:6]}, sealed to its key"
+                    f" {share.share.key_id}"
                 )
 
     def _committed(self, name: str) -> None:
@@ -120,5 +121,6 @@ class Observer:
             spent = cost(task, reserved)
             if not (spent.ad_server <= task.epsilon and spent.colluding <= task.collusion_epsilon):
                 self.violations.append(
-                    f"{name} has spent {spent.ad_server:.3f} of {task.epsilon} on dataset {dataset_id.hex()[:6]}"
+                    f"{name} has spent {spent.ad_server:.3f} of {task.epsilon} on dataset"
+                    f" {dataset_id.hex()[:6]}"
                 )

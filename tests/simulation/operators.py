@@ -105,7 +105,9 @@ class Operators:
         self.fleet.ledgers[who].copy(to / LEDGER_FILE)
 
     def restore_once(self, who: str, what: Restored) -> None:
-        """Bring a backup back, if that was not done yet, the ledger has moved on since, and a witness of it remains."""
+        """Bring a backup back, if that was not done yet, the ledger has moved on since, and a witness of it
+        remains.
+        """
         backup = self.fleet.folder / _BACKUPS / who
         if who in self.restored:
             return
@@ -128,7 +130,9 @@ class Operators:
         self.journal.note(f"the {what} of {who} was brought back")
 
     def committed_reports(self, who: str) -> dict[bytes, list[bytes]]:
-        """The reports of every dataset that a helper has committed, and of those it had before its past was brought back."""
+        """The reports of every dataset that a helper has committed, and of those it had before its past was
+        brought back.
+        """
         core: HelperCore = self.fleet.running[who].part
         found = dict(self.forgotten.get(who, {}))
         for dataset_id in self.fleet.ledgers[who].dataset_ids():

@@ -1,4 +1,6 @@
-"""Who takes part: two helpers with keys of the seed, and two tasks of theirs, one without noise and one with a small budget."""
+"""Who takes part: two helpers with keys of the seed, and two tasks of theirs, one without noise and one with
+a small budget.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,6 @@
-"""What product modules get in place of threads, files that are flushed, channels and curves while a simulation runs."""
+"""What product modules get in place of threads, files that are flushed, channels and curves while a
+simulation runs.
+"""
 
 import os
 import random
@@ -29,7 +31,9 @@ class _NoCurves:
 
 @contextmanager
 def patched(fleet: Fleet) -> Iterator[None]:
-    """The product on a fleet's kernel and network, with its ways to write files, and every global source of chance seeded."""
+    """The product on a fleet's kernel and network, with its ways to write files, and every global source of
+    chance seeded.
+    """
     kernel, network = fleet.kernel, fleet.network
     its = Primitives(kernel)
     stand_ins: dict[str, Any] = {

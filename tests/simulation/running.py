@@ -75,7 +75,9 @@ def run_seed(
 
 
 def shrunk(failing: Verdict, *, most_runs: int = 200, scale: Scale | None = None) -> Verdict:
-    """The smallest run that still breaks an invariant, among those that leaving out steps and faults leads to."""
+    """The smallest run that still breaks an invariant, among those that leaving out steps and faults leads
+    to.
+    """
     kept = shrink(
         failing.happened,
         lambda only: bool(run_seed(failing.seed, only=only, scale=scale).violations),

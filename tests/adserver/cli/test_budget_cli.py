@@ -26,7 +26,10 @@ from tests.builders import NOW
 
 OF = sealed(mechanism="gaussian", expires_at=1 << 39)
 Adserver = Callable[..., Result]
-SUBMIT = "job submit --model model.onnx --loss binary_cross_entropy_with_logits --batch-size 20 --learning-rate 0.1"
+SUBMIT = (
+    "job submit --model model.onnx --loss binary_cross_entropy_with_logits --batch-size 20"
+    " --learning-rate 0.1"
+)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""`adserver job` and `adserver model` from the command line, against a real store and two helpers in memory."""
+"""`adserver job` and `adserver model` from the command line, with a real store and two helpers in memory."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -68,8 +68,8 @@ def adserver(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ads
 
 
 SUBMIT = (
-    "job submit --model model.onnx --loss binary_cross_entropy_with_logits --rounds 4 --batch-size 20 --learning-rate 0.1 "
-    "--noise-multiplier 4 --eval-set panel.npz --eval-every 2"
+    "job submit --model model.onnx --loss binary_cross_entropy_with_logits --rounds 4 --batch-size 20"
+    " --learning-rate 0.1 --noise-multiplier 4 --eval-set panel.npz --eval-every 2"
 )
 
 

@@ -1,4 +1,6 @@
-"""Sealing a dataset: both helpers end with the same reports, whatever fails in between, and no report is in two datasets."""
+"""Sealing a dataset: both helpers end with the same reports, whatever fails in between, and no report is in
+two datasets.
+"""
 
 from collections import Counter
 from collections.abc import Iterator

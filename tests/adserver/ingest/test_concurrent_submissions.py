@@ -1,4 +1,4 @@
-"""The same report from everywhere at once counts once, on either engine and through either number of servers."""
+"""The same report from everywhere at once counts once, on either engine, through one server or two."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -1,4 +1,6 @@
-"""The two front doors: what is acknowledged is stored once, what is wrong is refused by name and leaves nothing."""
+"""The two front doors: what is acknowledged is stored once, what is wrong is refused by name and leaves
+nothing.
+"""
 
 import contextlib
 import json

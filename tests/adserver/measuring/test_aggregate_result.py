@@ -42,7 +42,8 @@ def result(
         for at, group in enumerate("ab")
     )
     return AggregateResult(
-        query_id="00" * 16, task_id="11" * 32, dataset_id="22" * 32, group_by=("key",), columns=columns, rows=rows, mechanism=mechanism,
+        query_id="00" * 16, task_id="11" * 32, dataset_id="22" * 32, group_by=("key",), columns=columns,
+        rows=rows, mechanism=mechanism,
         records=1000, min_cell_count=20, delta=1e-5, cost=Epsilons(ad_server=0.5, colluding=0.7),
         dataset_spent=Epsilons(ad_server=1.5, colluding=2.7),
     )  # fmt: skip

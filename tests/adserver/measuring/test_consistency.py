@@ -22,9 +22,10 @@ def design(sizes: list[int], first_level: int) -> NDArray[np.float64]:
         leaves += [(*group, last) for group in above for last in lasts]
     rows = []
     for level in range(first_level, depth + 1):
-        cells = [()] if level == 0 else [
-            (*group, last) for group in (np.ndindex(*sizes[: level - 1]) if level > 1 else [()]) for last in range(sizes[level - 1] + 1)
-        ]  # fmt: skip
+        groups = np.ndindex(*sizes[: level - 1]) if level > 1 else [()]
+        cells = (
+            [(*group, last) for group in groups for last in range(sizes[level - 1] + 1)] if level else [()]
+        )
         rows += [[float(leaf[: len(cell)] == cell) for leaf in leaves] for cell in cells]
     return np.array(rows)
 

@@ -1,4 +1,6 @@
-"""Evaluations through two helpers against scikit-learn on the same scores, without noise exactly and with it within the intervals."""
+"""Evaluations through two helpers against scikit-learn on the same scores, without noise exactly and with it
+within the intervals.
+"""
 
 import json
 import os
