@@ -1,6 +1,6 @@
 """Labelled examples from files, for simulations: MNIST's four idx files, or a CSV with a user column.
 
-    read_examples(Path("data/mnist"))                                   # no users: the simulation deals shards
+    read_examples(Path("data/mnist"))  # no users: the simulation deals shards
     read_examples(Path("shop.csv"), label="Revenue", user="Region")     # one device a user
 
 Numbers in a CSV are scaled to bytes column by column, from the smallest to the largest. Every tenth row is
