@@ -20,8 +20,7 @@ COMMANDS: Final = {
     "status": Lazy("helper.cli.commands:status_command", "Show who a running helper is and what it holds."),
     "budget": Lazy(
         "helper.cli.commands:budget_command",
-        "Show what is spent, reserved and left of each dataset's budgets, and what a planned job "
-        "would bring them to.",
+        "Show what is spent, reserved and left of each dataset's budgets.",
     ),
     "keys": Lazy("helper.cli.keys:keys_app", "The HPKE keys that browsers seal to."),
     "certificate": Lazy(

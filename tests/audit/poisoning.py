@@ -1,7 +1,9 @@
-"""Browsers that poison and a helper that lies about proofs, on real helpers over gRPC: what they change and what they learn.
+"""Browsers that poison and a helper that lies about proofs, on real helpers over gRPC: what they change and
+what they learn.
 
-Two ad servers train and measure with the same honest people. To one of them come poisoned reports too, one in a hundred: masks
-of weight 1,000 and bits that spell values out of range. With proofs its weights and cells must be those of the other, to the bit.
+Two ad servers train and measure with the same honest people. To one of them come poisoned reports too, one in
+a hundred: masks of weight 1,000 and bits that spell values out of range. With proofs its weights and cells
+must be those of the other, to the bit.
 """
 
 from collections import Counter
@@ -133,7 +135,9 @@ def person(number: int) -> Example:
 
 
 def poison(site: Site, number: int) -> Report:
-    """A report of weight 1,000, or one whose values' bits are all 1,000; with the best proof that can be made of it."""
+    """A report of weight 1,000, or one whose values' bits are all 1,000; with the best proof that can be made
+    of it.
+    """
     task, drawn = site.task, seeded(number, "poison")
     report_id = drawn(16)
     honest = split(task, person(10_000 + number), drawn, report_id)
@@ -187,8 +191,10 @@ class Finding:
         changed_weights: Whether poisoned reports changed a bit of the trained weights.
         changed_cells: Whether they changed a cell.
         dropped: How many of them were dropped as not proven.
-        changed_without_proofs: Whether they change the weights of a task without proofs: that the attack is one.
-        wrong_tags_learn_nothing: Whether a helper that sends wrong tags only loses the reports that it lied about.
+        changed_without_proofs: Whether they change the weights of a task without proofs: that the attack is
+            one.
+        wrong_tags_learn_nothing: Whether a helper that sends wrong tags only loses the reports that it lied
+            about.
     """
 
     changed_weights: bool

@@ -2,9 +2,9 @@
 
 `make bench-gradient`, or with --json.
 
-A helper's whole round counts, from the opened dataset's arrays to the aggregate share, with its noise and without. Each
-comparison runs its sides in turn on the same data and takes each side's best time, because a shared machine
-only ever adds time.
+A helper's whole round counts, from the opened dataset's arrays to the aggregate share, with its noise and
+without. Each comparison runs its sides in turn on the same data and takes each side's best time, because a
+shared machine only ever adds time.
 """
 
 import argparse

@@ -1,8 +1,9 @@
-"""The arithmetic that a 784-500-10 round cannot do without, at the best rate that this machine reaches in large products.
+"""The arithmetic that a 784-500-10 round cannot do without, at the best rate that this machine reaches in
+large products.
 
-The digit and limb counts are the protocol's field of 64 bits and weights of 14 in the form of each way; passes over
-values, digests and traffic are not counted. So the share of this limit that a round reaches says what is left to gain
-by better code on the same machine.
+The digit and limb counts are the protocol's field of 64 bits and weights of 14 in the form of each way;
+passes over values, digests and traffic are not counted. So the share of this limit that a round reaches says
+what is left to gain by better code on the same machine.
 """
 
 from collections.abc import Callable

@@ -1,11 +1,13 @@
-"""What proofs of form cost and what they let through: browsers' and helpers' time, bytes, honest and malformed reports.
+"""What proofs of form cost and what they let through: browsers' and helpers' time, bytes, honest and
+malformed reports.
 
     make bench-proofs              a table
     make bench-proofs ARGS=--json
     make bench-proofs ARGS="--quick --json"    a hundredth of the reports
 
-Reports go through the plaintexts of both helpers, what each reads there, its compiled residues and what its tag covers; HPKE is left
-out but where opening is measured. Times are of the process, the best of several turns, and what is compared is measured in turns.
+Reports go through the plaintexts of both helpers, what each reads there, its compiled residues and what its
+tag covers; HPKE is left out but where opening is measured. Times are of the process, the best of several
+turns, and what is compared is measured in turns.
 """
 
 import argparse
@@ -52,7 +54,8 @@ class Result:
         malformed_kinds: Kinds of malformed reports, over all shapes.
         malformed_sent: Malformed reports.
         malformed_accepted: How many of them were accepted.
-        exhaustive_small_field: Whether, of all masks and all q in GF(13), just the valid ones hold at every point.
+        exhaustive_small_field: Whether, of all masks and all q in GF(13), just the valid ones hold at every
+            point.
         opening_overhead: How much longer both helpers together open a report with its proof: .1 is a tenth.
         opening_overhead_by_role: The same at each; role 0 also expands its share from the seed.
         opening_us_without: What opening one share without a proof takes here, in microseconds.

@@ -1,4 +1,6 @@
-"""One browser in a hundred lies about its weight or values: nothing that is trained or measured changes by a bit."""
+"""One browser in a hundred lies about its weight or values: nothing that is trained or measured changes by a
+bit.
+"""
 
 from collections import Counter
 from pathlib import Path
