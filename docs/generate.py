@@ -27,9 +27,10 @@ from maskedlark.errors import (
     ReportRejected,
 )
 from maskedlark.model.graph import Loss
+from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.evaluation import EvaluationSpec
 from maskedlark.releases.job import JobSpec
-from maskedlark.releases.query import Axis, DiscoverySpec, Measure, QuerySpec
+from maskedlark.releases.query import Axis, Measure, QuerySpec
 from maskedlark.releases.update import Phase, UpdateJob, UpdateRound, UpdateSpec
 from maskedlark.reports.measurement import Key, Measurement, Value
 from maskedlark.reports.task import HelperIdentity, LabelSpace, Task

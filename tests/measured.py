@@ -18,9 +18,10 @@ from maskedlark.numbers.field import from_signed, share
 from maskedlark.privacy.accounting import spent
 from maskedlark.privacy.noise import noise_vector
 from maskedlark.randomness import Randomness, seeded
-from maskedlark.releases.grouping import answer_discovery, answer_query, decode_domains
+from maskedlark.releases.discovery import DiscoverySpec, answer_discovery
+from maskedlark.releases.grouping import answer_query, decode_domains
 from maskedlark.releases.kinds import AnyQuery
-from maskedlark.releases.query import DiscoverySpec, QuerySpec
+from maskedlark.releases.query import QuerySpec
 from maskedlark.reports.measurement import Measurement
 from maskedlark.reports.report import InputShares, MeasuredShares
 from tests.builders import NOW, World, world

@@ -29,11 +29,11 @@ from maskedlark.numbers.field import SignedVector
 from maskedlark.privacy.accounting import spent
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.randomness import Randomness
+from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.grouping import decode_domains
+from maskedlark.releases.kinds import MeasuringQuery
 from maskedlark.releases.query import (
-    DiscoverySpec,
     MeasureKind,
-    MeasuringQuery,
     QuerySpec,
     check_answer_possible,
     key_index,

@@ -12,11 +12,11 @@ from adserver.store.datasets import Dataset
 from maskedlark.canonical import build
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.privacy.noise import Mechanism
+from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.query import (
     MAX_DOMAIN,
     Axis,
     Condition,
-    DiscoverySpec,
     Measure,
     MeasureKind,
     QuerySpec,

@@ -32,9 +32,10 @@ from adserver.store.receipts import ReceiptBook
 from maskedlark.canonical import encode
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, MaskedLarkError
 from maskedlark.observability.tracing import ClientTracing
+from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.evaluation import EvaluationSpec
 from maskedlark.releases.job import JobSpec
-from maskedlark.releases.query import DiscoverySpec, MeasuringQuery
+from maskedlark.releases.kinds import MeasuringQuery
 from maskedlark.releases.release import TAG_BYTES, AggregateShare
 from maskedlark.reports.dataset import AdmittedSet, ShareForHelper
 from maskedlark.reports.task import Task

@@ -3,9 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Final
 
+from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.evaluation import EvaluationSpec
 from maskedlark.releases.kinds import AnyQuery
-from maskedlark.releases.query import DiscoverySpec, QuerySpec
+from maskedlark.releases.query import QuerySpec
 
 QUERY_ID_BYTES: Final = 16
 

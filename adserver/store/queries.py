@@ -12,9 +12,10 @@ from adserver.store.database import find_id
 from adserver.store.schema import queries
 from maskedlark.canonical import decode, encode
 from maskedlark.errors import JobReason
+from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.evaluation import EvaluationSpec
 from maskedlark.releases.kinds import AnyQuery
-from maskedlark.releases.query import DiscoverySpec, QuerySpec
+from maskedlark.releases.query import QuerySpec
 from maskedlark.runtime.database import reading
 
 _QUERY: Final = "query"

@@ -24,10 +24,11 @@ from maskedlark.model.weights import QuantisedTensor
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.noise import NoiseSource, noise_vector
 from maskedlark.randomness import STREAM_KEY_BYTES, Randomness, Stream
+from maskedlark.releases.discovery import DiscoverySpec, answer_discovery
 from maskedlark.releases.evaluation import EvaluationSpec, answer_evaluation, evaluated_loss
-from maskedlark.releases.grouping import answer_discovery, answer_query, decode_domains
+from maskedlark.releases.grouping import answer_query, decode_domains
 from maskedlark.releases.kinds import AnyQuery
-from maskedlark.releases.query import DiscoverySpec, QuerySpec
+from maskedlark.releases.query import QuerySpec
 from maskedlark.releases.release import AggregateShare
 from maskedlark.releases.update import UpdateSpec, answer_update, form_of
 from maskedlark.reports.report import InputShares

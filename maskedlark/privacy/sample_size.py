@@ -3,10 +3,10 @@
     hides(dataset_size=60_000, rate=1 / 29, k=100)      # may the secrecy of such samples be counted?
     padded_size(expected=2_048, least=100, most=60_000)  # on how many records a step does its work
 
-The size of a sample depends on whether a record is in it. It shows in two ways. A step with fewer than k records
-gives a sum of nothing; whoever knows that k - 1 others are in the sample learns from a sum that is not empty
-that the record is. And a sample larger than what the work is padded to takes longer. Both are kept rarer than
-`EXPOSURE` together in each step, which the accountant adds to delta; where the first cannot be, no
+The size of a sample depends on whether a record is in it. It shows in two ways. A step with fewer than k
+records gives a sum of nothing; whoever knows that k - 1 others are in the sample learns from a sum that is
+not empty that the record is. And a sample larger than what the work is padded to takes longer. Both are kept
+rarer than `EXPOSURE` together in each step, which the accountant adds to delta; where the first cannot be, no
 amplification is counted. Counts are binomial, for each record's coin or slot is drawn on its own.
 """
 

@@ -13,7 +13,6 @@ Source: the paper, section 3.3 (Algorithm 2) and 3.3.1.
 
 from collections.abc import Sequence
 from hashlib import sha256
-from math import isqrt
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -22,12 +21,11 @@ from numpy.typing import NDArray
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.interrupt import Interrupt, interruptible, never
 from maskedlark.numbers.field import FieldVector, from_limbs, multiply
-from maskedlark.privacy.noise import Mechanism, NoiseSource, noise_vector
+from maskedlark.privacy.noise import NoiseSource, noise_vector
 from maskedlark.randomness import Randomness
 from maskedlark.releases.query import (
     COUNT_UNITS,
     Condition,
-    DiscoverySpec,
     Domain,
     QuerySpec,
     codes_digest,
@@ -92,7 +90,7 @@ def answer_query(
         the others, plus both helpers' noise. In a dataset of fewer than min_batch_size reports no cell is
         shown.
     """
-    measurement, measured = measurement_of(task), _measured(task, shares)
+    measurement, measured = measurement_of(task), measured_shares(task, shares)
     cells = shown_cells(
         task,
         spec,
@@ -115,42 +113,6 @@ def answer_query(
         vector=multiply(sums, np.broadcast_to(np.array(scales, np.uint64), sums.shape)).reshape(-1),
         values_digest=sha256(b"".join(cell.astype("<i4").tobytes() for cell in cells)).digest(),
         noise=noise(task.mechanism, sum_noise_units(task, spec), num_numbers(task, spec)),
-    )
-
-
-def answer_discovery(
-    *,
-    task: Task,
-    spec: DiscoverySpec,
-    pair: PairKey,
-    role: int,
-    shares: InputShares,
-    interrupt: Interrupt = never,
-) -> AggregateShare:
-    """One helper's share of the codes that occur: see `DiscoverySpec.num_values`. Called by a helper.
-
-    Both helpers find the same codes; role 0 adds them to the blind and role 1 adds nothing, so that only the
-    sum of equal queries says anything. A helper that is asked something else than the other one gives a
-    uniform vector.
-
-    `interrupt` is called for each key and each batch of noise; what it raises ends the work.
-
-    Guarantees: a code that only one report holds is in the answer with probability at most delta.
-    """
-    measurement, measured = measurement_of(task), _measured(task, shares)
-    matches = _matching(measurement, measured, spec.where)
-    common = interruptible(pair.common_noise(spec.transcript), interrupt)
-    found: list[NDArray[np.int64]] = []
-    for name in spec.keys:
-        interrupt()
-        found.append(_discover(task, spec, common, measured.keys[matches, key_index(measurement, name)]))
-    answer = np.concatenate(found).astype(np.uint64)
-    return blinded(
-        pair=pair,
-        release_transcript=spec.transcript,
-        vector=answer if role == 0 else np.zeros_like(answer),
-        values_digest=sha256(answer.astype("<u8").tobytes()).digest(),
-        noise=np.zeros(len(answer), np.int64),
     )
 
 
@@ -250,7 +212,7 @@ def _levels(
     interrupt: Interrupt,
 ) -> list[_Level]:
     """Every record's cell and rest at each released level, those that match the query alone."""
-    parent = np.where(_matching(measurement, measured, spec.where), 0, NOWHERE)
+    parent = np.where(matching(measurement, measured, spec.where), 0, NOWHERE)
     levels = [_Level(parent, np.full_like(parent, NOWHERE), 1, 1)] if spec.levels[0] == 0 else []
     for depth, (axis, domain) in enumerate(zip(spec.group_by, domains, strict=True), start=1):
         interrupt()
@@ -272,9 +234,10 @@ def _positions(codes: NDArray[np.uint32], size: int, domain: Domain) -> NDArray[
     return np.where(domain[place] == codes, place, NOWHERE)
 
 
-def _matching(
+def matching(
     measurement: Measurement, measured: MeasuredShares, where: Sequence[Condition]
 ) -> NDArray[np.bool_]:
+    """(n,) whether all of a query's conditions hold of each record."""
     matches = np.ones(len(measured.keys), np.bool_)
     for condition in where:
         matches &= measured.keys[:, key_index(measurement, condition.key)] == condition.code
@@ -305,40 +268,8 @@ def _without_small_rests(
     return np.where(in_rest & ~enough[above], NOWHERE, cell)
 
 
-def _discover(
-    task: Task, spec: DiscoverySpec, common: Randomness, codes: NDArray[np.uint32]
-) -> NDArray[np.int64]:
-    """How many codes there are, then the codes ascending, then zeros: (1 + max_codes,)."""
-    present, records = np.unique(codes, return_counts=True)
-    scale = count_noise_units(task, spec)
-    noisy = records.astype(np.int64) * COUNT_UNITS + noise_vector(task.mechanism, scale, len(present), common)
-    least = measurement_of(task).min_cell_count * COUNT_UNITS + discovery_margin(task.mechanism, scale, spec)
-    by_size = np.argsort(-noisy, kind="stable")[: spec.max_codes]
-    shown = np.sort(present[by_size[noisy[by_size] >= least]]).astype(np.int64)
-    found = np.zeros(1 + spec.max_codes, np.int64)
-    found[0], found[1 : 1 + len(shown)] = len(shown), shown
-    return found
-
-
-def discovery_margin(mechanism: Mechanism, scale: int, spec: DiscoverySpec) -> int:
-    """What the noise on a count exceeds only with a probability within delta, in count units.
-
-    The probability is delta over the number of keys.
-
-    With b bits such that 2^-b is at most that probability: P(x >= t) <= e^(-t / scale) for a discrete
-    Laplace, e^(-t^2 / (2 sigma^2)) for a discrete Gaussian, and 7/10 > ln 2; integers only, so that both
-    helpers come to the same number.
-    """
-    if mechanism is Mechanism.NONE:
-        return 0
-    numerator, denominator = spec.delta.as_integer_ratio()
-    bits = (denominator * len(spec.keys) // numerator).bit_length()
-    if mechanism is Mechanism.LAPLACE:
-        return scale * bits * 7 // 10 + 1
-    return isqrt(scale * scale * bits * 14 // 10) + 1
-
-
-def _measured(task: Task, shares: InputShares) -> MeasuredShares:
+def measured_shares(task: Task, shares: InputShares) -> MeasuredShares:
+    """The keys and value shares of a dataset of a task with a measurement."""
     if shares.measured is None:
         raise AssertionError("a dataset of a task with a measurement holds keys and values")
     return shares.measured

@@ -69,7 +69,8 @@ class JobSpec:
     noise_multiplier: Annotated[float, Field(ge=0.0, le=1e6)]
     is_clip_per_layer: bool = False
     is_clip_adaptive: bool = False
-    # Left out of the canonical bytes where they say nothing new: jobs from before they existed keep their digests.
+    # Left out of the canonical bytes where they say nothing new: jobs from before they existed keep their
+    # digests.
     epoch_steps: Annotated[int | None, Field(ge=2, le=MAX_STEPS, exclude_if=lambda steps: steps is None)] = (
         None
     )
@@ -257,7 +258,8 @@ def check_sample_hides(task: Task, job: JobSpec, *, records: int) -> None:
         raise JobRefused(
             JobReason.MALFORMED,
             f"a batch of {job.sampling_rate * records:.4g} of {records} reports may be smaller than "
-            f"min_batch_size {task.min_batch_size}, which would show who is in it: from {least} on its secrecy "
+            f"min_batch_size {task.min_batch_size}, which would show who is in it: from {least} on its "
+            "secrecy "
             "counts; smaller ones need is_sample_public, and cost what they would if everybody knew them",
         )
 

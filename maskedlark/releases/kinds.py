@@ -8,12 +8,14 @@ from collections.abc import Mapping
 from typing import Final, TypeAlias
 
 from maskedlark.canonical import decode
+from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.evaluation import EvaluationSpec
 from maskedlark.releases.job import JobSpec
-from maskedlark.releases.query import DiscoverySpec, QuerySpec
+from maskedlark.releases.query import QuerySpec
 from maskedlark.releases.update import UpdateSpec
 
 AnyQuery: TypeAlias = QuerySpec | DiscoverySpec | EvaluationSpec | UpdateSpec
+MeasuringQuery: TypeAlias = QuerySpec | DiscoverySpec
 AnySpec: TypeAlias = JobSpec | AnyQuery
 
 QUERY_KINDS: Final[Mapping[str, type[AnyQuery]]] = {

@@ -8,13 +8,14 @@ the rest: the reports whose code is outside the domain, or whose own cell is too
 one cell. Levels that are released together roll up: cells add to the cell above them, and all of them are
 charged together.
 
-A *discovery* asks which codes of some keys occur at all, so that a domain need not be known beforehand.
+A *discovery* (`maskedlark.releases.discovery`) asks which codes of some keys occur at all, so that a domain
+need not be known beforehand.
 """
 
 from dataclasses import replace
 from enum import StrEnum, unique
 from math import isqrt
-from typing import Annotated, ClassVar, Final, Literal, Self, TypeAlias
+from typing import Annotated, ClassVar, Final, Literal, Protocol, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -152,6 +153,16 @@ class QuerySpec(AnsweredOnce):
         """What both helpers' blinds and common noise hang on."""
         return digest("query", encode(self))
 
+    @property
+    def count_lists(self) -> int:
+        """A report is in one cell of each level."""
+        return len(self.levels)
+
+    @property
+    def count_multiplier(self) -> float:
+        """The noise multiplier on the counts that decide which cells are shown."""
+        return self.threshold_noise_multiplier
+
     def num_cells(self, level: int) -> int:
         """The cells of one level."""
         cells = 1
@@ -165,7 +176,7 @@ class QuerySpec(AnsweredOnce):
         Raises:
             JobRefused(UNDECLARED, DOMAIN_TOO_LARGE, NOISE_OUT_OF_RANGE, OVERFLOW)
         """
-        measurement = _checked_conditions(task, self)
+        measurement = checked_conditions(task, self)
         for axis in self.group_by:
             key_index(measurement, axis.key)
         numbers = num_numbers(task, self)
@@ -185,7 +196,7 @@ class QuerySpec(AnsweredOnce):
         """What a query is charged as: its sums, and every look at noisy counts. Called by all parties."""
         # The cells are compared with k first, and then the rests, which hold what the cells left.
         looks = 2 if self.group_by else 1
-        counts = _count_charge(task, self.threshold_noise_multiplier, rounds=looks)
+        counts = count_charge(task, self.threshold_noise_multiplier, rounds=looks)
         return (charge_of(task, self.noise_multiplier), counts) * rounds
 
     def with_noise(self, task: Task, each_helpers: float) -> Self:
@@ -197,77 +208,24 @@ class QuerySpec(AnsweredOnce):
         )
 
 
-@canonical
-class DiscoverySpec(AnsweredOnce):
-    """Which codes of some keys occur in at least min_cell_count of a dataset's reports, released once.
-
-    Attributes:
-        version: The protocol's version.
-        query_id: 16 random bytes.
-        task_id: The task.
-        dataset_id: The dataset.
-        keys: The keys.
-        where: All of these hold of a counted report.
-        max_codes: The most codes of one key in the answer; of more, those with the largest noisy counts.
-        noise_multiplier: The noise scale on counts divided by their sensitivity; 0 only in a task without
-            noise.
-        delta: The probability that the answer shows a code because of one report; part of the task's delta.
-    """
-
-    kind: ClassVar[str] = "discovery"
-
-    version: Literal[1] = VERSION
-    query_id: Bytes16
-    task_id: Bytes32
-    dataset_id: Bytes32
-    keys: Annotated[tuple[Name, ...], Field(min_length=1, max_length=MAX_KEYS)]
-    where: Annotated[tuple[Condition, ...], Field(max_length=MAX_KEYS)] = ()
-    max_codes: Annotated[int, Field(ge=1, le=1 << 16)]
-    noise_multiplier: Multiplier
-    delta: Annotated[float, Field(ge=2.0**-60, lt=0.5)]
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if len(set(self.keys)) != len(self.keys) or len({one.key for one in self.where}) != len(self.where):
-            raise ValueError("a key occurs once")
-        return self
+class CountingQuery(Protocol):
+    """A query that compares counts of reports with k: sums over groups, and discoveries."""
 
     @property
-    def transcript(self) -> bytes:
-        """What both helpers' blinds and common noise hang on."""
-        return digest("discovery", encode(self))
+    def where(self) -> tuple[Condition, ...]:
+        """All of these hold of a counted report."""
 
     @property
-    def num_values(self) -> int:
-        """The length of the answer: for each key how many codes, then room for the most."""
-        return len(self.keys) * (1 + self.max_codes)
+    def noise_multiplier(self) -> float:
+        """The noise scale divided by the sensitivity."""
 
-    def check(self, task: Task, *, records: int) -> None:
-        """Refuse a discovery that cannot be answered. Called by all parties before anything is charged.
+    @property
+    def count_lists(self) -> int:
+        """How many counts one report is in at most: one of each list."""
 
-        Raises:
-            JobRefused(UNDECLARED, NOISE_OUT_OF_RANGE)
-        """
-        measurement = _checked_conditions(task, self)
-        if task.reports_per_user > 1:
-            raise JobRefused(
-                JobReason.UNDECLARED,
-                "the margin of a discovery hides one report of a person: this task allows several",
-            )
-        for name in self.keys:
-            key_index(measurement, name)
-        count_noise_units(task, self)
-
-    def charges(self, task: Task, rounds: int = 1) -> tuple[Charge, ...]:
-        """What a discovery is charged as: one look at noisy counts. Called by all parties."""
-        return (_count_charge(task, self.noise_multiplier, delta=self.delta),) * rounds
-
-    def with_noise(self, task: Task, each_helpers: float) -> Self:
-        """The same discovery with this noise, which is common to both helpers."""
-        return replace(self, noise_multiplier=each_helpers)
-
-
-MeasuringQuery: TypeAlias = QuerySpec | DiscoverySpec
+    @property
+    def count_multiplier(self) -> float:
+        """The noise multiplier on the counts."""
 
 
 def codes_digest(codes: NDArray[np.uint32]) -> bytes:
@@ -345,13 +303,14 @@ def sensitivity(measurement: Measurement, spec: QuerySpec, mechanism: Mechanism)
     return _root_up(len(spec.levels) * sum(bound * bound for bound in bounds))
 
 
-def count_sensitivity(spec: MeasuringQuery, mechanism: Mechanism) -> int:
+def count_sensitivity(spec: CountingQuery, mechanism: Mechanism) -> int:
     """The most that one report changes the counts that are compared with k at once, in `COUNT_UNITS`.
 
     It is in one cell of each level.
     """
-    lists = len(spec.keys) if isinstance(spec, DiscoverySpec) else len(spec.levels)
-    return COUNT_UNITS * lists if mechanism is Mechanism.LAPLACE else _root_up(COUNT_UNITS**2 * lists)
+    if mechanism is Mechanism.LAPLACE:
+        return COUNT_UNITS * spec.count_lists
+    return _root_up(COUNT_UNITS**2 * spec.count_lists)
 
 
 def check_answer_possible(task: Task, spec: QuerySpec, total: SignedVector, *, records: int) -> None:
@@ -386,7 +345,7 @@ def sum_noise_units(task: Task, spec: QuerySpec) -> int:
     )
 
 
-def count_noise_units(task: Task, spec: MeasuringQuery) -> int:
+def count_noise_units(task: Task, spec: CountingQuery) -> int:
     """The scale of the common noise on counts of reports, in `COUNT_UNITS`.
 
     Drawn once, whatever the task's division of noise.
@@ -395,12 +354,12 @@ def count_noise_units(task: Task, spec: MeasuringQuery) -> int:
         JobRefused(NOISE_OUT_OF_RANGE)
     """
     try:
-        return noise_scale(task.mechanism, _count_multiplier(spec), count_sensitivity(spec, task.mechanism))
+        return noise_scale(task.mechanism, spec.count_multiplier, count_sensitivity(spec, task.mechanism))
     except ValueError as error:
         raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, f"noise on counts: {error}") from None
 
 
-def _checked_conditions(task: Task, spec: MeasuringQuery) -> Measurement:
+def checked_conditions(task: Task, spec: CountingQuery) -> Measurement:
     """What the task measures, if a query's conditions and noise fit it."""
     measurement = measurement_of(task)
     for condition in spec.where:
@@ -409,7 +368,7 @@ def _checked_conditions(task: Task, spec: MeasuringQuery) -> Measurement:
     return measurement
 
 
-def _count_charge(task: Task, noise_multiplier: float, *, rounds: int = 1, delta: float = 0.0) -> Charge:
+def count_charge(task: Task, noise_multiplier: float, *, rounds: int = 1, delta: float = 0.0) -> Charge:
     """What looks at noisy counts of reports are charged as: both helpers draw the same noise, once."""
     return Charge(
         mechanism=task.mechanism,
@@ -420,10 +379,6 @@ def _count_charge(task: Task, noise_multiplier: float, *, rounds: int = 1, delta
         delta=delta,
         reports=task.reports_per_user,
     )
-
-
-def _count_multiplier(spec: MeasuringQuery) -> float:
-    return spec.noise_multiplier if isinstance(spec, DiscoverySpec) else spec.threshold_noise_multiplier
 
 
 def _bound(measurement: Measurement, measure: Measure) -> int:

@@ -66,11 +66,11 @@ class PairKey:
     def slots(self, job_digest: bytes, epoch: int, count: int, steps: int) -> NDArray[np.uint64]:
         """Random allocation: in which step of an epoch each of `count` records, in canonical order, takes part.
 
-        Drawn from the pair's key, the job (whose digest binds task and dataset) and the epoch, and from nothing
-        that a round brings: whatever weights are sent, a record takes part once an epoch.
+        Drawn from the pair's key, the job (whose digest binds task and dataset) and the epoch, and from
+        nothing that a round brings: whatever weights are sent, a record takes part once an epoch.
 
-        Guarantees: independent and uniform below `steps`, by rejection; equal at both helpers; unpredictable to
-        anyone else.
+        Guarantees: independent and uniform below `steps`, by rejection; equal at both helpers; unpredictable
+            to anyone else.
         """
         context = job_digest + epoch.to_bytes(8, "little")
         return below(steps, count, Stream(derive_key(self._secret, b"slots", context)))

@@ -50,7 +50,8 @@ def prepare(folder: Path, *, now: datetime, days: int) -> TlsFiles:
 def activate(folder: Path) -> TlsFiles:
     """Put a prepared key and certificate in the place of those in use; may be repeated after a crash.
 
-    A server that reads between the two moves finds a certificate of another key, and goes on with what it has.
+    A server that reads between the two moves finds a certificate of another key, and goes on with what it
+    has.
 
     Raises:
         InvalidTask: none is prepared.

@@ -28,8 +28,9 @@ from maskedlark.model import weights
 from maskedlark.model.graph import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.randomness import seeded
+from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.job import JobSpec
-from maskedlark.releases.query import DiscoverySpec, QuerySpec
+from maskedlark.releases.query import QuerySpec
 from maskedlark.releases.release import AggregateShare
 from maskedlark.reports.dataset import ShareForHelper
 from maskedlark.reports.sealing import SignedKeyList

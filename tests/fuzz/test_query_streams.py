@@ -17,8 +17,9 @@ from helper.serving.service import HelperService
 from maskedlark import canonical
 from maskedlark.model import weights
 from maskedlark.model.onnx_file import parse
+from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.evaluation import EvaluationSpec
-from maskedlark.releases.query import Axis, DiscoverySpec, Measure, QuerySpec, codes_digest
+from maskedlark.releases.query import Axis, Measure, QuerySpec, codes_digest
 from maskedlark.reports.report import Example, MeasuredValues
 from maskedlark.rpc.transport import make_channel, make_server
 from protos import helper_pb2 as pb

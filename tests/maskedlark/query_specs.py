@@ -3,7 +3,8 @@
 from typing import Any
 
 from maskedlark.canonical import build
-from maskedlark.releases.query import DiscoverySpec, Measure, QuerySpec
+from maskedlark.releases.discovery import DiscoverySpec
+from maskedlark.releases.query import Measure, QuerySpec
 from tests.builders import World
 from tests.measured import DATASET
 

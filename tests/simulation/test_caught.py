@@ -24,7 +24,7 @@ from helper.trust.key_ring import Ring, opening_keys
 from maskedlark.canonical import encode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.privacy.noise import Mechanism
-from maskedlark.releases.query import MeasuringQuery
+from maskedlark.releases.kinds import MeasuringQuery
 from maskedlark.releases.release import combine
 from maskedlark.reports.sealing import OpeningKey
 from maskedlark.reports.upload import Report

@@ -26,8 +26,9 @@ from adserver.store.tasks import TaskStore
 from maskedlark.error_contract import Charged, contract
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
 from maskedlark.randomness import seeded
+from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.kinds import AnyQuery
-from maskedlark.releases.query import DiscoverySpec, measurement_of
+from maskedlark.releases.query import measurement_of
 from maskedlark.reports.report import InputShares
 from maskedlark.runtime.database import open_database
 from tests.builders import NOW, World

@@ -18,7 +18,7 @@ from adserver.store.queries import QueryStore
 from adserver.store.tasks import TaskStore
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.model.dense import dense_network
-from maskedlark.releases.query import DiscoverySpec
+from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.runtime.database import open_database
 from tests.builders import NOW
 from tests.measured import DATASET, dataset_of, measuring_world

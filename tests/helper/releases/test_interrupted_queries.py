@@ -19,9 +19,10 @@ from maskedlark.model import weights
 from maskedlark.model.graph import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.releases import evaluation, grouping
+from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.evaluation import EvaluationSpec, count_cells
 from maskedlark.releases.grouping import sum_groups
-from maskedlark.releases.query import Axis, DiscoverySpec, Measure, QuerySpec
+from maskedlark.releases.query import Axis, Measure, QuerySpec
 from maskedlark.reports.report import Example, MeasuredValues
 from tests.helper.parties import Scene, make_model
 from tests.measured import SHOP

@@ -15,16 +15,9 @@ from helper.releases.answering import Call
 from helper.releases.queries import AnsweredQuery
 from maskedlark import canonical
 from maskedlark.errors import JobReason, JobRefused
+from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.grouping import answer_query
-from maskedlark.releases.query import (
-    Axis,
-    DiscoverySpec,
-    Measure,
-    MeasureKind,
-    QuerySpec,
-    codes_digest,
-    num_numbers,
-)
+from maskedlark.releases.query import Axis, Measure, MeasureKind, QuerySpec, codes_digest, num_numbers
 from maskedlark.releases.release import AggregateShare, combine
 from maskedlark.reports.report import Example, MeasuredValues
 from tests.helper.parties import ASKED, Scene

@@ -15,8 +15,9 @@ from adserver.peers.client import HelperClient
 from helper.serving.service import HelperService
 from maskedlark import canonical
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
+from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.grouping import answer_query
-from maskedlark.releases.query import Axis, DiscoverySpec, Measure, QuerySpec, codes_digest, num_numbers
+from maskedlark.releases.query import Axis, Measure, QuerySpec, codes_digest, num_numbers
 from maskedlark.releases.release import AggregateShare, combine
 from maskedlark.reports.report import Example, MeasuredValues
 from maskedlark.rpc.faults import calling

@@ -18,15 +18,8 @@ from maskedlark.numbers.field import MODULUS, FieldVector
 from maskedlark.privacy.noise import Mechanism, noise_vector
 from maskedlark.privacy.samplers import discrete_gaussian, discrete_laplace
 from maskedlark.randomness import seeded
-from maskedlark.releases.grouping import (
-    NOWHERE,
-    answer_discovery,
-    answer_query,
-    decode_domains,
-    discovery_margin,
-    shown_cells,
-    sum_groups,
-)
+from maskedlark.releases.discovery import answer_discovery, discovery_margin
+from maskedlark.releases.grouping import NOWHERE, answer_query, decode_domains, shown_cells, sum_groups
 from maskedlark.releases.query import (
     COUNT_UNITS,
     Axis,

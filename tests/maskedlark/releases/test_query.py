@@ -14,13 +14,13 @@ from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.privacy.accounting import Charge, spent
 from maskedlark.privacy.noise import Mechanism, noise_vector
 from maskedlark.randomness import seeded
+from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.grouping import answer_query, shown_cells
 from maskedlark.releases.query import (
     COUNT_UNITS,
     MAX_NUMBERS,
     Axis,
     Condition,
-    DiscoverySpec,
     Measure,
     MeasureKind,
     QuerySpec,
