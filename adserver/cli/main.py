@@ -1,6 +1,6 @@
 """The command line of the ad server.
 
-adserver serve | keygen | task | dataset | job | model | budget | aggregate | evaluate | certificate | federated
+`COMMANDS` lists what it can do, and where each command is.
 """
 
 from typing import Final

@@ -1,4 +1,8 @@
-"""The codes of a key that get cells of their own: as given in a file, or as found."""
+"""The codes of a key that get cells of their own: as given in a file, or as found.
+
+>>> distinct_codes([9, 3, 9]).tolist()
+[3, 9]
+"""
 
 import json
 from collections.abc import Sequence

@@ -9,6 +9,9 @@ Which events are possible in which state, and where they lead.
     aborted     .           .          .
 
 An aborted dataset is forgotten: its row goes in the same transaction, and its reports wait again.
+
+>>> after(DatasetState.PREPARING, DatasetEvent.CHOOSE).value
+'committing'
 """
 
 from collections.abc import Mapping

@@ -13,6 +13,9 @@ A running or waiting job belongs to one worker for as long as its lease lasts; o
 worker sees it first releases the job. Refused and failed jobs stay open at the helpers, so that they can be
 resumed where they were (one whose cause still stands stops again, and spends nothing); cancelling one gives
 its unused budget back. Done and cancelled jobs are closed at the helpers, for good.
+
+>>> after(JobState.QUEUED, JobEvent.START).value
+'running'
 """
 
 from collections.abc import Mapping

@@ -11,6 +11,9 @@ Which events are possible in which state, and where they lead.
 A report is in one dataset at most, and in one for good once both helpers have committed it: nothing is
 released from a dataset that is committed (`adserver.records.dataset_state`). `adserver.store.reports` moves
 many reports in one statement, which it makes of this table: a report in another state is passed over.
+
+>>> [(before.value, after.value) for before, after in arrows(ReportEvent.TAKE).items()]
+[('received', 'sealed')]
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,9 @@
 """How the ad server trains: the optimizer, the schedule of its learning rate, and when to evaluate.
 
 Nothing that a helper sees. `adserver.training.trainer` applies it.
+
+>>> Schedule(kind=ScheduleKind.STEP, step_rounds=10).factor(10, 100)
+0.5
 """
 
 import math

@@ -1,7 +1,8 @@
 """Reads checkpoints that earlier versions of the ad server wrote with torch, without torch.
 
-Such a file is a zip archive: a pickle that names storages, and each storage's numbers. Only what a checkpoint is made
-of is unpickled: dictionaries, lists, numbers and tensors of float32. A job that was half done goes on from there.
+Such a file is a zip archive: a pickle that names storages, and each storage's numbers. Only what a
+checkpoint is made of is unpickled: dictionaries, lists, numbers and tensors of float32. A job that was half
+done goes on from there.
 """
 
 import pickle

@@ -156,7 +156,7 @@ def last_evaluated(history: tuple[RoundFigures, ...]) -> RoundFigures | None:
 
 
 def _live(job: JobRecord, evaluated: RoundFigures | None) -> str:
-    """What stands beside the bar: nothing that costs more than a look, so no epsilon; the table at the end has it."""
+    """What stands beside the bar: no epsilon, which takes time; the table at the end has it."""
     parts = [_evaluation(evaluated)] if evaluated else []
     if job.state is JobState.WAITING and job.stop:
         parts.append(job.stop.cause)

@@ -1,8 +1,10 @@
-"""Pictures without pyplot: no global state, and no display. matplotlib is imported when the first one is drawn.
+"""Pictures without pyplot: no global state, and no display.
 
-figure = new_figure(9.0, 3.6)
-axes = figure.subplots()
-encoded = as_png(figure)
+matplotlib is imported when the first one is drawn.
+
+>>> figure = new_figure(2.0, 1.0)
+>>> as_png(figure)[1:4]
+b'PNG'
 """
 
 from io import BytesIO

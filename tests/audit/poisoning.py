@@ -155,7 +155,7 @@ def poison(site: Site, number: int) -> Report:
 
 
 def heavier(site: Site, plaintext: bytes) -> bytes:
-    """A plaintext without a proof whose first mask is 40 more: within what the sum of 200 reports can reach."""
+    """A plaintext without a proof whose first mask is 40 more: the sum of 200 reports can reach as much."""
     at = site.task.view_length
     mask = (int.from_bytes(plaintext[at : at + 8], "little") + 40) % (2**64 - 2**32 + 1)
     return plaintext[:at] + mask.to_bytes(8, "little") + plaintext[at + 8 :]

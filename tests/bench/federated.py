@@ -441,7 +441,7 @@ ATTACKS: Final[dict[str, Callable[[SignedVector, SignedVector], SignedVector]]] 
 def _spam_scores(
     attack: Callable[[SignedVector, SignedVector], SignedVector] | None, in_flight: int
 ) -> np.ndarray:
-    """Scores of honest returns, or of an attacker's in their place, while honest clients move the instances."""
+    """Scores of honest returns, or of an attacker's in their place; honest clients move the instances."""
     weights, updates = 387, 10_000
     job = DrawAndDiscard(instances=20, learning_rate=0.001, epsilon=math.log(32))
     test = SpamTest.calibrated(job, weights=weights, in_flight=in_flight, randomness=seeded(1))
