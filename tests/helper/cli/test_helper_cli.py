@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 import typer
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from typer.core import TyperGroup, TyperOption
+from typer.core import TyperOption
 from typer.testing import CliRunner
 
-from helper.cli.main import app
+from helper.cli.main import COMMANDS, app
 from helper.ledger.ledger import LEDGER_FILE
 from helper.ledger.schema import TASKS
 from helper.trust.floors import fingerprint
@@ -219,10 +219,7 @@ def test_serving_without_keys_says_how_to_make_them(tmp_path: Path) -> None:
 
 
 def test_every_option_of_serve_has_a_help_text_and_an_environment_variable() -> None:
-    group = typer.main.get_command(app)
-    assert isinstance(group, TyperGroup)
-    options = [
-        one for one in group.commands["serve"].params if isinstance(one, TyperOption) and one.name != "help"
-    ]
+    serve = COMMANDS["serve"].load("serve")
+    options = [one for one in serve.params if isinstance(one, TyperOption) and one.name != "help"]
     assert len(options) > 15
     assert [one.name for one in options if not (one.envvar and one.help)] == []
