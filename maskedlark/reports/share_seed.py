@@ -16,12 +16,17 @@ from hashlib import sha256
 from typing import Final
 
 import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import CTR
 
 from maskedlark.numbers.field import ELEMENT_BYTES, MODULUS, FieldVector, random_vector
 from maskedlark.randomness import Stream, derive_key
 
 SEED_BYTES: Final = 32
 _PURPOSE: Final = b"share"
+_NO_SALT: Final = bytes(32)
+_FROM_ZERO: Final = CTR(bytes(16))
 _INNER: Final = bytes(byte ^ 0x36 for byte in range(256))
 _OUTER: Final = bytes(byte ^ 0x5C for byte in range(256))
 
@@ -46,9 +51,9 @@ def expand_shares(
 
     Called by a helper for a chunk of reports.
     """
-    domain = b"maskedlark/v1 " + _PURPOSE + b"\0" + task_id
+    domain, zeros = b"maskedlark/v1 " + _PURPOSE + b"\0" + task_id, bytes(ELEMENT_BYTES * length)
     streams = [
-        Stream(_hmac(_hmac(bytes(32), seed), domain + report_id + bytes((role, 1))))(ELEMENT_BYTES * length)
+        _key_stream(_hmac(_hmac(_NO_SALT, seed), b"".join((domain, report_id, bytes((role, 1))))), zeros)
         for seed, report_id in zip(seeds, report_ids, strict=True)
     ]
     table = np.frombuffer(b"".join(streams), "<u8").astype(np.uint64).reshape(len(streams), length)
@@ -63,8 +68,13 @@ def _hmac(key: bytes, message: bytes) -> bytes:
 
     `derive_key` is two of these: RFC 5869 without a salt, for one block.
     """
-    padded = key.ljust(64, b"\0")
+    padded = key + _NO_SALT
     return sha256(padded.translate(_OUTER) + sha256(padded.translate(_INNER) + message).digest()).digest()
+
+
+def _key_stream(key: bytes, zeros: bytes) -> bytes:
+    """As many bytes of `Stream(key)` as there are zeros, without an object for them."""
+    return Cipher(AES256(key), _FROM_ZERO).encryptor().update(zeros)
 
 
 def _stream(seed: bytes, task_id: bytes, report_id: bytes, role: int) -> Stream:

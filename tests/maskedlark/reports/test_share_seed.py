@@ -53,6 +53,7 @@ def test_words_at_or_above_the_modulus_are_skipped_and_reading_goes_on(
 ) -> None:
     words = [5, MODULUS, 2**64 - 1, MODULUS - 1, 7, 8, 9]
     monkeypatch.setattr(share_seed, "Stream", lambda _: Words(*words))
+    monkeypatch.setattr(share_seed, "_key_stream", lambda _, zeros: Words(*words)(len(zeros)))
     assert expand_share(SEED, TASK, REPORT, 0, 4).tolist() == [5, MODULUS - 1, 7, 8]
     assert expand_shares([SEED], TASK, [REPORT], 0, 4).tolist() == [[5, MODULUS - 1, 7, 8]]
 
