@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 EXTRAS := browser-sim,helper,helper-general,adserver,postgres,traces,dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup docs bench-job bench-memory bench-walls bench-load chaos same-round demo demo-no-noise test simulate test-fast check format protos audit bench-ingest bench-aggregate bench-proofs bench-gradient table figures federated clean
+.PHONY: help setup docs bench-job bench-memory bench-walls bench-load bench-updates chaos same-round demo demo-federated demo-no-noise test simulate test-fast check format protos audit bench-ingest bench-aggregate bench-proofs bench-gradient table figures federated clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -27,6 +27,9 @@ demo: $(STAMP)  ## Train a model on real data through two helpers, on this machi
 
 demo-no-noise: $(STAMP)  ## The same without noise: equal to plain training, to within rounding (writes demo-out/)
 	$(BIN)/python -m docs.tutorial.demo --out demo-out --no-noise
+
+demo-federated: $(STAMP)  ## Train on devices' own data through two helpers: 100 devices, MNIST (ends with one JSON object)
+	$(BIN)/python -m docs.tutorial.federated_demo $(ARGS)
 
 test: $(STAMP)  ## Run every test
 	$(BIN)/python -m pytest -n 2
@@ -77,6 +80,9 @@ bench-walls: $(STAMP)  ## What one ad server waits for while another keeps 1,000
 .PHONY: bench-accounting
 bench-accounting: $(STAMP)  ## The accountant: seconds per charge after 10,000 different ones, random allocation against simulations (ARGS=--json)
 	$(BIN)/python -m tests.bench.accounting $(ARGS)
+
+bench-updates: $(STAMP)  ## Federated updates opened, expanded and summed per second and core, and bytes of an upload (ARGS=--json)
+	$(BIN)/python -m tests.bench.updates $(ARGS)
 
 bench-load: $(STAMP)  ## Sustained ingest for five minutes: reports/s a core, latency, memory (ARGS="--seconds 30 --json")
 	$(BIN)/python -m tests.bench.load $(ARGS)

@@ -12,6 +12,10 @@ COMMANDS: Final = {
         "browser_sim.commands:run_command",
         "Let every record happen to somebody once, and upload what their browsers report.",
     ),
+    "devices": Lazy(
+        "browser_sim.devices.cli:devices_command",
+        "Answer a task's federated rounds until there are no more.",
+    ),
     "describe": Lazy(
         "browser_sim.commands:describe_command",
         "Say what a source holds: its shape, the balance of its labels, how features become bytes.",

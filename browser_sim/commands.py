@@ -145,7 +145,7 @@ def run_command(
     if holdout is None and holdout_fraction is not None:
         raise typer.BadParameter("--holdout-fraction goes with --holdout")
     errors = Console(stderr=True)
-    with _reporting_errors(errors):
+    with reporting_errors(errors):
         settings = RunSettings(
             task=task,
             destination=to,
@@ -208,7 +208,7 @@ def describe_command(
     as_json: JsonOption = False,
 ) -> None:
     """Say what a source holds: its shape, the balance of its labels, how features become bytes."""
-    with _reporting_errors(Console(stderr=True)):
+    with reporting_errors(Console(stderr=True)):
         settings = source_settings(
             source=source,
             csv=csv,
@@ -236,7 +236,7 @@ def download_command(
 ) -> None:
     """Fetch a public data set and check its SHA-256."""
     console = Console(stderr=True)
-    with _reporting_errors(console):
+    with reporting_errors(console):
         download(
             to,
             mirrors=mirror or MIRRORS,
@@ -245,7 +245,7 @@ def download_command(
 
 
 @contextmanager
-def _reporting_errors(errors: Console) -> Iterator[None]:
+def reporting_errors(errors: Console) -> Iterator[None]:
     """What went wrong, in one line, and exit status 1."""
     try:
         yield

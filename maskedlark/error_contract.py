@@ -70,6 +70,8 @@ _REPORTS: Final = {
     ReportReason.NOT_PROVEN: "nothing: the report is lost; many of them mean a broken or hostile sender",
     ReportReason.OUTSIDE_TASK_PERIOD: "set the clock, or fetch the bundle of the task that is open now",
     ReportReason.DUPLICATE_ID: "nothing: the report is stored",
+    ReportReason.UNKNOWN_ROUND: "fetch the round that is open, and answer that one",
+    ReportReason.ROUND_OVER: "nothing: the update came too late; answer the next round",
     ReportReason.ALREADY_USED: "nothing: the report counts in the dataset that has it",
     ReportReason.IMPLAUSIBLE: "draw again: an honest update is refused once in a hundred times",
 }

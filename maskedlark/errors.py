@@ -69,6 +69,8 @@ class ReportReason(Reason):
         "the time bucket is before the task starts or after it expires",
     )
     DUPLICATE_ID = "duplicate_id", "a report of this id is there already; the first one counts"
+    UNKNOWN_ROUND = "unknown_round", "the update is of no round that this ad server opened for the task"
+    ROUND_OVER = "round_over", "the window of the update's round is over"
     ALREADY_USED = "already_used", "the report is in another dataset of the task"
     IMPLAUSIBLE = "implausible", "a returned model is too far from the instances that it was drawn from"
 

@@ -5,12 +5,14 @@ the helpers yet or not; a closed one with the rounds that the helpers said they 
 moment that it is asked. So what is shown is at least what both ledgers hold.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Engine
 
 from adserver.records.dataset_state import DatasetState
+from adserver.records.federated_plan import FederatedPlan
+from adserver.records.training_plan import TrainingPlan
 from adserver.store.database import Clock
 from adserver.store.datasets import Dataset, DatasetStore
 from adserver.store.jobs import JobRecord, JobStore
@@ -20,7 +22,8 @@ from maskedlark.errors import JobReason, JobRefused
 from maskedlark.privacy.accounting import Charge
 from maskedlark.releases import budget
 from maskedlark.releases.budget import DatasetBudget, PlannedJob, Use, job_use, query_use
-from maskedlark.reports.task import Task
+from maskedlark.releases.update import job_charges
+from maskedlark.reports.task import PrivacyUnit, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,17 +85,45 @@ class Budgets:
     def _task(self, dataset: Dataset) -> Task:
         return TaskStore(self.engine).find(dataset.task_id.hex()).bundle.task
 
-    def _uses(self, task: Task, dataset_id: bytes) -> Sequence[Use]:
-        jobs = [
-            _job(task, job)
+    def held_of_task(self, task: Task) -> tuple[Charge, ...]:
+        """The charges that are spent or reserved on a task whose unit is a person: what its next job must fit beside."""
+        federated = [
+            one
             for job in JobStore(self.engine, self.clock).all()
-            if job.plan.job.dataset_id == dataset_id
+            if isinstance(job.plan, FederatedPlan) and job.plan.task == task
+            for one in job_charges(
+                task, job.plan.job, job.rounds_done if job.is_closed else job.plan.job.rounds
+            )
         ]
-        return [*jobs, *(query_use(task, spec) for spec in QueryStore(self.engine).of_dataset(dataset_id))]
+        datasets = [
+            one for one in DatasetStore(self.engine).all() if one.task_id == task.task_id and one.dataset_id
+        ]
+        held = self.held(datasets[0]) if datasets else ()  # of unit user any dataset counts them all
+        return (*held, *federated)
+
+    def _uses(self, task: Task, dataset_id: bytes) -> Sequence[Use]:
+        together = [dataset_id]
+        if task.unit is PrivacyUnit.USER:
+            of_task = [one for one in DatasetStore(self.engine).all() if one.task_id == task.task_id]
+            together = [one.dataset_id for one in of_task if one.dataset_id is not None]
+        jobs = [
+            _job(task, job, plan)
+            for job, plan in trained_by_labels(JobStore(self.engine, self.clock).all())
+            if plan.job.dataset_id in together
+        ]
+        return [
+            *jobs,
+            *(query_use(task, spec) for one in together for spec in QueryStore(self.engine).of_dataset(one)),
+        ]
 
 
-def _job(task: Task, job: JobRecord) -> Use:
+def trained_by_labels(jobs: Sequence[JobRecord]) -> Iterator[tuple[JobRecord, TrainingPlan]]:
+    """The jobs that run over one dataset, with their plans."""
+    for job in jobs:
+        if isinstance(job.plan, TrainingPlan):
+            yield job, job.plan
+
+
+def _job(task: Task, job: JobRecord, plan: TrainingPlan) -> Use:
     charged = job.rounds_done if job.rounds_charged is None else job.rounds_charged
-    return job_use(
-        task, job.plan.job, state=job.state.value, rounds_answered=charged, is_open=not job.is_closed
-    )
+    return job_use(task, plan.job, state=job.state.value, rounds_answered=charged, is_open=not job.is_closed)

@@ -17,6 +17,7 @@ from adserver.cli.options import (
 from adserver.client import Client
 from adserver.measuring.evaluator import DEFAULT_BINS
 from adserver.peers.opening import Peers
+from adserver.records.federated_plan import FederatedPlan
 from adserver.store.job_folder import JobFolder
 from adserver.store.jobs import JobStore
 from adserver.views.evaluation import (
@@ -112,7 +113,11 @@ def evaluate_command(
 
 def _trained(data: Path, database: str | None, job: str) -> bytes:
     """A job's model with its latest weights."""
-    from adserver.training.export import export_model  # onnxruntime
+    from adserver.training.export import export_federated, export_model  # onnxruntime
 
     found = JobStore(open_store(data, database), time.time).find(job)
-    return export_model(JobFolder(data, found.job_id), found.plan).encoded
+    folder, plan = JobFolder(data, found.job_id), found.plan
+    exported = (
+        export_federated(folder, plan) if isinstance(plan, FederatedPlan) else export_model(folder, plan)
+    )
+    return exported.encoded

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from adserver.budgets.held import Budgets
+from adserver.cli.federated import read_settings, read_widths, submit_federated
 from adserver.cli.options import DatabaseOption, DataOption, JsonOption, open_store
 from adserver.cli.plan import plan_command
 from adserver.records.job_state import JobState
@@ -16,6 +17,7 @@ from adserver.store.datasets import DatasetStore
 from adserver.store.job_folder import JobFolder
 from adserver.store.jobs import JobStore
 from adserver.store.tasks import TaskStore
+from adserver.training.federated_submission import FederatedSubmission
 from adserver.training.submission import JOB_ID_BYTES, Submission, plan_job
 from adserver.views.job import job_json, print_job, print_jobs, watch
 from adserver.views.printing import print_json
@@ -29,6 +31,7 @@ STOPPED_EARLY = 1
 _TRAINING = "Training"
 _PRIVACY = "Privacy"
 _EVALUATION = "Evaluation"
+_FEDERATED = "Federated"
 
 job_app = typer.Typer(
     no_args_is_help=True, help="Train models: plan and submit jobs, follow them, cancel and resume them."
@@ -46,12 +49,44 @@ def submit_command(
     *,
     data: DataOption,
     model: Annotated[
-        Path, typer.Option(exists=True, dir_okay=False, help="ONNX file; training begins at its weights.")
-    ],
-    loss: Annotated[Loss, typer.Option(rich_help_panel=_TRAINING, help="What is minimised.")],
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="ONNX file; training begins at its weights."),
+    ] = None,
+    loss: Annotated[Loss | None, typer.Option(rich_help_panel=_TRAINING, help="What is minimised.")] = None,
     learning_rate: Annotated[
-        float, typer.Option(rich_help_panel=_TRAINING, help="Of the optimizer, before the schedule.")
-    ],
+        float | None, typer.Option(rich_help_panel=_TRAINING, help="Of the optimizer, before the schedule.")
+    ] = None,
+    strategy: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=_FEDERATED,
+            help="Train on devices, in a task of updates: dp-fedavg, dp-fedsgd, fedprox, ...",
+        ),
+    ] = None,
+    settings: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True, dir_okay=False, rich_help_panel=_FEDERATED, help="JSON: the strategy's settings."
+        ),
+    ] = None,
+    layers: Annotated[
+        str, typer.Option(rich_help_panel=_FEDERATED, help="Widths of the dense model, as 784,10.")
+    ] = "",
+    window: Annotated[
+        float,
+        typer.Option(min=0.0, rich_help_panel=_FEDERATED, help="Seconds that devices have for a round."),
+    ] = 60.0,
+    least_devices: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            rich_help_panel=_FEDERATED,
+            help="A round stays open until so many have answered; by default the task's min_batch_size.",
+        ),
+    ] = None,
+    model_seed: Annotated[
+        int, typer.Option(min=0, rich_help_panel=_FEDERATED, help="Of the model's first weights.")
+    ] = 0,
     task: Annotated[
         str, typer.Option(metavar="ID", help="The task, by the start of its id; by default the dataset's.")
     ] = "",
@@ -184,9 +219,26 @@ def submit_command(
     `adserver job plan` shows beforehand what fits. A job takes no more than its dataset's budgets have left
     beside all other jobs.
     """
+    engine = open_store(data, database)
+    if strategy is not None:
+        asked = FederatedSubmission(
+            kind=strategy,
+            settings=read_settings(settings, rounds=rounds, noise_multiplier=noise_multiplier),
+            widths=read_widths(layers),
+            epsilon=epsilon,
+            window_s=window,
+            least_devices=least_devices,
+            seed=model_seed,
+            eval_set=eval_set.read_bytes() if eval_set else None,
+            eval_every=eval_every,
+        )
+        federated = submit_federated(engine, data, asked, TaskStore(engine).find(task).bundle.task)
+        _told(JobStore(engine, time.time), federated, wait=wait, as_json=as_json)
+        return
+    if model is None or loss is None or learning_rate is None:
+        raise typer.BadParameter("give --model, --loss and --learning-rate, or --strategy")
     if (rounds is None) != until_budget:
         raise typer.BadParameter("give either --rounds or --until-budget")
-    engine = open_store(data, database)
     found = DatasetStore(engine).find(dataset)
     submission = Submission(
         model=model.read_bytes(),
@@ -231,12 +283,7 @@ def submit_command(
     JobFolder(data, job_id).write_submission(submission.model, submission.eval_set)
     store = JobStore(engine, time.time)
     store.submit(plan)
-    if wait:
-        _follow(store, job_id, as_json=as_json)
-    elif as_json:
-        print_json(job_json(store.get(job_id), ()))
-    else:
-        typer.echo(job_id.hex())
+    _told(store, job_id, wait=wait, as_json=as_json)
 
 
 @job_app.command("list")
@@ -307,3 +354,13 @@ def _follow(store: JobStore, job_id: bytes, *, as_json: bool) -> None:
         print_job(job, history)
     if job.state is not JobState.DONE:
         raise typer.Exit(STOPPED_EARLY)
+
+
+def _told(store: JobStore, job_id: bytes, *, wait: bool, as_json: bool) -> None:
+    """What is printed of a job that was submitted."""
+    if wait:
+        _follow(store, job_id, as_json=as_json)
+    elif as_json:
+        print_json(job_json(store.get(job_id), ()))
+    else:
+        typer.echo(job_id.hex())

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from adserver.cli.options import DatabaseOption, DataOption, JsonOption, open_store
+from adserver.records.federated_plan import FederatedPlan
 from adserver.store.job_folder import JobFolder
 from adserver.store.jobs import JobStore
 from adserver.training.eval_set import read_eval_set
@@ -111,9 +112,13 @@ def export_command(
     database: DatabaseOption = None,
 ) -> None:
     """Write a job's latest weights, in the file that was submitted."""
-    from adserver.training.export import export_model  # onnxruntime
+    from adserver.training.export import export_federated, export_model  # onnxruntime
 
     found = JobStore(open_store(data, database), time.time).find(job)
-    exported = export_model(JobFolder(data, found.job_id), found.plan)
+    folder = JobFolder(data, found.job_id)
+    plan = found.plan
+    exported = (
+        export_federated(folder, plan) if isinstance(plan, FederatedPlan) else export_model(folder, plan)
+    )
     write_durably(out, exported.encoded)
     typer.echo(f"the weights after {exported.rounds_done} of {found.plan.job.rounds} rounds")

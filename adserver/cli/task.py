@@ -35,12 +35,14 @@ from adserver.store.tasks import StoredTask, TaskStore
 from adserver.views.printing import moment, print_json, print_table
 from maskedlark.canonical import encode
 from maskedlark.privacy.noise import Mechanism, NoiseDivision
+from maskedlark.reports.task import PrivacyUnit
 from maskedlark.runtime.durable_file import write_durably
 
 _SALT_BYTES: Final = 16
 _LABELS = "Labels"
 _PRIVACY = "Privacy"
 _PERIOD = "Period"
+_FEDERATED = "Federated"
 
 task_app = typer.Typer(no_args_is_help=True, help="Make tasks that both helpers sign, and show them.")
 
@@ -148,6 +150,43 @@ def create_command(
     fake_report_rate: Annotated[
         float, typer.Option(rich_help_panel=_PRIVACY, help="The share of reports that are all decoys.")
     ] = 0.0,
+    unit: Annotated[
+        PrivacyUnit,
+        typer.Option(
+            rich_help_panel=_PRIVACY, help="Whether budgets are of a dataset, or of the task and a person."
+        ),
+    ] = PrivacyUnit.REPORT,
+    reports_per_user: Annotated[
+        int,
+        typer.Option(min=1, rich_help_panel=_PRIVACY, help="Of unit user: a person's reports in a dataset."),
+    ] = 1,
+    updates: Annotated[
+        int | None,
+        typer.Option(
+            metavar="PARAMETERS",
+            rich_help_panel=_FEDERATED,
+            help="Reports hold updates of a model of so many parameters, and no labels; the unit is user.",
+        ),
+    ] = None,
+    cover: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            rich_help_panel=_FEDERATED,
+            help="The share of devices not drawn that send zeros.",
+        ),
+    ] = 1.0,
+    with_weight: Annotated[
+        bool,
+        typer.Option("--with-weight", rich_help_panel=_FEDERATED, help="Release the sum of weights too."),
+    ] = False,
+    with_clip_count: Annotated[
+        bool,
+        typer.Option(
+            "--with-clip-count", rich_help_panel=_FEDERATED, help="Release how many were within the clip."
+        ),
+    ] = False,
     frac_bits: Annotated[
         int, typer.Option(rich_help_panel=_PRIVACY, help="Gradients are integers in units of 2^-frac_bits.")
     ] = 32,
@@ -196,7 +235,22 @@ def create_command(
     lasting = period(
         now=time.time(), time_bucket_s=time_bucket_s, days=days, starts_at=starts_at, expires_at=expires_at
     )
+    federated: dict[str, Any] = (
+        {}
+        if updates is None
+        else {
+            "updates": {
+                "num_parameters": updates,
+                "has_weight": with_weight,
+                "has_clip_count": with_clip_count,
+                "cover": cover,
+            }
+        }
+    )
     settings = {
+        **federated,
+        "unit": PrivacyUnit.USER if updates is not None else unit,
+        "reports_per_user": reports_per_user,
         "origin": origin,
         "name": name,
         "salt": os.urandom(_SALT_BYTES),
@@ -221,7 +275,7 @@ def create_command(
         "starts_at": lasting.starts_at,
         "expires_at": lasting.expires_at,
         "measurement": measurement_from(measurement),
-        "proof": proof,
+        "proof": proof and updates is None,
     }
     engine = open_store(data, database)
     store = TaskStore(engine)

@@ -4,6 +4,9 @@
     POST /v1/reports/batch   a binary ReportBatch: 200 with counts
     GET  /v1/tasks           ids, names and origins
     GET  /v1/tasks/{id}      the TaskBundle's canonical bytes
+    GET  /v1/tasks/{id}/round
+                             the federated round that devices are to answer now: its length, UpdateRound,
+                             then weights and terms; 204 if there is none
     GET  /v1/counts          what became of all reports since the start
     GET  /healthz            200 when the database answers
 
@@ -32,6 +35,7 @@ from adserver.ingest.batch import reports_in
 from adserver.ingest.body_room import BodyRoom, Held, NoRoom
 from adserver.ingest.intake import Intake
 from adserver.ingest.json_error import INTERNAL, json_error, refusal
+from adserver.store.rounds import RoundStore
 from adserver.store.tasks import TaskStore
 from maskedlark.canonical import encode
 from maskedlark.errors import HelperUnavailable, ReportReason, ReportRejected
@@ -47,6 +51,7 @@ _OTHER_STATUS: Final = 422
 _TOO_LARGE: Final = 413
 _TOO_SLOW: Final = 408
 _NO_ROOM: Final = 503
+_NOTHING: Final = 204
 _AWAY: Final = 503
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -66,6 +71,7 @@ def http_app(
     room: BodyRoom | None = None,
     *,
     check_well: Callable[[], object] | None = None,
+    rounds: RoundStore | None = None,
 ) -> Starlette:
     """The application, for any ASGI server.
 
@@ -75,6 +81,7 @@ def http_app(
         room: Shared by all bodies under way.
         check_well: Returns if the server is well, and raises HelperUnavailable if not; by default one look
             into the database.
+        rounds: The federated rounds that devices are served; None for none.
     """
     room = room or BodyRoom()
     check = check_well or (lambda: tasks.get(b""))
@@ -103,6 +110,14 @@ def http_app(
             raise HTTPException(404, "no such task")
         return Response(encode(bundle), media_type="application/json")
 
+    async def get_round(request: Request) -> Response:
+        open_one = None if rounds is None else await _in_thread(rounds.newest_open, _task_id(request))
+        if open_one is None:
+            return Response(status_code=_NOTHING)
+        encoded = encode(open_one.round)
+        body = len(encoded).to_bytes(4, "little") + encoded + open_one.content
+        return Response(body, media_type="application/octet-stream")
+
     async def list_tasks(_request: Request) -> Response:
         stored = await _in_thread(tasks.all)
         rows = [
@@ -127,6 +142,7 @@ def http_app(
             Route("/v1/reports/batch", post_batch, methods=["POST"]),
             Route("/v1/tasks", list_tasks),
             Route("/v1/tasks/{task_id}", get_task),
+            Route("/v1/tasks/{task_id}/round", get_round),
             Route("/v1/counts", get_counts),
             Route("/healthz", get_health),
         ],

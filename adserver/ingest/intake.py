@@ -8,8 +8,10 @@ from threading import Lock
 from typing import Final
 
 from adserver.store.reports import ReportStore
+from adserver.store.rounds import RoundStore
 from adserver.store.tasks import TaskStore
 from maskedlark.errors import ReportReason, ReportRejected
+from maskedlark.reports.update_sealing import check_update_report
 from maskedlark.reports.upload import Report, ReportCheck
 from maskedlark.rpc.wire import report_from_message
 from protos import report_pb2
@@ -49,8 +51,16 @@ class IntakeCounts:
 class Intake:
     """Takes reports in. Safe to share between threads; keeps the counts since the server started."""
 
-    def __init__(self, tasks: TaskStore, reports: ReportStore, monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        tasks: TaskStore,
+        reports: ReportStore,
+        monotonic: Callable[[], float],
+        rounds: RoundStore | None = None,
+    ) -> None:
+        """Take reports of `tasks`; updates of federated rounds only if there are `rounds`."""
         self._tasks = tasks
+        self._rounds = rounds
         self._reports = reports
         self._monotonic = monotonic
         self._lock = Lock()
@@ -73,10 +83,20 @@ class Intake:
         """
         try:
             self._check(report)
+            if report.round_id:
+                return self._take_update(report)
         except ReportRejected as rejection:
             self.count_rejection(rejection)
             raise
         return bool(self._store([report]).accepted)
+
+    def _take_update(self, report: Report) -> bool:
+        """Store a checked update of a round, if the round is open."""
+        if self._rounds is None:
+            raise ReportRejected(ReportReason.UNKNOWN_ROUND, "this intake opens no rounds")
+        is_new = self._rounds.add(report)
+        self._count(IntakeCounts(accepted=int(is_new), duplicates=int(not is_new)))
+        return is_new
 
     def take_all(self, messages: Iterable[report_pb2.Report]) -> IntakeCounts:
         """Take many reports, stored in transactions of up to 1,000.
@@ -92,6 +112,10 @@ class Intake:
             try:
                 report = report_from_message(message)
                 self._check(report)
+                if report.round_id:
+                    is_new = self._take_update(report)
+                    total += IntakeCounts(accepted=int(is_new), duplicates=int(not is_new))
+                    continue
             except ReportRejected as rejection:
                 total += self.count_rejection(rejection)
                 continue
@@ -120,6 +144,9 @@ class Intake:
         task = self._tasks.task(report.task_id)
         if task is None:
             raise ReportRejected(ReportReason.WRONG_TASK, "this ad server has no such task")
+        if report.round_id:
+            check_update_report(task, report)
+            return
         check = self._checks.get(report.task_id)
         if check is None:
             check = self._checks[report.task_id] = ReportCheck(task)

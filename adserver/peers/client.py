@@ -37,6 +37,7 @@ from maskedlark.releases.evaluation import EvaluationSpec
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.kinds import MeasuringQuery
 from maskedlark.releases.release import TAG_BYTES, AggregateShare
+from maskedlark.releases.update import UpdateSpec
 from maskedlark.reports.dataset import AdmittedSet, ShareForHelper
 from maskedlark.reports.task import Task
 from maskedlark.rpc.faults import calling
@@ -125,6 +126,7 @@ class HelperClient:
         num_reports: int,
         progress: Callable[[int], None] = lambda _: None,
         cancelled: Event | None = None,
+        update_round: bytes = b"",
     ) -> AdmittedSet:
         """Have the helper open shares, and learn which it admits, in the order in which they were sent.
 
@@ -136,9 +138,10 @@ class HelperClient:
             num_reports: How many shares there are; the call's deadline grows with it.
             progress: Called with the number of shares in each chunk that the helper has answered for.
             cancelled: When it is set, the call ends within a moment with `JobRefused(CANCELLED)`.
+            update_round: Of a task of updates: the round that all of them answer, canonical.
         """
         header = helper_pb2.PrepareRequest(
-            header=helper_pb2.PrepareRequest.Header(task_id=task_id, handle=handle)
+            header=helper_pb2.PrepareRequest.Header(task_id=task_id, handle=handle, update_round=update_round)
         )
         outgoing = _Outgoing(header, share_chunks)
         replies = PreparedReplies(self.address)
@@ -242,6 +245,16 @@ class HelperClient:
         return self._answered(
             _then(helper_pb2.QueryRequest(evaluation=encode(spec)), pieces), spec.num_numbers, cancelled
         )
+
+    def run_update(self, spec: UpdateSpec, length: int, *, cancelled: Event | None = None) -> QueryAnswer:
+        """One helper's sum of a federated round: the same bytes however often the same round is asked.
+
+        Args:
+            spec: The round and its dataset.
+            length: Of the answer's vector.
+            cancelled: As of `run_round`.
+        """
+        return self._answered(_then(helper_pb2.QueryRequest(update=encode(spec)), ()), length, cancelled)
 
     def _answered(
         self, requests: Iterator[helper_pb2.QueryRequest], length: int, cancelled: Event | None

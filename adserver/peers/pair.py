@@ -94,6 +94,11 @@ class HelperPair:
                 interrupted.set()
             pool.shutdown(wait=False, cancel_futures=True)
 
+    @property
+    def interrupted(self) -> Event:
+        """Set when the calls to both are to end."""
+        return self._interrupted
+
     def start_job(self, job: JobSpec, model: bytes) -> tuple[StartedJob, StartedJob]:
         """Start a job at both helpers. Raises as `_ask` does."""
         return self._ask(lambda helper: helper.start_job(job, model))
@@ -107,6 +112,15 @@ class HelperPair:
                 job_id, round_index, weights, num_parameters, cancelled=self._interrupted
             )
         )
+
+    def ask(self, call: Callable[[int, Any], _T]) -> tuple[_T, _T]:
+        """The answers of both helpers to a call that is given a role and its helper. Raises as `_ask` does."""
+        first, second = (
+            self._pool.submit(copy_context().run, self._until_answered, role, partial(call, role))
+            for role in ROLES
+        )
+        self._await(first, second)
+        return first.result(), second.result()
 
     def _ask(self, call: Callable[[JobHelper], _T]) -> tuple[_T, _T]:
         """The helpers' answers, by role.

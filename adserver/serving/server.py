@@ -23,6 +23,7 @@ from adserver.serving.metrics import AdserverMetrics
 from adserver.store.database import Clock
 from adserver.store.job_folder import remove_unfinished_of_jobs
 from adserver.store.reports import ReportStore
+from adserver.store.rounds import RoundStore
 from adserver.store.tasks import TaskStore
 from adserver.training.worker import JobWorker
 from maskedlark.observability.endpoint import OperatorEndpoint
@@ -72,7 +73,8 @@ def running_ingest(
         InvalidTask: an address is taken, or may not be used without TLS.
     """
     tasks = TaskStore(engine)
-    intake = Intake(tasks, ReportStore(engine), time.monotonic)
+    rounds = RoundStore(engine)
+    intake = Intake(tasks, ReportStore(engine), time.monotonic, rounds)
     metrics = metrics or AdserverMetrics(engine)
     metrics.watch_intake(lambda: intake.counts)
     settings = ServerSettings(
@@ -93,7 +95,9 @@ def running_ingest(
         watched = WatchedServer(settings, metrics.registry, check_well)
         ingest_pb2_grpc.add_IngestServicer_to_server(IngestService(intake), watched.server)
         stack.callback(watched.drain, _DRAIN_S)
-        app = counting_answers(http_app(intake, tasks, check_well=check_well), metrics.count_http)
+        app = counting_answers(
+            http_app(intake, tasks, check_well=check_well, rounds=rounds), metrics.count_http
+        )
         http = HttpServer(app, http_listen, tls, on_refused=metrics.count_http)
         stack.callback(http.stop)
         watched.start()

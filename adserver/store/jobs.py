@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, RowMapping, insert, select, update
 
+from adserver.records.federated_plan import AnyPlan, FederatedPlan
 from adserver.records.job_state import JobEvent, JobState, after
 from adserver.records.round_figures import RoundFigures
 from adserver.records.training_plan import TrainingPlan
@@ -52,7 +53,7 @@ class JobRecord:
         lease_until_s: How long it belongs to the worker that runs it.
     """
 
-    plan: TrainingPlan
+    plan: AnyPlan
     submitted_at_s: float
     state: JobState
     stop: Stop | None
@@ -74,7 +75,7 @@ class JobStore:
         self._engine = engine
         self._clock = clock
 
-    def submit(self, plan: TrainingPlan) -> None:
+    def submit(self, plan: AnyPlan) -> None:
         """Queue a job; its files are in its folder already."""
         row = {
             "job_id": plan.job.job_id,
@@ -176,7 +177,7 @@ def figures_row(job_id: bytes, figures: RoundFigures) -> Mapping[str, Any]:
 def record_from_row(row: RowMapping) -> JobRecord:
     """A row of `jobs` as a record."""
     return JobRecord(
-        plan=decode(TrainingPlan, bytes(row["plan"])),
+        plan=_plan(bytes(row["plan"])),
         submitted_at_s=row["submitted_at_s"],
         state=JobState(row["state"]),
         stop=Stop(reason=row["reason"], cause=row["cause"]) if row["reason"] is not None else None,
@@ -185,3 +186,10 @@ def record_from_row(row: RowMapping) -> JobRecord:
         rounds_charged=row["rounds_charged"],
         lease_until_s=row["lease_until_s"],
     )
+
+
+def _plan(encoded: bytes) -> AnyPlan:
+    """A stored plan of either kind: a federated job is under a name of its own."""
+    if b'"federated":' in encoded[:64]:
+        return decode(FederatedPlan, encoded)
+    return decode(TrainingPlan, encoded)

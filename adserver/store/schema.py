@@ -32,7 +32,7 @@ from maskedlark.runtime import database as storage
 metadata: Final = MetaData()
 """Every table of the ad server."""
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 """Of all tables together: one more whenever a column or its meaning changes.
 
 A database of version 1 does not say which it has.
@@ -154,4 +154,37 @@ helper_addresses: Final = Table(
     metadata,
     Column("address", String(300), primary_key=True),
     Column("helper_id", LargeBinary(16), nullable=False),  # who answered there last
+)
+
+update_rounds: Final = Table(
+    "update_rounds",
+    metadata,
+    Column("round_id", LargeBinary(32), primary_key=True),
+    Column("task_id", LargeBinary(32), ForeignKey("tasks.task_id"), nullable=False, index=True),
+    Column("job_id", LargeBinary(16), nullable=False),
+    Column("round_index", Integer, nullable=False),
+    Column("round", LargeBinary, nullable=False),  # UpdateRound, canonical
+    Column("content", LargeBinary, nullable=False),  # what devices download
+    Column("state", String(8), nullable=False),
+    Column("opened_at", Double, nullable=False),  # Unix seconds
+    Column("handle", LargeBinary(HANDLE_BYTES)),
+    Column(
+        "chosen", LargeBinary
+    ),  # one bit for each stored update, in order of arrival, least significant first
+    Column("dataset_id", LargeBinary(32)),
+    UniqueConstraint("job_id", "round_index"),
+)
+
+update_reports: Final = Table(
+    "update_reports",
+    metadata,
+    Column("sequence", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("round_id", LargeBinary(32), ForeignKey("update_rounds.round_id"), nullable=False),
+    Column("report_id", LargeBinary(REPORT_ID_BYTES), nullable=False),
+    Column("time_bucket", BigInteger, nullable=False),
+    Column("key_id_0", SmallInteger, nullable=False),
+    Column("ciphertext_0", LargeBinary, nullable=False),
+    Column("key_id_1", SmallInteger, nullable=False),
+    Column("ciphertext_1", LargeBinary, nullable=False),
+    UniqueConstraint("round_id", "report_id"),
 )

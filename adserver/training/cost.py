@@ -3,10 +3,14 @@
 The helpers' own ledgers decide; this repeats their sum for one job.
 """
 
+from dataclasses import replace
+
+from adserver.records.federated_plan import FederatedPlan
 from adserver.records.training_plan import TrainingPlan
 from maskedlark.privacy.accounting import Epsilons, spent
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.releases.job import charge
+from maskedlark.releases.update import job_charges
 
 
 def job_epsilons(plan: TrainingPlan, rounds: int) -> Epsilons:
@@ -43,3 +47,26 @@ def curve_title(plan: TrainingPlan) -> str:
         f"{plan.task.name} · {job.loss} · job {job.job_id.hex()[:8]}\n{privacy_line(plan, job.rounds)} ·"
         f" batch {plan.denominator:,.0f}"
     )
+
+
+def federated_epsilons(plan: FederatedPlan, rounds: int) -> Epsilons:
+    """What so many rounds of a federated job cost a person at the task's delta, other jobs of the task left out."""
+    return spent(job_charges(plan.task, plan.job, rounds), plan.task.delta)
+
+
+def federated_line(plan: FederatedPlan, rounds: int) -> str:
+    """One line for people on what so many rounds of a federated job cost, also where devices' coins are known."""
+    if plan.task.mechanism is Mechanism.NONE:
+        return "no noise: no privacy"
+    epsilons = federated_epsilons(plan, rounds)
+    known = [replace(one, sampling_rate=1.0) for one in job_charges(plan.task, plan.job, rounds)]
+    leaked = spent(known, plan.task.delta)
+    return (
+        f"epsilon {epsilons.ad_server:.3g} a person ({epsilons.colluding:.3g} with one helper) at delta "
+        f"{plan.task.delta:.2g}; {leaked.colluding:.3g} if devices' coins leaked"
+    )
+
+
+def federated_title(plan: FederatedPlan) -> str:
+    """What stands above a federated job's curves; the epsilons are those of all its rounds."""
+    return f"{plan.task.name} · federated · job {plan.job.job_id.hex()[:8]}\n{federated_line(plan, plan.job.rounds)}"

@@ -21,12 +21,14 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from adserver.peers.pair import HelperPair, JobHelper
 from adserver.peers.retrying import Backoff
+from adserver.records.federated_plan import FederatedPlan
 from adserver.records.job_state import JobEvent
 from adserver.store.database import Clock
 from adserver.store.job_folder import JobFolder
 from adserver.store.jobs import JobRecord, JobStore, Stop
 from adserver.store.leases import JobLeases
-from adserver.training.cost import budget_spent_line
+from adserver.store.rounds import RoundStore
+from adserver.training.cost import budget_spent_line, federated_title
 from adserver.training.pauses import Rest
 from maskedlark.errors import (
     HelperUnavailable,
@@ -37,6 +39,7 @@ from maskedlark.errors import (
     ModelReason,
 )
 from maskedlark.observability.tracing import span
+from maskedlark.randomness import system_randomness
 from maskedlark.runtime.database import is_away
 
 _LOG = logging.getLogger(__name__)
@@ -88,6 +91,7 @@ class JobWorker:
         self._backoff = backoff
         self._lease_s = lease_s
         self._poll_s = poll_s
+        self._engine = engine
         self._store = JobStore(engine, clock)
         self._leases = JobLeases(engine, clock, owner=token_hex(16), lease_s=lease_s)
         self._stopping = Event()
@@ -190,6 +194,8 @@ class JobWorker:
         """Run a job; None if it is done, and what stopped it if not."""
         from adserver.training.runner import JobRun  # onnxruntime: only for a server that has jobs
 
+        if isinstance(job.plan, FederatedPlan):
+            return self._run_federated(job, job.plan, pair)
         try:
             JobRun(
                 plan=job.plan,
@@ -198,6 +204,26 @@ class JobWorker:
                 leases=self._leases,
                 history=self._store.history(job.job_id),
                 clock=self._clock,
+            ).to_the_end()
+        except Exception as error:  # noqa: BLE001  whatever it is, the job must not stay with this worker
+            return error
+        return None
+
+    def _run_federated(self, job: JobRecord, plan: FederatedPlan, pair: HelperPair) -> Exception | None:
+        """Run a federated job; None if it is done, and what stopped it if not."""
+        from adserver.training.federated import FederatedRun  # matplotlib: as above
+
+        try:
+            FederatedRun(
+                plan=plan,
+                folder=JobFolder(self._data_dir, job.job_id),
+                rounds=RoundStore(self._engine),
+                pair=pair,
+                leases=self._leases,
+                history=self._store.history(job.job_id),
+                clock=self._clock,
+                randomness=system_randomness,
+                title=federated_title(plan),
             ).to_the_end()
         except Exception as error:  # noqa: BLE001  whatever it is, the job must not stay with this worker
             return error
@@ -267,6 +293,12 @@ class JobWorker:
             away: The roles of helpers that did not answer just now: they are not asked, and who does not
                 answer is added.
         """
+        if isinstance(
+            job.plan, FederatedPlan
+        ):  # helpers hold nothing of it: each round was charged by itself
+            RoundStore(self._engine).end_of_job(job.job_id)
+            self._leases.mark_closed(job.job_id, rounds_charged=job.rounds_done)
+            return
         charged = []
         for role, helper in enumerate(self._helpers):
             if role in away:
@@ -313,7 +345,9 @@ class _JobWaits:
 
 
 def _stop_of_done(job: JobRecord) -> Stop | None:
-    return Stop(reason=BUDGET_SPENT, cause=budget_spent_line(job.plan)) if job.plan.is_until_budget else None
+    if isinstance(job.plan, FederatedPlan) or not job.plan.is_until_budget:
+        return None
+    return Stop(reason=BUDGET_SPENT, cause=budget_spent_line(job.plan))
 
 
 def outcome_of(error: Exception) -> tuple[JobEvent, Stop | None]:

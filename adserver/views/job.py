@@ -14,10 +14,12 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from adserver.records.federated_plan import FederatedPlan
 from adserver.records.job_state import STOPPED, JobState
 from adserver.records.round_figures import RoundFigures
 from adserver.store.jobs import JobRecord, JobStore
 from adserver.training.cost import job_epsilons, privacy_line
+from adserver.views.federated import federated_json, federated_rows
 from adserver.views.printing import moment, print_table, short
 from maskedlark.privacy.noise import Mechanism
 
@@ -27,6 +29,8 @@ _POLL_S: Final = 0.3
 def job_json(job: JobRecord, history: tuple[RoundFigures, ...]) -> dict[str, Any]:
     """A job for programs. Epsilons are of the rounds done, and null without noise."""
     plan = job.plan
+    if isinstance(plan, FederatedPlan):
+        return federated_json(job, plan, last_evaluated(history))
     spec = plan.job
     is_noisy = plan.task.mechanism is not Mechanism.NONE
     epsilons = job_epsilons(plan, job.rounds_done) if is_noisy else None
@@ -81,7 +85,13 @@ def print_jobs(jobs: tuple[JobRecord, ...]) -> None:
 def print_job(job: JobRecord, history: tuple[RoundFigures, ...]) -> None:
     """One job as a table of settings and figures."""
     plan = job.plan
-    rows: list[tuple[str, object]] = [
+    if isinstance(plan, FederatedPlan):
+        rows: list[tuple[str, object]] = [*federated_rows(job, plan), ("state", outcome_line(job))]
+        if evaluated := last_evaluated(history):
+            rows.append((f"after {evaluated.rounds_done} rounds", _evaluation(evaluated)))
+        print_table(("", ""), rows)
+        return
+    rows = [
         ("job", job.job_id.hex()),
         ("task", f"{plan.task.name} ({short(plan.job.task_id)})"),
         ("dataset", f"{short(plan.job.dataset_id)}, {plan.dataset_size} reports"),

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from adserver.cli.main import app as adserver_app
 from adserver.records.dataset_state import DatasetState
+from adserver.records.training_plan import TrainingPlan
 from adserver.store.schema import datasets
 from adserver.store.tasks import TaskStore
 from adserver.training import curves
@@ -94,7 +95,9 @@ def test_every_command_of_the_page_runs_and_prints_what_it_shows(shell: Shell, t
     assert set(headings) <= printed
     shown = shell.run("adserver job show")
     assert "budget_spent" in shown
-    assert shell.site.store.all()[-1].plan.is_until_budget
+    plan = shell.site.store.all()[-1].plan
+    assert isinstance(plan, TrainingPlan)
+    assert plan.is_until_budget
 
 
 def heading(line: str) -> str:

@@ -10,6 +10,7 @@ from sqlalchemy import select
 
 from adserver.records.dataset_state import DatasetState
 from adserver.records.job_state import JobState
+from adserver.records.training_plan import TrainingPlan
 from adserver.store.datasets import DatasetStore
 from adserver.store.job_folder import JobFolder
 from adserver.store.jobs import JobRecord, JobStore
@@ -94,7 +95,7 @@ def _ended_well(world: World, job: JobRecord) -> list[str]:
     ]
     if history != list(range(1, job.plan.job.rounds + 1)):
         return [f"{name} has the history {history}"]
-    if job.plan.task.mechanism is not Mechanism.NONE:
+    if job.plan.task.mechanism is not Mechanism.NONE or not isinstance(job.plan, TrainingPlan):
         return []
     stored = JobFolder(world.fleet.data_dir, job.job_id).checkpoint()
     values = Checkpoint.decode(stored).values() if stored else ()

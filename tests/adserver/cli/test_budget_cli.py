@@ -15,12 +15,13 @@ from typer.testing import CliRunner, Result
 from adserver.cli.main import app
 from adserver.records.dataset_state import DatasetState
 from adserver.records.job_state import JobState
+from adserver.records.training_plan import TrainingPlan
 from adserver.store.schema import datasets
 from adserver.store.tasks import TaskStore
 from adserver.training import curves
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.privacy.accounting import spent
-from maskedlark.releases.job import charge
+from maskedlark.releases.job import JobSpec, charge
 from tests.adserver.job_world import ENCODED_MODEL, RECORDS, Site, sealed
 from tests.builders import NOW
 
@@ -82,6 +83,7 @@ def test_a_queued_job_is_reserved_and_a_finished_one_is_spent(site: Site, adserv
     job_id = bytes.fromhex(adserver(f"{SUBMIT} --rounds 4 --noise-multiplier 4").stdout.strip())
     queued = budget(adserver)
     plan = site.store.get(job_id).plan
+    assert isinstance(plan, TrainingPlan)
     cost = spent([charge(plan.task, plan.job, 4)], plan.task.delta)
     assert (queued["ad_server"]["spent"], queued["ad_server"]["reserved"]) == (
         0.0,
@@ -162,7 +164,9 @@ def test_planning_for_an_epsilon_and_submitting_it_give_the_same_noise(
         adserver("job plan --model model.onnx --epsilon 2 --rounds 5 --batch-size 20 --json").stdout
     )["recommended"]
     job_id = bytes.fromhex(adserver(f"{SUBMIT} --rounds 5 --epsilon 2").stdout.strip())
-    assert site.store.get(job_id).plan.job.noise_multiplier == best["noise_multiplier"]
+    planned = site.store.get(job_id).plan.job
+    assert isinstance(planned, JobSpec)
+    assert planned.noise_multiplier == best["noise_multiplier"]
     assert "▶" in adserver("job plan --model model.onnx --rounds 5 --batch-size 20").stdout
 
 
@@ -183,6 +187,7 @@ def test_a_job_until_its_budget_ends_stops_there_and_says_so(site: Site, adserve
         adserver(f"{SUBMIT} --until-budget --noise-multiplier 4 --epsilon 2").stdout.strip()
     )
     plan = site.store.get(job_id).plan
+    assert isinstance(plan, TrainingPlan)
     costs = [
         spent([charge(plan.task, plan.job, rounds)], plan.task.delta).ad_server
         for rounds in (plan.job.rounds, plan.job.rounds + 2)

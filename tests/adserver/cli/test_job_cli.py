@@ -23,6 +23,7 @@ from adserver.training import curves
 from adserver.training.trainer import Checkpoint
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
 from maskedlark.model.onnx_file import parse
+from maskedlark.releases.job import JobSpec
 from tests.adserver.evaluation_helper import MemoryEvaluationHelper
 from tests.adserver.job_world import ENCODED_MODEL, RECORDS, Site, eval_set_npz, sealed
 from tests.builders import NOW
@@ -80,6 +81,7 @@ def submitted(adserver: Adserver) -> bytes:
 def test_a_submitted_job_is_stored_with_its_files(site: Site, adserver: Adserver) -> None:
     job = site.store.get(submitted(adserver))
     assert job.state is JobState.QUEUED
+    assert isinstance(job.plan.job, JobSpec)
     assert job.plan.job.noise_multiplier == 4.0
     assert site.folder(job.job_id).model() == ENCODED_MODEL
     assert site.folder(job.job_id).eval_set() == eval_set_npz(OF)

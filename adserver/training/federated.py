@@ -1,0 +1,203 @@
+"""One federated job: open a round for devices, seal what they sent, have both helpers sum it, step; round by round.
+
+    1. content of round r from checkpoint r        the same bytes however often round r is opened
+    2. devices answer until the window is over     each update is stored once; later ones are refused as late
+    3. both helpers prepare, then commit           what was chosen is durable before either commits
+    4. both helpers release the sum                each stores its answer before it sends it, and charges once
+    5. compare, add, step; figures and checkpoint r + 1
+
+A process that dies anywhere goes on with the same round, and ends in the same bits.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adserver.peers.pair import HelperPair
+from adserver.records.federated_plan import FederatedPlan
+from adserver.records.round_figures import RoundFigures, norm
+from adserver.store.database import Clock
+from adserver.store.job_folder import JobFolder
+from adserver.store.leases import JobLeases
+from adserver.store.rounds import RoundState, RoundStore, StoredRound
+from adserver.store.schema import HANDLE_BYTES
+from adserver.training.curves import CurveWriter
+from adserver.training.eval_set import EvalSet, read_eval_set
+from maskedlark.canonical import encode
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.federated.local_training import Examples
+from maskedlark.federated.strategy import Round, ServerState
+from maskedlark.randomness import Randomness, seeded
+from maskedlark.releases.instructions import read_instructions, update_round
+from maskedlark.releases.release import combine
+from maskedlark.releases.update import UpdateSpec, form_of, read_sum
+from maskedlark.reports.dataset import AdmittedSet, admitted_by_both, canonical_order, dataset_id
+
+_POLL_S: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FederatedRun:
+    """One worker's run of one federated job, from its checkpoint on.
+
+    Attributes:
+        plan: The job.
+        folder: Its files.
+        rounds: Where devices' updates are.
+        pair: Both helpers.
+        leases: Where figures are recorded.
+        history: The figures so far.
+        clock: Unix seconds.
+        randomness: Draws handles.
+        title: What stands above the curves.
+    """
+
+    plan: FederatedPlan
+    folder: JobFolder
+    rounds: RoundStore
+    pair: HelperPair
+    leases: JobLeases
+    history: tuple[RoundFigures, ...]
+    clock: Clock
+    randomness: Randomness
+    title: str
+
+    def to_the_end(self) -> None:
+        """Run every round that is left.
+
+        Raises:
+            HelperUnavailable: a helper stayed away for longer than the backoff allows.
+            JobRefused: a helper refused (BUDGET_EXHAUSTED: the task's budget is spent), the helpers disagree, or
+                (CANCELLED) the job is to be let go of.
+            InvalidModel(DIVERGED): training diverged.
+        """
+        strategy, _ = read_instructions(self.plan.job)
+        stored = self.folder.checkpoint()
+        state = self._first_state() if stored is None else ServerState.decode(stored)
+        history = tuple(one for one in self.history if one.rounds_done <= state.rounds_done)
+        evaluate = self._evaluator()
+        with CurveWriter.opened(self.folder.path, history, title=self.title) as curves:
+            self.rounds.release_before(self.plan.job.job_id, state.rounds_done)
+            if not history:
+                self._keep(evaluate(RoundFigures(rounds_done=0, finished_at_s=self.clock()), state), curves)
+            while (asked := strategy.next_round(state)) is not None:
+                before = state.optimizer.masters
+                state = strategy.step(state, asked, self._summed(asked))
+                figures = RoundFigures(
+                    rounds_done=state.rounds_done,
+                    finished_at_s=self.clock(),
+                    gradient_norm=norm(state.optimizer.masters - before),
+                )
+                is_evaluated = self.plan.is_evaluated(state.rounds_done)
+                self._keep(evaluate(figures, state) if is_evaluated else figures, curves)
+                self.folder.write_checkpoint(state.encode(), rounds_done=state.rounds_done)
+                self.rounds.release_before(self.plan.job.job_id, state.rounds_done)
+
+    def _first_state(self) -> ServerState:
+        strategy, model = read_instructions(self.plan.job)
+        return strategy.start(model.initial(seeded(self.plan.seed, "first weights")))
+
+    def _summed(self, asked: Round) -> NDArray[np.int64]:
+        """The noisy sum of one round, however far an earlier run came with it."""
+        one = update_round(self.plan.job, asked)
+        stored = self.rounds.open(one, asked.encode(), now_s=self.clock())
+        if stored.round != one:
+            raise JobRefused(JobReason.ROUND_CHANGED, "a round of this index was opened with other weights")
+        if stored.state is RoundState.OPEN:
+            self._await_devices(stored)
+            self.rounds.close(one.round_id, self.randomness(HANDLE_BYTES))
+            stored = self.rounds.open(one, asked.encode(), now_s=self.clock())
+        chosen, of_dataset = self._sealed(stored)
+        spec = UpdateSpec(dataset_id=of_dataset, round=one)
+        length = form_of(self.plan.task).length
+        first, second = self.pair.ask(
+            lambda _, helper: helper.run_update(spec, length, cancelled=self.pair.interrupted)
+        )
+        total = combine(first.share, second.share)
+        read_sum(self.plan.task, one, total, records=int(chosen.sum()))
+        return total
+
+    def _await_devices(self, stored: StoredRound) -> None:
+        """Wait until all devices have answered, or the window is over and enough have."""
+        strategy, _ = read_instructions(self.plan.job)
+        while True:
+            received = self.rounds.count(stored.round.round_id)
+            is_over = self.clock() >= stored.opened_at + self.plan.window_s
+            most = min(strategy.devices, self.plan.task.max_dataset_size)
+            if received >= most or (is_over and received >= self.plan.least_devices):
+                return
+            if self.pair.interrupted.wait(_POLL_S):
+                raise JobRefused(JobReason.CANCELLED, "interrupted while devices answered")
+
+    def _sealed(self, stored: StoredRound) -> tuple[NDArray[np.bool_], bytes]:
+        """What both helpers hold of the round: which updates, and the dataset's id."""
+        chosen, of_dataset = stored.chosen, stored.dataset_id
+        if chosen is None or of_dataset is None:
+            admitted = self.pair.ask(partial(self._prepare, stored))
+            chosen = admitted_by_both(*admitted)
+            if not chosen.any():
+                raise JobRefused(
+                    JobReason.DATASET_EMPTY, "no update of the round was admitted by both helpers"
+                )
+            ids = self.rounds.report_ids(stored.round.round_id)[chosen]
+            order = canonical_order(ids)
+            of_dataset = dataset_id(self.plan.task.task_id, ids[order], admitted[0].view_tags[chosen][order])
+            self.rounds.choose(stored.round.round_id, chosen, of_dataset)
+        self.pair.ask(partial(self._commit, stored, chosen, of_dataset))
+        return chosen, of_dataset
+
+    def _prepare(self, stored: StoredRound, role: int, helper: Any) -> AdmittedSet:
+        round_id = stored.round.round_id
+        share_bytes = form_of(self.plan.task).share_length(role)
+        admitted: AdmittedSet = helper.prepare_dataset(
+            self.plan.task.task_id,
+            stored.handle or b"",
+            self.rounds.share_pages(round_id, role, share_bytes),
+            num_reports=self.rounds.count(round_id),
+            cancelled=self.pair.interrupted,
+            update_round=encode(stored.round),
+        )
+        return admitted
+
+    def _commit(
+        self, stored: StoredRound, chosen: NDArray[np.bool_], of_dataset: bytes, role: int, helper: Any
+    ) -> None:
+        """Commit at one helper; if it has forgotten the preparation (it was restarted), prepare again."""
+        commit = partial(
+            helper.commit_dataset, self.plan.task.task_id, stored.handle or b"", chosen, of_dataset
+        )
+        try:
+            commit()
+        except JobRefused as refusal:
+            if refusal.reason is not JobReason.UNKNOWN_DATASET:
+                raise
+            self._prepare(stored, role, helper)
+            commit()
+
+    def _keep(self, figures: RoundFigures, curves: CurveWriter) -> None:
+        self.leases.record(self.plan.job.job_id, figures)
+        curves.append(figures)
+
+    def _evaluator(self) -> Callable[[RoundFigures, ServerState], RoundFigures]:
+        """How figures get loss and accuracy: on the job's evaluation set, if there is one."""
+        _, model = read_instructions(self.plan.job)
+        stored = self.folder.eval_set()
+        if stored is None:
+            return lambda figures, _: figures
+        held: EvalSet = read_eval_set(stored)
+        examples = Examples(features=held.features, labels=held.labels.astype(np.int64))
+
+        def evaluated(figures: RoundFigures, state: ServerState) -> RoundFigures:
+            return RoundFigures(
+                rounds_done=figures.rounds_done,
+                finished_at_s=figures.finished_at_s,
+                gradient_norm=figures.gradient_norm,
+                loss=model.loss(state.parameters, examples),
+                accuracy=model.accuracy(state.parameters, examples),
+            )
+
+        return evaluated
