@@ -9,7 +9,8 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row, Select, exists, or_, select
 from sqlalchemy.exc import DatabaseError
 
-from helper.ledger.ledger import LEDGER_FILE, charged_together, sqlite_url
+from helper.ledger.ledger import LEDGER_FILE, sqlite_url
+from helper.ledger.rows import charged_together
 from helper.ledger.schema import DATASETS, JOBS, QUERIES, TASKS
 from maskedlark.canonical import decode
 from maskedlark.errors import JobReason, JobRefused

@@ -7,9 +7,9 @@ budget holds it. A crash at any point leaves either all of a method's effect or 
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from sqlalchemy import Connection, Engine, Select, func, insert, select, update
+from sqlalchemy import Connection, Engine, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from helper.ledger.chain import begin_chain, move_on, position_of
@@ -26,7 +26,8 @@ from helper.ledger.records import (
     StoredRound,
     StoredTask,
 )
-from helper.ledger.round_state import KEPT_ANSWERS, Progress, RoundState
+from helper.ledger.round_state import KEPT_ANSWERS, RoundState
+from helper.ledger.rows import job_of, job_row, lock_budget, reservations_of
 from helper.ledger.schema import (
     CHAIN,
     DATASETS,
@@ -38,7 +39,7 @@ from helper.ledger.schema import (
     TASKS,
     USED_REPORTS,
 )
-from maskedlark.canonical import decode, encode
+from maskedlark.canonical import encode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.kinds import decode_query
@@ -48,11 +49,6 @@ LEDGER_FILE: Final = "ledger.sqlite3"
 """The embedded ledger, in the helper's data folder."""
 # of one dataset, closed ones included: what is remembered of jobs that were never opened is bounded too
 MAX_JOBS: Final = 1_000
-_PER_USER: Final = b'"unit":"user"'
-"""What the bytes of a canonical task hold if, and only if, its unit is a person.
-
-Within a string the quotes would be escaped.
-"""
 _LOOKUP_BATCH: Final = 1_000
 _INSERT_BATCH: Final = 10_000
 """Rows handed to the driver at once: they take a kilobyte each on the way there."""
@@ -174,12 +170,12 @@ class Ledger:
         Of a task whose unit is a person: of all its datasets, for they have one budget.
         """
         with reading(self._engine) as connection:
-            return _reservations(connection, dataset_id)
+            return reservations_of(connection, dataset_id)
 
     def job_state(self, job_id: bytes) -> StoredJob | None:
         """The job of an id."""
         with reading(self._engine) as connection:
-            return _job_state(connection, _job(job_id))
+            return job_of(connection, job_row(job_id))
 
     def job_model(self, job_id: bytes) -> bytes:
         """The ONNX file of a job that exists; empty once it is closed."""
@@ -200,7 +196,7 @@ class Ledger:
             "answer": answered.answer,
         }
         with self._engine.begin() as connection:
-            job = _job_state(connection, _job(job_id).with_for_update())
+            job = job_of(connection, job_row(job_id).with_for_update())
             if job is None or job.progress.state_of(round_index) is not RoundState.NEXT:
                 return False
             connection.execute(
@@ -238,7 +234,7 @@ class Ledger:
             "rounds_answered": 0,
         }
         with self._engine.begin() as connection:
-            _lock(connection, spec.dataset_id)
+            lock_budget(connection, spec.dataset_id)
             is_known = (
                 connection.execute(select(JOBS.c.job_id).where(JOBS.c.job_id == job_id)).first() is not None
             )
@@ -289,8 +285,8 @@ class Ledger:
             check_budget(before)
             try:
                 with self._engine.begin() as connection:
-                    _lock(connection, dataset_id)
-                    if _reservations(connection, dataset_id) != before:
+                    lock_budget(connection, dataset_id)
+                    if reservations_of(connection, dataset_id) != before:
                         continue
                     add(connection)
             except IntegrityError:  # the id was taken on another dataset
@@ -339,72 +335,6 @@ class Ledger:
 def sqlite_url(path: Path) -> str:
     """The URL of the embedded ledger."""
     return f"sqlite:///{path.absolute()}"
-
-
-def _job(job_id: bytes) -> Select[Any]:
-    return select(JOBS.c.spec, JOBS.c.rounds_answered, JOBS.c.is_closed).where(JOBS.c.job_id == job_id)
-
-
-def _job_state(connection: Connection, query: Select[Any]) -> StoredJob | None:
-    row = connection.execute(query).one_or_none()
-    if row is None:
-        return None
-    spec = decode(JobSpec, row.spec)
-    return StoredJob(
-        spec=spec,
-        progress=Progress(rounds=spec.rounds, rounds_answered=row.rounds_answered, is_closed=row.is_closed),
-    )
-
-
-def _reservations(connection: Connection, dataset_id: bytes) -> tuple[Reservation, ...]:
-    together = charged_together(connection, dataset_id)
-    takes_some = JOBS.c.dataset_id.in_(together) & (
-        JOBS.c.is_closed.is_(False) | (JOBS.c.rounds_answered > 0)
-    )
-    query = (
-        select(JOBS.c.spec, JOBS.c.rounds_answered, JOBS.c.is_closed)
-        .where(takes_some)
-        .order_by(JOBS.c.job_id)
-    )
-    specs = ((decode(JobSpec, row.spec), row) for row in connection.execute(query))
-    jobs = [
-        Reservation(spec=spec, rounds=row.rounds_answered if row.is_closed else spec.rounds)
-        for spec, row in specs
-    ]
-    answered = select(QUERIES.c.kind, QUERIES.c.spec).where(QUERIES.c.dataset_id.in_(together))
-    found = connection.execute(answered.order_by(QUERIES.c.query_id))
-    return (*jobs, *(Reservation(spec=decode_query(row.kind, row.spec), rounds=1) for row in found))
-
-
-def charged_together(connection: Connection, dataset_id: bytes) -> Any:
-    """The ids of the datasets that share a budget with one.
-
-    Itself, or all of its task where a person is protected.
-    """
-    task_id = select(DATASETS.c.task_id).where(DATASETS.c.dataset_id == dataset_id).scalar_subquery()
-    if _is_of_user(connection, dataset_id):
-        return select(DATASETS.c.dataset_id).where(DATASETS.c.task_id == task_id)
-    return [dataset_id]
-
-
-def _is_of_user(connection: Connection, dataset_id: bytes) -> bool:
-    """Whether the budget of a dataset is that of its task."""
-    of_task = DATASETS.join(TASKS, DATASETS.c.task_id == TASKS.c.task_id)
-    encoded = connection.execute(
-        select(TASKS.c.task).select_from(of_task).where(DATASETS.c.dataset_id == dataset_id)
-    ).scalar()
-    return encoded is not None and _PER_USER in bytes(encoded)
-
-
-def _lock(connection: Connection, dataset_id: bytes) -> None:
-    """Until the transaction ends, nothing else of this budget is opened, closed or charged.
-
-    On SQLite nothing at all.
-    """
-    if _is_of_user(connection, dataset_id):
-        task_id = select(DATASETS.c.task_id).where(DATASETS.c.dataset_id == dataset_id).scalar_subquery()
-        connection.execute(select(TASKS.c.role).where(TASKS.c.task_id == task_id).with_for_update())
-    connection.execute(select(DATASETS.c.size).where(DATASETS.c.dataset_id == dataset_id).with_for_update())
 
 
 def _is_full(connection: Connection, dataset_id: bytes) -> bool:
