@@ -11,7 +11,7 @@ from maskedlark.rpc.tls_files import TlsFiles
 
 
 class CertificateExpiry(Collector):
-    """Reads the files at each scrape, so that a renewal shows at once; tells nothing while they do not fit."""
+    """Reads the files at each scrape, so that a renewal shows; tells nothing while they do not fit."""
 
     def __init__(self, files: TlsFiles) -> None:
         self._files = files

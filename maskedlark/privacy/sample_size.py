@@ -1,4 +1,4 @@
-"""How large a secret sample is, but for chances that are charged: what keeps its size from showing who is in it.
+"""How large a secret sample is, but for chances that are charged, so that its size does not show who is in it.
 
     hides(dataset_size=60_000, rate=1 / 29, k=100)      # may the secrecy of such samples be counted?
     padded_size(expected=2_048, least=100, most=60_000)  # on how many records a step does its work
@@ -50,7 +50,7 @@ def under(k: int, *, others: int, rate: float) -> float:
 
 
 def least_batch(*, dataset_size: int, k: int) -> int:
-    """The smallest expected sample, in whole records, whose secrecy may be counted; the whole dataset if none may."""
+    """The smallest expected sample whose secrecy may be counted, in records; all records if none may."""
     low, high = min(k, dataset_size), dataset_size
     while low < high:
         middle = (low + high) // 2

@@ -64,7 +64,7 @@ class PairKey:
         return words.astype(np.uint64) < np.uint64(sampling_numerator)
 
     def slots(self, job_digest: bytes, epoch: int, count: int, steps: int) -> NDArray[np.uint64]:
-        """Random allocation: in which step of an epoch each of `count` records, in canonical order, takes part.
+        """Random allocation: the step of an epoch that each of `count` records, in canonical order, is in.
 
         Drawn from the pair's key, the job (whose digest binds task and dataset) and the epoch, and from
         nothing that a round brings: whatever weights are sent, a record takes part once an epoch.

@@ -1,11 +1,13 @@
-"""How accuracy falls with the share of malicious browsers, with and without proofs of form: docs/explanation/poisoning.md.
+"""How accuracy falls with the share of malicious browsers, with and without proofs of form:
+docs/explanation/poisoning.md.
 
     python -m tests.bench.poisoning            a table
     python -m tests.bench.poisoning --json
 
-Logistic regression on WBCD, in the clear: what the ad server computes is the sum of clipped gradients times masks, so training on that
-sum is what the protocol gives with noise off. A malicious browser reports its features with the wrong label. Where nothing is
-proven, its mask is as heavy as the check of the sum lets all malicious ones be together.
+Logistic regression on WBCD, in the clear: what the ad server computes is the sum of clipped gradients times
+    masks, so training on that sum is what the protocol gives with noise off. A malicious browser reports its
+    features with the wrong label. Where nothing is proven, its mask is as heavy as the check of the sum lets
+    all malicious ones be together.
 """
 
 import argparse
