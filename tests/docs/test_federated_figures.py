@@ -50,6 +50,9 @@ def test_the_ordering_is_that_of_the_papers_figures() -> None:
     assert federated.is_ordered(good)
     for name, bad in (("noise 0.03", 0.21), ("clip 0.3", 0.15), ("noise 0.01", 0.15), ("clip 2.6", 0.05)):
         assert not federated.is_ordered(good | {name: bad})
+    quick = {"constant": 0.10, "clip 2.6": 0.18, "clip 0.3": 0.02, "noise 0.1": 0.12}
+    assert federated.is_ordered(quick)
+    assert not federated.is_ordered(quick | {"noise 0.1": 0.19})
 
 
 @pytest.mark.parametrize("part", list(federated.PARTS))
