@@ -47,7 +47,7 @@ _LOSSES_FROM_DELTA: Final = 1e-10
 _WIDEST: Final = 500.0
 MAX_COMPOSED: Final = 8
 """Loss distributions are composed of so many different charges at most, beside the unsampled Gaussians."""
-_MAX_CLASSES: Final = 48  # of sampled Gaussians, whose divergences take a third of a millisecond each
+_MAX_CLASSES: Final = 24  # of sampled Gaussians, whose divergences take a third of a millisecond each
 _MAX_EPOCHS: Final = 8  # different settings of random allocation are computed: a tenth of a second each
 _RATIOS: Final = (1.01, 1.05, 1.25, 2.0, 8.0, 2.0**20)
 _TAILS: Final = 1e-3  # of delta, kept for what the ratios of random allocation leave out

@@ -14,6 +14,7 @@ import random
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -22,6 +23,7 @@ from maskedlark.privacy import composition, random_allocation
 from maskedlark.privacy.accounting import Charge, spent
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.privacy.random_allocation import epoch_ratios
+from maskedlark.privacy.sample_size import EXPOSURE, hides, under
 
 DELTA: Final = 1e-5
 JOBS: Final = {  # the README's: noise multiplier of each helper, steps, epochs
@@ -152,12 +154,36 @@ def never_below_exact(rng: random.Random) -> bool:
     return True
 
 
+def under_k_charged() -> bool:
+    """Whether a batch that may be under k saves nothing, and a larger one's chance of it is in delta.
+
+    The example of docs/explanation/privacy.md: 2,000 records, k 20, noise 1, 1,000 rounds.
+    """
+    records, k, noise = 2_000, 20, 1.0
+    rounds, known = (
+        1_000,
+        Charge(mechanism=Mechanism.GAUSSIAN, noise_multiplier=noise, sampling_rate=1.0, rounds=1_000),
+    )
+    small = 20 / records
+    chance = under(k, others=records - 1, rate=small)
+    shows = replace(known, sampling_rate=small, exposure=min(1.0, chance), rounds=rounds)
+    hidden = replace(known, sampling_rate=100 / records, rounds=rounds)
+    counted = replace(hidden, exposure=EXPOSURE)
+    return (
+        not hides(dataset_size=records, rate=small, k=k)
+        and spent([shows], DELTA).ad_server == spent([known], DELTA).ad_server
+        and hides(dataset_size=records, rate=100 / records, k=k)
+        and spent([counted], DELTA).ad_server > spent([hidden], DELTA).ad_server
+    )
+
+
 def figures(seed: int) -> dict[str, Any]:
     """Everything."""
     rng = random.Random(seed)
     return {
         "seed": seed,
         **jobs(),
+        "under_k_charged": under_k_charged(),
         "allocation_never_below_monte_carlo": never_below_monte_carlo(seed),
         "seconds_per_charge_after_10000": one_more_after(10_000, rng),
         "never_below_exact": never_below_exact(rng),
