@@ -124,6 +124,9 @@ def hostile_shares(scene: Scene) -> dict[ReportReason, ShareForHelper]:
         ReportReason.DEFAULT_LABEL_MISSING,  # needs a third label, see below
         ReportReason.KEY_OUTSIDE_TASK,  # needs a measurement, see test_measurement_reports.py
         ReportReason.NOT_PROVEN,  # the ad server's to see, by two tags that differ
+        ReportReason.IMPLAUSIBLE,  # the ad server's, of models that clear devices return
+        ReportReason.UNKNOWN_ROUND,  # the ad server's, of updates
+        ReportReason.ROUND_OVER,  # the same
         ReportReason.DUPLICATE_ID,
         ReportReason.ALREADY_USED,
     }
