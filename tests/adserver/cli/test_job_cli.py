@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import insert
 from typer.testing import CliRunner, Result
 
-from adserver import client
 from adserver.cli.main import app
+from adserver.peers import opening
 from adserver.records.dataset_state import DatasetState
 from adserver.records.job_state import JobState
 from adserver.store.queries import QueryStore
@@ -209,7 +209,7 @@ def test_a_jobs_latest_weights_are_evaluated_on_the_reports_of_its_dataset(
         f"127.0.0.1:{role}": MemoryEvaluationHelper(OF.of, role, OF.datasets[role].shares, seed=1)
         for role in (0, 1)
     }
-    monkeypatch.setattr(client, "HelperClient", lambda address, *_, **__: nullcontext(helpers[address]))
+    monkeypatch.setattr(opening, "HelperClient", lambda address, *_, **__: nullcontext(helpers[address]))
     reach = "evaluate --insecure --helper-0 127.0.0.1:0 --helper-1 127.0.0.1:1 --json"
     told = json.loads(adserver(f"{reach} --job {job_id.hex()[:6]} --epsilon 2").stdout)
     assert told["dataset_id"] == OF.datasets[0].dataset_id.hex()
