@@ -1,7 +1,7 @@
 """From what a person asks of devices to a federated job: everything that can be checked here is, before it is stored."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from adserver.records.federated_plan import FederatedPlan
@@ -15,7 +15,7 @@ from maskedlark.privacy.accounting import Charge, smallest_fitting, spent
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.randomness import seeded
 from maskedlark.releases.instructions import check_fits, update_job, update_round
-from maskedlark.releases.update import check_round, job_charges
+from maskedlark.releases.update import check_round, job_charges, phase_charge
 from maskedlark.reports.task import Task
 
 _EVALUATIONS = 50
@@ -150,14 +150,15 @@ def _with_noise(
             type(strategy), {**_plain(strategy), "noise_multiplier": min(multiplier, _MOST_NOISE)}
         )
 
+    model = DenseModel(widths=submission.widths)
+    at_one = update_job(job_id=job_id, task_id=task.task_id, strategy=with_noise(1.0), model=model)
+
     def charges(multiplier: float) -> Sequence[Charge]:
-        job = update_job(
-            job_id=job_id,
-            task_id=task.task_id,
-            strategy=with_noise(multiplier),
-            model=DenseModel(widths=submission.widths),
-        )
-        return job_charges(task, job, job.rounds)
+        phases = [
+            replace(one, noise_multiplier=min(_MOST_NOISE, one.noise_multiplier * multiplier))
+            for one in at_one.phases
+        ]
+        return [phase_charge(task, one, one.rounds) for one in phases]
 
     least = smallest_fitting(
         charges,
