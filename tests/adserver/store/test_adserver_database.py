@@ -156,7 +156,7 @@ def test_tables_of_another_version_are_refused_with_what_to_do_and_left_alone(
         create_tables(engine)
         with engine.begin() as connection:
             connection.execute(
-                update(schema_version).values(version=SCHEMA_VERSION + (1 if found == "newer" else -1))
+                update(schema_version).values(version=SCHEMA_VERSION + 1 if found == "newer" else 1)
             )
     before = inspect(engine).get_table_names()
     with pytest.raises(InvalidTask, match=r"schema version .*begin with an empty database"):
