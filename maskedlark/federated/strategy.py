@@ -30,7 +30,7 @@ from maskedlark.numbers.field import SignedVector
 from maskedlark.privacy import adaptive_clip
 from maskedlark.privacy.accounting import Charge
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
-from maskedlark.privacy.noise import Mechanism, noise_scale
+from maskedlark.privacy.noise import Mechanism
 from maskedlark.randomness import Randomness, Stream, derive_key
 
 _TERMS_LENGTH: Final = struct.Struct("<I")
@@ -182,20 +182,7 @@ class Strategy:
             raise ValueError("least_weight goes with bound.is_weight_summed, and only with it")
         if (self.quantile is not None) != self.bound.is_counted:
             raise ValueError("quantile goes with bound.is_counted, and only with it")
-        smallest = self.bound
-        if self.quantile is not None:
-            smallest = self.bound.at(self.bound.clip_norm * adaptive_clip.LEAST_BOUND / 2)
-        if (
-            self.noise_multiplier
-        ):  # a job is refused before it runs, not in the round that its noise no longer fits
-            noise_scale(Mechanism.GAUSSIAN, self.least_noise, smallest.sensitivity)
-            noise_scale(Mechanism.GAUSSIAN, self.noise_multiplier, self.bound.sensitivity)
         return self
-
-    @property
-    def least_noise(self) -> float:
-        """The smallest noise multiplier of any round."""
-        return self.noise_multiplier
 
     @property
     def helper_mechanism(self) -> Mechanism:

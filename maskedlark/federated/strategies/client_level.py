@@ -52,12 +52,6 @@ class ClientLevel(Strategy):
             raise ValueError("stages is at most rounds")
         return self
 
-    @property
-    def least_noise(self) -> float:
-        """The first stage's noise multiplier."""
-        least: float = self.noise_multiplier * self.first_share**self.noise_exponent
-        return least
-
     def next_round(self, state: ServerState) -> Round | None:
         """What to ask next.
 

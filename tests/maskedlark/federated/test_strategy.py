@@ -241,21 +241,3 @@ def test_one_device_moves_the_clipped_mean_by_less_than_its_noise_is_made_for() 
     for row in vectors(strategy, asked):
         exact = sum(int(value) ** 2 for value in row)
         assert exact <= asked.terms.bound.sensitivity**2
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"noise_multiplier": 1e-5},
-        {"noise_multiplier": 1e6, "bound": UpdateBound(clip_norm=100.0)},
-        {
-            "noise_multiplier": 0.01,
-            "bound": UpdateBound(clip_norm=1.0, is_counted=True),
-            "quantile": AdaptiveClip(),
-        },
-        {"bound": UpdateBound(clip_norm=1.0, frac_bits=10, is_counted=True), "quantile": AdaptiveClip()},
-    ],
-)
-def test_noise_that_some_round_could_not_hold_is_refused_before_the_first(changes: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="frac_bits"):
-        dp_fedavg(**changes)
