@@ -25,8 +25,8 @@ from browser_sim.devices.holdings import HoldingKind, held_by, mnist_in_shards
 from browser_sim.draws import Draws
 from browser_sim.sources.mnist import default_folder, load_mnist
 from docs.tutorial.fleet import ORIGIN, Fleet
+from maskedlark.canonical import build
 from maskedlark.federated import strategies
-from maskedlark.federated.bounding import UpdateBound
 from maskedlark.federated.dense import DenseModel
 from maskedlark.federated.strategy import ServerState
 from maskedlark.randomness import seeded
@@ -152,10 +152,9 @@ def simulated_state(folder: Path | None, rounds: int) -> bytes:
         shard_size=SHARD_SIZE,
         randomness=held_by(HoldingKind.MNIST, Draws(seed=SEED)),
     )
-    strategy = strategies.strategy_class("dp-fedavg")(
-        **{**SETTINGS, "rounds": rounds, "noise_multiplier": 0.0},
-        bound=UpdateBound(clip_norm=CLIP_NORM, frac_bits=FRAC_BITS),
-    )
+    bound = {"clip_norm": CLIP_NORM, "frac_bits": FRAC_BITS}
+    settings = {**SETTINGS, "rounds": rounds, "noise_multiplier": 0.0, "bound": bound}
+    strategy = build(strategies.strategy_class("dp-fedavg"), settings)
     model = DenseModel(widths=WIDTHS)
     simulated = Simulated(
         strategy=strategy,
