@@ -26,6 +26,7 @@ from pydantic.dataclasses import dataclass
 from maskedlark.errors import InvalidTask
 
 MAX_BYTES: Final = 64 * 1024
+_JOINED_BYTES: Final = 64 * 1024
 
 Bytes16 = Annotated[bytes, Len(16, 16)]
 Bytes32 = Annotated[bytes, Len(32, 32)]
@@ -101,10 +102,14 @@ def build(cls: type[_T], settings: Any) -> _T:
 
 def digest(purpose: str, *parts: bytes) -> bytes:
     """SHA-256 of a purpose and byte strings, each prefixed with its length so that no two lists collide."""
-    hasher = sha256(b"maskedlark/v1 " + purpose.encode("ascii"))
+    prefixed = [b"maskedlark/v1 ", purpose.encode("ascii")]
     for part in parts:
-        hasher.update(len(part).to_bytes(8, "little"))
-        hasher.update(part)
+        prefixed += (len(part).to_bytes(8, "little"), part)
+    if sum(map(len, parts)) <= _JOINED_BYTES:
+        return sha256(b"".join(prefixed)).digest()  # one call takes a third of the time of many
+    hasher = sha256()
+    for piece in prefixed:
+        hasher.update(piece)
     return hasher.digest()
 
 

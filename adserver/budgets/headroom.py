@@ -15,6 +15,7 @@ from typing import Final
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.privacy.accounting import Charge, Epsilons, smallest_fitting, spent
 from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.sample_size import least_batch
 from maskedlark.releases.job import Samples, charge_of_samples, samples_of
 from maskedlark.releases.release import multiplier_for_each_helper
 from maskedlark.reports.task import Task
@@ -128,12 +129,18 @@ class Room:
     def batch_size_for(self, *, noise_multiplier: float, rounds: int) -> float:
         """The largest batch that fits, a whole number, to 1 %.
 
-        Of equal noise, the largest batch has the least of it in its mean.
+        Of equal noise, the largest batch has the least of it in its mean. Batches near min_batch_size cost more
+        than somewhat larger ones, whose samples stay secret: the search begins with those where the smallest
+        does not fit.
 
         Raises:
-            JobRefused(BUDGET_EXHAUSTED): not even one of min_batch_size does.
+            JobRefused(BUDGET_EXHAUSTED): neither the smallest batch nor the smallest whose samples are secret
+                does.
         """
         smallest = self.task.min_batch_size
+        if self._excess(rounds, smallest, noise_multiplier) is not None:
+            secret = least_batch(dataset_size=self.dataset_size, k=smallest)
+            smallest = min(secret + 1, self.dataset_size)  # one more: its rate is rounded
 
         def fits(extra: int) -> bool:
             return self._excess(rounds, smallest + extra - 1, noise_multiplier) is None

@@ -169,10 +169,13 @@ class ShareOpener:
                 for row, view in zip(chosen.tolist(), views, strict=True)
             ]
             evidence = gather_evidence(shape, self._role, bindings, proofs.rows(chosen), self._residues_of)
-            covered = [view + more.tobytes() for view, more in zip(views, evidence, strict=True)]
+            told, width = evidence.tobytes(), evidence.shape[1]
+            covered = [view + told[at * width : (at + 1) * width] for at, view in enumerate(views)]
         tags = np.zeros((len(rows), VIEW_TAG_BYTES), np.uint8)
-        for row, text in zip(chosen.tolist(), covered, strict=True):
-            tags[row] = np.frombuffer(self._pair.view_tag(ids[row], text), np.uint8)
+        found = [
+            self._pair.view_tag(ids[row], text) for row, text in zip(chosen.tolist(), covered, strict=True)
+        ]
+        tags[chosen] = np.frombuffer(b"".join(found), np.uint8).reshape(-1, VIEW_TAG_BYTES)
         return tags
 
 

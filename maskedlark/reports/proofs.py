@@ -14,6 +14,7 @@ proofs of the same authors (CRYPTO 2019).
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,9 +26,8 @@ from maskedlark.reports.proof_shape import BLIND_BYTES, POINTS, ProofShape
 from maskedlark.reports.share_seed import SEED_BYTES, expand_share
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Binding:
-    """What a proof belongs to.
+class Binding(NamedTuple):
+    """What a proof belongs to; one is made for every report that a helper opens.
 
     Attributes:
         task_id: 32 bytes.
@@ -37,7 +37,11 @@ class Binding:
 
     task_id: bytes
     report_id: bytes
-    view: bytes = field(repr=False)
+    view: bytes
+
+    def __repr__(self) -> str:
+        """Without the view, which holds features."""
+        return f"Binding(task_id={self.task_id!r}, report_id={self.report_id!r})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

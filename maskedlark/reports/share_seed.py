@@ -29,6 +29,8 @@ _NO_SALT: Final = bytes(32)
 _FROM_ZERO: Final = CTR(bytes(16))
 _INNER: Final = bytes(byte ^ 0x36 for byte in range(256))
 _OUTER: Final = bytes(byte ^ 0x5C for byte in range(256))
+_INNER_OF_ZEROS: Final = bytes(64).translate(_INNER)
+_OUTER_OF_ZEROS: Final = bytes(64).translate(_OUTER)
 
 
 def expand_share(seed: bytes, task_id: bytes, report_id: bytes, role: int, length: int) -> FieldVector:
@@ -52,8 +54,9 @@ def expand_shares(
     Called by a helper for a chunk of reports.
     """
     domain, zeros = b"maskedlark/v1 " + _PURPOSE + b"\0" + task_id, bytes(ELEMENT_BYTES * length)
+    last = bytes((role, 1))
     streams = [
-        _key_stream(_hmac(_hmac(_NO_SALT, seed), b"".join((domain, report_id, bytes((role, 1))))), zeros)
+        _key_stream(_hmac(_extracted(seed), b"".join((domain, report_id, last))), zeros)
         for seed, report_id in zip(seeds, report_ids, strict=True)
     ]
     table = np.frombuffer(b"".join(streams), "<u8").astype(np.uint64).reshape(len(streams), length)
@@ -61,6 +64,11 @@ def expand_shares(
     for row in np.flatnonzero(is_short).tolist():
         table[row] = expand_share(seeds[row], task_id, report_ids[row], role, length)
     return table
+
+
+def _extracted(seed: bytes) -> bytes:
+    """HMAC-SHA256 of a seed under a key of zeros."""
+    return sha256(_OUTER_OF_ZEROS + sha256(_INNER_OF_ZEROS + seed).digest()).digest()
 
 
 def _hmac(key: bytes, message: bytes) -> bytes:

@@ -61,16 +61,18 @@ def test_a_stream_of_wide_reports_holds_one_mebibyte(engine: Engine) -> None:
     assert 0 < max(held) < MIB
 
 
-def test_a_stream_that_waits_for_a_thread_is_not_read_ahead_of(addresses: Addresses) -> None:
+def test_a_stream_that_finds_no_thread_is_refused_and_not_read(addresses: Addresses) -> None:
     over, sent = Event(), 0
 
     def silent() -> Iterator[report_pb2.Report]:
         yield report_pb2.Report()  # counted as malformed, and then nothing
         over.wait(30)
 
+    whole = report_to_message(replace(ONE, report_id=os.urandom(16)))
+
     def eager() -> Iterator[report_pb2.Report]:
         nonlocal sent
-        for message in repeat(report_to_message(replace(ONE, report_id=os.urandom(16))), 100):
+        for message in repeat(whole, 100):
             sent += 1
             yield message
 
@@ -80,10 +82,13 @@ def test_a_stream_that_waits_for_a_thread_is_not_read_ahead_of(addresses: Addres
             assert not holding.done()
         waiting = ingest_pb2_grpc.IngestStub(second).Submit.future(eager(), timeout=60)
         assert settled(lambda: sent) * REPORT_BYTES < MIB
+        with pytest.raises(grpc.RpcError) as refused:
+            waiting.result()
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         over.set()
         holding.result()
-        assert waiting.result().accepted == 1
-        assert sent == 100
+        again = ingest_pb2_grpc.IngestStub(second).Submit(repeat(whole, 100), timeout=60, wait_for_ready=True)
+        assert again.accepted == 1
 
 
 def settled(count: Callable[[], int]) -> int:
