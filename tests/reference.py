@@ -215,7 +215,7 @@ def seal(
 
 def expanded(setting: Setting, report_id: bytes, seed: bytes, length: int) -> Vector:
     """Role 0's share, of its seed."""
-    return field_elements(hkdf(seed, b"share", setting.task_id + report_id + b"\x00"), length)
+    return field_elements(hkdf_expand(seed, b"share", setting.task_id + report_id + b"\x00"), length)
 
 
 def open_report(
@@ -279,7 +279,8 @@ def run_updates(
             if role == 0:  # a seed, which expands
                 assert len(payload) == 32
                 vector = field_elements(
-                    hkdf(payload, b"share", setting.task_id + report.report_id + b"\x00"), setting.length
+                    hkdf_expand(payload, b"share", setting.task_id + report.report_id + b"\x00"),
+                    setting.length,
                 )
             else:
                 vector = [int.from_bytes(payload[8 * i : 8 * i + 8], "little") for i in range(setting.length)]
@@ -298,7 +299,7 @@ def make_update(
 ) -> SealedReport:
     """The device: a seed for helper 0, and for helper 1 the vector less what the seed expands to."""
     report_id, nonce, seed = random.randbytes(16), random.randbytes(16), random.randbytes(32)
-    expanded = field_elements(hkdf(seed, b"share", setting.task_id + report_id + b"\x00"), len(vector))
+    expanded = field_elements(hkdf_expand(seed, b"share", setting.task_id + report_id + b"\x00"), len(vector))
     other = b"".join(
         ((value - mask) % P).to_bytes(8, "little") for value, mask in zip(vector, expanded, strict=True)
     )
@@ -373,6 +374,11 @@ def hkdf(secret: bytes, purpose: bytes, context: bytes) -> bytes:
     """HKDF-SHA256 (RFC 5869) without salt, 32 bytes out, by its definition."""
     extracted = hmac.digest(bytes(32), secret, "sha256")
     return hmac.digest(extracted, b"maskedlark/v1 " + purpose + b"\x00" + context + b"\x01", "sha256")
+
+
+def hkdf_expand(secret: bytes, purpose: bytes, context: bytes) -> bytes:
+    """HKDF-Expand (RFC 5869) of a uniform secret, 32 bytes out, by its definition."""
+    return hmac.digest(secret, b"maskedlark/v1 " + purpose + b"\x00" + context + b"\x01", "sha256")
 
 
 def stream(key: bytes, count: int) -> bytes:

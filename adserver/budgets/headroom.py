@@ -129,9 +129,9 @@ class Room:
     def batch_size_for(self, *, noise_multiplier: float, rounds: int) -> float:
         """The largest batch that fits, a whole number, to 1 %.
 
-        Of equal noise, the largest batch has the least of it in its mean. Batches near min_batch_size cost more
-        than somewhat larger ones, whose samples stay secret: the search begins with those where the smallest
-        does not fit.
+        Of equal noise, the largest batch has the least of it in its mean. Batches near min_batch_size cost
+        more than somewhat larger ones, whose samples stay secret: the search begins with those where the
+        smallest does not fit.
 
         Raises:
             JobRefused(BUDGET_EXHAUSTED): neither the smallest batch nor the smallest whose samples are secret

@@ -86,7 +86,10 @@ class Budgets:
         return TaskStore(self.engine).find(dataset.task_id.hex()).bundle.task
 
     def held_of_task(self, task: Task) -> tuple[Charge, ...]:
-        """The charges that are spent or reserved on a task whose unit is a person: what its next job must fit beside."""
+        """The charges that are spent or reserved on a task whose unit is a person.
+
+        What its next job must fit beside.
+        """
         federated = [
             one
             for job in JobStore(self.engine, self.clock).all()

@@ -114,7 +114,10 @@ class HelperPair:
         )
 
     def ask(self, call: Callable[[int, Any], _T]) -> tuple[_T, _T]:
-        """The answers of both helpers to a call that is given a role and its helper. Raises as `_ask` does."""
+        """The answers of both helpers to a call that is given a role and its helper.
+
+        Raises as `_ask` does.
+        """
         first, second = (
             self._pool.submit(copy_context().run, self._until_answered, role, partial(call, role))
             for role in ROLES

@@ -156,7 +156,10 @@ class RoundStore:
             )
 
     def release_before(self, job_id: bytes, round_index: int) -> None:
-        """The rounds before one were answered by both helpers and used: their sealed updates are deleted. Idempotent."""
+        """The rounds before one were answered by both helpers and used: their sealed updates are deleted.
+
+        Idempotent.
+        """
         used = (
             update_rounds.c.job_id == job_id,
             update_rounds.c.round_index < round_index,
@@ -188,7 +191,10 @@ class RoundStore:
         return np.frombuffer(b"".join(found), np.uint8).reshape(-1, REPORT_ID_BYTES)
 
     def share_pages(self, round_id: bytes, role: int, share_bytes: int) -> Iterator[list[ShareForHelper]]:
-        """One helper's shares of a round, in order of arrival, in pages well under a gRPC message; one in memory."""
+        """One helper's shares of a round, in order of arrival, in pages well under a gRPC message.
+
+        One in memory.
+        """
         ciphertext, key_id = update_reports.c[f"ciphertext_{role}"], update_reports.c[f"key_id_{role}"]
         columns = (update_reports.c.sequence, update_reports.c.report_id, update_reports.c.time_bucket)
         query = select(*columns, key_id, ciphertext).where(update_reports.c.round_id == round_id)

@@ -50,12 +50,12 @@ def curve_title(plan: TrainingPlan) -> str:
 
 
 def federated_epsilons(plan: FederatedPlan, rounds: int) -> Epsilons:
-    """What so many rounds of a federated job cost a person at the task's delta, other jobs of the task left out."""
+    """What rounds of a federated job cost a person at the task's delta, other jobs left out."""
     return spent(job_charges(plan.task, plan.job, rounds), plan.task.delta)
 
 
 def federated_line(plan: FederatedPlan, rounds: int) -> str:
-    """One line for people on what so many rounds of a federated job cost, also where devices' coins are known."""
+    """One line on what rounds of a federated job cost, also where devices' coins are known."""
     if plan.task.mechanism is Mechanism.NONE:
         return "no noise: no privacy"
     epsilons = federated_epsilons(plan, rounds)
@@ -69,4 +69,5 @@ def federated_line(plan: FederatedPlan, rounds: int) -> str:
 
 def federated_title(plan: FederatedPlan) -> str:
     """What stands above a federated job's curves; the epsilons are those of all its rounds."""
-    return f"{plan.task.name} · federated · job {plan.job.job_id.hex()[:8]}\n{federated_line(plan, plan.job.rounds)}"
+    name = f"{plan.task.name} · federated · job {plan.job.job_id.hex()[:8]}"
+    return f"{name}\n{federated_line(plan, plan.job.rounds)}"

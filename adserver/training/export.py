@@ -56,8 +56,8 @@ def export_model(folder: JobFolder, plan: TrainingPlan) -> ExportedModel:
 def export_federated(folder: JobFolder, plan: FederatedPlan) -> ExportedModel:
     """The model of a federated job after its latest round, as an ONNX file of a dense network.
 
-    The file takes features as bytes over 256, as all models of this product do; devices divide them by 255, which
-    the first layer's weights make up for.
+    The file takes features as bytes over 256, as all models of this product do; devices divide them by 255,
+    which the first layer's weights make up for.
     """
     strategy, model = read_instructions(plan.job)
     stored = folder.checkpoint()

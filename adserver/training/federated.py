@@ -1,4 +1,6 @@
-"""One federated job: open a round for devices, seal what they sent, have both helpers sum it, step; round by round.
+"""One federated job: open a round for devices, seal what they sent, have both helpers sum it, step.
+
+Round by round.
 
     1. content of round r from checkpoint r        the same bytes however often round r is opened
     2. devices answer until the window is over     each update is stored once; later ones are refused as late
@@ -71,8 +73,8 @@ class FederatedRun:
 
         Raises:
             HelperUnavailable: a helper stayed away for longer than the backoff allows.
-            JobRefused: a helper refused (BUDGET_EXHAUSTED: the task's budget is spent), the helpers disagree, or
-                (CANCELLED) the job is to be let go of.
+            JobRefused: a helper refused (BUDGET_EXHAUSTED: the task's budget is spent), the helpers disagree,
+                or (CANCELLED) the job is to be let go of.
             InvalidModel(DIVERGED): training diverged.
         """
         strategy, _ = read_instructions(self.plan.job)

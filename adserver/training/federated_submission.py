@@ -1,4 +1,7 @@
-"""From what a person asks of devices to a federated job: everything that can be checked here is, before it is stored."""
+"""From what a person asks of devices to a federated job.
+
+Everything that can be checked here is, before it is stored.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,7 +34,8 @@ class FederatedSubmission:
         kind: A name of `strategies.STRATEGIES`.
         settings: The strategy's, as docs/reference lists them; what the task says need not be repeated.
         widths: Of the dense model that devices train.
-        epsilon: What all rounds may cost a person against the ad server; None where `settings` have the noise.
+        epsilon: What all rounds may cost a person against the ad server; None where `settings` have the
+            noise.
         window_s: How long devices have for a round.
         least_devices: Fewer keep a round open; None: the task's min_batch_size.
         seed: Of the first weights.
@@ -130,7 +134,7 @@ def _strategy(submission: FederatedSubmission, task: Task) -> Strategy:
 def _with_noise(
     submission: FederatedSubmission, task: Task, strategy: Strategy, job_id: bytes, already: Sequence[Charge]
 ) -> Strategy:
-    """The strategy with the least noise that its epsilon and the task's budgets allow, if it is asked for an epsilon."""
+    """The strategy with the least noise that its epsilon and the task's budgets allow."""
     is_given = "noise_multiplier" in submission.settings
     if task.mechanism is Mechanism.NONE:
         if is_given or submission.epsilon is not None:
@@ -181,7 +185,8 @@ def _check_budget(task: Task, charges: Sequence[Charge]) -> None:
     if cost.ad_server > task.epsilon or cost.colluding > task.collusion_epsilon:
         raise JobRefused(
             JobReason.BUDGET_EXHAUSTED,
-            f"with all that is held the rounds come to {cost.ad_server:.4g} of {task.epsilon:.4g} against the ad server and "
-            f"{cost.colluding:.4g} of {task.collusion_epsilon:.4g} with one helper: use more noise, fewer rounds, or "
+            f"with all that is held the rounds come to {cost.ad_server:.4g} of {task.epsilon:.4g}"
+            f" against the ad server and {cost.colluding:.4g} of {task.collusion_epsilon:.4g} with one helper:"
+            " use more noise, fewer rounds, or "
             "another task",
         )

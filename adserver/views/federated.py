@@ -55,12 +55,14 @@ def federated_rows(job: JobRecord, plan: FederatedPlan) -> list[tuple[str, objec
         ("task", f"{plan.task.name} ({short(plan.job.task_id)})"),
         (
             "strategy",
-            f"{strategy.kind}, {strategy.devices} devices, each drawn with probability {phase.sampling_rate:g}",
+            f"{strategy.kind}, {strategy.devices} devices,"
+            f" each drawn with probability {phase.sampling_rate:g}",
         ),
         ("model", f"{'-'.join(map(str, model.widths))}: {model.size} parameters"),
         (
             "rounds",
-            f"{job.rounds_done} of {plan.job.rounds}, of at least {plan.least_devices} devices and {plan.window_s:g} s",
+            f"{job.rounds_done} of {plan.job.rounds}, of at least {plan.least_devices} devices"
+            f" and {plan.window_s:g} s",
         ),
         ("privacy so far", federated_line(plan, job.rounds_done)),
     ]

@@ -1,1 +1,4 @@
-"""Devices of federated training: people who hold many examples, train at home, and send clipped updates or cover."""
+"""Devices of federated training.
+
+People who hold many examples, train at home, and send clipped updates or cover.
+"""

@@ -3,8 +3,8 @@
     stored = answers.put(device, one, report)     # the first one stays, whatever is put later
     answers.mark(device, one, Outcome.ANSWERED)
 
-Only the stored bytes are ever sent: a second coin, or a second report of one round, would void what is claimed of
-sampling. A round in which a device stays silent is stored too.
+Only the stored bytes are ever sent: a second coin, or a second report of one round, would void what is
+claimed of sampling. A round in which a device stays silent is stored too.
 """
 
 import sqlite3
@@ -55,7 +55,10 @@ class Answer:
 
 
 class AnswerStore:
-    """The answers of many simulated devices, in one file. Used by one thread; close it, or use it in a `with`."""
+    """The answers of many simulated devices, in one file.
+
+    Used by one thread; close it, or use it in a `with`.
+    """
 
     def __init__(self, path: Path) -> None:
         """Open the file, or make it; what is put is durable when `put` returns."""

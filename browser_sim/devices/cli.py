@@ -135,8 +135,8 @@ def devices_command(
 ) -> None:
     """Answer a task's federated rounds until there are no more.
 
-    Each device flips its own coin in each round, trains if it is drawn, and otherwise sends zeros that nobody can
-    tell from an update. What it sends is stored first, and only that is ever sent.
+    Each device flips its own coin in each round, trains if it is drawn, and otherwise sends zeros that nobody
+    can tell from an update. What it sends is stored first, and only that is ever sent.
     """
     with reporting_errors(Console(stderr=True)):
         guarded = protection(insecure=insecure, certificate=tls_cert, private_key=tls_key, authorities=tls_ca)

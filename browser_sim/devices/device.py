@@ -1,10 +1,10 @@
 """One device in one round: check what is asked, flip the coin, train, clip, round, seal and store; then send.
 
-    asked = read_round(body, task)                        # refuses what is not a round of the task and its job
+    asked = read_round(body, task)                    # refuses what is not a round of the task and its job
     answer = device.answer(asked, unix_s=...)             # at most one of each (task, job, round), ever
 
-The upload's time is fixed before the coin is flipped, and what is sent is what was stored: nobody can tell from a
-device's conduct whether it was drawn.
+The upload's time is fixed before the coin is flipped, and what is sent is what was stored: nobody can tell
+from a device's conduct whether it was drawn.
 """
 
 from collections.abc import Callable
@@ -48,8 +48,8 @@ class Asked:
 def read_round(body: bytes, task: Task) -> Asked:
     """Parse and check what the ad server asks. Called by a device.
 
-    Guarantees: the round's id binds the weights and terms that the device trains with, and the terms are those of the
-    job that helpers charge.
+    Guarantees: the round's id binds the weights and terms that the device trains with, and the terms are
+        those of the job that helpers charge.
 
     Raises:
         InvalidTask, InvalidModel: the bytes are no round, or the round is not one of the task and its job.
@@ -105,7 +105,8 @@ class Device:
             is_ready: Whether the device can train now; one that cannot sends cover if it is drawn.
 
         Returns:
-            None where the device takes no part: its cap is reached, or it has answered other content of this round.
+            None where the device takes no part: its cap is reached, or it has answered other content of this
+            round.
         """
         one = asked.round
         stored = self.answers.get(self.number, one)

@@ -58,7 +58,9 @@ class Holdings:
 def mnist_in_shards(
     folder: Path | None, *, devices: int, shards_each: int, shard_size: int, randomness: Randomness
 ) -> Holdings:
-    """MNIST sorted by digit and dealt in shards, as Geyer et al. 2017 do; the published test set is held by nobody.
+    """MNIST sorted by digit and dealt in shards, as Geyer et al.
+
+    2017 do; the published test set is held by nobody.
 
     Raises:
         InvalidSource: the files are missing or damaged.
@@ -79,7 +81,9 @@ def mnist_in_shards(
 
 
 def table_by_user(settings: TableSettings, user: str, *, least: int) -> Holdings:
-    """A CSV whose rows belong to people, by the column `user`, which is no feature; the rest as `browser-sim run` reads it.
+    """A CSV whose rows belong to people, by the column `user`, which is no feature.
+
+    The rest as `browser-sim run` reads it.
 
     Raises:
         InvalidSource: the file or the column is missing.

@@ -1,4 +1,7 @@
-"""A fleet of devices, for as long as their task has rounds: fetch, answer, send; and what networks and people do to them."""
+"""A fleet of devices, for as long as their task has rounds.
+
+Fetch, answer, send; and what networks and people do to them.
+"""
 
 import time
 from collections import Counter
@@ -31,7 +34,8 @@ class Churn:
     """What happens to devices in a round, each with a probability of its own.
 
     Attributes:
-        drop_out: Stores its answer and goes away before it sends; it comes back, restarted, in the next round.
+        drop_out: Stores its answer and goes away before it sends; it comes back, restarted, in the next
+            round.
         late: Sends when the round is over.
         twice: Sends its report a second time.
         not_ready: Cannot train now: it sends cover if it is drawn.
@@ -81,7 +85,8 @@ class FleetSettings:
         consent: The share of people who take part.
         cap: The most rounds that a device answers.
         churn: What happens to them.
-        seed: Replays coins, batches and churn, as a simulation of the same seed does; None: the system's randomness.
+        seed: Replays coins, batches and churn, as a simulation of the same seed does; None: the system's
+            randomness.
         rounds: Stop after so many rounds; None: go on.
         idle_s: Stop once there was no round for so long.
     """
@@ -181,7 +186,10 @@ class DeviceFleet:
                 self._send(device, asked, answer, times=2 if twice < churn.twice else 1)
 
     def _send_late(self) -> None:
-        """Devices that went away come back: they send what they stored, which is too late, and are told so."""
+        """Devices that went away come back.
+
+        They send what they stored, which is too late, and are told so.
+        """
         waiting, self._late = self._late, []
         for device, asked in waiting:
             answer = self._answers.get(device.number, asked.round)

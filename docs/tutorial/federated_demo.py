@@ -1,8 +1,9 @@
 """`make demo-federated`: a model is trained on devices' own data, which never leaves them.
 
-Two helper processes, an ad server and a process of simulated devices run on loopback. Each device holds two shards of MNIST.
-In each round it flips a coin of its own; if it is drawn it trains, clips and sends additive shares of its update, and
-otherwise shares of zeros. The same is run once more without noise, and compared bit for bit with a simulation.
+Two helper processes, an ad server and a process of simulated devices run on loopback. Each device holds two
+shards of MNIST. In each round it flips a coin of its own; if it is drawn it trains, clips and sends additive
+shares of its update, and otherwise shares of zeros. The same is run once more without noise, and compared bit
+for bit with a simulation.
 """
 
 import argparse
@@ -99,16 +100,20 @@ def trained(
             str(DELTA),
         ]
         task = fleet.adserver(
-            "task", "create", "--name", "digits at home", "--origin", ORIGIN, "--classes", "10", "--num-features", "784",
-            "--updates", str(DenseModel(widths=WIDTHS).size), "--frac-bits", str(FRAC_BITS), "--clip-norm", str(CLIP_NORM),
+            "task", "create", "--name", "digits at home", "--origin", ORIGIN, "--classes", "10",
+            "--num-features", "784",
+            "--updates", str(DenseModel(widths=WIDTHS).size), "--frac-bits", str(FRAC_BITS), "--clip-norm",
+            str(CLIP_NORM),
             "--min-batch-size", "50", "--max-dataset-size", "1000", *privacy,
         ).strip()  # fmt: skip
         say(f"both helpers signed task {task[:12]}; {DEVICES} devices begin to look for rounds")
         devices = start_devices(fleet, out, task, folder, rounds)
         noise = [] if is_no_noise else ["--epsilon", str(EPSILON)]
         job = fleet.adserver_json(
-            "job", "submit", "--task", task, "--strategy", "dp-fedavg", "--settings", str(settings), "--rounds", str(rounds),
-            "--layers", ",".join(map(str, WIDTHS)), "--window", "30", "--least-devices", "90", "--eval-set", str(test),
+            "job", "submit", "--task", task, "--strategy", "dp-fedavg", "--settings", str(settings),
+            "--rounds", str(rounds),
+            "--layers", ",".join(map(str, WIDTHS)), "--window", "30", "--least-devices", "90",
+            "--eval-set", str(test),
             "--wait", *noise, options=False,
         )  # fmt: skip
         shown, _ = devices.communicate(timeout=120)
@@ -124,9 +129,11 @@ def start_devices(
     """The devices, in a process of their own."""
     where = [] if folder is None else ["--mnist-dir", str(folder)]
     command = [
-        str(Path(sys.executable).parent / "browser-sim"), "devices", "--site", f"http://{fleet.http}", "--task", task,
+        str(Path(sys.executable).parent / "browser-sim"), "devices", "--site", f"http://{fleet.http}",
+        "--task", task,
         "--store", str(out / "answers.sqlite3"), "--devices", str(DEVICES), "--shard-size", str(SHARD_SIZE),
-        "--seed", str(SEED), "--idle", "60", "--rounds", str(rounds), "--twice", "0.05", "--insecure", "--json", *where,
+        "--seed", str(SEED), "--idle", "60", "--rounds", str(rounds), "--twice", "0.05", "--insecure",
+        "--json", *where,
     ]  # fmt: skip
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603 # our own program
 

@@ -1,4 +1,7 @@
-"""The rows of a ledger as records, and which of them share a budget. Every function is part of a transaction."""
+"""The rows of a ledger as records, and which of them share a budget.
+
+Every function is part of a transaction.
+"""
 
 from typing import Any, Final
 

@@ -1,4 +1,4 @@
-"""How large a secret sample is, but for chances that are charged, so that its size does not show who is in it.
+"""How large a secret sample is, but for charged chances, so that its size does not show who is in it.
 
     hides(dataset_size=60_000, rate=1 / 29, k=100)      # may the secrecy of such samples be counted?
     padded_size(expected=2_048, least=100, most=60_000)  # on how many records a step does its work

@@ -1,7 +1,7 @@
 """What a federated job tells devices, in canonical bytes that its digest binds: the strategy and the model.
 
-    job = update_job(job_id=..., task_id=..., strategy=strategy, model=DenseModel(widths=(784, 10)))   # ad server
-    strategy, model = read_instructions(job)                                                           # device
+    job = update_job(job_id=..., task_id=..., strategy=strategy, model=model)                 # ad server
+    strategy, model = read_instructions(job)                                        # device
 
 Helpers see the job too, and read of it only how likely a device is drawn and how much noise they add.
 """
@@ -68,7 +68,10 @@ def read_instructions(job: UpdateJob) -> Read:
 
 
 def update_round(job: UpdateJob, asked: Round) -> UpdateRound:
-    """The round that devices bind, of what the strategy asks. Called by the ad server, and by the device to compare."""
+    """The round that devices bind, of what the strategy asks.
+
+    Called by the ad server, and by the device to compare.
+    """
     return UpdateRound(
         job=job,
         round_index=asked.terms.index,
@@ -78,7 +81,9 @@ def update_round(job: UpdateJob, asked: Round) -> UpdateRound:
 
 
 def check_fits(task: Task, strategy: Strategy, model: DenseModel) -> None:
-    """Refuse a strategy or model that the task's reports do not hold. Called by all who read it, before anything runs.
+    """Refuse a strategy or model that the task's reports do not hold.
+
+    Called by all who read it, before anything runs.
 
     Raises:
         InvalidTask: naming the setting.

@@ -27,7 +27,7 @@ from maskedlark.reports.measurement import Measurement
 from maskedlark.reports.proof_check import ProofTable
 from maskedlark.reports.proof_shape import BLIND_BYTES, COMMITMENT_BYTES, ProofShape
 from maskedlark.reports.proofs import Binding, Proof, prove, secret_elements
-from maskedlark.reports.share_seed import expand_shares
+from maskedlark.reports.share_seed import SEED_BYTES, expand_shares
 
 
 def proven_plaintexts(
@@ -91,9 +91,9 @@ def read_proofs(
     others, blinds = opened + COMMITMENT_BYTES, opened + COMMITMENT_BYTES + BLIND_BYTES
     openings, share = _words(parts[:, :opened]), parts[:, blinds:]
     if role == 0:
-        elements = expand_shares(
-            [row.tobytes() for row in share], task_id, report_ids, role, shape.num_elements
-        )
+        told = share.tobytes()
+        seeds = [told[start : start + SEED_BYTES] for start in range(0, len(told), SEED_BYTES)]
+        elements = expand_shares(seeds, task_id, report_ids, role, shape.num_elements)
     else:
         elements = _words(share)
     is_canonical = ~(_over(openings) | _over(elements))

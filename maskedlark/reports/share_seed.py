@@ -19,18 +19,18 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import CTR
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from maskedlark.numbers.field import ELEMENT_BYTES, MODULUS, FieldVector, random_vector
-from maskedlark.randomness import Stream, derive_key
+from maskedlark.randomness import STREAM_KEY_BYTES, Stream
 
 SEED_BYTES: Final = 32
 _PURPOSE: Final = b"share"
-_NO_SALT: Final = bytes(32)
+_HALF_BLOCK: Final = bytes(32)
 _FROM_ZERO: Final = CTR(bytes(16))
 _INNER: Final = bytes(byte ^ 0x36 for byte in range(256))
 _OUTER: Final = bytes(byte ^ 0x5C for byte in range(256))
-_INNER_OF_ZEROS: Final = bytes(64).translate(_INNER)
-_OUTER_OF_ZEROS: Final = bytes(64).translate(_OUTER)
 
 
 def expand_share(seed: bytes, task_id: bytes, report_id: bytes, role: int, length: int) -> FieldVector:
@@ -38,8 +38,10 @@ def expand_share(seed: bytes, task_id: bytes, report_id: bytes, role: int, lengt
 
     Called by the browser and by the helper that opened it.
 
-    The elements are the little-endian 8-byte words of the stream of K(seed, "share", task id || report id ||
-    role as u8). Words at or above the modulus are skipped, and reading goes on.
+    The elements are the little-endian 8-byte words of the AES-256-CTR stream under a key that HKDF-Expand
+    makes of the seed, with "maskedlark/v1 share", 0, task id, report id and role as info. A seed is uniform
+    already, so nothing is extracted first (RFC 5869, section 3.3). Words at or above the modulus are skipped,
+    and reading goes on.
 
     Guarantees: canonical elements; the elements of a shorter length are the first ones of a longer length.
     """
@@ -56,7 +58,7 @@ def expand_shares(
     domain, zeros = b"maskedlark/v1 " + _PURPOSE + b"\0" + task_id, bytes(ELEMENT_BYTES * length)
     last = bytes((role, 1))
     streams = [
-        _key_stream(_hmac(_extracted(seed), b"".join((domain, report_id, last))), zeros)
+        _key_stream(_hmac(seed, b"".join((domain, report_id, last))), zeros)
         for seed, report_id in zip(seeds, report_ids, strict=True)
     ]
     table = np.frombuffer(b"".join(streams), "<u8").astype(np.uint64).reshape(len(streams), length)
@@ -66,17 +68,12 @@ def expand_shares(
     return table
 
 
-def _extracted(seed: bytes) -> bytes:
-    """HMAC-SHA256 of a seed under a key of zeros."""
-    return sha256(_OUTER_OF_ZEROS + sha256(_INNER_OF_ZEROS + seed).digest()).digest()
-
-
 def _hmac(key: bytes, message: bytes) -> bytes:
     """HMAC-SHA256 under a key of 32 bytes, at half of the time that OpenSSL's takes to be set up.
 
-    `derive_key` is two of these: RFC 5869 without a salt, for one block.
+    HKDF-Expand (RFC 5869) of one block is one of these, over the info and the byte 1.
     """
-    padded = key + _NO_SALT
+    padded = key + _HALF_BLOCK
     return sha256(padded.translate(_OUTER) + sha256(padded.translate(_INNER) + message).digest()).digest()
 
 
@@ -86,4 +83,5 @@ def _key_stream(key: bytes, zeros: bytes) -> bytes:
 
 
 def _stream(seed: bytes, task_id: bytes, report_id: bytes, role: int) -> Stream:
-    return Stream(derive_key(seed, _PURPOSE, task_id + report_id + bytes([role])))
+    info = b"maskedlark/v1 " + _PURPOSE + b"\0" + task_id + report_id + bytes([role])
+    return Stream(HKDFExpand(algorithm=SHA256(), length=STREAM_KEY_BYTES, info=info).derive(seed))

@@ -175,7 +175,8 @@ def language_model(scale: Scale) -> Figures:
         "noise 0.03": (2.6, 0.03),
     }
     if scale.is_quick:
-        # In 60 rounds, noise of .03 does not add up to a difference that one seed shows: the quick run takes more.
+        # In 60 rounds, noise of .03 does not add up to a difference that one seed shows: the quick run takes
+        # more.
         settings = {name: settings[name] for name in ("clip 2.6", "clip 0.3")} | {"noise 0.1": (2.6, 0.1)}
     recalls: dict[str, float] = {"constant": round(corpus.majority, 4)}
     for name, (clip_norm, sigma) in settings.items():

@@ -81,7 +81,8 @@ def accuracy(*, share: float, clip: float, seed: int, is_proven: bool) -> float:
     y[malicious] = 1 - y[malicious]
     mask = np.ones(len(train))
     if not is_proven and len(malicious):
-        # A sum is thrown away if it is longer than all reports' clipped gradients: heavier masks would stop the job.
+        # A sum is thrown away if it is longer than all reports' clipped gradients: heavier masks would stop
+        # the job.
         mask[malicious] = max(1.0, len(train) / len(malicious) / 2)
     weights = np.zeros(x.shape[1])
     for _ in range(ROUNDS):

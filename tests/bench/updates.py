@@ -1,6 +1,7 @@
 """`make bench-updates`: how fast one core opens, expands and sums sealed updates, and what an upload takes.
 
-The slower of the two roles counts: helper 0 expands seeds, helper 1 opens whole vectors. `--json` for one JSON object.
+The slower of the two roles counts: helper 0 expands seeds, helper 1 opens whole vectors. `--json` for one
+JSON object.
 """
 
 import argparse

@@ -1,4 +1,7 @@
-"""Federated jobs at the ad server: real helpers in memory, real devices, and processes that die between any two steps."""
+"""Federated jobs at the ad server.
+
+Real helpers in memory, real devices, and processes that die between any two steps.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress

@@ -189,7 +189,7 @@ def test_old_jobs_that_took_nothing_cost_a_scrape_nothing(
             core.jobs.close(canonical.encode(job), None)
     read: list[bytes] = []
     monkeypatch.setattr(
-        "helper.ledger.ledger.decode",
+        "helper.ledger.rows.decode",
         lambda kind, encoded: read.append(encoded) or canonical.decode(kind, encoded),  # type: ignore[func-returns-value]
     )  # append returns None
     assert [one.held for one in shop.cores[0].budgets_left.current()] == [()]

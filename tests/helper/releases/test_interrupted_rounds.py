@@ -170,7 +170,10 @@ def test_a_helper_without_room_says_when_to_come_again_and_still_answers_light_c
         call.cancel()
 
 
-def test_a_server_with_too_many_calls_answers_that_it_is_full(scene: Scene) -> None:
+def test_a_server_with_too_many_calls_answers_that_it_is_full(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("maskedlark.rpc.transport._CALLS_A_THREAD", 8)
     server, port = make_server("127.0.0.1:0", None, threads=1)
     spec = endless(scene)
     helper_pb2_grpc.add_HelperServicer_to_server(HelperService(scene.cores[0]), server)

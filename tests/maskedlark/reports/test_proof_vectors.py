@@ -33,7 +33,7 @@ def test_the_reference_makes_the_golden_vectors_from_the_same_draws(case: dict[s
     phi = [three(drawn[1 + index]) for index in range(len(bits))]
     seed, *blinds = drawn[1 + len(bits) :]
     secret = reference_proof.prepare(vectors, bits, rho, phi)
-    key = reference.hkdf(seed, b"share", task_id + report_id + b"\0")
+    key = reference.hkdf_expand(seed, b"share", task_id + report_id + b"\0")
     share_0 = reference.field_elements(key, shape["num_elements"])
     shares = share_0, [(a - b) % MODULUS for a, b in zip(secret.flat(), share_0, strict=True)]
     commitments = [

@@ -17,7 +17,7 @@ def vectors() -> dict[str, Any]:
     for values in ([0, 0, 0], [1, -1, 2**40], [2**62, -(2**62), 7]):
         task_id, round_id, report_id, seed = (random.randbytes(count) for count in (32, 32, 16, 32))
         expanded = reference.field_elements(
-            reference.hkdf(seed, b"share", task_id + report_id + b"\x00"), len(values)
+            reference.hkdf_expand(seed, b"share", task_id + report_id + b"\x00"), len(values)
         )
         other = [(value - mask) % reference.P for value, mask in zip(values, expanded, strict=True)]
         setting = reference.UpdateSetting(
