@@ -186,7 +186,6 @@ def _check_budget(task: Task, charges: Sequence[Charge]) -> None:
         raise JobRefused(
             JobReason.BUDGET_EXHAUSTED,
             f"with all that is held the rounds come to {cost.ad_server:.4g} of {task.epsilon:.4g}"
-            f" against the ad server and {cost.colluding:.4g} of {task.collusion_epsilon:.4g} with one helper:"
-            " use more noise, fewer rounds, or "
-            "another task",
+            f" against the ad server and {cost.colluding:.4g} of {task.collusion_epsilon:.4g} with one"
+            " helper: use more noise, fewer rounds, or another task",
         )
