@@ -87,7 +87,11 @@ def test_a_corpus_keeps_speakers_apart_and_follows_their_words(tmp_path: Path) -
     assert max(len(one) for one in corpus.population.members) <= 3
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", gzip.compress(b"[1]"), gzip.compress(b'{"a": ["b"]}')])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{}", gzip.compress(b"[1]", mtime=0), gzip.compress(b'{"a": ["b"]}', mtime=0)],
+    ids=["empty", "not packed", "no speakers", "one speaker"],
+)
 def test_a_file_without_enough_speakers_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "bad.json.gz"
     path.write_bytes(content)
