@@ -19,6 +19,7 @@ from maskedlark.errors import HelperUnavailable
 from maskedlark.rpc.fair_room import FairRoom
 from maskedlark.rpc.faults import answering
 from maskedlark.rpc.handlers import wrapped
+from maskedlark.rpc.trust import host_of
 
 RETRY_AFTER_S: Final = 1.0
 LIGHT_THREADS: Final = 8
@@ -70,16 +71,20 @@ def is_light(method: str) -> bool:
 
 
 def peer_of(context: Any) -> Hashable:
-    """The identity of a caller: the names in its certificate, or else its address.
+    """The identity of a caller: the first host that its certificate names, or else its address.
 
-    None stands for a plaintext connection, which only this machine can make. An address is that of a site:
+    Of several names one counts: else the holder of an authority for n names could show up as 2^n peers, each
+    with another choice of them. None stands for a plaintext connection, which only this machine can make. An address is that of a site:
     browsers behind one router count as one, and so does everything in one IPv6 network of 64 bits.
     """
     auth: Any = context.auth_context()
     if b"ssl" not in auth.get("transport_security_type", ()):
         return None
     certificate = tuple(auth.get("x509_pem_cert", ()))
-    return frozenset(auth.get("x509_subject_alternative_name", ())) if certificate else _site(context.peer())
+    if not certificate:
+        return _site(context.peer())
+    names = auth.get("x509_subject_alternative_name", ())
+    return min((host_of(name.decode("utf-8", "replace")) for name in names), default=certificate)
 
 
 def _site(peer: str) -> str:

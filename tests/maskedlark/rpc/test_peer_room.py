@@ -12,9 +12,11 @@ from maskedlark.rpc.peer_room import is_light, peer_of
 class Context:
     """What a connection says of its client."""
 
-    def __init__(self, peer: str, **auth: bytes) -> None:
+    def __init__(self, peer: str, names: tuple[bytes, ...] = (), **auth: bytes) -> None:
         self._peer = peer
         self._auth = {name: (value,) for name, value in auth.items()}
+        if names:
+            self._auth["x509_subject_alternative_name"] = names
 
     def auth_context(self) -> Any:
         return self._auth
@@ -101,3 +103,10 @@ def test_status_and_health_are_light_and_nothing_else() -> None:
             ],
         )
     )
+
+
+def test_an_authoritys_choices_of_names_are_one_peer_for_each_first_host() -> None:
+    names = (b"https://ads.example", b"ads.example", b"b.example")
+    chosen = [names[:1], names[1:2], names[:2], names]
+    secured = {"transport_security_type": b"ssl", "x509_pem_cert": b"PEM"}
+    assert {peer_of(Context("ipv4:10.0.0.1:1", one, **secured)) for one in chosen} == {"ads.example"}
