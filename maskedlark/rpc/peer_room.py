@@ -74,8 +74,9 @@ def peer_of(context: Any) -> Hashable:
     """The identity of a caller: the first host that its certificate names, or else its address.
 
     Of several names one counts: else the holder of an authority for n names could show up as 2^n peers, each
-    with another choice of them. None stands for a plaintext connection, which only this machine can make. An address is that of a site:
-    browsers behind one router count as one, and so does everything in one IPv6 network of 64 bits.
+    with another choice of them. None stands for a plaintext connection, which only this machine can make. An
+    address is that of a site: browsers behind one router count as one, and so does everything in one IPv6
+    network of 64 bits.
     """
     auth: Any = context.auth_context()
     if b"ssl" not in auth.get("transport_security_type", ()):

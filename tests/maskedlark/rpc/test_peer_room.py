@@ -12,9 +12,9 @@ from maskedlark.rpc.peer_room import is_light, peer_of
 class Context:
     """What a connection says of its client."""
 
-    def __init__(self, peer: str, names: tuple[bytes, ...] = (), **auth: bytes) -> None:
+    def __init__(self, peer: str, names: tuple[bytes, ...] = (), /, **auth: bytes) -> None:
         self._peer = peer
-        self._auth = {name: (value,) for name, value in auth.items()}
+        self._auth: dict[str, tuple[bytes, ...]] = {name: (value,) for name, value in auth.items()}
         if names:
             self._auth["x509_subject_alternative_name"] = names
 
