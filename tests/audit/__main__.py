@@ -5,10 +5,10 @@ The last line is one JSON object.
     python -m tests.audit               a fresh seed, which is printed
     python -m tests.audit --seed 7      that seed again
 
-Bounded: 40,000 rounds, some minutes on two cores. Exits with 1 if a claim is broken, or if the audit fails to
-    see that a deliberately broken build breaks it. Helpers with half of their noise are caught with a
-    probability of .999 at any seed: `tests/audit/test_audit_bounds.py` computes that for these cases and this
-    number of rounds.
+Bounded: some minutes on two cores. Exits with 1 if a claim is broken, or if the audit fails to see that a
+    deliberately broken build breaks it. Helpers with half of their noise are caught with a probability of
+    .999 at any seed: `tests/audit/test_audit_bounds.py` computes that for these cases and this number of
+    rounds. `PARTS` lists the rest of the audit.
 """
 
 import argparse
@@ -23,8 +23,9 @@ from multiprocessing import get_context
 from typing import Any, Final
 
 from maskedlark.privacy.noise import Mechanism
-from tests.audit import poisoning, single_share
+from tests.audit import poisoning, sample_size, single_share
 from tests.audit.canary import Case, Finding, audit
+from tests.audit.part import Examine, Part
 
 ROUNDS: Final = 2_000
 CONFIDENCE: Final = 0.95
@@ -39,6 +40,15 @@ HONEST: Final = (
     Case(mechanism=Mechanism.GAUSSIAN, epsilon=8.0, sampling_rate=0.5),
 )
 HALVED: Final = tuple(replace(case, is_halved=True) for case in HONEST if case.sampling_rate == 1.0)
+
+PARTS: Final[tuple[Examine, ...]] = (
+    sample_size.poisson,
+    sample_size.allocation,
+    single_share.blinded,
+    single_share.bare,
+    poisoning.part,
+)
+"""What runs beside the canaries: each in a process of its own, the longest first."""
 
 
 def main() -> int:
@@ -55,51 +65,34 @@ def main() -> int:
     # Twice as many findings as cases, and all of them are to hold together.
     one = partial(audit, rounds=ROUNDS, error=(1 - CONFIDENCE) / (2 * len(cases)), seed=seed)
     with ProcessPoolExecutor(CORES, mp_context=get_context("spawn")) as pool:
-        blinded, bare = (
-            pool.submit(single_share.examine, seed=seed, is_blinded=is_blinded)
-            for is_blinded in (True, False)
-        )
-        poisoned = pool.submit(poisoning.examine)
-        findings = [finding for both in pool.map(one, cases) for finding in both]
-        shares, bare_shares = blinded.result(), bare.result()
-        poison = poisoned.result()
+        running = [pool.submit(part, seed) for part in PARTS]
+        canaries = _canaries([finding for both in pool.map(one, cases) for finding in both])
+        parts = [canaries, *(part.result() for part in running)]
+    claims = {name: held for part in parts for name, held in part.claims.items()}
+    figures = {name: figure for part in parts for name, figure in part.figures.items()}
+    result = {**claims, **figures, "seed": seed, "took_s": round(time.monotonic() - began, 1)}
+    sys.stdout.write(json.dumps(result) + "\n")
+    return 0 if all(claims.values()) else 1
+
+
+def _canaries(findings: list[Finding]) -> Part:
+    """What the canaries of all cases say, which is also told in words."""
     for finding in findings:
         sys.stderr.write(f"{_words(finding)}\n")
-    result = {
-        "all_under_claim": all(
-            finding.shown <= finding.claimed for finding in findings if not finding.case.is_halved
-        ),
-        "halved_noise_caught": all(
-            finding.shown > finding.claimed for finding in findings if _must_be_caught(finding)
-        ),
-        "single_share_uniform": shares.is_uniform,
-        "missing_blind_caught": not bare_shares.is_uniform,
-        "rare_feature_advantage": shares.advantage,
-        "rare_feature_advantage_without_blind": bare_shares.advantage,
-        "chi_squares": shares.chi_squares,
-        "chi_square_at_most": single_share.CHI_SQUARE_AT_MOST,
-        "poison_changes_nothing": poison.is_well,
-        "poisoning": asdict(poison),
-        "confidence": CONFIDENCE,
-        "rounds_of_each_dataset": ROUNDS,
-        "findings": [_figures(finding) for finding in findings],
-        "seed": seed,
-        "took_s": round(time.monotonic() - began, 1),
-    }
-    sys.stdout.write(json.dumps(result) + "\n")
-    return (
-        0
-        if all(
-            result[claim]
-            for claim in (
-                "all_under_claim",
-                "halved_noise_caught",
-                "single_share_uniform",
-                "missing_blind_caught",
-                "poison_changes_nothing",
-            )
-        )
-        else 1
+    return Part(
+        claims={
+            "all_under_claim": all(
+                finding.shown <= finding.claimed for finding in findings if not finding.case.is_halved
+            ),
+            "halved_noise_caught": all(
+                finding.shown > finding.claimed for finding in findings if _must_be_caught(finding)
+            ),
+        },
+        figures={
+            "confidence": CONFIDENCE,
+            "rounds_of_each_dataset": ROUNDS,
+            "findings": [_figures(finding) for finding in findings],
+        },
     )
 
 

@@ -19,6 +19,7 @@ from maskedlark.model.graph import Loss
 from maskedlark.randomness import seeded
 from maskedlark.reports.pair import PairKey
 from maskedlark.reports.report import Example
+from tests.audit.part import Part
 from tests.audit.site import Site, open_site, temporary_folder
 from tests.helper.parties import make_model
 
@@ -48,6 +49,28 @@ class Finding:
     def is_uniform(self) -> bool:
         """Whether nothing was found."""
         return max(self.chi_squares.values()) <= CHI_SQUARE_AT_MOST and self.advantage <= ADVANTAGE_AT_MOST
+
+
+def blinded(seed: int) -> Part:
+    """The part on helpers as they are."""
+    found = examine(seed=seed)
+    return Part(
+        claims={"single_share_uniform": found.is_uniform},
+        figures={
+            "rare_feature_advantage": found.advantage,
+            "chi_squares": found.chi_squares,
+            "chi_square_at_most": CHI_SQUARE_AT_MOST,
+        },
+    )
+
+
+def bare(seed: int) -> Part:
+    """The part on helpers that leave the blind out: the audit must see it."""
+    found = examine(seed=seed, is_blinded=False)
+    return Part(
+        claims={"missing_blind_caught": not found.is_uniform},
+        figures={"rare_feature_advantage_without_blind": found.advantage},
+    )
 
 
 def examine(*, seed: int, is_blinded: bool = True) -> Finding:
