@@ -70,6 +70,19 @@ class Client:
         peers = Peers(addresses=helpers, tls=tls, deadline_s=deadline_s, round_deadline_s=round_deadline_s)
         self._helpers = peers.open(self._stack, self._engine)
 
+    @classmethod
+    def of(cls, peers: Peers, *, data: Path, database: str | None) -> Self:
+        """The same from what a command's options say."""
+        return cls(
+            data=data,
+            helpers=peers.addresses,
+            insecure=peers.tls is None,
+            tls=peers.tls,
+            database=database,
+            deadline_s=peers.deadline_s,
+            round_deadline_s=peers.round_deadline_s,
+        )
+
     def __enter__(self) -> Self:
         return self
 

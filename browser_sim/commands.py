@@ -45,9 +45,10 @@ from browser_sim.sources import load_source
 from browser_sim.summary import describe
 from maskedlark.errors import MaskedLarkError
 from maskedlark.reports.task import LabelKind
+from maskedlark.terminal.options import option, panel
 
-_PEOPLE = "People"
-_FILES = "Files"
+_people = panel("People")
+_files = panel("Files")
 
 
 @unique
@@ -59,66 +60,26 @@ class _Downloadable(StrEnum):
 
 def run_command(
     *,
-    task: Annotated[
-        str,
-        typer.Option("--task", metavar="FILE|URL", help="The task's bundle: a file, or a task host's URL."),
-    ],
+    task: Annotated[str, option("The task's bundle: a file, or a task host's URL.", metavar="FILE|URL")],
     to: Annotated[
-        str,
-        typer.Option(
-            "--to",
-            metavar="HOST:PORT|URL",
-            help="The ad server: HOST:PORT for gRPC, an http(s) URL for HTTP.",
-        ),
+        str, option("The ad server: HOST:PORT for gRPC, an http(s) URL for HTTP.", metavar="HOST:PORT|URL")
     ],
     source: SourceOption,
     seed: SeedOption = None,
-    people: Annotated[
-        int | None,
-        typer.Option(rich_help_panel=_PEOPLE, min=0, help="People who see ads; default: all records."),
-    ] = None,
-    impressions_per_person: Annotated[
-        int, typer.Option(rich_help_panel=_PEOPLE, min=1, help="Ads that each person sees.")
-    ] = 1,
-    duration_days: Annotated[
-        float, typer.Option(rich_help_panel=_PEOPLE, min=0, help="Ads are shown over this time.")
-    ] = 1.0,
-    attribution_window_hours: Annotated[
-        float, typer.Option(rich_help_panel=_PEOPLE, min=0, help="How late a conversion counts.")
-    ] = 24.0,
-    max_extra_delay_hours: Annotated[
-        float, typer.Option(rich_help_panel=_PEOPLE, min=0, help="Random wait before an upload.")
-    ] = 24.0,
-    fake_rate: Annotated[
-        float | None,
-        typer.Option(rich_help_panel=_PEOPLE, help="Share of fake reports; default: the task's."),
-    ] = None,
-    consent_rate: Annotated[
-        float, typer.Option(rich_help_panel=_PEOPLE, min=0, max=1, help="Share of people who consent.")
-    ] = 1.0,
-    start_unix_s: Annotated[
-        float | None, typer.Option(rich_help_panel=_PEOPLE, help="Start of the clock; default: the task's.")
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option(rich_help_panel=_PEOPLE, min=0, help="Report at most so many records.")
-    ] = None,
-    holdout: Annotated[
-        Path | None,
-        typer.Option(rich_help_panel=_FILES, help="Write a panel that is never reported, as .npz."),
-    ] = None,
+    people: Annotated[int | None, _people("People who see ads; default: all records.", min=0)] = None,
+    impressions_per_person: Annotated[int, _people("Ads that each person sees.", min=1)] = 1,
+    duration_days: Annotated[float, _people("Ads are shown over this time.", min=0)] = 1.0,
+    attribution_window_hours: Annotated[float, _people("How late a conversion counts.", min=0)] = 24.0,
+    max_extra_delay_hours: Annotated[float, _people("Random wait before an upload.", min=0)] = 24.0,
+    fake_rate: Annotated[float | None, _people("Share of fake reports; default: the task's.")] = None,
+    consent_rate: Annotated[float, _people("Share of people who consent.", min=0, max=1)] = 1.0,
+    start_unix_s: Annotated[float | None, _people("Start of the clock; default: the task's.")] = None,
+    limit: Annotated[int | None, _people("Report at most so many records.", min=0)] = None,
+    holdout: Annotated[Path | None, _files("Write a panel that is never reported, as .npz.")] = None,
     holdout_fraction: Annotated[
-        float | None,
-        typer.Option(
-            rich_help_panel=_FILES,
-            min=0,
-            max=1,
-            help="Its share; default: the source's own test set, or 0.2.",
-        ),
+        float | None, _files("Its share; default: the source's own test set, or 0.2.", min=0, max=1)
     ] = None,
-    train_out: Annotated[
-        Path | None,
-        typer.Option(rich_help_panel=_FILES, help="Loopback demo only: reported records in clear."),
-    ] = None,
+    train_out: Annotated[Path | None, _files("Loopback demo only: reported records in clear.")] = None,
     csv: CsvOption = None,
     label: LabelOption = None,
     label_kind: LabelKindOption = LabelKind.CLASSES,
@@ -137,7 +98,7 @@ def run_command(
     tls_ca: TlsCaOption = None,
     trust_helper: TrustHelperOption = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes that seal; default: by the number of reports.")
+        int | None, option("Processes that seal; default: by the number of reports.", min=1)
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -229,10 +190,8 @@ def describe_command(
 def download_command(
     dataset: Annotated[_Downloadable, typer.Argument(help="What to fetch.")],
     *,
-    to: Annotated[Path, typer.Option("--to", help="The folder to put it into.")],
-    mirror: Annotated[
-        list[str] | None, typer.Option(help="URL of a folder to fetch from instead; repeatable.")
-    ] = None,
+    to: Annotated[Path, option("The folder to put it into.")],
+    mirror: Annotated[list[str] | None, option("URL of a folder to fetch from instead; repeatable.")] = None,
 ) -> None:
     """Fetch a public data set and check its SHA-256."""
     console = Console(stderr=True)

@@ -15,107 +15,49 @@ from browser_sim.sources.table import TableSettings
 from maskedlark.reports.task import LabelKind
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import TrustOnly
+from maskedlark.terminal.options import option, panel
 
-_SOURCE = "Source"
-_PROTECTION = "Protection"
+_source = panel("Source")
+_protection = panel("Protection")
 
-SourceOption = Annotated[
-    SourceKind, typer.Option("--source", rich_help_panel=_SOURCE, help="Where records come from.")
-]
-CsvOption = Annotated[
-    Path | None, typer.Option("--csv", rich_help_panel=_SOURCE, help="csv: a table in UTF-8 with a header.")
-]
-LabelOption = Annotated[
-    str | None, typer.Option("--label", rich_help_panel=_SOURCE, help="csv: the label's column.")
-]
-LabelKindOption = Annotated[
-    LabelKind, typer.Option("--label-kind", rich_help_panel=_SOURCE, help="csv: what labels are.")
-]
-IgnoreOption = Annotated[
-    list[str] | None,
-    typer.Option("--ignore", rich_help_panel=_SOURCE, help="csv: a column to leave out; repeatable."),
-]
-BinningOption = Annotated[
-    Binning,
-    typer.Option("--binning", rich_help_panel=_SOURCE, help="csv: where bins of numeric columns lie."),
-]
+SourceOption = Annotated[SourceKind, _source("Where records come from.", "--source")]
+CsvOption = Annotated[Path | None, _source("csv: a table in UTF-8 with a header.", "--csv")]
+LabelOption = Annotated[str | None, _source("csv: the label's column.", "--label")]
+LabelKindOption = Annotated[LabelKind, _source("csv: what labels are.", "--label-kind")]
+IgnoreOption = Annotated[list[str] | None, _source("csv: a column to leave out; repeatable.", "--ignore")]
+BinningOption = Annotated[Binning, _source("csv: where bins of numeric columns lie.", "--binning")]
 ValueOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--value",
-        metavar="NAME[=COLUMN]",
-        rich_help_panel=_SOURCE,
-        help="csv: a measured value's column; repeatable.",
-    ),
+    _source("csv: a measured value's column; repeatable.", "--value", metavar="NAME[=COLUMN]"),
 ]
 KeyOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--key",
-        metavar="NAME[=COLUMN]",
-        rich_help_panel=_SOURCE,
-        help="csv: a measured key's column; repeatable.",
-    ),
+    list[str] | None, _source("csv: a measured key's column; repeatable.", "--key", metavar="NAME[=COLUMN]")
 ]
-BinsOption = Annotated[
-    int,
-    typer.Option("--bins", rich_help_panel=_SOURCE, min=2, max=256, help="csv: bins of a numeric column."),
-]
+BinsOption = Annotated[int, _source("csv: bins of a numeric column.", "--bins", min=2, max=256)]
 MnistDirOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--mnist-dir", rich_help_panel=_SOURCE, help="mnist: idx files; default $MASKEDLARK_DATA/mnist."
-    ),
+    Path | None, _source("mnist: idx files; default $MASKEDLARK_DATA/mnist.", "--mnist-dir")
 ]
 SyntheticFeaturesOption = Annotated[
-    int,
-    typer.Option(
-        "--synthetic-features", rich_help_panel=_SOURCE, min=1, max=65_536, help="synthetic: the width."
-    ),
+    int, _source("synthetic: the width.", "--synthetic-features", min=1, max=65_536)
 ]
-SyntheticRowsOption = Annotated[
-    int, typer.Option("--synthetic-rows", rich_help_panel=_SOURCE, min=1, help="synthetic: how many records.")
-]
-TruthOption = Annotated[
-    Path | None,
-    typer.Option("--truth", rich_help_panel=_SOURCE, help="synthetic: write the true model here."),
-]
+SyntheticRowsOption = Annotated[int, _source("synthetic: how many records.", "--synthetic-rows", min=1)]
+TruthOption = Annotated[Path | None, _source("synthetic: write the true model here.", "--truth")]
 SeedOption = Annotated[
     int | None,
-    typer.Option(
-        "--seed",
-        min=0,
-        max=(1 << 63) - 1,
-        help="Replay everything from this number. Masks are then predictable.",
+    option(
+        "Replay everything from this number. Masks are then predictable.", "--seed", min=0, max=(1 << 63) - 1
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-InsecureOption = Annotated[
-    bool, typer.Option("--insecure", rich_help_panel=_PROTECTION, help="Allow plaintext, to loopback only.")
-]
-TlsCertOption = Annotated[
-    Path | None,
-    typer.Option("--tls-cert", rich_help_panel=_PROTECTION, help="PEM: own certificate chain, if any."),
-]
-TlsKeyOption = Annotated[
-    Path | None, typer.Option("--tls-key", rich_help_panel=_PROTECTION, help="PEM: its private key.")
-]
+JsonOption = Annotated[bool, option("Print one JSON object.", "--json")]
+InsecureOption = Annotated[bool, _protection("Allow plaintext, to loopback only.", "--insecure")]
+TlsCertOption = Annotated[Path | None, _protection("PEM: own certificate chain, if any.", "--tls-cert")]
+TlsKeyOption = Annotated[Path | None, _protection("PEM: its private key.", "--tls-key")]
 TlsCaOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--tls-ca",
-        envvar="BROWSER_SIM_TLS_CA",
-        rich_help_panel=_PROTECTION,
-        help="PEM: authorities to trust peers by.",
-    ),
+    Path | None, _protection("PEM: authorities to trust peers by.", "--tls-ca", envvar="BROWSER_SIM_TLS_CA")
 ]
 TrustHelperOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--trust-helper",
-        rich_help_panel=_PROTECTION,
-        help="Ed25519 key (hex) of a trusted helper; repeatable. Default: any.",
-    ),
+    _protection("Ed25519 key (hex) of a trusted helper; repeatable. Default: any.", "--trust-helper"),
 ]
 
 

@@ -8,9 +8,12 @@ from typing import Annotated
 import typer
 
 from adserver.cli.options import (
+    CostOption,
     DatabaseOption,
     DataOption,
+    DatasetOption,
     JsonOption,
+    TaskOption,
     TracesOption,
     open_store,
     with_peers,
@@ -27,9 +30,10 @@ from adserver.views.query import estimate_json, result_json, shown, summary_line
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.observability.tracing import Traces, span, tracing
 from maskedlark.reports.measurement import COUNT
+from maskedlark.terminal.options import option, panel
 
-_WHAT = "What is measured"
-_GROUPS = "Groups"
+_what = panel("What is measured")
+_groups = panel("Groups")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,84 +49,42 @@ def aggregate_command(
     *,
     data: DataOption,
     peers: Peers,
-    value: Annotated[
-        list[str] | None,
-        typer.Option(rich_help_panel=_WHAT, help="A value to sum, or count; may be repeated."),
-    ] = None,
-    mean: Annotated[
-        list[str] | None,
-        typer.Option(rich_help_panel=_WHAT, help="A value whose mean is shown; may be repeated."),
-    ] = None,
+    value: Annotated[list[str] | None, _what("A value to sum, or count; may be repeated.")] = None,
+    mean: Annotated[list[str] | None, _what("A value whose mean is shown; may be repeated.")] = None,
     histogram: Annotated[
-        list[str] | None,
-        typer.Option(
-            rich_help_panel=_WHAT, help="A value with buckets, whose histogram is shown; may be repeated."
-        ),
+        list[str] | None, _what("A value with buckets, whose histogram is shown; may be repeated.")
     ] = None,
     quantile: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="VALUE:SHARE",
-            rich_help_panel=_WHAT,
-            help="A quantile of a value with buckets, as age:0.5; may be repeated.",
-        ),
+        _what("A quantile of a value with buckets, as age:0.5; may be repeated.", metavar="VALUE:SHARE"),
     ] = None,
-    group_by: Annotated[
-        str, typer.Option(metavar="KEY,...", rich_help_panel=_GROUPS, help="Keys, the coarsest first.")
-    ] = "",
+    group_by: Annotated[str, _groups("Keys, the coarsest first.", metavar="KEY,...")] = "",
     where: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE", rich_help_panel=_GROUPS, help="Only reports with this; may be repeated."
-        ),
+        list[str] | None, _groups("Only reports with this; may be repeated.", metavar="KEY=VALUE")
     ] = None,
     domain: Annotated[
         Path | None,
-        typer.Option(
-            exists=True,
-            dir_okay=False,
-            rich_help_panel=_GROUPS,
-            help='JSON: {"KEY": [values]} or {"KEY": {"first": code, "last": code}}.',
+        _groups(
+            'JSON: {"KEY": [values]} or {"KEY": {"first": code, "last": code}}.', exists=True, dir_okay=False
         ),
     ] = None,
     discover: Annotated[
-        bool,
-        typer.Option(
-            "--discover",
-            rich_help_panel=_GROUPS,
-            help="Find the values of keys without a domain privately first.",
-        ),
+        bool, _groups("Find the values of keys without a domain privately first.", "--discover")
     ] = False,
     roll_up: Annotated[
-        bool,
-        typer.Option(
-            "--roll-up",
-            rich_help_panel=_GROUPS,
-            help="Release coarser groups and the total too, so that parts add up.",
-        ),
+        bool, _groups("Release coarser groups and the total too, so that parts add up.", "--roll-up")
     ] = False,
-    epsilon: Annotated[
-        float | None, typer.Option(help="What this may cost; by default a tenth of the task's budget.")
-    ] = None,
+    epsilon: CostOption = None,
     again: Annotated[
         str,
-        typer.Option(
-            metavar="ID", help="Show the answer to an earlier query, by the start of its id: costs nothing."
-        ),
+        option("Show the answer to an earlier query, by the start of its id: costs nothing.", metavar="ID"),
     ] = "",
     out: Annotated[
         list[Path] | None,
-        typer.Option(help="Also write the result here, as .json, .csv, .parquet or .png; may be repeated."),
+        option("Also write the result here, as .json, .csv, .parquet or .png; may be repeated."),
     ] = None,
-    task: Annotated[
-        str, typer.Option(metavar="ID", help="The task, by the start of its id; by default the dataset's.")
-    ] = "",
-    dataset: Annotated[
-        str,
-        typer.Option(
-            metavar="ID", help="The dataset, by the start of its id; not needed if there is only one."
-        ),
-    ] = "",
+    task: TaskOption = "",
+    dataset: DatasetOption = "",
     database: DatabaseOption = None,
     traces: TracesOption = Traces.NONE,
     as_json: JsonOption = False,
@@ -135,15 +97,7 @@ def aggregate_command(
     with (
         tracing("adserver", traces),
         span("aggregate"),
-        Client(
-            data=data,
-            helpers=peers.addresses,
-            insecure=peers.tls is None,
-            tls=peers.tls,
-            database=database,
-            deadline_s=peers.deadline_s,
-            round_deadline_s=peers.round_deadline_s,
-        ) as client,
+        Client.of(peers, data=data, database=database) as client,
     ):
         if again:
             result = client.again(again)

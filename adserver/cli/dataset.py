@@ -24,6 +24,7 @@ from adserver.store.datasets import Dataset, DatasetStore
 from adserver.store.tasks import TaskStore
 from adserver.views.printing import moment, print_json, print_table, progress_bars, short
 from maskedlark.observability.tracing import Traces, span, tracing
+from maskedlark.terminal.options import option
 
 dataset_app = typer.Typer(no_args_is_help=True, help="Seal reports into datasets, and list them.")
 
@@ -35,17 +36,14 @@ def seal_command(
     data: DataOption,
     peers: Peers,
     task: Annotated[
-        str,
-        typer.Option(metavar="ID", help="The task, by the start of its id; not needed if there is only one."),
+        str, option("The task, by the start of its id; not needed if there is only one.", metavar="ID")
     ] = "",
-    max_reports: Annotated[
-        int | None, typer.Option("--max-reports", min=1, help="Take at most so many, the oldest first.")
-    ] = None,
+    max_reports: Annotated[int | None, option("Take at most so many, the oldest first.", min=1)] = None,
     allow_small: Annotated[
         bool,
-        typer.Option(
+        option(
+            "Also seal fewer reports than the task's min_batch_size: every round will be noise.",
             "--allow-small",
-            help="Also seal fewer reports than the task's min_batch_size: every round will be noise.",
         ),
     ] = False,
     database: DatabaseOption = None,

@@ -7,8 +7,10 @@ from typing import Annotated
 import typer
 
 from adserver.cli.options import (
+    CostOption,
     DatabaseOption,
     DataOption,
+    DatasetOption,
     JsonOption,
     TracesOption,
     open_store,
@@ -29,8 +31,9 @@ from adserver.views.evaluation import (
 )
 from adserver.views.printing import print_json, print_table
 from maskedlark.observability.tracing import Traces, span, tracing
+from maskedlark.terminal.options import option, panel
 
-_WHAT = "What is evaluated"
+_what = panel("What is evaluated")
 
 
 @with_peers()
@@ -39,38 +42,16 @@ def evaluate_command(
     data: DataOption,
     peers: Peers,
     model: Annotated[
-        Path | None,
-        typer.Option(
-            exists=True, dir_okay=False, rich_help_panel=_WHAT, help="An ONNX file with its weights."
-        ),
+        Path | None, _what("An ONNX file with its weights.", exists=True, dir_okay=False)
     ] = None,
-    job: Annotated[
-        str,
-        typer.Option(
-            metavar="ID", rich_help_panel=_WHAT, help="Or a job, whose latest weights are evaluated."
-        ),
-    ] = "",
+    job: Annotated[str, _what("Or a job, whose latest weights are evaluated.", metavar="ID")] = "",
     again: Annotated[
-        str,
-        typer.Option(
-            metavar="ID",
-            rich_help_panel=_WHAT,
-            help="Or an earlier evaluation, by the start of its id: costs nothing.",
-        ),
+        str, _what("Or an earlier evaluation, by the start of its id: costs nothing.", metavar="ID")
     ] = "",
-    dataset: Annotated[
-        str,
-        typer.Option(
-            metavar="ID", help="The dataset, by the start of its id; not needed if there is only one."
-        ),
-    ] = "",
-    epsilon: Annotated[
-        float | None, typer.Option(help="What this may cost; by default a tenth of the task's budget.")
-    ] = None,
-    bins: Annotated[int, typer.Option(help="Score bins; more of them bear more noise.")] = DEFAULT_BINS,
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw ROC, PR and calibration curves here, a .png.")
-    ] = None,
+    dataset: DatasetOption = "",
+    epsilon: CostOption = None,
+    bins: Annotated[int, option("Score bins; more of them bear more noise.")] = DEFAULT_BINS,
+    plot: Annotated[Path | None, option("Draw ROC, PR and calibration curves here, a .png.")] = None,
     database: DatabaseOption = None,
     traces: TracesOption = Traces.NONE,
     as_json: JsonOption = False,
@@ -84,15 +65,7 @@ def evaluate_command(
     with (
         tracing("adserver", traces),
         span("evaluate"),
-        Client(
-            data=data,
-            helpers=peers.addresses,
-            insecure=peers.tls is None,
-            tls=peers.tls,
-            database=database,
-            deadline_s=peers.deadline_s,
-            round_deadline_s=peers.round_deadline_s,
-        ) as client,
+        Client.of(peers, data=data, database=database) as client,
     ):
         if again:
             result = client.evaluate_again(again)

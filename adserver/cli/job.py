@@ -9,7 +9,17 @@ import typer
 
 from adserver.budgets.held import Budgets
 from adserver.cli.federated import read_settings, read_widths, submit_federated
-from adserver.cli.options import DatabaseOption, DataOption, JsonOption, open_store
+from adserver.cli.options import (
+    DatabaseOption,
+    DataOption,
+    DatasetOption,
+    JsonOption,
+    PublicSamplesOption,
+    SamplingOption,
+    TaskOption,
+    open_store,
+    privacy,
+)
 from adserver.cli.plan import plan_command
 from adserver.records.job_state import JobState
 from adserver.records.training_plan import Optimizer, OptimizerKind, Schedule, ScheduleKind
@@ -25,13 +35,13 @@ from maskedlark.canonical import build
 from maskedlark.model.graph import Loss
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
 from maskedlark.releases.job import Sampling
+from maskedlark.terminal.options import option, panel
 
 STOPPED_EARLY = 1
 
-_TRAINING = "Training"
-_PRIVACY = "Privacy"
-_EVALUATION = "Evaluation"
-_FEDERATED = "Federated"
+_training = panel("Training")
+_evaluation = panel("Evaluation")
+_federated = panel("Federated")
 
 job_app = typer.Typer(
     no_args_is_help=True, help="Train models: plan and submit jobs, follow them, cancel and resume them."
@@ -49,168 +59,77 @@ def submit_command(
     *,
     data: DataOption,
     model: Annotated[
-        Path | None,
-        typer.Option(exists=True, dir_okay=False, help="ONNX file; training begins at its weights."),
+        Path | None, option("ONNX file; training begins at its weights.", exists=True, dir_okay=False)
     ] = None,
-    loss: Annotated[Loss | None, typer.Option(rich_help_panel=_TRAINING, help="What is minimised.")] = None,
-    learning_rate: Annotated[
-        float | None, typer.Option(rich_help_panel=_TRAINING, help="Of the optimizer, before the schedule.")
-    ] = None,
+    loss: Annotated[Loss | None, _training("What is minimised.")] = None,
+    learning_rate: Annotated[float | None, _training("Of the optimizer, before the schedule.")] = None,
     strategy: Annotated[
-        str | None,
-        typer.Option(
-            rich_help_panel=_FEDERATED,
-            help="Train on devices, in a task of updates: dp-fedavg, dp-fedsgd, fedprox, ...",
-        ),
+        str | None, _federated("Train on devices, in a task of updates: dp-fedavg, dp-fedsgd, fedprox, ...")
     ] = None,
     settings: Annotated[
-        Path | None,
-        typer.Option(
-            exists=True, dir_okay=False, rich_help_panel=_FEDERATED, help="JSON: the strategy's settings."
-        ),
+        Path | None, _federated("JSON: the strategy's settings.", exists=True, dir_okay=False)
     ] = None,
-    layers: Annotated[
-        str, typer.Option(rich_help_panel=_FEDERATED, help="Widths of the dense model, as 784,10.")
-    ] = "",
-    window: Annotated[
-        float,
-        typer.Option(min=0.0, rich_help_panel=_FEDERATED, help="Seconds that devices have for a round."),
-    ] = 60.0,
+    layers: Annotated[str, _federated("Widths of the dense model, as 784,10.")] = "",
+    window: Annotated[float, _federated("Seconds that devices have for a round.", min=0.0)] = 60.0,
     least_devices: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            rich_help_panel=_FEDERATED,
-            help="A round stays open until so many have answered; by default the task's min_batch_size.",
+        _federated(
+            "A round stays open until so many have answered; by default the task's min_batch_size.", min=1
         ),
     ] = None,
-    model_seed: Annotated[
-        int, typer.Option(min=0, rich_help_panel=_FEDERATED, help="Of the model's first weights.")
-    ] = 0,
-    task: Annotated[
-        str, typer.Option(metavar="ID", help="The task, by the start of its id; by default the dataset's.")
-    ] = "",
-    dataset: Annotated[
-        str,
-        typer.Option(
-            metavar="ID", help="The dataset, by the start of its id; not needed if there is only one."
-        ),
-    ] = "",
-    rounds: Annotated[
-        int | None,
-        typer.Option(min=1, rich_help_panel=_TRAINING, help="Optimizer steps; each asks both helpers once."),
-    ] = None,
+    model_seed: Annotated[int, _federated("Of the model's first weights.", min=0)] = 0,
+    task: TaskOption = "",
+    dataset: DatasetOption = "",
+    rounds: Annotated[int | None, _training("Optimizer steps; each asks both helpers once.", min=1)] = None,
     batch_size: Annotated[
-        float | None,
-        typer.Option(
-            rich_help_panel=_TRAINING, help="Expected reports in a round; by default the whole dataset."
-        ),
+        float | None, _training("Expected reports in a round; by default the whole dataset.")
     ] = None,
-    optimizer: Annotated[
-        OptimizerKind, typer.Option(rich_help_panel=_TRAINING, help="How gradients become steps.")
-    ] = OptimizerKind.SGD,
-    momentum: Annotated[
-        float, typer.Option(rich_help_panel=_TRAINING, help="Of --optimizer momentum.")
-    ] = 0.9,
+    optimizer: Annotated[OptimizerKind, _training("How gradients become steps.")] = OptimizerKind.SGD,
+    momentum: Annotated[float, _training("Of --optimizer momentum.")] = 0.9,
     schedule: Annotated[
-        ScheduleKind,
-        typer.Option(rich_help_panel=_TRAINING, help="How the learning rate changes over the rounds."),
+        ScheduleKind, _training("How the learning rate changes over the rounds.")
     ] = ScheduleKind.CONSTANT,
     final_factor: Annotated[
-        float,
-        typer.Option(
-            rich_help_panel=_TRAINING, help="Of --schedule cosine: the last factor of the learning rate."
-        ),
+        float, _training("Of --schedule cosine: the last factor of the learning rate.")
     ] = 0.0,
-    step_rounds: Annotated[
-        int, typer.Option(rich_help_panel=_TRAINING, help="Of --schedule step: rounds between steps.")
-    ] = 100,
-    step_factor: Annotated[
-        float, typer.Option(rich_help_panel=_TRAINING, help="Of --schedule step: the factor of each step.")
-    ] = 0.5,
-    warmup_rounds: Annotated[
-        int, typer.Option(rich_help_panel=_TRAINING, help="Of --schedule linear-warmup.")
-    ] = 10,
+    step_rounds: Annotated[int, _training("Of --schedule step: rounds between steps.")] = 100,
+    step_factor: Annotated[float, _training("Of --schedule step: the factor of each step.")] = 0.5,
+    warmup_rounds: Annotated[int, _training("Of --schedule linear-warmup.")] = 10,
     epsilon: Annotated[
-        float | None,
-        typer.Option(
-            rich_help_panel=_PRIVACY, help="What this job may cost against this ad server; decides the noise."
-        ),
+        float | None, privacy("What this job may cost against this ad server; decides the noise.")
     ] = None,
     noise_multiplier: Annotated[
-        float | None,
-        typer.Option(
-            rich_help_panel=_PRIVACY, help="Instead of --epsilon: each helper's noise over the clip norm."
-        ),
+        float | None, privacy("Instead of --epsilon: each helper's noise over the clip norm.")
     ] = None,
     until_budget: Annotated[
         bool,
-        typer.Option(
+        privacy(
+            "Instead of --rounds: as many as fit with --noise-multiplier; the job stops when the budget"
+            " (or --epsilon) is spent.",
             "--until-budget",
-            rich_help_panel=_PRIVACY,
-            help=(
-                "Instead of --rounds: as many as fit with --noise-multiplier; the job stops when the budget"
-                " (or --epsilon) is spent."
-            ),
         ),
     ] = False,
-    sampling: Annotated[
-        Sampling,
-        typer.Option(
-            rich_help_panel=_PRIVACY,
-            help="allocation: each record in one round of every epoch. poisson: drawn anew in each round.",
-        ),
-    ] = Sampling.ALLOCATION,
-    public_samples: Annotated[
-        bool,
-        typer.Option(
-            "--public-samples",
-            rich_help_panel=_PRIVACY,
-            help="Charge the job as if everybody knew the samples: what models on the general path need.",
-        ),
-    ] = False,
+    sampling: SamplingOption = Sampling.ALLOCATION,
+    public_samples: PublicSamplesOption = False,
     per_layer_clip: Annotated[
-        bool,
-        typer.Option(
-            "--per-layer-clip",
-            rich_help_panel=_PRIVACY,
-            help="Clip each layer's gradient by itself, to an equal share.",
-        ),
+        bool, privacy("Clip each layer's gradient by itself, to an equal share.", "--per-layer-clip")
     ] = False,
     adaptive_clip: Annotated[
         float | None,
-        typer.Option(
-            rich_help_panel=_PRIVACY,
-            help=(
-                "Let the clip bound, up to the task's, follow this quantile of the gradients' norms, between"
-                " 0 and 1 (privately)."
-            ),
+        privacy(
+            "Let the clip bound, up to the task's, follow this quantile of the gradients' norms, between"
+            " 0 and 1 (privately)."
         ),
     ] = None,
-    clip_learning_rate: Annotated[
-        float, typer.Option(rich_help_panel=_PRIVACY, help="Of --adaptive-clip: how fast it moves.")
-    ] = 0.2,
+    clip_learning_rate: Annotated[float, privacy("Of --adaptive-clip: how fast it moves.")] = 0.2,
     initial_clip: Annotated[
-        float,
-        typer.Option(
-            rich_help_panel=_PRIVACY, help="Of --adaptive-clip: the first bound, as a share of the task's."
-        ),
+        float, privacy("Of --adaptive-clip: the first bound, as a share of the task's.")
     ] = 0.1,
     eval_set: Annotated[
-        Path | None,
-        typer.Option(
-            exists=True,
-            dir_okay=False,
-            rich_help_panel=_EVALUATION,
-            help="An .npz of your own: features and labels.",
-        ),
+        Path | None, _evaluation("An .npz of your own: features and labels.", exists=True, dir_okay=False)
     ] = None,
-    eval_every: Annotated[
-        int | None, typer.Option(min=1, rich_help_panel=_EVALUATION, help="Rounds between evaluations.")
-    ] = None,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Follow the job until it stops, as `job watch` does.")
-    ] = False,
+    eval_every: Annotated[int | None, _evaluation("Rounds between evaluations.", min=1)] = None,
+    wait: Annotated[bool, option("Follow the job until it stops, as `job watch` does.", "--wait")] = False,
     database: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:

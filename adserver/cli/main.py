@@ -21,6 +21,7 @@ COMMANDS: Final = {
     "serve": Lazy(
         "adserver.cli.serve:serve_command",
         "Take reports in over gRPC and HTTP, serve tasks, and run jobs, until SIGTERM.",
+        environment="ADSERVER",
     ),
     "keygen": Lazy(
         "adserver.cli.serve:keygen_command",

@@ -17,6 +17,7 @@ from maskedlark.model.dense import FINAL_ACTIVATIONS, HIDDEN_ACTIVATIONS, dense_
 from maskedlark.model.graph import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.runtime.durable_file import write_durably
+from maskedlark.terminal.options import option
 
 model_app = typer.Typer(no_args_is_help=True, help="Make, look at, evaluate and export models.")
 
@@ -30,15 +31,13 @@ OutArgument = Annotated[Path, typer.Argument(metavar="OUT", dir_okay=False, help
 def create_command(
     out: OutArgument,
     layers: Annotated[
-        str, typer.Option(metavar="N,N,...", help="Widths, from the features to the outputs: 30,50,50,1.")
+        str, option("Widths, from the features to the outputs: 30,50,50,1.", metavar="N,N,...")
     ],
     activation: Annotated[
-        str, typer.Option(metavar="|".join(HIDDEN_ACTIVATIONS), help="After every layer but the last.")
+        str, option("After every layer but the last.", metavar="|".join(HIDDEN_ACTIVATIONS))
     ] = "relu",
-    final: Annotated[
-        str, typer.Option(metavar="|".join(FINAL_ACTIVATIONS), help="After the last layer.")
-    ] = "linear",
-    seed: Annotated[int, typer.Option(help="Of the initial weights.")] = 0,
+    final: Annotated[str, option("After the last layer.", metavar="|".join(FINAL_ACTIVATIONS))] = "linear",
+    seed: Annotated[int, option("Of the initial weights.")] = 0,
 ) -> None:
     """Write a fully connected network with random weights."""
     try:
@@ -53,7 +52,7 @@ def create_command(
 @model_app.command("show")
 def show_command(
     file: ModelArgument,
-    num_features: Annotated[int, typer.Option(min=1, help="Of the task: the width of the model's input.")],
+    num_features: Annotated[int, option("Of the task: the width of the model's input.", min=1)],
     as_json: JsonOption = False,
 ) -> None:
     """Show what a job would train in a model: its trainable tensors."""
@@ -81,10 +80,8 @@ def show_command(
 @model_app.command("evaluate")
 def evaluate_command(
     file: ModelArgument,
-    eval_set: Annotated[
-        Path, typer.Option(exists=True, dir_okay=False, help="An .npz with features and labels.")
-    ],
-    loss: Annotated[Loss, typer.Option(help="What is measured.")],
+    eval_set: Annotated[Path, option("An .npz with features and labels.", exists=True, dir_okay=False)],
+    loss: Annotated[Loss, option("What is measured.")],
     as_json: JsonOption = False,
 ) -> None:
     """Measure a model's loss, and a classifier's accuracy, on plain examples."""
@@ -104,10 +101,7 @@ def export_command(
     data: DataOption,
     out: OutArgument,
     job: Annotated[
-        str,
-        typer.Option(
-            "--job", metavar="ID", help="The job, by the start of its id; not needed if there is only one."
-        ),
+        str, option("The job, by the start of its id; not needed if there is only one.", metavar="ID")
     ] = "",
     database: DatabaseOption = None,
 ) -> None:

@@ -6,125 +6,99 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import typer
 from sqlalchemy import Engine
 
 from adserver.peers.client import ROUND_DEADLINE_S
 from adserver.peers.opening import Peers
 from adserver.store.database import create_tables, default_url
 from maskedlark.observability.tracing import Traces
+from maskedlark.releases.job import Sampling
 from maskedlark.rpc.transport import Keepalive
 from maskedlark.runtime.database import open_database
+from maskedlark.terminal.options import option, panel
 from maskedlark.terminal.tls_options import tls_files
 
-_STORE = "Where things are kept"
-_PEERS = "Helpers and TLS"
-WATCHING = "What the operator sees"
+_store = panel("Where things are kept")
+_peers = panel("Helpers and TLS")
+privacy = panel("Privacy")
+watching = panel("What the operator sees")
 
-DataOption = Annotated[
-    Path,
-    typer.Option(
-        "--data", envvar="ADSERVER_DATA", rich_help_panel=_STORE, help="Folder of the ad server's own files."
-    ),
-]
+DataOption = Annotated[Path, _store("Folder of the ad server's own files.", "--data", envvar="ADSERVER_DATA")]
 DatabaseOption = Annotated[
     str | None,
-    typer.Option(
-        "--database",
-        envvar="ADSERVER_DATABASE",
-        rich_help_panel=_STORE,
-        help="SQLAlchemy URL of another database than SQLite in --data.",
+    _store(
+        "SQLAlchemy URL of another database than SQLite in --data.", "--database", envvar="ADSERVER_DATABASE"
     ),
 ]
 Helper0Option = Annotated[
-    str,
-    typer.Option(
-        "--helper-0",
-        envvar="ADSERVER_HELPER_0",
-        rich_help_panel=_PEERS,
-        metavar="HOST:PORT",
-        help="The helper of role 0.",
-    ),
+    str, _peers("The helper of role 0.", "--helper-0", envvar="ADSERVER_HELPER_0", metavar="HOST:PORT")
 ]
 Helper1Option = Annotated[
-    str,
-    typer.Option(
-        "--helper-1",
-        envvar="ADSERVER_HELPER_1",
-        rich_help_panel=_PEERS,
-        metavar="HOST:PORT",
-        help="The helper of role 1.",
-    ),
+    str, _peers("The helper of role 1.", "--helper-1", envvar="ADSERVER_HELPER_1", metavar="HOST:PORT")
 ]
 InsecureOption = Annotated[
-    bool,
-    typer.Option(
-        "--insecure",
-        envvar="ADSERVER_INSECURE",
-        rich_help_panel=_PEERS,
-        help="No TLS; loopback addresses only.",
-    ),
+    bool, _peers("No TLS; loopback addresses only.", "--insecure", envvar="ADSERVER_INSECURE")
 ]
 TlsCertOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--tls-cert",
-        envvar="ADSERVER_TLS_CERT",
-        rich_help_panel=_PEERS,
-        help="PEM: this server's certificate chain.",
-    ),
+    Path | None, _peers("PEM: this server's certificate chain.", "--tls-cert", envvar="ADSERVER_TLS_CERT")
 ]
 TlsKeyOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--tls-key",
-        envvar="ADSERVER_TLS_KEY",
-        rich_help_panel=_PEERS,
-        help="PEM: the certificate's private key.",
-    ),
+    Path | None, _peers("PEM: the certificate's private key.", "--tls-key", envvar="ADSERVER_TLS_KEY")
 ]
 TlsCaOption = Annotated[
     Path | None,
-    typer.Option(
-        "--tls-ca",
-        envvar="ADSERVER_TLS_CA",
-        rich_help_panel=_PEERS,
-        help="PEM: the authorities that sign peers' certificates.",
-    ),
+    _peers("PEM: the authorities that sign peers' certificates.", "--tls-ca", envvar="ADSERVER_TLS_CA"),
 ]
 DeadlineOption = Annotated[
     float,
-    typer.Option(
+    _peers(
+        "Seconds that a helper has for an answer that takes it no time.",
         "--deadline",
         envvar="ADSERVER_DEADLINE",
-        rich_help_panel=_PEERS,
         min=0.1,
-        help="Seconds that a helper has for an answer that takes it no time.",
     ),
 ]
 RoundDeadlineOption = Annotated[
     float,
-    typer.Option(
+    _peers(
+        "Seconds that a helper has for what it computes: a round, a query, an evaluation, a dataset. One"
+        f" that is dead is noticed within {Keepalive().noticed_within_s:g}.",
         "--round-deadline",
         envvar="ADSERVER_ROUND_DEADLINE",
-        rich_help_panel=_PEERS,
         min=0.1,
-        help=(
-            "Seconds that a helper has for what it computes: a round, a query, an evaluation, a dataset. One"
-            f" that is dead is noticed within {Keepalive().noticed_within_s:g}."
-        ),
     ),
 ]
 TracesOption = Annotated[
     Traces,
-    typer.Option(
-        "--traces",
-        envvar="ADSERVER_TRACES",
-        rich_help_panel=WATCHING,
-        help="Where spans go; otlp as OTEL_EXPORTER_OTLP_* says.",
+    watching("Where spans go; otlp as OTEL_EXPORTER_OTLP_* says.", "--traces", envvar="ADSERVER_TRACES"),
+]
+JsonOption = Annotated[bool, option("Print JSON for programs.", "--json")]
+DatasetOption = Annotated[
+    str,
+    option(
+        "The dataset, by the start of its id; not needed if there is only one.", "--dataset", metavar="ID"
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+TaskOption = Annotated[
+    str, option("The task, by the start of its id; by default the dataset's.", "--task", metavar="ID")
+]
+CostOption = Annotated[
+    float | None, option("What this may cost; by default a tenth of the task's budget.", "--epsilon")
+]
+SamplingOption = Annotated[
+    Sampling,
+    privacy(
+        "allocation: each record in one round of every epoch. poisson: drawn anew in each round.",
+        "--sampling",
+    ),
+]
+PublicSamplesOption = Annotated[
+    bool,
+    privacy(
+        "Charge the job as if everybody knew the samples: what models on the general path need.",
+        "--public-samples",
+    ),
+]
 
 
 _QUICK: Final[dict[str, tuple[Any, Any]]] = {
@@ -167,7 +141,7 @@ def with_peers(*, is_computing: bool = True) -> Callable[[Callable[..., None]], 
 
         @wraps(command)
         def with_options(*, data: Path, **arguments: Any) -> None:
-            peers = _peers(data, **{name: arguments.pop(name) for name in options})
+            peers = _peers_of(data, **{name: arguments.pop(name) for name in options})
             command(data=data, peers=peers, **arguments)
 
         with_options.__signature__ = said.replace(parameters=parameters)  # type: ignore[attr-defined]  # typer reads it
@@ -176,7 +150,7 @@ def with_peers(*, is_computing: bool = True) -> Callable[[Callable[..., None]], 
     return decorate
 
 
-def _peers(
+def _peers_of(
     data: Path,
     *,
     helper_0: str,

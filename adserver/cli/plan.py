@@ -2,14 +2,20 @@
 
 import time
 from pathlib import Path
-from typing import Annotated, Final
-
-import typer
+from typing import Annotated
 
 from adserver.budgets.headroom import MAX_ROUNDS, Room
 from adserver.budgets.held import Budgets
 from adserver.budgets.planner import Planner, Wish
-from adserver.cli.options import DatabaseOption, DataOption, JsonOption, open_store
+from adserver.cli.options import (
+    DatabaseOption,
+    DataOption,
+    DatasetOption,
+    JsonOption,
+    PublicSamplesOption,
+    SamplingOption,
+    open_store,
+)
 from adserver.store.datasets import DatasetStore
 from adserver.store.tasks import TaskStore
 from adserver.views.plan import plan_json, print_plan
@@ -19,64 +25,34 @@ from maskedlark.model.losses import check_loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.releases.job import Sampling
 from maskedlark.reports.task import LabelKind
+from maskedlark.terminal.options import option, panel
 
-_JOB: Final = "The job: leave open what is to be found"
+_job = panel("The job: leave open what is to be found")
 
 
 def plan_command(
     *,
     data: DataOption,
     model: Annotated[
-        Path, typer.Option(exists=True, dir_okay=False, help="ONNX file; more parameters take more noise.")
+        Path, option("ONNX file; more parameters take more noise.", exists=True, dir_okay=False)
     ],
     loss: Annotated[
-        Loss | None,
-        typer.Option(help="Checked against model and task, if given; the noise does not depend on it."),
+        Loss | None, option("Checked against model and task, if given; the noise does not depend on it.")
     ] = None,
-    dataset: Annotated[
-        str,
-        typer.Option(
-            metavar="ID", help="The dataset, by the start of its id; not needed if there is only one."
-        ),
-    ] = "",
+    dataset: DatasetOption = "",
     epsilon: Annotated[
-        float | None,
-        typer.Option(
-            rich_help_panel=_JOB,
-            help="What the job may cost against this ad server; by default all that is left.",
-        ),
+        float | None, _job("What the job may cost against this ad server; by default all that is left.")
     ] = None,
-    rounds: Annotated[
-        int | None, typer.Option(min=1, max=MAX_ROUNDS, rich_help_panel=_JOB, help="Optimizer steps.")
-    ] = None,
-    batch_size: Annotated[
-        float | None, typer.Option(rich_help_panel=_JOB, help="Expected reports in a round.")
-    ] = None,
-    noise_multiplier: Annotated[
-        float | None, typer.Option(rich_help_panel=_JOB, help="Each helper's noise over the clip norm.")
-    ] = None,
-    sampling: Annotated[
-        Sampling,
-        typer.Option(
-            rich_help_panel=_JOB,
-            help="allocation: each record in one round of every epoch. poisson: drawn anew in each round.",
-        ),
-    ] = Sampling.ALLOCATION,
-    public_samples: Annotated[
-        bool,
-        typer.Option(
-            "--public-samples",
-            rich_help_panel=_JOB,
-            help="Charge the job as if everybody knew the samples: what models on the general path need.",
-        ),
-    ] = False,
+    rounds: Annotated[int | None, _job("Optimizer steps.", min=1, max=MAX_ROUNDS)] = None,
+    batch_size: Annotated[float | None, _job("Expected reports in a round.")] = None,
+    noise_multiplier: Annotated[float | None, _job("Each helper's noise over the clip norm.")] = None,
+    sampling: SamplingOption = Sampling.ALLOCATION,
+    public_samples: PublicSamplesOption = False,
     gradient_norm: Annotated[
         float | None,
-        typer.Option(
-            help=(
-                "How long you expect a round's mean gradient to be; by default the clip norm, the longest"
-                " that it can be."
-            )
+        option(
+            "How long you expect a round's mean gradient to be; by default the clip norm, the longest"
+            " that it can be."
         ),
     ] = None,
     database: DatabaseOption = None,

@@ -7,20 +7,14 @@ from typing import Annotated
 
 import typer
 
-from adserver.cli.options import (
-    WATCHING,
-    DatabaseOption,
-    DataOption,
-    TracesOption,
-    open_store,
-    with_peers,
-)
+from adserver.cli.options import DatabaseOption, DataOption, TracesOption, open_store, watching, with_peers
 from adserver.peers.opening import Peers
 from adserver.serving.server import serve
 from maskedlark.observability.logs import LogFormat, configure_logging
 from maskedlark.observability.tracing import Traces, tracing
 from maskedlark.rpc.certificates import write_certificate
 from maskedlark.runtime.signals import stopped_by_signals
+from maskedlark.terminal.options import option
 
 
 @with_peers()
@@ -28,44 +22,19 @@ def serve_command(
     *,
     data: DataOption,
     peers: Peers,
-    grpc_listen: Annotated[
-        str, typer.Option(envvar="ADSERVER_GRPC_LISTEN", help="host:port of the gRPC intake; port 0 for any.")
-    ] = ("127.0.0.1:0"),
-    http_listen: Annotated[
-        str, typer.Option(envvar="ADSERVER_HTTP_LISTEN", help="host:port of the HTTP intake; port 0 for any.")
-    ] = ("127.0.0.1:0"),
+    grpc_listen: Annotated[str, option("host:port of the gRPC intake; port 0 for any.")] = ("127.0.0.1:0"),
+    http_listen: Annotated[str, option("host:port of the HTTP intake; port 0 for any.")] = ("127.0.0.1:0"),
     addresses_file: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="ADSERVER_ADDRESSES_FILE", help="Write the addresses here as JSON once both answer."
-        ),
+        Path | None, option("Write the addresses here as JSON once both answer.")
     ] = None,
     database: DatabaseOption = None,
     refresh_keys: Annotated[
-        float,
-        typer.Option(
-            envvar="ADSERVER_REFRESH_KEYS",
-            min=1.0,
-            help="Seconds between two looks at the helpers' HPKE keys.",
-        ),
+        float, option("Seconds between two looks at the helpers' HPKE keys.", min=1.0)
     ] = 60.0,
     metrics_listen: Annotated[
-        str | None,
-        typer.Option(
-            envvar="ADSERVER_METRICS_LISTEN",
-            metavar="HOST:PORT",
-            rich_help_panel=WATCHING,
-            help="Serve /metrics and /healthz here; loopback.",
-        ),
+        str | None, watching("Serve /metrics and /healthz here; loopback.", metavar="HOST:PORT")
     ] = None,
-    log_format: Annotated[
-        LogFormat,
-        typer.Option(
-            envvar="ADSERVER_LOG_FORMAT",
-            rich_help_panel=WATCHING,
-            help="Log lines for people or for programs.",
-        ),
-    ] = LogFormat.TEXT,
+    log_format: Annotated[LogFormat, watching("Log lines for people or for programs.")] = LogFormat.TEXT,
     traces: TracesOption = Traces.NONE,
 ) -> None:
     """Take reports in over gRPC and HTTP, serve tasks, and run jobs, until SIGTERM."""
@@ -87,12 +56,9 @@ def serve_command(
 
 def keygen_command(
     data: DataOption,
-    origin: Annotated[
-        str, typer.Option(help="The ad-tech origin that the certificate names: that of the tasks.")
-    ],
+    origin: Annotated[str, option("The ad-tech origin that the certificate names: that of the tasks.")],
     host: Annotated[
-        list[str] | None,
-        typer.Option(help="A host name or address that the server is reached at; may be repeated."),
+        list[str] | None, option("A host name or address that the server is reached at; may be repeated.")
     ] = None,
 ) -> None:
     """Make this server's TLS key and certificate in --data, for helpers to trust; existing ones stay."""

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
@@ -24,10 +24,11 @@ from maskedlark.federated.strategies.line import Line
 from maskedlark.federated.strategy import Strategy
 from maskedlark.privacy.accounting import composed_epsilon
 from maskedlark.randomness import seeded
+from maskedlark.terminal.options import option, panel
 
-_STRATEGY: Final = "The strategy"
-_DEVICE: Final = "What a device does"
-_SHOWN: Final = "What comes out"
+_strategy = panel("The strategy")
+_device = panel("What a device does")
+_shown = panel("What comes out")
 
 federated_app = typer.Typer(
     no_args_is_help=True, help="Federated training: devices train, and their updates are summed."
@@ -46,106 +47,48 @@ federated_app.command("simulate-draws")(simulate_draws_command)
 def simulate_command(
     *,
     examples: Annotated[
-        Path,
-        typer.Option(
-            exists=True, help="A folder with MNIST's idx files, or a CSV file with --label and --user."
-        ),
+        Path, option("A folder with MNIST's idx files, or a CSV file with --label and --user.", exists=True)
     ],
-    strategy: Annotated[
-        str, typer.Option(rich_help_panel=_STRATEGY, help=f"One of {', '.join(STRATEGIES)}.")
-    ] = "dp-fedavg",
+    strategy: Annotated[str, _strategy(f"One of {', '.join(STRATEGIES)}.")] = "dp-fedavg",
     settings: Annotated[
         Path | None,
-        typer.Option(
+        _strategy(
+            'JSON with any of the strategy\'s settings, such as {"bound": {"is_per_layer": true}};'
+            " options that are given win.",
             exists=True,
             dir_okay=False,
-            rich_help_panel=_STRATEGY,
-            help=(
-                'JSON with any of the strategy\'s settings, such as {"bound": {"is_per_layer": true}};'
-                " options that are given win."
-            ),
         ),
     ] = None,
-    devices: Annotated[
-        int,
-        typer.Option(
-            min=1, rich_help_panel=_STRATEGY, help="How many; with --user, as many as there are users."
-        ),
-    ] = 100,
+    devices: Annotated[int, _strategy("How many; with --user, as many as there are users.", min=1)] = 100,
     sampling_rate: Annotated[
-        float | None,
-        typer.Option(
-            rich_help_panel=_STRATEGY, help="The chance of each device in a round.", show_default="0.1"
-        ),
+        float | None, _strategy("The chance of each device in a round.", show_default="0.1")
     ] = None,
-    rounds: Annotated[
-        int | None, typer.Option(min=1, rich_help_panel=_STRATEGY, help="Rounds.", show_default="20")
-    ] = None,
+    rounds: Annotated[int | None, _strategy("Rounds.", min=1, show_default="20")] = None,
     noise_multiplier: Annotated[
-        float | None,
-        typer.Option(
-            rich_help_panel=_STRATEGY, help="The noise on a sum over its sensitivity.", show_default="0"
-        ),
+        float | None, _strategy("The noise on a sum over its sensitivity.", show_default="0")
     ] = None,
-    clip_norm: Annotated[
-        float | None,
-        typer.Option(rich_help_panel=_STRATEGY, help="The bound on an update.", show_default="1"),
-    ] = None,
+    clip_norm: Annotated[float | None, _strategy("The bound on an update.", show_default="1")] = None,
     server: Annotated[
-        ServerOptimizerKind | None,
-        typer.Option(rich_help_panel=_STRATEGY, help="The server's optimizer.", show_default="averaging"),
+        ServerOptimizerKind | None, _strategy("The server's optimizer.", show_default="averaging")
     ] = None,
-    server_rate: Annotated[
-        float | None, typer.Option(rich_help_panel=_STRATEGY, help="Its learning rate.", show_default="1")
-    ] = None,
-    epochs: Annotated[
-        int | None,
-        typer.Option(min=1, rich_help_panel=_DEVICE, help="Passes over its examples.", show_default="1"),
-    ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(min=1, rich_help_panel=_DEVICE, help="Examples a step.", show_default="10")
-    ] = None,
-    learning_rate: Annotated[
-        float | None, typer.Option(rich_help_panel=_DEVICE, help="Of its steps.", show_default="0.1")
-    ] = None,
+    server_rate: Annotated[float | None, _strategy("Its learning rate.", show_default="1")] = None,
+    epochs: Annotated[int | None, _device("Passes over its examples.", min=1, show_default="1")] = None,
+    batch_size: Annotated[int | None, _device("Examples a step.", min=1, show_default="10")] = None,
+    learning_rate: Annotated[float | None, _device("Of its steps.", show_default="0.1")] = None,
     hidden: Annotated[
-        list[int] | None,
-        typer.Option(
-            min=1,
-            rich_help_panel=_DEVICE,
-            help="Width of a hidden layer; repeat for more.",
-            show_default="none",
-        ),
+        list[int] | None, _device("Width of a hidden layer; repeat for more.", min=1, show_default="none")
     ] = None,
     shard_size: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            rich_help_panel=_DEVICE,
-            help="Without --user: two shards of so many examples of one label each.",
-        ),
+        int, _device("Without --user: two shards of so many examples of one label each.", min=1)
     ] = 300,
-    label: Annotated[str, typer.Option(rich_help_panel=_DEVICE, help="The CSV's column of labels.")] = "",
-    user: Annotated[
-        str, typer.Option(rich_help_panel=_DEVICE, help="The CSV's column of users: one device each.")
-    ] = "",
-    least_examples: Annotated[
-        int, typer.Option(min=1, rich_help_panel=_DEVICE, help="Users with fewer are left out.")
-    ] = 1,
-    seed: Annotated[
-        int, typer.Option(help="Of coins, batches and noise: the same seed, the same result.")
-    ] = 1,
-    delta: Annotated[float, typer.Option(help="Of the epsilon that is shown.")] = 1e-5,
-    eval_every: Annotated[
-        int, typer.Option(min=1, rich_help_panel=_SHOWN, help="Evaluate after so many rounds.")
-    ] = 5,
+    label: Annotated[str, _device("The CSV's column of labels.")] = "",
+    user: Annotated[str, _device("The CSV's column of users: one device each.")] = "",
+    least_examples: Annotated[int, _device("Users with fewer are left out.", min=1)] = 1,
+    seed: Annotated[int, option("Of coins, batches and noise: the same seed, the same result.")] = 1,
+    delta: Annotated[float, option("Of the epsilon that is shown.")] = 1e-5,
+    eval_every: Annotated[int, _shown("Evaluate after so many rounds.", min=1)] = 5,
     out: Annotated[
-        list[Path] | None,
-        typer.Option(
-            dir_okay=False,
-            rich_help_panel=_SHOWN,
-            help="Write a .csv file or a .png picture; may be repeated.",
-        ),
+        list[Path] | None, _shown("Write a .csv file or a .png picture; may be repeated.", dir_okay=False)
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

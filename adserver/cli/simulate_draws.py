@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import numpy as np
-import typer
 
 from adserver.cli.options import JsonOption
 from adserver.simulating.draw_and_discard import DrawSimulation
@@ -16,6 +15,7 @@ from maskedlark.federated.generalised_linear import Batches, Multinomial
 from maskedlark.federated.local_training import shuffled
 from maskedlark.federated.populations import in_equal_parts
 from maskedlark.randomness import seeded
+from maskedlark.terminal.options import option
 
 _BYTE: Final = np.float32(255)
 _BAR_STEP: Final = 100
@@ -23,26 +23,20 @@ _BAR_STEP: Final = 100
 
 def simulate_draws_command(
     *,
-    examples: Annotated[
-        Path, typer.Option(exists=True, help="A folder with MNIST's idx files, or a CSV file.")
-    ],
-    label: Annotated[str, typer.Option(help="The CSV's column of labels.")] = "",
-    user: Annotated[
-        str, typer.Option(help="The CSV's column of users, which is left out of the features.")
-    ] = "",
-    instances: Annotated[int, typer.Option(help="How many instances the server keeps.")] = 10,
-    learning_rate: Annotated[float, typer.Option(help="Gamma, of a client's step.")] = 0.001,
-    gradient_clip: Annotated[float, typer.Option(help="The bound on a coordinate, or on the L1 norm.")] = 1.0,
-    epsilon: Annotated[
-        float | None, typer.Option(help="Of one update, for the unit.", show_default="no noise")
-    ] = None,
-    unit: Annotated[
-        NoiseUnit, typer.Option(help="What epsilon protects: one coordinate, or the whole update.")
-    ] = (NoiseUnit.FEATURE),
-    each: Annotated[int, typer.Option(min=1, help="Examples of a client.")] = 10,
-    passes: Annotated[int, typer.Option(min=1, help="How often every client comes.")] = 1,
-    in_flight: Annotated[int, typer.Option(min=0, help="Updates under way at a time.")] = 0,
-    seed: Annotated[int, typer.Option(help="The same seed, the same result.")] = 1,
+    examples: Annotated[Path, option("A folder with MNIST's idx files, or a CSV file.", exists=True)],
+    label: Annotated[str, option("The CSV's column of labels.")] = "",
+    user: Annotated[str, option("The CSV's column of users, which is left out of the features.")] = "",
+    instances: Annotated[int, option("How many instances the server keeps.")] = 10,
+    learning_rate: Annotated[float, option("Gamma, of a client's step.")] = 0.001,
+    gradient_clip: Annotated[float, option("The bound on a coordinate, or on the L1 norm.")] = 1.0,
+    epsilon: Annotated[float | None, option("Of one update, for the unit.", show_default="no noise")] = None,
+    unit: Annotated[NoiseUnit, option("What epsilon protects: one coordinate, or the whole update.")] = (
+        NoiseUnit.FEATURE
+    ),
+    each: Annotated[int, option("Examples of a client.", min=1)] = 10,
+    passes: Annotated[int, option("How often every client comes.", min=1)] = 1,
+    in_flight: Annotated[int, option("Updates under way at a time.", min=0)] = 0,
+    seed: Annotated[int, option("The same seed, the same result.")] = 1,
     as_json: JsonOption = False,
 ) -> None:
     """Run draw and discard on simulated clients: multinomial regression, one client after the other."""

@@ -10,13 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from adserver.cli.options import (
-    DatabaseOption,
-    DataOption,
-    JsonOption,
-    open_store,
-    with_peers,
-)
+from adserver.cli.options import DatabaseOption, DataOption, JsonOption, open_store, privacy, with_peers
 from adserver.collecting.key_refresh import refresh_keys
 from adserver.collecting.task_creation import create_task
 from adserver.collecting.task_settings import (
@@ -37,12 +31,12 @@ from maskedlark.canonical import encode
 from maskedlark.privacy.noise import Mechanism, NoiseDivision
 from maskedlark.reports.task import PrivacyUnit
 from maskedlark.runtime.durable_file import write_durably
+from maskedlark.terminal.options import option, panel
 
 _SALT_BYTES: Final = 16
-_LABELS = "Labels"
-_PRIVACY = "Privacy"
-_PERIOD = "Period"
-_FEDERATED = "Federated"
+_labels = panel("Labels")
+_period = panel("Period")
+_federated = panel("Federated")
 
 task_app = typer.Typer(no_args_is_help=True, help="Make tasks that both helpers sign, and show them.")
 
@@ -53,177 +47,93 @@ def create_command(
     *,
     data: DataOption,
     peers: Peers,
-    name: Annotated[str, typer.Option(help="What the task is called.")],
+    name: Annotated[str, option("What the task is called.")],
     origin: Annotated[
-        str,
-        typer.Option(help="The ad-tech origin that may use the reports, as in this server's certificate."),
+        str, option("The ad-tech origin that may use the reports, as in this server's certificate.")
     ],
-    num_features: Annotated[int, typer.Option(help="Bytes in each report's features.")],
-    min_batch_size: Annotated[
-        int,
-        typer.Option(
-            rich_help_panel=_PRIVACY, help="Fewer reports in a batch give only noise (k-anonymity)."
-        ),
-    ],
-    clip_norm: Annotated[
-        float,
-        typer.Option(rich_help_panel=_PRIVACY, help="The most that one report adds to a sum, as a norm."),
-    ],
-    epsilon: Annotated[
-        float,
-        typer.Option(rich_help_panel=_PRIVACY, help="Privacy budget of each dataset against this ad server."),
-    ],
-    classes: Annotated[
-        int | None, typer.Option(rich_help_panel=_LABELS, help="Labels are the classes 0 to this less one.")
-    ] = None,
-    max_value: Annotated[
-        int | None, typer.Option(rich_help_panel=_LABELS, help="Labels are real values from 0 to this.")
-    ] = None,
+    num_features: Annotated[int, option("Bytes in each report's features.")],
+    min_batch_size: Annotated[int, privacy("Fewer reports in a batch give only noise (k-anonymity).")],
+    clip_norm: Annotated[float, privacy("The most that one report adds to a sum, as a norm.")],
+    epsilon: Annotated[float, privacy("Privacy budget of each dataset against this ad server.")],
+    classes: Annotated[int | None, _labels("Labels are the classes 0 to this less one.")] = None,
+    max_value: Annotated[int | None, _labels("Labels are real values from 0 to this.")] = None,
     num_buckets: Annotated[
-        int | None,
-        typer.Option(
-            rich_help_panel=_LABELS, help="How many buckets values are privatised to; by default --max-value."
-        ),
+        int | None, _labels("How many buckets values are privatised to; by default --max-value.")
     ] = None,
     default_label: Annotated[
-        int | None,
-        typer.Option(
-            rich_help_panel=_LABELS, help="What an impression reports that expires without a conversion."
-        ),
+        int | None, _labels("What an impression reports that expires without a conversion.")
     ] = None,
     decoys: Annotated[
-        str,
-        typer.Option(
-            rich_help_panel=_LABELS,
-            metavar="N|all",
-            help="Decoy labels beside the real one, or all other labels.",
-        ),
+        str, _labels("Decoy labels beside the real one, or all other labels.", metavar="N|all")
     ] = ALL_DECOYS,
     mechanism: Annotated[
-        Mechanism,
-        typer.Option(
-            rich_help_panel=_PRIVACY,
-            help="The noise: gaussian clips in L2, laplace in L1; none only for debugging.",
-        ),
+        Mechanism, privacy("The noise: gaussian clips in L2, laplace in L1; none only for debugging.")
     ] = Mechanism.GAUSSIAN,
     split_noise: Annotated[
         bool,
-        typer.Option(
+        privacy(
+            "Each helper adds half of the noise's variance: less noise, and less privacy if a helper"
+            " colludes. Gaussian only.",
             "--split-noise",
-            rich_help_panel=_PRIVACY,
-            help=(
-                "Each helper adds half of the noise's variance: less noise, and less privacy if a helper"
-                " colludes. Gaussian only."
-            ),
         ),
     ] = False,
     no_noise: Annotated[
-        bool,
-        typer.Option(
-            "--no-noise",
-            rich_help_panel=_PRIVACY,
-            help="The same as --mechanism none; only loopback helpers accept it.",
-        ),
+        bool, privacy("The same as --mechanism none; only loopback helpers accept it.", "--no-noise")
     ] = False,
     collusion_epsilon: Annotated[
         float | None,
-        typer.Option(
-            rich_help_panel=_PRIVACY,
-            help=(
-                "Budget of each dataset against this ad server together with one helper, whose knowledge"
-                " undoes the sampling of"
-                f" minibatches and one of the two noises. By default {DEFAULT_COLLUSION_FACTOR:g} times"
-                " --epsilon, which suits batches of"
-                " half a dataset and more; with smaller ones this budget is spent first, unless it is larger."
-            ),
+        privacy(
+            "Budget of each dataset against this ad server together with one helper, whose knowledge"
+            " undoes the sampling of minibatches and one of the two noises. By default"
+            f" {DEFAULT_COLLUSION_FACTOR:g} times --epsilon, which suits batches of half a dataset and more;"
+            " with smaller ones this budget is spent first, unless it is larger."
         ),
     ] = None,
-    delta: Annotated[
-        float, typer.Option(rich_help_panel=_PRIVACY, help="The delta that both budgets are read at.")
-    ] = 1e-5,
+    delta: Annotated[float, privacy("The delta that both budgets are read at.")] = 1e-5,
     feature_epsilon: Annotated[
-        float | None,
-        typer.Option(
-            rich_help_panel=_PRIVACY, help="Browsers add noise to each feature byte: its local epsilon."
-        ),
+        float | None, privacy("Browsers add noise to each feature byte: its local epsilon.")
     ] = None,
-    fake_report_rate: Annotated[
-        float, typer.Option(rich_help_panel=_PRIVACY, help="The share of reports that are all decoys.")
-    ] = 0.0,
+    fake_report_rate: Annotated[float, privacy("The share of reports that are all decoys.")] = 0.0,
     unit: Annotated[
-        PrivacyUnit,
-        typer.Option(
-            rich_help_panel=_PRIVACY, help="Whether budgets are of a dataset, or of the task and a person."
-        ),
+        PrivacyUnit, privacy("Whether budgets are of a dataset, or of the task and a person.")
     ] = PrivacyUnit.REPORT,
-    reports_per_user: Annotated[
-        int,
-        typer.Option(min=1, rich_help_panel=_PRIVACY, help="Of unit user: a person's reports in a dataset."),
-    ] = 1,
+    reports_per_user: Annotated[int, privacy("Of unit user: a person's reports in a dataset.", min=1)] = 1,
     updates: Annotated[
         int | None,
-        typer.Option(
+        _federated(
+            "Reports hold updates of a model of so many parameters, and no labels; the unit is user.",
             metavar="PARAMETERS",
-            rich_help_panel=_FEDERATED,
-            help="Reports hold updates of a model of so many parameters, and no labels; the unit is user.",
         ),
     ] = None,
     cover: Annotated[
-        float,
-        typer.Option(
-            min=0.0,
-            max=1.0,
-            rich_help_panel=_FEDERATED,
-            help="The share of devices not drawn that send zeros.",
-        ),
+        float, _federated("The share of devices not drawn that send zeros.", min=0.0, max=1.0)
     ] = 1.0,
-    with_weight: Annotated[
-        bool,
-        typer.Option("--with-weight", rich_help_panel=_FEDERATED, help="Release the sum of weights too."),
-    ] = False,
+    with_weight: Annotated[bool, _federated("Release the sum of weights too.", "--with-weight")] = False,
     with_clip_count: Annotated[
-        bool,
-        typer.Option(
-            "--with-clip-count", rich_help_panel=_FEDERATED, help="Release how many were within the clip."
-        ),
+        bool, _federated("Release how many were within the clip.", "--with-clip-count")
     ] = False,
-    frac_bits: Annotated[
-        int, typer.Option(rich_help_panel=_PRIVACY, help="Gradients are integers in units of 2^-frac_bits.")
-    ] = 32,
+    frac_bits: Annotated[int, privacy("Gradients are integers in units of 2^-frac_bits.")] = 32,
     proof: Annotated[
         bool,
-        typer.Option(
-            rich_help_panel=_PRIVACY,
-            help=(
-                "Each report proves that it counts once at most and that its values lie in their ranges;"
-                " others are"
-                " dropped before they are summed."
-            ),
+        privacy(
+            "Each report proves that it counts once at most and that its values lie in their ranges; others"
+            " are dropped before they are summed."
         ),
     ] = True,
     measurement: Annotated[
         Path | None,
-        typer.Option(
+        option(
+            "JSON: the values and keys that reports hold to be measured; see reference/task.md.",
             exists=True,
             dir_okay=False,
-            help="JSON: the values and keys that reports hold to be measured; see reference/task.md.",
         ),
     ] = None,
-    max_dataset_size: Annotated[int, typer.Option(help="The most reports in one dataset.")] = 1 << 20,
-    time_bucket_s: Annotated[
-        int, typer.Option(rich_help_panel=_PERIOD, help="Reports tell their time rounded down to this.")
-    ] = 3_600,
-    days: Annotated[
-        float, typer.Option(rich_help_panel=_PERIOD, help="How long the task lasts from its start.")
-    ] = 30.0,
-    starts_at: Annotated[
-        int | None,
-        typer.Option(rich_help_panel=_PERIOD, help="Unix seconds; by default the current bucket's start."),
-    ] = None,
-    expires_at: Annotated[
-        int | None, typer.Option(rich_help_panel=_PERIOD, help="Unix seconds; instead of --days.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="Write the task bundle here, as browsers get it.")] = None,
+    max_dataset_size: Annotated[int, option("The most reports in one dataset.")] = 1 << 20,
+    time_bucket_s: Annotated[int, _period("Reports tell their time rounded down to this.")] = 3_600,
+    days: Annotated[float, _period("How long the task lasts from its start.")] = 30.0,
+    starts_at: Annotated[int | None, _period("Unix seconds; by default the current bucket's start.")] = None,
+    expires_at: Annotated[int | None, _period("Unix seconds; instead of --days.")] = None,
+    out: Annotated[Path | None, option("Write the task bundle here, as browsers get it.")] = None,
     database: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:

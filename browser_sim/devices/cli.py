@@ -39,92 +39,40 @@ from browser_sim.options import (
 from browser_sim.sources.table import TableSettings
 from browser_sim.task_host import load_bundle
 from maskedlark.reports.task import LabelKind
+from maskedlark.terminal.options import option, panel
 
-_HOLDINGS = "What devices hold"
-_CHURN = "What happens to devices"
+_holdings = panel("What devices hold")
+_churn = panel("What happens to devices")
 
 
 def devices_command(
     *,
-    site: Annotated[str, typer.Option("--site", metavar="URL", help="The ad server's HTTP address.")],
-    task: Annotated[str, typer.Option("--task", metavar="ID", help="The task's id, in full.")],
+    site: Annotated[str, option("The ad server's HTTP address.", metavar="URL")],
+    task: Annotated[str, option("The task's id, in full.", metavar="ID")],
     store: Annotated[
-        Path,
-        typer.Option(
-            "--store", dir_okay=False, help="File of stored answers: one for each task, job and round."
-        ),
+        Path, option("File of stored answers: one for each task, job and round.", dir_okay=False)
     ],
-    holding: Annotated[
-        HoldingKind, typer.Option("--holding", rich_help_panel=_HOLDINGS, help="Where examples come from.")
-    ] = HoldingKind.MNIST,
-    devices: Annotated[
-        int, typer.Option("--devices", min=1, rich_help_panel=_HOLDINGS, help="mnist: how many devices.")
-    ] = 100,
-    shards: Annotated[
-        int, typer.Option("--shards", min=1, rich_help_panel=_HOLDINGS, help="mnist: shards a device.")
-    ] = 2,
-    shard_size: Annotated[
-        int, typer.Option("--shard-size", min=1, rich_help_panel=_HOLDINGS, help="mnist: examples a shard.")
-    ] = 300,
+    holding: Annotated[HoldingKind, _holdings("Where examples come from.")] = HoldingKind.MNIST,
+    devices: Annotated[int, _holdings("mnist: how many devices.", min=1)] = 100,
+    shards: Annotated[int, _holdings("mnist: shards a device.", min=1)] = 2,
+    shard_size: Annotated[int, _holdings("mnist: examples a shard.", min=1)] = 300,
     mnist_dir: MnistDirOption = None,
     csv: CsvOption = None,
     label: LabelOption = None,
     ignore: IgnoreOption = None,
-    user: Annotated[
-        str | None,
-        typer.Option("--user", rich_help_panel=_HOLDINGS, help="csv: the column that names the person."),
-    ] = None,
+    user: Annotated[str | None, _holdings("csv: the column that names the person.")] = None,
     text: Annotated[
-        Path | None,
-        typer.Option(
-            "--text",
-            dir_okay=False,
-            rich_help_panel=_HOLDINGS,
-            help="text: gzip-packed JSON, lines by speaker.",
-        ),
+        Path | None, _holdings("text: gzip-packed JSON, lines by speaker.", dir_okay=False)
     ] = None,
-    least: Annotated[
-        int,
-        typer.Option(
-            "--least", min=1, rich_help_panel=_HOLDINGS, help="csv and text: examples a person, at least."
-        ),
-    ] = 1,
-    consent: Annotated[
-        float,
-        typer.Option(
-            "--consent", min=0.0, max=1.0, rich_help_panel=_CHURN, help="The share of people who take part."
-        ),
-    ] = 1.0,
-    cap: Annotated[
-        int | None,
-        typer.Option("--cap", min=1, rich_help_panel=_CHURN, help="The most rounds that a device answers."),
-    ] = None,
-    drop_out: Annotated[
-        float,
-        typer.Option(
-            "--drop-out", min=0.0, max=1.0, rich_help_panel=_CHURN, help="Goes away before it sends."
-        ),
-    ] = 0.0,
-    late: Annotated[
-        float,
-        typer.Option(
-            "--late", min=0.0, max=1.0, rich_help_panel=_CHURN, help="Sends when the round is over."
-        ),
-    ] = 0.0,
-    twice: Annotated[
-        float,
-        typer.Option("--twice", min=0.0, max=1.0, rich_help_panel=_CHURN, help="Sends its report again."),
-    ] = 0.0,
-    not_ready: Annotated[
-        float,
-        typer.Option(
-            "--not-ready", min=0.0, max=1.0, rich_help_panel=_CHURN, help="Cannot train: sends cover."
-        ),
-    ] = 0.0,
-    rounds: Annotated[int | None, typer.Option("--rounds", min=1, help="Stop after so many rounds.")] = None,
-    idle: Annotated[
-        float, typer.Option("--idle", min=0.1, help="Stop after so many seconds without a round.")
-    ] = 30.0,
+    least: Annotated[int, _holdings("csv and text: examples a person, at least.", min=1)] = 1,
+    consent: Annotated[float, _churn("The share of people who take part.", min=0.0, max=1.0)] = 1.0,
+    cap: Annotated[int | None, _churn("The most rounds that a device answers.", min=1)] = None,
+    drop_out: Annotated[float, _churn("Goes away before it sends.", min=0.0, max=1.0)] = 0.0,
+    late: Annotated[float, _churn("Sends when the round is over.", min=0.0, max=1.0)] = 0.0,
+    twice: Annotated[float, _churn("Sends its report again.", min=0.0, max=1.0)] = 0.0,
+    not_ready: Annotated[float, _churn("Cannot train: sends cover.", min=0.0, max=1.0)] = 0.0,
+    rounds: Annotated[int | None, option("Stop after so many rounds.", min=1)] = None,
+    idle: Annotated[float, option("Stop after so many seconds without a round.", min=0.1)] = 30.0,
     seed: SeedOption = None,
     insecure: InsecureOption = False,
     tls_cert: TlsCertOption = None,

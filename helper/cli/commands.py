@@ -16,66 +16,54 @@ from helper.trust.keys import HelperKeys
 from maskedlark.canonical import encode
 from maskedlark.observability.logs import LogFormat, configure_logging
 from maskedlark.observability.tracing import Traces, tracing
-from maskedlark.releases.budget import PlannedJob, budget_of
+from maskedlark.releases.budget import budget_of
 from maskedlark.reports.sealing import HpkeSuite
 from maskedlark.rpc.certificates import write_certificate
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.runtime.signals import stopped_by_signals
-from maskedlark.terminal.budget_view import budget_json, budget_table
+from maskedlark.terminal.budget_options import (
+    PlannedBatch,
+    PlannedNoise,
+    PlannedRounds,
+    planned_job,
+    print_budgets,
+)
+from maskedlark.terminal.budget_view import budget_json
+from maskedlark.terminal.options import option, panel
 from maskedlark.terminal.tls_options import tls_files
 
 _DEFAULTS: Final = Floors()
-_FLOORS: Final = "Floors: tasks that ask for less privacy or more memory are refused"
-_TLS: Final = "TLS"
-_PLANNED: Final = "A planned job"
-_WATCHING: Final = "What the operator sees"
+_floors = panel("Floors: tasks that ask for less privacy or more memory are refused")
+_tls = panel("TLS")
+_watching = panel("What the operator sees")
 
 
 DataOption = Annotated[
-    Path,
-    typer.Option("--data", envvar="HELPER_DATA", help="Folder of this helper's keys, ledger and datasets."),
+    Path, option("Folder of this helper's keys, ledger and datasets.", "--data", envvar="HELPER_DATA")
 ]
-InsecureOption = Annotated[
-    bool,
-    typer.Option(
-        "--insecure", envvar="HELPER_INSECURE", rich_help_panel=_TLS, help="No TLS; loopback addresses only."
+DatabaseOption = Annotated[
+    str | None,
+    option(
+        "SQLAlchemy URL of another database than SQLite in --data.", "--database", envvar="HELPER_DATABASE"
     ),
 ]
-TlsCertOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--tls-cert", envvar="HELPER_TLS_CERT", rich_help_panel=_TLS, help="PEM: our certificate chain."
-    ),
-]
-TlsKeyOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--tls-key", envvar="HELPER_TLS_KEY", rich_help_panel=_TLS, help="PEM: the certificate's private key."
-    ),
-]
-TlsCaOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--tls-ca", envvar="HELPER_TLS_CA", rich_help_panel=_TLS, help="PEM: whom we trust to certify peers."
-    ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", envvar="HELPER_JSON", help="Print JSON for programs.")]
+InsecureOption = Annotated[bool, _tls("No TLS; loopback addresses only.", "--insecure")]
+TlsCertOption = Annotated[Path | None, _tls("PEM: our certificate chain.", "--tls-cert")]
+TlsKeyOption = Annotated[Path | None, _tls("PEM: the certificate's private key.", "--tls-key")]
+TlsCaOption = Annotated[Path | None, _tls("PEM: whom we trust to certify peers.", "--tls-ca")]
+JsonOption = Annotated[bool, option("Print JSON for programs.", "--json", envvar="HELPER_JSON")]
 
 
 def keygen_command(
     *,
     data: DataOption,
-    name: Annotated[
-        str, typer.Option(envvar="HELPER_NAME", help="The operator, as tasks will name this helper.")
-    ],
-    suite: Annotated[
-        HpkeSuite, typer.Option(envvar="HELPER_SUITE", help="What browsers seal to this helper with.")
-    ] = (HpkeSuite.X25519_AES128GCM),
+    name: Annotated[str, option("The operator, as tasks will name this helper.", envvar="HELPER_NAME")],
+    suite: Annotated[HpkeSuite, option("What browsers seal to this helper with.", envvar="HELPER_SUITE")] = (
+        HpkeSuite.X25519_AES128GCM
+    ),
     host: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Also make a TLS key and certificate for this host name or address; may be repeated."
-        ),
+        option("Also make a TLS key and certificate for this host name or address; may be repeated."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -103,197 +91,84 @@ def keygen_command(
 def serve_command(
     *,
     data: DataOption,
-    listen: Annotated[
-        str, typer.Option(envvar="HELPER_LISTEN", metavar="HOST:PORT", help="Where to serve; port 0 for any.")
-    ],
-    database: Annotated[
-        str | None,
-        typer.Option(
-            envvar="HELPER_DATABASE", help="SQLAlchemy URL of another database than SQLite in --data."
-        ),
-    ] = None,
-    port_file: Annotated[
-        Path | None,
-        typer.Option(envvar="HELPER_PORT_FILE", help="Write the bound address here once it answers."),
-    ] = None,
+    listen: Annotated[str, option("Where to serve; port 0 for any.", metavar="HOST:PORT")],
+    database: DatabaseOption = None,
+    port_file: Annotated[Path | None, option("Write the bound address here once it answers.")] = None,
     metrics_listen: Annotated[
-        str | None,
-        typer.Option(
-            envvar="HELPER_METRICS_LISTEN",
-            metavar="HOST:PORT",
-            rich_help_panel=_WATCHING,
-            help="Serve /metrics and /healthz here; loopback.",
-        ),
+        str | None, _watching("Serve /metrics and /healthz here; loopback.", metavar="HOST:PORT")
     ] = None,
-    log_format: Annotated[
-        LogFormat,
-        typer.Option(
-            envvar="HELPER_LOG_FORMAT",
-            rich_help_panel=_WATCHING,
-            help="Log lines for people or for programs.",
-        ),
-    ] = LogFormat.TEXT,
-    traces: Annotated[
-        Traces,
-        typer.Option(
-            envvar="HELPER_TRACES",
-            rich_help_panel=_WATCHING,
-            help="Where spans go; otlp as OTEL_EXPORTER_OTLP_* says.",
-        ),
-    ] = Traces.NONE,
-    threads: Annotated[
-        int, typer.Option(envvar="HELPER_THREADS", min=1, max=1024, help="Calls answered at once.")
-    ] = 16,
+    log_format: Annotated[LogFormat, _watching("Log lines for people or for programs.")] = LogFormat.TEXT,
+    traces: Annotated[Traces, _watching("Where spans go; otlp as OTEL_EXPORTER_OTLP_* says.")] = Traces.NONE,
+    threads: Annotated[int, option("Calls answered at once.", min=1, max=1024)] = 16,
     opening_workers: Annotated[
-        int | None,
-        typer.Option(
-            envvar="HELPER_OPENING_WORKERS",
-            min=1,
-            help="Processes that open reports.",
-            show_default="one a core",
-        ),
+        int | None, option("Processes that open reports.", min=1, show_default="one a core")
     ] = None,
     round_threads: Annotated[
-        int | None,
-        typer.Option(
-            envvar="HELPER_ROUND_THREADS",
-            min=1,
-            help="Threads that compute one round.",
-            show_default="one a core",
-        ),
+        int | None, option("Threads that compute one round.", min=1, show_default="one a core")
     ] = None,
     max_preparing_bytes: Annotated[
         int,
-        typer.Option(
-            envvar="HELPER_MAX_PREPARING_BYTES",
+        option(
+            "Most memory that the reports of all tasks take together while they become datasets; one ad"
+            " server gets three quarters.",
             min=1,
-            help="Most memory that the reports of all tasks take together while they become datasets; one ad "
-            "server gets three quarters.",
         ),
     ] = PREPARED_BYTES,
     release_grid_ms: Annotated[
         float,
-        typer.Option(
-            envvar="HELPER_RELEASE_GRID_MS",
+        option(
+            "Answers to rounds leave a whole number of these milliseconds after their requests, so that"
+            " their time tells nothing.",
             min=0.1,
             max=60_000,
-            help="Answers to rounds leave a whole number of these milliseconds after their requests, so that "
-            "their time tells nothing.",
         ),
     ] = DEFAULT_STEP_MS,
     insecure: InsecureOption = False,
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
     tls_ca: TlsCaOption = None,
-    min_batch_size_floor: Annotated[
-        int,
-        typer.Option(
-            envvar="HELPER_MIN_BATCH_SIZE_FLOOR", min=1, rich_help_panel=_FLOORS, help="Least k of a task."
-        ),
-    ] = _DEFAULTS.min_batch_size,
-    max_epsilon: Annotated[
-        float,
-        typer.Option(envvar="HELPER_MAX_EPSILON", rich_help_panel=_FLOORS, help="Most epsilon of a dataset."),
-    ] = _DEFAULTS.max_epsilon,
+    min_batch_size_floor: Annotated[int, _floors("Least k of a task.", min=1)] = _DEFAULTS.min_batch_size,
+    max_epsilon: Annotated[float, _floors("Most epsilon of a dataset.")] = _DEFAULTS.max_epsilon,
     max_collusion_epsilon: Annotated[
-        float,
-        typer.Option(
-            envvar="HELPER_MAX_COLLUSION_EPSILON",
-            rich_help_panel=_FLOORS,
-            help="Most epsilon if ad server and other helper collude.",
-        ),
+        float, _floors("Most epsilon if ad server and other helper collude.")
     ] = _DEFAULTS.max_collusion_epsilon,
-    max_delta: Annotated[
-        float, typer.Option(envvar="HELPER_MAX_DELTA", rich_help_panel=_FLOORS, help="Most delta of a task.")
-    ] = _DEFAULTS.max_delta,
-    min_decoys: Annotated[
-        int,
-        typer.Option(
-            envvar="HELPER_MIN_DECOYS",
-            min=1,
-            rich_help_panel=_FLOORS,
-            help="Fewest decoy labels in a report.",
-        ),
-    ] = _DEFAULTS.min_decoys,
+    max_delta: Annotated[float, _floors("Most delta of a task.")] = _DEFAULTS.max_delta,
+    min_decoys: Annotated[int, _floors("Fewest decoy labels in a report.", min=1)] = _DEFAULTS.min_decoys,
     max_dataset_size: Annotated[
-        int,
-        typer.Option(
-            envvar="HELPER_MAX_DATASET_SIZE",
-            min=1,
-            rich_help_panel=_FLOORS,
-            help="Most reports of a dataset.",
-        ),
+        int, _floors("Most reports of a dataset.", min=1)
     ] = _DEFAULTS.max_dataset_size,
     max_dataset_bytes: Annotated[
-        int,
-        typer.Option(
-            envvar="HELPER_MAX_DATASET_BYTES",
-            min=1,
-            rich_help_panel=_FLOORS,
-            help="Most memory of a dataset.",
-        ),
+        int, _floors("Most memory of a dataset.", min=1)
     ] = _DEFAULTS.max_dataset_bytes,
     max_round_seconds: Annotated[
-        float,
-        typer.Option(
-            envvar="HELPER_MAX_ROUND_SECONDS",
-            min=0.001,
-            rich_help_panel=_FLOORS,
-            help="Most seconds of one core that one round may take, by estimate.",
-        ),
+        float, _floors("Most seconds of one core that one round may take, by estimate.", min=0.001)
     ] = _DEFAULTS.max_round_seconds,
     max_tasks_per_origin: Annotated[
-        int,
-        typer.Option(
-            envvar="HELPER_MAX_TASKS_PER_ORIGIN",
-            min=1,
-            rich_help_panel=_FLOORS,
-            help="Most tasks that one origin has open.",
-        ),
+        int, _floors("Most tasks that one origin has open.", min=1)
     ] = _DEFAULTS.max_tasks_per_origin,
     peer: Annotated[
         list[str] | None,
-        typer.Option(
+        _floors(
+            "Serve tasks only together with the helper of this fingerprint; may be repeated.",
             envvar="HELPER_PEERS",
             metavar="FINGERPRINT",
-            rich_help_panel=_FLOORS,
-            help="Serve tasks only together with the helper of this fingerprint; may be repeated.",
             show_default="any",
         ),
     ] = None,
     allow_split_noise: Annotated[
-        bool,
-        typer.Option(
-            "--allow-split-noise",
-            envvar="HELPER_ALLOW_SPLIT_NOISE",
-            rich_help_panel=_FLOORS,
-            help="Serve tasks whose noise each helper adds half of.",
-        ),
+        bool, _floors("Serve tasks whose noise each helper adds half of.", "--allow-split-noise")
     ] = False,
     require_proof: Annotated[
         bool,
-        typer.Option(
+        _floors(
+            "Serve only tasks whose reports prove that they count once at most and keep their ranges.",
             "--require-proof",
-            envvar="HELPER_REQUIRE_PROOF",
-            rich_help_panel=_FLOORS,
-            help="Serve only tasks whose reports prove that they count once at most and keep their ranges.",
         ),
     ] = False,
-    allow_no_noise: Annotated[
-        bool,
-        typer.Option(
-            "--allow-no-noise",
-            envvar="HELPER_ALLOW_NO_NOISE",
-            rich_help_panel=_FLOORS,
-            help="Debugging on loopback only.",
-        ),
-    ] = False,
+    allow_no_noise: Annotated[bool, _floors("Debugging on loopback only.", "--allow-no-noise")] = False,
 ) -> None:
     """Serve the ad server until SIGTERM, then finish what is under way."""
-    from helper.serving.server import (
-        ServeSettings,
-        serve,
-    )  # the engines take a second to import: the other commands do without
+    from helper.serving.server import ServeSettings, serve  # the engines take a second to import
 
     configure_logging(log_format)
     floors = Floors(
@@ -333,16 +208,12 @@ def serve_command(
 
 def status_command(
     *,
-    address: Annotated[
-        str, typer.Option(envvar="HELPER_ADDRESS", metavar="HOST:PORT", help="Where the helper serves.")
-    ],
+    address: Annotated[str, option("Where the helper serves.", metavar="HOST:PORT")],
     insecure: InsecureOption = False,
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
     tls_ca: TlsCaOption = None,
-    deadline: Annotated[
-        float, typer.Option(envvar="HELPER_DEADLINE", min=0.1, help="Seconds to wait for the answer.")
-    ] = 10.0,
+    deadline: Annotated[float, option("Seconds to wait for the answer.", min=0.1)] = 10.0,
     as_json: JsonOption = False,
 ) -> None:
     """Show who a running helper is and what it holds."""
@@ -362,26 +233,11 @@ def status_command(
 def budget_command(
     *,
     data: DataOption,
-    database: Annotated[
-        str | None,
-        typer.Option(
-            envvar="HELPER_DATABASE", help="SQLAlchemy URL of another database than SQLite in --data."
-        ),
-    ] = None,
-    dataset: Annotated[str, typer.Option(metavar="ID", help="Only datasets whose ids start so.")] = "",
-    rounds: Annotated[
-        int,
-        typer.Option(
-            min=0, max=1_000_000, rich_help_panel=_PLANNED, help="Its rounds; 0 for no planned job."
-        ),
-    ] = 0,
-    batch_size: Annotated[
-        float | None,
-        typer.Option(rich_help_panel=_PLANNED, help="Its expected batch.", show_default="the whole dataset"),
-    ] = None,
-    noise_multiplier: Annotated[
-        float, typer.Option(rich_help_panel=_PLANNED, help="Its noise over the clip norm.")
-    ] = 1.0,
+    database: DatabaseOption = None,
+    dataset: Annotated[str, option("Only datasets whose ids start so.", metavar="ID")] = "",
+    rounds: PlannedRounds = 0,
+    batch_size: PlannedBatch = None,
+    noise_multiplier: PlannedNoise = 1.0,
     as_json: JsonOption = False,
 ) -> None:
     """Show what is spent, reserved and left of each dataset's budgets.
@@ -393,20 +249,9 @@ def budget_command(
     from helper.ledger.budget_report import BudgetReport, open_ledger
 
     report = BudgetReport(open_ledger(data, database))
-    planned = (
-        PlannedJob(
-            rounds=rounds,
-            batch_size=batch_size,
-            noise_multiplier=noise_multiplier,
-            is_allocated=True,
-        )
-        if rounds
-        else None
-    )
+    planned = planned_job(rounds, batch_size, noise_multiplier)
     found = [budget_of(one, report.uses(one), planned) for one in report.datasets(dataset)]
     if as_json:
         typer.echo(json.dumps([budget_json(one) for one in found]))
-    elif not found:
-        typer.echo("no dataset is committed yet")
-    for one in [] if as_json else found:
-        Console().print(budget_table(one))
+    else:
+        print_budgets(found)

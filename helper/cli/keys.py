@@ -13,6 +13,7 @@ from rich.table import Table
 from helper.trust.key_ring import Ring
 from helper.trust.keys import HelperKeys, rotate
 from maskedlark.reports.sealing import HpkeSuite
+from maskedlark.terminal.options import option
 
 _HOUR_S: Final = 3_600
 _DAY_S: Final = 86_400
@@ -20,10 +21,8 @@ _COLUMNS: Final = ("key_id", "suite", "state", "active_from", "expires_at")
 
 keys_app = typer.Typer(no_args_is_help=True, help="The HPKE keys that browsers seal to.")
 
-DataOption = Annotated[
-    Path, typer.Option("--data", envvar="HELPER_DATA", help="Folder of this helper's keys.")
-]
-JsonOption = Annotated[bool, typer.Option("--json", envvar="HELPER_JSON", help="Print JSON for programs.")]
+DataOption = Annotated[Path, option("Folder of this helper's keys.", "--data", envvar="HELPER_DATA")]
+JsonOption = Annotated[bool, option("Print JSON for programs.", "--json", envvar="HELPER_JSON")]
 
 
 @keys_app.command("list")
@@ -36,17 +35,15 @@ def list_command(data: DataOption, as_json: JsonOption = False) -> None:
 def rotate_command(
     data: DataOption,
     suite: Annotated[
-        HpkeSuite, typer.Option(envvar="HELPER_SUITE", help="Of the new key.")
+        HpkeSuite, option("Of the new key.", envvar="HELPER_SUITE")
     ] = HpkeSuite.X25519_AES128GCM,
-    active_in_hours: Annotated[
-        float, typer.Option(min=0, max=8_760, help="The new key is pending for so long.")
-    ] = 0.0,
+    active_in_hours: Annotated[float, option("The new key is pending for so long.", min=0, max=8_760)] = 0.0,
     overlap_days: Annotated[
         float,
-        typer.Option(
+        option(
+            "Keys before it open for so long from then on; reports that wait longer are lost.",
             min=0,
             max=3_650,
-            help="Keys before it open for so long from then on; reports that wait longer are lost.",
         ),
     ] = 30.0,
     as_json: JsonOption = False,

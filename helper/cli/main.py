@@ -16,8 +16,13 @@ COMMANDS: Final = {
     "serve": Lazy(
         "helper.cli.commands:serve_command",
         "Serve the ad server until SIGTERM, then finish what is under way.",
+        environment="HELPER",
     ),
-    "status": Lazy("helper.cli.commands:status_command", "Show who a running helper is and what it holds."),
+    "status": Lazy(
+        "helper.cli.commands:status_command",
+        "Show who a running helper is and what it holds.",
+        environment="HELPER",
+    ),
     "budget": Lazy(
         "helper.cli.commands:budget_command",
         "Show what is spent, reserved and left of each dataset's budgets.",

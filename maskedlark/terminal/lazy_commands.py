@@ -21,10 +21,13 @@ class Lazy(NamedTuple):
     Attributes:
         source: `module:name` of a function with typer's annotations, or of a `typer.Typer`.
         help: The line that the list of commands shows.
+        environment: Each option NAME is also an environment variable PREFIX_NAME of this prefix, if there is
+            one and the option names no variable itself.
     """
 
     source: str
     help: str
+    environment: str = ""
 
     def load(self, name: str) -> Any:
         """Import the command, under the name that people type."""
@@ -36,7 +39,10 @@ class Lazy(NamedTuple):
             return group
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         alone.command(name)(found)
-        return typer.main.get_command(alone)
+        made = typer.main.get_command(alone)
+        for one in made.params if self.environment else ():
+            one.envvar = one.envvar or f"{self.environment}_{(one.name or '').upper()}"
+        return made
 
 
 class _LazyGroup(TyperGroup):

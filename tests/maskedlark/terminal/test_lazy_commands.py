@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from typing import Annotated
 
 import pytest
 import typer
@@ -12,6 +13,7 @@ import adserver.cli.main
 import browser_sim.cli
 import helper.cli.main
 from maskedlark.terminal.lazy_commands import Lazy, lazy_app
+from maskedlark.terminal.options import option
 
 PARTIES = {
     "adserver.cli.main": adserver.cli.main.COMMANDS,
@@ -85,3 +87,20 @@ def test_groups_and_single_commands_keep_the_name_that_people_type() -> None:
     assert {name: command.name for name, command in known.items()} == {name: name for name in known}
     context = typer.Context(known["task"])
     assert "create" in known["task"].list_commands(context)
+
+
+@pytest.mark.parametrize(("variable", "told"), [("PARTY_PORT", "7"), ("OWN", "8"), ("PARTY_OWN_NAME", "1")])
+def test_an_option_is_the_environment_variable_of_its_name_unless_it_names_one(
+    variable: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lazy = Lazy(f"{__name__}:_served", "Serve.", environment="PARTY")
+    monkeypatch.setitem(sys.modules, __name__, sys.modules[_served.__module__])
+    result = CliRunner().invoke(lazy_app("A party.", {"serve": lazy}), ["serve"], env={variable: told})
+    assert told in result.stdout.split()
+
+
+def _served(
+    port: Annotated[int, option("Where to serve.")] = 1,
+    own_name: Annotated[int, option("What it is called.", envvar="OWN")] = 1,
+) -> None:
+    typer.echo(f"{port} {own_name}")

@@ -1,0 +1,38 @@
+"""The options of both `budget` commands that plan a job, and how they print what they found."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from maskedlark.releases.budget import DatasetBudget, PlannedJob
+from maskedlark.terminal.budget_view import budget_table
+from maskedlark.terminal.options import panel
+
+_planned = panel("A planned job")
+
+PlannedRounds = Annotated[
+    int, _planned("Its rounds; 0 for no planned job.", "--rounds", min=0, max=1_000_000)
+]
+PlannedBatch = Annotated[
+    float | None, _planned("Its expected batch.", "--batch-size", show_default="the whole dataset")
+]
+PlannedNoise = Annotated[float, _planned("Its noise over the clip norm.", "--noise-multiplier")]
+
+
+def planned_job(rounds: int, batch_size: float | None, noise_multiplier: float) -> PlannedJob | None:
+    """The job that the options describe, or None without rounds."""
+    if not rounds:
+        return None
+    return PlannedJob(
+        rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier, is_allocated=True
+    )
+
+
+def print_budgets(budgets: Sequence[DatasetBudget]) -> None:
+    """Print a table for each dataset."""
+    if not budgets:
+        typer.echo("no dataset is committed yet")
+    for one in budgets:
+        Console().print(budget_table(one))
