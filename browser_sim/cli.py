@@ -1,6 +1,6 @@
 """The command line of the simulated browsers.
 
-browser-sim run | describe | download
+browser-sim run | devices | describe | encode | download
 """
 
 from typing import Final
@@ -19,6 +19,10 @@ COMMANDS: Final = {
     "describe": Lazy(
         "browser_sim.commands:describe_command",
         "Say what a source holds: its shape, the balance of its labels, how features become bytes.",
+    ),
+    "encode": Lazy(
+        "browser_sim.encode_command:encode_command",
+        "Fit an encoder to a table, or apply one: how cells become the bytes of features.",
     ),
     "download": Lazy(
         "browser_sim.commands:download_command",

@@ -11,13 +11,13 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
 
-from browser_sim.binning import Binning
 from browser_sim.download import MIRRORS, download
 from browser_sim.draws import Draws
 from browser_sim.options import (
     BinningOption,
     BinsOption,
     CsvOption,
+    EncoderOption,
     IgnoreOption,
     InsecureOption,
     JsonOption,
@@ -34,6 +34,7 @@ from browser_sim.options import (
     TlsKeyOption,
     TrustHelperOption,
     TruthOption,
+    TypeOption,
     ValueOption,
     protection,
     source_settings,
@@ -43,6 +44,7 @@ from browser_sim.people import DAY_S, HOUR_S, Habits
 from browser_sim.run import Progress, RunSettings, run
 from browser_sim.sources import load_source
 from browser_sim.summary import describe
+from maskedlark.encoding.fit import Binning
 from maskedlark.errors import MaskedLarkError
 from maskedlark.reports.task import LabelKind
 from maskedlark.terminal.options import option, panel
@@ -81,11 +83,13 @@ def run_command(
     ] = None,
     train_out: Annotated[Path | None, _files("Loopback demo only: reported records in clear.")] = None,
     csv: CsvOption = None,
+    encoder: EncoderOption = None,
     label: LabelOption = None,
     label_kind: LabelKindOption = LabelKind.CLASSES,
     ignore: IgnoreOption = None,
     binning: BinningOption = Binning.RANGE,
     bins: BinsOption = 256,
+    types: TypeOption = None,
     value: ValueOption = None,
     key: KeyOption = None,
     mnist_dir: MnistDirOption = None,
@@ -113,11 +117,13 @@ def run_command(
             source=source_settings(
                 source=source,
                 csv=csv,
+                encoder=encoder,
                 label=label,
                 label_kind=label_kind,
                 ignore=ignore,
                 binning=binning,
                 bins=bins,
+                types=types,
                 value=value,
                 key=key,
                 mnist_dir=mnist_dir,
@@ -157,11 +163,13 @@ def describe_command(
     source: SourceOption,
     seed: SeedOption = None,
     csv: CsvOption = None,
+    encoder: EncoderOption = None,
     label: LabelOption = None,
     label_kind: LabelKindOption = LabelKind.CLASSES,
     ignore: IgnoreOption = None,
     binning: BinningOption = Binning.RANGE,
     bins: BinsOption = 256,
+    types: TypeOption = None,
     mnist_dir: MnistDirOption = None,
     synthetic_features: SyntheticFeaturesOption = 8,
     synthetic_rows: SyntheticRowsOption = 10_000,
@@ -173,11 +181,13 @@ def describe_command(
         settings = source_settings(
             source=source,
             csv=csv,
+            encoder=encoder,
             label=label,
             label_kind=label_kind,
             ignore=ignore,
             binning=binning,
             bins=bins,
+            types=types,
             mnist_dir=mnist_dir,
             synthetic_features=synthetic_features,
             synthetic_rows=synthetic_rows,

@@ -8,10 +8,13 @@ from typing import Annotated
 
 import typer
 
-from browser_sim.binning import Binning
 from browser_sim.endpoint import Protection
+from browser_sim.source import InvalidSource
 from browser_sim.sources import SourceKind, SourceSettings
 from browser_sim.sources.table import TableSettings
+from maskedlark.encoding.encoder import Encoder, read_encoder
+from maskedlark.encoding.fit import Binning, ColumnKind
+from maskedlark.errors import InvalidTask
 from maskedlark.reports.task import LabelKind
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import TrustOnly
@@ -32,6 +35,21 @@ ValueOption = Annotated[
 ]
 KeyOption = Annotated[
     list[str] | None, _source("csv: a measured key's column; repeatable.", "--key", metavar="NAME[=COLUMN]")
+]
+EncoderOption = Annotated[
+    Path | None,
+    _source(
+        "csv: how cells become bytes, as `encode --fit` wrote it; default: the task's, if it names one.",
+        "--encoder",
+    ),
+]
+TypeOption = Annotated[
+    list[str] | None,
+    _source(
+        "csv: what a column holds, where its cells look different; repeatable.",
+        "--type",
+        metavar="COLUMN=number|category",
+    ),
 ]
 BinsOption = Annotated[int, _source("csv: bins of a numeric column.", "--bins", min=2, max=256)]
 MnistDirOption = Annotated[
@@ -65,11 +83,13 @@ def source_settings(
     *,
     source: SourceKind,
     csv: Path | None,
+    encoder: Path | None = None,
     label: str | None,
     label_kind: LabelKind,
     ignore: list[str] | None,
     binning: Binning,
     bins: int,
+    types: list[str] | None = None,
     value: list[str] | None = None,
     key: list[str] | None = None,
     mnist_dir: Path | None,
@@ -80,17 +100,19 @@ def source_settings(
     """The source that the options describe, or typer.BadParameter if one that it needs is missing."""
     table = None
     if source is SourceKind.CSV:
-        if csv is None or label is None:
-            raise typer.BadParameter("source csv needs --csv FILE and --label COLUMN")
+        if csv is None:
+            raise typer.BadParameter("source csv needs --csv FILE")
         table = TableSettings(
             path=csv,
+            encoder=None if encoder is None else load_encoder(encoder),
             label=label,
             label_kind=label_kind,
             ignore=tuple(ignore or ()),
             binning=binning,
             bins=bins,
-            values=_columns(value),
-            keys=_columns(key),
+            kinds=column_kinds(types),
+            values=columns(value),
+            keys=columns(key),
         )
     return SourceSettings(
         kind=source,
@@ -102,9 +124,34 @@ def source_settings(
     )
 
 
-def _columns(typed: list[str] | None) -> dict[str, str]:
+def columns(typed: list[str] | None) -> dict[str, str]:
     """Columns by name, from NAME=COLUMN, or NAME where the column is called so too."""
     return {name: column or name for name, _, column in (one.partition("=") for one in typed or ())}
+
+
+def column_kinds(typed: list[str] | None) -> dict[str, ColumnKind]:
+    """What columns hold, from COLUMN=number or COLUMN=category, or typer.BadParameter."""
+    kinds = {}
+    for one in typed or ():
+        column, _, kind = one.rpartition("=")
+        if not column or kind not in list(ColumnKind):
+            raise typer.BadParameter(f"--type is COLUMN=number or COLUMN=category, not {one!r}")
+        kinds[column] = ColumnKind(kind)
+    return kinds
+
+
+def load_encoder(path: Path) -> Encoder:
+    """An encoder's file.
+
+    Raises:
+        InvalidSource: there is none, or it is no encoder.
+    """
+    try:
+        return read_encoder(path.read_bytes().rstrip(b"\n"))
+    except OSError as error:
+        raise InvalidSource(f"cannot read {path}: {error.strerror}") from None
+    except InvalidTask as error:
+        raise InvalidSource(f"{path.name}: {error}") from None
 
 
 def protection(

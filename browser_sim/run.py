@@ -14,7 +14,7 @@ from browser_sim.sealing import seal_all, workers_for
 from browser_sim.source import PanelSplit, Source, check_fits, save_records, split_panel, with_measurement
 from browser_sim.sources import SourceSettings, load_source
 from browser_sim.summary import Summary
-from browser_sim.task_host import load_bundle
+from browser_sim.task_host import load_bundle, load_encoder_of
 from maskedlark.errors import InvalidTask
 from maskedlark.reports.task import Task
 from maskedlark.rpc.transport import is_loopback
@@ -84,6 +84,7 @@ def run(settings: RunSettings, progress: Progress = lambda _: nullcontext(lambda
             " machine"
         )
     bundle = load_bundle(settings.task, settings.protection, settings.trusted_helpers, now=time())
+    settings = replace(settings, source=with_encoder_of(bundle.task, settings))
     cast = _cast(settings, bundle.task)
     records = cast.split.reported
     campaign = _live(settings, bundle.task, cast)
@@ -98,6 +99,24 @@ def run(settings: RunSettings, progress: Progress = lambda _: nullcontext(lambda
     return _summary(
         settings.draws, bundle.task, cast, campaign=campaign, receipt=receipt, seconds=monotonic() - began
     )
+
+
+def with_encoder_of(task: Task, settings: RunSettings) -> SourceSettings:
+    """The source with the encoder that the task names, if it names one and the source is a table.
+
+    Raises:
+        InvalidTask: another encoder was given, or the task host has none of this digest.
+        HelperUnavailable: the task host does not answer.
+    """
+    table = settings.source.table
+    if table is None or task.encoder is None:
+        return settings.source
+    encoder = table.encoder or load_encoder_of(settings.task, settings.protection)
+    if encoder.digest != task.encoder:
+        raise InvalidTask(
+            f"the task's features are made by the encoder {task.encoder.hex()}, not by {encoder.digest.hex()}"
+        )
+    return replace(settings.source, table=replace(table, encoder=encoder))
 
 
 def _cast(settings: RunSettings, task: Task) -> _Cast:

@@ -2,24 +2,29 @@
 
 Feature bytes and labels, and who of them is never simulated.
 
-Reports carry features as bytes, so every source says how its columns become bytes. That scaling is fitted
-here on the source's own columns, as public knowledge: in real life the origin publishes the bin edges inside
-its page's tag, fitted on data that it may see (a consented panel, or its own inventory); the task carries the
-number of bytes only.
+Reports carry features as bytes, so every source says how its columns become bytes. Tables use an encoder
+(`maskedlark.encoding`): the origin fits it on data that it may see, the signed task names it by its digest,
+and every browser is served the same one. Without one, it is fitted to the source's own columns.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from browser_sim.draws import Draws, permutation
+from maskedlark.encoding.cells import number
 from maskedlark.errors import InvalidTask, MaskedLarkError
+from maskedlark.reports.measurement import Key
 from maskedlark.reports.task import LabelKind, Task
 
 DEFAULT_PANEL_FRACTION = 0.2
+_OTHER: Final = "other"
+_TRUTHS: Final = {"true": 1, "yes": 1, "false": 0, "no": 0}
 
 
 class InvalidSource(MaskedLarkError):
@@ -27,6 +32,38 @@ class InvalidSource(MaskedLarkError):
 
     A file is missing, damaged, or not what it should be.
     """
+
+
+class InvalidCell(InvalidSource):
+    """One cell of a table cannot be used.
+
+    Attributes:
+        file: The table's name.
+        line: The line of the file, from 1.
+        column: The column's name.
+        why: What is wrong; it does not tell the cell.
+    """
+
+    def __init__(self, *, file: str, line: int, column: str, why: str) -> None:
+        super().__init__(f"{file}, line {line}, column {column!r}: {why}")
+        self.file, self.line, self.column, self.why = file, line, column, why
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cells:
+    """A column as a measurement reads it, and where each cell stands.
+
+    Attributes:
+        file: The table's name.
+        column: The column's name.
+        lines: The line of each cell, from 1.
+        cells: One a record; None where missing.
+    """
+
+    file: str
+    column: str
+    lines: Sequence[int] = field(repr=False)
+    cells: Sequence[str | None] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +117,7 @@ class Source:
             if every impression ends in a label of its own.
         scaling: How features become bytes, for people.
         notes: What was left out or assumed, for people.
-        cells: For each name that a measurement may declare, the cells of its column, one a record; None where
-            missing.
+        cells: For each name that a measurement may declare, its column.
     """
 
     name: str
@@ -93,7 +129,7 @@ class Source:
     default_label: int | None
     scaling: str
     notes: tuple[str, ...] = ()
-    cells: Mapping[str, Sequence[str | None]] = field(default_factory=dict, repr=False)
+    cells: Mapping[str, Cells] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,11 +181,13 @@ def check_fits(source: Source, task: Task) -> None:
 def with_measurement(source: Source, task: Task) -> Source:
     """The source with the keys and values that a task measures, read from the columns of these names.
 
-    Values are rounded to whole numbers; browsers hold them to their bounds.
+    Values are rounded to whole numbers; browsers hold them to their bounds. `true` and `yes` are 1, `false`
+    and `no` are 0. A key's word that is no category is counted as the category `other` where the task
+    declares it.
 
     Raises:
-        InvalidSource: no column was said for a name, a cell is missing, a value is no number, or a key's
-            category is not declared.
+        InvalidSource: no column was said for a name.
+        InvalidCell: a cell is missing, a value is no number, or a key's category is not declared.
     """
     declared = task.measurement
     if declared is None:
@@ -160,15 +198,8 @@ def with_measurement(source: Source, task: Task) -> Source:
         raise InvalidSource(
             f"the task measures {missing[0]!r}: say which column of source {source.name} holds it"
         )
-    try:
-        keys = [[key.code(_whole(cell)) for cell in source.cells[key.name]] for key in declared.keys]
-        values = [
-            [round(float(cell or "")) for cell in source.cells[value.name]] for value in declared.values
-        ]
-    except (ValueError, OverflowError):
-        raise InvalidSource(f"source {source.name} has a value that is no number, or none") from None
-    except InvalidTask as error:
-        raise InvalidSource(f"source {source.name}: {error}") from None
+    keys = [_each(source.cells[key.name], partial(_code, key)) for key in declared.keys]
+    values = [_each(source.cells[value.name], _value) for value in declared.values]
     count = len(source.records)
     measured = MeasuredRecords(
         keys=np.array(keys, np.uint32).reshape(len(keys), count).T.copy(),
@@ -177,11 +208,44 @@ def with_measurement(source: Source, task: Task) -> Source:
     return replace(source, records=replace(source.records, measured=measured))
 
 
-def _whole(cell: str | None) -> str:
-    """A key's cell: 3.0 means 3."""
-    if cell is None:
-        raise InvalidTask("a key has no value in some row")
-    return cell.removesuffix(".0")
+def _each(column: Cells, read: Callable[[str], int]) -> list[int]:
+    """What each cell says; the first that says nothing useful is told with its line."""
+    said = []
+    for line, cell in zip(column.lines, column.cells, strict=True):
+        try:
+            said.append(read(cell or ""))
+        except InvalidTask as error:
+            raise InvalidCell(file=column.file, line=line, column=column.column, why=str(error)) from None
+    return said
+
+
+def _code(key: Key, cell: str) -> int:
+    """A key's code: 3.0 means 3, and `other` stands for what is not declared, if it is a category."""
+    if not cell:
+        raise InvalidTask("a key has no value here")
+    try:
+        return key.code(cell.removesuffix(".0"))
+    except InvalidTask:
+        if _OTHER in key.categories:
+            return key.categories.index(_OTHER)
+        known = f"one of {', '.join(key.categories)}" if key.categories else f"a number below {key.size}"
+        raise InvalidTask(
+            f"the cell is no category of key {key.name!r}, which is {known}; declare the category"
+            f" {_OTHER!r} for all others"
+        ) from None
+
+
+def _value(cell: str) -> int:
+    """A value, rounded; TRUE and FALSE are 1 and 0."""
+    word = _TRUTHS.get(cell.lower())
+    if word is not None:
+        return word
+    value = number(cell)
+    if value is None:
+        raise InvalidTask(
+            "a measured value is a number, and the cell holds none; --value NAME=COLUMN==WORD counts a word"
+        )
+    return round(value)
 
 
 def save_records(path: Path, records: Records, kind: LabelKind) -> None:

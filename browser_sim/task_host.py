@@ -9,6 +9,7 @@ import httpx
 
 from browser_sim.endpoint import Protection, as_path, http_client, is_url, read_limited
 from maskedlark import canonical
+from maskedlark.encoding.encoder import MAX_ENCODER_BYTES, Encoder, read_encoder
 from maskedlark.errors import HelperUnavailable, InvalidTask
 from maskedlark.reports.task import TaskBundle
 
@@ -48,14 +49,26 @@ def _read(location: str) -> bytes:
         raise InvalidTask(f"cannot read the task bundle {location}: {error.strerror}") from None
 
 
-def _fetch(url: str, protection: Protection) -> bytes:
+def load_encoder_of(location: str, protection: Protection) -> Encoder:
+    """The encoder that a task host serves beside a task; the caller compares its digest with the task's.
+
+    Raises:
+        InvalidTask: the task is a file, or the host serves no encoder.
+        HelperUnavailable: the task host does not answer.
+    """
+    if not is_url(location):
+        raise InvalidTask("the task names an encoder: give it by --encoder, or the task by its URL")
+    return read_encoder(_fetch(f"{location.rstrip('/')}/encoder", protection, limit=MAX_ENCODER_BYTES))
+
+
+def _fetch(url: str, protection: Protection, *, limit: int = canonical.MAX_BYTES) -> bytes:
     try:
         with http_client(url, protection) as client, client.stream("GET", url) as response:
             if response.status_code >= 500:
                 raise HelperUnavailable(f"the task host answered {response.status_code}")
             if response.status_code != 200:
                 raise InvalidTask(f"the task host answered {response.status_code} for {url}")
-            body = read_limited(response, canonical.MAX_BYTES)
+            body = read_limited(response, limit)
     except httpx.HTTPError as error:
         is_stranger = "CERTIFICATE_VERIFY_FAILED" in str(error)
         cause = (
@@ -65,5 +78,5 @@ def _fetch(url: str, protection: Protection) -> bytes:
         )
         raise HelperUnavailable(f"the task host does not answer: {cause}") from None
     if body is None:
-        raise InvalidTask(f"a task bundle has at most {canonical.MAX_BYTES} bytes")
+        raise InvalidTask(f"the task host sent more than {limit} bytes for {url}")
     return body

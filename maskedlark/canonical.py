@@ -66,15 +66,15 @@ def encode(value: Any) -> bytes:
     ).encode("ascii")
 
 
-def decode(cls: type[_T], encoded: bytes) -> _T:
+def decode(cls: type[_T], encoded: bytes, *, max_bytes: int = MAX_BYTES) -> _T:
     """Parse canonical bytes from a peer.
 
     Raises:
         InvalidTask: too long, not JSON, an unknown or missing field, a value out of range, or not the
             canonical spelling.
     """
-    if len(encoded) > MAX_BYTES:
-        raise InvalidTask(f"a {cls.__name__} has at most {MAX_BYTES} bytes, not {len(encoded)}")
+    if len(encoded) > max_bytes:
+        raise InvalidTask(f"a {cls.__name__} has at most {max_bytes} bytes, not {len(encoded)}")
     try:
         value: _T = _adapter(cls).validate_json(encoded)
     except ValidationError as error:

@@ -16,12 +16,15 @@ from adserver.collecting.task_creation import create_task
 from adserver.collecting.task_settings import (
     ALL_DECOYS,
     DEFAULT_COLLUSION_FACTOR,
+    encoder_from,
     label_space,
     measurement_from,
     norm_for,
+    num_classes,
     num_decoys,
     period,
 )
+from adserver.collecting.task_settings import num_features as features_of
 from adserver.peers.opening import Peers
 from adserver.peers.retrying import BRIEF, with_retries
 from adserver.store.reports import ReportStore
@@ -51,10 +54,21 @@ def create_command(
     origin: Annotated[
         str, option("The ad-tech origin that may use the reports, as in this server's certificate.")
     ],
-    num_features: Annotated[int, option("Bytes in each report's features.")],
     min_batch_size: Annotated[int, privacy("Fewer reports in a batch give only noise (k-anonymity).")],
     clip_norm: Annotated[float, privacy("The most that one report adds to a sum, as a norm.")],
     epsilon: Annotated[float, privacy("Privacy budget of each dataset against this ad server.")],
+    num_features: Annotated[
+        int | None, option("Bytes in each report's features; default: the encoder's columns.")
+    ] = None,
+    encoder: Annotated[
+        Path | None,
+        option(
+            "JSON of `browser-sim encode --fit`: how browsers make features. The task names its digest, and"
+            " browsers are served it.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
     classes: Annotated[int | None, _labels("Labels are the classes 0 to this less one.")] = None,
     max_value: Annotated[int | None, _labels("Labels are real values from 0 to this.")] = None,
     num_buckets: Annotated[
@@ -138,8 +152,12 @@ def create_command(
     as_json: JsonOption = False,
 ) -> None:
     """Make a task: both helpers check it against their floors and sign it. Prints its id."""
+    fitted = encoder_from(encoder)
     labels = label_space(
-        classes=classes, max_value=max_value, num_buckets=num_buckets, default_label=default_label
+        classes=num_classes(classes, max_value, fitted),
+        max_value=max_value,
+        num_buckets=num_buckets,
+        default_label=default_label,
     )
     noise = Mechanism.NONE if no_noise else mechanism
     lasting = period(
@@ -164,7 +182,8 @@ def create_command(
         "origin": origin,
         "name": name,
         "salt": os.urandom(_SALT_BYTES),
-        "num_features": num_features,
+        "num_features": features_of(num_features, fitted),
+        "encoder": None if fitted is None else fitted.digest,
         "labels": labels,
         "num_decoys": num_decoys(decoys, labels),
         "fake_report_rate": fake_report_rate,
@@ -192,7 +211,7 @@ def create_command(
     with ExitStack() as stack:
         helpers = peers.open(stack, engine)
         bundle = with_retries(lambda: create_task(helpers, settings), BRIEF)
-    task_id = store.add(bundle, created_at=time.time())
+    task_id = store.add(bundle, created_at=time.time(), encoder=fitted)
     if out is not None:
         write_durably(out, encode(bundle))
     if as_json:

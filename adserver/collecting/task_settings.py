@@ -3,9 +3,10 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from maskedlark import canonical
+from maskedlark.encoding.encoder import ClassLabel, Encoder, read_encoder
 from maskedlark.errors import InvalidTask
 from maskedlark.privacy.clip import Norm
 from maskedlark.privacy.noise import Mechanism
@@ -81,7 +82,56 @@ def measurement_from(path: Path | None) -> Measurement | None:
         settings = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
         raise InvalidTask(f"{path.name} is not JSON in UTF-8") from None
-    return canonical.build(Measurement, settings)
+    return canonical.build(Measurement, _with_sizes(settings))
+
+
+def encoder_from(path: Path | None) -> Encoder | None:
+    """The encoder of a file that `browser-sim encode --fit` wrote.
+
+    Raises:
+        InvalidTask: the file holds none.
+    """
+    return None if path is None else read_encoder(path.read_bytes().rstrip(b"\n"))
+
+
+def num_classes(typed: int | None, max_value: int | None, encoder: Encoder | None) -> int | None:
+    """How many classes there are: as typed, or as many as the encoder has.
+
+    Raises:
+        InvalidTask: the two differ, or the encoder's labels are of another kind.
+    """
+    label = None if encoder is None else encoder.label
+    if label is None:
+        return typed
+    of_encoder = len(label.classes) if isinstance(label, ClassLabel) else None
+    if typed not in (None, of_encoder) or (max_value is None) != isinstance(label, ClassLabel):
+        said = f"{of_encoder} classes" if of_encoder else "real values"
+        raise InvalidTask(f"the encoder's labels are {said}: give no other --classes or --max-value")
+    return of_encoder
+
+
+def num_features(typed: int | None, encoder: Encoder | None) -> int:
+    """How many features there are: as typed, or as many as the encoder makes.
+
+    Raises:
+        InvalidTask: neither says it, or the two differ.
+    """
+    of_encoder = None if encoder is None else len(encoder.columns)
+    if typed is not None and of_encoder not in (None, typed):
+        raise InvalidTask(f"the encoder makes {of_encoder} features, not {typed}")
+    number = typed or of_encoder
+    if number is None:
+        raise InvalidTask("give --num-features, or --encoder")
+    return number
+
+
+def _with_sizes(settings: Any) -> Any:
+    """A key that lists its categories need not say how many they are."""
+    if isinstance(settings, dict) and isinstance(settings.get("keys"), list):
+        for key in settings["keys"]:
+            if isinstance(key, dict) and isinstance(key.get("categories"), list):
+                key.setdefault("size", len(key["categories"]))
+    return settings
 
 
 def norm_for(mechanism: Mechanism) -> Norm:

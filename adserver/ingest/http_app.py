@@ -4,6 +4,8 @@
     POST /v1/reports/batch   a binary ReportBatch: 200 with counts
     GET  /v1/tasks           ids, names and origins
     GET  /v1/tasks/{id}      the TaskBundle's canonical bytes
+    GET  /v1/tasks/{id}/encoder
+                             the canonical bytes of the encoder that the task names; 404 if it names none
     GET  /v1/tasks/{id}/round
                              the federated round that devices are to answer now: its length, UpdateRound,
                              then weights and terms; 204 if there is none
@@ -110,6 +112,12 @@ def http_app(
             raise HTTPException(404, "no such task")
         return Response(encode(bundle), media_type="application/json")
 
+    async def get_encoder(request: Request) -> Response:
+        encoder = await _in_thread(tasks.encoder, _task_id(request))
+        if encoder is None:
+            raise HTTPException(404, "no such task, or it names no encoder")
+        return Response(encode(encoder), media_type="application/json")
+
     async def get_round(request: Request) -> Response:
         open_one = None if rounds is None else await _in_thread(rounds.newest_open, _task_id(request))
         if open_one is None:
@@ -142,6 +150,7 @@ def http_app(
             Route("/v1/reports/batch", post_batch, methods=["POST"]),
             Route("/v1/tasks", list_tasks),
             Route("/v1/tasks/{task_id}", get_task),
+            Route("/v1/tasks/{task_id}/encoder", get_encoder),
             Route("/v1/tasks/{task_id}/round", get_round),
             Route("/v1/counts", get_counts),
             Route("/healthz", get_health),

@@ -6,7 +6,7 @@ A step may add tables and columns and fill them; it never loses a report, a data
 
 from typing import TYPE_CHECKING, Final
 
-from adserver.store.schema import update_reports, update_rounds
+from adserver.store.schema import encoders, update_reports, update_rounds
 from maskedlark.runtime.migrations import Migrations
 
 if TYPE_CHECKING:
@@ -19,5 +19,10 @@ def _to_3(operations: "Operations") -> None:
         table.create(operations.get_bind())
 
 
-MIGRATIONS: Final[Migrations] = {2: _to_3}
+def _to_4(operations: "Operations") -> None:
+    """The encoders that tasks name."""
+    encoders.create(operations.get_bind())
+
+
+MIGRATIONS: Final[Migrations] = {2: _to_3, 3: _to_4}
 """Version 2 is the first that can be brought forward."""

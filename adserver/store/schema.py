@@ -32,7 +32,7 @@ from maskedlark.runtime import database as storage
 metadata: Final = MetaData()
 """Every table of the ad server."""
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 """Of all tables together: one more whenever a column or its meaning changes.
 
 A database of version 1 does not say which it has.
@@ -49,6 +49,13 @@ tasks: Final = Table(
     Column("task_id", LargeBinary(TASK_ID_BYTES), primary_key=True),
     Column("bundle", LargeBinary, nullable=False),  # canonical
     Column("created_at", Double, nullable=False),  # Unix seconds
+)
+
+encoders: Final = Table(
+    "encoders",
+    metadata,
+    Column("digest", LargeBinary(32), primary_key=True),
+    Column("encoder", LargeBinary, nullable=False),  # canonical
 )
 
 datasets: Final = Table(

@@ -5,10 +5,11 @@ from typing import Any
 
 from sqlalchemy import Engine, select
 
-from adserver.store.database import find_id
-from adserver.store.schema import tasks
+from adserver.store.database import find_id, insert_or_ignore
+from adserver.store.schema import encoders, tasks
 from maskedlark import canonical
-from maskedlark.errors import JobReason
+from maskedlark.encoding.encoder import Encoder, read_encoder
+from maskedlark.errors import InvalidTask, JobReason
 from maskedlark.reports.task import Task, TaskBundle
 from maskedlark.runtime.database import reading
 
@@ -35,15 +36,20 @@ class TaskStore:
         self._engine = engine
         self._known: dict[bytes, Task] = {}  # a task never changes, so what was read once stays right
 
-    def add(self, bundle: TaskBundle, *, created_at: float) -> bytes:
-        """Store a task that both helpers signed; its id.
+    def add(self, bundle: TaskBundle, *, created_at: float, encoder: Encoder | None = None) -> bytes:
+        """Store a task that both helpers signed, with the encoder that it names; its id.
 
         Raises:
-            InvalidTask: a signature does not verify.
+            InvalidTask: a signature does not verify, or the encoder is not the one that the task names.
         """
         bundle.verify()
+        if (encoder and encoder.digest) != bundle.task.encoder:
+            raise InvalidTask("the encoder is not the one that the task names by its digest")
         task_id = bundle.task.task_id
         with self._engine.begin() as connection:
+            if encoder is not None:
+                named = {"digest": encoder.digest, "encoder": canonical.encode(encoder)}
+                connection.execute(insert_or_ignore(self._engine, encoders, ["digest"]).values(named))
             row = {"task_id": task_id, "bundle": canonical.encode(bundle), "created_at": created_at}
             connection.execute(tasks.insert().values(row))
         return task_id
@@ -63,6 +69,17 @@ class TaskStore:
                 return None
             known = self._known[task_id] = bundle.task
         return known
+
+    def encoder(self, task_id: bytes) -> Encoder | None:
+        """The encoder that the task of an id names, or None."""
+        task = self.task(task_id)
+        if task is None or task.encoder is None:
+            return None
+        with reading(self._engine) as connection:
+            stored = connection.execute(
+                select(encoders.c.encoder).where(encoders.c.digest == task.encoder)
+            ).scalar_one()
+        return read_encoder(stored)
 
     def replace_keys(self, bundle: TaskBundle) -> None:
         """Serve a task that is there with other key lists.

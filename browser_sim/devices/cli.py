@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from browser_sim.binning import Binning
 from browser_sim.commands import reporting_errors
 from browser_sim.devices.answers import AnswerStore
 from browser_sim.devices.holdings import (
@@ -38,6 +37,7 @@ from browser_sim.options import (
 )
 from browser_sim.sources.table import TableSettings
 from browser_sim.task_host import load_bundle
+from maskedlark.encoding.fit import Binning
 from maskedlark.reports.task import LabelKind
 from maskedlark.terminal.options import option, panel
 

@@ -1,23 +1,23 @@
-"""Any table with a header and a label column, as CSV.
+"""Any table with a header, as CSV, through an encoder.
 
-Numbers are binned, words are coded by frequency, gaps keep a byte of their own.
+One that was fitted before, or one that is fitted to this table.
 """
 
 import csv
-import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
-from browser_sim.binning import Binning, category_bytes, numeric_bytes
-from browser_sim.source import InvalidSource, Records, Source
+from browser_sim.source import Cells, InvalidCell, InvalidSource, Records, Source
+from maskedlark.encoding.cells import said
+from maskedlark.encoding.encoder import CategoryColumn, ClassLabel, Encoder, WrongCell
+from maskedlark.encoding.fit import Binning, ColumnKind, FitSettings, fit
+from maskedlark.errors import InvalidTask
 from maskedlark.reports.task import LabelKind
 
-_MISSING: Final = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
+_IS: Final = "=="
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,81 +26,164 @@ class TableSettings:
 
     Attributes:
         path: A CSV file in UTF-8 with a header.
-        label: The label's column.
+        encoder: How cells become bytes; None: one is fitted to this table, as the settings below say.
+        label: The label's column; None: the encoder's.
         label_kind: Whether labels are classes or real values.
         ignore: Columns to leave out, such as row numbers.
         binning: Where the bins of numeric columns lie.
         bins: How many there are, 2 to 256.
+        kinds: What columns hold, where it is not what their cells look like.
         values: The columns of measured values, by their names in the task. They are secret, so they are no
-            features.
+            features. COLUMN==WORD is 1 where the cell is that word, and else 0.
         keys: The columns of measured keys, by their names in the task.
     """
 
     path: Path
-    label: str
+    encoder: Encoder | None = None
+    label: str | None = None
     label_kind: LabelKind = LabelKind.CLASSES
     ignore: tuple[str, ...] = ()
     binning: Binning = Binning.RANGE
     bins: int = 256
+    kinds: Mapping[str, ColumnKind] = field(default_factory=dict)
     values: Mapping[str, str] = field(default_factory=dict)
     keys: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Table:
-    """Cells by column, None where missing; all columns have one length."""
+    """Cells by column, None where missing, all of one length; and the line that each row ends on."""
 
+    name: str
     columns: dict[str, list[str | None]]
-    rows: int
+    lines: list[int]
 
 
 def load_table(settings: TableSettings) -> Source:
     """The table's records.
 
-    Classes are the distinct labels in ascending order: as numbers if all are, else by the alphabet.
-
     Raises:
-        InvalidSource: unreadable, ragged, without such a label column, or with labels that are not of their
-            kind.
+        InvalidSource: unreadable, ragged, without such a column, or not what the encoder reads; `InvalidCell`
+            where one cell is at fault.
     """
     whole = _read(settings.path)
-    measured = {**settings.values, **settings.keys}
-    unknown = [
-        name for name in (settings.label, *settings.ignore, *measured.values()) if name not in whole.columns
-    ]
+    label = _label(settings)
+    wanted = {**settings.values, **settings.keys}
+    columns = {name: _column(of) for name, of in wanted.items()}
+    _check_columns(whole, (label, *settings.ignore, *columns.values()))
+    table = _complete(whole, {label, *columns.values()})
+    if not table.lines:
+        raise InvalidSource(f"{table.name} has no labelled rows")
+    encoder = settings.encoder or _fitted(table, settings, label)
+    _check_secret(encoder, {columns[name] for name in settings.values} - {label})
+    with _locating(table):
+        records = Records(features=encoder.features(table.columns), labels=encoder.labels(table.columns))
+    classes = encoder.label.classes if isinstance(encoder.label, ClassLabel) else ()
+    return Source(
+        name=f"csv:{table.name}",
+        records=records,
+        feature_names=tuple(column.name for column in encoder.columns),
+        label_kind=LabelKind.CLASSES if classes else LabelKind.VALUES,
+        label_names=classes,
+        default_label=0 if len(classes) == 2 else None,
+        scaling=_scaling(settings),
+        notes=_notes(encoder, len(whole.lines) - len(table.lines)),
+        cells={name: _cells(table, of) for name, of in wanted.items()},
+    )
+
+
+def fit_table(settings: TableSettings) -> Encoder:
+    """An encoder for tables like this one, fitted to its rows that have a label.
+
+    Raises:
+        InvalidSource: as `load_table`.
+    """
+    whole = _read(settings.path)
+    needed = [] if settings.label is None else [settings.label]
+    _check_columns(whole, (*needed, *settings.ignore, *map(_column, settings.values.values())))
+    table = _complete(whole, needed)
+    if not table.lines:
+        raise InvalidSource(f"{table.name} has no labelled rows")
+    return _fitted(table, settings, settings.label)
+
+
+def _label(settings: TableSettings) -> str:
+    """The label's column: the encoder's, or the one that was said."""
+    fitted = settings.encoder and settings.encoder.label
+    if settings.encoder is not None and fitted is None:
+        raise InvalidSource("the encoder was fitted without a label: fit it with --label COLUMN")
+    name = fitted.name if fitted else settings.label
+    if name is None:
+        raise InvalidSource("source csv needs --label COLUMN, or an encoder")
+    if settings.label not in (None, name):
+        raise InvalidSource(f"the encoder's label is column {name!r}, not {settings.label!r}")
+    return name
+
+
+def _column(of: str) -> str:
+    """The column of COLUMN or COLUMN==WORD."""
+    return of.partition(_IS)[0]
+
+
+def _check_columns(table: _Table, names: Collection[str]) -> None:
+    unknown = [name for name in names if name not in table.columns]
     if unknown:
+        raise InvalidSource(f"{table.name} has no column {unknown[0]!r}; it has {', '.join(table.columns)}")
+
+
+def _check_secret(encoder: Encoder, secret: Collection[str]) -> None:
+    """A measured value is secret; helpers see features."""
+    shown = [column.name for column in encoder.columns if column.name in secret]
+    if shown:
         raise InvalidSource(
-            f"{settings.path.name} has no column {unknown[0]!r}; it has {', '.join(whole.columns)}"
+            f"column {shown[0]!r} is a measured value, which helpers may not see, and a feature of the"
+            f" encoder: fit the encoder with --ignore {shown[0]}"
         )
-    table = _complete(whole, {settings.label, *measured.values()})
-    left_out = {settings.label, *settings.ignore, *settings.values.values()}
-    names = tuple(name for name in table.columns if name not in left_out)
-    if not names or not table.rows:
-        raise InvalidSource(f"{settings.path.name} has no features or no labelled rows")
-    labels, label_names = _labels([cell or "" for cell in table.columns[settings.label]], settings.label_kind)
-    words = [name for name in names if _numbers(table.columns[name]) is None]
+
+
+def _fitted(table: _Table, settings: TableSettings, label: str | None) -> Encoder:
+    left_out = {*settings.ignore, *map(_column, settings.values.values())} - {label}
+    columns = {name: cells for name, cells in table.columns.items() if name not in left_out}
+    if not columns.keys() - {label}:
+        raise InvalidSource(f"{table.name} has no features")
+    how = FitSettings(
+        label=label,
+        is_label_a_value=settings.label_kind is LabelKind.VALUES,
+        binning=settings.binning,
+        bins=settings.bins,
+        kinds=settings.kinds,
+    )
+    with _locating(table):
+        return fit(columns, how)
+
+
+@contextmanager
+def _locating(table: _Table) -> Iterator[None]:
+    """What an encoder refuses, told with the file, and with the line where one cell is at fault."""
+    try:
+        yield
+    except WrongCell as wrong:
+        raise InvalidCell(
+            file=table.name, line=table.lines[wrong.row], column=wrong.column, why=wrong.why
+        ) from None
+    except InvalidTask as error:
+        raise InvalidSource(f"{table.name}: {error}") from None
+
+
+def _scaling(settings: TableSettings) -> str:
+    if settings.encoder is not None:
+        return f"by the encoder {settings.encoder.digest.hex()}"
     where = (
         "between its 1st and 99th percentile" if settings.binning is Binning.RANGE else "of even population"
     )
-    return Source(
-        name=f"csv:{settings.path.name}",
-        records=Records(
-            features=np.stack([_bytes(table.columns[name], settings) for name in names], axis=1),
-            labels=labels,
-        ),
-        feature_names=names,
-        label_kind=settings.label_kind,
-        label_names=label_names,
-        default_label=0 if len(label_names) == 2 else None,
-        scaling=(
-            f"each numeric column in {settings.bins} bins {where}; each column of words by rank of frequency"
-        ),
-        notes=_notes(words, whole.rows - table.rows),
-        cells={name: table.columns[column] for name, column in measured.items()},
+    return (
+        f"each numeric column in {settings.bins} bins {where}; each column of words by rank of frequency;"
+        " fitted to this file alone"
     )
 
 
-def _notes(words: list[str], unlabelled: int) -> tuple[str, ...]:
+def _notes(encoder: Encoder, unlabelled: int) -> tuple[str, ...]:
+    words = [column.name for column in encoder.columns if isinstance(column, CategoryColumn)]
     coded = (f"columns of words: {', '.join(words)}",) if words else ()
     return (
         (*coded, f"{unlabelled} rows without a label or a measured cell are left out")
@@ -109,12 +192,29 @@ def _notes(words: list[str], unlabelled: int) -> tuple[str, ...]:
     )
 
 
+def _cells(table: _Table, of: str) -> Cells:
+    """The cells of a measured column; of COLUMN==WORD, whether each is the word."""
+    column, asked, word = of.partition(_IS)
+    cells = table.columns[column]
+    return Cells(
+        file=table.name,
+        column=column,
+        lines=table.lines,
+        cells=["1" if cell == word else "0" for cell in cells] if asked else cells,
+    )
+
+
 def _read(path: Path) -> _Table:
+    lines = []
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, strict=True)
+            reader = csv.reader(file, strict=True, skipinitialspace=True)
             header = [name.strip() for name in next(reader, [])]
-            rows = [_row(cells, header, f"{path.name}, line {reader.line_num}") for cells in reader if cells]
+            rows = []
+            for cells in reader:
+                if cells:
+                    rows.append(_row(cells, header, f"{path.name}, line {reader.line_num}"))
+                    lines.append(reader.line_num)
     except OSError as error:
         raise InvalidSource(f"cannot read {path}: {error.strerror}") from None
     except (UnicodeDecodeError, csv.Error):
@@ -122,47 +222,22 @@ def _read(path: Path) -> _Table:
     if len(set(header)) != len(header) or not header:
         raise InvalidSource(f"{path.name} needs a header with distinct column names")
     columns = [list(cells) for cells in zip(*rows, strict=True)] or [[] for _ in header]
-    return _Table(columns=dict(zip(header, columns, strict=True)), rows=len(rows))
+    return _Table(name=path.name, columns=dict(zip(header, columns, strict=True)), lines=lines)
 
 
 def _row(cells: list[str], header: list[str], where: str) -> list[str | None]:
     if len(cells) != len(header):
         raise InvalidSource(f"{where}: {len(cells)} cells under {len(header)} columns")
-    return [None if cell.strip().lower() in _MISSING else cell.strip() for cell in cells]
+    return [said(cell) for cell in cells]
 
 
 def _complete(table: _Table, needed: Collection[str]) -> _Table:
     """The rows that lack neither label nor measured cells."""
-    kept = [row for row in range(table.rows) if all(table.columns[name][row] is not None for name in needed)]
+    kept = [
+        row for row in range(len(table.lines)) if all(table.columns[name][row] is not None for name in needed)
+    ]
     return _Table(
-        columns={name: [cells[row] for row in kept] for name, cells in table.columns.items()}, rows=len(kept)
+        name=table.name,
+        columns={name: [cells[row] for row in kept] for name, cells in table.columns.items()},
+        lines=[table.lines[row] for row in kept],
     )
-
-
-def _numbers(cells: Sequence[str | None]) -> NDArray[np.float64] | None:
-    """The column as numbers, NaN where missing; None if a cell is no finite number or all are missing."""
-    try:
-        numbers = np.array([math.nan if cell is None else float(cell) for cell in cells])
-    except ValueError:
-        return None
-    present = numbers[[cell is not None for cell in cells]]
-    return numbers if len(present) and bool(np.isfinite(present).all()) else None
-
-
-def _bytes(cells: Sequence[str | None], settings: TableSettings) -> NDArray[np.uint8]:
-    numbers = _numbers(cells)
-    return (
-        category_bytes(cells)
-        if numbers is None
-        else numeric_bytes(numbers, binning=settings.binning, bins=settings.bins)
-    )
-
-
-def _labels(cells: Sequence[str], kind: LabelKind) -> tuple[NDArray[np.float64], tuple[str, ...]]:
-    numbers = _numbers(cells)
-    if kind is LabelKind.VALUES:
-        if numbers is None:
-            raise InvalidSource("labels of kind values are finite numbers; this column holds something else")
-        return numbers, ()
-    names, classes = np.unique(np.array(cells) if numbers is None else numbers, return_inverse=True)
-    return classes.astype(np.float64), tuple(str(name) if numbers is None else f"{name:g}" for name in names)

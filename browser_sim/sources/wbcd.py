@@ -3,10 +3,13 @@
 569 records, 30 measurements, two classes.
 """
 
-import numpy as np
+from bisect import bisect_right
 
-from browser_sim.binning import Binning, numeric_bytes
+import numpy as np
+from numpy.typing import NDArray
+
 from browser_sim.source import InvalidSource, Records, Source
+from maskedlark.encoding.fit import Binning, number_column
 
 
 def load_wbcd() -> Source:
@@ -22,7 +25,7 @@ def load_wbcd() -> Source:
     except ImportError:
         raise InvalidSource("source wbcd needs scikit-learn: install maskedlark[browser-sim]") from None
     table = load_breast_cancer()
-    columns = [numeric_bytes(column, binning=Binning.RANGE, bins=256) for column in table.data.T]
+    columns = [_bytes(column.tolist()) for column in table.data.T]
     return Source(
         name="wbcd",
         records=Records(features=np.stack(columns, axis=1), labels=(table.target == 0).astype(np.float64)),
@@ -31,3 +34,8 @@ def load_wbcd() -> Source:
         default_label=0,
         scaling="each column in 256 even bins between its 1st and 99th percentile",
     )
+
+
+def _bytes(values: list[float]) -> NDArray[np.uint8]:
+    column = number_column("any", values, has_missing=False, binning=Binning.RANGE, bins=256)
+    return np.array([column.byte_of_bin(bisect_right(column.edges, value)) for value in values], np.uint8)

@@ -41,5 +41,5 @@ weights).
 `draw_and_discard` has no rounds and no sum: a device returns a whole noised model instance. `line` sums
 vectors that are noised already.
 
-May import: model, privacy, numbers and the flat files of `maskedlark`.
+May import: model, privacy, numbers, encoding and the flat files of `maskedlark`.
 """

@@ -112,7 +112,10 @@ class Key:
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.categories and len(self.categories) != self.size:
-            raise ValueError("categories name every code of a key with a size")
+            raise ValueError(
+                f"key {self.name} lists {len(self.categories)} categories, but its size is {self.size}: leave"
+                " the size out, or say how many there are"
+            )
         if len(set(self.categories)) != len(self.categories):
             raise ValueError("categories are distinct")
         return self

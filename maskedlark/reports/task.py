@@ -159,6 +159,8 @@ class Task:
         updates: What update reports hold, in a task of federated training; its features and labels then
             describe the devices' own data,
             and no report holds any. None for a task of masked labels.
+        encoder: The digest of the encoder (`maskedlark.encoding`) that makes features of what browsers know,
+            so that all use the same one; None for a task that leaves it to them.
         proof: Whether each report proves that its mask is all zeros or a single 1 and that its values lie in
             their ranges. A task without proofs has the canonical bytes that it had before there were proofs.
     """
@@ -195,6 +197,7 @@ class Task:
     reports_per_user: Annotated[int, Field(ge=1, le=1 << 10, exclude_if=lambda count: count == 1)] = 1
     updates: Annotated[UpdateForm | None, Field(exclude_if=lambda form: form is None)] = None
     proof: Annotated[bool, Field(exclude_if=not_)] = False
+    encoder: Annotated[Bytes32 | None, Field(exclude_if=lambda digest: digest is None)] = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 from adserver.records.training_plan import Optimizer, OptimizerKind, Schedule, TrainingPlan
 from adserver.training.runner import mean_gradient
 from adserver.training.trainer import Masters, Trainer
-from browser_sim.binning import Binning
 from browser_sim.sources.table import TableSettings, load_table
 from browser_sim.sources.wbcd import load_wbcd
 from helper.gradient.choose import engine_for
+from maskedlark.encoding.fit import Binning
 from maskedlark.model import weights
 from maskedlark.model.dense import dense_network
 from maskedlark.model.graph import Loss, Model

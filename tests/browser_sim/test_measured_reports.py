@@ -60,9 +60,9 @@ def test_a_task_without_measurement_takes_the_source_as_it_is(tmp_path: Path) ->
         (TABLE, {"values": {}}, "measures 'spend'"),
         (TABLE, {"keys": {"month": "month"}}, "measures 'visitor'"),
         (TABLE, {"values": {"spend": "cost"}}, "no column 'cost'"),
-        (TABLE.replace("20.4", "much"), {}, "no number"),
-        (TABLE.replace(",new,", ",old,"), {}, "no category"),
-        (TABLE.replace("5,new", "13,new"), {}, "no category"),
+        (TABLE.replace("20.4", "much"), {}, "line 3, column 'paid': a measured value is a number"),
+        (TABLE.replace(",new,", ",old,"), {}, "line 2, column 'who': the cell is no category"),
+        (TABLE.replace("5,new", "13,new"), {}, "line 5, column 'month'.*a number below 13"),
     ],
 )
 def test_a_table_that_does_not_hold_what_is_measured_is_refused(

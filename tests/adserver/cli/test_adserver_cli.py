@@ -22,7 +22,10 @@ from adserver.cli.main import app, main
 from adserver.peers.retrying import ONCE
 from adserver.store.database import default_url
 from adserver.store.reports import ReportStore
-from maskedlark.canonical import decode
+from adserver.store.tasks import TaskStore
+from maskedlark.canonical import decode, encode
+from maskedlark.encoding.encoder import Encoder
+from maskedlark.encoding.fit import FitSettings, fit
 from maskedlark.errors import InvalidTask
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.randomness import seeded
@@ -174,6 +177,52 @@ def test_every_setting_of_a_task_has_its_option(shell: Shell) -> None:
         60,
     )
     assert (task.starts_at, task.expires_at) == (600, 1200)
+
+
+def encoder_file(shell: Shell) -> tuple[Path, Encoder]:
+    """An encoder of three columns and three classes."""
+    columns: dict[str, list[str | None]] = {
+        "age": ["20", "30", "40"],
+        "work": ["a", "b", None],
+        "gain": ["0", "1", "5"],
+        "y": ["low", "mid", "top"],
+    }
+    fitted = fit(columns, FitSettings(label="y"))
+    path = shell.data.parent / "encoder.json"
+    path.write_bytes(encode(fitted))
+    return path, fitted
+
+
+def test_a_task_takes_width_and_classes_from_its_encoder_and_serves_it(shell: Shell) -> None:
+    path, fitted = encoder_file(shell)
+    out = shell.data.parent / "bundle.json"
+    shell.run(
+        *("task", "create", "--name", "clicks", "--origin", "https://ads.example", "--epsilon", "2"),
+        *("--min-batch-size", "2", "--clip-norm", "1", "--encoder", str(path), "--out", str(out)),
+    )
+    task = decode(TaskBundle, out.read_bytes()).task
+    assert (task.num_features, task.labels.size, task.encoder) == (3, 3, fitted.digest)
+    store = TaskStore(open_database(default_url(shell.data)))
+    assert store.encoder(task.task_id) == fitted
+
+
+def test_an_encoder_that_does_not_fit_the_other_settings_makes_no_task(shell: Shell) -> None:
+    path, _ = encoder_file(shell)
+    for options, why in (
+        (("--num-features", "4"), "makes 3 features, not 4"),
+        (("--classes", "2"), "3 classes"),
+        (("--max-value", "9"), "3 classes"),
+    ):
+        with pytest.raises(InvalidTask, match=why):
+            shell.run(
+                *("task", "create", "--name", "x", "--origin", "https://ads.example", "--epsilon", "2"),
+                *("--min-batch-size", "2", "--clip-norm", "1", "--encoder", str(path), *options),
+            )
+    with pytest.raises(InvalidTask, match="--num-features, or --encoder"):
+        shell.run(
+            *("task", "create", "--name", "x", "--origin", "https://ads.example", "--epsilon", "2"),
+            *("--min-batch-size", "2", "--clip-norm", "1", "--classes", "2"),
+        )
 
 
 def test_no_noise_is_mechanism_none(shell: Shell) -> None:

@@ -29,7 +29,8 @@ from adserver.store.database import create_tables, default_url
 from adserver.store.reports import ReportStore
 from adserver.store.schema import reports
 from adserver.store.tasks import TaskStore
-from maskedlark.canonical import decode
+from maskedlark.canonical import decode, encode
+from maskedlark.encoding.fit import FitSettings, fit
 from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
 from maskedlark.reports.task import TaskBundle
 from maskedlark.reports.upload import Report, SealedShare
@@ -326,6 +327,16 @@ def test_a_task_is_served_as_the_canonical_bytes_that_browsers_verify(door: Door
             {"task_id": _KNOWN.task.task_id.hex(), "name": "conversions", "origin": "https://ads.example"}
         ]
     }
+
+
+def test_the_encoder_that_a_task_names_is_served_as_its_canonical_bytes(door: Door) -> None:
+    encoder = fit({name: ["1", "2"] for name in "abcd"}, FitSettings())
+    named = world(encoder=encoder.digest).bundle
+    TaskStore(door.engine).add(named, created_at=builders.NOW, encoder=encoder)
+    answer = httpx.get(door.url(f"/v1/tasks/{named.task.task_id.hex()}/encoder"))
+    assert answer.content == encode(encoder)
+    without = httpx.get(door.url(f"/v1/tasks/{_KNOWN.task.task_id.hex()}/encoder"))
+    assert (without.status_code, without.json()["message"]) == (404, "no such task, or it names no encoder")
 
 
 @pytest.mark.parametrize("path", ["/v1/tasks/" + "00" * 32, "/v1/tasks/xyz", "/v1/tasks/00", "/nothing"])

@@ -13,10 +13,12 @@ from sqlalchemy.exc import IntegrityError
 
 from adserver.collecting.key_refresh import refresh_keys
 from adserver.collecting.task_creation import create_task
-from adserver.collecting.task_settings import label_space, norm_for, num_decoys, period
+from adserver.collecting.task_settings import label_space, measurement_from, norm_for, num_decoys, period
 from adserver.peers.client import HelperClient
 from adserver.store.database import create_tables, default_url
 from adserver.store.tasks import TaskStore
+from maskedlark.encoding.encoder import Encoder
+from maskedlark.encoding.fit import FitSettings, fit
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
 from maskedlark.privacy.clip import Norm
 from maskedlark.privacy.noise import Mechanism
@@ -195,3 +197,34 @@ def test_a_period_begins_with_the_present_bucket_and_lasts_its_days(
     assert lasting.expires_at == lasting.starts_at + int(days * 86_400)
     typed = period(now=now, time_bucket_s=bucket, days=days, starts_at=5, expires_at=9)
     assert (typed.starts_at, typed.expires_at) == (5, 9)
+
+
+def fitted() -> Encoder:
+    return fit({"a": ["1", "2"], "b": ["x", None], "c": ["3", "4"], "d": ["5", "6"]}, FitSettings())
+
+
+def test_an_encoder_is_kept_beside_the_task_that_names_it(engine: Engine) -> None:
+    encoder, store = fitted(), TaskStore(engine)
+    named = world(encoder=encoder.digest).bundle
+    for wrong in (None, fit({"a": ["1"]}, FitSettings())):
+        with pytest.raises(InvalidTask, match="not the one that the task names"):
+            store.add(named, created_at=NOW, encoder=wrong)
+    with pytest.raises(InvalidTask, match="not the one that the task names"):
+        store.add(world().bundle, created_at=NOW, encoder=encoder)
+    store.add(named, created_at=NOW, encoder=encoder)
+    store.add(world(encoder=encoder.digest, name="another").bundle, created_at=NOW, encoder=encoder)
+    assert TaskStore(engine).encoder(named.task.task_id) == encoder
+    assert store.encoder(bytes(32)) is None
+    plain = store.add(world().bundle, created_at=NOW)
+    assert store.encoder(plain) is None
+
+
+def test_a_measurement_may_leave_out_how_many_categories_it_lists(tmp_path: Path) -> None:
+    path = tmp_path / "measurement.json"
+    path.write_text('{"min_cell_count": 2, "keys": [{"name": "k", "categories": ["a", "b", "other"]}]}')
+    declared = measurement_from(path)
+    assert declared is not None
+    assert declared.keys[0].size == 3
+    path.write_text('{"min_cell_count": 2, "keys": [{"name": "k", "size": 2, "categories": ["a"]}]}')
+    with pytest.raises(InvalidTask, match="key k lists 1 categories, but its size is 2"):
+        measurement_from(path)

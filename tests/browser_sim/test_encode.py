@@ -1,0 +1,199 @@
+"""An encoder that lasts: fitted once, the same bytes from every file, served beside its task."""
+
+import json
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from browser_sim.cli import app
+from browser_sim.draws import Draws
+from browser_sim.endpoint import Protection
+from browser_sim.people import Habits
+from browser_sim.run import RunSettings, with_encoder_of
+from browser_sim.source import InvalidCell, InvalidSource
+from browser_sim.sources import SourceKind, SourceSettings
+from browser_sim.sources.table import TableSettings, fit_table, load_table
+from maskedlark.canonical import encode
+from maskedlark.encoding.encoder import Encoder, read_encoder
+from maskedlark.encoding.fit import ColumnKind
+from maskedlark.errors import InvalidTask
+from tests.browser_sim.sinks import http_sink
+from tests.builders import world
+
+WORK = ("Private", "State", "", "Self")
+ROWS = [
+    f"{17 + row % 60},{WORK[row % 4]},{row * row % 977},{'no' if row % 3 else 'yes'}" for row in range(400)
+]
+HEADER = "age,work,gain,y"
+
+
+def table(folder: Path, rows: list[str], name: str = "table.csv") -> Path:
+    path = folder / name
+    path.write_text("\n".join([HEADER, *rows]) + "\n")
+    return path
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def features(path: Path, encoder: Encoder | None) -> Any:
+    return load_table(TableSettings(path=path, encoder=encoder, label="y")).records.features
+
+
+def test_halves_of_a_table_get_the_bytes_of_the_whole(tmp_path: Path) -> None:
+    whole = table(tmp_path, ROWS)
+    first, second = table(tmp_path, ROWS[:200], "1.csv"), table(tmp_path, ROWS[200:], "2.csv")
+    encoder = fit_table(TableSettings(path=whole, label="y"))
+    apart = np.concatenate([features(first, encoder), features(second, encoder)])
+    assert (apart == features(whole, encoder)).all()
+    assert (apart == features(whole, None)).all()
+    by_file = np.concatenate([features(first, None), features(second, None)])
+    assert (by_file != apart).any()
+
+
+def test_the_command_fits_writes_and_applies_an_encoder(tmp_path: Path) -> None:
+    whole, out, rows = table(tmp_path, ROWS), tmp_path / "new" / "encoder.json", tmp_path / "rows.npz"
+    told = json.loads(invoke("encode", "--fit", whole, "--label", "y", "-o", out, "--json").stdout)
+    encoder = read_encoder(out.read_bytes())
+    assert told["digest"] == encoder.digest.hex()
+    assert (told["features"], told["numbers"], told["categories"]) == (3, 2, 1)
+    assert told["classes"] == ["no", "yes"]
+    result = invoke("encode", "--csv", whole, "--encoder", out, "-o", rows, "--json")
+    assert json.loads(result.stdout)["rows"] == 400
+    with np.load(rows, allow_pickle=False) as saved:
+        assert (saved["features"] == features(whole, encoder)).all()
+        assert saved["labels"].tolist() == [int(row.endswith("yes")) for row in ROWS]
+
+
+def test_fitting_again_gives_the_same_file(tmp_path: Path) -> None:
+    for name, rows in (("a", ROWS), ("b", ROWS[::-1])):
+        invoke(
+            "encode", "--fit", table(tmp_path, rows, name), "--label", "y", "-o", tmp_path / f"{name}.json"
+        )
+    one, other = ((tmp_path / f"{name}.json").read_bytes() for name in "ab")
+    assert sha256(one).digest() == sha256(other).digest()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [(), ("--fit", "a.csv", "--csv", "b.csv"), ("--csv", "a.csv"), ("--fit", "a.csv", "--encoder", "e.json")],
+)
+def test_the_command_either_fits_or_applies(arguments: tuple[str, ...]) -> None:
+    assert invoke("encode", *arguments).exit_code == 2
+
+
+def test_a_wrong_cell_is_told_with_file_line_and_column_and_not_echoed(tmp_path: Path) -> None:
+    encoder = fit_table(TableSettings(path=table(tmp_path, ROWS), label="y"))
+    broken = table(tmp_path, [*ROWS[:7], "ancient,Private,3,no"], "broken.csv")
+    with pytest.raises(InvalidCell, match=r"broken\.csv, line 9, column 'age'") as wrong:
+        features(broken, encoder)
+    assert (wrong.value.line, wrong.value.column) == (9, "age")
+    assert "ancient" not in str(wrong.value)
+    with pytest.raises(InvalidCell, match=r"line 2, column 'y'.*none of the encoder's 2 classes"):
+        features(table(tmp_path, ["20,Private,3,maybe"], "label.csv"), encoder)
+
+
+def test_a_column_is_a_number_or_a_category_as_a_person_says(tmp_path: Path) -> None:
+    path = table(tmp_path, ROWS)
+    kinds = {"age": ColumnKind.CATEGORY}
+    assert fit_table(TableSettings(path=path, label="y", kinds=kinds)).columns[0].kind == "category"
+    result = invoke("encode", "--fit", path, "--label", "y", "--type", "work=number")
+    assert result.exit_code == 1
+    assert "line 2, column 'work'" in result.stderr
+    assert invoke("encode", "--fit", path, "--type", "age").exit_code == 2
+
+
+def test_a_measured_value_is_no_feature_of_an_encoder(tmp_path: Path) -> None:
+    path = table(tmp_path, ROWS)
+    secret = TableSettings(path=path, label="y", values={"spend": "gain"})
+    assert [column.name for column in fit_table(secret).columns] == ["age", "work"]
+    encoder = fit_table(TableSettings(path=path, label="y"))
+    with pytest.raises(InvalidSource, match="measured value, which helpers may not see"):
+        load_table(TableSettings(path=path, encoder=encoder, values={"spend": "gain"}))
+
+
+def test_the_label_is_the_encoders(tmp_path: Path) -> None:
+    path = table(tmp_path, ROWS)
+    encoder = fit_table(TableSettings(path=path, label="y"))
+    assert load_table(TableSettings(path=path, encoder=encoder)).label_names == ("no", "yes")
+    with pytest.raises(InvalidSource, match="label is column 'y'"):
+        load_table(TableSettings(path=path, encoder=encoder, label="work"))
+    with pytest.raises(InvalidSource, match="fitted without a label"):
+        load_table(TableSettings(path=path, encoder=fit_table(TableSettings(path=path))))
+    with pytest.raises(InvalidSource, match="--label"):
+        load_table(TableSettings(path=path))
+
+
+def settings(path: Path, task: str, encoder: Encoder | None = None) -> RunSettings:
+    return RunSettings(
+        task=task,
+        destination="127.0.0.1:1",
+        source=SourceSettings(
+            kind=SourceKind.CSV, table=TableSettings(path=path, encoder=encoder, label="y")
+        ),
+        habits=Habits(),
+        draws=Draws(seed=1),
+        protection=Protection(insecure=True),
+    )
+
+
+def used(task: Any, asked: RunSettings) -> Encoder | None:
+    table = with_encoder_of(task, asked).table
+    assert table is not None
+    return table.encoder
+
+
+def test_browsers_use_the_encoder_that_the_task_names(tmp_path: Path) -> None:
+    path = table(tmp_path, ROWS)
+    encoder = fit_table(TableSettings(path=path, label="y"))
+    other = fit_table(TableSettings(path=table(tmp_path, ROWS[:9], "few.csv"), label="y"))
+    task = world(num_features=3, encoder=encoder.digest).task
+    for served, why in ((encoder, None), (other, "made by the encoder"), (None, "answered 404")):
+        files = {} if served is None else {"/v1/tasks/t/encoder": encode(served)}
+        with http_sink(files=files) as url:
+            asked = settings(path, f"{url}/v1/tasks/t")
+            if why is None:
+                assert used(task, asked) == encoder
+            else:
+                with pytest.raises(InvalidTask, match=why):
+                    used(task, asked)
+    assert used(task, settings(path, "bundle.json", encoder)) == encoder
+    with pytest.raises(InvalidTask, match="by --encoder"):
+        used(task, settings(path, "bundle.json"))
+    assert used(world(num_features=3).task, settings(path, "bundle.json")) is None
+
+
+def test_a_task_without_an_encoder_has_the_bytes_that_it_always_had() -> None:
+    task = world(num_features=3).task
+    assert b"encoder" not in encode(task)
+    assert b"encoder" in encode(world(num_features=3, encoder=bytes(32)).task)
+
+
+def test_measured_words_are_counted_and_others_are_other(tmp_path: Path) -> None:
+    from browser_sim.source import with_measurement
+
+    path = table(tmp_path, ROWS)
+    said = TableSettings(
+        path=path, label="y", values={"bought": "y==yes", "same": "y"}, keys={"work": "work"}
+    )
+    of = world(
+        num_features=3,
+        measurement={
+            "min_cell_count": 1,
+            "values": [{"name": "bought", "low": 0, "high": 1}, {"name": "same", "low": 0, "high": 1}],
+            "keys": [{"name": "work", "size": 2, "categories": ["Private", "other"]}],
+        },
+    )
+    source = load_table(said)
+    measured = with_measurement(source, of.task).records.measured
+    assert measured is not None
+    assert (measured.values[:, 0] == measured.values[:, 1]).all()
+    assert measured.values[:, 0].tolist() == source.records.labels.tolist()
+    assert measured.keys[:, 0].tolist() == [
+        int(row.split(",")[1] != "Private") for row in ROWS if row.split(",")[1]
+    ]

@@ -1,0 +1,150 @@
+"""What an encoder makes of cells, to the bit, and what it refuses."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from maskedlark.canonical import encode
+from maskedlark.encoding.cells import MISSING, number, said
+from maskedlark.encoding.encoder import (
+    CategoryColumn,
+    ClassLabel,
+    Encoder,
+    NumberColumn,
+    ValueLabel,
+    WrongCell,
+    read_encoder,
+)
+from maskedlark.errors import InvalidTask
+from tests.vectors.encoder.generate import FILE, vectors
+
+AGE = NumberColumn(name="age", edges=(30.0, 40.5), first=1, missing=0)
+WORK = CategoryColumn(name="work", categories=("Private", "State"), first=1, missing=0)
+ENCODER = Encoder(columns=(AGE, WORK), label=ClassLabel(name="income", classes=("<=50K", ">50K")))
+
+
+def test_cells_become_the_bytes_of_their_bins_and_words() -> None:
+    cells = {"work": ["Private", "State", "Abroad", None], "age": ["29.9", "30", "40.5", None], "more": []}
+    assert ENCODER.features(cells).tolist() == [[1, 1], [128, 2], [255, 3], [0, 0]]
+    assert ENCODER.features(cells).dtype == np.uint8
+    assert ENCODER.labels({"income": [">50K", "<=50K"]}).tolist() == [1.0, 0.0]
+
+
+def test_an_encoder_is_named_by_its_bytes() -> None:
+    again = read_encoder(encode(ENCODER))
+    assert again == ENCODER
+    assert again.digest == ENCODER.digest
+    other = Encoder(columns=(WORK, AGE), label=ENCODER.label)
+    assert other.digest != ENCODER.digest
+
+
+def test_a_class_is_known_by_its_text_or_as_a_number() -> None:
+    label = ClassLabel(name="y", classes=("0", "1", "2.50"))
+    assert [label.label(cell) for cell in ("1", "1.0", "2.5", "0e3")] == [1.0, 1.0, 2.0, 0.0]
+    for cell in ("3", "one", None):
+        with pytest.raises(ValueError, match="label"):
+            label.label(cell)
+    assert ValueLabel(name="y").label("-2e1") == -20.0
+
+
+@pytest.mark.parametrize(
+    ("cells", "why"),
+    [
+        ({"age": ["1", "secret"], "work": ["a", "b"]}, "column 'age', row 2: it holds a word"),
+        ({"age": ["1e999"], "work": ["a"]}, "row 1.*not finite"),
+        ({"age": ["1"]}, "reads column 'work'"),
+    ],
+)
+def test_what_an_encoder_cannot_read_is_told_with_its_place(cells: dict[str, list[str]], why: str) -> None:
+    with pytest.raises(InvalidTask, match=why) as refused:
+        ENCODER.features(cells)
+    assert "secret" not in str(refused.value)
+
+
+def test_a_label_that_is_none_of_the_classes_is_told_with_its_place() -> None:
+    with pytest.raises(WrongCell, match="column 'income', row 2") as wrong:
+        ENCODER.labels({"income": [">50K", "?!"]})
+    assert (wrong.value.column, wrong.value.row) == ("income", 1)
+    with pytest.raises(InvalidTask, match="without a label"):
+        Encoder(columns=(AGE,)).labels({})
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"columns": []}, "columns"),
+        ({"version": 2}, "version"),
+        (
+            {"columns": [{"kind": "number", "name": "a", "edges": [2.0, 1.0], "first": 0, "missing": 0}]},
+            "ascend",
+        ),
+        ({"columns": [{"kind": "number", "name": "a", "edges": [1.0], "first": 2, "missing": 0}]}, "first"),
+        (
+            {"columns": [{"kind": "number", "name": "a", "edges": [1.0], "first": 0, "missing": 256}]},
+            "missing",
+        ),
+        (
+            {"columns": [{"kind": "number", "name": "income", "edges": [], "first": 0, "missing": 0}]},
+            "distinct",
+        ),
+        (
+            {
+                "columns": [
+                    {"kind": "category", "name": "a", "categories": ["x", "x"], "first": 0, "missing": 0}
+                ]
+            },
+            "distinct",
+        ),
+        (
+            {
+                "columns": [
+                    {
+                        "kind": "category",
+                        "name": "a",
+                        "categories": [str(word) for word in range(255)],
+                        "first": 1,
+                        "missing": 0,
+                    }
+                ]
+            },
+            "a byte for each category",
+        ),
+        ({"more": 1}, "more"),
+    ],
+)
+def test_an_encoder_that_is_not_sound_is_refused(change: dict[str, Any], why: str) -> None:
+    settings = {**json.loads(encode(ENCODER)), **change}
+    with pytest.raises(InvalidTask, match=why):
+        read_encoder(json.dumps(settings, sort_keys=True, separators=(",", ":")).encode())
+
+
+def test_another_spelling_of_the_same_encoder_is_refused() -> None:
+    with pytest.raises(InvalidTask, match="canonical"):
+        read_encoder(encode(ENCODER).replace(b"30.0", b"30.00"))
+
+
+@pytest.mark.parametrize(
+    "cell", ["0x10", "1_000", "\u0661", "inf", "NaN", "1e", "--1", "1,5", "+", ".", "e5", "1e999"]
+)
+def test_what_other_languages_might_call_a_number_is_none(cell: str) -> None:
+    assert number(cell) is None
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_a_number_is_read_back_to_the_bit(value: float) -> None:
+    assert number(repr(value)) == value
+
+
+def test_a_cell_that_says_nothing_says_so_in_any_case_and_within_space() -> None:
+    assert {said(f" \t{word.upper()}\n") for word in MISSING} == {None}
+    assert said("\u00a0") == "\u00a0"
+    assert said("İ") == "İ"
+
+
+def test_the_golden_vectors_are_what_the_encoders_give() -> None:
+    """Which bytes every other implementation must give: tests/vectors/encoder/vectors.json."""
+    assert json.loads(FILE.read_text()) == vectors()

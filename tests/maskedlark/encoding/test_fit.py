@@ -1,0 +1,156 @@
+"""How an encoder is fitted: bins, words and classes of one table."""
+
+from bisect import bisect_right
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from maskedlark.encoding.encoder import ClassLabel, NumberColumn, ValueLabel, WrongCell
+from maskedlark.encoding.fit import Binning, ColumnKind, FitSettings, category_column, fit, number_column
+from maskedlark.errors import InvalidTask
+
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+
+
+def fitted(values: list[float], binning: Binning, bins: int, *, missing: bool = False) -> NumberColumn:
+    return number_column("n", values, has_missing=missing, binning=binning, bins=bins)
+
+
+def codes(column: NumberColumn, values: list[float]) -> list[int]:
+    return [column.byte_of_bin(bisect_right(column.edges, value)) for value in values]
+
+
+@given(
+    values=st.lists(FINITE, min_size=1, max_size=60),
+    binning=st.sampled_from(Binning),
+    bins=st.integers(2, 256),
+    missing=st.booleans(),
+)
+def test_bytes_ascend_with_the_value_and_gaps_keep_byte_zero(
+    values: list[float], binning: Binning, bins: int, missing: bool
+) -> None:
+    column = fitted(values, binning, bins, missing=missing)
+    found = codes(column, sorted(values))
+    assert all(one <= other for one, other in pairwise(found))
+    assert min(found) >= int(missing)
+    assert max(found) <= 255
+    assert len(set(found)) <= bins
+    assert column.missing == 0 if missing else column.missing in found
+
+
+@pytest.mark.parametrize("binning", Binning)
+@pytest.mark.parametrize("bins", [2, 3, 100, 256])
+def test_a_spread_column_fills_all_its_bins_from_lowest_to_highest_byte(binning: Binning, bins: int) -> None:
+    values = [float(value) for value in range(10_000)]
+    found = set(codes(fitted(values, binning, bins), values))
+    assert len(found) == bins
+    assert (min(found), max(found)) == (0, 255)
+
+
+def test_an_outlier_does_not_squeeze_the_others() -> None:
+    values = [*map(float, range(999)), 1e12]
+    found = codes(fitted(values, Binning.RANGE, 256), values)
+    assert len(set(found[:-1])) == 256
+    assert found[-1] == 255
+
+
+def test_quantile_bins_hold_even_shares() -> None:
+    values = [2.0 ** (index / 128) for index in range(2560)]
+    found = codes(fitted(values, Binning.QUANTILE, 256), values)
+    assert [found.count(byte) for byte in range(256)] == [10] * 256
+
+
+def test_a_rare_value_is_told_from_the_rest() -> None:
+    values = [0.0] * 999 + [3.0]
+    column = fitted(values, Binning.RANGE, 256)
+    assert codes(column, [3.0, 0.0]) == [255, 0]
+
+
+@pytest.mark.parametrize("binning", Binning)
+def test_a_constant_column_is_all_lowest_bytes(binning: Binning) -> None:
+    assert codes(fitted([4.5] * 9, binning, 256), [4.5, 1.0, 9.0]) == [0, 0, 0]
+
+
+def test_edges_are_short_decimals() -> None:
+    column = fitted([float(age) for age in range(17, 91)], Binning.RANGE, 256)
+    assert max(len(repr(edge)) for edge in column.edges) <= 7
+
+
+def test_a_column_without_gaps_gives_a_later_gap_the_median() -> None:
+    column = fitted([0.0, 1.0, 2.0], Binning.RANGE, 256)
+    assert column.byte(None) == column.byte("1")
+    assert fitted([0.0, 1.0], Binning.RANGE, 256, missing=True).byte(None) == 0
+
+
+def test_words_are_ranked_by_frequency_then_by_the_alphabet() -> None:
+    column = category_column("w", ["b", "a", "c", "c"])
+    assert [column.byte(word) for word in ("b", "a", "c")] == [2, 1, 0]
+
+
+def test_a_missing_word_takes_byte_zero_where_the_table_has_gaps() -> None:
+    column = category_column("w", ["b", None, "a", "b"])
+    assert [column.byte(word) for word in ("b", None, "a", "new")] == [1, 0, 2, 3]
+    whole = category_column("w", ["b", "a"])
+    assert whole.byte(None) == whole.byte("new") == 2
+
+
+@pytest.mark.parametrize("gaps", [[], [None]])
+def test_words_beyond_the_bytes_are_other(gaps: list[None]) -> None:
+    column = category_column("w", [*(f"{word:04}" for word in range(300)), *gaps])
+    assert len(column.categories) == 255 - len(gaps)
+    assert column.byte("0299") == column.byte("never seen") == 255
+
+
+def test_a_word_that_is_too_long_to_list_is_other() -> None:
+    column = category_column("w", ["x" * 201, "y"])
+    assert column.categories == ("y",)
+    assert column.byte("x" * 201) == 1
+
+
+def test_a_column_is_what_its_cells_are_unless_a_person_says_more() -> None:
+    columns = {"code": ["1", "2", "2"], "y": ["no", "yes", "no"]}
+    assert fit(columns, FitSettings(label="y")).columns[0].kind == "number"
+    said = FitSettings(label="y", kinds={"code": ColumnKind.CATEGORY})
+    assert fit(columns, said).columns == (category_column("code", ["1", "2", "2"]),)
+
+
+def test_a_word_among_numbers_is_told_with_its_row_if_numbers_were_said() -> None:
+    columns = {"n": ["1", "x"]}
+    assert fit(columns, FitSettings()).columns[0].kind == "category"
+    with pytest.raises(WrongCell, match="column 'n', row 2") as wrong:
+        fit(columns, FitSettings(kinds={"n": ColumnKind.NUMBER}))
+    assert (wrong.value.column, wrong.value.row) == ("n", 1)
+
+
+def test_classes_ascend_as_numbers_or_by_the_alphabet() -> None:
+    numbers = fit({"x": ["0"] * 4, "y": ["10", "9", "9.0", "2.5"]}, FitSettings(label="y"))
+    assert numbers.label == ClassLabel(name="y", classes=("2.5", "9", "10"))
+    words = fit({"x": ["0"] * 2, "y": ["b", "a"]}, FitSettings(label="y"))
+    assert words.label == ClassLabel(name="y", classes=("a", "b"))
+    values = fit({"x": ["0"], "y": ["0.5"]}, FitSettings(label="y", is_label_a_value=True))
+    assert values.label == ValueLabel(name="y")
+
+
+def test_the_order_of_rows_does_not_matter() -> None:
+    rows = [("1", "b"), ("7", "a"), ("3", "b"), (None, "c")]
+    one = {"n": [row[0] for row in rows], "w": [row[1] for row in rows]}
+    other = {"n": [row[0] for row in reversed(rows)], "w": [row[1] for row in reversed(rows)]}
+    assert fit(one, FitSettings()) == fit(other, FitSettings())
+
+
+@pytest.mark.parametrize(
+    ("columns", "settings", "why"),
+    [
+        ({"x": ["1"]}, FitSettings(label="y"), "no column 'y'"),
+        ({"x": ["1"]}, FitSettings(kinds={"z": ColumnKind.NUMBER}), "no column 'z'"),
+        ({"y": ["1"]}, FitSettings(label="y"), "not the label"),
+        ({"x": ["1"], "y": [None]}, FitSettings(label="y"), "the label is missing"),
+    ],
+)
+def test_a_table_that_cannot_be_fitted_is_refused(
+    columns: dict[str, list[str | None]], settings: FitSettings, why: str
+) -> None:
+    with pytest.raises(InvalidTask, match=why):
+        fit(columns, settings)

@@ -1,0 +1,119 @@
+"""Writes vectors.json: encoders, cells and their bytes, for other languages.
+
+`python -m tests.vectors.encoder.generate`.
+
+Each case holds an encoder's canonical bytes as text, its digest in hex, cells as they stand in a file, and
+for each row the bytes of its features and its label. A refused case holds the column and the row of the first
+cell that the encoder does not read. `digest` is SHA-256 of "maskedlark/v1 encoder", the length of the
+canonical bytes as u64 little endian, and the bytes.
+
+The file was made by this product at the commit that brought it.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from maskedlark.canonical import encode
+from maskedlark.encoding.cells import said
+from maskedlark.encoding.encoder import Encoder, WrongCell
+from maskedlark.encoding.fit import Binning, ColumnKind, FitSettings, fit
+
+FILE: Final = Path(__file__).with_name("vectors.json")
+
+_PEOPLE: Final = {
+    "age": ["39", "50", "38", " 53", "28", "37", "49", "52.5"],
+    "work": ["State-gov", "Private", "Private", " ? ", "Private", "N/A", "State-gov", "Self"],
+    "gain": ["2174", "0", "0", "0", "0", "", "0", "99999"],
+    "code": ["7", "1", "1", "2", "1", "3", "1", "2"],
+    "income": ["<=50K", "<=50K", "<=50K", "<=50K", "<=50K", "<=50K", ">50K", ">50K"],
+}
+_CELLS: Final = [
+    "0", "-0", "+1", "1.", ".5", "1e-3", "1E+3", " 7 ", "\t8\n", "0.1", "0.30000000000000004", "NULL",
+]  # fmt: skip
+_HARD: Final = [
+    "9007199254740993", "1.7976931348623157e308", "4.9e-324", "2.2250738585072011e-308",
+    "0.015789473684210523",
+    "100000000000000000000000000000000000000000", "-1e22", "1e23", "0.1", "123456789.123456789",
+]  # fmt: skip
+
+
+def vectors() -> dict[str, Any]:
+    """All cases."""
+    people = fit(_clean(_PEOPLE), FitSettings(label="income", kinds={"code": ColumnKind.CATEGORY}))
+    spelt = {"n": _CELLS}
+    hard = {"n": _HARD}
+    many = {"w": [f"word {index:03}" for index in range(300)]}
+    return {
+        "cases": {
+            "people": _case(people, _PEOPLE),
+            "people of another file": _case(
+                people,
+                {
+                    "income": [">50K", "<=50K"],
+                    "code": ["1", "9"],
+                    "age": ["17.25", "NaN"],
+                    "work": ["Abroad", "PRIVATE"],
+                    "gain": ["-5", "1e9"],
+                },
+            ),
+            "spellings of numbers": _case(fit(_clean(spelt), FitSettings(bins=16)), spelt),
+            "numbers that are hard to read": _case(
+                fit(_clean(hard), FitSettings(binning=Binning.QUANTILE)), hard
+            ),
+            "few bins": _case(
+                fit({"n": [str(value) for value in range(100)]}, FitSettings(bins=5)),
+                {"n": [str(value) for value in range(-2, 103, 3)]},
+            ),
+            "more words than bytes": _case(fit(_clean(many), FitSettings()), many),
+            "classes that are numbers": _case(
+                fit({"n": ["1", "2"], "y": ["10", "9.5"]}, FitSettings(label="y")),
+                {"n": ["1", "2", "3"], "y": ["9.50", "10.0", "1e1"]},
+            ),
+            "characters beyond ASCII": _case(
+                fit({"w": ["é", "e\u0301", "日本", "日本"]}, FitSettings()),
+                {"w": ["é", "e\u0301", "日本", "İ"]},
+            ),
+        },
+        "refused": {
+            "a word among numbers": _refused(fit({"n": ["1"]}, FitSettings()), {"n": ["1", "0x10"]}),
+            "too large a number": _refused(fit({"n": ["1"]}, FitSettings()), {"n": ["1e309"]}),
+            "a class that is not there": _refused(
+                fit({"n": ["1"], "y": ["a"]}, FitSettings(label="y")), {"n": ["1", "1"], "y": ["a", "b"]}
+            ),
+        },
+    }
+
+
+def _clean(columns: dict[str, list[str]]) -> dict[str, list[str | None]]:
+    return {name: [said(cell) for cell in cells] for name, cells in columns.items()}
+
+
+def _case(encoder: Encoder, columns: dict[str, list[str]]) -> dict[str, Any]:
+    cells = _clean(columns)
+    return {
+        "encoder": encode(encoder).decode(),
+        "digest": encoder.digest.hex(),
+        "cells": columns,
+        "features": encoder.features(cells).tolist(),
+        "labels": None if encoder.label is None else encoder.labels(cells).tolist(),
+    }
+
+
+def _refused(encoder: Encoder, columns: dict[str, list[str]]) -> dict[str, Any]:
+    cells = _clean(columns)
+    try:
+        encoder.features(cells)
+        encoder.labels(cells)
+    except WrongCell as wrong:
+        return {
+            "encoder": encode(encoder).decode(),
+            "cells": columns,
+            "column": wrong.column,
+            "row": wrong.row,
+        }
+    raise AssertionError("the encoder read all cells")
+
+
+if __name__ == "__main__":
+    FILE.write_text(json.dumps(vectors(), indent=1) + "\n")
