@@ -134,9 +134,12 @@ def test_classes_ascend_as_numbers_or_by_the_alphabet() -> None:
 
 
 def test_the_order_of_rows_does_not_matter() -> None:
-    rows = [("1", "b"), ("7", "a"), ("3", "b"), (None, "c")]
-    one = {"n": [row[0] for row in rows], "w": [row[1] for row in rows]}
-    other = {"n": [row[0] for row in reversed(rows)], "w": [row[1] for row in reversed(rows)]}
+    rows: list[tuple[str | None, str]] = [("1", "b"), ("7", "a"), ("3", "b"), (None, "c")]
+    one: dict[str, list[str | None]] = {"n": [row[0] for row in rows], "w": [row[1] for row in rows]}
+    other: dict[str, list[str | None]] = {
+        "n": [row[0] for row in reversed(rows)],
+        "w": [row[1] for row in reversed(rows)],
+    }
     assert fit(one, FitSettings()) == fit(other, FitSettings())
 
 
