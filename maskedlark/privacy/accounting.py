@@ -77,9 +77,14 @@ def spent(charges: Sequence[Charge], delta: float) -> Epsilons:
     Raises:
         ValueError: `delta` is outside its range.
     """
-    ad_server = spent_against_ad_server(charges, delta)
-    colluding = (_known(charge) for charge in charges if not charge.is_common)
-    return Epsilons(ad_server=ad_server, colluding=composed_epsilon(colluding, delta))
+    return Epsilons(
+        ad_server=spent_against_ad_server(charges, delta), colluding=_spent_colluding(charges, delta)
+    )
+
+
+def _spent_colluding(charges: Sequence[Charge], delta: float) -> float:
+    """The second of `spent`'s two epsilons; mostly a closed form."""
+    return composed_epsilon((_known(charge) for charge in charges if not charge.is_common), delta)
 
 
 def spent_against_ad_server(charges: Sequence[Charge], delta: float) -> float:
@@ -203,8 +208,10 @@ def smallest_fitting(
         raise ValueError(f"both budgets must be positive, not {epsilon} and {collusion_epsilon}")
 
     def fits(noise_multiplier: float) -> bool:
-        cost = spent([*already, *(charges(noise_multiplier) if charges else ())], delta)
-        return cost.ad_server <= epsilon and cost.colluding <= collusion_epsilon
+        together = [*already, *(charges(noise_multiplier) if charges else ())]
+        # the closed form first: where it says no, nothing has to be composed
+        is_within = _spent_colluding(together, delta) <= collusion_epsilon
+        return is_within and spent_against_ad_server(together, delta) <= epsilon
 
     lowest, highest = NOISE_MULTIPLIERS
     if charges is None or not fits(highest):

@@ -13,8 +13,9 @@ the likelihood ratio of step j's noise with the record against without it. The r
 convex functions of R. So each value of X_j, and of each partial sum, is replaced by its two neighbours on a
 geometric grid, with weights that keep the mean: a mean-preserving spread, which raises every convex
 expectation. Sums of independent spreads are spreads. What leaves the grid above is counted as a loss of
-infinity, what leaves it below as a ratio of 0 and the first point. So the result is an upper bound in both
-directions, up to the rounding of sums of positive doubles (about 1e-13).
+infinity, what leaves it below as a ratio of 0 and the first point, and whatever probability the rounding of
+doubles loses as infinity. So the result is an upper bound in both directions, up to the rounding of sums of
+positive doubles (about 1e-13).
 
 Source: V. Feldman, M. Shenfeld, "Privacy amplification by random allocation", 2025, and "Efficient Privacy
 Loss Accounting for Subsampling and Random Allocation", 2026 (the mechanism, its ratio, sums on a geometric
@@ -88,7 +89,7 @@ class Ratios:
         with_record = regridded.masses * np.exp(regridded.logarithms)
         last = lowest + len(with_record) - 1
         at_infinity = max(0.0, 1 - math.fsum(with_record)) + _ROUNDING
-        at_minus_infinity = regridded.at_zero + _ROUNDING
+        at_minus_infinity = max(regridded.at_zero, 1 - math.fsum(regridded.masses)) + _ROUNDING
         remove = pld_pmf.DensePLDPmf(grid, lowest, with_record, at_infinity, True)
         add = pld_pmf.DensePLDPmf(grid, -last, regridded.masses[::-1].copy(), at_minus_infinity, True)
         return PrivacyLossDistribution(remove, add)
@@ -243,45 +244,70 @@ def _normal_between(points: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _sum(left: Ratios, right: Ratios) -> Ratios:
-    """The distribution of the sum of two independent ratios on the same grid.
+    """The distribution of the sum of two independent ratios on grids of the same width.
 
-    Spread onto that grid and trimmed.
+    Spread onto such a grid and trimmed.
 
     e^a + e^b = e^max (1 + e^-|a - b|): the sum lies as far above the larger point as their distance says, so
-    one pass over each distance, vectorised over the larger point, does all pairs.
+    one pass over each distance, vectorised over the points of that distance, does all pairs. The result has
+    no points where no sum can be: on the fine grid of much noise most of them would be empty.
     """
-    grid = left.grid
-    shift = round((right.first - left.first) / grid)
-    first = left.first + grid * min(shift, 0)
-    size = max(len(left.masses), shift + len(right.masses)) - min(shift, 0)
-    a, b = np.zeros(size), np.zeros(size)
-    a[max(-shift, 0) :][: len(left.masses)] = left.masses
-    b[max(shift, 0) :][: len(right.masses)] = right.masses
-    distances = grid * np.arange(size)
+    grid, a, b = left.grid, left.masses, right.masses
+    between = round((right.first - left.first) / grid)
+    # the differences of b's point from a's, in steps; left's own sum needs only one sign of them
+    differences = np.arange(0 if left is right else between - len(a) + 1, between + len(b))
+    distances = grid * np.abs(differences)
     offsets = np.floor(np.log1p(np.exp(-distances)) / grid).astype(np.int64)
     weights = np.clip(
         ((1 + np.exp(-distances)) * np.exp(-grid * offsets) - 1) / math.expm1(grid),
         0.0,
         1.0,
     )
-    masses = np.zeros(size + int(offsets[0]) + 2)
-    for distance, (offset, up) in enumerate(zip(offsets.tolist(), weights.tolist(), strict=True)):
-        pairs = a[distance:] * b[: size - distance]
-        if distance:
-            pairs += b[distance:] * a[: size - distance]
-        start = distance + offset
-        masses[start : start + len(pairs)] += (1 - up) * pairs
-        masses[start + 1 : start + 1 + len(pairs)] += up * pairs
-    masses[:size] += left.at_zero * b + right.at_zero * a
+    a_from = np.maximum(0, between - differences)
+    b_from = np.maximum(0, differences - between)
+    counts = np.minimum(len(a) - a_from, len(b) - b_from)
+    starts = a_from + np.maximum(differences, 0) + offsets  # in steps above left.first
+    lowest = int(starts.min())
+    masses = np.zeros(int((starts + counts).max()) - lowest + 1)
+    for i, j, count, start, up, difference in zip(
+        a_from.tolist(),
+        b_from.tolist(),
+        counts.tolist(),
+        (starts - lowest).tolist(),
+        weights.tolist(),
+        differences.tolist(),
+        strict=True,
+    ):
+        pairs = a[i : i + count] * b[j : j + count]
+        if left is right and difference:
+            pairs *= 2
+        masses[start : start + count] += (1 - up) * pairs
+        masses[start + 1 : start + 1 + count] += up * pairs
+    at_zero = left.at_zero * right.at_zero
+    for alone, chance, steps in ((b, left.at_zero, between), (a, right.at_zero, 0)):
+        at_zero += _add_alone(masses, alone * chance, steps - lowest, grid)
     return _trimmed(
         Ratios(
             grid=grid,
-            first=first,
+            first=left.first + grid * lowest,
             masses=masses,
-            at_zero=left.at_zero * right.at_zero,
+            at_zero=at_zero,
             mean=left.mean + right.mean,
         )
     )
+
+
+def _add_alone(masses: NDArray[np.float64], alone: NDArray[np.float64], start: int, grid: float) -> float:
+    """Add points that one term has where the other is 0, and say what is left at a ratio of 0.
+
+    What lies below the first point is spread to it and to 0.
+    """
+    below = alone[: max(0, -start)]
+    kept = math.fsum(below * np.exp(grid * (start + np.arange(len(below)))))
+    masses[0] += kept
+    rest = alone[len(below) :]
+    masses[max(0, start) : max(0, start) + len(rest)] += rest
+    return max(0.0, math.fsum(below) - kept)
 
 
 def _trimmed(ratios: Ratios) -> Ratios:

@@ -153,3 +153,19 @@ def test_what_is_out_of_range_is_charged_as_if_the_slot_were_known() -> None:
 def test_settings_that_cannot_be_computed_are_refused(noise: float, steps: int) -> None:
     with pytest.raises(ValueError, match="must be"):
         epoch_ratios(Mechanism.GAUSSIAN, noise, steps)
+
+
+@pytest.mark.parametrize("steps", [2, 29, 1000])
+@pytest.mark.parametrize("noise", [30.0, 1e4, 2.0**20])
+def test_much_noise_takes_no_more_room_than_little(noise: float, steps: int) -> None:
+    ratios = epoch_ratios(Mechanism.GAUSSIAN, noise, steps)
+    assert len(ratios.masses) < 5_000
+    variance = math.fsum(ratios.masses * ratios.logarithms**2)
+    assert 1 / (noise**2 * steps) < variance < 1.01 / (noise**2 * steps)
+
+
+@pytest.mark.parametrize("steps", [29, MAX_STEPS])
+def test_no_probability_that_rounding_loses_is_forgotten(steps: int) -> None:
+    losses = epoch_ratios(Mechanism.GAUSSIAN, 50.0, steps).losses(GRID)
+    for pmf in (losses._pmf_remove, losses._pmf_add):
+        assert math.fsum(pmf._probs) + pmf._infinity_mass >= 1 - 1e-15
