@@ -23,7 +23,7 @@ from multiprocessing import get_context
 from typing import Any, Final
 
 from maskedlark.privacy.noise import Mechanism
-from tests.audit import poisoning, sample_size, single_share
+from tests.audit import epochs, poisoning, sample_size, single_share, slots_hidden
 from tests.audit.canary import Case, Finding, audit
 from tests.audit.part import Examine, Part
 
@@ -42,8 +42,12 @@ HONEST: Final = (
 HALVED: Final = tuple(replace(case, is_halved=True) for case in HONEST if case.sampling_rate == 1.0)
 
 PARTS: Final[tuple[Examine, ...]] = (
+    epochs.honest,
+    epochs.ground,
     sample_size.poisson,
     sample_size.allocation,
+    slots_hidden.hidden,
+    slots_hidden.shown,
     single_share.blinded,
     single_share.bare,
     poisoning.part,

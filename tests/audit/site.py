@@ -123,9 +123,19 @@ class Site:
         return dataset
 
     def start(
-        self, dataset: bytes, *, rounds: int, noise_multiplier: float, sampling_rate: float = 1.0
+        self,
+        dataset: bytes,
+        *,
+        rounds: int,
+        noise_multiplier: float,
+        sampling_rate: float = 1.0,
+        epoch_steps: int | None = None,
     ) -> tuple[JobSpec, StartedJob]:
-        """A job at both helpers, and what the first of them says of it."""
+        """A job at both helpers, and what the first of them says of it.
+
+        Poisson samples are public, so that they may be small; the slots of random allocation are secret.
+        """
+        numerator = round(sampling_rate * 2**32) if epoch_steps is None else 2**32 // epoch_steps
         spec = JobSpec(
             job_id=self.randomness(16),
             task_id=self.task.task_id,
@@ -133,17 +143,23 @@ class Site:
             model_digest=self.model.digest,
             loss=self.loss,
             rounds=rounds,
-            sampling_numerator=round(sampling_rate * 2**32),
+            sampling_numerator=numerator,
             noise_multiplier=noise_multiplier,
+            epoch_steps=epoch_steps,
             is_sample_public=sampling_rate < 1,  # so few records hide nobody's coin
         )
         return spec, self.both(lambda client: client.start_job(spec, self.onnx))[0]
 
-    def shares(self, spec: JobSpec, round_index: int) -> list[AggregateShare]:
-        """Both helpers' answers to one round at the model's initial weights."""
-        encoded = weights.encode([weights.quantise(values) for values in self.model.initial_values])
+    @property
+    def initial_weights(self) -> bytes:
+        """The encoded weights of the model as it is submitted."""
+        return weights.encode([weights.quantise(values) for values in self.model.initial_values])
+
+    def shares(self, spec: JobSpec, round_index: int, encoded: bytes | None = None) -> list[AggregateShare]:
+        """Both helpers' answers to one round, at the model's initial weights or others."""
+        sent = self.initial_weights if encoded is None else encoded
         return self.both(
-            lambda client: client.run_round(spec.job_id, round_index, encoded, self.model.num_parameters)
+            lambda client: client.run_round(spec.job_id, round_index, sent, self.model.num_parameters)
         )
 
     def sums(self, spec: JobSpec) -> NDArray[np.int64]:

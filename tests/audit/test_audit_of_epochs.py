@@ -1,0 +1,71 @@
+"""The audit of random allocation in small: helpers as they are, and builds that must be seen."""
+
+from math import sqrt
+
+import numpy as np
+import pytest
+from scipy.stats import beta, binom, norm
+
+from maskedlark.privacy.accounting import Charge, spent
+from maskedlark.privacy.noise import Mechanism
+from tests.audit import epochs, slots_hidden
+from tests.audit.canary import DELTA
+
+FEW = 4
+
+
+@pytest.mark.slow
+def test_a_ground_canary_is_once_in_an_epoch_and_under_the_claim() -> None:
+    found = epochs.examine(5, trials=FEW)
+    assert found.most == 1
+    assert found.shown[0] <= found.claimed[0] < found.claimed[1]
+    assert found.shown[1] <= found.claimed[1]
+    charged = Charge(
+        mechanism=Mechanism.GAUSSIAN,
+        noise_multiplier=epochs.NOISE,
+        sampling_rate=1.0,
+        rounds=epochs.EPOCHS,
+        epoch_steps=epochs.STEPS,
+    )
+    assert found.claimed[1] == pytest.approx(spent([charged], DELTA).colluding)
+
+
+@pytest.mark.slow
+def test_slots_that_hang_on_the_transcript_are_ground_into_many_rounds() -> None:
+    assert epochs.examine(5, is_ground=True, trials=FEW).most > 1
+
+
+def test_slots_that_hang_on_the_transcript_are_caught_with_probability_999_in_1000() -> None:
+    """Of at least ten rounds out of sixteen, where nearly 13 are expected: each number of right guesses."""
+    rounds, found = epochs.EPOCHS * epochs.STEPS, 1 - (1 - 1 / epochs.STEPS) ** epochs._TRIES
+    assert binom.cdf(9, rounds, found) < 0.06
+    counts = np.arange(epochs.TRIALS + 1)
+    at_least = np.nan_to_num(beta.ppf(epochs.ERROR / 2, counts, epochs.TRIALS - counts + 1))
+    claimed = sqrt(epochs.EPOCHS) / epochs.NOISE
+    is_missed = norm.ppf(at_least)[:, None] - norm.ppf(1 - at_least[::-1])[None, :] <= claimed
+    right = sum(
+        binom.pmf(taken, rounds, found) * norm.cdf(sqrt(taken) / epochs.NOISE / 2)
+        for taken in range(rounds + 1)
+    )
+    hits, alarms = (binom.pmf(counts, epochs.TRIALS, rate) for rate in (right, 1 - right))
+    assert hits @ is_missed @ alarms <= 0.001
+
+
+def test_slots_show_in_neither_work_nor_sizes_nor_tags() -> None:
+    found = slots_hidden.examine(5, epochs=4)
+    assert found.is_same_work
+    assert found.are_tags_silent
+
+
+def test_work_that_is_not_padded_shows_the_samples_sizes() -> None:
+    with slots_hidden.unpadded_work():
+        found = slots_hidden.examine(5, epochs=1)
+    assert not found.is_same_work
+    assert found.are_tags_silent
+
+
+def test_tags_that_hang_on_values_alone_show_who_is_in_a_round() -> None:
+    with slots_hidden.tags_of_values_alone():
+        found = slots_hidden.examine(5, epochs=1)
+    assert found.is_same_work
+    assert not found.are_tags_silent
