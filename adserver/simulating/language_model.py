@@ -81,14 +81,17 @@ class WordModel:
         start = torch.from_numpy(parameters.copy())
         trained = start.repeat(devices, 1)
         for step in range(steps):
-            words, targets = _batch(stack, schedule[:, step])
-            gradient = self._gradient(trained, words, targets)
+            # Devices that are done stand aside: most of a stack's last steps are of few devices.
+            busy = np.flatnonzero(schedule[:, step, 0] != IDLE)
+            words, targets = _batch([stack[device] for device in busy.tolist()], schedule[busy, step])
+            moved = trained[busy]
+            gradient = self._gradient(moved, words, targets)
             if proximal:
-                gradient += proximal * (trained - start)
-            active = torch.from_numpy((schedule[:, step, :1] != IDLE).astype(np.float32))
-            trained = trained - learning_rate * active * gradient
+                gradient += proximal * (moved - start)
+            moved = moved - learning_rate * gradient
             if project is not None:
-                trained = start + torch.from_numpy(project((trained - start).numpy()))
+                moved = start + torch.from_numpy(project((moved - start).numpy()))
+            trained[busy] = moved
         differences: Differences = (trained - start).numpy()
         return differences
 

@@ -1,6 +1,6 @@
 """Draw and discard's instances in a database: drawn and replaced by many devices at once.
 
-    store = InstanceStore(open_database(url))
+    store = InstanceStore(open_instances(url))
     store.create(job_id, settings, instances)
     drawn = store.draw(job_id, randomness)           # one instance, and the number of returns so far
     store.replace(job_id, Returned(update_id=..., instance=..., drawn_at=drawn.returns), randomness)
@@ -13,8 +13,8 @@ The tables are in a database of their own: they are written hundreds of times a 
 no such writer.
 """
 
-from collections import defaultdict
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock
 from typing import Final
 
@@ -38,8 +38,9 @@ from sqlalchemy import (
 )
 
 from adserver.store.database import insert_or_ignore
+from adserver.store.together import Together
 from maskedlark.canonical import decode, encode
-from maskedlark.errors import JobReason, JobRefused, MaskedLarkError, ReportReason, ReportRejected
+from maskedlark.errors import JobReason, JobRefused, ReportReason, ReportRejected
 from maskedlark.federated.draw_and_discard import DrawAndDiscard
 from maskedlark.federated.spam import SpamTest
 from maskedlark.numbers.field import SignedVector
@@ -77,6 +78,36 @@ instance_updates = Table(
     Column("job_id", LargeBinary(ID_BYTES), ForeignKey("instance_jobs.job_id"), primary_key=True),
     Column("update_id", LargeBinary(ID_BYTES), primary_key=True),
 )
+
+
+_OF_JOB: Final = instance_jobs.c.job_id == bindparam("job")
+_LOCKED: Final = (
+    select(instance_jobs.c.weights, instance_jobs.c.returns, instance_jobs.c.in_flight)
+    .where(_OF_JOB)
+    .with_for_update()
+)
+_DRAWN: Final = (
+    select(model_instances.c.place, model_instances.c.encoded, instance_jobs.c.returns)
+    .join(instance_jobs)
+    .where(
+        model_instances.c.job_id == bindparam("job"),
+        model_instances.c.place.in_(bindparam("places", expanding=True)),
+    )
+)
+_SEEN: Final = select(instance_updates.c.update_id).where(
+    instance_updates.c.job_id == bindparam("job"),
+    instance_updates.c.update_id.in_(bindparam("offered", expanding=True)),
+)
+_NEW_IDS: Final = insert(instance_updates)
+_WRITTEN: Final = (
+    update(model_instances)
+    .where(model_instances.c.job_id == bindparam("job"), model_instances.c.place == bindparam("at"))
+    .values(encoded=bindparam("by"))
+)
+_COUNTED: Final = (
+    update(instance_jobs).where(_OF_JOB).values(returns=bindparam("returned"), in_flight=bindparam("flying"))
+)
+"""Statements are built once: building one takes as long as running it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -125,21 +156,41 @@ class Returned:
     drawn_at: int
 
 
-class _Waiting:
-    """An update in the queue, and what became of it."""
+@dataclass(kw_only=True, eq=False, slots=True)
+class _Draw:
+    """A draw in the queue: which instance, and the answer."""
 
-    __slots__ = ("is_done", "refusal", "returned")
+    place: int
+    drawn: Drawn | None = None
 
-    def __init__(self, returned: Returned) -> None:
-        self.returned = returned
-        self.is_done = False
-        self.refusal: MaskedLarkError | None = None
+
+@dataclass(kw_only=True, eq=False, slots=True)
+class _Return:
+    """A return in the queue: what it replaces if it is accepted, and why it is not."""
+
+    returned: Returned
+    place: int
+    test: SpamTest | None
+    refusal: ReportRejected | None = None
+
+
+def open_instances(url: str) -> Engine:
+    """Connect to a database of instances.
+
+    Guarantees: a process that is killed loses nothing that it acknowledged. On SQLite a machine that loses
+        power may lose the last acknowledged updates, each with its id and its count: a few noised steps of
+        the model, which the next ones make up for. On PostgreSQL they are durable.
+
+    Raises:
+        InvalidTask: as `open_database`.
+    """
+    return storage.open_database(url, is_crash_proof=False)
 
 
 class InstanceStore:
     """The instances of draw-and-discard jobs.
 
-    Threads that replace at the same time share one transaction: the first of them commits for all that wait.
+    Threads that draw and return at the same time share one transaction: see `Together`.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -151,8 +202,8 @@ class InstanceStore:
         storage.create_tables(engine, metadata, version=SCHEMA_VERSION, whose="instance store", migrations={})
         self._engine = engine
         self._settings: dict[bytes, DrawAndDiscard] = {}
-        self._writing = Lock()
-        self._queues: defaultdict[bytes, list[_Waiting]] = defaultdict(list)
+        self._draws: dict[bytes, Together[_Draw]] = {}
+        self._returns: dict[bytes, Together[_Return]] = {}
         self._guard = Lock()
 
     def create(self, job_id: bytes, settings: DrawAndDiscard, instances: SignedVector) -> None:
@@ -190,12 +241,12 @@ class InstanceStore:
         Raises:
             JobRefused(UNKNOWN_JOB): there is none.
         """
-        place = int(self._settings_of(job_id).pick(1, randomness)[0])
-        both = select(model_instances.c.encoded, instance_jobs.c.returns).join(instance_jobs)
-        wanted = (model_instances.c.job_id == job_id) & (model_instances.c.place == place)
-        with reading(self._engine) as connection:
-            found = connection.execute(both.where(wanted)).one()
-        return Drawn(instance=_decoded(found.encoded), returns=found.returns)
+        settings = self._settings_of(job_id)
+        call = _Draw(place=int(settings.pick(1, randomness)[0]))
+        self._draws[job_id].call(call)
+        if call.drawn is None:
+            raise AssertionError("a draw that was served has an instance")
+        return call.drawn
 
     def replace(
         self, job_id: bytes, returned: Returned, randomness: Randomness, *, test: SpamTest | None = None
@@ -206,9 +257,10 @@ class InstanceStore:
             job_id: The job.
             returned: What the device sent.
             randomness: Chooses the place.
-            test: What refuses spam, if anything does; the same for all callers.
+            test: What refuses spam, if anything does.
 
-        Guarantees: the instance, the update's id and the counters change together or not at all, durably.
+        Guarantees: the instance, the update's id and the counters change together or not at all, and stay
+            changed as the database promises it: see `open_instances`.
 
         Raises:
             JobRefused(UNKNOWN_JOB): there is no such job.
@@ -216,38 +268,35 @@ class InstanceStore:
             ReportRejected(DUPLICATE_ID): the update was accepted before.
             ReportRejected(IMPLAUSIBLE): the spam test refused it.
         """
-        self._settings_of(job_id)
-        ours = _Waiting(returned)
-        with self._guard:
-            self._queues[job_id].append(ours)
-        with self._writing:
-            if not ours.is_done:
-                with self._guard:
-                    batch = self._queues.pop(job_id)
-                self._commit(job_id, batch, randomness, test)
-        if ours.refusal is not None:
-            raise ours.refusal
-
-    def _commit(
-        self, job_id: bytes, batch: list[_Waiting], randomness: Randomness, test: SpamTest | None
-    ) -> None:
-        """Take in a batch in one transaction; each update is accepted or refused by itself."""
-        try:
-            with self._engine.begin() as connection:
-                _take_in(connection, job_id, batch, randomness, test)
-        except MaskedLarkError as error:
-            for one in batch:
-                one.refusal = error
-            raise
-        finally:
-            for one in batch:
-                one.is_done = True
+        settings = self._settings_of(job_id)
+        call = _Return(returned=returned, place=int(settings.pick(1, randomness)[0]), test=test)
+        self._returns[job_id].call(call)
+        if call.refusal is not None:
+            raise call.refusal
 
     def _settings_of(self, job_id: bytes) -> DrawAndDiscard:
-        """A job's settings, which never change."""
+        """A job's settings, which never change; its queues are made with them."""
         if job_id not in self._settings:
-            self._settings[job_id] = self.job(job_id).settings
+            settings = self.job(job_id).settings
+            with self._guard:
+                self._draws.setdefault(job_id, Together(partial(self._give_out, job_id)))
+                self._returns.setdefault(job_id, Together(partial(self._take_in, job_id)))
+                self._settings[job_id] = settings
         return self._settings[job_id]
+
+    def _give_out(self, job_id: bytes, draws: list["_Draw"]) -> None:
+        """Answer draws: each place is read once, and all are of one moment."""
+        places = list({one.place for one in draws})
+        with reading(self._engine) as connection:
+            found = connection.execute(_DRAWN, {"job": job_id, "places": places}).all()
+        instances = {row.place: Drawn(instance=_decoded(row.encoded), returns=row.returns) for row in found}
+        for one in draws:
+            one.drawn = instances[one.place]
+
+    def _take_in(self, job_id: bytes, returns: list["_Return"]) -> None:
+        """Take in what came back, in one transaction."""
+        with self._engine.begin() as connection:
+            _take_in(connection, job_id, returns)
 
     def instances(self, job_id: bytes) -> SignedVector:
         """All instances, (k, weights), of one moment.
@@ -266,47 +315,35 @@ class InstanceStore:
             return int(connection.execute(wanted).scalar_one())
 
 
-def _take_in(
-    connection: Connection,
-    job_id: bytes,
-    batch: list[_Waiting],
-    randomness: Randomness,
-    test: SpamTest | None,
-) -> None:
+def _take_in(connection: Connection, job_id: bytes, batch: list[_Return]) -> None:
     """Decide on each update in turn, as if each had a transaction of its own, then write what changed."""
-    job = _job(connection, job_id, is_locked=True)
-    offered = [one.returned.update_id for one in batch]
-    known = instance_updates.c.update_id.in_(offered) & (instance_updates.c.job_id == job_id)
-    seen = {
-        bytes(found)
-        for found in connection.execute(select(instance_updates.c.update_id).where(known)).scalars()
-    }
-    instances = _all(connection, job_id) if test is not None else None
+    job = connection.execute(_LOCKED, {"job": job_id}).one()
+    offered = {"job": job_id, "offered": [one.returned.update_id for one in batch]}
+    seen = {bytes(found) for found in connection.execute(_SEEN, offered).scalars()}
+    is_tested = any(one.test is not None for one in batch)
+    instances = _all(connection, job_id) if is_tested else None
     changed: dict[int, SignedVector] = {}
     new: list[dict[str, bytes]] = []
     returns, in_flight = job.returns, job.in_flight
     for one in batch:
         returned = one.returned
-        one.refusal = _refusal(returned, job.weights, seen, instances, test)
+        one.refusal = _refusal(returned, job.weights, seen, instances, one.test)
         if one.refusal is not None:
             continue
         seen.add(returned.update_id)
         new.append({"job_id": job_id, "update_id": returned.update_id})
-        place = int(job.settings.pick(1, randomness)[0])
-        changed[place] = returned.instance
+        changed[one.place] = returned.instance
         if instances is not None:
-            instances[place] = returned.instance
+            instances[one.place] = returned.instance
         late = returns - min(max(returned.drawn_at, 0), returns)
         in_flight += (late - in_flight) * _SMOOTHING
         returns += 1
     if not new:
         return
-    connection.execute(insert(instance_updates), new)
-    wanted = (model_instances.c.job_id == job_id) & (model_instances.c.place == bindparam("at"))
-    written = update(model_instances).where(wanted).values(encoded=bindparam("by"))
-    connection.execute(written, [{"at": place, "by": _encoded(one)} for place, one in changed.items()])
-    counted = {"returns": returns, "in_flight": in_flight}
-    connection.execute(update(instance_jobs).where(instance_jobs.c.job_id == job_id).values(counted))
+    connection.execute(_NEW_IDS, new)
+    written = [{"job": job_id, "at": place, "by": _encoded(one)} for place, one in changed.items()]
+    connection.execute(_WRITTEN, written)
+    connection.execute(_COUNTED, {"job": job_id, "returned": returns, "flying": in_flight})
 
 
 def _refusal(
@@ -324,9 +361,8 @@ def _refusal(
     return None
 
 
-def _job(connection: Connection, job_id: bytes, *, is_locked: bool = False) -> InstanceJob:
-    wanted = select(instance_jobs).where(instance_jobs.c.job_id == job_id)
-    found = connection.execute(wanted.with_for_update() if is_locked else wanted).one_or_none()
+def _job(connection: Connection, job_id: bytes) -> InstanceJob:
+    found = connection.execute(select(instance_jobs).where(_OF_JOB), {"job": job_id}).one_or_none()
     if found is None:
         raise JobRefused(JobReason.UNKNOWN_JOB, "there is no draw-and-discard job of this id")
     return InstanceJob(
@@ -348,4 +384,4 @@ def _encoded(instance: SignedVector) -> bytes:
 
 
 def _decoded(encoded: bytes) -> SignedVector:
-    return np.frombuffer(bytes(encoded), "<i8").astype(np.int64)
+    return np.frombuffer(encoded, "<i8").astype(np.int64, copy=False)

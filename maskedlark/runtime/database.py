@@ -54,8 +54,13 @@ _CREATING_LOCK: Final = 0x6D6C61726B
 """PostgreSQL's advisory lock of who creates tables: any number that others do not use."""
 
 
-def open_database(url: str) -> Engine:
+def open_database(url: str, *, is_crash_proof: bool = True) -> Engine:
     """Connect to a party's database.
+
+    Args:
+        url: Of SQLite or PostgreSQL.
+        is_crash_proof: If not, SQLite does not wait for the disk at each commit: a process that is killed
+            loses nothing, and a machine that loses power may lose its last commits, each whole.
 
     Guarantees: a transaction that has committed survives a crash of the machine, also where PostgreSQL's
         operator set `synchronous_commit` off. On SQLite, `engine.begin()` takes the write lock at once, so a
@@ -78,6 +83,8 @@ def open_database(url: str) -> Engine:
     if dialect == "sqlite":
         _make_private(engine.url.database)
         event.listen(engine, "connect", _configure_sqlite)
+        if not is_crash_proof:
+            event.listen(engine, "connect", _without_waiting)
         event.listen(engine, "begin", _begin_sqlite)
     else:
         event.listen(engine, "connect", _configure_postgresql)
@@ -218,6 +225,12 @@ def _configure_sqlite(connection: Any, _record: object) -> None:
     connection.execute(f"PRAGMA busy_timeout={_BUSY_TIMEOUT_MS}").close()
     _write_ahead(connection)
     for pragma in ("synchronous=FULL", "foreign_keys=ON"):
+        connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _without_waiting(connection: Any, _record: object) -> None:
+    """Commits reach the disk when the write-ahead log is taken into the file, after 32 MiB."""
+    for pragma in ("synchronous=NORMAL", "wal_autocheckpoint=8192"):
         connection.execute(f"PRAGMA {pragma}").close()
 
 

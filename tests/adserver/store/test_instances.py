@@ -7,17 +7,18 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from errno import ENOSPC
+from pathlib import Path
 
 import numpy as np
 import pytest
 from sqlalchemy import Engine
 
-from adserver.store.instances import InstanceStore, Returned
+from adserver.store.instances import InstanceStore, Returned, open_instances
 from maskedlark.errors import JobReason, JobRefused, ReportReason, ReportRejected
 from maskedlark.federated.draw_and_discard import DrawAndDiscard
 from maskedlark.federated.spam import SpamTest
 from maskedlark.randomness import seeded, system_randomness
-from maskedlark.runtime.database import open_database
 
 JOB = b"j" * 16
 SETTINGS = DrawAndDiscard(instances=5, learning_rate=0.001, epsilon=2.0)
@@ -27,7 +28,7 @@ FIRST = SETTINGS.initial(np.zeros(WEIGHTS), seeded(1))
 
 @pytest.fixture
 def engine(database_url: str) -> Iterator[Engine]:
-    opened = open_database(database_url)
+    opened = open_instances(database_url)
     yield opened
     opened.dispose()
 
@@ -113,7 +114,7 @@ def test_updates_in_flight_are_measured_live(store: InstanceStore) -> None:
 
 
 def test_many_devices_at_once_lose_and_tear_nothing(database_url: str, store: InstanceStore) -> None:
-    other = open_database(database_url)
+    other = open_instances(database_url)
     stores = [store, InstanceStore(other)]
 
     def device(number: int) -> None:
@@ -134,10 +135,9 @@ def test_many_devices_at_once_lose_and_tear_nothing(database_url: str, store: In
 WRITER = """
 import itertools, sys
 from tests.adserver.store.test_instances import JOB, returned
-from adserver.store.instances import InstanceStore
+from adserver.store.instances import InstanceStore, open_instances
 from maskedlark.randomness import system_randomness
-from maskedlark.runtime.database import open_database
-store = InstanceStore(open_database(sys.argv[1]))
+store = InstanceStore(open_instances(sys.argv[1]))
 for number in itertools.count(1):
     store.replace(JOB, returned(number), system_randomness)
     print(number, flush=True)
@@ -162,3 +162,30 @@ def test_a_writer_that_is_killed_leaves_whole_instances_and_true_counts(
     assert store.job(JOB).returns == store.accepted(JOB) >= last
     for instance in store.instances(JOB):
         assert len(set(instance.tolist())) == 1 or (instance == FIRST).all(axis=1).any()
+
+
+def test_a_store_whose_disk_is_full_tells_every_device_that_waits(
+    store: InstanceStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(ENOSPC, "no space left")
+
+    monkeypatch.setattr("adserver.store.instances._take_in", full)
+    with ThreadPoolExecutor(4) as pool:
+        sent = [pool.submit(store.replace, JOB, returned(n), system_randomness) for n in range(8)]
+        assert {type(one.exception()) for one in sent} == {OSError}
+    monkeypatch.undo()
+    assert store.accepted(JOB) == store.job(JOB).returns == 0
+    store.replace(JOB, returned(3), system_randomness)
+    assert store.accepted(JOB) == 1
+
+
+def test_sqlite_waits_for_the_disk_when_the_log_is_taken_in_not_at_each_commit(tmp_path: Path) -> None:
+    opened = open_instances(f"sqlite:///{tmp_path / 'instances.sqlite3'}")
+    with opened.connect() as connection:
+        found = {
+            name: connection.exec_driver_sql(f"PRAGMA {name}").scalar_one()
+            for name in ("journal_mode", "synchronous", "wal_autocheckpoint")
+        }
+    opened.dispose()
+    assert found == {"journal_mode": "wal", "synchronous": 1, "wal_autocheckpoint": 8192}
