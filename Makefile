@@ -19,7 +19,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
-	$(BIN)/python -m helper.gradient.exact.self_check
+	$(BIN)/helper warmup
 	@touch $@
 
 demo: $(STAMP)  ## Train a model on real data through two helpers, on this machine (writes demo-out/)

@@ -44,6 +44,7 @@ from browser_sim.people import DAY_S, HOUR_S, Habits
 from browser_sim.run import Progress, RunSettings, run
 from browser_sim.sources import load_source
 from browser_sim.summary import describe
+from browser_sim.waiting import BRIEF_S, LONG_S
 from maskedlark.encoding.fit import Binning
 from maskedlark.errors import MaskedLarkError
 from maskedlark.reports.task import LabelKind
@@ -104,6 +105,14 @@ def run_command(
     workers: Annotated[
         int | None, option("Processes that seal; default: by the number of reports.", min=1)
     ] = None,
+    wait: Annotated[
+        bool,
+        option(
+            "Wait up to ten minutes for an ad server that is starting or away, not half a minute.",
+            "--wait",
+            envvar="BROWSER_SIM_WAIT",
+        ),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Let every record happen to somebody once, and upload what their browsers report."""
@@ -151,10 +160,11 @@ def run_command(
             ),
             trusted_helpers=trusted_helpers(trust_helper),
             workers=workers,
+            patience_s=LONG_S if wait else BRIEF_S,
         )
         _warn(errors, seed=seed, train_out=train_out)
         with _showing_progress(errors) as progress:
-            summary = run(settings, progress)
+            summary = run(settings, progress, tell=lambda what: typer.echo(f"waiting: {what}", err=True))
     Console().print_json(summary.to_json()) if as_json else Console().print(summary.to_table())
 
 

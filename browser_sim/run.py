@@ -15,6 +15,7 @@ from browser_sim.source import PanelSplit, Source, check_fits, save_records, spl
 from browser_sim.sources import SourceSettings, load_source
 from browser_sim.summary import Summary
 from browser_sim.task_host import load_bundle, load_encoder_of
+from browser_sim.waiting import BRIEF_S, patiently
 from maskedlark.errors import InvalidTask
 from maskedlark.reports.task import Task
 from maskedlark.rpc.transport import is_loopback
@@ -43,6 +44,7 @@ class RunSettings:
         protection: How connections are protected.
         trusted_helpers: Ed25519 keys that the task's helpers must be among, if any.
         workers: Processes that seal, or None to choose.
+        patience_s: How long a task host that does not answer is asked again.
     """
 
     task: str
@@ -60,6 +62,7 @@ class RunSettings:
     protection: Protection
     trusted_helpers: tuple[bytes, ...] = ()
     workers: int | None = None
+    patience_s: float = BRIEF_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +73,12 @@ class _Cast:
     split: PanelSplit
 
 
-def run(settings: RunSettings, progress: Progress = lambda _: nullcontext(lambda _: None)) -> Summary:
-    """Simulate, seal and upload.
+def run(
+    settings: RunSettings,
+    progress: Progress = lambda _: nullcontext(lambda _: None),
+    tell: Callable[[str], None] = lambda _: None,
+) -> Summary:
+    """Simulate, seal and upload; `tell` gets what is waited for.
 
     Raises:
         MaskedLarkError: InvalidTask, InvalidSource, HelperUnavailable or JobRefused; what was uploaded before
@@ -83,7 +90,11 @@ def run(settings: RunSettings, progress: Progress = lambda _: nullcontext(lambda
             "reported records are written in clear only in a loopback demo; the ad server is on another"
             " machine"
         )
-    bundle = load_bundle(settings.task, settings.protection, settings.trusted_helpers, now=time())
+    bundle = patiently(
+        lambda: load_bundle(settings.task, settings.protection, settings.trusted_helpers, now=time()),
+        give_up_after_s=settings.patience_s,
+        tell=tell,
+    )
     settings = replace(settings, source=with_encoder_of(bundle.task, settings))
     cast = _cast(settings, bundle.task)
     records = cast.split.reported

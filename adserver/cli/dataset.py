@@ -18,7 +18,6 @@ from adserver.cli.options import (
 )
 from adserver.collecting.sealing import DatasetSealer, SealingProgress
 from adserver.peers.opening import Peers
-from adserver.peers.retrying import BRIEF
 from adserver.records.dataset_state import DatasetState
 from adserver.store.datasets import Dataset, DatasetStore
 from adserver.store.tasks import TaskStore
@@ -30,7 +29,7 @@ dataset_app = typer.Typer(no_args_is_help=True, help="Seal reports into datasets
 
 
 @dataset_app.command("seal")
-@with_peers()
+@with_peers(is_waiting=True)
 def seal_command(
     *,
     data: DataOption,
@@ -67,7 +66,7 @@ def seal_command(
             clock=time.time,
             randomness=os.urandom,
             progress=_shown_in(bars),
-            backoff=BRIEF,
+            backoff=peers.backoff,
         )
         dataset = sealer.seal(max_reports=max_reports, is_small_allowed=allow_small)
     if as_json:

@@ -1,6 +1,8 @@
 """The options that several commands share, each also an environment variable, and what they open."""
 
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
@@ -10,7 +12,9 @@ from sqlalchemy import Engine
 
 from adserver.peers.client import ROUND_DEADLINE_S
 from adserver.peers.opening import Peers
+from adserver.peers.retrying import BRIEF
 from adserver.store.database import create_tables, default_url
+from maskedlark.errors import HelperUnavailable
 from maskedlark.observability.tracing import Traces
 from maskedlark.releases.job import Sampling
 from maskedlark.rpc.transport import Keepalive
@@ -68,6 +72,14 @@ RoundDeadlineOption = Annotated[
         min=0.1,
     ),
 ]
+WaitOption = Annotated[
+    bool,
+    _peers(
+        "Wait up to ten minutes for helpers that are starting or away, not half a minute.",
+        "--wait",
+        envvar="ADSERVER_WAIT",
+    ),
+]
 TracesOption = Annotated[
     Traces,
     watching("Where spans go; otlp as OTEL_EXPORTER_OTLP_* says.", "--traces", envvar="ADSERVER_TRACES"),
@@ -115,17 +127,26 @@ _COMPUTING: Final[dict[str, tuple[Any, Any]]] = _QUICK | {
     "round_deadline": (RoundDeadlineOption, ROUND_DEADLINE_S)
 }
 """The same of commands for which helpers compute."""
+_WAITING: Final[dict[str, tuple[Any, Any]]] = {"wait": (WaitOption, False)}
+"""Of commands that wait for helpers."""
 
 
-def with_peers(*, is_computing: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:
+LONG: Final = replace(BRIEF, give_up_after_s=600.0)
+"""For scripts that have just started the helpers: the first start of one compiles for a while."""
+
+
+def with_peers(
+    *, is_computing: bool = True, is_waiting: bool = False
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Gives a command the options about helpers and TLS in place of its parameter `peers`.
 
     The command is called with the checked `Peers`. It takes `data`, too: its TLS files lie there by default.
 
     Args:
         is_computing: Whether helpers compute for this command: it has --round-deadline then.
+        is_waiting: Whether it asks by the backoff of `peers`: it has --wait then.
     """
-    options = _COMPUTING if is_computing else _QUICK
+    options = (_COMPUTING if is_computing else _QUICK) | (_WAITING if is_waiting else {})
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         said = signature(command, eval_str=True)
@@ -161,14 +182,24 @@ def _peers_of(
     tls_ca: Path | None,
     deadline: float,
     round_deadline: float = ROUND_DEADLINE_S,
+    wait: bool = False,
 ) -> Peers:
     """The helpers as the options say; typer.BadParameter as `tls_files`."""
     tls = tls_files(
         insecure=insecure, certificate=tls_cert, private_key=tls_key, authorities=tls_ca, folder=data
     )
     return Peers(
-        addresses=(helper_0, helper_1), tls=tls, deadline_s=deadline, round_deadline_s=round_deadline
+        addresses=(helper_0, helper_1),
+        tls=tls,
+        deadline_s=deadline,
+        round_deadline_s=round_deadline,
+        backoff=replace(LONG if wait else BRIEF, tell=_tell),
     )
+
+
+def _tell(cause: HelperUnavailable) -> None:
+    """What a command waits for, in one line on standard error."""
+    sys.stderr.write(f"waiting: {cause}\n")
 
 
 def open_store(data_dir: Path, database: str | None) -> Engine:

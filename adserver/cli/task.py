@@ -26,7 +26,7 @@ from adserver.collecting.task_settings import (
 )
 from adserver.collecting.task_settings import num_features as features_of
 from adserver.peers.opening import Peers
-from adserver.peers.retrying import BRIEF, with_retries
+from adserver.peers.retrying import with_retries
 from adserver.store.reports import ReportStore
 from adserver.store.tasks import StoredTask, TaskStore
 from adserver.views.printing import moment, print_json, print_table
@@ -45,7 +45,7 @@ task_app = typer.Typer(no_args_is_help=True, help="Make tasks that both helpers 
 
 
 @task_app.command("create")
-@with_peers(is_computing=False)
+@with_peers(is_computing=False, is_waiting=True)
 def create_command(
     *,
     data: DataOption,
@@ -210,7 +210,7 @@ def create_command(
     store = TaskStore(engine)
     with ExitStack() as stack:
         helpers = peers.open(stack, engine)
-        bundle = with_retries(lambda: create_task(helpers, settings), BRIEF)
+        bundle = with_retries(lambda: create_task(helpers, settings), peers.backoff)
     task_id = store.add(bundle, created_at=time.time(), encoder=fitted)
     if out is not None:
         write_durably(out, encode(bundle))

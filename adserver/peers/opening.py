@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy import Engine
 
 from adserver.peers.client import ROUND_DEADLINE_S, HelperClient
+from adserver.peers.retrying import BRIEF, Backoff
 from adserver.store.receipts import ReceiptBook
 from maskedlark.rpc.tls_files import TlsFiles
 
@@ -19,12 +20,14 @@ class Peers:
         tls: This server's files, or None for plaintext on loopback.
         deadline_s: What a helper has for an answer that takes it no time.
         round_deadline_s: What it has for what it computes.
+        backoff: How long one that does not answer is asked again.
     """
 
     addresses: tuple[str, str]
     tls: TlsFiles | None
     deadline_s: float
     round_deadline_s: float = ROUND_DEADLINE_S
+    backoff: Backoff = BRIEF
 
     def open(self, stack: ExitStack, engine: Engine) -> tuple[HelperClient, HelperClient]:
         """Clients of both helpers, closed when the stack unwinds; their receipts are kept in the database."""

@@ -30,11 +30,13 @@ class Backoff:
         first_s: Before the second attempt.
         longest_s: Between any two.
         give_up_after_s: Raise the last error once this much has passed; None: never.
+        tell: Called with each cause that is another than the one before; by default every attempt is logged.
     """
 
     first_s: float = 0.2
     longest_s: float = 15.0
     give_up_after_s: float | None = None
+    tell: Callable[[HelperUnavailable], None] | None = None
 
 
 PATIENT: Final = Backoff()
@@ -69,7 +71,7 @@ def with_retries(call: Callable[[], _T], backoff: Backoff, *, cancelled: Event |
         wait=_Wait(backoff),
         stop=stop_never if backoff.give_up_after_s is None else stop_after_delay(backoff.give_up_after_s),
         sleep=wait,
-        before_sleep=_log_attempt,
+        before_sleep=_log_attempt if backoff.tell is None else _Telling(backoff.tell),
         reraise=True,
     )
     return attempts(call)
@@ -87,6 +89,20 @@ class _Wait(wait_base):
         error = retry_state.outcome.exception() if retry_state.outcome else None
         asked_s = error.retry_after_s if isinstance(error, HelperUnavailable) else None
         return max(self._jittered(retry_state), asked_s or 0.0)
+
+
+class _Telling:
+    """Tells each cause once, however often it comes in a row."""
+
+    def __init__(self, tell: Callable[[HelperUnavailable], None]) -> None:
+        self._tell = tell
+        self._told = ""
+
+    def __call__(self, state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        if isinstance(error, HelperUnavailable) and str(error) != self._told:
+            self._told = str(error)
+            self._tell(error)
 
 
 def _log_attempt(state: RetryCallState) -> None:

@@ -170,6 +170,8 @@ def _live(job: JobRecord, evaluated: RoundFigures | None) -> str:
     parts = [_evaluation(evaluated)] if evaluated else []
     if job.state is JobState.WAITING and job.stop:
         parts.append(job.stop.cause)
+    if job.state is JobState.QUEUED:
+        parts.append("waiting for `adserver serve`")
     return " · ".join(parts)
 
 

@@ -1,6 +1,7 @@
 """`helper keygen`, `serve`, `status` and `budget`."""
 
 import json
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Final
@@ -204,6 +205,19 @@ def serve_command(
     )
     with stopped_by_signals() as stop, tracing("helper", traces):
         serve(settings, stop)
+
+
+def warmup_command() -> None:
+    """Compile what rounds need and check this machine's arithmetic, so that `serve` is ready at once.
+
+    Compiled loops are kept in NUMBA_CACHE_DIR, or beside the installed package. They are good for every
+    processor with AVX2, until Python, numba or this package change.
+    """
+    from helper.serving.warmup import warm_up
+
+    began = time.monotonic()
+    warm_up()
+    typer.echo(f"ready: this machine computes as it must ({time.monotonic() - began:.1f} s)")
 
 
 def status_command(

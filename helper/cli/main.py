@@ -1,6 +1,6 @@
 """The command line of a helper.
 
-helper keygen | serve | status | budget | keys | certificate
+helper keygen | serve | warmup | status | budget | keys | certificate
 """
 
 from typing import Final
@@ -17,6 +17,10 @@ COMMANDS: Final = {
         "helper.cli.commands:serve_command",
         "Serve the ad server until SIGTERM, then finish what is under way.",
         environment="HELPER",
+    ),
+    "warmup": Lazy(
+        "helper.cli.commands:warmup_command",
+        "Compile what rounds need and check this machine's arithmetic, so that `serve` is ready at once.",
     ),
     "status": Lazy(
         "helper.cli.commands:status_command",

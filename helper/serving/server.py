@@ -19,15 +19,16 @@ from helper.core import HelperCore
 from helper.datasets.shelves import PREPARED_BYTES
 from helper.executors.processes import OpeningPool
 from helper.gradient.choose import engine_for
-from helper.gradient.exact.self_check import SelfCheckFailed, self_check
 from helper.ledger.ledger import LEDGER_FILE, Ledger, sqlite_url
 from helper.releases.release_grid import DEFAULT_STEP_MS, ReleaseGrid
 from helper.serving.metrics import HelperMetrics
 from helper.serving.service import HelperService
+from helper.serving.warmup import warm_up
 from helper.trust.floors import Floors
 from helper.trust.keys import FILE_NAME, HelperKeys
 from maskedlark.errors import InvalidTask, JobRefused
-from maskedlark.observability.endpoint import OperatorEndpoint
+from maskedlark.interrupt import Interrupt
+from maskedlark.observability.endpoint import OperatorEndpoint, Starting
 from maskedlark.observability.serving import ServerSettings, WatchedServer
 from maskedlark.rpc.admission import Admission
 from maskedlark.rpc.tls_files import TlsFiles
@@ -83,6 +84,8 @@ class ServeSettings:
 def serve(settings: ServeSettings, stop: Event) -> None:
     """Serve until `stop` is set; then finish the calls that are under way, within `DRAIN_S`.
 
+    Health is answered at once, as not serving yet; other calls once this machine is checked.
+
     Raises:
         InvalidTask: the settings are unsafe, the keys cannot be read, they or the folder are another user's
             or open to others, the folder is in use, the address is taken, or this machine's arithmetic does
@@ -93,8 +96,6 @@ def serve(settings: ServeSettings, stop: Event) -> None:
         raise InvalidTask(f"--allow-no-noise is for debugging on loopback: it cannot be used on {host}")
     forbid_core_files()
     _check_files(settings)
-    _LOG.info("checking this machine's arithmetic; the first time it takes half a minute")
-    _check_numerics()
     with ExitStack() as stack:
         core = _open_core(settings, stack)
         with suppress(JobRefused):
@@ -118,16 +119,44 @@ def serve(settings: ServeSettings, stop: Event) -> None:
             core.check_well,
         )
         helper_pb2_grpc.add_HelperServicer_to_server(service, watched.server)
+        is_ready = Event()
+
+        def check_well() -> None:
+            if not is_ready.is_set():
+                raise Starting
+            core.check_well()
+
         if settings.metrics_listen is not None:
-            stack.enter_context(OperatorEndpoint(settings.metrics_listen, metrics.registry, core.check_well))
-        watched.start()
+            stack.enter_context(OperatorEndpoint(settings.metrics_listen, metrics.registry, check_well))
+        watched.listen()
         stack.callback(watched.drain, DRAIN_S)
         address = f"{host}:{watched.port}"
-        if settings.port_file is not None:
-            _write_whole(settings.port_file, address)
-        _LOG.info("serving on %s (%s)", address, "TLS" if settings.tls else "plaintext, loopback only")
-        wait_for(stop)
+        _LOG.info(
+            "starting on %s: checking this machine's arithmetic; the first time, loops are compiled", address
+        )
+        with suppress(_Stopped):
+            warm_up(_stopping(stop))
+            watched.start()
+            is_ready.set()
+            if settings.port_file is not None:
+                _write_whole(settings.port_file, address)
+            _LOG.info("serving on %s (%s)", address, "TLS" if settings.tls else "plaintext, loopback only")
+            wait_for(stop)
         _LOG.info("draining")
+
+
+class _Stopped(Exception):
+    """The helper was asked to stop before it was ready."""
+
+
+def _stopping(stop: Event) -> Interrupt:
+    """Ends what calls it once the event is set."""
+
+    def check() -> None:
+        if stop.is_set():
+            raise _Stopped
+
+    return check
 
 
 def _check_files(settings: ServeSettings) -> None:
@@ -138,17 +167,6 @@ def _check_files(settings: ServeSettings) -> None:
     if settings.tls is not None:
         check_own(settings.tls.private_key)
         settings.tls.read()
-
-
-def _check_numerics() -> None:
-    """Reproduce the golden vectors on every backend.
-
-    It also compiles the kernels, so that no round waits for that.
-    """
-    try:
-        self_check()
-    except SelfCheckFailed as error:
-        raise InvalidTask(f"this machine must not serve: {error}") from None
 
 
 def _open_core(settings: ServeSettings, stack: ExitStack) -> HelperCore:

@@ -19,6 +19,10 @@ _LOG: Final = logging.getLogger(__name__)
 _READ_TIMEOUT_S: Final = 10
 
 
+class Starting(Exception):
+    """What a check raises while the service is not ready yet: no failure, but not well either."""
+
+
 class OperatorEndpoint:
     """A running server; close it, or use it in a `with`."""
 
@@ -28,7 +32,7 @@ class OperatorEndpoint:
         Args:
             address: On loopback: it is plaintext, and for the operator alone.
             registry: What /metrics shows.
-            check: Returns if the service is well, and raises if not.
+            check: Returns if the service is well, and raises if not; `Starting` if it is not ready yet.
 
         Raises:
             InvalidTask: not loopback, or taken.
@@ -81,6 +85,8 @@ def _handler(registry: CollectorRegistry, check: Callable[[], object]) -> type[B
         def _answer_with(self, make: Callable[[], bytes], content_type: str) -> None:
             try:
                 body = make()
+            except Starting:
+                self._answer(503, "text/plain", b"starting\n")
             except Exception:  # noqa: BLE001  whatever it is: the service is not well, and the details stay in the log
                 _LOG.exception("not well")
                 self._answer(503, "text/plain", b"not well\n")

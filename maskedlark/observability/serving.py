@@ -76,7 +76,10 @@ class _Probed(health.HealthServicer):
 
 
 class WatchedServer:
-    """A gRPC server; add servicers to `server`, then `start`, and `drain` at the end."""
+    """A gRPC server; add servicers to `server`, then `start`, and `drain` at the end.
+
+    One that is not ready at once calls `listen` before, and so tells that it is starting.
+    """
 
     def __init__(
         self,
@@ -95,6 +98,7 @@ class WatchedServer:
         metrics = CallMetrics(registry)
         if settings.tls is not None:
             registry.register(CertificateExpiry(settings.tls))
+        self._is_listening = False
         self._draining = DrainInterceptor()
         self.server, self.port = make_server(
             settings.listen,
@@ -117,9 +121,19 @@ class WatchedServer:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
         self._health.set(_WHOLE_SERVER, health_pb2.HealthCheckResponse.NOT_SERVING)
 
+    def listen(self) -> None:
+        """Say to who asks for health that the server does not serve yet.
+
+        Other calls are refused, to be made again.
+        """
+        if not self._is_listening:
+            self._is_listening = True
+            self.server.start()
+
     def start(self) -> None:
         """Answer calls, and say so to who asks for health."""
-        self.server.start()
+        self.listen()
+        self._draining.open()
         self._health.set(_WHOLE_SERVER, health_pb2.HealthCheckResponse.SERVING)
 
     def drain(self, grace_s: float) -> None:

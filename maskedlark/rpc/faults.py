@@ -42,6 +42,7 @@ _NO_TALK: Final = re.compile(r"Socket closed|[Hh]andshake|SSL")
 _NO_TALK_HINT: Final = (
     " (nobody is there, or TLS at one side only, or a certificate that the other side does not trust)"
 )
+_NOBODY_LISTENS: Final = re.compile(r"connect: Connection refused")
 _FULL_RETRY_AFTER_S: Final = 1.0
 _LONGEST_HINT_S: Final = 600.0
 _WORTH_ANOTHER_TRY: Final = frozenset(
@@ -149,12 +150,10 @@ def _domain_error(error: grpc.RpcError, peer: str) -> MaskedLarkError:
             )
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return _exhausted(peer, details, trailing.get(_RETRY_AFTER))
-    hint = (
-        " (nobody is there, or TLS at one side only, or a certificate that the other side does not trust)"
-        if _NO_TALK.search(details)
-        else ""
-    )
+    hint = _NO_TALK_HINT if _NO_TALK.search(details) else ""
     what = f"{peer}: {code.name.lower()}: {details}{hint}"
+    if _NOBODY_LISTENS.search(details):
+        what = f"{peer}: nobody listens there"
     is_worth_another_try = code in _WORTH_ANOTHER_TRY and not _DOES_NOT_PARSE.match(details)
     return (
         HelperUnavailable(what)

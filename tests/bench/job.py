@@ -183,7 +183,7 @@ def measure(setup: Setup, folder: Path, profiles: Path | None) -> Spent:
     """One job from browsers to the trained model."""
     panel, reported, untrained = (folder / name for name in ("panel.npz", "reported.npz", "untrained.onnx"))
     subprocess.run(
-        [sys.executable, "-m", "helper.gradient.exact.self_check"], check=True
+        [sys.executable, "-c", "from helper.serving.warmup import warm_up; warm_up()"], check=True
     )  # compiles, the first time
     _PROGRESS.print(f"{setup.name}: servers start")
     with (

@@ -20,6 +20,7 @@ from helper.gradient.exact.engine import ExactEngine
 from helper.gradient.exact.products.float64 import Float64Backend
 from helper.gradient.exact.products.int8 import Int8Backend
 from helper.gradient.exact.products.product import CHUNK_RECORDS, Backend
+from maskedlark.interrupt import Interrupt, never
 from maskedlark.model.graph import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.model.weights import MAX_MAGNITUDE, decode
@@ -39,10 +40,13 @@ class SelfCheckFailed(Exception):
     """
 
 
-def self_check() -> bytes:
+def self_check(interrupt: Interrupt = never) -> bytes:
     """Check the exact path on this machine.
 
     Called by a helper when it starts; gives NUMERICS_DIGEST, for the transcript.
+
+    Args:
+        interrupt: Called before each golden vector.
 
     Raises:
         SelfCheckFailed: a product or a golden vector comes out wrong.
@@ -50,7 +54,7 @@ def self_check() -> bytes:
     fast, portable = Int8Backend(), Float64Backend()
     check_backends(fast, portable)
     for backend, is_read_only in ((portable, False), (fast, False), (fast, True)):
-        digest = golden_digest(backend, is_read_only=is_read_only)
+        digest = golden_digest(backend, is_read_only=is_read_only, interrupt=interrupt)
         if digest != NUMERICS_DIGEST:
             raise SelfCheckFailed(
                 f"the golden vectors give {digest.hex()} on {type(backend).__name__}, not "
@@ -136,23 +140,30 @@ class GoldenResult:
     is_right: bool
 
 
-def golden_results(backend: Backend, *, is_read_only: bool) -> list[GoldenResult]:
+def golden_results(
+    backend: Backend, *, is_read_only: bool, interrupt: Interrupt = never
+) -> list[GoldenResult]:
     """Every golden vector run on a backend."""
-    return [_run(case, backend, is_read_only=is_read_only) for case in json.loads(_GOLDEN.read_text())]
+    results = []
+    for case in json.loads(_GOLDEN.read_text()):
+        interrupt()
+        results.append(_run(case, backend, is_read_only=is_read_only))
+    return results
 
 
-def golden_digest(backend: Backend, *, is_read_only: bool = False) -> bytes:
+def golden_digest(backend: Backend, *, is_read_only: bool = False, interrupt: Interrupt = never) -> bytes:
     """SHA-256 over the names and results of all golden vectors.
 
     Args:
         backend: How products are computed.
         is_read_only: Whether the batches' arrays are: numba compiles its loops for either.
+        interrupt: Called before each of them.
 
     Raises:
         SelfCheckFailed: one differs from its file.
     """
     digest = sha256(b"maskedlark/v1 numerics\0")
-    for result in golden_results(backend, is_read_only=is_read_only):
+    for result in golden_results(backend, is_read_only=is_read_only, interrupt=interrupt):
         if not result.is_right:
             raise SelfCheckFailed(
                 f"the golden vector {result.name!r} comes out wrong on {type(backend).__name__}"
@@ -176,7 +187,3 @@ def _run(case: dict[str, Any], backend: Backend, *, is_read_only: bool) -> Golde
     return GoldenResult(
         name=case["name"], aggregate_sha256=aggregate, values_digest=digest, is_right=is_right
     )
-
-
-if __name__ == "__main__":
-    self_check()

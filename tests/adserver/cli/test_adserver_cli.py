@@ -17,7 +17,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from adserver.cli import dataset as dataset_cli
+from adserver.cli import options as cli_options
 from adserver.cli.main import app, main
 from adserver.peers.retrying import ONCE
 from adserver.store.database import default_url
@@ -288,7 +288,7 @@ def test_a_refusal_is_one_line_and_an_exit_status(
     shell.create()
     for name, value in shell.environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(dataset_cli, "BRIEF", ONCE)
+    monkeypatch.setattr(cli_options, "BRIEF", ONCE)
     monkeypatch.setattr(sys, "argv", ["adserver", "dataset", "seal"])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -306,7 +306,7 @@ def test_a_helper_that_is_down_is_told_apart_by_the_exit_status(
     shell.fakes[0].commit_failures.append(unavailable())
     for name, value in shell.environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(dataset_cli, "BRIEF", ONCE)
+    monkeypatch.setattr(cli_options, "BRIEF", ONCE)
     monkeypatch.setattr(sys, "argv", ["adserver", "dataset", "seal"])
     with pytest.raises(SystemExit) as ended:
         main()

@@ -76,3 +76,10 @@ def test_what_would_fail_again_is_not_asked_again(error: MaskedLarkError) -> Non
 def test_once_is_once() -> None:
     with pytest.raises(HelperUnavailable):
         _waits(HelperUnavailable("down"), backoff=ONCE)
+
+
+def test_each_cause_that_is_another_than_the_one_before_is_told_once() -> None:
+    told: list[str] = []
+    causes = [HelperUnavailable(cause) for cause in ("nobody", "nobody", "starting")]
+    _waits(*causes, backoff=Backoff(first_s=0.0, longest_s=0.0, tell=lambda cause: told.append(str(cause))))
+    assert told == ["nobody", "starting"]

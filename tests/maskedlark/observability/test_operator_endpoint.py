@@ -8,7 +8,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from maskedlark.errors import InvalidTask
-from maskedlark.observability.endpoint import OperatorEndpoint
+from maskedlark.observability.endpoint import OperatorEndpoint, Starting
 
 
 def fetch(address: str, path: str) -> tuple[int, str]:
@@ -36,6 +36,15 @@ def test_a_service_that_is_not_well_says_so_and_not_why(caplog: pytest.LogCaptur
     with OperatorEndpoint("127.0.0.1:0", CollectorRegistry(), check) as endpoint:
         assert fetch(endpoint.address, "/healthz") == (503, "not well\n")
     assert "a detail" in caplog.text
+
+
+def test_a_service_that_is_starting_says_so_and_logs_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+    def check() -> None:
+        raise Starting
+
+    with OperatorEndpoint("127.0.0.1:0", CollectorRegistry(), check) as endpoint:
+        assert fetch(endpoint.address, "/healthz") == (503, "starting\n")
+    assert not caplog.records
 
 
 def test_metrics_that_cannot_be_had_are_a_failed_scrape_and_the_next_one_is_answered(

@@ -3,13 +3,14 @@
 By numba, without fast-math, for the oldest processor that has AVX2, cached on disk: only a first start
 compiles, and an image or an installation can bring the cache along.
 
-    python -m helper.gradient.exact.self_check      compiles everything, into NUMBA_CACHE_DIR if that is set
+    helper warmup      compiles everything, into NUMBA_CACHE_DIR if that is set
 
 A cached loop is found again wherever the package and the cache lie. Numba alone would look for it by the path
 of its source, and would not notice a change of a function that it inlined from another file. So the cache's
 folder is named after the contents of the whole package.
 """
 
+import os
 import platform
 from collections.abc import Callable
 from functools import cache
@@ -37,7 +38,7 @@ class PackageCacheLocator(UserProvidedCacheLocator):
 
     def __init__(self, py_func: Callable[..., Any], py_file: str) -> None:
         self._lineno = py_func.__code__.co_firstlineno
-        self._cache_path = _cache_folder(getattr(config, _FOLDER))
+        self._cache_path = str(cache_folder())
         self._module = py_func.__module__.rpartition(".")[2]
 
     def get_source_stamp(self) -> str:
@@ -81,12 +82,25 @@ def _use_baseline() -> None:
         setattr(config, _PROCESSOR, _BASELINE)
 
 
+def cache_folder() -> Path:
+    """Where compiled loops are kept, as `NUMBA_CACHE_DIR` and this package's contents say.
+
+    Without the variable that is beside Python's own cache; or in the user's, where an installation is another
+    user's and brings none.
+    """
+    return _cache_folder(getattr(config, _FOLDER))
+
+
 @cache
-def _cache_folder(given: str) -> str:
-    """A folder in the one that the operator gave by NUMBA_CACHE_DIR, or else beside Python's own cache."""
+def _cache_folder(given: str) -> Path:
     package = Path(__file__).parent.parent
     digest = sha256()
     for path in sorted(package.rglob("*.py")):
         digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes())
-    base = Path(given) if given else package / "__pycache__"
-    return str(base / f"exact-{digest.hexdigest()[:16]}")
+    name = f"exact-{digest.hexdigest()[:16]}"
+    if given:
+        return Path(given) / name
+    beside = package / "__pycache__"
+    is_here = (beside / name).exists() or os.access(beside if beside.exists() else package, os.W_OK)
+    user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "maskedlark"
+    return (beside if is_here else user) / name

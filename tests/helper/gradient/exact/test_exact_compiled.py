@@ -50,7 +50,7 @@ def test_compiled_loops_are_found_again_at_another_path_and_not_written_anew(
     tmp_path: Path,
 ) -> None:
     made, moved, elsewhere = tmp_path / "made", tmp_path / "moved", tmp_path / "elsewhere"
-    command = [sys.executable, "-m", "helper.gradient.exact.self_check"]
+    command = [sys.executable, "-c", "from helper.serving.warmup import warm_up; warm_up()"]
     subprocess.run(command, check=True, cwd=ROOT, env={**os.environ, "NUMBA_CACHE_DIR": str(made)})
     made.rename(moved)
     compiled = sorted(moved.rglob("*.nbc"))
