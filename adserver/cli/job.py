@@ -29,6 +29,7 @@ from adserver.store.jobs import JobStore
 from adserver.store.tasks import TaskStore
 from adserver.training.federated_submission import FederatedSubmission
 from adserver.training.submission import JOB_ID_BYTES, Submission, plan_job
+from adserver.views.curves import write_plot
 from adserver.views.job import job_json, print_job, print_jobs, watch
 from adserver.views.printing import print_json
 from maskedlark.canonical import build
@@ -218,12 +219,20 @@ def list_command(data: DataOption, database: DatabaseOption = None, as_json: Jso
 
 @job_app.command("show")
 def show_command(
-    data: DataOption, job: JobArgument = "", database: DatabaseOption = None, as_json: JsonOption = False
+    data: DataOption,
+    job: JobArgument = "",
+    plot: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Also draw the job's curves into this PNG.")
+    ] = None,
+    database: DatabaseOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Show a job: its settings, how far it is, what it has spent."""
     store = _store(data, database)
     found = store.find(job)
     history = store.history(found.job_id)
+    if plot is not None:
+        write_plot(found, history, plot)
     if as_json:
         print_json(job_json(found, history))
     else:

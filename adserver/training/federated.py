@@ -55,7 +55,6 @@ class FederatedRun:
         history: The figures so far.
         clock: Unix seconds.
         randomness: Draws handles.
-        title: What stands above the curves.
     """
 
     plan: FederatedPlan
@@ -66,7 +65,6 @@ class FederatedRun:
     history: tuple[RoundFigures, ...]
     clock: Clock
     randomness: Randomness
-    title: str
 
     def to_the_end(self) -> None:
         """Run every round that is left.
@@ -82,7 +80,7 @@ class FederatedRun:
         state = self._first_state() if stored is None else ServerState.decode(stored)
         history = tuple(one for one in self.history if one.rounds_done <= state.rounds_done)
         evaluate = self._evaluator()
-        with CurveWriter.opened(self.folder.path, history, title=self.title) as curves:
+        with CurveWriter.opened(self.folder.path, history) as curves:
             self.rounds.release_before(self.plan.job.job_id, state.rounds_done)
             if not history:
                 self._keep(evaluate(RoundFigures(rounds_done=0, finished_at_s=self.clock()), state), curves)

@@ -7,15 +7,17 @@ evaluated is what was trained.
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 
 from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.model.graph import Loss
 from maskedlark.model.onnx_file import parse
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
 
 _BATCH: Final = 1_024
 _ERRORS_ONLY: Final = 3
@@ -78,7 +80,9 @@ def evaluate(
     )
 
 
-def _session(encoded_model: bytes) -> onnxruntime.InferenceSession:
+def _session(encoded_model: bytes) -> "InferenceSession":
+    import onnxruntime
+
     options = onnxruntime.SessionOptions()
     options.log_severity_level = (
         _ERRORS_ONLY  # exporters declare output shapes that a larger batch exceeds: a warning a run

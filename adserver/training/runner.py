@@ -30,7 +30,6 @@ from adserver.records.training_plan import TrainingPlan
 from adserver.store.database import Clock
 from adserver.store.job_folder import JobFolder
 from adserver.store.leases import JobLeases
-from adserver.training.cost import curve_title
 from adserver.training.curves import CurveWriter
 from adserver.training.eval_set import read_eval_set
 from adserver.training.forward import Evaluation, evaluate
@@ -82,7 +81,7 @@ class JobRun:
             JobRefused: a helper refused, the helpers disagree, or (CANCELLED) the job is to be let go of.
             InvalidModel: training diverged (DIVERGED), or a helper refused the model.
         """
-        with CurveWriter.opened(self._folder.path, self._history, title=curve_title(self._plan)) as curves:
+        with CurveWriter.opened(self._folder.path, self._history) as curves:
             check_started(
                 *self._pair.start_job(self._plan.job, self._encoded_model),
                 num_parameters=self._model.num_parameters,

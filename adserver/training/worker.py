@@ -28,7 +28,7 @@ from adserver.store.job_folder import JobFolder
 from adserver.store.jobs import JobRecord, JobStore, Stop
 from adserver.store.leases import JobLeases
 from adserver.store.rounds import RoundStore
-from adserver.training.cost import budget_spent_line, federated_title
+from adserver.training.cost import budget_spent_line
 from adserver.training.pauses import Rest
 from maskedlark.errors import (
     HelperUnavailable,
@@ -192,10 +192,10 @@ class JobWorker:
 
     def _run_to_the_end(self, job: JobRecord, pair: HelperPair) -> Exception | None:
         """Run a job; None if it is done, and what stopped it if not."""
-        from adserver.training.runner import JobRun  # onnxruntime: only for a server that has jobs
-
         if isinstance(job.plan, FederatedPlan):
             return self._run_federated(job, job.plan, pair)
+        from adserver.training.runner import JobRun  # onnx: only for a server that has jobs
+
         try:
             JobRun(
                 plan=job.plan,
@@ -211,7 +211,7 @@ class JobWorker:
 
     def _run_federated(self, job: JobRecord, plan: FederatedPlan, pair: HelperPair) -> Exception | None:
         """Run a federated job; None if it is done, and what stopped it if not."""
-        from adserver.training.federated import FederatedRun  # matplotlib: as above
+        from adserver.training.federated import FederatedRun
 
         try:
             FederatedRun(
@@ -223,7 +223,6 @@ class JobWorker:
                 history=self._store.history(job.job_id),
                 clock=self._clock,
                 randomness=system_randomness,
-                title=federated_title(plan),
             ).to_the_end()
         except Exception as error:  # noqa: BLE001  whatever it is, the job must not stay with this worker
             return error

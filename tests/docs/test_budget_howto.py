@@ -15,7 +15,6 @@ from adserver.records.dataset_state import DatasetState
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.schema import datasets
 from adserver.store.tasks import TaskStore
-from adserver.training import curves
 from helper.cli.main import app as helper_app
 from tests.adserver.job_world import ENCODED_MODEL, RECORDS, Site, sealed
 from tests.builders import NOW
@@ -54,7 +53,6 @@ class Shell:
 @pytest.fixture
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
     """A committed dataset at an ad server, another at a helper, and a model."""
-    monkeypatch.setattr(curves, "_png", lambda *_: b"")
     site = Site(tmp_path / "adserver", OF)
     TaskStore(site.engine).add(OF.of.bundle, created_at=NOW)
     row = {

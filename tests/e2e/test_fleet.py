@@ -145,12 +145,16 @@ def test_an_ad_server_killed_mid_job_resumes_where_it_was(sealed: Sealed, undist
     assert sealed.export(job, "adserver-killed.onnx") == undisturbed
 
 
-def test_curves_are_written_for_people_and_for_tensorboard(sealed: Sealed, undisturbed: bytes) -> None:
+def test_curves_are_written_for_tensorboard_and_drawn_for_people(
+    sealed: Sealed, undisturbed: bytes, tmp_path: Path
+) -> None:
     assert undisturbed
     job = sealed.fleet.adserver_json("job", "list", options=False)[0]["job_id"]
     folder = sealed.fleet.data("adserver") / "jobs" / job
-    assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert any((folder / "events").iterdir())
+    drawn = tmp_path / "curves.png"
+    sealed.fleet.adserver("job", "show", job, "--plot", str(drawn), options=False)
+    assert drawn.read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_helper_without_the_debug_flag_refuses_a_task_without_noise(tmp_path: Path) -> None:

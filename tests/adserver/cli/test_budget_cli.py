@@ -18,7 +18,6 @@ from adserver.records.job_state import JobState
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.schema import datasets
 from adserver.store.tasks import TaskStore
-from adserver.training import curves
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.privacy.accounting import spent
 from maskedlark.releases.job import JobSpec, charge
@@ -34,9 +33,8 @@ SUBMIT = (
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+def site(tmp_path: Path) -> Iterator[Site]:
     """A store with one task and one committed dataset."""
-    monkeypatch.setattr(curves, "_png", lambda *_: b"")
     made = Site(tmp_path / "data", OF)
     TaskStore(made.engine).add(OF.of.bundle, created_at=NOW)
     row = {

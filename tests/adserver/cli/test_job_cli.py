@@ -19,7 +19,6 @@ from adserver.records.job_state import JobState
 from adserver.store.queries import QueryStore
 from adserver.store.schema import datasets
 from adserver.store.tasks import TaskStore
-from adserver.training import curves
 from adserver.training.trainer import Checkpoint
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
 from maskedlark.model.onnx_file import parse
@@ -33,9 +32,8 @@ Adserver = Callable[..., Result]
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+def site(tmp_path: Path) -> Iterator[Site]:
     """A store with one task and one committed dataset."""
-    monkeypatch.setattr(curves, "_png", lambda *_: b"")
     made = Site(tmp_path / "data", OF)
     TaskStore(made.engine).add(OF.of.bundle, created_at=NOW)
     row = {

@@ -1,6 +1,9 @@
 """The curves that people look at, made from the history alone."""
 
 import csv
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +11,7 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event
 
 from adserver.records.round_figures import RoundFigures, noise_norm, noise_to_signal
-from adserver.training.cost import curve_title
-from adserver.training.curves import CSV_NAME, EVENTS_NAME, PNG_NAME, CurveWriter, write_curves
+from adserver.training.curves import CSV_NAME, EVENTS_NAME, CurveWriter, write_csv
 from maskedlark.privacy.noise import Mechanism, noise_vector
 from maskedlark.randomness import seeded
 from maskedlark.releases.job import noise_units
@@ -49,7 +51,7 @@ def read_events(folder: Path) -> list[tuple[str, int, float, float]]:
 
 
 def test_the_csv_file_holds_every_figure_exactly(tmp_path: Path) -> None:
-    write_curves(tmp_path, HISTORY, "a title")
+    write_csv(tmp_path, HISTORY)
     rows = list(csv.DictReader((tmp_path / CSV_NAME).read_text().splitlines()))
     assert len(rows) == len(HISTORY)
     for row, figures in zip(rows, HISTORY, strict=True):
@@ -58,29 +60,11 @@ def test_the_csv_file_holds_every_figure_exactly(tmp_path: Path) -> None:
             assert cell == "" if value is None else float(cell) == value
 
 
-@pytest.mark.parametrize(
-    "history",
-    [
-        HISTORY,
-        (),
-        HISTORY[:1],
-        tuple(RoundFigures(rounds_done=number, finished_at_s=0.0, gradient_norm=1.0) for number in range(3)),
-        tuple(RoundFigures(rounds_done=number, finished_at_s=0.0, loss=1.0) for number in range(3)),
-    ],
-    ids=["all", "none", "one", "no evaluation", "no accuracy"],
-)
-def test_a_picture_is_drawn_of_whatever_there_is(tmp_path: Path, history: tuple[RoundFigures, ...]) -> None:
-    write_curves(tmp_path, history, "a title\nof two lines")
-    assert (tmp_path / PNG_NAME).read_bytes().startswith(b"\x89PNG")
-
-
 def test_events_of_a_resumed_job_hold_each_round_once(tmp_path: Path) -> None:
-    with CurveWriter.opened(tmp_path, (), title="first process") as curves:
+    with CurveWriter.opened(tmp_path, ()) as curves:
         for figures in HISTORY[:12]:
             curves.append(figures)
-    with CurveWriter.opened(
-        tmp_path, HISTORY[:10], title="second process"
-    ) as curves:  # the last two rounds were not finished
+    with CurveWriter.opened(tmp_path, HISTORY[:10]) as curves:  # the last two rounds were not finished
         for figures in HISTORY[10:]:
             curves.append(figures)
     norms = [
@@ -98,12 +82,30 @@ def test_events_of_a_resumed_job_hold_each_round_once(tmp_path: Path) -> None:
     assert len((tmp_path / CSV_NAME).read_text().splitlines()) == 21
 
 
-def test_the_files_are_rewritten_while_the_job_runs(tmp_path: Path) -> None:
-    with CurveWriter.opened(tmp_path, (), title="a title", rewrite_every_s=3.0) as curves:
+def test_the_csv_file_is_rewritten_while_the_job_runs(tmp_path: Path) -> None:
+    with CurveWriter.opened(tmp_path, (), rewrite_every_s=3.0) as curves:
         for figures in HISTORY[:4]:
-            assert not (tmp_path / PNG_NAME).exists()
+            assert not (tmp_path / CSV_NAME).exists()
             curves.append(figures)
         assert len((tmp_path / CSV_NAME).read_text().splitlines()) == 5
+
+
+def test_a_running_job_loads_no_library_that_it_does_not_use(tmp_path: Path) -> None:
+    script = """
+import json, sys
+from pathlib import Path
+import adserver.training.federated, adserver.training.runner, adserver.training.worker
+from adserver.records.round_figures import RoundFigures
+from adserver.training.curves import CurveWriter
+with CurveWriter.opened(Path(sys.argv[1]), ()) as curves:
+    curves.append(RoundFigures(rounds_done=1, finished_at_s=0.0, loss=1.0))
+print(json.dumps(sorted(sys.modules)))
+"""
+    shown = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    heavy = {"dp_accounting", "matplotlib", "onnxruntime", "pyarrow", "scipy", "tensorboardX", "torch"}
+    assert not heavy & set(json.loads(shown.stdout))
 
 
 @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
@@ -137,10 +139,3 @@ def test_noise_to_signal_takes_the_noise_out_of_the_norm() -> None:
 @pytest.mark.parametrize("gradient_norm", [0.0, 2.0, 3.0])
 def test_a_signal_that_is_lost_in_noise_has_no_ratio(gradient_norm: float) -> None:
     assert noise_to_signal(gradient_norm, 3.0) is None
-
-
-def test_the_title_says_what_the_job_costs() -> None:
-    noisy = curve_title(plan_for(sealed(mechanism="gaussian"), noise_multiplier=2.0))
-    assert "epsilon" in noisy
-    assert "delta 1e-05" in noisy
-    assert "no noise" in curve_title(plan_for(sealed()))

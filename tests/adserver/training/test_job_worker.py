@@ -26,7 +26,6 @@ from adserver.records.training_plan import Optimizer, OptimizerKind, Schedule, S
 from adserver.store import job_folder
 from adserver.store.jobs import Stop
 from adserver.store.leases import MAX_WORKERS_LOST, JobLeases
-from adserver.training import curves
 from adserver.training import runner as job_runner
 from adserver.training.optimizers import fresh_moments, step
 from adserver.training.trainer import Checkpoint
@@ -74,12 +73,6 @@ def site(tmp_path: Path, quiet: Sealed) -> Iterator[Site]:
     made.engine.dispose()
 
 
-@pytest.fixture
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures take most of a small job's time."""
-    monkeypatch.setattr(curves, "_png", lambda *_: b"")
-
-
 def masters(site: Site, job_id: bytes) -> tuple[NDArray[np.float32], ...]:
     stored = site.folder(job_id).checkpoint()
     assert stored is not None
@@ -119,7 +112,6 @@ def trained_in_the_clear(of: Sealed, plan: TrainingPlan) -> tuple[NDArray[np.flo
 
 @pytest.mark.parametrize("kind", OptimizerKind)
 @pytest.mark.parametrize("schedule", ScheduleKind)
-@pytest.mark.usefixtures("no_pictures")
 def test_without_noise_the_trained_model_equals_training_in_the_clear_bit_for_bit(
     site: Site, quiet: Sealed, kind: OptimizerKind, schedule: ScheduleKind
 ) -> None:
@@ -177,7 +169,6 @@ def fused_site(folder: Path, of: Sealed, fuse: Fuse, burns_at: int) -> Site:
     return site
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_a_job_killed_at_any_point_ends_in_the_same_bytes_as_an_undisturbed_one(
     tmp_path: Path, noisy: Sealed, mortal: Fuse
 ) -> None:
@@ -618,7 +609,6 @@ def test_a_worker_that_lost_its_lease_lets_go_of_the_job(site: Site, quiet: Seal
 @pytest.mark.parametrize(
     "after_write", [False, True], ids=["before its checkpoint is there", "before the old ones go"]
 )
-@pytest.mark.usefixtures("no_pictures")
 def test_a_worker_that_was_stopped_at_a_checkpoint_does_not_undo_its_successors_rounds(
     site: Site, quiet: Sealed, monkeypatch: pytest.MonkeyPatch, after_write: bool
 ) -> None:
@@ -685,7 +675,6 @@ def test_the_curves_and_the_history_hold_loss_and_accuracy(site: Site, quiet: Se
         "eval.npz",
         "checkpoint-00000005.npz",
         "curves.csv",
-        "curves.png",
         "events",
     }
 

@@ -1,0 +1,64 @@
+"""The picture of a job's curves."""
+
+from pathlib import Path
+
+import pytest
+
+from adserver.records.job_state import JobState
+from adserver.records.round_figures import RoundFigures
+from adserver.store.jobs import JobRecord
+from adserver.training.cost import curve_title
+from adserver.views.curves import png, write_plot
+from maskedlark.errors import InvalidTask
+from tests.adserver.job_world import plan_for, sealed
+
+HISTORY = tuple(
+    RoundFigures(
+        rounds_done=number,
+        finished_at_s=1000.0 + number,
+        gradient_norm=1 / (number + 3),
+        noise_to_signal=0.3 if number % 2 else None,
+        loss=0.7 - 0.01 * number if number % 5 == 0 else None,
+        accuracy=0.5 + 0.01 * number if number % 5 == 0 else None,
+    )
+    for number in range(1, 21)
+)
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        HISTORY,
+        (),
+        HISTORY[:1],
+        tuple(RoundFigures(rounds_done=number, finished_at_s=0.0, gradient_norm=1.0) for number in range(3)),
+        tuple(RoundFigures(rounds_done=number, finished_at_s=0.0, loss=1.0) for number in range(3)),
+    ],
+    ids=["all", "none", "one", "no evaluation", "no accuracy"],
+)
+def test_a_picture_is_drawn_of_whatever_there_is(history: tuple[RoundFigures, ...]) -> None:
+    assert png(history, "a title\nof two lines").startswith(b"\x89PNG")
+
+
+def test_a_picture_goes_into_a_png_or_nowhere(tmp_path: Path) -> None:
+    job = JobRecord(
+        plan=plan_for(sealed()),
+        submitted_at_s=0.0,
+        state=JobState.DONE,
+        stop=None,
+        rounds_done=20,
+        is_closed=True,
+        rounds_charged=20,
+        lease_until_s=0.0,
+    )
+    write_plot(job, HISTORY, tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(InvalidTask, match=r"\.png"):
+        write_plot(job, HISTORY, tmp_path / "curves.svg")
+
+
+def test_the_title_says_what_the_job_costs() -> None:
+    noisy = curve_title(plan_for(sealed(mechanism="gaussian"), noise_multiplier=2.0))
+    assert "epsilon" in noisy
+    assert "delta 1e-05" in noisy
+    assert "no noise" in curve_title(plan_for(sealed()))
