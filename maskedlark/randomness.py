@@ -8,14 +8,13 @@ pass a `Stream`: AES-256 in counter mode under a 32-byte key, the extendable-out
 True
 """
 
+import hmac
 from collections.abc import Callable, MutableSequence
 from os import urandom
 from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
 Randomness = Callable[[int], bytes]
@@ -52,12 +51,8 @@ class Stream:
 
 def derive_key(secret: bytes, purpose: bytes, context: bytes = b"") -> bytes:
     """A 32-byte key for one purpose and context: HKDF-SHA256 (RFC 5869) with `purpose || context` as info."""
-    return HKDF(
-        algorithm=SHA256(),
-        length=STREAM_KEY_BYTES,
-        salt=None,
-        info=b"maskedlark/v1 " + purpose + b"\0" + context,
-    ).derive(secret)
+    extracted = hmac.digest(bytes(STREAM_KEY_BYTES), secret, "sha256")
+    return hmac.digest(extracted, b"maskedlark/v1 " + purpose + b"\0" + context + b"\1", "sha256")
 
 
 def seeded(seed: int, purpose: str = "") -> Stream:
@@ -80,6 +75,16 @@ def below(bound: int, count: int, randomness: Randomness) -> NDArray[np.uint64]:
     return np.concatenate(kept) if kept else np.empty(0, np.uint64)
 
 
+def one_below(bound: int, randomness: Randomness) -> int:
+    """`below(bound, 1, randomness)`, from the same bytes, for callers that draw one number at a time."""
+    if not 1 <= bound <= 1 << 63:
+        raise ValueError(f"bound must be in 1..2^63, not {bound}")
+    bits = (1 << (bound - 1).bit_length()) - 1
+    while (word := int.from_bytes(randomness(8), "little") & bits) >= bound:
+        pass
+    return word
+
+
 def uniform(count: int, randomness: Randomness) -> NDArray[np.float64]:
     """`count` uniform multiples of 2^-53 in [0, 1): for simulated behaviour, never for privacy noise."""
     words = np.frombuffer(randomness(8 * count), dtype="<u8").astype(np.uint64)
@@ -89,5 +94,5 @@ def uniform(count: int, randomness: Randomness) -> NDArray[np.float64]:
 def shuffle(items: MutableSequence[Any], randomness: Randomness) -> None:
     """Put `items` in a uniformly random order, in place (Fisher and Yates)."""
     for last in range(len(items) - 1, 0, -1):
-        chosen = int(below(last + 1, 1, randomness)[0])
+        chosen = one_below(last + 1, randomness)
         items[last], items[chosen] = items[chosen], items[last]

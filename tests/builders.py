@@ -154,7 +154,7 @@ def shares_for(sealed: list[Report], role: int) -> list[ShareForHelper]:
 
 def split(task: Task, example: Example, randomness: Randomness, report_id: bytes = REPORT_ID) -> SplitExample:
     """The plaintexts of a report of some id."""
-    return report.split(task, example, randomness, report_id=report_id)
+    return report.split(task, example, randomness, report_id=report_id, task_id=task.task_id)
 
 
 def decode_shares(

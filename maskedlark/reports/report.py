@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from maskedlark.errors import InvalidTask, ReportReason
 from maskedlark.numbers.field import MODULUS, FieldVector, from_signed, share, to_bytes
 from maskedlark.privacy.noise import noise_bytes
-from maskedlark.randomness import Randomness, below, shuffle
+from maskedlark.randomness import Randomness, one_below, shuffle
 from maskedlark.reports.measurement import MAX_CODE
 from maskedlark.reports.proof_check import ProofTable
 from maskedlark.reports.proofs import Binding
@@ -138,11 +138,13 @@ class _Candidates(NamedTuple):
     is_real: NDArray[np.uint64]
 
 
-def split(task: Task, example: Example, randomness: Randomness, *, report_id: bytes) -> SplitExample:
+def split(
+    task: Task, example: Example, randomness: Randomness, *, report_id: bytes, task_id: bytes
+) -> SplitExample:
     """Add decoys, draw masks and encode both helpers' input shares. Called by the browser.
 
     In a task with proofs the plaintexts also prove that the masks and values have the form of the task; the
-    proof is of this report id alone.
+    proof is of this report id alone. `task_id` is the task's, computed once for many reports.
 
     Guarantees: given the candidate labels, each plaintext alone is distributed independently of which one is
         real, if any, and of all values; in a task with proofs, as far as AES-256 and SHA-256 hide. A role's
@@ -171,7 +173,7 @@ def split(task: Task, example: Example, randomness: Randomness, *, report_id: by
         return SplitExample(
             *proven_plaintexts(
                 shape,
-                Binding(task_id=task.task_id, report_id=report_id, view=view),
+                Binding(task_id=task_id, report_id=report_id, view=view),
                 mask=candidates.is_real.tolist(),
                 columns=measured.values.tolist(),
                 measurement=task.measurement,
@@ -357,7 +359,7 @@ def _candidates(task: Task, label: float | None, randomness: Randomness) -> _Can
     others = [other for other in task.labels.reachable() if other not in chosen]
     missing = task.num_candidates - len(chosen)
     for position in range(missing):  # a partial Fisher-Yates draw, without replacement
-        pick = position + int(below(len(others) - position, 1, randomness)[0])
+        pick = position + one_below(len(others) - position, randomness)
         others[position], others[pick] = others[pick], others[position]
     chosen += others[:missing]
     shuffle(chosen, randomness)

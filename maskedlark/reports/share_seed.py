@@ -19,11 +19,9 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import CTR
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from maskedlark.numbers.field import ELEMENT_BYTES, MODULUS, FieldVector, random_vector
-from maskedlark.randomness import STREAM_KEY_BYTES, Stream
+from maskedlark.randomness import Stream
 
 SEED_BYTES: Final = 32
 _PURPOSE: Final = b"share"
@@ -84,4 +82,4 @@ def _key_stream(key: bytes, zeros: bytes) -> bytes:
 
 def _stream(seed: bytes, task_id: bytes, report_id: bytes, role: int) -> Stream:
     info = b"maskedlark/v1 " + _PURPOSE + b"\0" + task_id + report_id + bytes([role])
-    return Stream(HKDFExpand(algorithm=SHA256(), length=STREAM_KEY_BYTES, info=info).derive(seed))
+    return Stream(_hmac(seed, info + b"\1"))

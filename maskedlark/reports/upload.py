@@ -84,7 +84,7 @@ class Sealer:
         """
         time_bucket = self.task.time_bucket(unix_s)
         report_id = randomness(REPORT_ID_BYTES)
-        plaintexts = split(self.task, example, randomness, report_id=report_id)
+        plaintexts = split(self.task, example, randomness, report_id=report_id, task_id=self._task_id)
         shares = []
         for role, (key, plaintext) in enumerate(zip(self._keys, plaintexts, strict=True)):
             info = share_info(

@@ -24,7 +24,7 @@ def records(stored: bytes) -> list[bytes]:
 
 
 def masked(record: bytes) -> bytes:
-    crc = crc32c(record)
+    crc = int(crc32c(record))
     return (((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32).to_bytes(4, "little")
 
 
