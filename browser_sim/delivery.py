@@ -9,7 +9,7 @@ second as a duplicate, so nothing is lost and nothing counts twice.
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -31,7 +31,7 @@ from maskedlark.reports.upload import Report
 from maskedlark.rpc.faults import calling, hinted_s
 from maskedlark.rpc.transport import make_channel
 from maskedlark.rpc.wire import report_to_message
-from protos import ingest_pb2_grpc, report_pb2
+from protos import ingest_pb2, ingest_pb2_grpc, report_pb2
 
 BATCH_PATH: Final = "/v1/reports/batch"
 MEDIA_TYPE: Final = "application/x-protobuf"
@@ -39,6 +39,7 @@ _ATTEMPTS: Final = 8
 _FIRST_PAUSE_S: Final = 0.25
 _LONGEST_PAUSE_S: Final = 8.0
 _MAX_REPLY_BYTES: Final = 64 << 10
+_MESSAGE_BYTES: Final = 128 << 10
 
 
 @dataclass(slots=True, kw_only=True)
@@ -101,7 +102,7 @@ class _Connection:
 
 
 class GrpcSender(_Connection):
-    """Uploads a batch as one client-streaming call."""
+    """Uploads a batch as one client-streaming call, a part of it in each message."""
 
     def __init__(self, address: str, protection: Protection) -> None:
         """Connect to HOST:PORT, or raise InvalidTask if the way is not protected."""
@@ -115,7 +116,7 @@ class GrpcSender(_Connection):
     def send(self, reports: Sequence[Report]) -> Receipt:
         """Upload one batch."""
         with calling(f"the ad server at {self._address}"):
-            reply = self._stub.Submit(map(report_to_message, reports), timeout=REQUEST_TIMEOUT_S)
+            reply = self._stub.SubmitBatches(_in_messages(reports), timeout=REQUEST_TIMEOUT_S)
         return _receipt(reply.accepted, reply.duplicates, reply.rejected)
 
 
@@ -187,6 +188,24 @@ def _send_persistently(sender: Sender, batch: Sequence[Report], pause: Callable[
     receipt = sender.send(batch)
     receipt.resent = 1
     return receipt
+
+
+def _in_messages(reports: Sequence[Report]) -> Iterator[ingest_pb2.EncodedBatch]:
+    """The reports in messages of about `_MESSAGE_BYTES`, or of one larger report."""
+    part, part_bytes = list[report_pb2.Report](), 0
+    for report in reports:
+        size = sum(len(share.ciphertext) for share in report.shares)
+        if part and part_bytes + size > _MESSAGE_BYTES:
+            yield _encoded(part)
+            part, part_bytes = [], 0
+        part.append(report_to_message(report))
+        part_bytes += size
+    if part:
+        yield _encoded(part)
+
+
+def _encoded(part: Sequence[report_pb2.Report]) -> ingest_pb2.EncodedBatch:
+    return ingest_pb2.EncodedBatch(reports=report_pb2.ReportBatch(reports=part).SerializeToString())
 
 
 def _check_status(response: httpx.Response) -> None:

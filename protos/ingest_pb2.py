@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from protos import report_pb2 as protos_dot_report__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13protos/ingest.proto\x12\rmaskedlark.v1\x1a\x13protos/report.proto\"\xa0\x01\n\x0bSubmitReply\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x04\x12\x12\n\nduplicates\x18\x02 \x01(\x04\x12:\n\x08rejected\x18\x03 \x03(\x0b\x32(.maskedlark.v1.SubmitReply.RejectedEntry\x1a/\n\rRejectedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x32G\n\x06Ingest\x12=\n\x06Submit\x12\x15.maskedlark.v1.Report\x1a\x1a.maskedlark.v1.SubmitReply(\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13protos/ingest.proto\x12\rmaskedlark.v1\x1a\x13protos/report.proto\"\x1f\n\x0c\x45ncodedBatch\x12\x0f\n\x07reports\x18\x01 \x01(\x0c\"\xa0\x01\n\x0bSubmitReply\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x04\x12\x12\n\nduplicates\x18\x02 \x01(\x04\x12:\n\x08rejected\x18\x03 \x03(\x0b\x32(.maskedlark.v1.SubmitReply.RejectedEntry\x1a/\n\rRejectedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x32\x93\x01\n\x06Ingest\x12=\n\x06Submit\x12\x15.maskedlark.v1.Report\x1a\x1a.maskedlark.v1.SubmitReply(\x01\x12J\n\rSubmitBatches\x12\x1b.maskedlark.v1.EncodedBatch\x1a\x1a.maskedlark.v1.SubmitReply(\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,10 +34,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SUBMITREPLY_REJECTEDENTRY']._loaded_options = None
   _globals['_SUBMITREPLY_REJECTEDENTRY']._serialized_options = b'8\001'
-  _globals['_SUBMITREPLY']._serialized_start=60
-  _globals['_SUBMITREPLY']._serialized_end=220
-  _globals['_SUBMITREPLY_REJECTEDENTRY']._serialized_start=173
-  _globals['_SUBMITREPLY_REJECTEDENTRY']._serialized_end=220
-  _globals['_INGEST']._serialized_start=222
-  _globals['_INGEST']._serialized_end=293
+  _globals['_ENCODEDBATCH']._serialized_start=59
+  _globals['_ENCODEDBATCH']._serialized_end=90
+  _globals['_SUBMITREPLY']._serialized_start=93
+  _globals['_SUBMITREPLY']._serialized_end=253
+  _globals['_SUBMITREPLY_REJECTEDENTRY']._serialized_start=206
+  _globals['_SUBMITREPLY_REJECTEDENTRY']._serialized_end=253
+  _globals['_INGEST']._serialized_start=256
+  _globals['_INGEST']._serialized_end=403
 # @@protoc_insertion_point(module_scope)

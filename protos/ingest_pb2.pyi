@@ -7,6 +7,12 @@ from typing import ClassVar as _ClassVar, Optional as _Optional
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class EncodedBatch(_message.Message):
+    __slots__ = ("reports",)
+    REPORTS_FIELD_NUMBER: _ClassVar[int]
+    reports: bytes
+    def __init__(self, reports: _Optional[bytes] = ...) -> None: ...
+
 class SubmitReply(_message.Message):
     __slots__ = ("accepted", "duplicates", "rejected")
     class RejectedEntry(_message.Message):

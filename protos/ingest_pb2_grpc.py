@@ -40,6 +40,11 @@ class IngestStub:
                 request_serializer=protos_dot_report__pb2.Report.SerializeToString,
                 response_deserializer=protos_dot_ingest__pb2.SubmitReply.FromString,
                 _registered_method=True)
+        self.SubmitBatches = channel.stream_unary(
+                '/maskedlark.v1.Ingest/SubmitBatches',
+                request_serializer=protos_dot_ingest__pb2.EncodedBatch.SerializeToString,
+                response_deserializer=protos_dot_ingest__pb2.SubmitReply.FromString,
+                _registered_method=True)
 
 
 class IngestServicer:
@@ -52,12 +57,24 @@ class IngestServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SubmitBatches(self, request_iterator, context):
+        """The same for whoever has many reports at hand: gRPC spends more on a message than the intake on a report.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_IngestServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Submit': grpc.stream_unary_rpc_method_handler(
                     servicer.Submit,
                     request_deserializer=protos_dot_report__pb2.Report.FromString,
+                    response_serializer=protos_dot_ingest__pb2.SubmitReply.SerializeToString,
+            ),
+            'SubmitBatches': grpc.stream_unary_rpc_method_handler(
+                    servicer.SubmitBatches,
+                    request_deserializer=protos_dot_ingest__pb2.EncodedBatch.FromString,
                     response_serializer=protos_dot_ingest__pb2.SubmitReply.SerializeToString,
             ),
     }
@@ -87,6 +104,33 @@ class Ingest:
             target,
             '/maskedlark.v1.Ingest/Submit',
             protos_dot_report__pb2.Report.SerializeToString,
+            protos_dot_ingest__pb2.SubmitReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SubmitBatches(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/maskedlark.v1.Ingest/SubmitBatches',
+            protos_dot_ingest__pb2.EncodedBatch.SerializeToString,
             protos_dot_ingest__pb2.SubmitReply.FromString,
             options,
             channel_credentials,

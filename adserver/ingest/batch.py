@@ -1,4 +1,4 @@
-"""A batch of reports as it comes over HTTP, parsed only if it can be one.
+"""A batch of reports as it comes over HTTP or gRPC, parsed only if it can be one.
 
 Whatever it is, it takes a few times its own bytes at most.
 

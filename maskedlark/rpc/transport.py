@@ -49,8 +49,9 @@ _SERVER_OPTIONS: Final = (
     ("grpc.max_connection_idle_ms", 300_000),
     ("grpc.max_concurrent_streams", 128),
 )
+_FRAMES_BYTES: Final = 64  # of the messages around a report
 _OPEN_SERVER_OPTIONS: Final = (
-    ("grpc.max_receive_message_length", MAX_REPORT_BYTES),
+    ("grpc.max_receive_message_length", MAX_REPORT_BYTES + _FRAMES_BYTES),
     ("grpc.http2.lookahead_bytes", 64 << 10),  # of each call, ahead of what is read
     ("grpc.http2.bdp_probe", 0),  # which would let that grow to 4 MiB, also of calls that wait for a thread
 )

@@ -54,11 +54,12 @@ class _Servicer(ingest_pb2_grpc.IngestServicer):
     def __init__(self, intake: Intake) -> None:
         self._intake = intake
 
-    def Submit(  # noqa: N802 (gRPC's name)
-        self, request_iterator: Iterator[report_pb2.Report], context: grpc.ServicerContext
+    def SubmitBatches(  # noqa: N802 (gRPC's name)
+        self, request_iterator: Iterator[ingest_pb2.EncodedBatch], context: grpc.ServicerContext
     ) -> ingest_pb2.SubmitReply:
         with answering(context):
-            return self._intake.take([report_from_message(message) for message in request_iterator])
+            batches = [report_pb2.ReportBatch.FromString(message.reports) for message in request_iterator]
+            return self._intake.take([report_from_message(one) for batch in batches for one in batch.reports])
         raise AssertionError
 
 

@@ -3,11 +3,14 @@ from collections.abc import Sequence
 
 import pytest
 
+from browser_sim import delivery
 from browser_sim.delivery import GrpcSender, HttpSender, Receipt, connect, deliver
 from browser_sim.endpoint import Protection
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
 from maskedlark.randomness import seeded
 from maskedlark.reports.upload import Report
+from maskedlark.rpc.wire import report_from_message
+from protos import report_pb2
 from tests.browser_sim.sinks import Intake, grpc_sink, http_sink
 from tests.builders import examples, reports, world
 
@@ -172,6 +175,18 @@ def test_reasons_of_a_newer_ad_server_are_kept_under_other(some_reports: list[Re
 
     with grpc_sink(Newer()) as address, connect(address, INSECURE) as sender:
         assert sender.send(some_reports).rejected == Counter(other=3)
+
+
+@pytest.mark.parametrize("most", [1, 700, 1 << 20])
+def test_a_batch_is_sent_whole_in_messages_of_any_size(
+    some_reports: list[Report], most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "_MESSAGE_BYTES", most)
+    messages = list(delivery._in_messages(some_reports))
+    sent = [report_pb2.ReportBatch.FromString(one.reports).reports for one in messages]
+    assert [report_from_message(one) for part in sent for one in part] == some_reports
+    for one, part in zip(messages, sent, strict=True):
+        assert len(part) == 1 or len(one.reports) <= most + 100 * len(part)
 
 
 def test_receipts_add_up() -> None:

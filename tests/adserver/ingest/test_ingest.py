@@ -35,10 +35,11 @@ from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
 from maskedlark.reports.task import TaskBundle
 from maskedlark.reports.upload import Report, SealedShare
 from maskedlark.rpc.certificates import write_certificate
+from maskedlark.rpc.faults import calling
 from maskedlark.rpc.transport import TrustOnly, make_channel
 from maskedlark.rpc.wire import MAX_REPORT_BYTES, decode_report, encode_report, report_to_message
 from maskedlark.runtime.database import open_database, reading
-from protos import ingest_pb2_grpc, report_pb2
+from protos import ingest_pb2, ingest_pb2_grpc, report_pb2
 from tests import builders
 from tests.builders import world
 from tests.silent_streams import silent_streams
@@ -137,6 +138,36 @@ def test_a_stream_longer_than_a_transaction_is_stored_whole(door: Door) -> None:
     messages = [report_to_message(report) for report in many]
     assert _submit(door, [*messages, *messages[:7]]) == (2_345, 7, {})
     assert door.stored() == 2_345
+
+
+def _submit_batches(door: Door, *batches: bytes) -> tuple[int, int, dict[str, int]]:
+    messages = [ingest_pb2.EncodedBatch(reports=batch) for batch in batches]
+    with make_channel(door.addresses.grpc, None) as channel:
+        reply = ingest_pb2_grpc.IngestStub(channel).SubmitBatches(iter(messages), timeout=30)
+    return reply.accepted, reply.duplicates, dict(reply.rejected)
+
+
+def _batch(reports: list[Report]) -> bytes:
+    return report_pb2.ReportBatch(reports=map(report_to_message, reports)).SerializeToString()
+
+
+def test_batches_over_grpc_are_answered_for_like_single_reports(door: Door) -> None:
+    wrong = [report for _, report in _CASES]
+    expected = Counter(reason.value for reason, _ in _CASES)
+    answer = _submit_batches(door, _batch(wrong + _SEALED), b"", _batch(_SEALED[:3]))
+    assert answer == (len(_SEALED), 3, dict(expected))
+    assert door.stored() == len(_SEALED)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [b"\x0a\x00" * 10_000, b"\x0a\x05abc", b"\x12\x00", b"\xff"],
+    ids=["empty", "cut", "field", "noise"],
+)
+def test_what_is_no_batch_over_grpc_is_refused_and_not_stored(door: Door, batch: bytes) -> None:
+    with pytest.raises(ReportRejected, match="not a batch"), calling("it"):
+        _submit_batches(door, batch)
+    assert door.stored() == 0
 
 
 def test_what_a_stream_gets_acknowledged_is_there_after_the_server_is_gone(tmp_path: Path) -> None:

@@ -104,6 +104,6 @@ def settled(count: Callable[[], int]) -> int:
 def test_a_message_longer_than_any_report_is_refused(addresses: Addresses) -> None:
     with grpc.insecure_channel(addresses.grpc) as channel, pytest.raises(grpc.RpcError) as refused:
         ingest_pb2_grpc.IngestStub(channel).Submit(
-            iter([report_pb2.Report(report_id=bytes(MAX_REPORT_BYTES))]), timeout=20
+            iter([report_pb2.Report(report_id=bytes(MAX_REPORT_BYTES + 64))]), timeout=20
         )
     assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
