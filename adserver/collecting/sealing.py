@@ -9,8 +9,6 @@ run takes; one that dies while committing leaves a dataset that the next run fin
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from threading import Event
@@ -21,6 +19,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Engine
 
 from adserver.peers.client import HelperClient
+from adserver.peers.pair import at_both
 from adserver.peers.retrying import ONCE, Backoff, with_retries
 from adserver.store.database import Clock
 from adserver.store.datasets import Choice, Dataset, DatasetStore, taken_over
@@ -136,10 +135,10 @@ class DatasetSealer:
 
     def _at_both(self, call: Callable[[int, Event], _T]) -> tuple[_T, _T]:
         """A call for both roles, each until it is answered or the backoff gives up."""
-        return _at_both(
-            lambda role, cancelled: with_retries(
-                partial(call, role, cancelled), self.backoff, cancelled=cancelled
-            )
+        cancelled = Event()
+        return at_both(
+            lambda role: with_retries(partial(call, role, cancelled), self.backoff, cancelled=cancelled),
+            cancelled,
         )
 
     def _commit_at(self, dataset: Dataset, is_chosen: NDArray[np.bool_], role: int, cancelled: Event) -> None:
@@ -195,21 +194,3 @@ def _check_enough(found: int, least: int, what: str) -> None:
             f"{found} reports {what}, and the task's min_batch_size is {least}: every round would be noise;"
             " they wait for more reports",
         )
-
-
-def _at_both(call: Callable[[int, Event], _T]) -> tuple[_T, _T]:
-    """Run a call for both roles at the same time.
-
-    If one fails, the event that both were given is set, and its error raised.
-    """
-    cancelled = Event()
-    with ThreadPoolExecutor(2, thread_name_prefix="helper") as pool:
-        # each thread in a copy of this one's context, so that both calls belong to the trace of the sealing
-        futures = [pool.submit(copy_context().run, call, role, cancelled) for role in (0, 1)]
-        try:
-            finished, _ = wait(futures, return_when=FIRST_EXCEPTION)
-        finally:  # also when a person interrupts the wait
-            cancelled.set()
-        for future in finished:
-            future.result()
-        return futures[0].result(), futures[1].result()

@@ -4,11 +4,10 @@ One that surely neither has charged is forgotten.
 """
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextvars import copy_context
 from threading import Event
 from typing import Final, NamedTuple, Protocol
 
+from adserver.peers.pair import at_both
 from adserver.peers.replies import QueryAnswer
 from adserver.peers.retrying import Backoff, with_retries
 from maskedlark.error_contract import INVALID_TASK, Charged, contract
@@ -94,22 +93,12 @@ def ask_both(
     """
     cancelled = Event()
     asked = [_Asked(call, backoff, cancelled, is_new=is_new) for call in calls]
-    with ThreadPoolExecutor(len(calls), thread_name_prefix="query") as pool:
-        # each thread in a copy of this one's context, so that both calls belong to the trace of the query
-        answers = [pool.submit(copy_context().run, one.answer) for one in asked]
-        try:
-            done, pending = wait(answers, return_when=FIRST_EXCEPTION)
-            wait(pending, timeout=_REFUSAL_S)
-        finally:  # also when a person interrupts the wait
-            cancelled.set()
-    if all(one.refuses(answer.exception()) for one, answer in zip(asked, answers, strict=True)):
-        forget()
-    for answer in (
-        *done,
-        *answers,
-    ):  # what came first is the cause; the other may only have been cancelled for it
-        answer.result()
-    first, second = (answer.result() for answer in answers)
+
+    def ended(errors: Sequence[BaseException | None]) -> None:
+        if all(one.refuses(error) for one, error in zip(asked, errors, strict=True)):
+            forget()
+
+    first, second = at_both(lambda role: asked[role].answer(), cancelled, grace_s=_REFUSAL_S, ended=ended)
     worst = Epsilons(
         ad_server=max(first.dataset_spent.ad_server, second.dataset_spent.ad_server),
         colluding=max(first.dataset_spent.colluding, second.dataset_spent.colluding),

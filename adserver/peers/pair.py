@@ -1,9 +1,9 @@
-"""Both helpers of a job, asked the same thing at the same time.
+"""Both helpers, asked the same thing at the same time: once, or for the length of a job.
 
-One that is down is asked again until it answers.
+A helper of a job that is down is asked again until it answers.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import copy_context
@@ -56,6 +56,37 @@ class Watcher(Protocol):
         """No helper is missing any more."""
 
 
+def at_both(
+    call: Callable[[int], _T],
+    cancelled: Event,
+    *,
+    grace_s: float = 0.0,
+    ended: Callable[[Sequence[BaseException | None]], None] = lambda _: None,
+) -> tuple[_T, _T]:
+    """Run a call for both roles at the same time, each to its end; the first that fails is raised.
+
+    Args:
+        call: Given a role.
+        cancelled: Set as soon as one fails, or a person interrupts the wait.
+        grace_s: How long the other call may still take before that.
+        ended: Told before anything is raised how each call ended: its error, or None.
+    """
+    with ThreadPoolExecutor(len(ROLES), thread_name_prefix="helper") as pool:
+        # each thread in a copy of this one's context, so that both calls belong to its trace
+        calls = [pool.submit(copy_context().run, call, role) for role in ROLES]
+        try:
+            done, pending = wait(calls, return_when=FIRST_EXCEPTION)
+            if grace_s:
+                wait(pending, timeout=grace_s)
+        finally:
+            cancelled.set()
+    ended([one.exception() for one in calls])
+    for one in (*done, *calls):  # what came first is the cause; the other may only have been cancelled for it
+        one.result()
+    first, second = calls
+    return first.result(), second.result()
+
+
 class HelperPair:
     """The two helpers, for the length of one job.
 
@@ -100,33 +131,21 @@ class HelperPair:
         return self._interrupted
 
     def start_job(self, job: JobSpec, model: bytes) -> tuple[StartedJob, StartedJob]:
-        """Start a job at both helpers. Raises as `_ask` does."""
-        return self._ask(lambda helper: helper.start_job(job, model))
+        """Start a job at both helpers. Raises as `ask` does."""
+        return self.ask(lambda _, helper: helper.start_job(job, model))
 
     def run_round(
         self, job_id: bytes, round_index: int, weights: bytes, num_parameters: int
     ) -> tuple[AggregateShare, AggregateShare]:
-        """Both answers to one round. Raises as `_ask` does."""
-        return self._ask(
-            lambda helper: helper.run_round(
+        """Both answers to one round. Raises as `ask` does."""
+        return self.ask(
+            lambda _, helper: helper.run_round(
                 job_id, round_index, weights, num_parameters, cancelled=self._interrupted
             )
         )
 
     def ask(self, call: Callable[[int, Any], _T]) -> tuple[_T, _T]:
-        """The answers of both helpers to a call that is given a role and its helper.
-
-        Raises as `_ask` does.
-        """
-        first, second = (
-            self._pool.submit(copy_context().run, self._until_answered, role, partial(call, role))
-            for role in ROLES
-        )
-        self._await(first, second)
-        return first.result(), second.result()
-
-    def _ask(self, call: Callable[[JobHelper], _T]) -> tuple[_T, _T]:
-        """The helpers' answers, by role.
+        """The answers of both helpers, by role, to a call that is given a role and its helper.
 
         Raises:
             HelperUnavailable: a helper stayed away for longer than the backoff allows.
@@ -135,7 +154,8 @@ class HelperPair:
         """
         # each thread in a copy of this one's context, so that both calls belong to the trace of the job
         first, second = (
-            self._pool.submit(copy_context().run, self._until_answered, role, call) for role in ROLES
+            self._pool.submit(copy_context().run, self._until_answered, role, partial(call, role))
+            for role in ROLES
         )
         self._await(first, second)
         return first.result(), second.result()
@@ -151,7 +171,7 @@ class HelperPair:
                 self._interrupted.set()
                 raise error
 
-    def _until_answered(self, role: int, call: Callable[[JobHelper], _T]) -> _T:
+    def _until_answered(self, role: int, call: Callable[[Any], _T]) -> _T:
         answer = with_retries(partial(self._attempt, role, call), self._backoff, cancelled=self._interrupted)
         with self._lock:
             was_down = bool(self._down)
@@ -160,7 +180,7 @@ class HelperPair:
                 self._watcher.helpers_back()
         return answer
 
-    def _attempt(self, role: int, call: Callable[[JobHelper], _T]) -> _T:
+    def _attempt(self, role: int, call: Callable[[Any], _T]) -> _T:
         try:
             return call(self._helpers[role])
         except HelperUnavailable as error:
