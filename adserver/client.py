@@ -28,8 +28,8 @@ from adserver.store.database import create_tables, default_url
 from adserver.store.datasets import Dataset, DatasetStore
 from adserver.store.queries import QueryStore
 from adserver.store.tasks import StoredTask, TaskStore
-from maskedlark.errors import JobReason, JobRefused
-from maskedlark.releases.query import key_index, measurement_of
+from maskedlark.releases.evaluation import EvaluationSpec
+from maskedlark.releases.query import QuerySpec, key_index, measurement_of
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.runtime.database import open_database
 
@@ -158,12 +158,8 @@ class Client:
         Raises:
             JobRefused(UNKNOWN_QUERY), HelperUnavailable
         """
-        stored = QueryStore(self._engine).find(query)
-        if stored.planned is None:
-            raise JobRefused(JobReason.UNKNOWN_QUERY, "this query is not one of sums")
-        return self.measurer(DatasetStore(self._engine).find(stored.planned.spec.dataset_id.hex())).again(
-            stored.planned
-        )
+        planned = QueryStore(self._engine).find(query, QuerySpec)
+        return self.measurer(DatasetStore(self._engine).find(planned.spec.dataset_id.hex())).again(planned)
 
     def evaluate(
         self,
@@ -204,12 +200,8 @@ class Client:
         Raises:
             JobRefused(UNKNOWN_QUERY), HelperUnavailable
         """
-        stored = QueryStore(self._engine).find(query).evaluation
-        if stored is None:
-            raise JobRefused(
-                JobReason.UNKNOWN_QUERY, "this query is no evaluation: ask it again with `adserver aggregate`"
-            )
-        return self.evaluator(DatasetStore(self._engine).find(stored.spec.dataset_id.hex())).again(stored)
+        planned = QueryStore(self._engine).find(query, EvaluationSpec)
+        return self.evaluator(DatasetStore(self._engine).find(planned.spec.dataset_id.hex())).again(planned)
 
     def evaluator(self, dataset: Dataset) -> Evaluator:
         """What asks evaluations over one dataset."""

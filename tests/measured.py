@@ -109,7 +109,7 @@ class MemoryQueryHelper:
         self.asked: list[AnyQuery] = []
 
     def run_query(
-        self, query: AnyQuery, codes: bytes, length: int, *, cancelled: Event | None = None
+        self, query: AnyQuery, beside: bytes, length: int, *, cancelled: Event | None = None
     ) -> QueryAnswer:
         self.asked.append(query)
         task, pair = self._of.task, self._of.pair(self._role)
@@ -120,7 +120,7 @@ class MemoryQueryHelper:
         else:
             assert isinstance(query, QuerySpec)
             noise = partial(noise_vector, randomness=self._randomness)
-            domains = decode_domains(query, codes)
+            domains = decode_domains(query, beside)
             answered = answer_query(
                 task=task, spec=query, pair=pair, shares=self._shares, domains=domains, noise=noise
             )

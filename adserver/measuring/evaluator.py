@@ -3,16 +3,15 @@
 from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
-from threading import Event
-from typing import Final, Protocol
+from typing import Final
 
 from adserver.measuring.evaluation_result import EvaluationResult, read
 from adserver.measuring.request import check_usable, query_epsilon
-from adserver.peers.asking import ask_both
-from adserver.peers.replies import QueryAnswer
+from adserver.peers.asking import QueryHelper, ask_both
 from adserver.peers.retrying import BRIEF, Backoff
-from adserver.records.asked_query import PlannedEvaluation
+from adserver.records.asked_query import PlannedQuery
 from adserver.store.datasets import Dataset
+from adserver.store.queries import QueryStore
 from maskedlark.canonical import build
 from maskedlark.model import weights
 from maskedlark.model.graph import Loss
@@ -36,25 +35,6 @@ Either is about 0.002.
 """
 
 
-class EvaluationHelper(Protocol):
-    """What an evaluation needs of a helper; `adserver.peers.client.HelperClient` is one."""
-
-    def run_evaluation(
-        self, spec: EvaluationSpec, model: bytes, *, cancelled: Event | None = None
-    ) -> QueryAnswer:
-        """The helper's answer, the same however often it is asked; ends early when `cancelled` is set."""
-
-
-class AskedQueries(Protocol):
-    """Where queries are kept that were asked; `adserver.store.queries.QueryStore` is one."""
-
-    def add(self, spec: EvaluationSpec, codes: bytes, *, asked_at: float) -> None:
-        """Keep an evaluation with its model, durably, before the helpers are asked."""
-
-    def remove(self, query_id: bytes) -> None:
-        """Forget one that no helper has charged."""
-
-
 def plan_evaluation(
     model: bytes,
     *,
@@ -63,7 +43,7 @@ def plan_evaluation(
     query_id: bytes,
     epsilon: float | None = None,
     num_bins: int = DEFAULT_BINS,
-) -> PlannedEvaluation:
+) -> PlannedQuery[EvaluationSpec]:
     """Check an evaluation against its task and dataset, and fix its noise.
 
     Args:
@@ -100,7 +80,7 @@ def plan_evaluation(
     )
     planned = fitting(task, spec, epsilon=query_epsilon(epsilon, task))
     planned.check(task, records=dataset.size)
-    return PlannedEvaluation(spec=planned, model=model)
+    return PlannedQuery(spec=planned, beside=model)
 
 
 class Evaluator:
@@ -109,10 +89,10 @@ class Evaluator:
     def __init__(
         self,
         *,
-        helpers: tuple[EvaluationHelper, EvaluationHelper],
+        helpers: tuple[QueryHelper, QueryHelper],
         task: Task,
         dataset: Dataset,
-        store: AskedQueries,
+        store: QueryStore,
         clock: Callable[[], float],
         backoff: Backoff = BRIEF,
     ) -> None:
@@ -123,7 +103,7 @@ class Evaluator:
         self._clock = clock
         self._backoff = backoff
 
-    def evaluate(self, planned: PlannedEvaluation) -> EvaluationResult:
+    def evaluate(self, planned: PlannedQuery[EvaluationSpec]) -> EvaluationResult:
         """Keep a new evaluation, have it charged and answered, and read the answer.
 
         Raises:
@@ -132,10 +112,10 @@ class Evaluator:
             HelperUnavailable: a helper did not answer in time; `again` asks the same evaluation, which is
                 charged only once.
         """
-        self._store.add(planned.spec, planned.model, asked_at=self._clock())
+        self._store.add(planned.spec, planned.beside, asked_at=self._clock())
         return self._answered(planned, is_new=True)
 
-    def again(self, planned: PlannedEvaluation) -> EvaluationResult:
+    def again(self, planned: PlannedQuery[EvaluationSpec]) -> EvaluationResult:
         """Ask an evaluation that may have been asked before, and read the answer.
 
         What was charged costs nothing again.
@@ -145,14 +125,16 @@ class Evaluator:
         """
         return self._answered(planned, is_new=False)
 
-    def _answered(self, planned: PlannedEvaluation, *, is_new: bool) -> EvaluationResult:
+    def _answered(self, planned: PlannedQuery[EvaluationSpec], *, is_new: bool) -> EvaluationResult:
         spec, forget = planned.spec, partial(self._store.remove, planned.spec.query_id)
-        calls = [partial(helper.run_evaluation, spec, planned.model) for helper in self._helpers]
+        calls = [
+            partial(helper.run_query, spec, planned.beside, spec.num_numbers) for helper in self._helpers
+        ]
         total, dataset_spent = ask_both(calls, self._backoff, forget=forget, is_new=is_new)
         check_evaluation_possible(self._task, spec, total, records=self._dataset.size)
         noise_scale = evaluation_noise_units(self._task, spec) / UNITS
         is_of_classes = (
-            evaluated_loss(self._task, parse(planned.model, num_features=self._task.num_features))
+            evaluated_loss(self._task, parse(planned.beside, num_features=self._task.num_features))
             is Loss.CROSS_ENTROPY
         )
         readings = read(

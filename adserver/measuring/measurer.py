@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from threading import Event
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +16,7 @@ from adserver.measuring.consistency import LevelEstimate, consistent
 from adserver.measuring.domains import Codes, distinct_codes
 from adserver.measuring.request import Request, plan_discovery, plan_query, undiscovered
 from adserver.measuring.result import ALL, REST, AggregateResult, Column, Estimate, Row, half_width
-from adserver.peers.asking import BothAnswers, ask_both
-from adserver.peers.replies import QueryAnswer
+from adserver.peers.asking import BothAnswers, QueryHelper, ask_both
 from adserver.peers.retrying import BRIEF, Backoff
 from adserver.records.asked_query import QUERY_ID_BYTES, PlannedQuery
 from adserver.store.datasets import Dataset
@@ -44,15 +41,6 @@ from maskedlark.releases.query import (
 )
 from maskedlark.reports.measurement import Key
 from maskedlark.reports.task import Task
-
-
-class QueryHelper(Protocol):
-    """What a query needs of a helper; `adserver.peers.client.HelperClient` is one."""
-
-    def run_query(
-        self, query: MeasuringQuery, codes: bytes, length: int, *, cancelled: Event | None = None
-    ) -> QueryAnswer:
-        """The helper's answer, the same however often it is asked; ends early when `cancelled` is set."""
 
 
 class Measurer:
@@ -94,10 +82,10 @@ class Measurer:
             )
             request = _with_domains(request, self._discover(found))
         planned = plan_query(request, task=self._task, dataset=self._dataset, query_id=self._new_id())
-        self._store.add(planned.spec, planned.codes, asked_at=self._clock())
+        self._store.add(planned.spec, planned.beside, asked_at=self._clock())
         return self._answered(planned, found, is_new=True)
 
-    def again(self, planned: PlannedQuery) -> AggregateResult:
+    def again(self, planned: PlannedQuery[QuerySpec]) -> AggregateResult:
         """Ask a query that may have been asked before, and read the answer.
 
         What was charged costs nothing again.
@@ -109,11 +97,11 @@ class Measurer:
         return self._answered(planned, None, is_new=False)
 
     def _answered(
-        self, planned: PlannedQuery, found: DiscoverySpec | None, *, is_new: bool
+        self, planned: PlannedQuery[QuerySpec], found: DiscoverySpec | None, *, is_new: bool
     ) -> AggregateResult:
         """The result; its cost is told with that of the discovery `found`, if there was one."""
         spec = planned.spec
-        answer = self._ask(spec, planned.codes, num_numbers(self._task, spec), is_new=is_new)
+        answer = self._ask(spec, planned.beside, num_numbers(self._task, spec), is_new=is_new)
         check_answer_possible(self._task, spec, answer.total, records=self._dataset.size)
         return AggregateResult(
             query_id=spec.query_id.hex(),
@@ -186,7 +174,7 @@ def _columns(task: Task, spec: QuerySpec) -> tuple[Column, ...]:
     return tuple(columns)
 
 
-def _rows(task: Task, planned: PlannedQuery, total: SignedVector) -> tuple[Row, ...]:
+def _rows(task: Task, planned: PlannedQuery[QuerySpec], total: SignedVector) -> tuple[Row, ...]:
     """The cells of every level with their estimates; rolled-up levels made consistent."""
     spec = planned.spec
     names = _names(task, planned)
@@ -239,10 +227,10 @@ def _deviation(mechanism: Mechanism) -> float:
             return 0.0
 
 
-def _names(task: Task, planned: PlannedQuery) -> list[list[str]]:
+def _names(task: Task, planned: PlannedQuery[QuerySpec]) -> list[list[str]]:
     """For each axis, its codes for people."""
     measurement = measurement_of(task)
-    domains = decode_domains(planned.spec, planned.codes)
+    domains = decode_domains(planned.spec, planned.beside)
     names = []
     for axis, domain in zip(planned.spec.group_by, domains, strict=True):
         key: Key = measurement.keys[key_index(measurement, axis.key)]

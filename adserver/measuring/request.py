@@ -102,7 +102,7 @@ def plan_discovery(
     return planned
 
 
-def plan_query(request: Request, *, task: Task, dataset: Dataset, query_id: bytes) -> PlannedQuery:
+def plan_query(request: Request, *, task: Task, dataset: Dataset, query_id: bytes) -> PlannedQuery[QuerySpec]:
     """Check a request against its task and dataset, and fix its noise.
 
     Raises:
@@ -131,7 +131,7 @@ def plan_query(request: Request, *, task: Task, dataset: Dataset, query_id: byte
     planned = fitting(task, spec, epsilon=share * query_epsilon(request.epsilon, task))
     planned.check(task, records=dataset.size)
     listed = [request.domains[axis.key] for axis in axes if axis.codes_digest is not None]
-    return PlannedQuery(spec=planned, codes=b"".join(codes.astype("<u4").tobytes() for codes in listed))
+    return PlannedQuery(spec=planned, beside=b"".join(codes.astype("<u4").tobytes() for codes in listed))
 
 
 def check_usable(task: Task, dataset: Dataset) -> None:

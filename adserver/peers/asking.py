@@ -14,6 +14,7 @@ from maskedlark.error_contract import INVALID_TASK, Charged, contract
 from maskedlark.errors import HelperUnavailable, InvalidModel, InvalidTask, JobReason, JobRefused
 from maskedlark.numbers.field import SignedVector
 from maskedlark.privacy.accounting import Epsilons
+from maskedlark.releases.kinds import AnyQuery
 from maskedlark.releases.release import combine
 
 _REFUSAL_S: Final = 2.0
@@ -25,6 +26,15 @@ class BothAnswers(NamedTuple):
 
     total: SignedVector
     dataset_spent: Epsilons
+
+
+class QueryHelper(Protocol):
+    """What a query needs of a helper; `adserver.peers.client.HelperClient` is one."""
+
+    def run_query(
+        self, query: AnyQuery, beside: bytes, length: int, *, cancelled: Event | None = None
+    ) -> QueryAnswer:
+        """The helper's answer, the same however often it is asked; ends early when `cancelled` is set."""
 
 
 class Question(Protocol):

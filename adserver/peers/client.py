@@ -32,12 +32,9 @@ from adserver.store.receipts import ReceiptBook
 from maskedlark.canonical import encode
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, MaskedLarkError
 from maskedlark.observability.tracing import ClientTracing
-from maskedlark.releases.discovery import DiscoverySpec
-from maskedlark.releases.evaluation import EvaluationSpec
 from maskedlark.releases.job import JobSpec
-from maskedlark.releases.kinds import MeasuringQuery
+from maskedlark.releases.kinds import BESIDE, AnyQuery
 from maskedlark.releases.release import TAG_BYTES, AggregateShare
-from maskedlark.releases.update import UpdateSpec
 from maskedlark.reports.dataset import AdmittedSet, ShareForHelper
 from maskedlark.reports.task import Task
 from maskedlark.rpc.faults import calling
@@ -214,51 +211,19 @@ class HelperClient:
                 return self._share(call, num_parameters)
 
     def run_query(
-        self, query: MeasuringQuery, codes: bytes, length: int, *, cancelled: Event | None = None
+        self, query: AnyQuery, beside: bytes, length: int, *, cancelled: Event | None = None
     ) -> QueryAnswer:
-        """One helper's answer to a query: the same bytes however often the same query is asked.
+        """One helper's answer to a query of any kind: the same bytes however often the same query is asked.
 
         Args:
-            query: The sums, or the discovery of codes.
-            codes: Of the axes of a query that name a digest, u32 little-endian.
+            query: What is asked.
+            beside: What a query of this kind is sent with (`maskedlark.releases.kinds.BESIDE`).
             length: Of the answer's vector.
             cancelled: As of `run_round`.
         """
-        if isinstance(query, DiscoverySpec):
-            requests = _then(helper_pb2.QueryRequest(discovery=encode(query)), ())
-        else:
-            pieces = (helper_pb2.QueryRequest(codes=piece) for piece in chunks(codes))
-            requests = _then(helper_pb2.QueryRequest(query=encode(query)), pieces)
-        return self._answered(requests, length, cancelled)
-
-    def run_evaluation(
-        self, spec: EvaluationSpec, model: bytes, *, cancelled: Event | None = None
-    ) -> QueryAnswer:
-        """One helper's answer to an evaluation: the same bytes however often the same one is asked.
-
-        Args:
-            spec: The evaluation.
-            model: The ONNX file with the weights that it names.
-            cancelled: As of `run_round`.
-        """
-        pieces = (helper_pb2.QueryRequest(model=piece) for piece in chunks(model))
-        return self._answered(
-            _then(helper_pb2.QueryRequest(evaluation=encode(spec)), pieces), spec.num_numbers, cancelled
-        )
-
-    def run_update(self, spec: UpdateSpec, length: int, *, cancelled: Event | None = None) -> QueryAnswer:
-        """One helper's sum of a federated round: the same bytes however often the same round is asked.
-
-        Args:
-            spec: The round and its dataset.
-            length: Of the answer's vector.
-            cancelled: As of `run_round`.
-        """
-        return self._answered(_then(helper_pb2.QueryRequest(update=encode(spec)), ()), length, cancelled)
-
-    def _answered(
-        self, requests: Iterator[helper_pb2.QueryRequest], length: int, cancelled: Event | None
-    ) -> QueryAnswer:
+        part = BESIDE.get(query.kind)
+        pieces = (helper_pb2.QueryRequest(**{part: piece}) for piece in chunks(beside) if part)
+        requests = _then(helper_pb2.QueryRequest(**{query.kind: encode(query)}), pieces)
         with self._calling(cancelled):
             call = self._stub.RunQuery(requests, timeout=self._round_deadline_s)
             with _ending(call), _cancelling(call, cancelled):

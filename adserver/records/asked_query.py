@@ -1,54 +1,24 @@
-"""Queries as they are put to the helpers, with what is sent beside them, and as they are remembered."""
+"""Queries as they are put to the helpers, with what is sent beside them."""
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Generic, TypeVar
 
-from maskedlark.releases.discovery import DiscoverySpec
-from maskedlark.releases.evaluation import EvaluationSpec
 from maskedlark.releases.kinds import AnyQuery
-from maskedlark.releases.query import QuerySpec
 
 QUERY_ID_BYTES: Final = 16
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedQuery:
-    """A query, and the codes of its axes as they are sent beside it."""
-
-    spec: QuerySpec
-    codes: bytes = field(repr=False)
+S = TypeVar("S", bound=AnyQuery)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedEvaluation:
-    """An evaluation with the ONNX file that is sent beside it."""
-
-    spec: EvaluationSpec
-    model: bytes = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AskedQuery:
-    """A query that was asked, or was about to be.
+class PlannedQuery(Generic[S]):
+    """A query of any kind.
 
     Attributes:
-        planned: The query with its codes; None for any other query than of sums.
-        discovery: The discovery; None for any other query.
-        asked_at: Unix seconds.
-        evaluation: The evaluation with its model; None for any other query.
+        spec: The query.
+        beside: What is sent beside it (`maskedlark.releases.kinds.BESIDE`): of a query of sums the codes of
+            its axes, of an evaluation the ONNX file; of another kind nothing.
     """
 
-    planned: PlannedQuery | None
-    discovery: DiscoverySpec | None
-    asked_at: float
-    evaluation: PlannedEvaluation | None = None
-
-    @property
-    def spec(self) -> AnyQuery:
-        """The query itself, whichever it is."""
-        planned = self.planned or self.evaluation
-        if planned is not None:
-            return planned.spec
-        if self.discovery is None:
-            raise AssertionError("a stored query is of one kind")
-        return self.discovery
+    spec: S
+    beside: bytes = field(repr=False, default=b"")

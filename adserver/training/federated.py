@@ -115,7 +115,7 @@ class FederatedRun:
         spec = UpdateSpec(dataset_id=of_dataset, round=one)
         length = form_of(self.plan.task).length
         first, second = self.pair.ask(
-            lambda _, helper: helper.run_update(spec, length, cancelled=self.pair.interrupted)
+            lambda _, helper: helper.run_query(spec, b"", length, cancelled=self.pair.interrupted)
         )
         total = combine(first.share, second.share)
         read_sum(self.plan.task, one, total, records=int(chosen.sum()))

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from helper.datasets.datasets import Datasets
 from helper.datasets.updates import UpdateDatasets
@@ -14,11 +14,11 @@ from helper.ledger.spending import check_fits, cost
 from helper.releases.answering import Call, answer_once
 from helper.releases.scoring import score
 from helper.trust.tasks import ServedTask, Tasks
-from maskedlark.canonical import decode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.interrupt import Interrupt, interruptible
 from maskedlark.model import weights
 from maskedlark.model.graph import Model
+from maskedlark.model.limits import Limits
 from maskedlark.model.onnx_file import parse
 from maskedlark.model.weights import QuantisedTensor
 from maskedlark.privacy.accounting import Epsilons
@@ -35,6 +35,10 @@ from maskedlark.reports.report import InputShares
 from maskedlark.reports.updates import UpdateSum
 
 _LOG: Final = logging.getLogger(__name__)
+MAX_MODEL_BYTES: Final = Limits().max_bytes
+
+Beside: TypeAlias = Callable[[int], bytes]
+"""Reads what is sent beside a query, refusing more than so many bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,141 +72,32 @@ class Queries:
         self._ledger = ledger
         self._randomness = randomness
 
-    def query(self, encoded: bytes, codes: Callable[[int], bytes], call: Call) -> AnsweredQuery:
-        """Sums over groups. Called by the ad server; idempotent.
+    def answer(self, spec: AnyQuery, beside: Beside, call: Call) -> AnsweredQuery:
+        """The answer to a query of any kind, and what its dataset has spent with it.
+
+        Called by the ad server; idempotent.
 
         Args:
-            encoded: A `QuerySpec`.
-            codes: Reads the codes of the axes that name a digest, refusing more than so many bytes.
+            spec: The query.
+            beside: Reads what was sent beside it; not called for a query that was answered before.
             call: Who waits.
 
         Guarantees: see `answer_once`.
 
         Raises:
-            InvalidTask: the query is not canonical.
+            InvalidModel: the model of an evaluation is not accepted, does not fit the task's labels, or has
+                no exact form.
             JobRefused(UNKNOWN_TASK, UNAUTHORIZED, TASK_REFUSED, TASK_EXPIRED, UNKNOWN_DATASET, DATASET_LOST,
             MALFORMED, TOO_LARGE, UNDECLARED, DOMAIN_TOO_LARGE, NOISE_OUT_OF_RANGE, OVERFLOW,
-            BUDGET_EXHAUSTED, QUERY_CHANGED)
+            BUDGET_EXHAUSTED, QUERY_CHANGED): MALFORMED also for another model, or other weights, than an
+                evaluation names; DATASET_LOST also for the dataset of another federated round.
         """
-        spec = decode(QuerySpec, encoded)
-        limit = 4 * sum(axis.size for axis in spec.group_by if axis.codes_digest is not None)
-
-        def compute(served: ServedTask) -> AggregateShare:
-            domains = decode_domains(spec, codes(limit))
-            return answer_query(
-                task=served.task,
-                spec=spec,
-                pair=served.pair,
-                shares=self._shares(spec),
-                domains=domains,
-                noise=self._noise(call.check_awaited),
-                interrupt=call.check_awaited,
-            )
-
-        return self._answer(spec, compute, call)
-
-    def discovery(self, encoded: bytes, call: Call) -> AnsweredQuery:
-        """Which codes occur. Called by the ad server; idempotent; guarantees and errors as of `query`."""
-        spec = decode(DiscoverySpec, encoded)
-
-        def compute(served: ServedTask) -> AggregateShare:
-            return answer_discovery(
-                task=served.task,
-                spec=spec,
-                pair=served.pair,
-                role=served.role,
-                shares=self._shares(spec),
-                interrupt=call.check_awaited,
-            )
-
-        return self._answer(spec, compute, call)
-
-    def evaluation(self, encoded: bytes, onnx: Callable[[], bytes], call: Call) -> AnsweredQuery:
-        """How good a model is. Called by the ad server; idempotent; guarantees as of `query`.
-
-        Args:
-            encoded: An `EvaluationSpec`.
-            onnx: Reads the model with its weights; not called for an evaluation that was answered before.
-            call: Who waits.
-
-        Raises:
-            InvalidTask: the evaluation is not canonical.
-            InvalidModel: the model is not accepted, does not fit the task's labels, or has no exact form.
-            JobRefused: as `query`; MALFORMED also for another model, or other weights, than the evaluation
-                names.
-        """
-        spec = decode(EvaluationSpec, encoded)
-
-        def compute(served: ServedTask) -> AggregateShare:
-            model = parse(onnx(), num_features=served.task.num_features)
-            loss = evaluated_loss(served.task, model)
-            tensors = _named_weights(model, spec)
-            shares = self._shares(spec)
-            scores = score(model, loss, tensors, shares.features, spec.num_bins, interrupt=call.check_awaited)
-            return answer_evaluation(
-                task=served.task,
-                spec=spec,
-                pair=served.pair,
-                shares=shares,
-                bins=scores.bins,
-                choices=scores.choices,
-                noise=self._noise(call.check_awaited),
-                interrupt=call.check_awaited,
-            )
-
-        return self._answer(spec, compute, call)
-
-    def update(self, encoded: bytes, call: Call) -> AnsweredQuery:
-        """The sum of the updates of a federated round.
-
-        Called by the ad server; idempotent; guarantees as of `query`.
-
-        Shares are read from disk one at a time: the work takes the memory of a few vectors, however many
-        devices there are.
-
-        Raises:
-            InvalidTask: the spec is not canonical.
-            JobRefused: as `query`; DATASET_LOST also for a dataset of another round.
-        """
-        spec = decode(UpdateSpec, encoded)
-
-        def compute(served: ServedTask) -> AggregateShare:
-            summed = UpdateSum(form=form_of(served.task), role=served.role, task_id=served.task_id)
-            records = 0
-            for report_id, payload in self._updates.shares(spec.round, spec.dataset_id):
-                call.check_awaited()
-                summed.add(report_id, payload)
-                records += 1
-            return answer_update(
-                task=served.task,
-                spec=spec,
-                pair=served.pair,
-                records=records,
-                vector=summed.total(),
-                noise=self._noise(call.check_awaited),
-            )
-
-        return self._answer(spec, compute, call)
-
-    def _shares(self, spec: AnyQuery) -> InputShares:
-        return self._datasets.opened(spec.dataset_id).shares
-
-    def _noise(self, interrupt: Interrupt) -> NoiseSource:
-        """Fresh noise of this helper alone, which can be interrupted while it is drawn."""
-        return partial(
-            noise_vector, randomness=interruptible(Stream(self._randomness(STREAM_KEY_BYTES)), interrupt)
-        )
-
-    def _answer(
-        self, spec: AnyQuery, compute: Callable[[ServedTask], AggregateShare], call: Call
-    ) -> AnsweredQuery:
-        """Any query's answer, and what its dataset has spent with it."""
         served = self._tasks.served(spec.task_id, call.caller)
 
         def checked() -> bytes:
             self._check(served, spec)
             call.check_awaited()
-            return compute(served).encode()
+            return self._computed(spec, served, beside, call.check_awaited).encode()
 
         def commit(answer: bytes, check_awaited: Interrupt) -> bool:
             def check(before: Sequence[Reservation]) -> None:
@@ -225,6 +120,83 @@ class Queries:
         )
         return AnsweredQuery(
             answer=answer, spent=cost(served.task, self._ledger.reservations(spec.dataset_id))
+        )
+
+    def _computed(
+        self, spec: AnyQuery, served: ServedTask, beside: Beside, interrupt: Interrupt
+    ) -> AggregateShare:
+        task, pair = served.task, served.pair
+        match spec:
+            case QuerySpec():
+                limit = 4 * sum(axis.size for axis in spec.group_by if axis.codes_digest is not None)
+                domains = decode_domains(spec, beside(limit))
+                shares, noise = self._shares(spec), self._noise(interrupt)
+                return answer_query(
+                    task=task,
+                    spec=spec,
+                    pair=pair,
+                    shares=shares,
+                    domains=domains,
+                    noise=noise,
+                    interrupt=interrupt,
+                )
+            case DiscoverySpec():
+                shares = self._shares(spec)
+                return answer_discovery(
+                    task=task, spec=spec, pair=pair, role=served.role, shares=shares, interrupt=interrupt
+                )
+            case EvaluationSpec():
+                return self._evaluated(spec, served, beside, interrupt)
+            case UpdateSpec():
+                return self._summed(spec, served, interrupt)
+
+    def _evaluated(
+        self, spec: EvaluationSpec, served: ServedTask, beside: Beside, interrupt: Interrupt
+    ) -> AggregateShare:
+        model = parse(beside(MAX_MODEL_BYTES), num_features=served.task.num_features)
+        loss = evaluated_loss(served.task, model)
+        tensors = _named_weights(model, spec)
+        shares = self._shares(spec)
+        scores = score(model, loss, tensors, shares.features, spec.num_bins, interrupt=interrupt)
+        return answer_evaluation(
+            task=served.task,
+            spec=spec,
+            pair=served.pair,
+            shares=shares,
+            bins=scores.bins,
+            choices=scores.choices,
+            noise=self._noise(interrupt),
+            interrupt=interrupt,
+        )
+
+    def _summed(self, spec: UpdateSpec, served: ServedTask, interrupt: Interrupt) -> AggregateShare:
+        """The sum of the updates of a federated round.
+
+        Shares are read from disk one at a time: the work takes the memory of a few vectors, however many
+        devices there are.
+        """
+        summed = UpdateSum(form=form_of(served.task), role=served.role, task_id=served.task_id)
+        records = 0
+        for report_id, payload in self._updates.shares(spec.round, spec.dataset_id):
+            interrupt()
+            summed.add(report_id, payload)
+            records += 1
+        return answer_update(
+            task=served.task,
+            spec=spec,
+            pair=served.pair,
+            records=records,
+            vector=summed.total(),
+            noise=self._noise(interrupt),
+        )
+
+    def _shares(self, spec: AnyQuery) -> InputShares:
+        return self._datasets.opened(spec.dataset_id).shares
+
+    def _noise(self, interrupt: Interrupt) -> NoiseSource:
+        """Fresh noise of this helper alone, which can be interrupted while it is drawn."""
+        return partial(
+            noise_vector, randomness=interruptible(Stream(self._randomness(STREAM_KEY_BYTES)), interrupt)
         )
 
     def _stored(self, spec: AnyQuery) -> bytes | None:

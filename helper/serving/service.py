@@ -15,15 +15,14 @@ from helper.core import HelperCore
 from helper.datasets.preparing import Preparation
 from helper.datasets.updates import UpdatePreparation
 from helper.releases.answering import Call
-from helper.releases.queries import AnsweredQuery
+from helper.releases.queries import MAX_MODEL_BYTES
 from helper.releases.release_grid import ReleaseGrid
 from helper.serving.metrics import HelperMetrics
 from helper.trust.tasks import Caller
 from maskedlark.canonical import MAX_BYTES, decode, encode
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.model.limits import Limits
 from maskedlark.releases.job import JobSpec
-from maskedlark.releases.kinds import QUERY_KINDS, decode_query
+from maskedlark.releases.kinds import BESIDE, QUERY_KINDS, decode_query
 from maskedlark.reports.dataset import ShareForHelper, as_told
 from maskedlark.rpc.admission import Admission
 from maskedlark.rpc.faults import answering
@@ -35,7 +34,6 @@ from maskedlark.runtime.database import database_at_hand
 from protos import helper_pb2 as pb
 from protos import helper_pb2_grpc
 
-MAX_MODEL_BYTES: Final = Limits().max_bytes
 DEFAULT_HEAVY_CALLS: Final = 12
 BODY_S: Final = 60.0
 
@@ -239,9 +237,11 @@ class HelperService(helper_pb2_grpc.HelperServicer):
                 raise JobRefused(
                     JobReason.MALFORMED, "the stream begins with no query, discovery, evaluation or update"
                 )
-            self._core.tasks.authorized(decode_query(kind, getattr(asked, kind)).task_id, call.caller)
+            spec = decode_query(kind, getattr(asked, kind))
+            self._core.tasks.authorized(spec.task_id, call.caller)
             with self._admission.entered(call.caller):
-                answered = self._answered(asked, requests, context, call)
+                beside = partial(self._beside, BESIDE.get(kind, ""), requests, context)
+                answered = self._core.queries.answer(spec, beside, call)
                 self._give_receipt(context)
                 yield pb.QueryReply(
                     spent=pb.QueryReply.Spent(
@@ -251,39 +251,13 @@ class HelperService(helper_pb2_grpc.HelperServicer):
                 for chunk in chunks(answered.answer):
                     yield pb.QueryReply(chunk=chunk)
 
-    def _answered(
-        self,
-        asked: pb.QueryRequest,
-        rest: Iterator[pb.QueryRequest],
-        context: grpc.ServicerContext,
-        call: Call,
-    ) -> AnsweredQuery:
-        """The answer to a query of any kind; what is sent beside it is read only if it is needed."""
-        queries = self._core.queries
-
-        def model() -> bytes:
-            with within(self._body_s, context):
-                return join(
-                    (_expect(request, "model").model for request in rest),
-                    limit=MAX_MODEL_BYTES,
-                    what="the model",
-                )
-
-        def codes(limit: int) -> bytes:
-            with within(self._body_s, context):
-                return join(
-                    (_expect(request, "codes").codes for request in rest), limit=limit, what="the codes"
-                )
-
-        match asked.WhichOneof("part"):
-            case "discovery":
-                return queries.discovery(asked.discovery, call)
-            case "evaluation":
-                return queries.evaluation(asked.evaluation, model, call)
-            case "update":
-                return queries.update(asked.update, call)
-            case _:
-                return queries.query(asked.query, codes, call)
+    def _beside(
+        self, part: str, rest: Iterator[pb.QueryRequest], context: grpc.ServicerContext, limit: int
+    ) -> bytes:
+        """What is sent beside a query, in the messages after it."""
+        with within(self._body_s, context):
+            pieces = (getattr(_expect(request, part), part) for request in rest)
+            return join(pieces, limit=limit, what=f"the {part}")
 
 
 def _check_awaited(context: grpc.ServicerContext) -> None:

@@ -22,6 +22,9 @@ QUERY_KINDS: Final[Mapping[str, type[AnyQuery]]] = {
     spec.kind: spec for spec in (QuerySpec, DiscoverySpec, EvaluationSpec, UpdateSpec)
 }
 
+BESIDE: Final[Mapping[str, str]] = {QuerySpec.kind: "codes", EvaluationSpec.kind: "model"}
+"""What is sent beside a query of some kinds, as the wire spells it."""
+
 
 def decode_query(kind: str, encoded: bytes) -> AnyQuery:
     """A query of a kind, from its canonical bytes.

@@ -15,6 +15,7 @@ from maskedlark.releases.evaluation import (
     answer_evaluation,
     evaluated_loss,
 )
+from maskedlark.releases.kinds import AnyQuery
 from maskedlark.reports.report import InputShares
 from tests.builders import World
 
@@ -27,9 +28,11 @@ class MemoryEvaluationHelper:
         self.models: list[bytes] = []
         self.noise = partial(noise_vector, randomness=seeded(seed, f"noise of helper {role}"))
 
-    def run_evaluation(
-        self, spec: EvaluationSpec, model: bytes, *, cancelled: Event | None = None
+    def run_query(
+        self, query: AnyQuery, beside: bytes, length: int, *, cancelled: Event | None = None
     ) -> QueryAnswer:
+        assert isinstance(query, EvaluationSpec)
+        spec, model = query, beside
         self.models.append(model)
         task = self.of.task
         parsed = parse(model, num_features=task.num_features)

@@ -23,6 +23,7 @@ from maskedlark.model.onnx_file import parse
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.randomness import seeded
 from maskedlark.releases.job import JobSpec, sampling_numerator
+from maskedlark.releases.query import QuerySpec
 from maskedlark.reports.pair import SAMPLING_DENOMINATOR
 from maskedlark.reports.task import Task
 from tests.helper.parties import MODEL as ENCODED_MODEL
@@ -177,9 +178,9 @@ class Desk:
                 bundle.task for bundle in self.fleet.bundles.all if bundle.task.task_id == dataset.task_id
             )
             for spec in store.of_dataset(dataset.dataset_id or b""):
-                planned = store.find(spec.query_id.hex()).planned
-                answered += planned is not None and self._is_answered(
-                    planned, self._measurer(task, dataset, running, "unused")
+                answered += isinstance(spec, QuerySpec) and self._is_answered(
+                    store.find(spec.query_id.hex(), QuerySpec),
+                    self._measurer(task, dataset, running, "unused"),
                 )
         return f"asked {answered} again"
 
@@ -189,7 +190,7 @@ class Desk:
             self.over_budget.add(job.job_id)
         store.cancel(job.job_id)
 
-    def _is_answered(self, planned: PlannedQuery, measurer: Measurer) -> bool:
+    def _is_answered(self, planned: PlannedQuery[QuerySpec], measurer: Measurer) -> bool:
         try:
             self._read(measurer.again(planned))
         except MaskedLarkError as error:

@@ -29,6 +29,7 @@ from adserver.peers.replies import QueryAnswer
 from adserver.peers.retrying import ONCE
 from adserver.records.dataset_state import DatasetState
 from adserver.store.datasets import Dataset
+from adserver.store.queries import QueryStore
 from adserver.views.evaluation import (
     calibration_rows,
     evaluation_json,
@@ -44,7 +45,7 @@ from maskedlark.numbers.field import from_signed
 from maskedlark.numbers.field import share as split
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.randomness import seeded
-from maskedlark.releases.evaluation import EvaluationSpec
+from maskedlark.releases.kinds import AnyQuery
 from maskedlark.reports.report import InputShares
 from tests.adserver.evaluation_helper import MemoryEvaluationHelper
 from tests.builders import NOW, World, world
@@ -112,13 +113,13 @@ def shoppers() -> Examples:
     )
 
 
-class Kept:
+class Kept(QueryStore):
     """Evaluations that were asked, and what happened in which order."""
 
     def __init__(self) -> None:
         self.events: list[str] = []
 
-    def add(self, spec: EvaluationSpec, codes: bytes, *, asked_at: float) -> None:
+    def add(self, spec: AnyQuery, codes: bytes, *, asked_at: float) -> None:
         assert asked_at == NOW
         self.events.append("kept")
 
@@ -395,8 +396,8 @@ class Away:
     store: Kept
     error: Exception
 
-    def run_evaluation(
-        self, spec: EvaluationSpec, model: bytes, *, cancelled: Event | None = None
+    def run_query(
+        self, query: AnyQuery, beside: bytes, length: int, *, cancelled: Event | None = None
     ) -> QueryAnswer:
         self.store.events.append("asked")
         raise self.error

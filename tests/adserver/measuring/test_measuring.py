@@ -28,7 +28,7 @@ from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
 from maskedlark.randomness import seeded
 from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.kinds import AnyQuery
-from maskedlark.releases.query import measurement_of
+from maskedlark.releases.query import QuerySpec, measurement_of
 from maskedlark.reports.report import InputShares
 from maskedlark.runtime.database import open_database
 from tests.builders import NOW, World
@@ -249,11 +249,13 @@ class Flaky(MemoryQueryHelper):
 
     failures = 2
 
-    def run_query(self, query: AnyQuery, codes: bytes, length: int, *, cancelled: Event | None = None) -> Any:
+    def run_query(
+        self, query: AnyQuery, beside: bytes, length: int, *, cancelled: Event | None = None
+    ) -> Any:
         if self.failures:
             self.failures -= 1
             raise HelperUnavailable("down")
-        return super().run_query(query, codes, length)
+        return super().run_query(query, beside, length)
 
 
 def test_a_helper_that_is_down_for_a_moment_is_asked_again() -> None:
@@ -272,7 +274,9 @@ def test_a_helper_that_is_down_for_a_moment_is_asked_again() -> None:
 class Refusing(MemoryQueryHelper):
     """Refuses everything."""
 
-    def run_query(self, query: AnyQuery, codes: bytes, length: int, *, cancelled: Event | None = None) -> Any:
+    def run_query(
+        self, query: AnyQuery, beside: bytes, length: int, *, cancelled: Event | None = None
+    ) -> Any:
         raise JobRefused(JobReason.BUDGET_EXHAUSTED, "nothing is left")
 
 
@@ -306,11 +310,9 @@ def test_a_stored_query_is_found_again_with_its_codes(database_url: str) -> None
     measurer = laboratory.measurer()
     measurer._store = store
     result = measurer.measure(REQUESTS[2])
-    stored = store.find(result.query_id[:8])
-    assert stored.asked_at == NOW
-    assert stored.planned is not None
-    assert measurer.again(stored.planned) == result
+    stored = store.find(result.query_id[:8], QuerySpec)
+    assert measurer.again(stored) == result
     with pytest.raises(JobRefused) as refused:
-        store.find("00" * 16 if not result.query_id.startswith("00") else "11" * 16)
+        store.find("00" * 16 if not result.query_id.startswith("00") else "11" * 16, QuerySpec)
     assert refused.value.reason is JobReason.UNKNOWN_QUERY
     engine.dispose()

@@ -68,7 +68,7 @@ def test_a_domain_travels_as_its_codes_with_their_digest() -> None:
         values=("count",), group_by=("campaign",), domains={"campaign": distinct_codes([9, 3, 9])}
     )
     planned = plan_query(request, task=TASK, dataset=DATASET, query_id=ID)
-    assert planned.codes == np.array([3, 9], "<u4").tobytes()
+    assert planned.beside == np.array([3, 9], "<u4").tobytes()
     assert planned.spec.group_by[0].size == 2
     assert planned.spec.group_by[0].codes_digest is not None
 

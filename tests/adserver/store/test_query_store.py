@@ -19,6 +19,8 @@ from adserver.store.tasks import TaskStore
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.model.dense import dense_network
 from maskedlark.releases.discovery import DiscoverySpec
+from maskedlark.releases.evaluation import EvaluationSpec
+from maskedlark.releases.query import QuerySpec
 from maskedlark.runtime.database import open_database
 from tests.builders import NOW
 from tests.measured import DATASET, dataset_of, measuring_world
@@ -37,7 +39,7 @@ def store(database_url: str) -> Iterator[QueryStore]:
     engine.dispose()
 
 
-def sums(query_id: bytes) -> PlannedQuery:
+def sums(query_id: bytes) -> PlannedQuery[QuerySpec]:
     request = Request(
         values=("click",), group_by=("campaign",), domains={"campaign": distinct_codes(range(3_000))}
     )
@@ -51,27 +53,22 @@ def discovery(query_id: bytes) -> DiscoverySpec:
 
 def refused(store: QueryStore, prefix: str) -> bool:
     with pytest.raises(JobRefused) as refusal:
-        store.find(prefix)
+        store.find(prefix, DiscoverySpec)
     return refusal.value.reason is JobReason.UNKNOWN_QUERY
 
 
 def test_a_query_of_each_kind_comes_back_with_what_is_sent_beside_it(store: QueryStore) -> None:
     planned, found = sums(b"\x11" * 16), discovery(b"\x22" * 16)
     evaluation = plan_evaluation(MODEL, task=OF.task, dataset=HELD, query_id=b"\x33" * 16)
-    assert len(planned.codes) == 4 * 3_000
-    store.add(planned.spec, planned.codes, asked_at=NOW + 2)
+    assert len(planned.beside) == 4 * 3_000
+    store.add(planned.spec, planned.beside, asked_at=NOW + 2)
     store.add(found, b"", asked_at=NOW + 1)
-    store.add(evaluation.spec, evaluation.model, asked_at=NOW)
-    first, second, third = (store.find(prefix) for prefix in ("11", "2222", "33"))
-    assert (first.planned, first.discovery, first.evaluation, first.asked_at) == (
-        planned,
-        None,
-        None,
-        NOW + 2,
-    )
-    assert (second.planned, second.discovery, second.evaluation) == (None, found, None)
-    assert (third.planned, third.discovery, third.evaluation) == (None, None, evaluation)
-    assert [one.spec for one in (first, second, third)] == [planned.spec, found, evaluation.spec]
+    store.add(evaluation.spec, evaluation.beside, asked_at=NOW)
+    assert store.find("11", QuerySpec) == planned
+    assert store.find("2222", DiscoverySpec) == PlannedQuery(spec=found)
+    assert store.find("33", EvaluationSpec) == evaluation
+    with pytest.raises(JobRefused, match="of kind query, but of evaluation"):
+        store.find("33", QuerySpec)
     assert store.of_dataset(DATASET) == (evaluation.spec, found, planned.spec)
     assert store.of_dataset(b"another" + bytes(25)) == ()
 
@@ -82,7 +79,7 @@ def test_a_query_that_was_not_charged_is_forgotten_and_the_others_stay(store: Qu
     for _ in range(2):
         store.remove(b"\x11" * 16)
     assert refused(store, "11")
-    assert store.find("22").discovery == discovery(b"\x22" * 16)
+    assert store.find("22", DiscoverySpec).spec == discovery(b"\x22" * 16)
 
 
 def test_a_prefix_of_two_queries_or_of_none_finds_none(store: QueryStore) -> None:
@@ -95,4 +92,4 @@ def test_an_id_is_kept_for_one_query_only(store: QueryStore) -> None:
     store.add(discovery(b"\x11" * 16), b"", asked_at=NOW)
     with pytest.raises(IntegrityError):
         store.add(sums(b"\x11" * 16).spec, b"", asked_at=NOW)
-    assert store.find("11").discovery == discovery(b"\x11" * 16)
+    assert store.find("11", DiscoverySpec).spec == discovery(b"\x11" * 16)

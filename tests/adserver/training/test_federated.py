@@ -106,10 +106,12 @@ class CoreHelper:
         self.scene.cores[self.role].updates.commit(task_id, handle, bits, dataset_id, None)
         self.step("committed")
 
-    def run_update(self, spec: UpdateSpec, length: int, *, cancelled: Event | None = None) -> QueryAnswer:
-        del cancelled
+    def run_query(
+        self, spec: UpdateSpec, beside: bytes, length: int, *, cancelled: Event | None = None
+    ) -> QueryAnswer:
+        del beside, cancelled
         self.step("ask")
-        answered = self.scene.cores[self.role].queries.update(encode(spec), Call(caller=None))
+        answered = self.scene.cores[self.role].queries.answer(spec, lambda _: b"", Call(caller=None))
         self.step("answered")
         return QueryAnswer(share=AggregateShare.decode(answered.answer, length), dataset_spent=answered.spent)
 

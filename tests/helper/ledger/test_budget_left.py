@@ -107,7 +107,7 @@ def test_the_gauge_follows_jobs_closes_queries_and_restarts(shop: Shop) -> None:
         noise_multiplier=4.0,
         threshold_noise_multiplier=16.0,
     )
-    shop.cores[0].queries.query(canonical.encode(query), lambda _: b"", ASKED)
+    shop.cores[0].queries.answer(query, lambda _: b"", ASKED)
     seen.append(shop.gauges()[name])
     assert 0 < seen[0] < seen[1] < shop.task.epsilon
     assert 0 < seen[2] < seen[1]

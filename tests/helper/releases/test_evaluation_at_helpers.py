@@ -16,7 +16,6 @@ from onnx import helper as make
 
 from helper.gradient.exact.forward import ForwardPass
 from helper.releases.scoring import edge_logits, score
-from maskedlark import canonical
 from maskedlark.errors import InvalidModel, JobReason, JobRefused, ModelReason
 from maskedlark.model import weights
 from maskedlark.model.dense import dense_network
@@ -58,7 +57,7 @@ def spec_of(scene: Scene, dataset: bytes, onnx: bytes, **changes: Any) -> Evalua
 
 
 def asked(scene: Scene, role: int, spec: EvaluationSpec, onnx: bytes) -> AggregateShare:
-    answered = scene.cores[role].queries.evaluation(canonical.encode(spec), lambda: onnx, ASKED)
+    answered = scene.cores[role].queries.answer(spec, lambda _: onnx, ASKED)
     return AggregateShare.decode(answered.answer, spec.num_numbers)
 
 
@@ -127,21 +126,21 @@ def test_an_evaluation_asked_again_gives_the_same_bytes_without_the_model_and_is
 ) -> None:
     scene, onnx = Scene(tmp_path, mechanism="gaussian"), make_model()
     spec = spec_of(scene, scene.seal(40), onnx, noise_multiplier=3.0)
-    first = scene.cores[0].queries.evaluation(canonical.encode(spec), lambda: onnx, ASKED)
+    first = scene.cores[0].queries.answer(spec, lambda _: onnx, ASKED)
 
-    def unread() -> bytes:
+    def unread(_: int) -> bytes:
         raise AssertionError("read again")
 
-    assert scene.cores[0].queries.evaluation(canonical.encode(spec), unread, ASKED) == first
+    assert scene.cores[0].queries.answer(spec, unread, ASKED) == first
     assert first.spent.ad_server > 0
 
 
 def test_what_is_charged_is_one_release_of_all_records(tmp_path: Path) -> None:
     scene, onnx = Scene(tmp_path, mechanism="laplace", norm="l1"), make_model()
     spec = spec_of(scene, scene.seal(40), onnx, noise_multiplier=2.0)
-    assert scene.cores[0].queries.evaluation(
-        canonical.encode(spec), lambda: onnx, ASKED
-    ).spent.colluding == pytest.approx(0.5, rel=1e-3)
+    assert scene.cores[0].queries.answer(spec, lambda _: onnx, ASKED).spent.colluding == pytest.approx(
+        0.5, rel=1e-3
+    )
 
 
 @pytest.mark.parametrize(
@@ -163,8 +162,8 @@ def test_what_cannot_be_answered_is_refused_and_charged_nothing(
     with pytest.raises(JobRefused) as refused:
         asked(scene, 0, spec_of(scene, dataset, onnx, **{"noise_multiplier": 3.0, **changes}), onnx)
     assert refused.value.reason is reason
-    assert scene.cores[0].queries.evaluation(
-        canonical.encode(spec_of(scene, dataset, onnx, noise_multiplier=9.0)), lambda: onnx, ASKED
+    assert scene.cores[0].queries.answer(
+        spec_of(scene, dataset, onnx, noise_multiplier=9.0), lambda _: onnx, ASKED
     )
 
 

@@ -67,8 +67,8 @@ class Asked:
             "group_by": (Axis(key="place", size=3),), "levels": (0, 1),
             "noise_multiplier": 0.0, "threshold_noise_multiplier": 0.0,
         }  # fmt: skip
-        return self.queries.query(
-            canonical.encode(canonical.build(QuerySpec, asked)),
+        return self.queries.answer(
+            canonical.build(QuerySpec, asked),
             lambda _: b"",
             Call(caller=None, check_awaited=interrupt),
         )
@@ -81,8 +81,9 @@ class Asked:
             "noise_multiplier": 0.0,
             "delta": 1e-7,
         }
-        return self.queries.discovery(
-            canonical.encode(canonical.build(DiscoverySpec, asked)),
+        return self.queries.answer(
+            canonical.build(DiscoverySpec, asked),
+            lambda _: b"",
             Call(caller=None, check_awaited=interrupt),
         )
 
@@ -97,9 +98,9 @@ class Asked:
             "num_bins": 20,
             "noise_multiplier": 0.0,
         }
-        return self.queries.evaluation(
-            canonical.encode(canonical.build(EvaluationSpec, asked)),
-            lambda: onnx,
+        return self.queries.answer(
+            canonical.build(EvaluationSpec, asked),
+            lambda _: onnx,
             Call(caller=None, check_awaited=interrupt),
         )
 

@@ -18,8 +18,9 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from sqlalchemy.exc import OperationalError
 
+from helper.releases.queries import MAX_MODEL_BYTES
 from helper.serving.metrics import HelperMetrics
-from helper.serving.service import MAX_MODEL_BYTES, HelperService
+from helper.serving.service import HelperService
 from maskedlark import canonical
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
 from maskedlark.observability.serving import ServerSettings, WatchedServer

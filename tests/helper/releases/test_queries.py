@@ -62,7 +62,7 @@ class Shop(Scene):
         return canonical.build(QuerySpec, asked)
 
     def ask(self, role: int, spec: QuerySpec, codes: bytes = b"") -> AnsweredQuery:
-        return self.cores[role].queries.query(canonical.encode(spec), lambda _: codes, ASKED)
+        return self.cores[role].queries.answer(spec, lambda _: codes, ASKED)
 
     def total(self, spec: QuerySpec, codes: bytes = b"") -> list[int]:
         count = num_numbers(self.task, spec)
@@ -213,10 +213,10 @@ def test_both_helpers_find_the_same_codes(shop: Shop) -> None:
         "keys": ("campaign",), "max_codes": 6, "noise_multiplier": 0.0, "delta": 1e-7,
     }  # fmt: skip
     spec = canonical.build(DiscoverySpec, asked)
-    answers = [core.queries.discovery(canonical.encode(spec), ASKED).answer for core in shop.cores]
+    answers = [core.queries.answer(spec, lambda _: b"", ASKED).answer for core in shop.cores]
     first, second = (AggregateShare.decode(answer, spec.num_values) for answer in answers)
     assert combine(first, second).tolist() == [5, 0, 1, 2, 3, 4, 0]
-    assert shop.cores[0].queries.discovery(canonical.encode(spec), ASKED).answer == answers[0]
+    assert shop.cores[0].queries.answer(spec, lambda _: b"", ASKED).answer == answers[0]
     assert refusal(shop.ask, 0, shop.query(query_id=b"f" * 16)) is JobReason.QUERY_CHANGED
 
 
@@ -246,15 +246,15 @@ def test_concurrent_askers_of_one_query_all_get_the_charged_bytes(noisy: Shop) -
 
 
 def test_a_query_is_not_charged_before_its_answer_may_leave(noisy: Shop) -> None:
-    spec, held = canonical.encode(noise(noisy.query(), 5.0)), list[int]()
+    spec, held = noise(noisy.query(), 5.0), list[int]()
     core = noisy.cores[0]
 
     def hold() -> None:
         held.append(len(core.queries._ledger.reservations(noisy.dataset)))
 
-    first = core.queries.query(spec, lambda _: b"", Call(caller=None, hold=hold))
+    first = core.queries.answer(spec, lambda _: b"", Call(caller=None, hold=hold))
     assert held == [0]
-    assert core.queries.query(spec, lambda _: b"", Call(caller=None, hold=hold)).answer == first.answer
+    assert core.queries.answer(spec, lambda _: b"", Call(caller=None, hold=hold)).answer == first.answer
     assert held == [0, 1]
 
 
@@ -307,14 +307,10 @@ def test_a_query_that_nobody_waits_for_any_more_is_not_charged(
             raise JobRefused(JobReason.CANCELLED, "the caller has gone")
 
     with pytest.raises(JobRefused, match="gone"):
-        noisy.cores[0].queries.query(
-            canonical.encode(spec), lambda _: b"", Call(caller=None, check_awaited=interrupt)
-        )
+        noisy.cores[0].queries.answer(spec, lambda _: b"", Call(caller=None, check_awaited=interrupt))
     assert noisy.cores[0].queries._ledger.reservations(noisy.dataset) == ()
     answer = noisy.ask(0, spec)
     assert (
-        noisy.cores[0].queries.query(
-            canonical.encode(spec), lambda _: b"", Call(caller=None, check_awaited=interrupt)
-        )
+        noisy.cores[0].queries.answer(spec, lambda _: b"", Call(caller=None, check_awaited=interrupt))
         == answer
     )  # what was charged is told

@@ -22,7 +22,7 @@ def reason_of(error: pytest.ExceptionInfo[JobRefused]) -> JobReason:
 def is_spent(scene: UpdateScene, spec: UpdateSpec) -> bool:
     """Whether the task's budget refuses a round."""
     try:
-        scene.cores[1].queries.update(canonical.encode(spec), Call(caller=None))
+        scene.cores[1].queries.answer(spec, lambda _: b"", Call(caller=None))
     except JobRefused as refusal:
         return refusal.reason is JobReason.BUDGET_EXHAUSTED and "fit this task" in str(refusal)
     return False
@@ -39,10 +39,10 @@ def test_a_round_is_answered_once_and_after_a_restart_with_the_same_bytes(tmp_pa
     scene = UpdateScene(tmp_path, mechanism="gaussian")
     one = scene.round()
     dataset = scene.seal_round(one, scene.sealed(one, scene.vectors(4)))
-    spec = canonical.encode(UpdateSpec(dataset_id=dataset, round=one))
-    before = [core.queries.update(spec, Call(caller=None)) for core in scene.cores]
+    spec = UpdateSpec(dataset_id=dataset, round=one)
+    before = [core.queries.answer(spec, lambda _: b"", Call(caller=None)) for core in scene.cores]
     scene.restart()
-    after = [core.queries.update(spec, Call(caller=None)) for core in scene.cores]
+    after = [core.queries.answer(spec, lambda _: b"", Call(caller=None)) for core in scene.cores]
     assert [one.answer for one in before] == [one.answer for one in after]
     assert [one.spent for one in before] == [one.spent for one in after]
 
@@ -112,7 +112,7 @@ def test_all_rounds_of_all_datasets_are_charged_to_the_budget_of_the_task(tmp_pa
         spec = UpdateSpec(dataset_id=scene.seal_round(one, sealed, handle), round=one)
         if is_spent(scene, spec):
             break
-        told.append(scene.cores[0].queries.update(canonical.encode(spec), Call(caller=None)).spent)
+        told.append(scene.cores[0].queries.answer(spec, lambda _: b"", Call(caller=None)).spent)
         answered += 1
     alone = UpdateSpec(dataset_id=bytes(32), round=scene.round(0, job=job)).charges(scene.task)[0]
     assert 1 < answered < 50
@@ -189,11 +189,11 @@ def test_shares_that_were_touched_on_disk_are_lost_and_not_summed(tmp_path: Path
             path.write_bytes(second.read_bytes())
         case "remove":
             path.unlink()
-    spec = canonical.encode(UpdateSpec(dataset_id=dataset, round=one))
+    spec = UpdateSpec(dataset_id=dataset, round=one)
     with pytest.raises(JobRefused) as error:
-        scene.cores[1].queries.update(spec, Call(caller=None))
+        scene.cores[1].queries.answer(spec, lambda _: b"", Call(caller=None))
     assert reason_of(error) is JobReason.DATASET_LOST
-    assert scene.cores[0].queries.update(spec, Call(caller=None)).answer
+    assert scene.cores[0].queries.answer(spec, lambda _: b"", Call(caller=None)).answer
 
 
 def test_a_file_of_updates_shows_nothing_and_is_the_owners_only(tmp_path: Path) -> None:

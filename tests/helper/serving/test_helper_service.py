@@ -23,8 +23,9 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from helper.gradient.engine import Batch, Interrupt, MaskedSum, never
+from helper.releases.queries import MAX_MODEL_BYTES
 from helper.serving.metrics import HelperMetrics
-from helper.serving.service import MAX_MODEL_BYTES, HelperService
+from helper.serving.service import HelperService
 from maskedlark import canonical
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
 from maskedlark.model.weights import QuantisedTensor
