@@ -7,7 +7,6 @@ from typing import Final
 
 from adserver.measuring.domains import Codes
 from adserver.records.asked_query import PlannedQuery
-from adserver.records.dataset_state import DatasetState
 from adserver.store.datasets import Dataset
 from maskedlark.canonical import build
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
@@ -83,7 +82,7 @@ def plan_discovery(
     Raises:
         As `plan_query`.
     """
-    check_usable(task, dataset)
+    dataset.check_usable(task.task_id)
     spec = build(
         DiscoverySpec,
         {
@@ -110,7 +109,7 @@ def plan_query(request: Request, *, task: Task, dataset: Dataset, query_id: byte
         JobRefused: UNKNOWN_DATASET, UNDECLARED, DOMAIN_TOO_LARGE, OVERFLOW, NOISE_OUT_OF_RANGE,
             BUDGET_EXHAUSTED, or MALFORMED for a request that does not say enough.
     """
-    check_usable(task, dataset)
+    dataset.check_usable(task.task_id)
     measurement = measurement_of(task)
     axes = [_axis(name, request, measurement) for name in request.group_by]
     spec = build(
@@ -132,21 +131,6 @@ def plan_query(request: Request, *, task: Task, dataset: Dataset, query_id: byte
     planned.check(task, records=dataset.size)
     listed = [request.domains[axis.key] for axis in axes if axis.codes_digest is not None]
     return PlannedQuery(spec=planned, beside=b"".join(codes.astype("<u4").tobytes() for codes in listed))
-
-
-def check_usable(task: Task, dataset: Dataset) -> None:
-    """Refuse a dataset that is not of the task, or not committed.
-
-    Raises:
-        JobRefused(UNKNOWN_DATASET)
-    """
-    if dataset.task_id != task.task_id:
-        raise JobRefused(JobReason.UNKNOWN_DATASET, "the dataset is of another task")
-    if dataset.state is not DatasetState.COMMITTED:
-        raise JobRefused(
-            JobReason.UNKNOWN_DATASET,
-            f"the dataset is {dataset.state}: finish it with `adserver dataset seal`",
-        )
 
 
 def query_epsilon(epsilon: float | None, task: Task) -> float:

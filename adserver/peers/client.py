@@ -7,7 +7,6 @@ error that the helper refused with, or `JobRefused(BAD_ANSWER)` if the answer ma
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Event, Thread
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 import grpc
@@ -88,9 +87,7 @@ class HelperClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

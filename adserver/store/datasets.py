@@ -49,6 +49,20 @@ class Dataset:
     dataset_id: bytes | None
     dropped: tuple[Counter[ReportReason], Counter[ReportReason]]
 
+    def check_usable(self, task_id: bytes) -> None:
+        """Refuse a dataset that is not of the task, or not committed.
+
+        Raises:
+            JobRefused(UNKNOWN_DATASET)
+        """
+        if self.task_id != task_id:
+            raise JobRefused(JobReason.UNKNOWN_DATASET, "the dataset is of another task")
+        if self.state is not DatasetState.COMMITTED:
+            raise JobRefused(
+                JobReason.UNKNOWN_DATASET,
+                f"the dataset is {self.state}: finish it with `adserver dataset seal`",
+            )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:

@@ -19,14 +19,14 @@ from sqlalchemy.sql import ColumnElement
 from adserver.records.report_state import ReportEvent, ReportState, arrows
 from adserver.store.database import insert_or_ignore
 from adserver.store.schema import reports
+from adserver.store.share_pages import MAX_PAGE_ROWS, share_pages
 from maskedlark.reports.dataset import ShareForHelper
 from maskedlark.reports.sealing import MAX_OVERHEAD
 from maskedlark.reports.task import REPORT_ID_BYTES, Task
-from maskedlark.reports.upload import Report, SealedShare
+from maskedlark.reports.upload import Report
 from maskedlark.runtime.database import reading
 
 _PAGE_BYTES: Final = 1 << 19
-_PAGE_ROWS: Final = 1_000
 _ROW_OVERHEAD_BYTES: Final = 64
 
 
@@ -131,25 +131,9 @@ class ReportStore:
 
         Guarantees: holds one page in memory, and no lock.
         """
-        ciphertext, key_id = reports.c[f"ciphertext_{role}"], reports.c[f"key_id_{role}"]
-        query = select(reports.c.sequence, reports.c.report_id, reports.c.time_bucket, key_id, ciphertext)
-        query = query.where(reports.c.task_id == task.task_id, reports.c.handle == handle).order_by(
-            reports.c.sequence
-        )
-        query = query.limit(_page_rows(task))
-        last = -1
-        while True:
-            with reading(self._engine) as connection:
-                rows = connection.execute(query.where(reports.c.sequence > last)).all()
-            if not rows:
-                return
-            last = rows[-1].sequence
-            yield [
-                ShareForHelper(
-                    report_id=row[1], time_bucket=row[2], share=SealedShare(key_id=row[3], ciphertext=row[4])
-                )
-                for row in rows
-            ]
+        chosen = (reports.c.task_id == task.task_id) & (reports.c.handle == handle)
+        page_rows = _PAGE_BYTES // (task.share_length + MAX_OVERHEAD + _ROW_OVERHEAD_BYTES)
+        return share_pages(self._engine, reports, chosen, role=role, page_rows=page_rows)
 
 
 def take(connection: Connection, task_id: bytes, handle: bytes, limit: int) -> int:
@@ -169,8 +153,8 @@ def drop(connection: Connection, task_id: bytes, handle: bytes, is_kept: NDArray
     """Mark those of a dataset's reports, in order of arrival, that are not kept."""
     sequences = _column(connection, reports.c.sequence, task_id, handle)
     dropped = [sequences[position] for position in np.flatnonzero(~is_kept).tolist()]
-    for start in range(0, len(dropped), _PAGE_ROWS):
-        _move(connection, ReportEvent.DROP, reports.c.sequence.in_(dropped[start : start + _PAGE_ROWS]))
+    for start in range(0, len(dropped), MAX_PAGE_ROWS):
+        _move(connection, ReportEvent.DROP, reports.c.sequence.in_(dropped[start : start + MAX_PAGE_ROWS]))
 
 
 def report_ids(connection: Connection, task_id: bytes, handle: bytes) -> NDArray[np.uint8]:
@@ -220,8 +204,3 @@ def _row(report: Report) -> dict[str, Any]:
         "key_id_1": second.key_id,
         "ciphertext_1": second.ciphertext,
     }
-
-
-def _page_rows(task: Task) -> int:
-    """How many shares of a task surely fit into a page."""
-    return max(1, min(_PAGE_ROWS, _PAGE_BYTES // (task.share_length + MAX_OVERHEAD + _ROW_OVERHEAD_BYTES)))

@@ -18,12 +18,13 @@ from sqlalchemy import Connection, Engine, delete, func, select, update
 
 from adserver.store.database import insert_or_ignore
 from adserver.store.schema import update_reports, update_rounds
+from adserver.store.share_pages import share_pages
 from maskedlark.canonical import decode, encode
 from maskedlark.errors import ReportReason, ReportRejected
 from maskedlark.releases.update import UpdateRound
 from maskedlark.reports.dataset import ShareForHelper
 from maskedlark.reports.task import REPORT_ID_BYTES
-from maskedlark.reports.upload import Report, SealedShare
+from maskedlark.reports.upload import Report
 from maskedlark.runtime.database import reading
 
 PAGE_BYTES: Final = 2 << 20
@@ -191,27 +192,9 @@ class RoundStore:
         return np.frombuffer(b"".join(found), np.uint8).reshape(-1, REPORT_ID_BYTES)
 
     def share_pages(self, round_id: bytes, role: int, share_bytes: int) -> Iterator[list[ShareForHelper]]:
-        """One helper's shares of a round, in order of arrival, in pages well under a gRPC message.
-
-        One in memory.
-        """
-        ciphertext, key_id = update_reports.c[f"ciphertext_{role}"], update_reports.c[f"key_id_{role}"]
-        columns = (update_reports.c.sequence, update_reports.c.report_id, update_reports.c.time_bucket)
-        query = select(*columns, key_id, ciphertext).where(update_reports.c.round_id == round_id)
-        query = query.order_by(update_reports.c.sequence).limit(max(1, min(1_000, PAGE_BYTES // share_bytes)))
-        last = -1
-        while True:
-            with reading(self._engine) as connection:
-                rows = connection.execute(query.where(update_reports.c.sequence > last)).all()
-            if not rows:
-                return
-            last = rows[-1].sequence
-            yield [
-                ShareForHelper(
-                    report_id=row[1], time_bucket=row[2], share=SealedShare(key_id=row[3], ciphertext=row[4])
-                )
-                for row in rows
-            ]
+        """One helper's shares of a round, in order of arrival, in pages well under a gRPC message."""
+        chosen, page_rows = update_reports.c.round_id == round_id, PAGE_BYTES // share_bytes
+        return share_pages(self._engine, update_reports, chosen, role=role, page_rows=page_rows)
 
     def _stored(self, row: Any, connection: Connection) -> StoredRound:
         chosen = None

@@ -3,7 +3,7 @@
 The modules beside this one hold the statements over the tables: each table is written by one of them only.
 """
 
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
@@ -42,6 +42,19 @@ storage.schema_version_of(metadata)
 
 HANDLE_BYTES: Final = 16
 TASK_ID_BYTES: Final = 32
+
+
+def _sealed_report() -> tuple[Column[Any], ...]:
+    """The columns of a report or an update as it came in."""
+    return (
+        Column("report_id", LargeBinary(REPORT_ID_BYTES), nullable=False),
+        Column("time_bucket", BigInteger, nullable=False),
+        Column("key_id_0", SmallInteger, nullable=False),
+        Column("ciphertext_0", LargeBinary, nullable=False),
+        Column("key_id_1", SmallInteger, nullable=False),
+        Column("ciphertext_1", LargeBinary, nullable=False),
+    )
+
 
 tasks: Final = Table(
     "tasks",
@@ -90,12 +103,7 @@ reports: Final = Table(
     # number".
     Column("sequence", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
     Column("task_id", LargeBinary(32), ForeignKey("tasks.task_id"), nullable=False),
-    Column("report_id", LargeBinary(REPORT_ID_BYTES), nullable=False),
-    Column("time_bucket", BigInteger, nullable=False),
-    Column("key_id_0", SmallInteger, nullable=False),
-    Column("ciphertext_0", LargeBinary, nullable=False),
-    Column("key_id_1", SmallInteger, nullable=False),
-    Column("ciphertext_1", LargeBinary, nullable=False),
+    *_sealed_report(),
     Column("state", String(8), nullable=False, default=ReportState.RECEIVED),
     # The dataset that took this report; empty: none.
     Column("handle", LargeBinary(16), ForeignKey("datasets.handle")),
@@ -187,11 +195,6 @@ update_reports: Final = Table(
     metadata,
     Column("sequence", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
     Column("round_id", LargeBinary(32), ForeignKey("update_rounds.round_id"), nullable=False),
-    Column("report_id", LargeBinary(REPORT_ID_BYTES), nullable=False),
-    Column("time_bucket", BigInteger, nullable=False),
-    Column("key_id_0", SmallInteger, nullable=False),
-    Column("ciphertext_0", LargeBinary, nullable=False),
-    Column("key_id_1", SmallInteger, nullable=False),
-    Column("ciphertext_1", LargeBinary, nullable=False),
+    *_sealed_report(),
     UniqueConstraint("round_id", "report_id"),
 )

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from adserver.budgets.headroom import Room, check_batch
-from adserver.records.dataset_state import DatasetState
 from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
 from adserver.store.datasets import Dataset
 from adserver.training.eval_set import read_eval_set
@@ -157,13 +156,7 @@ def _check_usable(task: Task, dataset: Dataset, now_s: float) -> None:
         raise JobRefused(
             JobReason.TASK_EXPIRED, f"the task {task.name!r} has expired: helpers take no more jobs of it"
         )
-    if dataset.task_id != task.task_id:
-        raise JobRefused(JobReason.UNKNOWN_DATASET, "the dataset is of another task")
-    if dataset.state is not DatasetState.COMMITTED:
-        raise JobRefused(
-            JobReason.UNKNOWN_DATASET,
-            f"the dataset is {dataset.state}: finish it with `adserver dataset seal`",
-        )
+    dataset.check_usable(task.task_id)
 
 
 def _fixed(

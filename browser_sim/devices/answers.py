@@ -11,7 +11,6 @@ import sqlite3
 from dataclasses import dataclass, field
 from enum import StrEnum, unique
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from maskedlark.releases.update import UpdateRound
@@ -116,7 +115,5 @@ class AnswerStore:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
