@@ -14,7 +14,7 @@ feature.
 """
 
 from enum import StrEnum, unique
-from typing import Self
+from typing import Generic, Self, TypeVar
 
 
 class Reason(StrEnum):
@@ -172,6 +172,9 @@ class JobReason(Reason):
     )
 
 
+_R = TypeVar("_R", bound=Reason)
+
+
 class MaskedLarkError(Exception):
     """Base of everything that one party can cause at another."""
 
@@ -180,28 +183,24 @@ class InvalidTask(MaskedLarkError):
     """A task, a label space or a published key is wrong."""
 
 
-class InvalidModel(MaskedLarkError):
+class _Refusal(MaskedLarkError, Generic[_R]):
+    """Refused for one of an enum of reasons."""
+
+    def __init__(self, reason: _R, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class InvalidModel(_Refusal[ModelReason]):
     """A model, its loss or its weights are not acceptable."""
 
-    def __init__(self, reason: ModelReason, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
 
-
-class ReportRejected(MaskedLarkError):
+class ReportRejected(_Refusal[ReportReason]):
     """One report is dropped and counted; the others go on."""
 
-    def __init__(self, reason: ReportReason, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
 
-
-class JobRefused(MaskedLarkError):
+class JobRefused(_Refusal[JobReason]):
     """Nothing was released; asking again with the same content gives the same answer."""
-
-    def __init__(self, reason: JobReason, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
 
 
 class HelperUnavailable(MaskedLarkError):

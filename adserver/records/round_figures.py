@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskedlark.privacy.clip import Clip
-from maskedlark.privacy.noise import Mechanism
 from maskedlark.releases.job import JobSpec, noise_units
+from maskedlark.releases.release import deviation_of_both
 from maskedlark.reports.task import Task
 
 
@@ -53,14 +53,8 @@ def noise_norm(
 
 def noise_norm_of(task: Task, scale: int, *, num_parameters: int, denominator: float) -> float:
     """The same, of each helper's noise scale in units of 2^-frac_bits."""
-    match task.mechanism:
-        case Mechanism.NONE:
-            variance = 0.0
-        case Mechanism.GAUSSIAN:
-            variance = float(scale) ** 2
-        case Mechanism.LAPLACE:
-            variance = 2 * float(scale) ** 2
-    return math.ldexp(math.sqrt(2 * num_parameters * variance), -task.frac_bits) / denominator
+    deviation = deviation_of_both(task.mechanism) * scale
+    return math.ldexp(math.sqrt(num_parameters) * deviation, -task.frac_bits) / denominator
 
 
 def noise_to_signal(gradient_norm: float, noise: float) -> float | None:

@@ -5,12 +5,11 @@ JSON, lines of text, and a picture of its three curves with error bars.
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adserver.measuring.evaluation_result import CurvePoint, EvaluationResult
-from adserver.views.query import estimate_json, shown
+from adserver.views.query import cost_line, estimate_json, release_json, shown
 from maskedlark.errors import InvalidTask
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.runtime.durable_file import write_durably
@@ -22,19 +21,11 @@ if TYPE_CHECKING:
 
 def evaluation_json(result: EvaluationResult) -> dict[str, Any]:
     """A result for programs. Epsilons are null without noise; so is what is not finite."""
-    is_noisy = result.mechanism is not Mechanism.NONE
     return {
-        "query_id": result.query_id,
-        "task_id": result.task_id,
-        "dataset_id": result.dataset_id,
+        **release_json(result),
         "positives": "the first choice is right" if result.is_of_classes else "label 1",
-        "records": result.records,
         "num_bins": result.num_bins,
-        "mechanism": result.mechanism.value,
         "noise_scale": result.noise_scale,
-        "delta": result.delta,
-        "epsilon": asdict(result.cost) if is_noisy else None,
-        "dataset_epsilon_spent": asdict(result.dataset_spent) if is_noisy else None,
         "metrics": {one.name: estimate_json(one.estimate) for one in result.metrics},
         "roc": _points_json(result.roc, "false_positive_rate", "true_positive_rate"),
         "pr": _points_json(result.pr, "recall", "precision"),
@@ -50,14 +41,10 @@ def evaluation_lines(result: EvaluationResult) -> list[str]:
     ]
     if result.mechanism is Mechanism.NONE:
         return [*lines, "no noise: no privacy"]
-    cost, whole = result.cost, result.dataset_spent
     return [
         *lines,
         f"{result.mechanism} noise of each helper on every bin: {result.noise_scale:.4g} records",
-        (
-            f"epsilon {cost.ad_server:.4g} ({cost.colluding:.4g} with one helper) at delta"
-            f" {result.delta:.2g}; the dataset has spent {whole.ad_server:.4g} ({whole.colluding:.4g})"
-        ),
+        cost_line(result),
     ]
 
 

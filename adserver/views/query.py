@@ -12,9 +12,9 @@ from io import BytesIO, StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from adserver.measuring.evaluation_result import EvaluationResult
 from adserver.measuring.result import AggregateResult, Estimate, Row
 from maskedlark.errors import InvalidTask
-from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.runtime.durable_file import write_durably
 from maskedlark.terminal.pictures import as_png, new_figure
@@ -28,17 +28,9 @@ _MOST_BARS: Final = 40
 
 def result_json(result: AggregateResult) -> dict[str, Any]:
     """A result for programs. Epsilons are null without noise; so are bounds that are not finite."""
-    is_noisy = result.mechanism is not Mechanism.NONE
     return {
-        "query_id": result.query_id,
-        "task_id": result.task_id,
-        "dataset_id": result.dataset_id,
-        "records": result.records,
+        **release_json(result),
         "min_cell_count": result.min_cell_count,
-        "mechanism": result.mechanism.value,
-        "delta": result.delta,
-        "epsilon": _epsilons(result.cost, is_noisy=is_noisy),
-        "dataset_epsilon_spent": _epsilons(result.dataset_spent, is_noisy=is_noisy),
         "columns": [asdict(column) for column in result.columns],
         "rows": [
             {"group": dict(zip(result.group_by, row.group, strict=True)), **_row_json(row.estimates, result)}
@@ -87,22 +79,38 @@ def summary_lines(result: AggregateResult) -> list[str]:
     scales = ", ".join(
         f"{column.name} {column.noise_scale:.4g}" for column in result.columns if column.bucket is None
     )
-    cost, whole = result.cost, result.dataset_spent
     return [
         *lines,
         (
             f"{result.mechanism} noise of each helper: {scales or f'{result.columns[0].noise_scale:.4g}'}; ±"
             " is half of a 99 % interval"
         ),
-        (
-            f"epsilon {cost.ad_server:.4g} ({cost.colluding:.4g} with one helper) at delta"
-            f" {result.delta:.2g}; the dataset has spent {whole.ad_server:.4g} ({whole.colluding:.4g})"
-        ),
+        cost_line(result),
     ]
 
 
-def _epsilons(epsilons: Epsilons, *, is_noisy: bool) -> dict[str, float] | None:
-    return asdict(epsilons) if is_noisy else None
+def release_json(result: AggregateResult | EvaluationResult) -> dict[str, Any]:
+    """What every release says of itself, for programs."""
+    is_noisy = result.mechanism is not Mechanism.NONE
+    return {
+        "query_id": result.query_id,
+        "task_id": result.task_id,
+        "dataset_id": result.dataset_id,
+        "records": result.records,
+        "mechanism": result.mechanism.value,
+        "delta": result.delta,
+        "epsilon": asdict(result.cost) if is_noisy else None,
+        "dataset_epsilon_spent": asdict(result.dataset_spent) if is_noisy else None,
+    }
+
+
+def cost_line(result: AggregateResult | EvaluationResult) -> str:
+    """What a release cost, and what its dataset has spent, for people."""
+    cost, whole = result.cost, result.dataset_spent
+    return (
+        f"epsilon {cost.ad_server:.4g} ({cost.colluding:.4g} with one helper) at delta {result.delta:.2g};"
+        f" the dataset has spent {whole.ad_server:.4g} ({whole.colluding:.4g})"
+    )
 
 
 def _row_json(estimates: Sequence[Estimate], result: AggregateResult) -> dict[str, Any]:

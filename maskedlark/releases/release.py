@@ -204,6 +204,14 @@ def noise_of_both(task: Task, units: int, count: int) -> int:
     return 2 * tail_bound(task.mechanism, units, count)
 
 
+def deviation_of_both(mechanism: Mechanism) -> float:
+    """The standard deviation of both helpers' noise in one coordinate, in scales of one helper's noise.
+
+    Of two Gaussians, or of two Laplace of variance 2 each.
+    """
+    return {Mechanism.NONE: 0.0, Mechanism.GAUSSIAN: math.sqrt(2), Mechanism.LAPLACE: 2.0}[mechanism]
+
+
 def multiplier_of_each_helper(task: Task, noise_multiplier: float) -> float:
     """What a release's noise multiplier leaves to each helper.
 
