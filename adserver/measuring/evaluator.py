@@ -1,15 +1,16 @@
 """Ask both helpers how good a model is, and read their answer."""
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from typing import Final
 
 from adserver.measuring.evaluation_result import EvaluationResult, read
-from adserver.measuring.request import check_usable, query_epsilon
+from adserver.measuring.request import query_epsilon
 from adserver.peers.asking import QueryHelper, ask_both
 from adserver.peers.retrying import BRIEF, Backoff
 from adserver.records.asked_query import PlannedQuery
+from adserver.store.database import Clock
 from adserver.store.datasets import Dataset
 from adserver.store.queries import QueryStore
 from maskedlark.canonical import build
@@ -59,7 +60,7 @@ def plan_evaluation(
         InvalidModel: the model is not accepted, or does not fit the task's labels.
         JobRefused(UNKNOWN_DATASET, DOMAIN_TOO_LARGE, OVERFLOW, NOISE_OUT_OF_RANGE, BUDGET_EXHAUSTED)
     """
-    check_usable(task, dataset)
+    dataset.check_usable(task.task_id)
     parsed = parse(model, num_features=task.num_features)
     evaluated_loss(task, parsed)
     held = [
@@ -83,25 +84,16 @@ def plan_evaluation(
     return PlannedQuery(spec=planned, beside=model)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluator:
     """Asks evaluations over one dataset of a task."""
 
-    def __init__(
-        self,
-        *,
-        helpers: tuple[QueryHelper, QueryHelper],
-        task: Task,
-        dataset: Dataset,
-        store: QueryStore,
-        clock: Callable[[], float],
-        backoff: Backoff = BRIEF,
-    ) -> None:
-        self._helpers = helpers
-        self._task = task
-        self._dataset = dataset
-        self._store = store
-        self._clock = clock
-        self._backoff = backoff
+    helpers: tuple[QueryHelper, QueryHelper]
+    task: Task
+    dataset: Dataset
+    store: QueryStore
+    clock: Clock
+    backoff: Backoff = BRIEF
 
     def evaluate(self, planned: PlannedQuery[EvaluationSpec]) -> EvaluationResult:
         """Keep a new evaluation, have it charged and answered, and read the answer.
@@ -112,7 +104,7 @@ class Evaluator:
             HelperUnavailable: a helper did not answer in time; `again` asks the same evaluation, which is
                 charged only once.
         """
-        self._store.add(planned.spec, planned.beside, asked_at=self._clock())
+        self.store.add(planned.spec, planned.beside, asked_at=self.clock())
         return self._answered(planned, is_new=True)
 
     def again(self, planned: PlannedQuery[EvaluationSpec]) -> EvaluationResult:
@@ -126,20 +118,18 @@ class Evaluator:
         return self._answered(planned, is_new=False)
 
     def _answered(self, planned: PlannedQuery[EvaluationSpec], *, is_new: bool) -> EvaluationResult:
-        spec, forget = planned.spec, partial(self._store.remove, planned.spec.query_id)
-        calls = [
-            partial(helper.run_query, spec, planned.beside, spec.num_numbers) for helper in self._helpers
-        ]
-        total, dataset_spent = ask_both(calls, self._backoff, forget=forget, is_new=is_new)
-        check_evaluation_possible(self._task, spec, total, records=self._dataset.size)
-        noise_scale = evaluation_noise_units(self._task, spec) / UNITS
+        spec, forget = planned.spec, partial(self.store.remove, planned.spec.query_id)
+        calls = [partial(helper.run_query, spec, planned.beside, spec.num_numbers) for helper in self.helpers]
+        total, dataset_spent = ask_both(calls, self.backoff, forget=forget, is_new=is_new)
+        check_evaluation_possible(self.task, spec, total, records=self.dataset.size)
+        noise_scale = evaluation_noise_units(self.task, spec) / UNITS
         is_of_classes = (
-            evaluated_loss(self._task, parse(planned.beside, num_features=self._task.num_features))
+            evaluated_loss(self.task, parse(planned.beside, num_features=self.task.num_features))
             is Loss.CROSS_ENTROPY
         )
         readings = read(
             total.reshape(ROWS, spec.num_bins) / UNITS,
-            mechanism=self._task.mechanism,
+            mechanism=self.task.mechanism,
             noise_scale=noise_scale,
             is_of_classes=is_of_classes,
             seed=int.from_bytes(sha256(total.tobytes()).digest()[:8], "little"),
@@ -154,10 +144,10 @@ class Evaluator:
             pr=readings.pr,
             calibration=readings.calibration,
             num_bins=spec.num_bins,
-            mechanism=self._task.mechanism,
+            mechanism=self.task.mechanism,
             noise_scale=noise_scale,
-            records=self._dataset.size,
-            delta=self._task.delta,
-            cost=spent(spec.charges(self._task), self._task.delta),
+            records=self.dataset.size,
+            delta=self.task.delta,
+            cost=spent(spec.charges(self.task), self.task.delta),
             dataset_spent=dataset_spent,
         )

@@ -3,9 +3,8 @@
 Ask both helpers, add their shares, and read the sums of every cell with what the noise makes of them.
 """
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 
@@ -19,6 +18,7 @@ from adserver.measuring.result import ALL, REST, AggregateResult, Column, Estima
 from adserver.peers.asking import BothAnswers, QueryHelper, ask_both
 from adserver.peers.retrying import BRIEF, Backoff
 from adserver.records.asked_query import QUERY_ID_BYTES, PlannedQuery
+from adserver.store.database import Clock
 from adserver.store.datasets import Dataset
 from adserver.store.queries import QueryStore
 from maskedlark.errors import JobReason, JobRefused
@@ -39,31 +39,22 @@ from maskedlark.releases.query import (
     num_numbers,
     sum_noise_units,
 )
+from maskedlark.releases.release import deviation_of_both
 from maskedlark.reports.measurement import Key
 from maskedlark.reports.task import Task
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measurer:
     """Asks queries over one dataset of a task."""
 
-    def __init__(
-        self,
-        *,
-        helpers: tuple[QueryHelper, QueryHelper],
-        task: Task,
-        dataset: Dataset,
-        store: QueryStore,
-        clock: Callable[[], float],
-        randomness: Randomness,
-        backoff: Backoff = BRIEF,
-    ) -> None:
-        self._helpers = helpers
-        self._task = task
-        self._dataset = dataset
-        self._store = store
-        self._clock = clock
-        self._randomness = randomness
-        self._backoff = backoff
+    helpers: tuple[QueryHelper, QueryHelper]
+    task: Task
+    dataset: Dataset
+    store: QueryStore
+    clock: Clock
+    randomness: Randomness
+    backoff: Backoff = BRIEF
 
     def measure(self, request: Request) -> AggregateResult:
         """Plan a request, have it charged and answered, and read the answer.
@@ -74,15 +65,15 @@ class Measurer:
                 only once.
         """
         found: DiscoverySpec | None = None
-        missing = undiscovered(request, self._task) if request.is_discovered else ()
+        missing = undiscovered(request, self.task) if request.is_discovered else ()
         request = replace(request, is_discovered=bool(missing))  # what is known already costs nothing to find
         if missing:
             found = plan_discovery(
-                request, task=self._task, dataset=self._dataset, query_id=self._new_id(), keys=missing
+                request, task=self.task, dataset=self.dataset, query_id=self._new_id(), keys=missing
             )
             request = _with_domains(request, self._discover(found))
-        planned = plan_query(request, task=self._task, dataset=self._dataset, query_id=self._new_id())
-        self._store.add(planned.spec, planned.beside, asked_at=self._clock())
+        planned = plan_query(request, task=self.task, dataset=self.dataset, query_id=self._new_id())
+        self.store.add(planned.spec, planned.beside, asked_at=self.clock())
         return self._answered(planned, found, is_new=True)
 
     def again(self, planned: PlannedQuery[QuerySpec]) -> AggregateResult:
@@ -101,21 +92,21 @@ class Measurer:
     ) -> AggregateResult:
         """The result; its cost is told with that of the discovery `found`, if there was one."""
         spec = planned.spec
-        answer = self._ask(spec, planned.beside, num_numbers(self._task, spec), is_new=is_new)
-        check_answer_possible(self._task, spec, answer.total, records=self._dataset.size)
+        answer = self._ask(spec, planned.beside, num_numbers(self.task, spec), is_new=is_new)
+        check_answer_possible(self.task, spec, answer.total, records=self.dataset.size)
         return AggregateResult(
             query_id=spec.query_id.hex(),
             task_id=spec.task_id.hex(),
             dataset_id=spec.dataset_id.hex(),
             group_by=tuple(axis.key for axis in spec.group_by),
-            columns=_columns(self._task, spec),
-            rows=_rows(self._task, planned, answer.total),
-            mechanism=self._task.mechanism,
-            records=self._dataset.size,
-            min_cell_count=measurement_of(self._task).min_cell_count,
-            delta=self._task.delta,
+            columns=_columns(self.task, spec),
+            rows=_rows(self.task, planned, answer.total),
+            mechanism=self.task.mechanism,
+            records=self.dataset.size,
+            min_cell_count=measurement_of(self.task).min_cell_count,
+            delta=self.task.delta,
             cost=spent(
-                [*(found.charges(self._task) if found else ()), *spec.charges(self._task)], self._task.delta
+                [*(found.charges(self.task) if found else ()), *spec.charges(self.task)], self.task.delta
             ),
             dataset_spent=answer.dataset_spent,
         )
@@ -126,7 +117,7 @@ class Measurer:
         Raises:
             JobRefused(NOTHING_FOUND): none of one of the keys; that is an answer too, and was charged.
         """
-        self._store.add(spec, b"", asked_at=self._clock())
+        self.store.add(spec, b"", asked_at=self.clock())
         total = self._ask(spec, b"", spec.num_values, is_new=True).total.reshape(
             len(spec.keys), 1 + spec.max_codes
         )
@@ -142,13 +133,11 @@ class Measurer:
         return found
 
     def _ask(self, spec: MeasuringQuery, codes: bytes, length: int, *, is_new: bool) -> BothAnswers:
-        calls = [partial(helper.run_query, spec, codes, length) for helper in self._helpers]
-        return ask_both(
-            calls, self._backoff, forget=partial(self._store.remove, spec.query_id), is_new=is_new
-        )
+        calls = [partial(helper.run_query, spec, codes, length) for helper in self.helpers]
+        return ask_both(calls, self.backoff, forget=partial(self.store.remove, spec.query_id), is_new=is_new)
 
     def _new_id(self) -> bytes:
-        return self._randomness(QUERY_ID_BYTES)
+        return self.randomness(QUERY_ID_BYTES)
 
 
 def _with_domains(request: Request, found: dict[str, Codes]) -> Request:
@@ -178,7 +167,9 @@ def _rows(task: Task, planned: PlannedQuery[QuerySpec], total: SignedVector) -> 
     """The cells of every level with their estimates; rolled-up levels made consistent."""
     spec = planned.spec
     names = _names(task, planned)
-    errors = np.array([column.noise_scale for column in _columns(task, spec)]) * _deviation(task.mechanism)
+    errors = np.array([column.noise_scale for column in _columns(task, spec)]) * deviation_of_both(
+        task.mechanism
+    )
     factor = half_width(task.mechanism)
     rows: list[Row] = []
     for level, estimate in zip(spec.levels, _estimates(task, spec, total), strict=True):
@@ -211,20 +202,6 @@ def _estimates(task: Task, spec: QuerySpec, total: SignedVector) -> Sequence[Lev
     return consistent(
         levels, [1 if level == 0 else spec.group_by[level - 1].size + 1 for level in spec.levels]
     )
-
-
-def _deviation(mechanism: Mechanism) -> float:
-    """The standard deviation of both helpers' noise, in scales of one's.
-
-    Of two Gaussians, or of two Laplace of variance 2 each.
-    """
-    match mechanism:
-        case Mechanism.GAUSSIAN:
-            return math.sqrt(2)
-        case Mechanism.LAPLACE:
-            return 2.0
-        case Mechanism.NONE:
-            return 0.0
 
 
 def _names(task: Task, planned: PlannedQuery[QuerySpec]) -> list[list[str]]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import copy_context
+from dataclasses import dataclass, field
 from functools import partial
 from threading import Event, Lock
 from typing import Any, Final, Protocol, TypeVar
@@ -87,28 +88,20 @@ def at_both(
     return first.result(), second.result()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HelperPair:
     """The two helpers, for the length of one job.
 
     The first refusal of either helper, or `interrupted` being set, ends the calls to both.
     """
 
-    def __init__(
-        self,
-        helpers: tuple[JobHelper, JobHelper],
-        backoff: Backoff,
-        *,
-        interrupted: Event,
-        watcher: Watcher,
-        pool: ThreadPoolExecutor,
-    ) -> None:
-        self._helpers = helpers
-        self._backoff = backoff
-        self._interrupted = interrupted
-        self._watcher = watcher
-        self._pool = pool
-        self._down: set[int] = set()
-        self._lock = Lock()
+    helpers: tuple[JobHelper, JobHelper]
+    backoff: Backoff
+    interrupted: Event
+    watcher: Watcher
+    pool: ThreadPoolExecutor
+    _down: set[int] = field(default_factory=set, init=False)
+    _lock: Lock = field(default_factory=Lock, init=False)
 
     @classmethod
     @contextmanager
@@ -117,18 +110,13 @@ class HelperPair:
     ) -> Iterator["HelperPair"]:
         """A pair whose calls are abandoned, not awaited, at the end."""
         pool = ThreadPoolExecutor(max_workers=len(ROLES), thread_name_prefix="helper")
-        pair = cls(helpers, backoff, interrupted=interrupted, watcher=watcher, pool=pool)
+        pair = cls(helpers=helpers, backoff=backoff, interrupted=interrupted, watcher=watcher, pool=pool)
         try:
             yield pair
         finally:
             with pair._lock:  # no abandoned call tells the watcher of anything from here on
                 interrupted.set()
             pool.shutdown(wait=False, cancel_futures=True)
-
-    @property
-    def interrupted(self) -> Event:
-        """Set when the calls to both are to end."""
-        return self._interrupted
 
     def start_job(self, job: JobSpec, model: bytes) -> tuple[StartedJob, StartedJob]:
         """Start a job at both helpers. Raises as `ask` does."""
@@ -140,7 +128,7 @@ class HelperPair:
         """Both answers to one round. Raises as `ask` does."""
         return self.ask(
             lambda _, helper: helper.run_round(
-                job_id, round_index, weights, num_parameters, cancelled=self._interrupted
+                job_id, round_index, weights, num_parameters, cancelled=self.interrupted
             )
         )
 
@@ -154,7 +142,7 @@ class HelperPair:
         """
         # each thread in a copy of this one's context, so that both calls belong to the trace of the job
         first, second = (
-            self._pool.submit(copy_context().run, self._until_answered, role, partial(call, role))
+            self.pool.submit(copy_context().run, self._until_answered, role, partial(call, role))
             for role in ROLES
         )
         self._await(first, second)
@@ -164,28 +152,28 @@ class HelperPair:
         """Return when all have answered; raise what the first failure was, without waiting for the others."""
         pending = set(futures)
         while pending:
-            if self._interrupted.is_set():
+            if self.interrupted.is_set():
                 raise JobRefused(JobReason.CANCELLED, "interrupted while the helpers computed")
             done, pending = wait(pending, timeout=_POLL_S, return_when=FIRST_EXCEPTION)
             for error in filter(None, (future.exception() for future in done)):
-                self._interrupted.set()
+                self.interrupted.set()
                 raise error
 
     def _until_answered(self, role: int, call: Callable[[Any], _T]) -> _T:
-        answer = with_retries(partial(self._attempt, role, call), self._backoff, cancelled=self._interrupted)
+        answer = with_retries(partial(self._attempt, role, call), self.backoff, cancelled=self.interrupted)
         with self._lock:
             was_down = bool(self._down)
             self._down.discard(role)
-            if was_down and not self._down and not self._interrupted.is_set():
-                self._watcher.helpers_back()
+            if was_down and not self._down and not self.interrupted.is_set():
+                self.watcher.helpers_back()
         return answer
 
     def _attempt(self, role: int, call: Callable[[Any], _T]) -> _T:
         try:
-            return call(self._helpers[role])
+            return call(self.helpers[role])
         except HelperUnavailable as error:
             with self._lock:
                 self._down.add(role)
-                if not self._interrupted.is_set():
-                    self._watcher.helper_down(error)
+                if not self.interrupted.is_set():
+                    self.watcher.helper_down(error)
             raise

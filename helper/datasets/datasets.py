@@ -5,6 +5,7 @@ Make the chosen reports a dataset, once and for good; and give it to the jobs th
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -28,37 +29,28 @@ HANDLE_BYTES: Final = 16
 _LOG: Final = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Datasets:
     """The datasets of one helper."""
 
-    def __init__(
-        self,
-        *,
-        tasks: Tasks,
-        opening_keys: Callable[[], Sequence[OpeningKey]],
-        pool: OpeningPool,
-        ledger: Ledger,
-        vault: Vault,
-        prepared: PreparedShelf,
-    ) -> None:
-        self._tasks = tasks
-        self._opening_keys = opening_keys
-        self._pool = pool
-        self._ledger = ledger
-        self._vault = vault
-        self._prepared = prepared
-        self._opened = OpenedShelf()
-        self._committing = Turns()
-        self._reading = Turns()
+    tasks: Tasks
+    opening_keys: Callable[[], Sequence[OpeningKey]]
+    pool: OpeningPool
+    ledger: Ledger
+    vault: Vault
+    prepared: PreparedShelf
+    _opened: OpenedShelf = field(default_factory=OpenedShelf, init=False)
+    _committing: Turns = field(default_factory=Turns, init=False)
+    _reading: Turns = field(default_factory=Turns, init=False)
 
     @property
     def preparing_bytes(self) -> int:
         """How much of their room all preparations take."""
-        return self._prepared.num_bytes
+        return self.prepared.num_bytes
 
     def check_room(self) -> None:
         """Return if the disk has room for datasets; see `Vault.check_room`."""
-        self._vault.check_room()
+        self.vault.check_room()
 
     def prepare(self, task_id: bytes, handle: bytes, caller: Caller) -> Preparation:
         """Begin to open shares, in a `with` block.
@@ -68,16 +60,16 @@ class Datasets:
         Raises:
             JobRefused(MALFORMED): the handle has not 16 bytes; and the reasons of `Tasks.served`.
         """
-        served = self._tasks.served(task_id, caller)
+        served = self.tasks.served(task_id, caller)
         if len(handle) != HANDLE_BYTES:
             raise JobRefused(JobReason.MALFORMED, f"a handle has {HANDLE_BYTES} bytes, not {len(handle)}")
         return Preparation(
             served=served,
             handle=Handle(owner=host_of(served.task.origin), task_id=task_id, name=handle),
-            opening_keys=self._opening_keys(),
-            pool=self._pool,
-            ledger=self._ledger,
-            shelf=self._prepared,
+            opening_keys=self.opening_keys(),
+            pool=self.pool,
+            ledger=self.ledger,
+            shelf=self.prepared,
         )
 
     def commit(self, task_id: bytes, handle: bytes, chosen: bytes, expected_id: bytes, caller: Caller) -> int:
@@ -104,7 +96,7 @@ class Datasets:
             HelperUnavailable: the disk is full.
         """
         key = Handle(
-            owner=host_of(self._tasks.served(task_id, caller).task.origin), task_id=task_id, name=handle
+            owner=host_of(self.tasks.served(task_id, caller).task.origin), task_id=task_id, name=handle
         )
         with self._committing.alone(task_id):
             known = self._committed(expected_id, task_id)
@@ -117,7 +109,7 @@ class Datasets:
                     "the chosen reports make another dataset id than the expected one",
                 )
             self._store(task_id, dataset)
-            self._prepared.drop(key)
+            self.prepared.drop(key)
         _LOG.info("dataset committed: %d reports", len(dataset))
         return len(dataset)
 
@@ -148,7 +140,7 @@ class Datasets:
         return dataset
 
     def _chosen(self, key: Handle, chosen: bytes) -> OpenedDataset:
-        prepared = self._prepared.get(key)
+        prepared = self.prepared.get(key)
         if prepared is None:
             raise JobRefused(
                 JobReason.UNKNOWN_DATASET,
@@ -165,24 +157,24 @@ class Datasets:
         dataset: the file is that one's now. Otherwise its reports are in another dataset for good, so nobody
         can commit it any more.
         """
-        self._vault.write(dataset)
+        self.vault.write(dataset)
         try:
-            self._ledger.add_dataset(
+            self.ledger.add_dataset(
                 dataset.dataset_id, task_id, dataset.report_ids.view("V16").ravel().tolist()
             )
         except JobRefused:
             if self._committed(dataset.dataset_id, task_id) is None:
-                self._vault.remove(dataset.dataset_id)
+                self.vault.remove(dataset.dataset_id)
                 raise
         self._opened.put(dataset)
 
     def _committed(self, dataset_id: bytes, task_id: bytes) -> StoredDataset | None:
-        known = self._ledger.dataset(dataset_id)
+        known = self.ledger.dataset(dataset_id)
         return known if known is not None and known.task_id == task_id else None
 
     def _from_disk(self, dataset_id: bytes) -> OpenedDataset:
         try:
-            return self._vault.read(dataset_id)
+            return self.vault.read(dataset_id)
         except VaultDamaged as error:
             _LOG.error("%s", error)
             raise JobRefused(

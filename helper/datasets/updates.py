@@ -64,24 +64,17 @@ class PreparedUpdates:
     is_admitted: NDArray[np.bool_]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateDatasets:
     """The datasets of updates of one helper. Safe to call from many threads."""
 
-    def __init__(
-        self,
-        *,
-        tasks: Tasks,
-        opening_keys: Callable[[], Sequence[OpeningKey]],
-        ledger: Ledger,
-        vault: UpdateVault,
-    ) -> None:
-        self._tasks = tasks
-        self._opening_keys = opening_keys
-        self._ledger = ledger
-        self._vault = vault
-        self._lock = Lock()
-        self._prepared: OrderedDict[Handle, PreparedUpdates] = OrderedDict()
-        self._committing = Turns()
+    tasks: Tasks
+    opening_keys: Callable[[], Sequence[OpeningKey]]
+    ledger: Ledger
+    vault: UpdateVault
+    _lock: Lock = field(default_factory=Lock, init=False)
+    _prepared: OrderedDict[Handle, PreparedUpdates] = field(default_factory=OrderedDict, init=False)
+    _committing: Turns = field(default_factory=Turns, init=False)
 
     def prepare(
         self, task_id: bytes, handle: bytes, encoded_round: bytes, caller: Caller
@@ -96,7 +89,7 @@ class UpdateDatasets:
             of the
                 task; and the reasons of `Tasks.served`.
         """
-        served = self._tasks.served(task_id, caller)
+        served = self.tasks.served(task_id, caller)
         if len(handle) != HANDLE_BYTES:
             raise JobRefused(JobReason.MALFORMED, f"a handle has {HANDLE_BYTES} bytes, not {len(handle)}")
         one = decode(UpdateRound, encoded_round)
@@ -109,11 +102,11 @@ class UpdateDatasets:
                 task=served.task,
                 role=served.role,
                 round_id=one.round_id,
-                opening_keys=self._opening_keys(),
+                opening_keys=self.opening_keys(),
                 pair=served.pair,
             ),
-            ledger=self._ledger,
-            spool=self._vault.begin(one.round_id, payload_bytes),
+            ledger=self.ledger,
+            spool=self.vault.begin(one.round_id, payload_bytes),
             keep=lambda prepared: self._keep(_handle(served, handle), prepared),
         )
 
@@ -130,7 +123,7 @@ class UpdateDatasets:
         Raises:
             JobRefused(UNKNOWN_DATASET, MALFORMED, DATASET_EMPTY, DATASET_CHANGED, REPORT_ALREADY_USED)
         """
-        served = self._tasks.served(task_id, caller)
+        served = self.tasks.served(task_id, caller)
         with self._committing.alone(task_id):
             known = self._committed(expected_id, task_id)
             if known is not None:
@@ -157,7 +150,7 @@ class UpdateDatasets:
             JobRefused(DATASET_LOST): the stored shares are missing, damaged, or of another round.
         """
         try:
-            yield from self._vault.shares(of_dataset, one.round_id)
+            yield from self.vault.shares(of_dataset, one.round_id)
         except VaultDamaged as error:
             _LOG.error("%s", error)
             raise JobRefused(
@@ -175,17 +168,17 @@ class UpdateDatasets:
             raise JobRefused(
                 JobReason.DATASET_CHANGED, "the chosen reports make another dataset id than the expected one"
             )
-        self._vault.commit(prepared.spool, expected_id, rows[prepared.is_admitted])
+        self.vault.commit(prepared.spool, expected_id, rows[prepared.is_admitted])
         try:
-            self._ledger.add_dataset(expected_id, task_id, ids[order].view("V16").ravel().tolist())
+            self.ledger.add_dataset(expected_id, task_id, ids[order].view("V16").ravel().tolist())
         except JobRefused:
             if self._committed(expected_id, task_id) is None:
-                self._vault.remove(expected_id)
+                self.vault.remove(expected_id)
                 raise
         return len(ids)
 
     def _committed(self, of_dataset: bytes, task_id: bytes) -> StoredDataset | None:
-        known = self._ledger.dataset(of_dataset)
+        known = self.ledger.dataset(of_dataset)
         return known if known is not None and known.task_id == task_id else None
 
     def _keep(self, key: Handle, prepared: PreparedUpdates) -> None:

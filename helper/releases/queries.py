@@ -54,23 +54,15 @@ class AnsweredQuery:
     spent: Epsilons
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Queries:
     """The queries of one helper. Safe to call from many threads; the ledger decides between them."""
 
-    def __init__(
-        self,
-        *,
-        tasks: Tasks,
-        datasets: Datasets,
-        updates: UpdateDatasets,
-        ledger: Ledger,
-        randomness: Randomness,
-    ) -> None:
-        self._tasks = tasks
-        self._datasets = datasets
-        self._updates = updates
-        self._ledger = ledger
-        self._randomness = randomness
+    tasks: Tasks
+    datasets: Datasets
+    updates: UpdateDatasets
+    ledger: Ledger
+    randomness: Randomness
 
     def answer(self, spec: AnyQuery, beside: Beside, call: Call) -> AnsweredQuery:
         """The answer to a query of any kind, and what its dataset has spent with it.
@@ -92,7 +84,7 @@ class Queries:
             BUDGET_EXHAUSTED, QUERY_CHANGED): MALFORMED also for another model, or other weights, than an
                 evaluation names; DATASET_LOST also for the dataset of another federated round.
         """
-        served = self._tasks.served(spec.task_id, call.caller)
+        served = self.tasks.served(spec.task_id, call.caller)
 
         def checked() -> bytes:
             self._check(served, spec)
@@ -104,7 +96,7 @@ class Queries:
                 check_fits(served.task, before, Reservation(spec=spec, rounds=1))
                 check_awaited()
 
-            is_new = self._ledger.add_query(StoredQuery(spec=spec, answer=answer), check)
+            is_new = self.ledger.add_query(StoredQuery(spec=spec, answer=answer), check)
             if is_new:
                 _LOG.info("query answered: %d bytes", len(answer))
             return is_new
@@ -119,7 +111,7 @@ class Queries:
             ),
         )
         return AnsweredQuery(
-            answer=answer, spent=cost(served.task, self._ledger.reservations(spec.dataset_id))
+            answer=answer, spent=cost(served.task, self.ledger.reservations(spec.dataset_id))
         )
 
     def _computed(
@@ -177,7 +169,7 @@ class Queries:
         """
         summed = UpdateSum(form=form_of(served.task), role=served.role, task_id=served.task_id)
         records = 0
-        for report_id, payload in self._updates.shares(spec.round, spec.dataset_id):
+        for report_id, payload in self.updates.shares(spec.round, spec.dataset_id):
             interrupt()
             summed.add(report_id, payload)
             records += 1
@@ -191,17 +183,17 @@ class Queries:
         )
 
     def _shares(self, spec: AnyQuery) -> InputShares:
-        return self._datasets.opened(spec.dataset_id).shares
+        return self.datasets.opened(spec.dataset_id).shares
 
     def _noise(self, interrupt: Interrupt) -> NoiseSource:
         """Fresh noise of this helper alone, which can be interrupted while it is drawn."""
         return partial(
-            noise_vector, randomness=interruptible(Stream(self._randomness(STREAM_KEY_BYTES)), interrupt)
+            noise_vector, randomness=interruptible(Stream(self.randomness(STREAM_KEY_BYTES)), interrupt)
         )
 
     def _stored(self, spec: AnyQuery) -> bytes | None:
         """The query's answer if it was answered before; refused if it was another one."""
-        stored = self._ledger.query(spec.query_id)
+        stored = self.ledger.query(spec.query_id)
         if stored is None:
             return None
         if stored.spec != spec:
@@ -218,12 +210,12 @@ class Queries:
         The budget once before the work, and again when it is charged.
         """
         task = served.task
-        self._tasks.check_not_expired(task)
-        size = self._datasets.stored(spec.dataset_id, served.task_id).size
+        self.tasks.check_not_expired(task)
+        size = self.datasets.stored(spec.dataset_id, served.task_id).size
         spec.check(task, records=size)
         # another call of the same query may have been charged since this one looked for its answer: it must
         # not count twice
-        others = [one for one in self._ledger.reservations(spec.dataset_id) if one.spec != spec]
+        others = [one for one in self.ledger.reservations(spec.dataset_id) if one.spec != spec]
         check_fits(task, others, Reservation(spec=spec, rounds=1))
 
 

@@ -82,7 +82,7 @@ def reserved(scene: Scene, dataset: bytes) -> list[int]:
 
 
 def ledger_of(scene: Scene, role: int) -> Ledger:
-    return scene.cores[role].queries._ledger
+    return scene.cores[role].queries.ledger
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["cancelled", "killed, then cancelled"])

@@ -222,7 +222,7 @@ class Fleet:
             engine_for=engine_for,
             randomness=seeded(self.faults.seed, f"noise of {name} {self.starts}"),
         )
-        vault: Any = core.datasets._vault
+        vault: Any = core.datasets.vault
         vault.write = boundary.around("Vault.write", vault.write)
         witness: Any = core.witness
         witness._write = boundary.around("Witness.write", witness._write)

@@ -138,7 +138,7 @@ class Operators:
         for dataset_id in self.fleet.ledgers[who].dataset_ids():
             if dataset_id not in found:
                 found[dataset_id] = (
-                    core.datasets._vault.read(dataset_id).report_ids.view("V16").ravel().tolist()
+                    core.datasets.vault.read(dataset_id).report_ids.view("V16").ravel().tolist()
                 )
         return found
 

@@ -307,8 +307,7 @@ def test_a_stored_query_is_found_again_with_its_codes(database_url: str) -> None
     create_tables(engine)
     TaskStore(engine).add(laboratory.of.bundle, created_at=NOW)
     store = QueryStore(engine)
-    measurer = laboratory.measurer()
-    measurer._store = store
+    measurer = replace(laboratory.measurer(), store=store)
     result = measurer.measure(REQUESTS[2])
     stored = store.find(result.query_id[:8], QuerySpec)
     assert measurer.again(stored) == result

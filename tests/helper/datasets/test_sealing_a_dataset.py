@@ -327,7 +327,7 @@ def test_a_commit_does_not_wait_for_one_of_another_task(scene: Scene) -> None:
     other.task_id, other.bundle = other.task.task_id, other.register(other.task)
     other.sealer = Sealer(other.bundle, now=NOW)
     ours, theirs = scene.prepare(scene.reports(5)), other.prepare(other.reports(5))
-    ledger = scene.cores[0].datasets._ledger
+    ledger = scene.cores[0].datasets.ledger
     assert isinstance(ledger, Interrupted)
     with ThreadPoolExecutor(1) as threads:
         ledger.before = lambda: threads.submit(other.commit, theirs).result(timeout=30)

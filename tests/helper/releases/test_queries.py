@@ -120,7 +120,7 @@ def test_the_same_query_gets_the_same_bytes_and_is_charged_once(noisy: Shop) -> 
     assert noisy.ask(0, spec) == first
     noisy.restart()
     assert noisy.ask(0, spec) == first
-    assert len(noisy.cores[0].queries._ledger.reservations(noisy.dataset)) == 1
+    assert len(noisy.cores[0].queries.ledger.reservations(noisy.dataset)) == 1
 
 
 def test_the_same_id_with_another_content_is_refused(noisy: Shop) -> None:
@@ -146,7 +146,7 @@ def test_a_query_beyond_the_budget_is_refused_with_what_is_left_and_what_would_f
     assert "is left" in message
     multiplier = float(message.split("noise_multiplier ")[1].split(")", maxsplit=1)[0])
     assert noisy.ask(0, noise(greedy, multiplier * 1.001)).spent.ad_server <= 2.0
-    assert noisy.cores[0].queries._ledger.query(b"r" * 16) is not None
+    assert noisy.cores[0].queries.ledger.query(b"r" * 16) is not None
 
 
 def test_nothing_fits_a_budget_that_is_spent(noisy: Shop) -> None:
@@ -191,7 +191,7 @@ def test_a_wrong_query_is_refused_and_not_charged(
     shop: Shop, changes: dict[str, Any], reason: JobReason
 ) -> None:
     assert refusal(shop.ask, 0, shop.query(**changes)) is reason
-    assert shop.cores[0].queries._ledger.reservations(shop.dataset) == ()
+    assert shop.cores[0].queries.ledger.reservations(shop.dataset) == ()
 
 
 def test_an_expired_task_answers_no_new_query_and_repeats_old_answers(shop: Shop) -> None:
@@ -233,7 +233,7 @@ def test_a_crash_before_the_charge_releases_nothing_and_spends_nothing(noisy: Sh
     with pytest.raises(KeyboardInterrupt):
         noisy.ask(0, spec)
     noisy.restart()
-    assert noisy.cores[0].queries._ledger.reservations(noisy.dataset) == ()
+    assert noisy.cores[0].queries.ledger.reservations(noisy.dataset) == ()
     assert noisy.ask(0, spec).answer
 
 
@@ -242,7 +242,7 @@ def test_concurrent_askers_of_one_query_all_get_the_charged_bytes(noisy: Shop) -
     with ThreadPoolExecutor(6) as pool:
         answers = set(pool.map(lambda _: noisy.ask(0, spec).answer, range(6)))
     assert len(answers) == 1
-    assert len(noisy.cores[0].queries._ledger.reservations(noisy.dataset)) == 1
+    assert len(noisy.cores[0].queries.ledger.reservations(noisy.dataset)) == 1
 
 
 def test_a_query_is_not_charged_before_its_answer_may_leave(noisy: Shop) -> None:
@@ -250,7 +250,7 @@ def test_a_query_is_not_charged_before_its_answer_may_leave(noisy: Shop) -> None
     core = noisy.cores[0]
 
     def hold() -> None:
-        held.append(len(core.queries._ledger.reservations(noisy.dataset)))
+        held.append(len(core.queries.ledger.reservations(noisy.dataset)))
 
     first = core.queries.answer(spec, lambda _: b"", Call(caller=None, hold=hold))
     assert held == [0]
@@ -271,7 +271,7 @@ def test_a_query_that_is_charged_while_it_is_asked_again_is_not_refused_for_its_
 
     noisy.restart(ledger_type=LooksTooEarly)
     assert noisy.ask(0, spec) == charged
-    assert len(noisy.cores[0].queries._ledger.reservations(noisy.dataset)) == 1
+    assert len(noisy.cores[0].queries.ledger.reservations(noisy.dataset)) == 1
 
 
 def test_concurrent_queries_never_pass_the_budget(noisy: Shop) -> None:
@@ -285,7 +285,7 @@ def test_concurrent_queries_never_pass_the_budget(noisy: Shop) -> None:
     with ThreadPoolExecutor(4) as pool:
         answered = sum(pool.map(ask, range(8)))
     assert 1 <= answered < 8
-    assert len(noisy.cores[0].queries._ledger.reservations(noisy.dataset)) == answered
+    assert len(noisy.cores[0].queries.ledger.reservations(noisy.dataset)) == answered
 
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["before the work", "before the charge"])
@@ -308,7 +308,7 @@ def test_a_query_that_nobody_waits_for_any_more_is_not_charged(
 
     with pytest.raises(JobRefused, match="gone"):
         noisy.cores[0].queries.answer(spec, lambda _: b"", Call(caller=None, check_awaited=interrupt))
-    assert noisy.cores[0].queries._ledger.reservations(noisy.dataset) == ()
+    assert noisy.cores[0].queries.ledger.reservations(noisy.dataset) == ()
     answer = noisy.ask(0, spec)
     assert (
         noisy.cores[0].queries.answer(spec, lambda _: b"", Call(caller=None, check_awaited=interrupt))

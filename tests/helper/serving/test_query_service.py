@@ -185,4 +185,4 @@ def test_a_query_that_is_cancelled_while_it_is_computed_is_not_charged(
         computed.set()
         assert ended.wait(30)
     assert refused.value.reason is JobReason.CANCELLED
-    assert online.cores[0].queries._ledger.query(spec.query_id) is None
+    assert online.cores[0].queries.ledger.query(spec.query_id) is None
