@@ -22,7 +22,7 @@ COMMANDS: Final = {
     ),
     "encode": Lazy(
         "browser_sim.encode_command:encode_command",
-        "Fit an encoder to a table, or apply one: how cells become the bytes of features.",
+        "Fit an encoder to a table (--fit), or apply one to a table (--encoder, --csv).",
     ),
     "download": Lazy(
         "browser_sim.commands:download_command",

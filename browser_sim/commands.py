@@ -13,42 +13,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColu
 
 from browser_sim.download import MIRRORS, download
 from browser_sim.draws import Draws
-from browser_sim.options import (
-    BinningOption,
-    BinsOption,
-    CsvOption,
-    EncoderOption,
-    IgnoreOption,
-    InsecureOption,
-    JsonOption,
-    KeyOption,
-    LabelKindOption,
-    LabelOption,
-    MnistDirOption,
-    SeedOption,
-    SourceOption,
-    SyntheticFeaturesOption,
-    SyntheticRowsOption,
-    TlsCaOption,
-    TlsCertOption,
-    TlsKeyOption,
-    TrustHelperOption,
-    TruthOption,
-    TypeOption,
-    ValueOption,
-    protection,
-    source_settings,
-    trusted_helpers,
-)
+from browser_sim.endpoint import Protection
+from browser_sim.options import JsonOption, SeedOption, protection, source_settings, trusted_helpers
 from browser_sim.people import DAY_S, HOUR_S, Habits
 from browser_sim.run import Progress, RunSettings, run
-from browser_sim.sources import load_source
+from browser_sim.sources import SourceSettings, load_source
 from browser_sim.summary import describe
 from browser_sim.waiting import BRIEF_S, LONG_S
-from maskedlark.encoding.fit import Binning
 from maskedlark.errors import MaskedLarkError
-from maskedlark.reports.task import LabelKind
-from maskedlark.terminal.options import option, panel
+from maskedlark.terminal.options import option, panel, takes
 
 _people = panel("People")
 _files = panel("Files")
@@ -61,13 +34,29 @@ class _Downloadable(StrEnum):
     MNIST = "mnist"
 
 
+@contextmanager
+def reporting_errors() -> Iterator[None]:
+    """What went wrong, in one line, and exit status 1."""
+    try:
+        yield
+    except MaskedLarkError as error:
+        Console(stderr=True).print(
+            f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True
+        )
+        raise typer.Exit(1) from None
+
+
+@reporting_errors()
+@takes(source=source_settings, guarded=protection, trusted=trusted_helpers)
 def run_command(
     *,
     task: Annotated[str, option("The task's bundle: a file, or a task host's URL.", metavar="FILE|URL")],
     to: Annotated[
         str, option("The ad server: HOST:PORT for gRPC, an http(s) URL for HTTP.", metavar="HOST:PORT|URL")
     ],
-    source: SourceOption,
+    source: SourceSettings,
+    guarded: Protection,
+    trusted: tuple[bytes, ...],
     seed: SeedOption = None,
     people: Annotated[int | None, _people("People who see ads; default: all records.", min=0)] = None,
     impressions_per_person: Annotated[int, _people("Ads that each person sees.", min=1)] = 1,
@@ -83,25 +72,6 @@ def run_command(
         float | None, _files("Its share; default: the source's own test set, or 0.2.", min=0, max=1)
     ] = None,
     train_out: Annotated[Path | None, _files("Loopback demo only: reported records in clear.")] = None,
-    csv: CsvOption = None,
-    encoder: EncoderOption = None,
-    label: LabelOption = None,
-    label_kind: LabelKindOption = LabelKind.CLASSES,
-    ignore: IgnoreOption = None,
-    binning: BinningOption = Binning.RANGE,
-    bins: BinsOption = 256,
-    types: TypeOption = None,
-    value: ValueOption = None,
-    key: KeyOption = None,
-    mnist_dir: MnistDirOption = None,
-    synthetic_features: SyntheticFeaturesOption = 8,
-    synthetic_rows: SyntheticRowsOption = 10_000,
-    truth: TruthOption = None,
-    insecure: InsecureOption = False,
-    tls_cert: TlsCertOption = None,
-    tls_key: TlsKeyOption = None,
-    tls_ca: TlsCaOption = None,
-    trust_helper: TrustHelperOption = None,
     workers: Annotated[
         int | None, option("Processes that seal; default: by the number of reports.", min=1)
     ] = None,
@@ -119,94 +89,45 @@ def run_command(
     if holdout is None and holdout_fraction is not None:
         raise typer.BadParameter("--holdout-fraction goes with --holdout")
     errors = Console(stderr=True)
-    with reporting_errors(errors):
-        settings = RunSettings(
-            task=task,
-            destination=to,
-            source=source_settings(
-                source=source,
-                csv=csv,
-                encoder=encoder,
-                label=label,
-                label_kind=label_kind,
-                ignore=ignore,
-                binning=binning,
-                bins=bins,
-                types=types,
-                value=value,
-                key=key,
-                mnist_dir=mnist_dir,
-                synthetic_features=synthetic_features,
-                synthetic_rows=synthetic_rows,
-                truth=truth,
-            ),
-            habits=Habits(
-                impressions_per_person=impressions_per_person,
-                duration_s=duration_days * DAY_S,
-                attribution_window_s=attribution_window_hours * HOUR_S,
-                max_extra_delay_s=max_extra_delay_hours * HOUR_S,
-                consent_rate=consent_rate,
-            ),
-            fake_rate=fake_rate,
-            draws=Draws(seed=seed),
-            people=people,
-            limit=limit,
-            panel_path=holdout,
-            panel_fraction=holdout_fraction,
-            clear_path=train_out,
-            starts_at_s=start_unix_s,
-            protection=protection(
-                insecure=insecure, certificate=tls_cert, private_key=tls_key, authorities=tls_ca
-            ),
-            trusted_helpers=trusted_helpers(trust_helper),
-            workers=workers,
-            patience_s=LONG_S if wait else BRIEF_S,
-        )
-        _warn(errors, seed=seed, train_out=train_out)
-        with _showing_progress(errors) as progress:
-            summary = run(settings, progress, tell=lambda what: typer.echo(f"waiting: {what}", err=True))
+    settings = RunSettings(
+        task=task,
+        destination=to,
+        source=source,
+        habits=Habits(
+            impressions_per_person=impressions_per_person,
+            duration_s=duration_days * DAY_S,
+            attribution_window_s=attribution_window_hours * HOUR_S,
+            max_extra_delay_s=max_extra_delay_hours * HOUR_S,
+            consent_rate=consent_rate,
+        ),
+        fake_rate=fake_rate,
+        draws=Draws(seed=seed),
+        people=people,
+        limit=limit,
+        panel_path=holdout,
+        panel_fraction=holdout_fraction,
+        clear_path=train_out,
+        starts_at_s=start_unix_s,
+        protection=guarded,
+        trusted_helpers=trusted,
+        workers=workers,
+        patience_s=LONG_S if wait else BRIEF_S,
+    )
+    _warn(errors, seed=seed, train_out=train_out)
+    with _showing_progress(errors) as progress:
+        summary = run(settings, progress, tell=lambda what: typer.echo(f"waiting: {what}", err=True))
     Console().print_json(summary.to_json()) if as_json else Console().print(summary.to_table())
 
 
-def describe_command(
-    *,
-    source: SourceOption,
-    seed: SeedOption = None,
-    csv: CsvOption = None,
-    encoder: EncoderOption = None,
-    label: LabelOption = None,
-    label_kind: LabelKindOption = LabelKind.CLASSES,
-    ignore: IgnoreOption = None,
-    binning: BinningOption = Binning.RANGE,
-    bins: BinsOption = 256,
-    types: TypeOption = None,
-    mnist_dir: MnistDirOption = None,
-    synthetic_features: SyntheticFeaturesOption = 8,
-    synthetic_rows: SyntheticRowsOption = 10_000,
-    truth: TruthOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@reporting_errors()
+@takes(source=source_settings, without=["value", "key"])
+def describe_command(*, source: SourceSettings, seed: SeedOption = None, as_json: JsonOption = False) -> None:
     """Say what a source holds: its shape, the balance of its labels, how features become bytes."""
-    with reporting_errors(Console(stderr=True)):
-        settings = source_settings(
-            source=source,
-            csv=csv,
-            encoder=encoder,
-            label=label,
-            label_kind=label_kind,
-            ignore=ignore,
-            binning=binning,
-            bins=bins,
-            types=types,
-            mnist_dir=mnist_dir,
-            synthetic_features=synthetic_features,
-            synthetic_rows=synthetic_rows,
-            truth=truth,
-        )
-        description = describe(load_source(settings, Draws(seed=seed)))
+    description = describe(load_source(source, Draws(seed=seed)))
     Console().print_json(description.to_json()) if as_json else Console().print(description.to_table())
 
 
+@reporting_errors()
 def download_command(
     dataset: Annotated[_Downloadable, typer.Argument(help="What to fetch.")],
     *,
@@ -215,22 +136,11 @@ def download_command(
 ) -> None:
     """Fetch a public data set and check its SHA-256."""
     console = Console(stderr=True)
-    with reporting_errors(console):
-        download(
-            to,
-            mirrors=mirror or MIRRORS,
-            on_file=lambda name: console.print(f"{dataset.value}: {name} is right"),
-        )
-
-
-@contextmanager
-def reporting_errors(errors: Console) -> Iterator[None]:
-    """What went wrong, in one line, and exit status 1."""
-    try:
-        yield
-    except MaskedLarkError as error:
-        errors.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        raise typer.Exit(1) from None
+    download(
+        to,
+        mirrors=mirror or MIRRORS,
+        on_file=lambda name: console.print(f"{dataset.value}: {name} is right"),
+    )
 
 
 def _warn(errors: Console, *, seed: int | None, train_out: Path | None) -> None:

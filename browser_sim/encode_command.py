@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from browser_sim.commands import reporting_errors
 from browser_sim.options import (
@@ -30,6 +29,7 @@ from maskedlark.reports.task import LabelKind
 from maskedlark.terminal.options import option
 
 
+@reporting_errors()
 def encode_command(
     *,
     fit: Annotated[Path | None, option("Fit an encoder to this table.", "--fit", metavar="CSV")] = None,
@@ -55,28 +55,27 @@ def encode_command(
     """
     if (fit is None) == (csv is None) or (csv is None) is not (encoder is None):
         raise typer.BadParameter("give --fit CSV, or --encoder FILE and --csv FILE")
-    with reporting_errors(Console(stderr=True)):
-        if fit is not None:
-            settings = TableSettings(
-                path=fit,
-                label=label,
-                label_kind=label_kind,
-                ignore=tuple(ignore or ()),
-                binning=binning,
-                bins=bins,
-                kinds=column_kinds(types),
-                values=columns(value),
-            )
-            fitted = fit_table(settings)
-            if out is not None:
-                out.parent.mkdir(parents=True, exist_ok=True)
-                out.write_bytes(encode(fitted))
-            told = _of_encoder(fitted)
-        elif csv is not None and encoder is not None:
-            source = load_table(TableSettings(path=csv, encoder=load_encoder(encoder), label=label))
-            if out is not None:
-                save_records(out, source.records, source.label_kind)
-            told = _of_table(source)
+    if fit is not None:
+        settings = TableSettings(
+            path=fit,
+            label=label,
+            label_kind=label_kind,
+            ignore=tuple(ignore or ()),
+            binning=binning,
+            bins=bins,
+            kinds=column_kinds(types),
+            values=columns(value),
+        )
+        fitted = fit_table(settings)
+        if out is not None:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            out.write_bytes(encode(fitted))
+        told = _of_encoder(fitted)
+    elif csv is not None and encoder is not None:
+        source = load_table(TableSettings(path=csv, encoder=load_encoder(encoder), label=label))
+        if out is not None:
+            save_records(out, source.records, source.label_kind)
+        told = _of_table(source)
     typer.echo(json.dumps(told) if as_json else "\n".join(f"{name}: {said}" for name, said in told.items()))
 
 

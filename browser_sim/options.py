@@ -81,21 +81,21 @@ TrustHelperOption = Annotated[
 
 def source_settings(
     *,
-    source: SourceKind,
-    csv: Path | None,
-    encoder: Path | None = None,
-    label: str | None,
-    label_kind: LabelKind,
-    ignore: list[str] | None,
-    binning: Binning,
-    bins: int,
-    types: list[str] | None = None,
-    value: list[str] | None = None,
-    key: list[str] | None = None,
-    mnist_dir: Path | None,
-    synthetic_features: int,
-    synthetic_rows: int,
-    truth: Path | None,
+    source: SourceOption,
+    csv: CsvOption = None,
+    encoder: EncoderOption = None,
+    label: LabelOption = None,
+    label_kind: LabelKindOption = LabelKind.CLASSES,
+    ignore: IgnoreOption = None,
+    binning: BinningOption = Binning.RANGE,
+    bins: BinsOption = 256,
+    types: TypeOption = None,
+    value: ValueOption = None,
+    key: KeyOption = None,
+    mnist_dir: MnistDirOption = None,
+    synthetic_features: SyntheticFeaturesOption = 8,
+    synthetic_rows: SyntheticRowsOption = 10_000,
+    truth: TruthOption = None,
 ) -> SourceSettings:
     """The source that the options describe, or typer.BadParameter if one that it needs is missing."""
     table = None
@@ -155,30 +155,32 @@ def load_encoder(path: Path) -> Encoder:
 
 
 def protection(
-    *, insecure: bool, certificate: Path | None, private_key: Path | None, authorities: Path | None
+    *,
+    insecure: InsecureOption = False,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    tls_ca: TlsCaOption = None,
 ) -> Protection:
     """How connections are protected, or typer.BadParameter if the TLS files are not complete."""
-    given = [path for path in (certificate, private_key, authorities) if path is not None]
+    given = [path for path in (tls_cert, tls_key, tls_ca) if path is not None]
     if not given:
         return Protection(insecure=insecure)
-    if insecure or authorities is None or (certificate is None) is not (private_key is None):
+    if insecure or tls_ca is None or (tls_cert is None) is not (tls_key is None):
         raise typer.BadParameter(
             "give --tls-ca, or all of --tls-cert, --tls-key and --tls-ca, or none; and not with --insecure"
         )
     for path in given:
         if not path.is_file():
             raise typer.BadParameter(f"{path} is not a file")
-    if certificate is None or private_key is None:
-        return Protection(tls=TrustOnly(trusted_authorities=authorities))
-    return Protection(
-        tls=TlsFiles(certificate=certificate, private_key=private_key, trusted_authorities=authorities)
-    )
+    if tls_cert is None or tls_key is None:
+        return Protection(tls=TrustOnly(trusted_authorities=tls_ca))
+    return Protection(tls=TlsFiles(certificate=tls_cert, private_key=tls_key, trusted_authorities=tls_ca))
 
 
-def trusted_helpers(keys: list[str] | None) -> tuple[bytes, ...]:
+def trusted_helpers(*, trust_helper: TrustHelperOption = None) -> tuple[bytes, ...]:
     """Keys from hex, or typer.BadParameter."""
     try:
-        parsed = tuple(bytes.fromhex(key) for key in keys or ())
+        parsed = tuple(bytes.fromhex(key) for key in trust_helper or ())
     except ValueError:
         raise typer.BadParameter("--trust-helper takes hexadecimal") from None
     if any(len(key) != 32 for key in parsed):

@@ -16,7 +16,7 @@ from adserver.cli.options import (
     TaskOption,
     TracesOption,
     open_store,
-    with_peers,
+    peers_of,
 )
 from adserver.client import Client
 from adserver.measuring.domains import load_domains
@@ -30,7 +30,7 @@ from adserver.views.query import estimate_json, result_json, shown, summary_line
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.observability.tracing import Traces, span, tracing
 from maskedlark.reports.measurement import COUNT
-from maskedlark.terminal.options import option, panel
+from maskedlark.terminal.options import option, panel, takes
 
 _what = panel("What is measured")
 _groups = panel("Groups")
@@ -44,7 +44,7 @@ class _Statistic:
     read: Callable[[AggregateResult], Iterable[tuple[Row, Estimate]]]
 
 
-@with_peers()
+@takes(peers=peers_of, without=["wait"])
 def aggregate_command(
     *,
     data: DataOption,

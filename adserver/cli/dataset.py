@@ -14,7 +14,7 @@ from adserver.cli.options import (
     JsonOption,
     TracesOption,
     open_store,
-    with_peers,
+    peers_of,
 )
 from adserver.collecting.sealing import DatasetSealer, SealingProgress
 from adserver.peers.opening import Peers
@@ -23,13 +23,13 @@ from adserver.store.datasets import Dataset, DatasetStore
 from adserver.store.tasks import TaskStore
 from adserver.views.printing import moment, print_json, print_table, progress_bars, short
 from maskedlark.observability.tracing import Traces, span, tracing
-from maskedlark.terminal.options import option
+from maskedlark.terminal.options import option, takes
 
 dataset_app = typer.Typer(no_args_is_help=True, help="Seal reports into datasets, and list them.")
 
 
 @dataset_app.command("seal")
-@with_peers(is_waiting=True)
+@takes(peers=peers_of)
 def seal_command(
     *,
     data: DataOption,

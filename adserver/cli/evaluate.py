@@ -14,7 +14,7 @@ from adserver.cli.options import (
     JsonOption,
     TracesOption,
     open_store,
-    with_peers,
+    peers_of,
 )
 from adserver.client import Client
 from adserver.measuring.evaluator import DEFAULT_BINS
@@ -31,12 +31,12 @@ from adserver.views.evaluation import (
 )
 from adserver.views.printing import print_json, print_table
 from maskedlark.observability.tracing import Traces, span, tracing
-from maskedlark.terminal.options import option, panel
+from maskedlark.terminal.options import option, panel, takes
 
 _what = panel("What is evaluated")
 
 
-@with_peers()
+@takes(peers=peers_of, without=["wait"])
 def evaluate_command(
     *,
     data: DataOption,

@@ -1,12 +1,9 @@
 """The options that several commands share, each also an environment variable, and what they open."""
 
 import sys
-from collections.abc import Callable
 from dataclasses import replace
-from functools import wraps
-from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from sqlalchemy import Engine
 
@@ -113,76 +110,22 @@ PublicSamplesOption = Annotated[
 ]
 
 
-_QUICK: Final[dict[str, tuple[Any, Any]]] = {
-    "helper_0": (Helper0Option, Parameter.empty),
-    "helper_1": (Helper1Option, Parameter.empty),
-    "insecure": (InsecureOption, False),
-    "tls_cert": (TlsCertOption, None),
-    "tls_key": (TlsKeyOption, None),
-    "tls_ca": (TlsCaOption, None),
-    "deadline": (DeadlineOption, 60.0),
-}
-"""Each option about helpers and TLS, with its default."""
-_COMPUTING: Final[dict[str, tuple[Any, Any]]] = _QUICK | {
-    "round_deadline": (RoundDeadlineOption, ROUND_DEADLINE_S)
-}
-"""The same of commands for which helpers compute."""
-_WAITING: Final[dict[str, tuple[Any, Any]]] = {"wait": (WaitOption, False)}
-"""Of commands that wait for helpers."""
-
-
 LONG: Final = replace(BRIEF, give_up_after_s=600.0)
 """For scripts that have just started the helpers: the first start of one compiles for a while."""
 
 
-def with_peers(
-    *, is_computing: bool = True, is_waiting: bool = False
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command the options about helpers and TLS in place of its parameter `peers`.
-
-    The command is called with the checked `Peers`. It takes `data`, too: its TLS files lie there by default.
-
-    Args:
-        is_computing: Whether helpers compute for this command: it has --round-deadline then.
-        is_waiting: Whether it asks by the backoff of `peers`: it has --wait then.
-    """
-    options = (_COMPUTING if is_computing else _QUICK) | (_WAITING if is_waiting else {})
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        said = signature(command, eval_str=True)
-        parameters: list[Parameter] = []
-        for one in said.parameters.values():
-            if one.name != "peers":
-                parameters.append(one)
-                continue
-            parameters += [
-                Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-                for name, (annotation, default) in options.items()
-            ]
-
-        @wraps(command)
-        def with_options(*, data: Path, **arguments: Any) -> None:
-            peers = _peers_of(data, **{name: arguments.pop(name) for name in options})
-            command(data=data, peers=peers, **arguments)
-
-        with_options.__signature__ = said.replace(parameters=parameters)  # type: ignore[attr-defined]  # typer reads it
-        return with_options
-
-    return decorate
-
-
-def _peers_of(
-    data: Path,
+def peers_of(
     *,
-    helper_0: str,
-    helper_1: str,
-    insecure: bool,
-    tls_cert: Path | None,
-    tls_key: Path | None,
-    tls_ca: Path | None,
-    deadline: float,
-    round_deadline: float = ROUND_DEADLINE_S,
-    wait: bool = False,
+    data: DataOption,
+    helper_0: Helper0Option,
+    helper_1: Helper1Option,
+    insecure: InsecureOption = False,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    tls_ca: TlsCaOption = None,
+    deadline: DeadlineOption = 60.0,
+    round_deadline: RoundDeadlineOption = ROUND_DEADLINE_S,
+    wait: WaitOption = False,
 ) -> Peers:
     """The helpers as the options say; typer.BadParameter as `tls_files`."""
     tls = tls_files(

@@ -7,17 +7,17 @@ from typing import Annotated
 
 import typer
 
-from adserver.cli.options import DatabaseOption, DataOption, TracesOption, open_store, watching, with_peers
+from adserver.cli.options import DatabaseOption, DataOption, TracesOption, open_store, peers_of, watching
 from adserver.peers.opening import Peers
 from adserver.serving.server import serve
 from maskedlark.observability.logs import LogFormat, configure_logging
 from maskedlark.observability.tracing import Traces, tracing
 from maskedlark.rpc.certificates import write_certificate
 from maskedlark.runtime.signals import stopped_by_signals
-from maskedlark.terminal.options import option
+from maskedlark.terminal.options import option, takes
 
 
-@with_peers()
+@takes(peers=peers_of, without=["wait"])
 def serve_command(
     *,
     data: DataOption,

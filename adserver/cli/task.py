@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from adserver.cli.options import DatabaseOption, DataOption, JsonOption, open_store, privacy, with_peers
+from adserver.cli.options import DatabaseOption, DataOption, JsonOption, open_store, peers_of, privacy
 from adserver.collecting.key_refresh import refresh_keys
 from adserver.collecting.task_creation import create_task
 from adserver.collecting.task_settings import (
@@ -34,7 +34,7 @@ from maskedlark.canonical import encode
 from maskedlark.privacy.noise import Mechanism, NoiseDivision
 from maskedlark.reports.task import PrivacyUnit
 from maskedlark.runtime.durable_file import write_durably
-from maskedlark.terminal.options import option, panel
+from maskedlark.terminal.options import option, panel, takes
 
 _SALT_BYTES: Final = 16
 _labels = panel("Labels")
@@ -45,7 +45,7 @@ task_app = typer.Typer(no_args_is_help=True, help="Make tasks that both helpers 
 
 
 @task_app.command("create")
-@with_peers(is_computing=False, is_waiting=True)
+@takes(peers=peers_of, without=["round_deadline"])
 def create_command(
     *,
     data: DataOption,
@@ -252,7 +252,7 @@ def show_command(
 
 
 @task_app.command("refresh-keys")
-@with_peers(is_computing=False)
+@takes(peers=peers_of, without=["round_deadline", "wait"])
 def refresh_keys_command(
     *,
     data: DataOption,

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from browser_sim.commands import reporting_errors
 from browser_sim.devices.answers import AnswerStore
@@ -20,18 +19,14 @@ from browser_sim.devices.holdings import (
 )
 from browser_sim.devices.run import Churn, FleetSettings, run_devices
 from browser_sim.draws import Draws
+from browser_sim.endpoint import Protection
 from browser_sim.options import (
     CsvOption,
     IgnoreOption,
-    InsecureOption,
     JsonOption,
     LabelOption,
     MnistDirOption,
     SeedOption,
-    TlsCaOption,
-    TlsCertOption,
-    TlsKeyOption,
-    TrustHelperOption,
     protection,
     trusted_helpers,
 )
@@ -39,12 +34,14 @@ from browser_sim.sources.table import TableSettings
 from browser_sim.task_host import load_bundle
 from maskedlark.encoding.fit import Binning
 from maskedlark.reports.task import LabelKind
-from maskedlark.terminal.options import option, panel
+from maskedlark.terminal.options import option, panel, takes
 
 _holdings = panel("What devices hold")
 _churn = panel("What happens to devices")
 
 
+@reporting_errors()
+@takes(guarded=protection, trusted=trusted_helpers)
 def devices_command(
     *,
     site: Annotated[str, option("The ad server's HTTP address.", metavar="URL")],
@@ -74,11 +71,8 @@ def devices_command(
     rounds: Annotated[int | None, option("Stop after so many rounds.", min=1)] = None,
     idle: Annotated[float, option("Stop after so many seconds without a round.", min=0.1)] = 30.0,
     seed: SeedOption = None,
-    insecure: InsecureOption = False,
-    tls_cert: TlsCertOption = None,
-    tls_key: TlsKeyOption = None,
-    tls_ca: TlsCaOption = None,
-    trust_helper: TrustHelperOption = None,
+    guarded: Protection,
+    trusted: tuple[bytes, ...],
     as_json: JsonOption = False,
 ) -> None:
     """Answer a task's federated rounds until there are no more.
@@ -86,47 +80,43 @@ def devices_command(
     Each device flips its own coin in each round, trains if it is drawn, and otherwise sends zeros that nobody
     can tell from an update. What it sends is stored first, and only that is ever sent.
     """
-    with reporting_errors(Console(stderr=True)):
-        guarded = protection(insecure=insecure, certificate=tls_cert, private_key=tls_key, authorities=tls_ca)
-        site = site.rstrip("/")
-        bundle = load_bundle(
-            f"{site}/v1/tasks/{task}", guarded, trusted_helpers(trust_helper), now=time.time()
-        )
-        match holding:
-            case HoldingKind.MNIST:
-                holdings = mnist_in_shards(
-                    mnist_dir,
-                    devices=devices,
-                    shards_each=shards,
-                    shard_size=shard_size,
-                    randomness=held_by(holding, Draws(seed=seed)),
-                )
-            case HoldingKind.CSV:
-                holdings = _of_table(csv, label, user, ignore, least)
-            case HoldingKind.TEXT:
-                if text is None:
-                    raise typer.BadParameter("holding text needs --text FILE")
-                holdings = text_by_speaker(text, least=least)
-        settings = FleetSettings(
-            bundle=bundle,
-            site=site,
-            protection=guarded,
-            holdings=holdings,
-            consent=consent,
-            cap=cap,
-            churn=Churn(drop_out=drop_out, late=late, twice=twice, not_ready=not_ready),
-            seed=seed,
-            rounds=rounds,
-            idle_s=idle,
-        )
+    site = site.rstrip("/")
+    bundle = load_bundle(f"{site}/v1/tasks/{task}", guarded, trusted, now=time.time())
+    match holding:
+        case HoldingKind.MNIST:
+            holdings = mnist_in_shards(
+                mnist_dir,
+                devices=devices,
+                shards_each=shards,
+                shard_size=shard_size,
+                randomness=held_by(holding, Draws(seed=seed)),
+            )
+        case HoldingKind.CSV:
+            holdings = _of_table(csv, label, user, ignore, least)
+        case HoldingKind.TEXT:
+            if text is None:
+                raise typer.BadParameter("holding text needs --text FILE")
+            holdings = text_by_speaker(text, least=least)
+    settings = FleetSettings(
+        bundle=bundle,
+        site=site,
+        protection=guarded,
+        holdings=holdings,
+        consent=consent,
+        cap=cap,
+        churn=Churn(drop_out=drop_out, late=late, twice=twice, not_ready=not_ready),
+        seed=seed,
+        rounds=rounds,
+        idle_s=idle,
+    )
 
-        def show(index: int) -> None:
-            if not as_json:
-                typer.echo(f"round {index} is answered", err=True)
+    def show(index: int) -> None:
+        if not as_json:
+            typer.echo(f"round {index} is answered", err=True)
 
-        with AnswerStore(store) as answers:
-            told = run_devices(settings, answers, show)
-        typer.echo(json.dumps(told.as_json()) if as_json else f"{told.rounds} rounds: {dict(told.outcomes)}")
+    with AnswerStore(store) as answers:
+        told = run_devices(settings, answers, show)
+    typer.echo(json.dumps(told.as_json()) if as_json else f"{told.rounds} rounds: {dict(told.outcomes)}")
 
 
 def _of_table(

@@ -5,7 +5,9 @@ floors = panel("Floors")
 def serve_command(min_decoys: Annotated[int, floors("Fewest decoy labels in a report.", min=1)] = 1): ...
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import wraps
+from inspect import Parameter, signature
 from typing import Any, Final
 
 import typer
@@ -25,3 +27,45 @@ def panel(title: str | None = None) -> Declare:
 
 
 option: Final = panel()
+
+
+def takes(
+    *, without: Collection[str] = (), **makers: Callable[..., Any]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command, in place of some parameters, the options of the functions that make their values.
+
+        @takes(tls=tls_files)
+        def status_command(*, address: str, tls: TlsFiles) -> None: ...
+
+    A maker's parameter that the command declares too is one option for both.
+
+    Args:
+        without: Parameters of makers that are no option of this command: they have their defaults.
+        makers: By the name of the parameter.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        said = signature(command, eval_str=True)
+        own = said.parameters.keys() - makers.keys()
+        needed = {
+            name: {
+                one: p for one, p in signature(maker, eval_str=True).parameters.items() if one not in without
+            }
+            for name, maker in makers.items()
+        }
+        parameters: list[Parameter] = []
+        for name, one in said.parameters.items():
+            made = (
+                (each for each in needed[name].values() if each.name not in own) if name in needed else (one,)
+            )
+            parameters += (each.replace(kind=Parameter.KEYWORD_ONLY) for each in made)
+
+        @wraps(command)
+        def with_options(**given: Any) -> None:
+            made = {name: makers[name](**{each: given[each] for each in needed[name]}) for name in makers}
+            command(**{name: given[name] for name in own}, **made)
+
+        with_options.__signature__ = said.replace(parameters=parameters)  # type: ignore[attr-defined]  # typer reads it
+        return with_options
+
+    return decorate

@@ -254,7 +254,7 @@ def test_a_terminal_shows_progress_from_the_beginning_and_then_the_reports(
     terminal = Console(file=said, force_terminal=True, width=120)
     shown = []
 
-    def living(_settings: RunSettings, progress: Progress) -> NoReturn:
+    def living(_settings: RunSettings, progress: Progress, **_: object) -> NoReturn:
         Event().wait(0.3)  # longer than it takes to draw once
         shown.append(said.getvalue())
         with progress(7) as answered:
