@@ -72,6 +72,8 @@ _REPORTS: Final = {
     ReportReason.DUPLICATE_ID: "nothing: the report is stored",
     ReportReason.UNKNOWN_ROUND: "fetch the round that is open, and answer that one",
     ReportReason.ROUND_OVER: "nothing: the update came too late; answer the next round",
+    ReportReason.ROUND_CHANGED: "nothing: another answer would void what the first one hides",
+    ReportReason.CAP_REACHED: "nothing: the device takes no part any more; raise its cap if its owner agrees",
     ReportReason.ALREADY_USED: "nothing: the report counts in the dataset that has it",
     ReportReason.IMPLAUSIBLE: "draw again: an honest update is refused once in a hundred times",
 }
@@ -120,7 +122,7 @@ _JOBS: Final = {
     JobReason.QUERY_CHANGED: "ask as the first time, or take a new id and pay for it",
     JobReason.OVERFLOW: "fewer records, a smaller clip norm, or fewer frac_bits",
     JobReason.NOISE_OUT_OF_RANGE: "choose a noise within the limits that the message names",
-    JobReason.BUDGET_EXHAUSTED: "fewer rounds, more noise, or another dataset",
+    JobReason.BUDGET_EXHAUSTED: "fewer rounds, more noise, or another dataset (with unit user: another task)",
     JobReason.HELPERS_DISAGREE: (
         "operators: compare versions and numerics (`helper status`); then resume, with a new round"
     ),

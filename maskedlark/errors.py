@@ -71,6 +71,11 @@ class ReportReason(Reason):
     DUPLICATE_ID = "duplicate_id", "a report of this id is there already; the first one counts"
     UNKNOWN_ROUND = "unknown_round", "the update is of no round that this ad server opened for the task"
     ROUND_OVER = "round_over", "the window of the update's round is over"
+    ROUND_CHANGED = (
+        "round_changed",
+        "the device has answered this round of the job with other weights or terms: it answers a round once",
+    )
+    CAP_REACHED = "cap_reached", "the device has answered as many rounds as its cap allows, drawn or not"
     ALREADY_USED = "already_used", "the report is in another dataset of the task"
     IMPLAUSIBLE = "implausible", "a returned model is too far from the instances that it was drawn from"
 
@@ -149,7 +154,8 @@ class JobReason(Reason):
     )
     BUDGET_EXHAUSTED = (
         "budget_exhausted",
-        "the privacy budget of the dataset does not allow it: fewer rounds, more noise, or another dataset",
+        "the privacy budget of the dataset, or of the task where it protects a person, does not allow it: "
+        "fewer rounds, more noise, or another dataset or task",
     )
     HELPERS_DISAGREE = "helpers_disagree", "the helpers did not sum the same values; the sum was thrown away"
     SUM_OUT_OF_RANGE = (

@@ -161,7 +161,7 @@ class Room:
                 JobReason.BUDGET_EXHAUSTED,
                 f"{rounds} rounds of {batch_size:g} reports at noise {noise_multiplier:.4g} pass {excess}:"
                 " use more noise, fewer rounds, smaller batches (against collusion they do not help) or"
-                " another dataset",
+                f" another {self.task.unit.budgeted}",
             )
 
     def cost(self, *, rounds: int, batch_size: float, noise_multiplier: float) -> "Cost":

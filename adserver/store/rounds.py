@@ -138,13 +138,43 @@ class RoundStore:
         with reading(self._engine) as connection:
             return int(connection.execute(query).scalar_one())
 
-    def close(self, round_id: bytes, handle: bytes) -> None:
-        """End a round's window: no update is stored from here on. Idempotent; the first handle stays."""
+    def close(self, round_id: bytes, handle: bytes, *, most: int) -> None:
+        """End a round's window: no update is stored from here on. Idempotent; the first handle stays.
+
+        Of more updates than a dataset holds the first ones count, and the others are deleted: however many
+        devices, or senders of many, come in the last moment, the round goes on.
+        """
         closing = update(update_rounds).where(
             update_rounds.c.round_id == round_id, update_rounds.c.state == RoundState.OPEN
         )
+        of_round = update_reports.c.round_id == round_id
+        first_left_out = (
+            select(update_reports.c.sequence)
+            .where(of_round)
+            .order_by(update_reports.c.sequence)
+            .offset(most)
+            .limit(1)
+        )
         with self._engine.begin() as connection:
-            connection.execute(closing.values(state=RoundState.SEALING, handle=handle))
+            if connection.execute(closing.values(state=RoundState.SEALING, handle=handle)).rowcount != 1:
+                return
+            surplus = connection.execute(first_left_out).scalar()
+            if surplus is not None:
+                connection.execute(
+                    delete(update_reports).where(of_round, update_reports.c.sequence >= surplus)
+                )
+
+    def begin_again(self, round_id: bytes, *, now_s: float) -> None:
+        """Give a round a new window and delete its updates: both helpers admitted none of them."""
+        sealing = update(update_rounds).where(
+            update_rounds.c.round_id == round_id,
+            update_rounds.c.state == RoundState.SEALING,
+            update_rounds.c.dataset_id.is_(None),
+        )
+        with self._engine.begin() as connection:
+            again = sealing.values(state=RoundState.OPEN, handle=None, opened_at=now_s)
+            if connection.execute(again).rowcount == 1:
+                connection.execute(delete(update_reports).where(update_reports.c.round_id == round_id))
 
     def choose(self, round_id: bytes, chosen: NDArray[np.bool_], dataset_id: bytes) -> None:
         """Fix what both helpers admit, before it is committed."""

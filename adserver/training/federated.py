@@ -11,6 +11,7 @@ Round by round.
 A process that dies anywhere goes on with the same round, and ends in the same bits.
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -36,10 +37,11 @@ from maskedlark.federated.strategy import Round, ServerState
 from maskedlark.randomness import Randomness, seeded
 from maskedlark.releases.instructions import read_instructions, update_round
 from maskedlark.releases.release import combine
-from maskedlark.releases.update import UpdateSpec, form_of, read_sum
+from maskedlark.releases.update import UpdateRound, UpdateSpec, form_of, read_sum
 from maskedlark.reports.dataset import AdmittedSet, admitted_by_both, canonical_order, dataset_id
 
 _POLL_S: Final = 0.05
+_LOG: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,14 +106,13 @@ class FederatedRun:
     def _summed(self, asked: Round) -> NDArray[np.int64]:
         """The noisy sum of one round, however far an earlier run came with it."""
         one = update_round(self.plan.job, asked)
-        stored = self.rounds.open(one, asked.encode(), now_s=self.clock())
-        if stored.round != one:
-            raise JobRefused(JobReason.ROUND_CHANGED, "a round of this index was opened with other weights")
-        if stored.state is RoundState.OPEN:
-            self._await_devices(stored)
-            self.rounds.close(one.round_id, self.randomness(HANDLE_BYTES))
-            stored = self.rounds.open(one, asked.encode(), now_s=self.clock())
-        chosen, of_dataset = self._sealed(stored)
+        sealed = None
+        while sealed is None:
+            sealed = self._sealed(self._closed(one, asked))
+            if sealed is None:
+                _LOG.warning("no update of round %d was admitted: it begins again", one.round_index)
+                self.rounds.begin_again(one.round_id, now_s=self.clock())
+        chosen, of_dataset = sealed
         spec = UpdateSpec(dataset_id=of_dataset, round=one)
         length = form_of(self.plan.task).length
         first, second = self.pair.ask(
@@ -120,6 +121,18 @@ class FederatedRun:
         total = combine(first.share, second.share)
         read_sum(self.plan.task, one, total, records=int(chosen.sum()))
         return total
+
+    def _closed(self, one: UpdateRound, asked: Round) -> StoredRound:
+        """A round whose window is over, with what devices sent for it."""
+        stored = self.rounds.open(one, asked.encode(), now_s=self.clock())
+        if stored.round != one:
+            raise JobRefused(JobReason.ROUND_CHANGED, "a round of this index was opened with other weights")
+        if stored.state is not RoundState.OPEN:
+            return stored
+        self._await_devices(stored)
+        most = self.plan.task.max_dataset_size
+        self.rounds.close(one.round_id, self.randomness(HANDLE_BYTES), most=most)
+        return self.rounds.open(one, asked.encode(), now_s=self.clock())
 
     def _await_devices(self, stored: StoredRound) -> None:
         """Wait until all devices have answered, or the window is over and enough have."""
@@ -133,16 +146,17 @@ class FederatedRun:
             if self.pair.interrupted.wait(_POLL_S):
                 raise JobRefused(JobReason.CANCELLED, "interrupted while devices answered")
 
-    def _sealed(self, stored: StoredRound) -> tuple[NDArray[np.bool_], bytes]:
-        """What both helpers hold of the round: which updates, and the dataset's id."""
+    def _sealed(self, stored: StoredRound) -> tuple[NDArray[np.bool_], bytes] | None:
+        """What both helpers hold of the round: which updates, and the dataset's id.
+
+        None if they admit no update: forged ones must not end a job.
+        """
         chosen, of_dataset = stored.chosen, stored.dataset_id
         if chosen is None or of_dataset is None:
             admitted = self.pair.ask(partial(self._prepare, stored))
             chosen = admitted_by_both(*admitted)
             if not chosen.any():
-                raise JobRefused(
-                    JobReason.DATASET_EMPTY, "no update of the round was admitted by both helpers"
-                )
+                return None
             ids = self.rounds.report_ids(stored.round.round_id)[chosen]
             order = canonical_order(ids)
             of_dataset = dataset_id(self.plan.task.task_id, ids[order], admitted[0].view_tags[chosen][order])

@@ -104,9 +104,12 @@ class AnswerStore:
         )
 
     def answered(self, device: int) -> int:
-        """How many rounds a device has answered, drawn or not: what a cap counts."""
-        query = "SELECT count(*) FROM answers WHERE device = ? AND outcome != ?"
-        return int(self._database.execute(query, (device, Outcome.STORED)).fetchone()[0])
+        """How many rounds a device has answered, drawn or not, sent or not: what a cap counts.
+
+        An ad server that never acknowledges cannot have more of a device than one that does.
+        """
+        query = "SELECT count(*) FROM answers WHERE device = ?"
+        return int(self._database.execute(query, (device,)).fetchone()[0])
 
     def close(self) -> None:
         """Let go of the file."""

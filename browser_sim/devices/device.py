@@ -7,12 +7,16 @@ The upload's time is fixed before the coin is flipped, and what is sent is what 
 from a device's conduct whether it was drawn.
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
 
 from browser_sim.devices.answers import Answer, AnswerStore
 from maskedlark.canonical import decode
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
 from maskedlark.federated.dense import DenseModel
 from maskedlark.federated.local_training import Examples
 from maskedlark.federated.participation import Part, toss
@@ -22,10 +26,11 @@ from maskedlark.releases.instructions import check_fits, read_instructions, upda
 from maskedlark.releases.update import UpdateRound, round_clip
 from maskedlark.reports.task import Task
 from maskedlark.reports.update_sealing import UpdateSealer
-from maskedlark.reports.updates import cover
+from maskedlark.reports.updates import UpdateVector, check_vector, cover
 from maskedlark.rpc.wire import encode_report
 
-_LENGTH_BYTES = 4
+_LENGTH_BYTES: Final = 4
+_LOG: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +101,7 @@ class Device:
     training: Callable[[int, int], Randomness]
     sealing: Callable[[int, int], Randomness]
 
-    def answer(self, asked: Asked, *, unix_s: float, is_ready: bool = True) -> Answer | None:
+    def answer(self, asked: Asked, *, unix_s: float, is_ready: bool = True) -> Answer:
         """The device's answer to a round: the stored one, or a new one that is stored before this returns.
 
         Args:
@@ -104,16 +109,20 @@ class Device:
             unix_s: When it will be uploaded: fixed before the coin is flipped.
             is_ready: Whether the device can train now; one that cannot sends cover if it is drawn.
 
-        Returns:
-            None where the device takes no part: its cap is reached, or it has answered other content of this
-            round.
+        Raises:
+            ReportRejected(ROUND_CHANGED): it has answered other content of this round; it answers once.
+            ReportRejected(CAP_REACHED): it has answered as many rounds as it may.
         """
         one = asked.round
         stored = self.answers.get(self.number, one)
         if stored is not None:
-            return stored if stored.round_id == one.round_id else None
+            if stored.round_id != one.round_id:
+                raise ReportRejected(
+                    ReportReason.ROUND_CHANGED, "the device has answered other content of this round"
+                )
+            return stored
         if self.cap is not None and self.answers.answered(self.number) >= self.cap:
-            return None
+            raise ReportRejected(ReportReason.CAP_REACHED, f"the device answers {self.cap} rounds, no more")
         return self.answers.put(self.number, one, self._sealed(asked, unix_s, is_ready=is_ready))
 
     def _sealed(self, asked: Asked, unix_s: float, *, is_ready: bool) -> bytes | None:
@@ -125,7 +134,7 @@ class Device:
             return None
         vector = cover(self.sealer.form)
         if part is Part.UPDATE and is_ready and len(self.examples):
-            vector = strategy.device_vectors(asked.model, asked.content, [self.examples], [training])[0]
+            vector = self._update(asked, training)
         report = self.sealer.report(
             one.round_id,
             round_clip(self.sealer.task, one),
@@ -134,3 +143,22 @@ class Device:
             randomness=self.sealing(one.round_index, self.number),
         )
         return encode_report(report)
+
+    def _update(self, asked: Asked, training: Randomness) -> UpdateVector:
+        """The trained update; cover where training came to nothing that may be sent.
+
+        A device that fell silent because its training failed would show that it was drawn, and weights on
+        which training fails are the ad server's to choose.
+        """
+        form, clip = self.sealer.form, round_clip(self.sealer.task, asked.round)
+        try:
+            with np.errstate(all="ignore"):
+                vectors = asked.strategy.device_vectors(
+                    asked.model, asked.content, [self.examples], [training]
+                )
+            vector: UpdateVector = vectors[0]
+            check_vector(form, clip, vector)
+        except Exception as error:  # noqa: BLE001  whatever it was, it must not show
+            _LOG.debug("training failed, so the device sends cover: %s", type(error).__name__)
+            return cover(form)
+        return vector

@@ -17,7 +17,7 @@ from browser_sim.devices.device import Asked, Device, read_round
 from browser_sim.devices.holdings import Holdings
 from browser_sim.draws import Draws
 from browser_sim.endpoint import Protection, http_client, read_limited
-from maskedlark.errors import HelperUnavailable, ReportReason
+from maskedlark.errors import HelperUnavailable, ReportReason, ReportRejected
 from maskedlark.federated.strategy import device_stream
 from maskedlark.randomness import Randomness, system_randomness, uniform
 from maskedlark.reports.task import TaskBundle
@@ -55,7 +55,7 @@ class Told:
         devices: That gave their consent.
         rounds: That they saw.
         outcomes: Of answers, by name.
-        reasons: Of refusals, by `ReportReason`.
+        reasons: Of refusals, by `ReportReason`: the ad server's, and a device's own to take part.
         silent: Answers that were no upload.
     """
 
@@ -170,12 +170,21 @@ class DeviceFleet:
         return self.told
 
     def _answer_all(self, asked: Asked) -> None:
+        """All devices answer, and only then the first one sends.
+
+        Its time does not show whether it trained.
+        """
+        due: list[tuple[Device, int]] = []
         stream = self._draws.stream(f"churn {asked.round.round_index} {asked.round.job.job_id.hex()}")
         churn = self._settings.churn
         for device in self._devices:
             drops, lates, twice, unready = uniform(4, stream).tolist()
-            answer = device.answer(asked, unix_s=self._clock(), is_ready=unready >= churn.not_ready)
-            if answer is None or answer.outcome is not Outcome.STORED:
+            try:
+                answer = device.answer(asked, unix_s=self._clock(), is_ready=unready >= churn.not_ready)
+            except ReportRejected as refusal:
+                self.told.reasons[refusal.reason.value] += 1
+                continue
+            if answer.outcome is not Outcome.STORED:
                 continue
             if answer.report is None:
                 self.told.silent += 1
@@ -183,7 +192,9 @@ class DeviceFleet:
             elif drops < churn.drop_out or lates < churn.late:
                 self._late.append((device, asked))
             else:
-                self._send(device, asked, answer, times=2 if twice < churn.twice else 1)
+                due.append((device, 2 if twice < churn.twice else 1))
+        for device, times in due:
+            self._send_stored(device, asked, times=times)
 
     def _send_late(self) -> None:
         """Devices that went away come back.
@@ -192,9 +203,13 @@ class DeviceFleet:
         """
         waiting, self._late = self._late, []
         for device, asked in waiting:
-            answer = self._answers.get(device.number, asked.round)
-            if answer is not None and answer.outcome is Outcome.STORED:
-                self._send(device, asked, answer, times=1)
+            self._send_stored(device, asked, times=1)
+
+    def _send_stored(self, device: Device, asked: Asked, *, times: int) -> None:
+        """Send what a device has stored for a round, unless that is done."""
+        answer = self._answers.get(device.number, asked.round)
+        if answer is not None and answer.outcome is Outcome.STORED:
+            self._send(device, asked, answer, times=times)
 
     def _send(self, device: Device, asked: Asked, answer: Answer, *, times: int) -> None:
         outcome = Outcome.REFUSED

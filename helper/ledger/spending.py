@@ -13,7 +13,7 @@ from maskedlark.privacy.noise import Mechanism
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import fitting
 from maskedlark.releases.update import UpdateSpec
-from maskedlark.reports.task import PrivacyUnit, Task
+from maskedlark.reports.task import Task
 
 
 def cost(task: Task, reservations: Sequence[Reservation]) -> Epsilons:
@@ -49,7 +49,7 @@ def check_fits(task: Task, before: Sequence[Reservation], new: Reservation) -> N
     already = cost(task, before)
     raise JobRefused(
         JobReason.BUDGET_EXHAUSTED,
-        f"{_what(new)} not fit this {_whose(task)}: "
+        f"{_what(new)} not fit this {task.unit.budgeted}: "
         f"{_sentence('epsilon', already.ad_server, after.ad_server, task.epsilon)}; "
         f"{_sentence('collusion_epsilon', already.colluding, after.colluding, task.collusion_epsilon)}. "
         f"{_way_out(task, before, new)}",
@@ -60,10 +60,6 @@ def _charges(task: Task, reservations: Sequence[Reservation]) -> list[Charge]:
     return [charge for one in reservations for charge in one.spec.charges(task, one.rounds)]
 
 
-def _whose(task: Task) -> str:
-    return "task" if task.unit is PrivacyUnit.USER else "dataset"
-
-
 def _what(new: Reservation) -> str:
     return "the query does" if new.spec.is_query else f"{new.rounds} rounds do"
 
@@ -72,18 +68,18 @@ def _way_out(task: Task, before: Sequence[Reservation], new: Reservation) -> str
     """What would fit: for a query, the epsilon at which the same one is affordable."""
     spec = new.spec
     if isinstance(spec, JobSpec):
-        return f"Ask for fewer rounds, more noise, or use another {_whose(task)}"
+        return f"Ask for fewer rounds, more noise, or use another {task.unit.budgeted}"
     if isinstance(spec, UpdateSpec):
         return "The job stops here: submit one with more noise or a lower rate, or make another task"
     already = _charges(task, before)
     try:
         fits = fitting(task, spec, epsilon=task.epsilon, already=already)
     except JobRefused:
-        return "No noise makes it fit: use another dataset"
+        return f"No noise makes it fit: use another {task.unit.budgeted}"
     alone = spent(fits.charges(task), task.delta).ad_server
     return (
         f"The same query fits at epsilon {alone:.4g} (noise_multiplier {fits.noise_multiplier:.4g}), "
-        "or use another dataset"
+        f"or use another {task.unit.budgeted}"
     )
 
 

@@ -10,6 +10,7 @@ and the sealed bytes before sending anything; send only those bytes again.
 
 from enum import StrEnum, unique
 from fractions import Fraction
+from math import floor
 from typing import Final
 
 from maskedlark.randomness import Randomness
@@ -34,7 +35,9 @@ def toss(sampling_rate: float, cover_rate: float, randomness: Randomness) -> Par
         cover_rate: The probability c with which a device that is not drawn sends cover, in [0, 1].
         randomness: 16 bytes are taken, always.
 
-    Guarantees: the probabilities are q and (1 - q) c, each rounded down to a multiple of 2^-64.
+    Guarantees: the probability of an update is q rounded down to a multiple of 2^-64, and that of cover,
+        among the others, is c rounded up: whoever sees an upload finds an update in it no more often than is
+        charged.
 
     Raises:
         ValueError: a rate is outside its range.
@@ -42,7 +45,7 @@ def toss(sampling_rate: float, cover_rate: float, randomness: Randomness) -> Par
     if not (0 < sampling_rate <= 1 and 0 <= cover_rate <= 1):
         raise ValueError("sampling_rate must be in (0, 1] and cover_rate in [0, 1]")
     drawn, covered = (int.from_bytes(randomness(8), "little") for _ in range(2))
-    if drawn < Fraction(sampling_rate) * _WORD:
+    if drawn < floor(Fraction(sampling_rate) * _WORD):
         return Part.UPDATE
     return Part.COVER if covered < Fraction(cover_rate) * _WORD else Part.SILENT
 

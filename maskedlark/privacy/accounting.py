@@ -222,7 +222,7 @@ def smallest_fitting(
             "server and "
             f"{before.colluding:.4g} of {collusion_epsilon:.4g} against it with one helper, at delta "
             f"{delta:.2g}: "
-            "use another dataset or fewer rounds",
+            "use fewer rounds or another dataset (with unit user, another task)",
         )
     return lowest if fits(lowest) else _smallest(fits, lowest, highest)
 

@@ -30,6 +30,7 @@ from maskedlark.numbers.fixed_point import check_no_overflow, decode_signed
 from maskedlark.privacy.accounting import Charge
 from maskedlark.privacy.clip import Clip
 from maskedlark.privacy.noise import Mechanism, NoiseSource, tail_bound
+from maskedlark.releases.possible_sums import check_length, check_within
 from maskedlark.releases.release import (
     AggregateShare,
     blinded,
@@ -343,6 +344,27 @@ class RoundSum(NamedTuple):
     excess: float | None
 
 
+def _check_possible(task: Task, one: UpdateRound, total: SignedVector, *, records: int) -> None:
+    """Refuse a sum that honest updates cannot have: in any coordinate, or in its whole length.
+
+    No helper sees the length of an update: it holds one share of it, which is uniform. So this looks at the
+    sum. What a device can add unseen is in docs/explanation/poisoning.md.
+    """
+    form, clip = form_of(task), round_clip(task, one)
+    scale = noise_units(task, one)
+    noise = 2 * tail_bound(task.mechanism, scale, len(total))
+    within, figure = records * clip.sensitivity, records * form.figure_units(clip)
+    parameters = total[: form.num_parameters]
+    check_within(parameters, least=-within, most=within, noise=noise, records=records)
+    if form.has_weight:
+        weight = total[form.num_parameters : form.num_parameters + 1]
+        check_within(weight, least=0, most=figure, noise=noise, records=records)
+    if form.has_clip_count:
+        check_within(total[-1:], least=-figure, most=figure, noise=noise, records=records)
+    units = 0 if task.mechanism is Mechanism.NONE else scale
+    check_length(parameters, most=within, noise_units=units, records=records)
+
+
 def read_sum(task: Task, one: UpdateRound, total: SignedVector, *, records: int) -> RoundSum:
     """Both helpers' sum as numbers. Called by the ad server before it takes a step, and by the simulation.
 
@@ -350,12 +372,7 @@ def read_sum(task: Task, one: UpdateRound, total: SignedVector, *, records: int)
         JobRefused(SUM_OUT_OF_RANGE): no honest updates have this sum.
     """
     form, clip = form_of(task), round_clip(task, one)
-    largest = records * clip.sensitivity + 2 * tail_bound(task.mechanism, noise_units(task, one), len(total))
-    if max(int(total.max()), -int(total.min())) > largest:
-        raise JobRefused(
-            JobReason.SUM_OUT_OF_RANGE,
-            f"a sum is beyond what {records} honest updates and the noise can reach",
-        )
+    _check_possible(task, one, total, records=records)
     units = max(1, form.figure_units(clip))
     values = decode_signed(total[: form.num_parameters], task.frac_bits)
     return RoundSum(

@@ -42,6 +42,11 @@ class PrivacyUnit(StrEnum):
     USER = "user"
     """One person: a budget belongs to the task, over all its datasets, rounds, queries and evaluations."""
 
+    @property
+    def budgeted(self) -> str:
+        """What has a budget of its own, in a word."""
+        return "task" if self is PrivacyUnit.USER else "dataset"
+
 
 @unique
 class LabelKind(StrEnum):

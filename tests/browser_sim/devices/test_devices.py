@@ -7,7 +7,7 @@ import pytest
 from browser_sim.devices.answers import AnswerStore, Outcome
 from browser_sim.devices.device import Asked, Device, read_round
 from maskedlark.canonical import encode
-from maskedlark.errors import InvalidTask
+from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
 from maskedlark.federated.bounding import UpdateBound
 from maskedlark.federated.dense import DenseModel
 from maskedlark.federated.local_training import Examples
@@ -100,7 +100,6 @@ def opened(of: Asked, reports: list[bytes]) -> np.ndarray:
 
 def answered(of: Device, one: Asked, **how: bool) -> bytes:
     answer = of.answer(one, unix_s=NOW, **how)
-    assert answer is not None
     assert answer.report is not None
     return answer.report
 
@@ -116,8 +115,10 @@ def test_a_device_stores_its_answer_and_sends_the_same_bytes_ever_after(tmp_path
 def test_a_round_of_other_weights_is_not_answered_a_second_time(tmp_path: Path) -> None:
     with AnswerStore(tmp_path / "a") as answers:
         answered(device(answers), asked())
-        assert device(answers).answer(asked(scale=0.5), unix_s=NOW) is None
-        assert device(answers).answer(asked(index=1), unix_s=NOW) is not None
+        with pytest.raises(ReportRejected) as refusal:
+            device(answers).answer(asked(scale=0.5), unix_s=NOW)
+        assert refusal.value.reason is ReportReason.ROUND_CHANGED
+        answered(device(answers), asked(index=1))
 
 
 def test_drawn_devices_send_the_strategys_vector_and_the_others_zeros(tmp_path: Path) -> None:
@@ -153,7 +154,45 @@ def test_a_cap_counts_answered_rounds_whether_drawn_or_not(tmp_path: Path) -> No
             one = asked(index=index)
             answered(of, one)
             answers.mark(0, one.round, Outcome.ANSWERED)
-        assert of.answer(asked(index=2), unix_s=NOW) is None
+        with pytest.raises(ReportRejected) as refusal:
+            of.answer(asked(index=2), unix_s=NOW)
+        assert refusal.value.reason is ReportReason.CAP_REACHED
+
+
+def test_an_ad_server_that_never_acknowledges_gets_no_more_rounds_of_a_device(tmp_path: Path) -> None:
+    with AnswerStore(tmp_path / "a") as answers:
+        of = device(answers, cap=2)
+        stored = [answered(of, asked(index=index)) for index in range(2)]
+        with pytest.raises(ReportRejected) as refusal:
+            of.answer(asked(index=2), unix_s=NOW)
+        assert refusal.value.reason is ReportReason.CAP_REACHED
+        assert [answered(of, asked(index=index)) for index in range(2)] == stored
+
+
+@pytest.mark.parametrize("scale", [3e38, -3e38, 1e20])
+@pytest.mark.filterwarnings("error")
+def test_weights_on_which_training_fails_do_not_show_who_was_drawn(tmp_path: Path, scale: float) -> None:
+    """An ad server that sends them sees every device answer alike: who was drawn sends zeros too."""
+    one = asked(scale=scale)
+    with AnswerStore(tmp_path / "a") as answers:
+        reports = [answered(device(answers, number), one) for number in range(9)]
+        drawn = [
+            int.from_bytes(device_stream(5, 0, number)(16)[:8], "little") < HALF * 2**64
+            for number in range(9)
+        ]
+    assert 0 < sum(drawn) < 9
+    assert len({len(report) for report in reports}) == 1
+    assert np.abs(opened(one, reports)).max() <= sum(drawn) * 2**24
+
+
+def test_a_device_whose_training_raises_sends_cover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(DpFedAvg, "device_vectors", fails)
+    one = asked(sampling_rate=1.0)
+    with AnswerStore(tmp_path / "a") as answers:
+        assert not opened(one, [answered(device(answers), one)]).any()
 
 
 def test_without_cover_a_device_that_is_not_drawn_stays_silent_and_stores_that(tmp_path: Path) -> None:
@@ -163,7 +202,6 @@ def test_without_cover_a_device_that_is_not_drawn_stays_silent_and_stores_that(t
         silent = replace(device(answers), sealer=UpdateSealer(of.bundle, now=NOW))
         first, second = (silent.answer(one, unix_s=NOW) for _ in range(2))
         assert first == second
-        assert first is not None
         assert first.report is None
 
 

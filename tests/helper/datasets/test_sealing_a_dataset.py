@@ -127,6 +127,8 @@ def hostile_shares(scene: Scene) -> dict[ReportReason, ShareForHelper]:
         ReportReason.IMPLAUSIBLE,  # the ad server's, of models that clear devices return
         ReportReason.UNKNOWN_ROUND,  # the ad server's, of updates
         ReportReason.ROUND_OVER,  # the same
+        ReportReason.ROUND_CHANGED,  # a device's own
+        ReportReason.CAP_REACHED,  # the same
         ReportReason.DUPLICATE_ID,
         ReportReason.ALREADY_USED,
     }

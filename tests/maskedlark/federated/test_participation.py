@@ -36,3 +36,16 @@ def test_partial_cover_weakens_the_rate_that_is_charged() -> None:
     assert effective_rate(0.1, 1.0) == pytest.approx(0.1)
     assert effective_rate(0.1, 0.5) == pytest.approx(0.1 / 0.55)
     assert effective_rate(0.1, 0.0) == 1.0
+
+
+def test_a_rate_that_no_word_spells_is_never_drawn_more_often_than_it_says() -> None:
+    """Rounded up, a rate of 1e-20 would be five times larger than the charge."""
+    assert toss(1e-20, 1.0, bytes) is Part.COVER
+    least = 3 * 2.0**-65  # one and a half words
+    assert toss(least, 1.0, bytes) is Part.UPDATE
+    assert toss(least, 1.0, lambda count: (1).to_bytes(count, "little")) is Part.COVER
+
+
+def test_cover_is_sent_no_less_often_than_it_says() -> None:
+    drawn = iter([b"\xff" * 8, bytes(8)])
+    assert toss(0.5, 1e-30, lambda _: next(drawn)) is Part.COVER

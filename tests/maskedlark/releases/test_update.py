@@ -175,8 +175,48 @@ def test_sums_are_read_in_their_own_units() -> None:
     assert read.weight == pytest.approx(sum(vector[5] for vector in vectors) / (clip_units >> 3))
 
 
-def test_a_sum_beyond_what_honest_devices_reach_is_refused() -> None:
+UNIT = 2**24
+
+
+@pytest.mark.parametrize(
+    "total",
+    [
+        [4 * UNIT, 0, 0, 0, 0, 0, 0],
+        [-3 * UNIT - 1, 0, 0, 0, 0, 0, 0],
+        [2 * UNIT, 2 * UNIT, 2 * UNIT, 0, 0, 0, 0],  # each is possible, all together are too long
+        [0, 0, 0, 0, 0, -1, 0],  # a negative sum of weights
+        [0, 0, 0, 0, 0, 3 * (UNIT >> 3) + 1, 0],
+        [0, 0, 0, 0, 0, 0, 3 * (UNIT >> 3) + 1],
+        [0, 0, 0, 0, 0, 0, -3 * (UNIT >> 3) - 1],
+    ],
+)
+def test_a_sum_beyond_what_honest_devices_reach_is_refused(total: list[int]) -> None:
     quiet = update_world().task
+    one = update_round(quiet)
     with pytest.raises(JobRefused) as error:
-        read_sum(quiet, update_round(quiet), np.full(FORM.length, 4 * 2**24), records=3)
+        read_sum(quiet, one, np.array(total, np.int64), records=3)
     assert error.value.reason is JobReason.SUM_OUT_OF_RANGE
+
+
+@pytest.mark.parametrize(
+    "total",
+    [
+        [3 * UNIT, 0, 0, 0, 0, 3 * (UNIT >> 3), -3 * (UNIT >> 3)],
+        [1 * UNIT, 2 * UNIT, -2 * UNIT, 0, 0, 0, 3 * (UNIT >> 3)],  # of length 3
+    ],
+)
+def test_the_most_that_honest_devices_reach_is_read(total: list[int]) -> None:
+    quiet = update_world().task
+    assert (
+        read_sum(quiet, update_round(quiet), np.array(total, np.int64), records=3).values[0]
+        == total[0] / UNIT
+    )
+
+
+def test_a_noisy_sum_of_the_most_that_devices_send_is_never_thrown_away() -> None:
+    drawn = np.random.default_rng(5)
+    scale = noise_units(TASK, ROUND)
+    most = np.array([3 * UNIT, 0, 0, 0, 0, 3 * (UNIT >> 3), -3 * (UNIT >> 3)])
+    for _ in range(2_000):
+        noisy = most + np.rint(drawn.normal(0, scale * np.sqrt(2), FORM.length)).astype(np.int64)
+        read_sum(TASK, ROUND, noisy, records=3)

@@ -1,0 +1,276 @@
+"""A federated ad server with two helpers and six devices, for tests: in memory, or over gRPC and HTTP."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any, Self
+
+import httpx
+import numpy as np
+from numpy.typing import NDArray
+
+from adserver.ingest.intake import Intake
+from adserver.peers.client import HelperClient
+from adserver.peers.replies import QueryAnswer
+from adserver.peers.retrying import Backoff
+from adserver.serving.server import running_ingest
+from adserver.simulating.simulator import Simulated, simulate
+from adserver.store.database import create_tables, default_url
+from adserver.store.job_folder import JobFolder
+from adserver.store.jobs import JobRecord, JobStore
+from adserver.store.reports import ReportStore
+from adserver.store.rounds import RoundStore
+from adserver.store.tasks import TaskStore
+from adserver.training.federated_submission import FederatedSubmission, plan_federated
+from adserver.training.worker import JobWorker
+from browser_sim.devices.answers import AnswerStore
+from browser_sim.devices.device import Device, read_round
+from helper.core import HelperCore
+from helper.releases.answering import Call
+from helper.releases.release_grid import ReleaseGrid
+from helper.serving.service import HelperService
+from maskedlark.canonical import encode
+from maskedlark.errors import ReportRejected
+from maskedlark.federated.bounding import UpdateBound
+from maskedlark.federated.dense import DenseModel
+from maskedlark.federated.local_training import Examples
+from maskedlark.federated.populations import Population
+from maskedlark.federated.strategies.dp_fedavg import DpFedAvg
+from maskedlark.federated.strategy import device_stream
+from maskedlark.model.dense import dense_network
+from maskedlark.randomness import seeded
+from maskedlark.releases.release import AggregateShare
+from maskedlark.releases.update import UpdateSpec
+from maskedlark.reports.dataset import AdmittedSet, ShareForHelper
+from maskedlark.reports.updates import UpdateForm
+from maskedlark.rpc.transport import make_server
+from maskedlark.rpc.wire import decode_report
+from maskedlark.runtime.database import open_database
+from protos import helper_pb2_grpc
+from tests.builders import NOW
+from tests.helper.update_parties import UpdateScene
+
+WIDTHS = (4, 2)
+MODEL = DenseModel(widths=WIDTHS)
+FORM = UpdateForm(num_parameters=MODEL.size)
+DEVICES = 6
+SEED = 11
+ROUNDS = 3
+SETTINGS: dict[str, Any] = {"devices": DEVICES, "sampling_rate": 0.5, "rounds": ROUNDS}
+DEADLINE_S = 30.0
+IMPATIENT = Backoff(first_s=0.01, longest_s=0.02, give_up_after_s=1.0)
+
+
+class Killed(BaseException):
+    """The process dies: nothing may catch this."""
+
+
+@dataclass
+class CoreHelper:
+    """A helper's core under the methods of `HelperClient`; dies before or after a step if it is told to."""
+
+    scene: UpdateScene
+    role: int
+    steps: list[str] = field(default_factory=list)
+    dies_at: int | None = None
+
+    def step(self, name: str) -> None:
+        self.steps.append(name)
+        if self.dies_at is not None and len(self.steps) > self.dies_at:
+            self.dies_at = None
+            raise Killed(name)
+
+    def prepare_dataset(
+        self,
+        task_id: bytes,
+        handle: bytes,
+        share_chunks: Iterable[Sequence[ShareForHelper]],
+        *,
+        update_round: bytes,
+        **_: object,
+    ) -> AdmittedSet:
+        self.step("prepare")
+        core = self.scene.cores[self.role]
+        with core.updates.prepare(task_id, handle, update_round, None) as preparation:
+            parts = [preparation.add(chunk) for chunk in share_chunks]
+            totals = preparation.finish()
+        return AdmittedSet(
+            is_admitted=np.concatenate([part.is_admitted for part in parts]),
+            view_tags=np.concatenate([part.view_tags for part in parts]),
+            dropped=totals.dropped,
+        )
+
+    def commit_dataset(
+        self, task_id: bytes, handle: bytes, chosen: NDArray[np.bool_], dataset_id: bytes
+    ) -> None:
+        self.step("commit")
+        bits = np.packbits(chosen, bitorder="little").tobytes()
+        self.scene.cores[self.role].updates.commit(task_id, handle, bits, dataset_id, None)
+        self.step("committed")
+
+    def run_query(
+        self, spec: UpdateSpec, beside: bytes, length: int, *, cancelled: Event | None = None
+    ) -> QueryAnswer:
+        del beside, cancelled
+        self.step("ask")
+        answered = self.scene.cores[self.role].queries.answer(spec, lambda _: b"", Call(caller=None))
+        self.step("answered")
+        return QueryAnswer(share=AggregateShare.decode(answered.answer, length), dataset_spent=answered.spent)
+
+
+@dataclass
+class Site:
+    """An ad server, two helpers and devices, on one folder."""
+
+    folder: Path
+    changes: dict[str, Any] = field(default_factory=dict)
+    now_s: float = float(NOW)
+    job_id: bytes = b"f" * 16
+    database: str | None = None
+
+    def __post_init__(self) -> None:
+        settings = {
+            "updates": FORM,
+            "num_features": 4,
+            "epsilon": 12.0,
+            "collusion_epsilon": 60.0,
+            **self.changes,
+        }
+        self.scene = UpdateScene(self.folder / "helpers", **settings)
+        self.engine = open_database(self.database or default_url(self.folder / "adserver"))
+        create_tables(self.engine)
+        TaskStore(self.engine).add(self.scene.bundle, created_at=NOW)
+        self.store = JobStore(self.engine, lambda: self.now_s)
+        self.rounds = RoundStore(self.engine)
+        self.intake = Intake(TaskStore(self.engine), ReportStore(self.engine), lambda: 0.0, self.rounds)
+        self.helpers: list[Any] = [CoreHelper(self.scene, role) for role in (0, 1)]
+        self.answers = self.folder / "answers"
+        features = np.frombuffer(seeded(3, "features")(4 * 5 * DEVICES), np.uint8).reshape(-1, 4)
+        self.examples = Examples(features=features, labels=(np.arange(len(features)) % 2))
+        self.population = Population(members=tuple(np.arange(5 * one, 5 * one + 5) for one in range(DEVICES)))
+
+    def submit(self, **changes: Any) -> None:
+        submission = replace(
+            FederatedSubmission(
+                kind="dp-fedavg",
+                settings=SETTINGS,
+                widths=WIDTHS,
+                epsilon=None,
+                window_s=5.0,
+                least_devices=None,
+            ),
+            **changes,
+        )
+        plan = plan_federated(submission, task=self.scene.task, job_id=self.job_id, now_s=self.now_s)
+        folder = JobFolder(self.folder / "adserver", self.job_id)
+        folder.write_submission(dense_network(WIDTHS, "relu", seed=0), None)
+        self.store.submit(plan)
+
+    def devices_answer(self, dies_after: int | None = None) -> list[bytes]:
+        """All devices answer the round that is open, once; the bytes that they sent."""
+        stored = self.rounds.newest_open(self.scene.task_id)
+        if stored is None:
+            return []
+        encoded = encode(stored.round)
+        asked = read_round(len(encoded).to_bytes(4, "little") + encoded + stored.content, self.scene.task)
+        sent = []
+        with AnswerStore(self.answers) as answers:
+            for number in range(DEVICES)[:dies_after]:
+                device = Device(
+                    number=number,
+                    examples=Examples(
+                        features=self.examples.features[self.population.members[number]],
+                        labels=self.examples.labels[self.population.members[number]],
+                    ),
+                    sealer=self.scene.updates,
+                    answers=answers,
+                    cap=None,
+                    training=lambda index, device: device_stream(SEED, index, device),
+                    sealing=lambda index, device: seeded(1_000 * index + device, "sealing"),
+                )
+                answer = device.answer(asked, unix_s=NOW)
+                assert answer.report is not None
+                sent.append(answer.report)
+                self.take(answer.report)
+        return sent
+
+    def take(self, report: bytes) -> None:
+        """Upload; a round that ended meanwhile takes no more."""
+        with suppress(ReportRejected):
+            self.intake.take(decode_report(report))
+
+    def run(self, devices: Callable[[], object] | None = None) -> JobRecord:
+        """A fresh worker runs the job, while devices answer whatever is open."""
+        is_over = Event()
+
+        def answer() -> None:
+            while not is_over.wait(0.01):
+                (devices or self.devices_answer)()
+
+        thread = Thread(target=answer, daemon=True)
+        thread.start()
+        try:
+            worker = JobWorker(
+                self.engine,
+                (self.helpers[0], self.helpers[1]),
+                self.folder / "adserver",
+                lambda: self.now_s,
+                backoff=IMPATIENT,
+                poll_s=0.01,
+            )
+            worker.run_one()
+        finally:
+            is_over.set()
+            thread.join()
+        return self.store.get(self.job_id)
+
+    def state(self) -> bytes | None:
+        return JobFolder(self.folder / "adserver", self.job_id).checkpoint()
+
+    def simulated(self) -> bytes:
+        bound = UpdateBound(clip_norm=1.0, frac_bits=24)
+        strategy = DpFedAvg(**SETTINGS, noise_multiplier=0.0, bound=bound)
+        what = Simulated(
+            strategy=strategy,
+            model=MODEL,
+            population=self.population,
+            features=self.examples.features,
+            labels=self.examples.labels,
+        )
+        first = MODEL.initial(seeded(0, "first weights"))
+        *_, last = simulate(what, first, seed=SEED, evaluate=lambda _: {})
+        return last.state.encode()
+
+
+class NetworkSite(Site):
+    """The same with real front doors: helpers over gRPC, devices over HTTP. Use it in a `with`."""
+
+    def __enter__(self) -> Self:
+        self._open = ExitStack()
+        self.helpers = [self._open.enter_context(self._served(core)) for core in self.scene.cores]
+        doors = running_ingest(self.engine, grpc_listen="127.0.0.1:0", http_listen="127.0.0.1:0", tls=None)
+        self.http = f"http://{self._open.enter_context(doors).http}"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+        self.engine.dispose()
+
+    @contextmanager
+    def _served(self, core: HelperCore) -> Iterator[HelperClient]:
+        server, port = make_server("127.0.0.1:0", None, threads=4)
+        service = HelperService(core, ReleaseGrid(step_s=0.0005))
+        helper_pb2_grpc.add_HelperServicer_to_server(service, server)
+        server.start()
+        with HelperClient(f"127.0.0.1:{port}", None, DEADLINE_S) as client:
+            yield client
+        server.stop(None).wait()
+
+    def post(self, report: bytes) -> httpx.Response:
+        """What the ad server answers to an upload."""
+        return httpx.post(f"{self.http}/v1/reports", content=report, timeout=30)
+
+    def take(self, report: bytes) -> None:
+        self.post(report)
