@@ -84,6 +84,14 @@ bench-accounting: $(STAMP)  ## The accountant: seconds per charge after 10,000 d
 bench-updates: $(STAMP)  ## Federated updates opened, expanded and summed per second and core, and bytes of an upload (ARGS=--json)
 	$(BIN)/python -m tests.bench.updates $(ARGS)
 
+.PHONY: bench-browser
+bench-browser: $(STAMP)  ## The client in Chromium: equal reports, sizes, time to seal, 50 kills (ARGS=--json; needs chromium and npm)
+	$(BIN)/python -m tests.bench.browser $(ARGS)
+
+.PHONY: client
+client:  ## Rebuild browser_sim/js/dist from its sources (needs npm)
+	cd browser_sim/js && npm ci --no-audit --no-fund --silent && npm run --silent check && npm run --silent build
+
 bench-load: $(STAMP)  ## Sustained ingest for five minutes: reports/s a core, latency, memory (ARGS="--seconds 30 --json")
 	$(BIN)/python -m tests.bench.load $(ARGS)
 

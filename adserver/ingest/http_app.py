@@ -3,7 +3,7 @@
     POST /v1/reports         one binary Report: 201 accepted, 200 a duplicate, 4xx rejected
     POST /v1/reports/batch   a binary ReportBatch: 200 with counts
     GET  /v1/tasks           ids, names and origins
-    GET  /v1/tasks/{id}      the TaskBundle's canonical bytes
+    GET  /v1/tasks/{id}      the TaskBundle's canonical bytes, with an ETag; 304 to who has them
     GET  /v1/tasks/{id}/encoder
                              the canonical bytes of the encoder that the task names; 404 if it names none
     GET  /v1/tasks/{id}/round
@@ -39,7 +39,7 @@ from adserver.ingest.intake import Intake
 from adserver.ingest.json_error import INTERNAL, json_error, refusal
 from adserver.store.rounds import RoundStore
 from adserver.store.tasks import TaskStore
-from maskedlark.canonical import encode
+from maskedlark.canonical import digest, encode
 from maskedlark.errors import HelperUnavailable, ReportReason, ReportRejected
 from maskedlark.rpc.wire import MAX_REPORT_BYTES, decode_report
 from maskedlark.runtime.database import database_at_hand
@@ -54,6 +54,7 @@ _TOO_LARGE: Final = 413
 _TOO_SLOW: Final = 408
 _NO_ROOM: Final = 503
 _NOTHING: Final = 204
+_UNCHANGED: Final = 304
 _AWAY: Final = 503
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -110,7 +111,11 @@ def http_app(
         bundle = await _in_thread(tasks.get, _task_id(request))
         if bundle is None:
             raise HTTPException(404, "no such task")
-        return Response(encode(bundle), media_type="application/json")
+        encoded = encode(bundle)
+        headers = {"etag": f'"{digest("etag", encoded).hex()}"', "cache-control": "no-cache"}
+        if headers["etag"] in request.headers.get("if-none-match", ""):
+            return Response(status_code=_UNCHANGED, headers=headers)
+        return Response(encoded, headers=headers, media_type="application/json")
 
     async def get_encoder(request: Request) -> Response:
         encoder = await _in_thread(tasks.encoder, _task_id(request))

@@ -8,6 +8,7 @@ from typing import Final
 import uvicorn
 from starlette.types import ASGIApp
 
+from adserver.ingest import any_origin
 from adserver.ingest.patient_http import patient_protocol
 from maskedlark.errors import InvalidTask
 from maskedlark.rpc.tls_files import TlsFiles, server_context
@@ -104,6 +105,7 @@ def _config(app: ASGIApp, tls: TlsFiles | None, on_refused: Callable[[int], None
         access_log=False,  # it would record who sends reports, and when
         server_header=False,
         date_header=False,
+        headers=list(any_origin.HEADERS),
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_DRAIN_S,
     )

@@ -15,10 +15,12 @@ import h11
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from adserver.ingest import any_origin
 from adserver.ingest.json_error import refusal
 
-_BAD: Final = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
-_TIMEOUT: Final = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+_EMPTY: Final = b"\r\nconnection: close\r\ncontent-length: 0\r\n" + any_origin.RAW + b"\r\n"
+_BAD: Final = b"HTTP/1.1 400 Bad Request" + _EMPTY
+_TIMEOUT: Final = b"HTTP/1.1 408 Request Timeout" + _EMPTY
 
 
 def patient_protocol(

@@ -1,0 +1,54 @@
+// What advertisers' and publishers' pages load: it puts the vault's frame into the page and passes calls to it.
+
+import type { ConversionOptions, ImpressionOptions, OpenOptions, Reply } from "./vault/messages.ts";
+
+export interface Lark {
+  /** False without consent, or under Global Privacy Control: then nothing is kept, and calls do nothing. */
+  readonly isActive: boolean;
+  saveImpression(options: ImpressionOptions): Promise<void>;
+  /** Never tells whether anything matched. */
+  measureConversion(options: ConversionOptions): Promise<void>;
+  withdraw(): Promise<void>;
+}
+
+/** Opens a task in the vault at a URL. */
+export async function open(vault: string, options: OpenOptions): Promise<Lark> {
+  const port = await connect(vault);
+  const waiting = new Map<number, [(result: string | null) => void, (error: Error) => void]>();
+  let last = 0;
+  port.onmessage = ({ data }: MessageEvent<Reply>) => {
+    const [resolve, reject] = waiting.get(data.id) ?? [];
+    waiting.delete(data.id);
+    if ("error" in data) reject?.(Object.assign(new Error(data.error.message), { name: data.error.kind }));
+    else resolve?.(data.result);
+  };
+  const ask = (call: string, rest: object): Promise<string | null> =>
+    new Promise((resolve, reject) => {
+      waiting.set(++last, [resolve, reject]);
+      port.postMessage({ id: last, call, ...rest });
+    });
+  const task = await ask("open", { options });
+  const tell = async (call: string, given?: object): Promise<void> => {
+    if (task !== null) await ask(call, { task, options: given });
+  };
+  return {
+    isActive: task !== null,
+    saveImpression: (given) => tell("saveImpression", given),
+    measureConversion: (given) => tell("measureConversion", given),
+    withdraw: () => tell("withdraw"),
+  };
+}
+
+function connect(vault: string): Promise<MessagePort> {
+  const frame = document.createElement("iframe");
+  frame.src = vault;
+  frame.hidden = true;
+  frame.referrerPolicy = "origin";
+  const { port1, port2 } = new MessageChannel();
+  return new Promise((resolve, reject) => {
+    port1.onmessage = () => resolve(port1); // the vault says that it listens
+    frame.onload = () => frame.contentWindow?.postMessage("maskedlark", new URL(vault, location.href).origin, [port2]);
+    frame.onerror = () => reject(new Error("the vault does not load"));
+    document.documentElement.append(frame);
+  });
+}

@@ -1,0 +1,311 @@
+// What happens to impressions and conversions over time: they match or expire, wait, are sealed when due, and are sent.
+//
+//   call -> impression -> (conversion, or the end of its lifetime) -> waiting, with fakes -> sealed -> answered
+//
+// Each step is one transaction, so a browser that is killed at any moment goes on where it was: a sealed report is sent
+// again as the same bytes, which the ad server stores once.
+
+import { type Bytes, toHex } from "../core/bytes.ts";
+import { MaskedLarkError } from "../core/errors.ts";
+import { checkLabel } from "../core/labels.ts";
+import { below, systemRandomness, uniform } from "../core/randomness.ts";
+import { checkFeatures, measuredOf } from "../core/report.ts";
+import { Sealer } from "../core/sealer.ts";
+import { type Bundle, checkFresh, openBundle, type Task } from "../core/task.ts";
+import { type Measured } from "../core/measurement.ts";
+import { type Call, type Impression, type OpenedTask, type Row, type Sealed, type Store, type Transaction, type Waiting } from "./store.ts";
+import { fetchBundle, type Send, upload } from "./network.ts";
+
+const LOCK = "maskedlark engine";
+const DAY_S = 86_400;
+const LONGEST_SLEEP_S = 900;
+const FIRST_PAUSE_S = 1;
+const LONGEST_PAUSE_S = 300;
+
+export interface Surroundings {
+  readonly store: Store;
+  /** Where reports go: the ad server's intake, without a path. */
+  readonly intake: string;
+  /** Sends one report; a relay (OHTTP) is put here. */
+  readonly send?: Send;
+  /** Unix seconds. */
+  readonly now?: () => number;
+}
+
+interface Opened {
+  readonly kept: OpenedTask;
+  readonly bundle: Bundle;
+  readonly sealer: Sealer;
+}
+
+export class Engine {
+  readonly #store: Store;
+  readonly #intake: string;
+  readonly #send: Send;
+  readonly #now: () => number;
+  readonly #opened = new Map<string, Opened>();
+  #timer: ReturnType<typeof setTimeout> | undefined;
+  #rejected = 0;
+
+  constructor(around: Surroundings) {
+    this.#store = around.store;
+    this.#intake = around.intake.replace(/\/$/, "");
+    this.#send = around.send ?? upload;
+    this.#now = around.now ?? (() => Date.now() / 1000);
+  }
+
+  /** Sealed reports that the ad server refused for good, since this page was loaded. */
+  get rejected(): number {
+    return this.#rejected;
+  }
+
+  /** Check a task's bundle and keep it. */
+  async keep(url: string, encoded: Bytes, etag: string | null, options: Pick<OpenedTask, "trusted" | "settings">): Promise<Task> {
+    const bundle = await openBundle(encoded, options.trusted);
+    checkFresh(bundle, this.#now());
+    const kept = { id: toHex(bundle.task.id), url, bundle: encoded, etag, ...options };
+    const sealer = await Sealer.of(bundle);
+    await this.#store.change((transaction) => transaction.putTask(kept));
+    this.#opened.set(kept.id, { kept, bundle, sealer });
+    return bundle.task;
+  }
+
+  /** Put a call on the disk. What comes of it is never told. */
+  async note(call: Call): Promise<void> {
+    const id = call.kind === "impression" ? call.impression.task : call.conversion.task;
+    const { bundle } = await this.#task(id);
+    checkCall(bundle.task, call);
+    await this.#store.change((transaction) => transaction.add("calls", call));
+  }
+
+  /** Forget everything of a task: what was seen, what waits, what is sealed and not yet sent. */
+  async withdraw(id: string): Promise<void> {
+    this.#opened.delete(id);
+    await this.#store.change(async (transaction) => {
+      for (const name of ["calls", "impressions", "waiting", "outbox", "made"] as const) {
+        for (const { key, value } of await transaction.rows(name)) {
+          if (taskOf(value) === id) transaction.delete(name, key);
+        }
+      }
+      transaction.delete("tasks", id);
+    });
+  }
+
+  /** Do what is due, in one place at a time over all pages and workers of this vault; then sleep until more is. */
+  async run(): Promise<void> {
+    await navigator.locks.request(LOCK, async () => {
+      for (const step of [this.#applyCalls, this.#expire, this.#sealDue, this.#drain]) {
+        // One step that cannot be done now (a task without fresh keys, say) must not keep the others waiting.
+        await step.call(this).catch((error: unknown) => {
+          if (!(error instanceof MaskedLarkError)) throw error;
+        });
+      }
+    });
+    await this.#sleep();
+  }
+
+  /** No further turns of this engine. */
+  stop(): void {
+    clearTimeout(this.#timer);
+    this.#timer = undefined;
+  }
+
+  /** When anything is due next, in Unix seconds; undefined for never. */
+  async nextMoment(): Promise<number | undefined> {
+    const moments = [
+      ...(await this.#store.read("impressions")).map((row) => row.value.expiresAt),
+      ...(await this.#store.read("waiting")).map((row) => row.value.dueAt),
+      ...(await this.#store.read("outbox")).map((row) => row.value.notBefore),
+    ];
+    return moments.length === 0 ? undefined : Math.min(...moments);
+  }
+
+  async #sleep(): Promise<void> {
+    const next = await this.nextMoment();
+    clearTimeout(this.#timer);
+    if (next === undefined) return;
+    const seconds = Math.min(Math.max(next - this.#now(), 0.05), LONGEST_SLEEP_S);
+    this.#timer = setTimeout(() => void this.run().catch(() => this.#sleep()), seconds * 1000);
+  }
+
+  async #task(id: string): Promise<Opened> {
+    const known = this.#opened.get(id);
+    if (known !== undefined) return known;
+    const kept = await this.#store.task(id);
+    if (kept === undefined) throw new MaskedLarkError("Refused", "the task was not opened, or was withdrawn");
+    const bundle = await openBundle(kept.bundle, kept.trusted);
+    const opened = { kept, bundle, sealer: await Sealer.of(bundle) };
+    this.#opened.set(id, opened);
+    return opened;
+  }
+
+  async #applyCalls(): Promise<void> {
+    for (const { key, value: call } of await this.#store.read("calls")) {
+      const id = call.kind === "impression" ? call.impression.task : call.conversion.task;
+      const { bundle, kept } = await this.#task(id);
+      await this.#store.change(async (transaction) => {
+        if (!(await transaction.has("calls", key))) return; // withdrawn meanwhile
+        transaction.delete("calls", key);
+        if (call.kind === "impression") {
+          transaction.add("impressions", call.impression);
+          return;
+        }
+        const { label, values, matchValues, since } = call.conversion;
+        const matching = (await transaction.rows("impressions")).filter(
+          ({ value }) =>
+            value.task === id && matchValues.includes(value.matchValue) && value.seenAt >= since && value.expiresAt > call.at,
+        );
+        const matched = best(matching);
+        if (matched === undefined) return;
+        const { features, measured } = matched.value;
+        transaction.delete("impressions", matched.key);
+        const reported = measured && values ? { keys: measured.keys, values } : measured;
+        await this.#schedule(transaction, bundle.task, kept, { features, measured: reported, label });
+      });
+    }
+  }
+
+  async #expire(): Promise<void> {
+    const now = this.#now();
+    for (const { key, value } of await this.#store.read("impressions")) {
+      if (value.expiresAt > now) continue;
+      const { bundle, kept } = await this.#task(value.task);
+      const label = bundle.task.labels.defaultLabel;
+      await this.#store.change(async (transaction) => {
+        if (!(await transaction.has("impressions", key))) return;
+        transaction.delete("impressions", key);
+        if (label === null) return; // the task has no label for what did not convert
+        await this.#schedule(transaction, bundle.task, kept, { features: value.features, measured: value.measured, label });
+      });
+    }
+  }
+
+  /** A real report, and fake ones beside it, each with a delay of its own. */
+  async #schedule(
+    transaction: Transaction,
+    task: Task,
+    kept: OpenedTask,
+    real: Pick<Waiting, "features" | "measured" | "label">,
+  ): Promise<void> {
+    const now = this.#now();
+    const delayed = (one: Pick<Waiting, "features" | "measured" | "label">): Waiting => ({
+      ...one,
+      task: kept.id,
+      dueAt: now + kept.settings.maxDelayS * uniform(systemRandomness),
+    });
+    const cap = kept.settings.cap;
+    if (cap !== null) {
+      let made = 0;
+      for (const { key, value } of await transaction.rows("made")) {
+        if (value.task !== kept.id) continue;
+        if (value.at > now - cap.days * DAY_S) made += 1;
+        else transaction.delete("made", key);
+      }
+      if (made >= cap.reports) return;
+      transaction.add("made", { task: kept.id, at: now });
+    }
+    transaction.add("waiting", delayed(real));
+    while (uniform(systemRandomness) < task.fakeReportRate) {
+      transaction.add("waiting", delayed(fake(task, kept)));
+    }
+  }
+
+  async #sealDue(): Promise<void> {
+    const now = this.#now();
+    for (const { key, value } of await this.#store.read("waiting")) {
+      if (value.dueAt > now) continue;
+      const bytes = await this.#sealed(value, now);
+      await this.#store.change(async (transaction) => {
+        if (!(await transaction.has("waiting", key))) return;
+        transaction.delete("waiting", key);
+        if (bytes !== undefined) transaction.add("outbox", { task: value.task, bytes, tries: 0, notBefore: now });
+      });
+    }
+  }
+
+  /** The upload's bytes; undefined where the task has ended meanwhile. */
+  async #sealed(waiting: Waiting, now: number): Promise<Bytes | undefined> {
+    let opened = await this.#task(waiting.task);
+    if (now >= opened.bundle.task.expiresAt) return undefined;
+    if (now > opened.bundle.notAfter) opened = await this.#refreshed(opened);
+    const { features, label, measured } = waiting;
+    return opened.sealer.report({ features, label, measured }, now);
+  }
+
+  /** The same task with newer keys, from its host. */
+  async #refreshed(opened: Opened): Promise<Opened> {
+    const { kept } = opened;
+    const answer = await fetchBundle(kept.url, kept.etag);
+    if (answer === "unchanged") throw new MaskedLarkError("Unavailable", "the task host has no newer keys");
+    const bundle = await openBundle(answer.encoded, kept.trusted);
+    if (toHex(bundle.task.id) !== kept.id) throw new MaskedLarkError("InvalidTask", "the task host serves another task");
+    await this.keep(kept.url, answer.encoded, answer.etag, kept);
+    return this.#task(kept.id);
+  }
+
+  async #drain(): Promise<void> {
+    for (const row of await this.#store.read("outbox")) {
+      if (row.value.notBefore > this.#now()) continue;
+      const answer = await this.#send(`${this.#intake}/v1/reports`, row.value.bytes);
+      if (answer.kind === "later") await this.#postpone(row, answer.afterS);
+      else {
+        if (answer.kind === "rejected") this.#rejected += 1;
+        await this.#store.change((transaction) => transaction.delete("outbox", row.key));
+      }
+    }
+  }
+
+  async #postpone(row: Row<Sealed>, afterS: number | undefined): Promise<void> {
+    const { value, key } = row;
+    const pause = afterS ?? Math.min(FIRST_PAUSE_S * 2 ** value.tries, LONGEST_PAUSE_S);
+    const jitter = 1 + uniform(systemRandomness); // so that browsers do not come back together
+    const later = { ...value, tries: value.tries + 1, notBefore: this.#now() + pause * jitter };
+    await this.#store.change(async (transaction) => {
+      if (await transaction.has("outbox", key)) transaction.put("outbox", key, later);
+    });
+  }
+}
+
+/** Throws InvalidExample for a call that could never make a report: it depends on the call alone. */
+function checkCall(task: Task, call: Call): void {
+  if (call.kind === "conversion") {
+    const { label, values } = call.conversion;
+    checkLabel(task.labels, label);
+    if (values !== null) {
+      const keys = task.measurement?.keys.map(() => 0) ?? [];
+      measuredOf(task, { features: new Uint8Array(), measured: { keys, values }, label });
+    }
+    return;
+  }
+  const { features, measured } = call.impression;
+  checkFeatures(task, features);
+  measuredOf(task, { features, measured, label: 0 });
+}
+
+/** The highest priority, and of those the latest. */
+function best(rows: readonly Row<Impression>[]): Row<Impression> | undefined {
+  return [...rows].sort(
+    (left, right) => right.value.priority - left.value.priority || right.value.seenAt - left.value.seenAt,
+  )[0];
+}
+
+/** Each column on its own, as frequent as in the published population. */
+function fake(task: Task, kept: OpenedTask): Pick<Waiting, "features" | "measured" | "label"> {
+  const rows = kept.settings.population;
+  const pick = (): (typeof rows)[number] | undefined =>
+    rows.length === 0 ? undefined : rows[below(rows.length, systemRandomness)];
+  const features = Uint8Array.from(
+    { length: task.numFeatures },
+    (_, column) => pick()?.features[column] ?? systemRandomness(1)[0]!,
+  );
+  const measured: Measured | null = task.measurement && {
+    keys: task.measurement.keys.map((key, column) => pick()?.keys[column] ?? below(key.below, systemRandomness)),
+    values: task.measurement.values.map(() => 0),
+  };
+  return { features, measured, label: null };
+}
+
+function taskOf(row: Call | Impression | Waiting | Sealed | { readonly task: string }): string {
+  if (!("kind" in row)) return row.task;
+  return row.kind === "impression" ? row.impression.task : row.conversion.task;
+}

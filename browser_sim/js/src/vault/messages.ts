@@ -1,0 +1,45 @@
+// What a page and the vault say to each other, over a port that the page's stub made.
+
+export interface OpenOptions {
+  /** Where the task host serves the bundle. */
+  readonly bundle: string;
+  /** The helpers' long-term keys, in hexadecimal: reports are sealed to no others. */
+  readonly trustedHelpers: readonly string[];
+  /** Whether the person agreed. Without it, and under Global Privacy Control, nothing is kept. */
+  readonly consent: boolean;
+  /** Reports wait for a uniform time up to this many seconds; a day by default. */
+  readonly maxDelayS?: number;
+  /** The most reports of this browser in so many days. By default what the task says, a day; null: no cap. */
+  readonly cap?: { readonly reports: number; readonly days: number } | null;
+  /** A public table of rows, from which fake reports draw each column on its own. */
+  readonly population?: readonly { readonly features: Uint8Array; readonly keys: readonly number[] }[];
+}
+
+export interface ImpressionOptions {
+  readonly features: Uint8Array;
+  readonly measured?: { readonly keys: readonly number[]; readonly values: readonly number[] };
+  /** What a conversion must name to match; 0 if not given. */
+  readonly matchValue?: number;
+  /** How long a conversion may follow; then the default label is reported. */
+  readonly lifetimeDays: number;
+  /** Of several matching impressions the highest counts, then the latest; 0 if not given. */
+  readonly priority?: number;
+}
+
+export interface ConversionOptions {
+  readonly label: number;
+  /** The measured values of the conversion, in the place of the impression's. */
+  readonly values?: readonly number[];
+  readonly matchValues: readonly number[];
+  readonly lookbackDays: number;
+}
+
+export type Request =
+  | { readonly id: number; readonly call: "open"; readonly options: OpenOptions }
+  | { readonly id: number; readonly call: "saveImpression"; readonly task: string; readonly options: ImpressionOptions }
+  | { readonly id: number; readonly call: "measureConversion"; readonly task: string; readonly options: ConversionOptions }
+  | { readonly id: number; readonly call: "withdraw"; readonly task: string };
+
+export type Reply =
+  | { readonly id: number; readonly result: string | null }
+  | { readonly id: number; readonly error: { readonly kind: string; readonly message: string } };

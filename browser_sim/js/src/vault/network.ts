@@ -1,0 +1,58 @@
+// The vault's two requests: a task's bundle, and one report. Neither carries a cookie or a referrer.
+
+import { type Bytes } from "../core/bytes.ts";
+import { MAX_BYTES } from "../core/canonical.ts";
+import { MaskedLarkError } from "../core/errors.ts";
+
+const TIMEOUT_MS = 30_000;
+const LONGEST_HINT_S = 3_600;
+const AGAIN = new Set([408, 425, 429]);
+const PRIVATE = { credentials: "omit", referrerPolicy: "no-referrer", mode: "cors", redirect: "error" } as const;
+
+export type Answer =
+  | { readonly kind: "stored" } // now, or before
+  | { readonly kind: "rejected" } // for good: the same bytes would be refused again
+  | { readonly kind: "later"; readonly afterS?: number };
+
+export type Send = (url: string, report: Bytes) => Promise<Answer>;
+
+/** One report, as a request that needs no preflight: no header but what every form may send. */
+export const upload: Send = async (url, report) => {
+  let response: Response;
+  try {
+    response = await fetch(url, {
+      ...PRIVATE,
+      method: "POST",
+      body: report.buffer.slice(report.byteOffset, report.byteOffset + report.byteLength),
+      cache: "no-store",
+      signal: AbortSignal.timeout(TIMEOUT_MS),
+    });
+    await response.arrayBuffer();
+  } catch {
+    return { kind: "later" };
+  }
+  if (response.ok) return { kind: "stored" };
+  if (response.status < 500 && !AGAIN.has(response.status)) return { kind: "rejected" };
+  const hint = Number(response.headers.get("retry-after") ?? "");
+  return hint > 0 ? { kind: "later", afterS: Math.min(hint, LONGEST_HINT_S) } : { kind: "later" };
+};
+
+/** A task's bundle as raw bytes, or that it is the one with this ETag. */
+export async function fetchBundle(
+  url: string,
+  etag: string | null,
+): Promise<"unchanged" | { readonly encoded: Bytes; readonly etag: string | null }> {
+  let response: Response;
+  let encoded: Bytes;
+  try {
+    // The browser's own cache keeps the ETag and sends it, which needs no preflight.
+    response = await fetch(url, { ...PRIVATE, cache: "no-cache", signal: AbortSignal.timeout(TIMEOUT_MS) });
+    encoded = new Uint8Array(await response.arrayBuffer());
+  } catch {
+    throw new MaskedLarkError("Unavailable", "the task host does not answer");
+  }
+  if (!response.ok) throw new MaskedLarkError("Unavailable", `the task host answers ${response.status}`);
+  if (encoded.length > MAX_BYTES) throw new MaskedLarkError("InvalidTask", `a bundle has at most ${MAX_BYTES} bytes`);
+  const now = response.headers.get("etag");
+  return etag !== null && now === etag ? "unchanged" : { encoded, etag: now };
+}

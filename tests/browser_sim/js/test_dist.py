@@ -1,0 +1,59 @@
+"""What is committed under dist/ is what the sources make, byte for byte, and draws no weak randomness."""
+
+import gzip
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+import pytest
+
+from tests.browser_sim.js.chromium import REQUIRED
+from tests.browser_sim.js.site import DIST
+
+JS: Final = DIST.parent
+CORE: Final = 18_000
+HYBRID: Final = 30_000
+PATIENCE_S: Final = 1_200
+
+
+def packed(*names: str) -> int:
+    return sum(len(gzip.compress(file.read_bytes(), 9)) for name in names for file in DIST.glob(name))
+
+
+def is_rebuilt() -> bool:
+    """Whether a build from the sources, elsewhere, with packages from the registry, gives the same bytes."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        for one in ("package.json", "package-lock.json", "build.mjs", "tsconfig.json"):
+            shutil.copy(JS / one, folder)
+        shutil.copytree(JS / "src", folder / "src")
+        for command in ("ci --no-audit --no-fund", "run check", "run build"):
+            npm = shutil.which("npm") or "npm"
+            subprocess.run([npm, "--silent", *command.split()], cwd=folder, check=True, timeout=PATIENCE_S)
+        built = {file.name: file.read_bytes() for file in (folder / "dist").iterdir()}
+    return built == {file.name: file.read_bytes() for file in DIST.iterdir()}
+
+
+def test_dist_is_rebuilt_byte_for_byte() -> None:
+    if shutil.which("npm") is None:
+        if os.environ.get(REQUIRED):
+            pytest.fail("no npm")
+        pytest.skip("no npm: install Node.js 20 to rebuild the client")
+    assert is_rebuilt()
+
+
+def test_pages_load_little() -> None:
+    """The core with sealing; the hybrid's code is loaded by the tasks that need it."""
+    assert 0 < packed("core.js", "chunk-*.js") <= CORE
+    assert 0 < packed("further_suites-*.js") <= HYBRID
+    assert 0 < packed("stub.js") <= 1024
+
+
+def test_no_weak_randomness_is_in_dist() -> None:
+    files = list(DIST.glob("*.js"))
+    assert files
+    assert not [file.name for file in files if b"Math.random" in file.read_bytes()]
+    assert any(b"getRandomValues" in file.read_bytes() for file in files)

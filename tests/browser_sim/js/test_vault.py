@@ -1,0 +1,194 @@
+"""The life of impressions and conversions in the vault, in Chromium.
+
+What is reported, when, and what is never told.
+"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.browser_sim.js.scene import WAIT_MS, open_world
+from tests.browser_sim.js.site import Answer, Seen, Site
+
+
+def row(number: int) -> list[int]:
+    """Features by which an impression is known again."""
+    return [number, 255 - number, 7, number // 3]
+
+
+def test_a_conversion_on_another_origin_is_reported_with_its_label(scenes: Any) -> None:
+    scene = scenes()
+    assert scene.open()
+    scene.call("saveImpression", features=row(1), matchValue=5, lifetimeDays=1)
+    assert scene.open(scene.sites.advertiser)
+    assert scene.call("measureConversion", label=1, matchValues=[5], lookbackDays=1) is None
+    scene.await_reports(1)
+    features, labels = scene.sent.found()
+    assert features.tolist() == [row(1)]
+    assert labels.tolist() == [1]
+
+
+def test_an_impression_that_expires_reports_the_default_label(scenes: Any) -> None:
+    scene = scenes()
+    scene.open()
+    scene.call("saveImpression", features=row(2), matchValue=5, lifetimeDays=1e-6)
+    scene.await_reports(1)
+    assert scene.sent.found()[1].tolist() == [0]
+
+
+def test_a_conversion_that_matches_nothing_tells_nothing_and_reports_nothing(scenes: Any) -> None:
+    scene = scenes()
+    scene.open()
+    scene.call("saveImpression", features=row(3), matchValue=5, lifetimeDays=1)
+    told = scene.call("measureConversion", label=1, matchValues=[6], lookbackDays=1)
+    assert told is scene.call("measureConversion", label=1, matchValues=[5], lookbackDays=1) is None
+    scene.await_reports(1)
+    assert scene.sent.found()[0].tolist() == [row(3)]
+    assert scene.kept()["impressions"] == scene.kept()["waiting"] == 0
+
+
+def test_the_highest_priority_counts_then_the_latest(scenes: Any) -> None:
+    scene = scenes()
+    scene.open()
+    for number, priority in ((1, 0), (2, 9), (3, 9), (4, 0)):
+        scene.call("saveImpression", features=row(number), matchValue=5, lifetimeDays=1, priority=priority)
+    for count, expected in ((1, 3), (2, 2), (3, 4), (4, 1)):
+        scene.call("measureConversion", label=1, matchValues=[5], lookbackDays=1)
+        scene.await_reports(count)
+        assert row(expected) in scene.sent.found()[0].tolist()
+    assert max(scene.sent.times().values()) == 1
+
+
+def test_fakes_are_sent_beside_real_reports_and_drawn_from_the_population(scenes: Any) -> None:
+    scene = scenes(open_world(fake_report_rate=0.9))
+    scene.open(population=[{"features": [9, 9, 9, 9], "keys": []}])
+    scene.call("saveImpression", features=row(1), matchValue=5, lifetimeDays=1)
+    scene.call("measureConversion", label=1, matchValues=[5], lookbackDays=1)
+    scene.await_reports(1)
+    for _ in range(200):
+        if not any(scene.kept()[name] for name in ("calls", "waiting", "outbox")):
+            break
+        scene.page.wait_for_timeout(20)
+    features, labels = scene.sent.found()
+    assert labels.tolist().count(1) == 1
+    assert np.unique(features[labels == -1], axis=0).tolist() in ([[9, 9, 9, 9]], [])
+
+
+@pytest.mark.parametrize("why", ["no consent", "global privacy control"])
+def test_without_consent_nothing_is_kept(scenes: Any, why: str) -> None:
+    scene = scenes()
+    if why == "global privacy control":
+        scene.page.add_init_script(
+            "Object.defineProperty(navigator, 'globalPrivacyControl', { value: true })"
+        )
+    assert scene.open(consent=why != "no consent") is False
+    scene.call("saveImpression", features=row(1), matchValue=5, lifetimeDays=1)
+    scene.call("measureConversion", label=1, matchValues=[5], lookbackDays=1)
+    assert set(scene.kept().values()) == {0}
+
+
+def test_withdrawing_purges_everything(scenes: Any) -> None:
+    scene = scenes()
+    scene.open(maxDelayS=3600)
+    for number in range(5):
+        scene.call("saveImpression", features=row(number), matchValue=number, lifetimeDays=1)
+    scene.call("measureConversion", label=1, matchValues=[0], lookbackDays=1)
+    assert sum(scene.kept().values()) > 0
+    scene.call("withdraw")
+    assert set(scene.kept().values()) == {0}
+    assert not scene.sent.reports
+
+
+def test_a_person_reports_no_more_often_than_the_task_allows(scenes: Any) -> None:
+    scene = scenes(open_world(unit="user", reports_per_user=2))
+    scene.open()
+    for number in range(5):
+        scene.call("saveImpression", features=row(number), matchValue=5, lifetimeDays=1e-6)
+    scene.await_reports(2)
+    for _ in range(200):
+        if scene.kept()["impressions"] == 0:
+            break
+        scene.page.wait_for_timeout(20)
+    assert scene.kept()["waiting"] == 0
+    assert len(scene.sent.reports) == 2
+
+
+def test_the_same_bytes_are_sent_until_they_are_answered(scenes: Any) -> None:
+    answers = iter(
+        [None, Answer(status=503, headers={"retry-after": "1", "access-control-allow-origin": "*"})]
+    )
+    scene = scenes(disturb=lambda _seen: next(answers, "answer"))
+    scene.open()
+    scene.call("saveImpression", features=row(1), matchValue=5, lifetimeDays=1e-6)
+    for _ in range(WAIT_MS // 20):
+        if len(scene.sent.bodies) == 3 and scene.kept()["outbox"] == 0:
+            break
+        scene.page.wait_for_timeout(20)
+    assert len(scene.sent.bodies) == 3
+    assert len(set(scene.sent.bodies)) == 1
+
+
+def test_a_rejected_report_is_not_sent_again(scenes: Any) -> None:
+    refused = Answer(status=422, headers={"access-control-allow-origin": "*"})
+    scene = scenes(disturb=lambda _seen: refused)
+    scene.open()
+    scene.call("saveImpression", features=row(1), matchValue=5, lifetimeDays=1e-6)
+    scene.await_reports(1)
+    for _ in range(200):
+        if scene.kept()["outbox"] == 0:
+            break
+        scene.page.wait_for_timeout(20)
+    assert len(scene.sent.bodies) == 1
+
+
+def test_uploads_carry_no_cookie_no_referrer_and_need_no_preflight(scenes: Any) -> None:
+    scene = scenes()
+    scene.open()
+    scene.page.context.add_cookies([{"name": "id", "value": "somebody", "url": scene.host.origin}])
+    for number in range(4):
+        scene.call("saveImpression", features=row(number), matchValue=number, lifetimeDays=1e-6)
+    scene.await_reports(4)
+    uploads: list[Seen] = [seen for seen in scene.host.seen if seen.method == "POST"]
+    assert len(uploads) == 4
+    for seen in uploads:
+        names = {name.lower() for name in seen.headers}
+        assert not names & {"cookie", "referer", "content-type"}
+    assert not [seen for seen in scene.host.seen if seen.method == "OPTIONS"]
+    assert len({len(seen.body) for seen in uploads}) == 1
+
+
+def test_an_origin_that_the_vault_does_not_name_is_not_served(scenes: Any) -> None:
+    scene = scenes()
+    with Site({"/": "<!doctype html><title>stranger</title>"}) as stranger:
+        scene.page.goto(stranger.origin)
+        heard = scene.page.evaluate(
+            """async (vault) => {
+              const frame = document.createElement("iframe"), channel = new MessageChannel();
+              const heard = new Promise((resolve) => {
+                channel.port1.onmessage = () => resolve(true);
+                frame.onload = () => setTimeout(() => resolve(false), 500);
+              });
+              frame.src = vault;
+              document.body.append(frame);
+              frame.addEventListener("load", () => {
+                frame.contentWindow.postMessage("maskedlark", "*", [channel.port2]);
+              });
+              return heard;
+            }""",
+            f"{scene.sites.vault.origin}/vault.html",
+        )
+    assert heard is False
+
+
+def test_what_could_never_be_reported_is_refused_at_once(scenes: Any) -> None:
+    scene = scenes()
+    scene.open()
+    wrong = {
+        "saveImpression": {"features": [1, 2], "matchValue": 1, "lifetimeDays": 1},
+        "measureConversion": {"label": 7, "matchValues": [1], "lookbackDays": 1},
+    }
+    for name, options in wrong.items():
+        with pytest.raises(Exception, match="InvalidExample"):
+            scene.call(name, **options)
+    assert scene.kept()["calls"] == scene.kept()["impressions"] == 0
