@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.federated.analytic_gaussian import gaussian_delta
+from maskedlark.privacy.analytic_gaussian import gaussian_delta
 
 _STEPS = 100
 

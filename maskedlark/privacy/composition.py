@@ -16,7 +16,7 @@ are credited for their secret slots. All of that can only cost more.
 
 Source: I. Mironov, K. Talwar, L. Zhang, "Renyi Differential Privacy of the Sampled Gaussian Mechanism", 2019;
 Y. Zhu, J. Dong, Y.-X. Wang, "Optimal Accounting of Differential Privacy via Characteristic Function", 2022;
-the bounds are computed by Google's dp-accounting.
+the losses of Poisson samples and of Laplace noise are computed by Google's dp-accounting.
 """
 
 import math
@@ -30,11 +30,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskedlark.privacy import random_allocation
+from maskedlark.privacy.analytic_gaussian import gaussian_epsilon
 from maskedlark.privacy.charge import GAUSSIAN_SLACK, LAPLACE_SLACK, NOISE_MULTIPLIERS, Charge
 from maskedlark.privacy.noise import Mechanism
 
-# dp-accounting brings scipy, a second to import: it is loaded when something is first accounted, not when a
-# party starts.
+# dp-accounting brings scipy, more than a second to import: it is loaded only for what it alone knows, Poisson
+# samples and Laplace noise.
 
 _RENYI_ORDERS: Final = (*range(2, 65), 80, 96, 128, 192, 256, 512, 1024)
 _ORDERS: Final = np.array(_RENYI_ORDERS, dtype=np.float64)
@@ -270,18 +271,11 @@ def _exact_gaussian_epsilon(precision: float, delta: float) -> float:
 
     They compose to one Gaussian release (Balle and Wang 2018).
     """
-    import dp_accounting
-
-    with np.errstate(
-        divide="ignore"
-    ):  # where its search meets a delta of zero to the last bit, it takes the logarithm
-        return float(dp_accounting.get_epsilon_gaussian(1 / math.sqrt(precision), delta))
+    return gaussian_epsilon(1 / math.sqrt(precision), delta)
 
 
 def _renyi_epsilon(parts: _Parts, delta: float) -> float:
     """The epsilon by adding Renyi divergences."""
-    from dp_accounting.rdp import compute_epsilon
-
     divergences = parts.precision * _ORDERS / 2
     if parts.laplace:  # a pure epsilon costs min(epsilon, order epsilon^2 / 2) (Bun and Steinke 2016)
         rounds, pure = _pure_epsilons(parts.laplace)
@@ -295,11 +289,23 @@ def _renyi_epsilon(parts: _Parts, delta: float) -> float:
         divergences += count * of_epoch
         left_out += count * tails
     kept = (1 - _TAILS) * delta if left_out else delta
-    epsilon = float(compute_epsilon(_RENYI_ORDERS, divergences, kept)[0])
+    epsilon = _epsilon_of_divergences(divergences, kept)
     is_covered = left_out == 0 or (
         epsilon < _LARGEST_EXPONENT and left_out * (1 + math.exp(epsilon)) <= _TAILS * delta
     )
     return epsilon if is_covered else _quick_epsilon(parts.unsampled(), delta)
+
+
+def _epsilon_of_divergences(divergences: NDArray[np.float64], delta: float) -> float:
+    """The least epsilon that the divergences at `_ORDERS` give at a positive delta.
+
+    Source: C. Canonne, G. Kamath, T. Steinke, "The Discrete Gaussian for Differential Privacy", 2020,
+    proposition 12. A divergence r alone gives delta <= sqrt(1 - e^-r) at epsilon 0 (Bretagnolle and Huber).
+    """
+    if (delta**2 + np.expm1(-divergences) > 0).any():
+        return 0.0
+    epsilons = divergences + np.log1p(-1 / _ORDERS) - np.log(delta * _ORDERS) / (_ORDERS - 1)
+    return max(0.0, float(epsilons.min()))
 
 
 @lru_cache(maxsize=8192)
@@ -327,12 +333,12 @@ def _renyi_divergences(noise: float, rate: float) -> NDArray[np.float64]:
 @lru_cache(maxsize=1)
 def _binomials() -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Of all orders a, one after the other: where each begins, its k from 2 to a, a - k, and ln C(a, k)."""
-    from scipy.special import gammaln
-
     k = np.concatenate([np.arange(2, order + 1, dtype=np.float64) for order in _RENYI_ORDERS])
     order = np.repeat(_ORDERS, np.array(_RENYI_ORDERS) - 1)
     starts = np.concatenate([[0], np.cumsum(np.array(_RENYI_ORDERS) - 1)[:-1]]).astype(np.int64)
-    return starts, k, order - k, gammaln(order + 1) - gammaln(k + 1) - gammaln(order - k + 1)
+    factorials = np.array([math.lgamma(n + 1) for n in range(_RENYI_ORDERS[-1] + 1)])  # their logarithms
+    whole, part = order.astype(np.int64), k.astype(np.int64)
+    return starts, k, order - k, factorials[whole] - factorials[part] - factorials[whole - part]
 
 
 @lru_cache(maxsize=256)
@@ -373,9 +379,10 @@ def _loss_distribution_epsilon(precision: float, charges: Sequence[Charge], delt
         rounds * loss**2 for rounds, loss in losses
     )
     grid = 1e-4 if is_swamped and width < 20 else 1e-3
+    is_own = all(map(_is_own, (*plain, *charges)))
     first, *others = [
-        *(_one_loss(charge, grid) for charge in plain),
-        *(_losses(charge, grid) for charge in charges),
+        *(_one_loss(charge, grid, is_own=is_own) for charge in plain),
+        *(_losses(charge, grid, is_own) for charge in charges),
     ]
     for other in others:
         first = first.compose(other)
@@ -387,24 +394,37 @@ def _typical_loss(charge: Charge) -> float:
     return rate * math.expm1(1 / noise) / math.sqrt(charge.epoch_steps)
 
 
+def _is_own(charge: Charge) -> bool:
+    """Whether a charge's losses are computed without dp-accounting: an unsampled Gaussian, or allocation."""
+    if _continuous(charge.mechanism, charge.noise_multiplier) < random_allocation.LEAST_NOISE:
+        return False
+    if charge.epoch_steps > 1:
+        return charge.epoch_steps <= random_allocation.MAX_STEPS
+    return charge.mechanism is Mechanism.GAUSSIAN and charge.sampling_rate == 1
+
+
 @lru_cache(maxsize=256)
-def _losses(charge: Charge, grid: float) -> Any:
+def _losses(charge: Charge, grid: float, is_own: bool) -> Any:
     """The pessimistic privacy loss distribution of all rounds of one charge."""
-    return _one_loss(replace(charge, rounds=1), grid).self_compose(charge.rounds)
+    return _one_loss(replace(charge, rounds=1), grid, is_own=is_own).self_compose(charge.rounds)
 
 
-def _one_loss(charge: Charge, grid: float) -> Any:
-    """The pessimistic privacy loss distribution of one round, or one epoch, of a charge."""
+def _one_loss(charge: Charge, grid: float, *, is_own: bool) -> Any:
+    """The pessimistic privacy loss distribution of one round, or one epoch, of a charge.
+
+    A `LossDistribution` if all charges that are composed are our own, else dp-accounting's.
+    """
+    noise = _continuous(charge.mechanism, charge.noise_multiplier)
+    if _is_own(charge):
+        found = random_allocation.epoch_ratios(charge.mechanism, noise, charge.epoch_steps).losses(grid)
+        return found if is_own else found.for_dp_accounting()
     from dp_accounting.pld import privacy_loss_distribution as distributions
 
-    noise = _continuous(charge.mechanism, charge.noise_multiplier)
     settings = {
         "sampling_prob": charge.sampling_rate,
         "value_discretization_interval": grid,
         "pessimistic_estimate": True,
     }
-    if 1 < charge.epoch_steps <= random_allocation.MAX_STEPS and noise >= random_allocation.LEAST_NOISE:
-        return random_allocation.epoch_ratios(charge.mechanism, noise, charge.epoch_steps).losses(grid)
     if charge.mechanism is Mechanism.LAPLACE:
         return distributions.from_laplace_mechanism(noise, **settings)
     if charge.reports > 1:

@@ -26,11 +26,12 @@ Approximations of Privacy Loss Distributions", 2022 (the spread of one mechanism
 import math
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from maskedlark.privacy.loss_distribution import LossDistribution, Losses
 from maskedlark.privacy.noise import Mechanism
 
 MAX_STEPS: Final = 1 << 16
@@ -76,23 +77,19 @@ class Ratios:
         """(n,) the logarithms of the points."""
         return np.asarray(self.first + self.grid * np.arange(len(self.masses)), dtype=np.float64)
 
-    def losses(self, grid: float) -> Any:
-        """The privacy loss distribution in both directions, on multiples of `grid`.
-
-        Composed by dp-accounting.
-        """
-        from dp_accounting.pld import pld_pmf
-        from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
-
+    def losses(self, grid: float) -> LossDistribution:
+        """The privacy loss distribution in both directions, on multiples of `grid`."""
         regridded = self._on_multiples(grid)
         lowest = round(regridded.first / grid)
         with_record = regridded.masses * np.exp(regridded.logarithms)
         last = lowest + len(with_record) - 1
         at_infinity = max(0.0, 1 - math.fsum(with_record)) + _ROUNDING
         at_minus_infinity = max(regridded.at_zero, 1 - math.fsum(regridded.masses)) + _ROUNDING
-        remove = pld_pmf.DensePLDPmf(grid, lowest, with_record, at_infinity, True)
-        add = pld_pmf.DensePLDPmf(grid, -last, regridded.masses[::-1].copy(), at_minus_infinity, True)
-        return PrivacyLossDistribution(remove, add)
+        without = regridded.masses[::-1].copy()
+        return LossDistribution(
+            remove=Losses(grid=grid, lowest=lowest, masses=with_record, at_infinity=at_infinity),
+            add=Losses(grid=grid, lowest=-last, masses=without, at_infinity=at_minus_infinity),
+        )
 
     def divergences(self, orders: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
         """The larger Renyi divergence of both directions, at each order.
@@ -102,8 +99,6 @@ class Ratios:
         The outcomes at a ratio of 0 or infinity are left out: with them gone, and the rest scaled up to 1,
         either distribution has changed by no more than the second number, in total variation.
         """
-        from scipy.special import logsumexp
-
         is_there = self.masses > 0
         logarithms = self.logarithms[is_there]
         log_masses = np.log(self.masses[is_there])
@@ -112,10 +107,10 @@ class Ratios:
         found = [
             max(
                 # the scaled distributions are P / with_record and Q / without
-                logsumexp(log_masses + order * logarithms)
+                _log_of_sum(log_masses + order * logarithms)
                 - order * math.log(with_record)
                 + (order - 1) * math.log(without),
-                logsumexp(log_masses + (1 - order) * logarithms)
+                _log_of_sum(log_masses + (1 - order) * logarithms)
                 - order * math.log(without)
                 + (order - 1) * math.log(with_record),
             )
@@ -222,25 +217,33 @@ def _tails(mechanism: Mechanism, noise_multiplier: float, highest: float) -> tup
 
     And without it of more than the highest.
     """
-    from scipy.special import ndtr
-
     if mechanism is Mechanism.LAPLACE:
         return 0.5, math.exp(-highest) / 2, math.exp(-highest) / 2
     middle = 0.5 / noise_multiplier
     end = -highest * noise_multiplier
-    return float(ndtr(end + middle)), float(ndtr(end - middle)), float(ndtr(end - middle))
+    below, above = _normal_below(end + middle), _normal_below(end - middle)
+    return below, above, above
 
 
 def _normal_between(points: NDArray[np.float64]) -> NDArray[np.float64]:
     """The normal probabilities between neighbouring points, each from the tail that keeps its digits."""
-    from scipy.special import ndtr
-
-    tails = ndtr(-np.abs(points))
+    tails = np.fromiter(map(_normal_below, (-np.abs(points)).tolist()), np.float64, len(points))
     low, high = points[:-1], points[1:]
     straddles = 1 - tails[:-1] - tails[1:]
     return np.asarray(
         np.where((low < 0) & (high > 0), straddles, np.abs(tails[1:] - tails[:-1])), dtype=np.float64
     )
+
+
+def _normal_below(point: float) -> float:
+    """The probability that a normal variable is below a point, to the last digits far below zero."""
+    return math.erfc(-point / math.sqrt(2)) / 2
+
+
+def _log_of_sum(logarithms: NDArray[np.float64]) -> float:
+    """The logarithm of a sum of numbers that are given by theirs."""
+    largest = float(logarithms.max())
+    return largest + math.log(float(np.exp(logarithms - largest).sum()))
 
 
 def _sum(left: Ratios, right: Ratios) -> Ratios:

@@ -32,7 +32,6 @@ from adserver.simulating.draw_and_discard import (
     stationary_variance,
 )
 from adserver.simulating.simulator import Simulated, simulate
-from maskedlark.federated.analytic_gaussian import analytic_sigma
 from maskedlark.federated.bounding import UpdateBound
 from maskedlark.federated.dense import DenseModel
 from maskedlark.federated.draw_and_discard import DrawAndDiscard
@@ -47,6 +46,7 @@ from maskedlark.federated.strategies.dp_fedavg import DpFedAvg
 from maskedlark.numbers.field import SignedVector
 from maskedlark.privacy.accounting import Charge, composed_epsilon
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
+from maskedlark.privacy.analytic_gaussian import analytic_sigma
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.privacy.samplers import discrete_laplace
 from maskedlark.randomness import seeded

@@ -20,11 +20,11 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from maskedlark.canonical import canonical
-from maskedlark.federated.analytic_gaussian import analytic_sigma
 from maskedlark.federated.local_training import Examples, LocalModel
 from maskedlark.federated.strategy import Round, Strategy
 from maskedlark.numbers.field import SignedVector
 from maskedlark.privacy.accounting import GAUSSIAN_SLACK
+from maskedlark.privacy.analytic_gaussian import analytic_sigma
 from maskedlark.privacy.noise import MIN_SCALE
 from maskedlark.privacy.samplers import MAX_SCALE, discrete_gaussian
 from maskedlark.randomness import Randomness, uniform

@@ -40,8 +40,8 @@ def exact_of_two(noise: float, epsilon: float) -> tuple[float, float]:
 @pytest.mark.parametrize(("noise", "epsilon"), [(0.3, 1.0), (1.0, 0.5), (1.0, 2.0), (3.0, 0.1)])
 def test_two_steps_cost_no_less_than_the_exact_integral_and_hardly_more(noise: float, epsilon: float) -> None:
     losses = epoch_ratios(Mechanism.GAUSSIAN, noise, 2).losses(GRID)
-    for bound, exact in zip((losses._pmf_remove, losses._pmf_add), exact_of_two(noise, epsilon), strict=True):
-        assert exact <= bound.get_delta_for_epsilon(epsilon) <= 1.001 * exact + 1e-6
+    for bound, exact in zip((losses.remove, losses.add), exact_of_two(noise, epsilon), strict=True):
+        assert exact <= bound.delta(epsilon) <= 1.001 * exact + 1e-6
 
 
 @pytest.mark.parametrize("noise", [0.5, 1.0, 5.0])
@@ -167,5 +167,5 @@ def test_much_noise_takes_no_more_room_than_little(noise: float, steps: int) -> 
 @pytest.mark.parametrize("steps", [29, MAX_STEPS])
 def test_no_probability_that_rounding_loses_is_forgotten(steps: int) -> None:
     losses = epoch_ratios(Mechanism.GAUSSIAN, 50.0, steps).losses(GRID)
-    for pmf in (losses._pmf_remove, losses._pmf_add):
-        assert math.fsum(pmf._probs) + pmf._infinity_mass >= 1 - 1e-15
+    for one in (losses.remove, losses.add):
+        assert math.fsum(one.masses) + one.at_infinity >= 1 - 1e-15

@@ -32,6 +32,43 @@ def analytic_sigma(epsilon: float, delta: float) -> float:
     return high
 
 
+def gaussian_epsilon(sigma: float, delta: float) -> float:
+    """The least epsilon at a delta of noise of `sigma` on a query of L2 sensitivity 1.
+
+    Guarantees: never below the least by more than the rounding of the formula, 1e-12 of it; infinity at a
+        delta of 0.
+
+    Raises:
+        ValueError: sigma is not positive, or delta not in [0, 1).
+    """
+    if not (sigma > 0 and 0 <= delta < 1):
+        raise ValueError("sigma must be positive and delta in [0, 1)")
+    if delta == 0:
+        return math.inf
+    log_delta = math.log(delta)
+    if _log_gaussian_delta(sigma, 0.0) <= log_delta:
+        return 0.0
+    low, high = 0.0, 1.0
+    while _log_gaussian_delta(sigma, high) > log_delta:
+        low, high = high, 2 * high
+    while high - low > 1e-14 * high:
+        middle = (low + high) / 2
+        if middle in (low, high):
+            break
+        if _log_gaussian_delta(sigma, middle) > log_delta:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _log_gaussian_delta(sigma: float, epsilon: float) -> float:
+    """The logarithm of `gaussian_delta`, also where that is below the smallest float."""
+    near = _log_normal_below(1 / (2 * sigma) - epsilon * sigma)
+    far = epsilon + _log_normal_below(-1 / (2 * sigma) - epsilon * sigma)
+    return near + math.log(-math.expm1(far - near)) if far < near else -math.inf
+
+
 def gaussian_delta(sigma: float, epsilon: float) -> float:
     """The least delta at which noise of `sigma` on a query of sensitivity 1 is (epsilon, delta)-private.
 

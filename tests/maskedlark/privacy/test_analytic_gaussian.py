@@ -1,0 +1,37 @@
+"""The exact epsilon of Gaussian noise, against dp-accounting and against its own delta."""
+
+import math
+import warnings
+
+import pytest
+from dp_accounting import get_epsilon_gaussian
+
+from maskedlark.privacy.analytic_gaussian import gaussian_delta, gaussian_epsilon
+
+
+@pytest.mark.parametrize("sigma", [1e-4, 0.05, 0.3, 1.0, 3.7, 20.0, 1e3, 1e6])
+@pytest.mark.parametrize("delta", [1e-12, 1e-5, 0.01, 0.5])
+def test_the_epsilon_is_dp_accountings(sigma: float, delta: float) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # it takes the logarithm of a delta of zero
+        expected = float(get_epsilon_gaussian(sigma, delta))
+    assert gaussian_epsilon(sigma, delta) == pytest.approx(expected, rel=1e-9, abs=1e-11)
+
+
+@pytest.mark.parametrize("sigma", [0.3, 1.0, 5.0])
+def test_at_the_epsilon_the_delta_is_kept_and_just_below_it_is_not(sigma: float) -> None:
+    epsilon = gaussian_epsilon(sigma, 1e-6)
+    assert gaussian_delta(sigma, epsilon) <= 1e-6 * (1 + 1e-9)
+    assert gaussian_delta(sigma, epsilon * (1 - 1e-9)) > 1e-6 * (1 - 1e-12)
+
+
+def test_a_delta_of_zero_costs_infinity() -> None:
+    assert gaussian_epsilon(1.0, 0.0) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("sigma", "delta"), [(0.0, 0.1), (-1.0, 0.1), (1.0, -0.1), (1.0, 1.0), (math.nan, 0.1)]
+)
+def test_what_is_no_noise_or_no_delta_is_refused(sigma: float, delta: float) -> None:
+    with pytest.raises(ValueError, match="sigma must be positive"):
+        gaussian_epsilon(sigma, delta)
