@@ -41,11 +41,14 @@ class Call:
             any more it raises, which ends the work: nothing is charged and nothing leaves.
         hold: Called once there is an answer, before it is charged. It returns when the answer may leave, so
             that no charge shows how long the work took.
+        check_serving: Called in place of `check_awaited` where the work is finished whoever waits. It raises
+            only if this helper is being shut down.
     """
 
     caller: Caller
     check_awaited: Interrupt = never
     hold: Hold = at_once
+    check_serving: Interrupt = never
 
 
 def answer_once(

@@ -13,6 +13,7 @@ from helper.ledger.ledger import Ledger
 from helper.ledger.records import Reservation, StoredJob
 from helper.ledger.spending import check_fits, cost
 from helper.releases.answering import Call
+from helper.releases.attempts import Attempts
 from helper.releases.noise_shelf import NoiseShelf
 from helper.releases.numerics import numerics_digest
 from helper.releases.round_cost import round_seconds
@@ -91,6 +92,7 @@ class Jobs:
         self._ledger = ledger
         self._engine_for = engine_for
         self._noise = NoiseShelf(randomness)
+        self._attempts = Attempts()
         self._lock = Lock()
         self._running: OrderedDict[bytes, RunningJob] = OrderedDict()
 
@@ -181,6 +183,7 @@ class Jobs:
         with self._lock:
             self._running.pop(job_id, None)
         self._noise.drop(job_id)
+        self._attempts.forget(job_id)
         answered = state.progress.rounds_answered  # and no more from now on
         _LOG.info("job closed: %d of %d rounds answered", answered, spec.rounds)
         return answered
@@ -248,7 +251,11 @@ class Jobs:
         """
         job_id = computation.spec.job_id
         fresh = RunningJob(
-            computation=computation, datasets=self._datasets, ledger=self._ledger, noise=self._noise
+            computation=computation,
+            datasets=self._datasets,
+            ledger=self._ledger,
+            noise=self._noise,
+            attempts=self._attempts,
         )
         with self._lock:
             running = self._running.setdefault(job_id, fresh)

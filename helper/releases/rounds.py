@@ -16,6 +16,7 @@ from helper.ledger.ledger import Ledger
 from helper.ledger.records import StoredRound
 from helper.ledger.round_state import RoundState
 from helper.releases.answering import Call, answer_once
+from helper.releases.attempts import Attempts
 from helper.releases.noise_shelf import NoiseOrder, NoiseShelf, NoiseVector
 from helper.trust.tasks import ServedTask
 from maskedlark.errors import JobReason, JobRefused
@@ -51,12 +52,19 @@ class RunningJob:
     """The rounds of one open job. Safe to call from many threads; the ledger decides between processes."""
 
     def __init__(
-        self, *, computation: Computation, datasets: Datasets, ledger: Ledger, noise: NoiseShelf
+        self,
+        *,
+        computation: Computation,
+        datasets: Datasets,
+        ledger: Ledger,
+        noise: NoiseShelf,
+        attempts: Attempts,
     ) -> None:
         self.computation = computation
         self._datasets = datasets
         self._ledger = ledger
         self._noise = noise
+        self._attempts = attempts
         self._computing = Lock()
 
     @property
@@ -77,18 +85,29 @@ class RunningJob:
             weights: As the ad server encoded them.
             call: Who waits; also while another round of the job is computed.
 
-        Guarantees: see `answer_once`.
+        Guarantees: see `answer_once`; and a round is begun and left uncharged at most `MAX_UNCHARGED` times,
+            after which it is computed and charged also if the caller leaves.
 
         Raises:
             JobRefused(UNKNOWN_JOB, JOB_CLOSED, ROUND_CHANGED, ROUND_CLOSED, ROUND_BEYOND_PLAN,
             ROUND_OUT_OF_ORDER, MALFORMED)
         """
+        spec, interrupt = self.computation.spec, call.check_awaited
 
-        def commit(encoded: bytes, check_awaited: Interrupt) -> bool:
+        def compute() -> bytes:
+            nonlocal interrupt
+            interrupt()
+            if not self._attempts.begin(spec.job_id, round_index):
+                interrupt = call.check_serving
+            return self._compute(served, round_index, weights, interrupt)
+
+        def commit(encoded: bytes, _: Interrupt) -> bool:
             stored = StoredRound(weights_digest=weights_format.digest(weights), answer=encoded)
-            check_awaited()
-            is_new = self._ledger.add_round(self.computation.spec.job_id, round_index, stored)
-            if is_new and round_index + 1 < self.computation.spec.rounds:
+            interrupt()
+            is_new = self._ledger.add_round(spec.job_id, round_index, stored)
+            if is_new:
+                self._attempts.forget(spec.job_id)
+            if is_new and round_index + 1 < spec.rounds:
                 self.draw_ahead(served, self._clip(served, weights))
             return is_new
 
@@ -96,7 +115,7 @@ class RunningJob:
             return answer_once(
                 call,
                 stored=lambda: self._stored_answer(round_index, weights),
-                compute=lambda: self._compute(served, round_index, weights, call.check_awaited),
+                compute=compute,
                 commit=commit,
                 superseded=lambda: JobRefused(
                     JobReason.ROUND_OUT_OF_ORDER, f"round {round_index} is no longer the next one"

@@ -112,6 +112,7 @@ def serve(settings: ServeSettings, stop: Event) -> None:
             ReleaseGrid(step_s=settings.release_grid_ms / 1000, sleep=is_over.wait),
             metrics,
             Admission(max(1, settings.threads - LIGHT_CALLS)),
+            is_over=is_over,
         )
         watched = WatchedServer(
             ServerSettings(listen=settings.listen, tls=settings.tls, threads=settings.threads),

@@ -6,6 +6,7 @@ No decision is taken here.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from threading import Event
 from typing import Final, TypeVar
 
 import grpc
@@ -50,6 +51,8 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         metrics: HelperMetrics | None = None,
         admission: Admission | None = None,
         body_s: float = BODY_S,
+        *,
+        is_over: Event | None = None,
     ) -> None:
         """Serve a core.
 
@@ -60,12 +63,14 @@ class HelperService(helper_pb2_grpc.HelperServicer):
             admission: Room for preparations, job starts, rounds and queries; by default for
                 `DEFAULT_HEAVY_CALLS`.
             body_s: How long a model, weights or codes may take to arrive, in all.
+            is_over: Set when the helper shuts down and every call has ended.
         """
         self._core = core
         self._body_s = body_s
         self._admission = admission or Admission(DEFAULT_HEAVY_CALLS)
         self._grid = grid or ReleaseGrid()
         self._metrics = metrics or HelperMetrics(core)
+        self._is_over = is_over or Event()
 
     @contextmanager
     def _acting(self, context: grpc.ServicerContext) -> Iterator[None]:
@@ -83,6 +88,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
             caller=client_names(context),
             check_awaited=partial(_check_awaited, context),
             hold=partial(self._grid.wait, self._grid.now()),
+            check_serving=partial(_check_serving, self._is_over),
         )
 
     def _give_receipt(self, context: grpc.ServicerContext) -> None:
@@ -268,6 +274,14 @@ def _check_awaited(context: grpc.ServicerContext) -> None:
     if not context.is_active():
         raise JobRefused(
             JobReason.CANCELLED, "the caller has gone: the call was not finished, and is not charged"
+        )
+
+
+def _check_serving(is_over: Event) -> None:
+    """Give up a round that is to be charged whoever waits, if this process is to end."""
+    if is_over.is_set():
+        raise JobRefused(
+            JobReason.CANCELLED, "the helper shuts down: the call was not finished, and is not charged"
         )
 
 

@@ -1,0 +1,164 @@
+"""A round may be begun and left uncharged a few times; after that it is charged whoever waits.
+
+The attack: a Poisson round has the same sample at the same weights, and "slower than D" is told by leaving at
+D. Uncharged, that is an oracle to be asked as often as one likes.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+
+from helper.gradient.engine import Batch, Interrupt, MaskedSum, never
+from helper.releases.answering import Call
+from helper.releases.attempts import MAX_UNCHARGED, Attempts
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.model.weights import QuantisedTensor
+from maskedlark.releases.job import JobSpec
+from tests.helper.parties import OTHER_WEIGHTS, WEIGHTS, FakeEngine, Scene
+from tests.helper.releases.test_interrupted_rounds import asked, charged, serving
+
+
+class Oracle:
+    """An ad server that leaves once it has seen that a round is being computed."""
+
+    def __init__(self, scene: Scene, spec: JobSpec) -> None:
+        self.scene, self.spec, self.batches = scene, spec, list[int]()
+        oracle = self
+
+        class Telling(FakeEngine):
+            def masked_sum(
+                self, tensors: tuple[QuantisedTensor, ...], batch: Batch, interrupt: Interrupt = never
+            ) -> MaskedSum:
+                oracle.batches.append(int(batch.mask_shares.any(axis=1).sum()))
+                interrupt()
+                return super().masked_sum(tensors, batch)
+
+        scene.restart(engine_for=lambda model, loss, clip, classes: Telling(model.num_parameters, clip))
+
+    def ask(self, round_index: int = 0, weights: bytes = WEIGHTS, **call: Any) -> bytes:
+        before = len(self.batches)
+
+        def gone() -> None:
+            if len(self.batches) > before:
+                raise JobRefused(JobReason.CANCELLED, "gone")
+
+        job = self.scene.cores[0].jobs.at_work(self.spec.job_id, None)
+        return job.answer(round_index, weights, Call(caller=None, check_awaited=gone, **call))
+
+    def is_left(self, *given: Any) -> bool:
+        """Whether a call ended without an answer."""
+        try:
+            self.ask(*given)
+        except JobRefused as refusal:
+            return refusal.reason is JobReason.CANCELLED
+        return False
+
+
+@pytest.fixture
+def oracle(tmp_path: Path) -> Oracle:
+    scene = Scene(tmp_path)
+    spec = scene.job(scene.seal(60), sampling_numerator=1 << 31, rounds=3)
+    scene.start(spec)
+    return Oracle(scene, spec)
+
+
+def test_a_sample_is_looked_at_a_few_times_for_nothing_and_then_charged(oracle: Oracle) -> None:
+    assert [oracle.is_left() for _ in range(MAX_UNCHARGED)] == [True] * MAX_UNCHARGED
+    assert charged(oracle.scene) == 0
+    answer = oracle.ask()
+    assert charged(oracle.scene) == 1
+    assert len(set(oracle.batches)) == 1  # the oracle: each look is at the same sample
+    assert len(oracle.batches) == MAX_UNCHARGED + 1
+    assert oracle.ask() == answer
+    assert len(oracle.batches) == MAX_UNCHARGED + 1  # and no look is left
+
+
+def test_looks_at_other_weights_are_looks_at_the_same_round(oracle: Oracle) -> None:
+    looks = [WEIGHTS, OTHER_WEIGHTS] * MAX_UNCHARGED
+    assert [oracle.is_left(0, weights) for weights in looks[: MAX_UNCHARGED + 1]] == [
+        *[True] * MAX_UNCHARGED,
+        False,
+    ]
+    assert charged(oracle.scene) == 1
+
+
+def test_each_round_has_its_own_looks(oracle: Oracle) -> None:
+    for index in range(3):
+        assert all(oracle.is_left(index) for _ in range(MAX_UNCHARGED))
+        oracle.ask(index)
+    assert charged(oracle.scene) == 3
+
+
+def test_jobs_that_leave_memory_keep_their_count(oracle: Oracle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("helper.releases.jobs.MAX_IN_MEMORY", 1)
+    other = replace(oracle.spec, job_id=b"o" * 16)
+    for _ in range(MAX_UNCHARGED):
+        assert oracle.is_left()
+        oracle.scene.start(other)
+    oracle.ask()
+    assert charged(oracle.scene) == 1
+
+
+def test_who_has_gone_before_the_work_begins_has_looked_at_nothing(oracle: Oracle) -> None:
+    def gone() -> None:
+        raise JobRefused(JobReason.CANCELLED, "gone")
+
+    job = oracle.scene.cores[0].jobs.at_work(oracle.spec.job_id, None)
+    for _ in range(2 * MAX_UNCHARGED):
+        with pytest.raises(JobRefused):
+            job.answer(0, WEIGHTS, Call(caller=None, check_awaited=gone))
+    assert not oracle.batches
+    assert oracle.is_left()
+
+
+def test_a_helper_that_shuts_down_gives_the_round_up_uncharged(oracle: Oracle) -> None:
+    def over() -> None:
+        raise JobRefused(JobReason.CANCELLED, "shutting down")
+
+    assert all(oracle.is_left() for _ in range(MAX_UNCHARGED))
+    with pytest.raises(JobRefused, match="shutting down"):
+        oracle.ask(check_serving=over)
+    assert charged(oracle.scene) == 0
+
+
+class HeldEngine(FakeEngine):
+    """Computes until it is let go, or interrupted."""
+
+    began, let_go = Event(), Event()
+
+    def masked_sum(
+        self, tensors: tuple[QuantisedTensor, ...], batch: Batch, interrupt: Interrupt = never
+    ) -> MaskedSum:
+        self.began.set()
+        while not self.let_go.wait(0.01):
+            interrupt()
+        return super().masked_sum(tensors, batch)
+
+
+def test_over_grpc_a_call_that_is_cancelled_once_too_often_is_charged(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    spec = scene.job(scene.seal())
+    scene.start(spec)
+    scene.restart(engine_for=lambda model, loss, clip, classes: HeldEngine(model.num_parameters, clip))
+    HeldEngine.let_go.clear()
+    with serving(scene) as stub:
+        for _ in range(MAX_UNCHARGED + 1):
+            HeldEngine.began.clear()
+            call = stub.RunRound(asked(spec), timeout=30)
+            assert HeldEngine.began.wait(10)
+            call.cancel()
+        assert charged(scene) == 0
+        HeldEngine.let_go.set()
+        stub.RunRound(asked(spec), timeout=30).__next__()
+        assert charged(scene) == 1
+
+
+def test_counts_are_of_the_round_that_was_begun_last() -> None:
+    attempts = Attempts()
+    assert all(attempts.begin(b"one", 0) for _ in range(MAX_UNCHARGED))
+    assert attempts.begin(b"two", 0)
+    assert not attempts.begin(b"one", 0)
+    assert attempts.begin(b"one", 1)
