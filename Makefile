@@ -71,6 +71,10 @@ bench-job: $(STAMP)  ## Processor time of whole jobs, each party and phase, besi
 bench-memory: $(STAMP)  ## Peak memory of every process while 100,000 reports are sealed (ARGS=--json)
 	$(BIN)/python -m tests.bench.memory $(ARGS)
 
+.PHONY: bench-encoder
+bench-encoder: $(STAMP)  ## Rows that get other bytes from half a table, raw rows that an exported graph decides otherwise (ARGS=--json)
+	$(BIN)/python -m tests.bench.encoder $(ARGS)
+
 bench-aggregate: $(STAMP)  ## Grouped sums of a million reports per second and core (ARGS=--json)
 	$(BIN)/python -m tests.bench.aggregate $(ARGS)
 

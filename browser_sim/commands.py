@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from browser_sim.download import MIRRORS, download
+from browser_sim.download_tables import download_or_sample
 from browser_sim.draws import Draws
 from browser_sim.endpoint import Protection
 from browser_sim.options import JsonOption, SeedOption, protection, source_settings, trusted_helpers
@@ -32,6 +33,8 @@ class _Downloadable(StrEnum):
     """Data sets that can be fetched."""
 
     MNIST = "mnist"
+    ADULT = "adult"
+    ONLINE_SHOPPERS = "online_shoppers"
 
 
 @contextmanager
@@ -133,14 +136,24 @@ def download_command(
     *,
     to: Annotated[Path, option("The folder to put it into.")],
     mirror: Annotated[list[str] | None, option("URL of a folder to fetch from instead; repeatable.")] = None,
+    or_sample: Annotated[
+        bool,
+        option(
+            "Where a table cannot be had, write a small one that is made up, and say so (not for mnist).",
+            "--or-sample",
+        ),
+    ] = False,
 ) -> None:
-    """Fetch a public data set and check its SHA-256."""
+    """Fetch a public data set and check its SHA-256; tables become CSV files with a header."""
     console = Console(stderr=True)
-    download(
-        to,
-        mirrors=mirror or MIRRORS,
-        on_file=lambda name: console.print(f"{dataset.value}: {name} is right"),
-    )
+
+    def tell(what: str) -> None:
+        console.print(f"{dataset.value}: {what}", markup=False, highlight=False, soft_wrap=True)
+
+    if dataset is _Downloadable.MNIST:
+        download(to, mirrors=mirror or MIRRORS, on_file=lambda name: tell(f"{name} is right"))
+    else:
+        download_or_sample(dataset.value, to, mirrors=mirror or (), is_sample_allowed=or_sample, tell=tell)
 
 
 def _warn(errors: Console, *, seed: int | None, train_out: Path | None) -> None:

@@ -22,6 +22,7 @@ from browser_sim.sources.mnist import (
     unpack,
 )
 
+_CONNECT_S: Final = 5.0
 MIRRORS: Final = (
     "https://storage.googleapis.com/cvdf-datasets/mnist",
     "https://ossci-datasets.s3.amazonaws.com/mnist",
@@ -64,7 +65,7 @@ def download(
         InvalidSource: no mirror has a file, or what they have differs from what it should be.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with httpx.Client(timeout=REQUEST_TIMEOUT_S, follow_redirects=True) as client:
+    with session() as client:
         for wanted in files:
             path = folder / f"{wanted.name}.gz"
             if not (path.is_file() and _is_right(path.read_bytes(), wanted)):
@@ -76,7 +77,7 @@ def _fetch_one(client: httpx.Client, path: Path, wanted: IdxFile, mirrors: Seque
     failures = []
     for mirror in mirrors:
         url = f"{mirror.rstrip('/')}/{path.name}"
-        packed = _get(client, url)
+        packed = fetch(client, url, MAX_IDX_BYTES)
         if packed is None:
             failures.append(f"{url}: no answer")
         elif not _is_right(packed, wanted):
@@ -89,11 +90,17 @@ def _fetch_one(client: httpx.Client, path: Path, wanted: IdxFile, mirrors: Seque
     raise InvalidSource("; ".join(failures))
 
 
-def _get(client: httpx.Client, url: str) -> bytes | None:
-    """The body, or None if the mirror does not have it or it is far too long."""
+def session() -> httpx.Client:
+    """A client for public files; a mirror that cannot be reached is given up soon."""
+    timeout = httpx.Timeout(REQUEST_TIMEOUT_S, connect=_CONNECT_S)
+    return httpx.Client(timeout=timeout, follow_redirects=True)
+
+
+def fetch(client: httpx.Client, url: str, most: int) -> bytes | None:
+    """The body, or None if the mirror does not have it or it has more than `most` bytes."""
     try:
         with client.stream("GET", url, headers={"accept-encoding": "identity"}) as response:
-            return read_limited(response, MAX_IDX_BYTES) if response.status_code == 200 else None
+            return read_limited(response, most) if response.status_code == 200 else None
     except httpx.HTTPError:
         return None
 

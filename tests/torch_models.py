@@ -74,11 +74,42 @@ def dense() -> tuple[nn.Module, int]:
     ).eval(), 6
 
 
+class Squeezed(nn.Module):
+    """One output without an axis of its own, as `binary_cross_entropy` wants it, and computed in float64."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(6, 4)
+        self.head = nn.Linear(4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sigmoid(self.head(torch.relu(self.hidden(x))).double().float().squeeze(-1))
+
+
+class Reshaped(Squeezed):
+    """The same by `reshape`, and without a last activation."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return cast("Tensor", self.head(torch.relu(self.hidden(x))).reshape(-1))
+
+
+def squeezed() -> tuple[nn.Module, int]:
+    torch.manual_seed(5)
+    return Squeezed().eval(), 6
+
+
+def reshaped() -> tuple[nn.Module, int]:
+    torch.manual_seed(6)
+    return Reshaped().eval(), 6
+
+
 EXPORTED: dict[str, Callable[[], tuple[nn.Module, int]]] = {
     "lstm": recurrent,
     "gru": tokens,
     "conv": convolutional,
     "dense": dense,
+    "squeezed": squeezed,
+    "reshaped": reshaped,
 }
 
 

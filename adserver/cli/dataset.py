@@ -6,7 +6,6 @@ from contextlib import ExitStack
 from typing import Annotated, Any
 
 import typer
-from rich.progress import Progress
 
 from adserver.cli.options import (
     DatabaseOption,
@@ -16,12 +15,12 @@ from adserver.cli.options import (
     open_store,
     peers_of,
 )
-from adserver.collecting.sealing import DatasetSealer, SealingProgress
+from adserver.collecting.sealing import DatasetSealer
 from adserver.peers.opening import Peers
 from adserver.records.dataset_state import DatasetState
 from adserver.store.datasets import Dataset, DatasetStore
 from adserver.store.tasks import TaskStore
-from adserver.views.printing import moment, print_json, print_table, progress_bars, short
+from adserver.views.printing import moment, print_json, print_table, sealing_bars, short
 from maskedlark.observability.tracing import Traces, span, tracing
 from maskedlark.terminal.options import option, takes
 
@@ -58,14 +57,14 @@ def seal_command(
     with ExitStack() as stack:
         stack.enter_context(tracing("adserver", traces))
         stack.enter_context(span("seal dataset"))
-        bars = stack.enter_context(progress_bars())
+        show = stack.enter_context(sealing_bars())
         sealer = DatasetSealer(
             engine=engine,
             helpers=peers.open(stack, engine),
             task=found.bundle.task,
             clock=time.time,
             randomness=os.urandom,
-            progress=_shown_in(bars),
+            progress=show,
             backoff=peers.backoff,
         )
         dataset = sealer.seal(max_reports=max_reports, is_small_allowed=allow_small)
@@ -114,16 +113,6 @@ def abandon_command(
         raise typer.BadParameter("both helpers have committed this dataset; it stays")
     store.release(found)
     typer.echo(f"{found.received} reports wait again")
-
-
-def _shown_in(bars: Progress) -> SealingProgress:
-    """One bar for each helper."""
-    rows = [bars.add_task(f"helper {role}", total=None) for role in (0, 1)]
-
-    def show(role: int, count: int, total: int) -> None:
-        bars.update(rows[role], total=total, advance=count)
-
-    return show
 
 
 def _as_json(dataset: Dataset) -> dict[str, Any]:

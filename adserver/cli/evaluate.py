@@ -22,6 +22,7 @@ from adserver.peers.opening import Peers
 from adserver.records.federated_plan import FederatedPlan
 from adserver.store.job_folder import JobFolder
 from adserver.store.jobs import JobStore
+from adserver.training.model_file import read_model
 from adserver.views.evaluation import (
     calibration_rows,
     evaluation_json,
@@ -70,7 +71,7 @@ def evaluate_command(
         if again:
             result = client.evaluate_again(again)
         else:
-            encoded = _trained(data, database, job) if model is None else model.read_bytes()
+            encoded = _trained(data, database, job) if model is None else read_model(model)
             result = client.evaluate(encoded, bins=bins, epsilon=epsilon, dataset=dataset)
     if plot is not None:
         write_plot(result, plot)

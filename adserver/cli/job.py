@@ -1,13 +1,11 @@
 """`adserver job`: plan, submit, list, show, watch, cancel, resume."""
 
-import os
 import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from adserver.budgets.held import Budgets
 from adserver.cli.federated import read_settings, read_widths, submit_federated
 from adserver.cli.options import (
     DatabaseOption,
@@ -24,11 +22,12 @@ from adserver.cli.plan import plan_command
 from adserver.records.job_state import JobState
 from adserver.records.training_plan import Optimizer, OptimizerKind, Schedule, ScheduleKind
 from adserver.store.datasets import DatasetStore
-from adserver.store.job_folder import JobFolder
 from adserver.store.jobs import JobStore
 from adserver.store.tasks import TaskStore
 from adserver.training.federated_submission import FederatedSubmission
-from adserver.training.submission import JOB_ID_BYTES, Submission, plan_job
+from adserver.training.model_file import read_model
+from adserver.training.submission import Submission
+from adserver.training.submitting import submit_job
 from adserver.views.curves import write_plot
 from adserver.views.job import job_json, print_job, print_jobs, watch
 from adserver.views.printing import print_json
@@ -161,7 +160,7 @@ def submit_command(
         raise typer.BadParameter("give either --rounds or --until-budget")
     found = DatasetStore(engine).find(dataset)
     submission = Submission(
-        model=model.read_bytes(),
+        model=read_model(model),
         loss=loss,
         rounds=rounds,
         batch_size=batch_size,
@@ -190,19 +189,8 @@ def submit_command(
             {"quantile": adaptive_clip, "learning_rate": clip_learning_rate, "initial": initial_clip},
         ),
     )
-    job_id = os.urandom(JOB_ID_BYTES)
-    the_task = TaskStore(engine).find(task or found.task_id.hex()).bundle.task
-    plan = plan_job(
-        submission,
-        task=the_task,
-        dataset=found,
-        job_id=job_id,
-        now_s=time.time(),
-        already=Budgets(engine=engine, clock=time.time).held(found),
-    )
-    JobFolder(data, job_id).write_submission(submission.model, submission.eval_set)
+    job_id = submit_job(engine, data, submission, found, task=TaskStore(engine).find(task) if task else None)
     store = JobStore(engine, time.time)
-    store.submit(plan)
     _told(store, job_id, wait=wait, as_json=as_json)
 
 

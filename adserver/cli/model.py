@@ -7,11 +7,14 @@ from typing import Annotated
 import typer
 
 from adserver.cli.options import DatabaseOption, DataOption, JsonOption, open_store
+from adserver.collecting.task_settings import encoder_from
 from adserver.records.federated_plan import FederatedPlan
 from adserver.store.job_folder import JobFolder
 from adserver.store.jobs import JobStore
+from adserver.store.tasks import TaskStore
 from adserver.training.eval_set import read_eval_set
 from adserver.training.forward import evaluate
+from adserver.training.model_file import read_model
 from adserver.views.printing import print_json, print_table
 from maskedlark.model.dense import FINAL_ACTIVATIONS, HIDDEN_ACTIVATIONS, dense_network
 from maskedlark.model.graph import Loss
@@ -56,7 +59,7 @@ def show_command(
     as_json: JsonOption = False,
 ) -> None:
     """Show what a job would train in a model: its trainable tensors."""
-    model = parse(file.read_bytes(), num_features=num_features)
+    model = parse(read_model(file), num_features=num_features)
     if as_json:
         tensors = [{"name": tensor.name, "shape": list(tensor.shape)} for tensor in model.parameters]
         print_json(
@@ -86,7 +89,7 @@ def evaluate_command(
 ) -> None:
     """Measure a model's loss, and a classifier's accuracy, on plain examples."""
     examples = read_eval_set(eval_set.read_bytes())
-    encoded = file.read_bytes()
+    encoded = read_model(file)
     examples.check_fits(parse(encoded, num_features=examples.features.shape[1]), loss)
     evaluation = evaluate(encoded, examples.features, examples.labels, loss)
     if as_json:
@@ -98,21 +101,51 @@ def evaluate_command(
 
 @model_app.command("export")
 def export_command(
+    *,
     data: DataOption,
     out: OutArgument,
     job: Annotated[
         str, option("The job, by the start of its id; not needed if there is only one.", metavar="ID")
     ] = "",
+    with_encoder: Annotated[
+        bool, option("The graph takes raw columns: the task's encoder is in it.", "--with-encoder")
+    ] = False,
+    with_bytes: Annotated[
+        bool, option("The graph takes features as bytes: the division by 256 is in it.", "--with-bytes")
+    ] = False,
+    encoder: Annotated[
+        Path | None,
+        option(
+            "The encoder of --with-encoder, for a task that names none.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
     database: DatabaseOption = None,
 ) -> None:
-    """Write a job's latest weights, in the file that was submitted."""
-    from adserver.training.export import export_federated, export_model  # onnxruntime
+    """Write a job's latest weights, in the file that was submitted.
 
-    found = JobStore(open_store(data, database), time.time).find(job)
+    Its input is float32: each feature's byte over 256, unless --with-encoder or --with-bytes says otherwise.
+    """
+    from adserver.training.export import InputForm, export_federated, export_model, with_input  # onnxruntime
+
+    if with_encoder and with_bytes:
+        raise typer.BadParameter("give --with-encoder or --with-bytes, not both")
+    engine = open_store(data, database)
+    found = JobStore(engine, time.time).find(job)
     folder = JobFolder(data, found.job_id)
     plan = found.plan
     exported = (
         export_federated(folder, plan) if isinstance(plan, FederatedPlan) else export_model(folder, plan)
     )
+    form = InputForm.COLUMNS if with_encoder else InputForm.BYTES if with_bytes else InputForm.SCALED
+    fitted = encoder_from(encoder) or TaskStore(engine).encoder(plan.task.task_id)
+    exported = with_input(exported, plan.task, form, fitted)
     write_durably(out, exported.encoded)
-    typer.echo(f"the weights after {exported.rounds_done} of {found.plan.job.rounds} rounds")
+    takes = {
+        InputForm.SCALED: "bytes over 256, float32",
+        InputForm.BYTES: "bytes, uint8",
+        InputForm.COLUMNS: "raw columns",
+    }
+    rounds = f"{exported.rounds_done} of {found.plan.job.rounds} rounds"
+    typer.echo(f"the weights after {rounds}; the graph takes {takes[form]}")

@@ -18,6 +18,7 @@ from adserver.cli.options import (
 )
 from adserver.store.datasets import DatasetStore
 from adserver.store.tasks import TaskStore
+from adserver.training.model_file import read_model
 from adserver.views.plan import plan_json, print_plan
 from adserver.views.printing import print_json
 from maskedlark.model.graph import Loss
@@ -68,7 +69,7 @@ def plan_command(
     engine = open_store(data, database)
     found = DatasetStore(engine).find(dataset)
     task = TaskStore(engine).find(found.task_id.hex()).bundle.task
-    parsed = parse(model.read_bytes(), num_features=task.num_features)
+    parsed = parse(read_model(model), num_features=task.num_features)
     if loss is not None:
         check_loss(parsed, loss, task.labels.size if task.labels.kind is LabelKind.CLASSES else None)
     held = Budgets(engine=engine, clock=time.time).held(found)

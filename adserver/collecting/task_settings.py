@@ -1,6 +1,7 @@
 """From what a person types to a task's fields."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -82,6 +83,15 @@ def measurement_from(path: Path | None) -> Measurement | None:
         settings = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
         raise InvalidTask(f"{path.name} is not JSON in UTF-8") from None
+    return measurement_of_settings(settings)
+
+
+def measurement_of_settings(settings: Any) -> Measurement:
+    """The measurement that plain settings declare; a key that lists categories need not say how many.
+
+    Raises:
+        InvalidTask: a setting is wrong.
+    """
     return canonical.build(Measurement, _with_sizes(settings))
 
 
@@ -127,11 +137,15 @@ def num_features(typed: int | None, encoder: Encoder | None) -> int:
 
 def _with_sizes(settings: Any) -> Any:
     """A key that lists its categories need not say how many they are."""
-    if isinstance(settings, dict) and isinstance(settings.get("keys"), list):
-        for key in settings["keys"]:
-            if isinstance(key, dict) and isinstance(key.get("categories"), list):
-                key.setdefault("size", len(key["categories"]))
-    return settings
+    if not isinstance(settings, Mapping) or not isinstance(settings.get("keys"), list | tuple):
+        return settings
+    keys = [
+        {"size": len(key["categories"]), **key}
+        if isinstance(key, Mapping) and isinstance(key.get("categories"), list | tuple)
+        else key
+        for key in settings["keys"]
+    ]
+    return {**settings, "keys": keys}
 
 
 def norm_for(mechanism: Mechanism) -> Norm:

@@ -9,8 +9,8 @@ truth: an interval holds both the sampling of records and the noise.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,12 @@ from numpy.typing import NDArray
 from adserver.measuring import evaluation_metrics as metrics
 from adserver.measuring.evaluation_metrics import Figure, Histogram
 from adserver.measuring.result import CONFIDENCE, Estimate
+from adserver.records.frames import frame
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.noise import Mechanism
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _REPETITIONS: Final = 1_000
 _MOST_NUMBERS: Final = 1 << 23
@@ -92,6 +96,10 @@ class EvaluationResult:
     delta: float
     cost: Epsilons
     dataset_spent: Epsilons
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """A row for each metric: its estimate, standard error and 99 % interval."""
+        return frame({"metric": one.name, **asdict(one.estimate)} for one in self.metrics)
 
     def metric(self, name: str) -> Estimate:
         """One figure by name.

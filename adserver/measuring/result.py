@@ -6,14 +6,18 @@ And the statistics that follow from its sums at no further cost.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from adserver.records.frames import frame
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.reports.measurement import COUNT
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 CONFIDENCE: Final = 0.99
 ALL: Final = "(all)"
@@ -35,6 +39,15 @@ class Estimate:
     standard_error: float
     low: float
     high: float
+
+    def named(self, name: str) -> dict[str, float]:
+        """The four numbers as columns of a table."""
+        return {
+            name: self.value,
+            f"{name}_standard_error": self.standard_error,
+            f"{name}_low": self.low,
+            f"{name}_high": self.high,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +115,20 @@ class AggregateResult:
     delta: float
     cost: Epsilons
     dataset_spent: Epsilons
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """A row for each cell: its keys, then each column's estimate, standard error and 99 % interval."""
+        return frame(
+            {
+                **dict(zip(self.group_by, row.group, strict=True)),
+                **{
+                    name: number
+                    for column, estimate in zip(self.columns, row.estimates, strict=True)
+                    for name, number in estimate.named(column.name).items()
+                },
+            }
+            for row in self.rows
+        )
 
     def estimate(self, column: str, *group: str) -> Estimate:
         """One number: a column of the cell of a group; with no group, of the total or the only cell.

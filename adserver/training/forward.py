@@ -52,7 +52,7 @@ def predict(encoded_model: bytes, features: NDArray[np.uint8]) -> NDArray[np.flo
         batch = 1 if session.get_inputs()[0].shape[0] == 1 else _BATCH
         for start in range(0, len(features), batch):
             scaled = features[start : start + batch].astype(np.float32) / np.float32(256.0)
-            outputs.append(session.run(None, {model.input_name: scaled})[0])
+            outputs.append(session.run(None, {model.input_name: scaled})[0].reshape(-1, model.output_width))
     except Exception as error:  # onnxruntime's exceptions have no common base but this
         raise InvalidModel(ModelReason.NOT_ONNX, f"onnxruntime cannot run the model: {error}") from error
     return np.concatenate(outputs)
@@ -78,6 +78,14 @@ def evaluate(
     return Evaluation(
         loss=float(_losses(outputs, labels, loss).mean()), accuracy=_accuracy(outputs, labels, loss)
     )
+
+
+def check_loads(encoded: bytes) -> None:
+    """Raise InvalidModel unless onnxruntime loads a graph of ours."""
+    try:
+        _session(encoded)
+    except Exception as error:  # onnxruntime's exceptions have no common base but this
+        raise InvalidModel(ModelReason.NOT_ONNX, f"onnxruntime cannot load the graph: {error}") from error
 
 
 def _session(encoded_model: bytes) -> "InferenceSession":

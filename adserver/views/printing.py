@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -45,7 +45,19 @@ def short(identifier: bytes) -> str:
 
 
 @contextmanager
-def progress_bars() -> Iterator[Progress]:
+def sealing_bars(*, is_shown: bool = True) -> Iterator[Callable[[int, int, int], None]]:
+    """One bar for each helper: called with the role, how many more are done, and of how many."""
+    with progress_bars(is_shown=is_shown) as bars:
+        rows = [bars.add_task(f"helper {role}", total=None) for role in (0, 1)]
+
+        def show(role: int, count: int, total: int) -> None:
+            bars.update(rows[role], total=total, advance=count)
+
+        yield show
+
+
+@contextmanager
+def progress_bars(*, is_shown: bool = True) -> Iterator[Progress]:
     """Progress bars with the time that is left.
 
     On standard error: standard output is for programs.
@@ -58,5 +70,6 @@ def progress_bars() -> Iterator[Progress]:
         TimeRemainingColumn(),
     )
     console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    is_seen = is_shown and (console.is_terminal or console.is_jupyter)
+    with Progress(*columns, console=console, transient=True, disable=not is_seen) as progress:
         yield progress

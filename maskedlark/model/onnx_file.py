@@ -180,7 +180,11 @@ def _read_input(
             ModelReason.WRONG_SHAPE, f"the input must be float32 of shape (records, {num_features})"
         )
     if axes[0].HasField("dim_value") and axes[0].dim_value != 1:
-        raise InvalidModel(ModelReason.WRONG_SHAPE, "the first axis of the input must be dynamic or 1")
+        raise InvalidModel(
+            ModelReason.WRONG_SHAPE,
+            "the first axis of the input must be dynamic or 1: export with an example of one record, or with"
+            " dynamic_shapes",
+        )
     return inputs[0].name, not axes[0].HasField("dim_value")
 
 

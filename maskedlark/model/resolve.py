@@ -79,7 +79,7 @@ def resolve(graph: RawGraph, records: int, limits: Limits) -> ResolvedGraph:
     state = _State(types, dict(graph.constants))
     for node in graph.nodes:
         _step(state, node, graph.opset, limits)
-    output_name = state.same_as.get(graph.output_name, graph.output_name)
+    output_name = _with_column(state, state.same_as.get(graph.output_name, graph.output_name), records)
     nodes = leading_to(output_name, state.nodes)
     used = {name for node in nodes for name in node.inputs}
     return ResolvedGraph(
@@ -89,6 +89,25 @@ def resolve(graph: RawGraph, records: int, limits: Limits) -> ResolvedGraph:
         constants={name: value for name, value in state.constants.items() if name in used},
         work=Work(multiplications=state.multiplications, entries=state.elements),
     )
+
+
+def _with_column(state: _State, output_name: str, records: int) -> str:
+    """The output as (records, outputs): models of one output often end in `squeeze(-1)`, which is undone."""
+    if state.types[output_name] != ValueType(Kind.FLOAT, (records,)):
+        return output_name
+    column = (records, 1)
+    for node in state.nodes:
+        is_last = output_name in node.outputs and node.operator == "Reshape"
+        if is_last and state.types[node.inputs[0]].shape == column:
+            return node.inputs[0]
+    whole = f"{output_name}/column"
+    if whole in state.types:
+        raise InvalidModel(ModelReason.NOT_ONNX, f"the value {whole[:80]!r} is defined twice")
+    state.types[whole] = ValueType(Kind.FLOAT, column)
+    state.nodes.append(
+        Node(operator="Reshape", inputs=(output_name,), outputs=(whole,), attributes={"shape": column})
+    )
+    return whole
 
 
 def leading_to(output_name: str, nodes: Iterable[AnyNode]) -> tuple[AnyNode, ...]:

@@ -12,6 +12,8 @@ from maskedlark.model.operators.call import Call, Checked, Kind, ValueType, broa
 _CAST_KINDS: Final[Mapping[int, Kind]] = {
     onnx.TensorProto.FLOAT: Kind.FLOAT,
     onnx.TensorProto.DOUBLE: Kind.FLOAT,
+    onnx.TensorProto.FLOAT16: Kind.FLOAT,
+    onnx.TensorProto.BFLOAT16: Kind.FLOAT,
     onnx.TensorProto.INT32: Kind.INTEGER,
     onnx.TensorProto.INT64: Kind.INTEGER,
 }
@@ -97,7 +99,7 @@ def cast(call: Call) -> Checked:
     """
     kind = _CAST_KINDS.get(call.integer("to")) if "to" in call.attributes else None
     if kind is None:
-        call.refuse("can only cast to float32, float64, int32 or int64", ModelReason.UNSUPPORTED_ATTRIBUTE)
+        call.refuse("can only cast to a float type, int32 or int64", ModelReason.UNSUPPORTED_ATTRIBUTE)
     return Checked(
         operator=call.operator,
         inputs=call.inputs,

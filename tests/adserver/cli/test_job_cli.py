@@ -19,8 +19,11 @@ from adserver.records.job_state import JobState
 from adserver.store.queries import QueryStore
 from adserver.store.schema import datasets
 from adserver.store.tasks import TaskStore
+from adserver.training.forward import predict
 from adserver.training.trainer import Checkpoint
-from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
+from maskedlark.canonical import encode
+from maskedlark.encoding.fit import FitSettings, fit
+from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
 from maskedlark.model.onnx_file import parse
 from maskedlark.releases.job import JobSpec
 from tests.adserver.evaluation_helper import MemoryEvaluationHelper
@@ -178,6 +181,29 @@ def test_an_exported_model_holds_the_trained_weights_and_runs(
         None, {"features": (features / 256).astype(np.float32)}
     )
     np.testing.assert_allclose(outputs, (features / 256) @ trained[0].T + trained[1], rtol=1e-5)
+
+
+def test_a_model_is_exported_with_what_it_takes_in_it(site: Site, adserver: Adserver, tmp_path: Path) -> None:
+    submitted(adserver)
+    site.worker().run_one()
+    columns: dict[str, list[str | None]] = {
+        **{name: ["0", "5", "9", None] for name in "abc"},
+        "word": ["x", "y", "x", None],
+    }
+    encoder = fit(columns, FitSettings())
+    (tmp_path / "encoder.json").write_bytes(encode(encoder))
+    assert "bytes over 256" in adserver("model export plain.onnx").stdout
+    assert "the graph takes bytes" in adserver("model export bytes.onnx --with-bytes").stdout
+    assert "raw columns" in adserver("model export raw.onnx --with-encoder --encoder encoder.json").stdout
+    with pytest.raises(InvalidTask, match="names no encoder"):
+        adserver("model export raw.onnx --with-encoder")
+    features = encoder.features(columns)
+    outputs = predict((tmp_path / "plain.onnx").read_bytes(), features)
+    feed = {name: np.array([[0.0], [5.0], [9.0], [np.nan]]) for name in "abc"}
+    feed["word"] = np.array([["x"], ["y"], ["x"], [""]], object)
+    for name, given in (("bytes", {"features": features}), ("raw", feed)):
+        (found,) = onnxruntime.InferenceSession(tmp_path / f"{name}.onnx").run(None, given)
+        np.testing.assert_allclose(found, outputs, rtol=0, atol=1e-6)
 
 
 def test_the_exported_models_evaluation_is_the_jobs_last_one(site: Site, adserver: Adserver) -> None:

@@ -1,8 +1,11 @@
 """Forward evaluation: predictions are the model's, losses are torch's, accuracy counts classes."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 
 from adserver.training.forward import evaluate, predict
@@ -11,16 +14,19 @@ from maskedlark.model.dense import dense_network
 from maskedlark.model.graph import Loss
 from maskedlark.model.onnx_file import parse, replace_parameters
 from tests.onnx_builders import encoded, features, node, tensor, weights
-from tests.torch_models import dense, export
+from tests.torch_models import dense, export, squeezed
 
 
 @pytest.mark.parametrize("records", [1, 2])
-def test_predictions_are_those_of_the_exported_module(records: int) -> None:
+@pytest.mark.parametrize("make", [dense, squeezed])
+def test_predictions_are_those_of_the_exported_module(
+    make: Callable[[], tuple[nn.Module, int]], records: int
+) -> None:
     """A file for one record at a time and a file for any number give the same."""
-    module, width = dense()
+    module, width = make()
     x = features(1500, width)
     with torch.no_grad():
-        expected = module(torch.from_numpy(x.astype(np.float32) / 256)).numpy()
+        expected = module(torch.from_numpy(x.astype(np.float32) / 256)).numpy().reshape(1500, 1)
     np.testing.assert_allclose(predict(export(module, width, records, dynamo=False), x), expected, atol=1e-6)
 
 

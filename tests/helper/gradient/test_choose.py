@@ -17,7 +17,7 @@ from maskedlark.model.graph import Loss, Model
 from maskedlark.model.onnx_file import parse
 from maskedlark.privacy.clip import Clip, Norm
 from tests.helper.gradient.exact.checks import check_graph
-from tests.torch_models import EXPORTED, export
+from tests.torch_models import EXPORTED, Reshaped, Squeezed, export
 
 ROOT = Path(__file__).resolve().parents[3]
 CLIP = Clip(norm=Norm.L2, bound=0.5, frac_bits=32)
@@ -64,7 +64,13 @@ def parsed(module: nn.Module, width: int, *, dynamo: bool) -> Model:
 
 @pytest.mark.parametrize("dynamo", [False, True])
 @pytest.mark.parametrize(
-    ("module", "width", "loss"), [(Mixed, 7, Loss.BINARY_CROSS_ENTROPY), (Images, 64, Loss.CROSS_ENTROPY)]
+    ("module", "width", "loss"),
+    [
+        (Mixed, 7, Loss.BINARY_CROSS_ENTROPY),
+        (Images, 64, Loss.CROSS_ENTROPY),
+        (Squeezed, 6, Loss.BINARY_CROSS_ENTROPY),
+        (Reshaped, 6, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS),
+    ],
 )
 def test_what_torch_exports_runs_on_the_exact_path(
     module: type[nn.Module], width: int, loss: Loss, dynamo: bool

@@ -1,0 +1,152 @@
+"""`Client` does what the commands do: it makes tasks, trains, watches, shows figures and exports."""
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sqlalchemy import insert
+
+from adserver.client import Client
+from adserver.peers import opening
+from adserver.records.dataset_state import DatasetState
+from adserver.records.job_state import JobState
+from adserver.store.schema import datasets
+from adserver.store.tasks import TaskStore
+from adserver.training.forward import predict
+from maskedlark.canonical import encode
+from maskedlark.encoding.fit import FitSettings, fit
+from maskedlark.errors import InvalidModel, InvalidTask, JobRefused
+from tests.adserver.fake_helper import FakeHelper, serving
+from tests.adserver.job_world import RECORDS, Site, eval_set_npz, sealed
+from tests.builders import NOW
+
+OF = sealed(expires_at=1 << 39)
+TASK: dict[str, Any] = {
+    "name": "clicks",
+    "origin": "https://ads.example",
+    "min_batch_size": 2,
+    "clip_norm": 1.0,
+    "epsilon": 2.0,
+}
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """A committed dataset at an ad server whose helpers are in memory."""
+    one = Site(tmp_path / "adserver", OF)
+    TaskStore(one.engine).add(OF.of.bundle, created_at=NOW)
+    row = {
+        "handle": bytes(16),
+        "task_id": OF.of.task.task_id,
+        "state": DatasetState.COMMITTED,
+        "created_at": NOW,
+        "received": RECORDS,
+        "size": RECORDS,
+        "dataset_id": OF.datasets[0].dataset_id,
+    }
+    with one.engine.begin() as connection:
+        connection.execute(insert(datasets).values(row))
+    monkeypatch.setattr(
+        opening, "HelperClient", lambda address, *_, **__: nullcontext(one.helpers[int(address[-1])])
+    )
+    yield one
+    one.engine.dispose()
+
+
+@pytest.fixture
+def client(site: Site) -> Iterator[Client]:
+    with Client(data=site.data_dir, helpers=("127.0.0.1:0", "127.0.0.1:1"), insecure=True) as one:
+        yield one
+
+
+def module() -> torch.nn.Module:
+    torch.manual_seed(1)
+    return torch.nn.Linear(4, 1)
+
+
+def settings(**changes: Any) -> dict[str, Any]:
+    return {
+        "loss": "binary_cross_entropy_with_logits",
+        "learning_rate": 0.5,
+        "rounds": 4,
+        "wait": False,
+        **changes,
+    }
+
+
+def test_a_torch_module_is_trained_watched_and_exported(site: Site, client: Client, tmp_path: Path) -> None:
+    (tmp_path / "panel.npz").write_bytes(eval_set_npz(OF))
+    job = client.train(module(), eval_set=tmp_path / "panel.npz", **settings())
+    assert (job.state, job.is_over) == (JobState.QUEUED, False)
+    site.worker().run_one()
+    assert job.watch(progress=False).state is JobState.DONE
+    assert job.is_over
+    assert [one.rounds_done for one in job.figures()] == [0, 1, 2, 3, 4]
+    table = job.to_pandas()
+    assert list(table["rounds_done"]) == [0, 1, 2, 3, 4]
+    assert table["loss"].iloc[-1] < table["loss"].iloc[0]
+    assert job.summary()["rounds_done"] == 4
+    exported = job.export(tmp_path / "out.onnx")
+    assert (tmp_path / "out.onnx").read_bytes() == exported
+    features = np.array([[0, 64, 128, 255]], np.uint8)
+    assert predict(exported, features).shape == (1, 1)
+    assert client.job().job_id == client.jobs()[0].job_id == job.job_id
+
+
+def test_a_job_can_be_cancelled_and_refuses_to_export_before_its_first_round(client: Client) -> None:
+    job = client.train(module(), **settings())
+    with pytest.raises(JobRefused, match="nothing to export"):
+        job.export()
+    job.cancel()
+    assert job.state is JobState.CANCELLED
+    with pytest.raises(JobRefused):
+        job.resume()
+
+
+def test_what_is_wrong_with_a_model_is_said_before_anything_is_stored(client: Client) -> None:
+    with pytest.raises(InvalidModel):
+        client.train(torch.nn.Linear(5, 1), **settings())
+    with pytest.raises(InvalidModel, match="no model here"):
+        client.train(3, **settings())
+    with pytest.raises(JobRefused, match="no noise"):
+        client.train(module(), epsilon=1.0, **settings())
+    assert client.jobs() == []
+
+
+def test_columns_need_the_encoder_of_a_task_that_names_none(
+    site: Site, client: Client, tmp_path: Path
+) -> None:
+    job = client.train(module(), **settings())
+    site.worker().run_one()
+    with pytest.raises(InvalidTask, match="names no encoder"):
+        job.export(takes="columns")
+    encoder = fit({name: ["1", "2"] for name in "abcd"}, FitSettings())
+    (tmp_path / "encoder.json").write_bytes(encode(encoder))
+    assert job.export(takes="columns", encoder=encoder) == job.export(
+        takes="columns", encoder=tmp_path / "encoder.json"
+    )
+
+
+def test_a_task_is_made_with_the_defaults_of_the_command_and_its_encoder(tmp_path: Path) -> None:
+    encoder = fit({"a": ["1", "2"], "b": ["x", "y"], "y": ["no", "yes"]}, FitSettings(label="y"))
+    measured = {"min_cell_count": 2, "keys": [{"name": "k", "categories": ["a", "b"]}]}
+    with (
+        serving(FakeHelper(role=0), FakeHelper(role=1)) as (first, second),
+        Client(data=tmp_path, helpers=("127.0.0.1:0", "127.0.0.1:1"), insecure=True) as client,
+    ):
+        client._helpers = (first, second)
+        made = client.create_task(encoder=encoder, measurement=measured, mechanism="laplace", **TASK)
+        task = made.bundle.task
+        assert (task.num_features, task.labels.size, task.encoder) == (2, 2, encoder.digest)
+        assert (task.norm, task.collusion_epsilon, task.proof) == ("l1", 8.0, True)
+        assert task.measurement is not None
+        assert task.measurement.keys[0].size == 2
+        assert client.tasks() == [made]
+        with pytest.raises(JobRefused, match="report"):
+            client.seal(progress=False)
+        with pytest.raises(InvalidTask, match="num-features"):
+            client.create_task(classes=2, **TASK)

@@ -1,0 +1,71 @@
+"""Results as pandas frames: every number of the result, by name."""
+
+import sys
+
+import pytest
+
+from adserver.measuring.evaluation_result import EvaluationResult, Metric
+from adserver.measuring.result import AggregateResult, Column, Estimate, Row
+from maskedlark.errors import InvalidTask
+from maskedlark.privacy.accounting import Epsilons
+from maskedlark.privacy.noise import Mechanism
+
+NOTHING = Epsilons(ad_server=0.5, colluding=1.0)
+
+
+def estimate(value: float) -> Estimate:
+    return Estimate(value=value, standard_error=1.0, low=value - 3, high=value + 3)
+
+
+def test_sums_become_a_row_for_each_cell() -> None:
+    result = AggregateResult(
+        query_id="q",
+        task_id="t",
+        dataset_id="d",
+        group_by=("month",),
+        columns=(Column(name="count", value="count", bucket=None, noise_scale=1.0),),
+        rows=(Row(group=("3",), estimates=(estimate(40.0),)), Row(group=("5",), estimates=(estimate(7.0),))),
+        records=50,
+        min_cell_count=2,
+        mechanism=Mechanism.GAUSSIAN,
+        delta=1e-5,
+        cost=NOTHING,
+        dataset_spent=NOTHING,
+    )
+    table = result.to_pandas()
+    assert list(table.columns) == ["month", "count", "count_standard_error", "count_low", "count_high"]
+    assert table["count"].tolist() == [40.0, 7.0]
+    assert table.loc[1].tolist() == ["5", 7.0, 1.0, 4.0, 10.0]
+
+
+def evaluated() -> EvaluationResult:
+    return EvaluationResult(
+        query_id="q",
+        task_id="t",
+        dataset_id="d",
+        is_of_classes=False,
+        metrics=(Metric(name="roc_auc", estimate=estimate(0.9)),),
+        roc=(),
+        pr=(),
+        calibration=(),
+        num_bins=64,
+        mechanism=Mechanism.GAUSSIAN,
+        noise_scale=1.0,
+        records=50,
+        delta=1e-5,
+        cost=NOTHING,
+        dataset_spent=NOTHING,
+    )
+
+
+def test_metrics_become_a_row_each() -> None:
+    table = evaluated().to_pandas()
+    assert table.to_dict("records") == [
+        {"metric": "roc_auc", "value": 0.9, "standard_error": 1.0, "low": 0.9 - 3, "high": 0.9 + 3}
+    ]
+
+
+def test_without_pandas_the_remedy_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(InvalidTask, match="notebook"):
+        evaluated().to_pandas()

@@ -1,0 +1,75 @@
+"""Torch modules and scikit-learn's estimators become ONNX files that give the same outputs."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.neural_network import MLPClassifier
+
+from adserver.training.as_onnx import as_onnx
+from adserver.training.forward import predict
+from maskedlark.errors import InvalidModel
+from maskedlark.model.dense import dense_network
+from tests.torch_models import dense, squeezed
+
+RANDOM = np.random.default_rng(1)
+BYTES = RANDOM.integers(0, 256, (60, 6), np.uint8)
+SCALED = BYTES / 256.0
+CLASSES = RANDOM.integers(0, 3, 60)
+BINARY = CLASSES == 0
+
+
+def test_files_and_bytes_come_as_they_are(tmp_path: Path) -> None:
+    model = dense_network([6, 1], "relu", seed=1)
+    (tmp_path / "model.onnx").write_bytes(model)
+    assert (
+        as_onnx(model, 6) == as_onnx(tmp_path / "model.onnx", 6) == as_onnx(str(tmp_path / "model.onnx"), 6)
+    )
+
+
+@pytest.mark.parametrize("make", [dense, squeezed])
+@pytest.mark.parametrize("has_onnxscript", [True, False])
+def test_a_torch_module_is_exported_and_left_as_it_was(
+    make: Any, has_onnxscript: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_onnxscript:
+        monkeypatch.setitem(sys.modules, "onnxscript", None)
+    module, width = make()
+    module.train()
+    found = predict(as_onnx(module, width), BYTES)
+    assert module.training
+    expected = module.eval()(torch.tensor(SCALED, dtype=torch.float32)).detach().numpy().reshape(60, 1)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_linear_models_give_what_scikit_learn_decides_by() -> None:
+    binary = LogisticRegression().fit(SCALED, BINARY)
+    np.testing.assert_allclose(
+        predict(as_onnx(binary, 6), BYTES)[:, 0], binary.decision_function(SCALED), atol=1e-5
+    )
+    several = LogisticRegression().fit(SCALED, CLASSES)
+    found = predict(as_onnx(several, 6), BYTES)
+    assert (found.argmax(1) == several.predict(SCALED)).all()
+    regression = LinearRegression().fit(SCALED, CLASSES)
+    np.testing.assert_allclose(
+        predict(as_onnx(regression, 6), BYTES)[:, 0], regression.predict(SCALED), atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh", "logistic"])
+def test_a_perceptron_gives_scikit_learns_classes(activation: str) -> None:
+    model = MLPClassifier((5, 4), activation=activation, max_iter=1)
+    with pytest.warns(UserWarning, match="Maximum iterations"):
+        model.fit(SCALED, CLASSES)
+    found = predict(as_onnx(model, 6), BYTES)
+    assert (found.argmax(1) == model.predict(SCALED)).all()
+
+
+@pytest.mark.parametrize("model", [object(), 3, {"a": 1}])
+def test_what_is_no_model_is_refused_by_its_kind(model: object) -> None:
+    with pytest.raises(InvalidModel, match="no model here"):
+        as_onnx(model, 6)

@@ -1,0 +1,114 @@
+"""A model whose weights lie beside it becomes one file; nothing outside its folder is read."""
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+
+from adserver.training.model_file import read_model
+from maskedlark.errors import InvalidModel, ModelReason
+from maskedlark.model.dense import dense_network
+from maskedlark.model.limits import Limits
+from maskedlark.model.onnx_file import parse
+from tests.torch_models import dense
+
+MODEL = dense_network([4, 8, 1], "relu", seed=1)
+
+
+def split(folder: Path, **changes: Callable[[str], str]) -> Path:
+    """The model with its weights in `model.onnx.data`, and entries of one tensor changed."""
+    proto = onnx.ModelProto.FromString(MODEL)
+    data = b""
+    for tensor in proto.graph.initializer:
+        held = tensor.raw_data
+        tensor.ClearField("raw_data")
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        entries = {"location": "model.onnx.data", "offset": str(len(data)), "length": str(len(held))}
+        for key, value in entries.items():
+            entry = tensor.external_data.add()
+            entry.key, entry.value = key, changes.get(key, str)(value)
+        data += held
+    (folder / "model.onnx.data").write_bytes(data)
+    path = folder / "model.onnx"
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
+def test_a_file_that_holds_its_weights_comes_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "whole.onnx"
+    path.write_bytes(MODEL)
+    assert read_model(path) == MODEL
+    path.write_bytes(b"no model")
+    assert read_model(path) == b"no model"
+
+
+def test_weights_beside_the_file_are_folded_into_it(tmp_path: Path) -> None:
+    path = split(tmp_path)
+    with pytest.raises(InvalidModel) as refused:
+        parse(path.read_bytes(), num_features=4)
+    assert refused.value.reason is ModelReason.EXTERNAL_DATA
+    folded, whole = parse(read_model(path), num_features=4), parse(MODEL, num_features=4)
+    assert folded.digest == whole.digest
+    for one, other in zip(folded.initial_values, whole.initial_values, strict=True):
+        assert one.tobytes() == other.tobytes()
+    assert read_model(path) == read_model(path)
+
+
+def test_torchs_default_export_is_folded_and_gives_the_modules_outputs(tmp_path: Path) -> None:
+    module, width = dense()
+    path = tmp_path / "net.onnx"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporter's own
+        torch.onnx.export(module, (torch.zeros(1, width),), path, verbose=False)
+    assert (tmp_path / "net.onnx.data").is_file()
+    encoded = read_model(path)
+    assert parse(encoded, num_features=width).output_width == 1
+    session = onnxruntime.InferenceSession(encoded)
+    inputs = np.random.default_rng(1).random((1, width), np.float32)
+    (found,) = session.run(None, {session.get_inputs()[0].name: inputs})
+    np.testing.assert_allclose(found, module(torch.tensor(inputs)).detach().numpy(), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"location": lambda _: "../secret"}, "outside the folder"),
+        ({"location": lambda _: "/etc/hostname"}, "outside the folder"),
+        ({"location": lambda _: ""}, "outside the folder"),
+        ({"location": lambda _: "absent.data"}, "not beside it"),
+        ({"offset": lambda _: "-1"}, "shorter than"),
+        ({"length": lambda _: "9999999"}, "shorter than"),
+        ({"offset": lambda _: "many"}, "no number"),
+    ],
+    ids=["upwards", "absolute", "none", "absent", "negative", "beyond", "word"],
+)
+def test_data_that_is_not_where_the_model_says_is_refused(
+    tmp_path: Path, changes: dict[str, Callable[[str], str]], why: str
+) -> None:
+    with pytest.raises(InvalidModel, match=why) as refused:
+        read_model(split(tmp_path, **changes))
+    assert refused.value.reason is ModelReason.EXTERNAL_DATA
+
+
+def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
+    path = split(tmp_path)
+    outside = tmp_path.parent / "outside.data"
+    (tmp_path / "model.onnx.data").rename(outside)
+    (tmp_path / "model.onnx.data").symlink_to(outside)
+    with pytest.raises(InvalidModel, match="not beside it"):
+        read_model(path)
+
+
+def test_data_past_the_limit_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    path = split(tmp_path)
+    with pytest.raises(InvalidModel) as refused:
+        read_model(path, limits=Limits(max_bytes=path.stat().st_size + 10))
+    assert refused.value.reason is ModelReason.TOO_LARGE
+    with pytest.raises(InvalidModel) as refused:
+        read_model(path, limits=Limits(max_bytes=10))
+    assert refused.value.reason is ModelReason.TOO_LARGE
