@@ -9,7 +9,7 @@ import typer
 
 from adserver.cli.options import DatabaseOption, DataOption, TracesOption, open_store, peers_of, watching
 from adserver.peers.opening import Peers
-from adserver.serving.server import serve
+from adserver.serving.server import ServeSettings, serve
 from maskedlark.observability.logs import LogFormat, configure_logging
 from maskedlark.observability.tracing import Traces, tracing
 from maskedlark.rpc.certificates import write_certificate
@@ -40,18 +40,15 @@ def serve_command(
     """Take reports in over gRPC and HTTP, serve tasks, and run jobs, until SIGTERM."""
     configure_logging(log_format)
     with stopped_by_signals() as stop, tracing("adserver", traces):
-        serve(
-            open_store(data, database),
-            peers,
+        settings = ServeSettings(
             data_dir=data,
             grpc_listen=grpc_listen,
             http_listen=http_listen,
             addresses_file=addresses_file,
             metrics_listen=metrics_listen,
             refresh_keys_s=refresh_keys,
-            clock=time.time,
-            stop=stop,
         )
+        serve(open_store(data, database), peers, settings, clock=time.time, stop=stop)
 
 
 def keygen_command(

@@ -22,7 +22,8 @@ look like a failure.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, ParamSpec, TypeVar
 
 from starlette.applications import Starlette
@@ -35,7 +36,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from adserver.ingest.batch import reports_in
 from adserver.ingest.body_room import BodyRoom, Held, NoRoom
-from adserver.ingest.intake import Intake
+from adserver.ingest.intake import Intake, IntakeCounts
 from adserver.ingest.json_error import INTERNAL, json_error, refusal
 from adserver.store.rounds import RoundStore
 from adserver.store.tasks import TaskStore
@@ -58,7 +59,6 @@ _UNCHANGED: Final = 304
 _AWAY: Final = 503
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-_Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class _TooLarge(ReportRejected):
@@ -66,6 +66,74 @@ class _TooLarge(ReportRejected):
 
     def __init__(self, limit: int) -> None:
         super().__init__(ReportReason.WRONG_LENGTH, f"the body has at most {limit} bytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Endpoints:
+    """What answers each path; see `http_app`."""
+
+    intake: Intake
+    tasks: TaskStore
+    room: BodyRoom
+    check_well: Callable[[], object]
+    rounds: RoundStore | None
+
+    async def post_report(self, request: Request) -> Response:
+        with self.room.held() as held:
+            try:
+                report = decode_report(await _body(request, MAX_REPORT_BYTES, held))
+            except ReportRejected as rejection:
+                self.intake.count_rejection(rejection)
+                raise
+            is_new = await _in_thread(self.intake.take, report)
+        return JSONResponse({"result": "accepted" if is_new else "duplicate"}, 201 if is_new else 200)
+
+    async def post_batch(self, request: Request) -> Response:
+        with self.room.held() as held:
+            body = await _body(request, MAX_BATCH_BYTES, held)
+            counts = await _in_thread(lambda: self.intake.take_all(reports_in(body)))
+        return _counts(counts)
+
+    async def get_task(self, request: Request) -> Response:
+        bundle = await _in_thread(self.tasks.get, _task_id(request))
+        if bundle is None:
+            raise HTTPException(404, "no such task")
+        encoded = encode(bundle)
+        headers = {"etag": f'"{digest("etag", encoded).hex()}"', "cache-control": "no-cache"}
+        if headers["etag"] in request.headers.get("if-none-match", ""):
+            return Response(status_code=_UNCHANGED, headers=headers)
+        return Response(encoded, headers=headers, media_type="application/json")
+
+    async def get_encoder(self, request: Request) -> Response:
+        encoder = await _in_thread(self.tasks.encoder, _task_id(request))
+        if encoder is None:
+            raise HTTPException(404, "no such task, or it names no encoder")
+        return Response(encode(encoder), media_type="application/json")
+
+    async def get_round(self, request: Request) -> Response:
+        open_one = (
+            None if self.rounds is None else await _in_thread(self.rounds.newest_open, _task_id(request))
+        )
+        if open_one is None:
+            return Response(status_code=_NOTHING)
+        encoded = encode(open_one.round)
+        body = len(encoded).to_bytes(4, "little") + encoded + open_one.content
+        return Response(body, media_type="application/octet-stream")
+
+    async def list_tasks(self, _request: Request) -> Response:
+        stored = await _in_thread(self.tasks.all)
+        rows = [
+            {"task_id": one.task_id.hex(), "name": one.bundle.task.name, "origin": one.bundle.task.origin}
+            for one in stored
+        ]
+        return JSONResponse({"tasks": rows})
+
+    async def get_counts(self, _request: Request) -> Response:
+        return _counts(self.intake.counts)
+
+    async def get_health(self, _request: Request) -> Response:
+        await _in_thread(self.check_well)
+        return JSONResponse({"status": "ok"})
 
 
 def http_app(
@@ -86,79 +154,23 @@ def http_app(
             into the database.
         rounds: The federated rounds that devices are served; None for none.
     """
-    room = room or BodyRoom()
-    check = check_well or (lambda: tasks.get(b""))
-
-    async def post_report(request: Request) -> Response:
-        with room.held() as held:
-            try:
-                report = decode_report(await _body(request, MAX_REPORT_BYTES, held))
-            except ReportRejected as rejection:
-                intake.count_rejection(rejection)
-                raise
-            is_new = await _in_thread(intake.take, report)
-        return JSONResponse({"result": "accepted" if is_new else "duplicate"}, 201 if is_new else 200)
-
-    async def post_batch(request: Request) -> Response:
-        with room.held() as held:
-            body = await _body(request, MAX_BATCH_BYTES, held)
-            counts = await _in_thread(lambda: intake.take_all(reports_in(body)))
-        return JSONResponse(
-            {"accepted": counts.accepted, "duplicates": counts.duplicates, "rejected": counts.by_reason()}
-        )
-
-    async def get_task(request: Request) -> Response:
-        bundle = await _in_thread(tasks.get, _task_id(request))
-        if bundle is None:
-            raise HTTPException(404, "no such task")
-        encoded = encode(bundle)
-        headers = {"etag": f'"{digest("etag", encoded).hex()}"', "cache-control": "no-cache"}
-        if headers["etag"] in request.headers.get("if-none-match", ""):
-            return Response(status_code=_UNCHANGED, headers=headers)
-        return Response(encoded, headers=headers, media_type="application/json")
-
-    async def get_encoder(request: Request) -> Response:
-        encoder = await _in_thread(tasks.encoder, _task_id(request))
-        if encoder is None:
-            raise HTTPException(404, "no such task, or it names no encoder")
-        return Response(encode(encoder), media_type="application/json")
-
-    async def get_round(request: Request) -> Response:
-        open_one = None if rounds is None else await _in_thread(rounds.newest_open, _task_id(request))
-        if open_one is None:
-            return Response(status_code=_NOTHING)
-        encoded = encode(open_one.round)
-        body = len(encoded).to_bytes(4, "little") + encoded + open_one.content
-        return Response(body, media_type="application/octet-stream")
-
-    async def list_tasks(_request: Request) -> Response:
-        stored = await _in_thread(tasks.all)
-        rows = [
-            {"task_id": one.task_id.hex(), "name": one.bundle.task.name, "origin": one.bundle.task.origin}
-            for one in stored
-        ]
-        return JSONResponse({"tasks": rows})
-
-    async def get_counts(_request: Request) -> Response:
-        counts = intake.counts
-        return JSONResponse(
-            {"accepted": counts.accepted, "duplicates": counts.duplicates, "rejected": counts.by_reason()}
-        )
-
-    async def get_health(_request: Request) -> Response:
-        await _in_thread(check)
-        return JSONResponse({"status": "ok"})
-
+    at = _Endpoints(
+        intake=intake,
+        tasks=tasks,
+        room=room or BodyRoom(),
+        check_well=check_well or (lambda: tasks.get(b"")),
+        rounds=rounds,
+    )
     return Starlette(
         routes=[
-            Route("/v1/reports", post_report, methods=["POST"]),
-            Route("/v1/reports/batch", post_batch, methods=["POST"]),
-            Route("/v1/tasks", list_tasks),
-            Route("/v1/tasks/{task_id}", get_task),
-            Route("/v1/tasks/{task_id}/encoder", get_encoder),
-            Route("/v1/tasks/{task_id}/round", get_round),
-            Route("/v1/counts", get_counts),
-            Route("/healthz", get_health),
+            Route("/v1/reports", at.post_report, methods=["POST"]),
+            Route("/v1/reports/batch", at.post_batch, methods=["POST"]),
+            Route("/v1/tasks", at.list_tasks),
+            Route("/v1/tasks/{task_id}", at.get_task),
+            Route("/v1/tasks/{task_id}/encoder", at.get_encoder),
+            Route("/v1/tasks/{task_id}/round", at.get_round),
+            Route("/v1/counts", at.get_counts),
+            Route("/healthz", at.get_health),
         ],
         exception_handlers={
             ReportRejected: _rejected,
@@ -214,6 +226,12 @@ async def _body(request: Request, limit: int, held: Held) -> bytes:
     except TimeoutError:
         raise HTTPException(_TOO_SLOW, f"the body did not arrive within {BODY_DEADLINE_S:.0f} s") from None
     return bytes(body)
+
+
+def _counts(counts: IntakeCounts) -> Response:
+    return JSONResponse(
+        {"accepted": counts.accepted, "duplicates": counts.duplicates, "rejected": counts.by_reason()}
+    )
 
 
 def _task_id(request: Request) -> bytes:

@@ -18,6 +18,7 @@ from adserver.ingest.grpc_service import IngestService
 from adserver.ingest.http_app import counting_answers, http_app
 from adserver.ingest.http_server import HttpServer
 from adserver.ingest.intake import Intake
+from adserver.peers.client import HelperClient
 from adserver.peers.opening import Peers
 from adserver.serving.metrics import AdserverMetrics
 from adserver.store.database import Clock
@@ -105,19 +106,28 @@ def running_ingest(
         yield Addresses(grpc=_with_port(grpc_listen, watched.port), http=_with_port(http_listen, http.port))
 
 
-def serve(
-    engine: Engine,
-    peers: Peers,
-    *,
-    data_dir: Path,
-    grpc_listen: str,
-    http_listen: str,
-    addresses_file: Path | None,
-    metrics_listen: str | None = None,
-    refresh_keys_s: float = 60.0,
-    clock: Clock,
-    stop: Event,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeSettings:
+    """How an ad server's process runs.
+
+    Attributes:
+        data_dir: Where jobs keep their files.
+        grpc_listen: host:port, port 0 for any.
+        http_listen: The same.
+        addresses_file: Gets the addresses as JSON, in one step, once both answer.
+        metrics_listen: host:port on loopback of /metrics and /healthz, or None.
+        refresh_keys_s: How often the helpers are asked for their HPKE keys.
+    """
+
+    data_dir: Path
+    grpc_listen: str
+    http_listen: str
+    addresses_file: Path | None
+    metrics_listen: str | None = None
+    refresh_keys_s: float = 60.0
+
+
+def serve(engine: Engine, peers: Peers, settings: ServeSettings, *, clock: Clock, stop: Event) -> None:
     """Take reports in and run jobs until `stop` is set.
 
     Then drain: finish what has begun, and leave jobs where they can resume.
@@ -125,12 +135,7 @@ def serve(
     Args:
         engine: The database, with its tables.
         peers: The helpers, and this server's TLS files.
-        data_dir: Where jobs keep their files.
-        grpc_listen: host:port, port 0 for any.
-        http_listen: The same.
-        addresses_file: Gets the addresses as JSON, in one step, once both answer.
-        refresh_keys_s: How often the helpers are asked for their HPKE keys.
-        metrics_listen: host:port on loopback of /metrics and /healthz, or None.
+        settings: How.
         clock: Unix seconds.
         stop: Ends it.
 
@@ -139,13 +144,13 @@ def serve(
             taken.
     """
     forbid_core_files()  # before the TLS key is read
-    check_data_folder(data_dir)
+    check_data_folder(settings.data_dir)
     if peers.tls is not None:
         check_own(peers.tls.private_key)
-    remove_unfinished_of_jobs(data_dir)
+    remove_unfinished_of_jobs(settings.data_dir)
 
     def check_disk() -> None:
-        check_room(data_dir)
+        check_room(settings.data_dir)
 
     def check_well() -> None:
         TaskStore(engine).all()
@@ -153,33 +158,44 @@ def serve(
 
     with ExitStack() as stack:
         helpers = peers.open(stack, engine)
-        worker = JobWorker(engine, helpers, data_dir, clock)
-        refresher = key_refresher(TaskStore(engine), helpers, refresh_keys_s)
         metrics = AdserverMetrics(engine, clock)
         addresses = stack.enter_context(
             running_ingest(
                 engine,
-                grpc_listen=grpc_listen,
-                http_listen=http_listen,
+                grpc_listen=settings.grpc_listen,
+                http_listen=settings.http_listen,
                 tls=peers.tls,
                 metrics=metrics,
                 check_disk=check_disk,
             )
         )
-        if metrics_listen is not None:
-            stack.enter_context(OperatorEndpoint(metrics_listen, metrics.registry, check_well))
-        worker.start()
-        stack.callback(worker.stop)
-        expirer = report_expirer(TaskStore(engine), ReportStore(engine), clock)
-        expirer.start()
-        stack.callback(expirer.stop)
-        refresher.start()
-        stack.callback(refresher.stop, waits=False)  # a helper may not answer
+        if settings.metrics_listen is not None:
+            stack.enter_context(OperatorEndpoint(settings.metrics_listen, metrics.registry, check_well))
+        _start_work(stack, engine, helpers, settings, clock)
         _LOG.info("gRPC on %s, HTTP on %s", addresses.grpc, addresses.http)
-        if addresses_file is not None:
-            write_durably(addresses_file, addresses.encode())
+        if settings.addresses_file is not None:
+            write_durably(settings.addresses_file, addresses.encode())
         wait_for(stop)
         _LOG.info("draining")
+
+
+def _start_work(
+    stack: ExitStack,
+    engine: Engine,
+    helpers: tuple[HelperClient, HelperClient],
+    settings: ServeSettings,
+    clock: Clock,
+) -> None:
+    """Start what runs beside the intake, until the stack unwinds: jobs, expiry, and the helpers' keys."""
+    worker = JobWorker(engine, helpers, settings.data_dir, clock)
+    worker.start()
+    stack.callback(worker.stop)
+    expirer = report_expirer(TaskStore(engine), ReportStore(engine), clock)
+    expirer.start()
+    stack.callback(expirer.stop)
+    refresher = key_refresher(TaskStore(engine), helpers, settings.refresh_keys_s)
+    refresher.start()
+    stack.callback(refresher.stop, waits=False)  # a helper may not answer
 
 
 def _with_port(listen: str, port: int) -> str:
