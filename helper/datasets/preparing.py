@@ -26,7 +26,7 @@ from maskedlark.reports.dataset import (
     dataset_id,
     join_prepared,
 )
-from maskedlark.reports.proof_check import residues
+from maskedlark.reports.proofs.check import residues
 from maskedlark.reports.sealing import OpeningKey
 
 MAX_CHUNK_BYTES: Final = 4 << 20

@@ -1,13 +1,13 @@
-"""The residues of `maskedlark.reports.proof_check`, compiled: what a helper runs for every report."""
+"""The residues of `maskedlark.reports.proofs.check`, compiled: what a helper runs for every report."""
 
 import numpy as np
 
 from helper.gradient.exact.kernels.compiled import inlined, kernel
 from helper.gradient.exact.kernels.field import add, multiply
 from maskedlark.numbers.field import MODULUS, FieldVector
-from maskedlark.reports.proof_check import ProofTable
-from maskedlark.reports.proof_polynomials import range_tables
-from maskedlark.reports.proof_shape import POINTS, ProofShape
+from maskedlark.reports.proofs.check import ProofTable
+from maskedlark.reports.proofs.polynomials import range_tables
+from maskedlark.reports.proofs.shape import POINTS, ProofShape
 
 _P = np.uint64(MODULUS)
 _ZERO = np.uint64(0)

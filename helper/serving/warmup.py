@@ -23,8 +23,8 @@ from maskedlark.interrupt import Interrupt, never
 from maskedlark.numbers.field import random_vector
 from maskedlark.randomness import seeded
 from maskedlark.reports.measurement import Measurement, Value
-from maskedlark.reports.proof_check import ProofTable, residues
-from maskedlark.reports.proof_shape import POINTS, proof_shape
+from maskedlark.reports.proofs.check import ProofTable, residues
+from maskedlark.reports.proofs.shape import POINTS, proof_shape
 
 _LOCK: Final = "compiling"
 _PROOF_ROWS: Final = 4

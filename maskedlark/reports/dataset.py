@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from maskedlark.canonical import digest
 from maskedlark.errors import ReportReason, ReportRejected
 from maskedlark.reports.pair import VIEW_TAG_BYTES, PairKey
-from maskedlark.reports.proof_check import ProofTable, Residues, gather_evidence, residues
-from maskedlark.reports.proofs import Binding
+from maskedlark.reports.proofs.check import ProofTable, Residues, gather_evidence, residues
+from maskedlark.reports.proofs.proving import Binding
 from maskedlark.reports.report import FOUND_INSIDE, InputShares, decode_shares, join_shares
 from maskedlark.reports.sealing import OpeningKey, share_info
 from maskedlark.reports.task import REPORT_ID_BYTES, Task

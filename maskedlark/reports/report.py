@@ -23,9 +23,9 @@ from maskedlark.numbers.field import MODULUS, FieldVector, from_signed, share, t
 from maskedlark.privacy.noise import noise_bytes
 from maskedlark.randomness import Randomness, one_below, shuffle
 from maskedlark.reports.measurement import MAX_CODE
-from maskedlark.reports.proof_check import ProofTable
-from maskedlark.reports.proofs import Binding
-from maskedlark.reports.proven_report import proven_plaintexts, read_proofs, value_shares
+from maskedlark.reports.proofs.check import ProofTable
+from maskedlark.reports.proofs.proven_report import proven_plaintexts, read_proofs, value_shares
+from maskedlark.reports.proofs.proving import Binding
 from maskedlark.reports.task import VIEW_NONCE_BYTES, LabelKind, LabelSpace, Task
 
 SHARE_VERSION: Final = 1

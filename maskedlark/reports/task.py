@@ -19,7 +19,7 @@ from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
 from maskedlark.privacy.clip import Clip, Norm
 from maskedlark.privacy.noise import Mechanism, NoiseDivision
 from maskedlark.reports.measurement import Measurement
-from maskedlark.reports.proof_shape import ProofShape, proof_length, proof_shape
+from maskedlark.reports.proofs.shape import ProofShape, proof_length, proof_shape
 from maskedlark.reports.sealing import SignedKeyList, verify
 from maskedlark.reports.updates import UpdateForm
 

@@ -28,8 +28,8 @@ from maskedlark.errors import ReportReason
 from maskedlark.randomness import below, seeded
 from maskedlark.releases.job import JobSpec
 from maskedlark.reports.dataset import AdmittedSet
-from maskedlark.reports.proofs import Binding, prove, secret_elements
-from maskedlark.reports.proven_report import encode_proof
+from maskedlark.reports.proofs.proven_report import encode_proof
+from maskedlark.reports.proofs.proving import Binding, prove, secret_elements
 from maskedlark.reports.report import Example, MeasuredValues
 from maskedlark.reports.upload import Report
 from tests.audit.part import Part

@@ -25,14 +25,14 @@ from maskedlark.numbers.field import random_vector
 from maskedlark.randomness import seeded
 from maskedlark.reports.dataset import ShareOpener
 from maskedlark.reports.measurement import Measurement, Value
-from maskedlark.reports.proof_check import ProofTable
-from maskedlark.reports.proof_shape import POINTS, ProofShape, proof_shape
-from maskedlark.reports.proofs import Binding, prove, secret_elements
+from maskedlark.reports.proofs.check import ProofTable
+from maskedlark.reports.proofs.proving import Binding, prove, secret_elements
+from maskedlark.reports.proofs.shape import POINTS, ProofShape, proof_shape
 from maskedlark.rpc.wire import encode_report
 from tests.builders import World, examples, reports, shares_for, world
 from tests.maskedlark.reports.malicious import TASK_ID, honest, honest_parts, is_accepted, malformed
+from tests.maskedlark.reports.proofs.test_proofs_in_small_fields import valid_masks_of_a_small_field
 from tests.maskedlark.reports.shapes import MEASURED, TEN, TWO
-from tests.maskedlark.reports.test_proofs_in_small_fields import valid_masks_of_a_small_field
 
 HUNDRED = proof_shape(100, None)
 SIXTEEN_BITS = Measurement(

@@ -6,8 +6,8 @@ import pytest
 from helper.datasets.proofs import compiled_residues
 from maskedlark.numbers.field import MODULUS, FieldVector, random_vector
 from maskedlark.randomness import seeded
-from maskedlark.reports.proof_check import ProofTable, residues
-from maskedlark.reports.proof_shape import POINTS, ProofShape, proof_shape
+from maskedlark.reports.proofs.check import ProofTable, residues
+from maskedlark.reports.proofs.shape import POINTS, ProofShape, proof_shape
 from tests.maskedlark.reports.malicious import honest, is_accepted, malformed
 from tests.maskedlark.reports.shapes import ALL
 

@@ -9,10 +9,17 @@ from numpy.typing import NDArray
 
 from maskedlark.numbers.field import MODULUS, FieldVector, random_vector, subtract, to_bytes
 from maskedlark.randomness import Randomness, below
-from maskedlark.reports.proof_check import Residues, gather_evidence, residues
-from maskedlark.reports.proof_shape import POINTS, ProofShape
-from maskedlark.reports.proofs import Binding, challenge, challenge_points, commit, prove, secret_elements
-from maskedlark.reports.proven_report import encode_proof, read_proofs
+from maskedlark.reports.proofs.check import Residues, gather_evidence, residues
+from maskedlark.reports.proofs.proven_report import encode_proof, read_proofs
+from maskedlark.reports.proofs.proving import (
+    Binding,
+    challenge,
+    challenge_points,
+    commit,
+    prove,
+    secret_elements,
+)
+from maskedlark.reports.proofs.shape import POINTS, ProofShape
 from maskedlark.reports.share_seed import expand_share
 
 TASK_ID = b"t" * 32

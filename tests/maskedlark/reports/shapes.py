@@ -2,7 +2,7 @@
 polynomials."""
 
 from maskedlark.reports.measurement import Measurement, Value
-from maskedlark.reports.proof_shape import ProofShape, proof_shape
+from maskedlark.reports.proofs.shape import ProofShape, proof_shape
 
 VALUES = Measurement(
     min_cell_count=1,

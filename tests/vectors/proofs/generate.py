@@ -18,10 +18,10 @@ import numpy as np
 
 from maskedlark.randomness import derive_key, seeded
 from maskedlark.reports.pair import PairKey
-from maskedlark.reports.proof_check import residues
-from maskedlark.reports.proof_shape import ProofShape, proof_shape
-from maskedlark.reports.proofs import Binding, challenge, challenge_points, prove, secret_elements
-from maskedlark.reports.proven_report import encode_proof
+from maskedlark.reports.proofs.check import residues
+from maskedlark.reports.proofs.proven_report import encode_proof
+from maskedlark.reports.proofs.proving import Binding, challenge, challenge_points, prove, secret_elements
+from maskedlark.reports.proofs.shape import ProofShape, proof_shape
 from maskedlark.reports.share_seed import expand_share
 from tests.maskedlark.reports.malicious import TASK_ID, Part, Sent, evidence, malformed, one_hot
 from tests.maskedlark.reports.shapes import MEASURED, SEVERAL, TEN, TWO

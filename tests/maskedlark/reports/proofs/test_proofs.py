@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from maskedlark.numbers.field import MODULUS, add, to_signed
 from maskedlark.randomness import seeded
-from maskedlark.reports.proof_check import residues
-from maskedlark.reports.proof_shape import (
+from maskedlark.reports.proofs.check import residues
+from maskedlark.reports.proofs.proven_report import read_proofs, value_shares
+from maskedlark.reports.proofs.proving import is_usable, secret_elements
+from maskedlark.reports.proofs.shape import (
     MAX_POLYNOMIAL_BITS,
     POINTS,
     ProofShape,
@@ -17,8 +19,6 @@ from maskedlark.reports.proof_shape import (
     proof_length,
     proof_shape,
 )
-from maskedlark.reports.proofs import is_usable, secret_elements
-from maskedlark.reports.proven_report import read_proofs, value_shares
 from tests import reference_proof
 from tests.maskedlark.reports.malicious import evidence, honest, is_accepted, malformed, send, whole
 from tests.maskedlark.reports.shapes import ALL, MEASURED, SEVERAL, TWO, VALUES

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskedlark.numbers.field import MODULUS, FieldVector, add, multiply, negate, subtract, total
-from maskedlark.reports.proof_polynomials import range_tables
-from maskedlark.reports.proof_shape import POINTS, ProofShape
-from maskedlark.reports.proofs import Binding, challenge, commit
+from maskedlark.reports.proofs.polynomials import range_tables
+from maskedlark.reports.proofs.proving import Binding, challenge, commit
+from maskedlark.reports.proofs.shape import POINTS, ProofShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

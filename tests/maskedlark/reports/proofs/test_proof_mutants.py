@@ -11,10 +11,10 @@ import pytest
 
 from maskedlark.numbers.field import MODULUS, FieldVector, add
 from maskedlark.randomness import Randomness, seeded
-from maskedlark.reports import proof_check, proofs
-from maskedlark.reports.proof_check import ProofTable, residues
-from maskedlark.reports.proof_shape import POINTS, ProofShape, proof_shape
-from maskedlark.reports.proofs import Binding, commit, secret_elements
+from maskedlark.reports.proofs import check, proving
+from maskedlark.reports.proofs.check import ProofTable, residues
+from maskedlark.reports.proofs.proving import Binding, commit, secret_elements
+from maskedlark.reports.proofs.shape import POINTS, ProofShape, proof_shape
 from maskedlark.reports.share_seed import expand_share
 from tests.maskedlark.reports import malicious
 from tests.maskedlark.reports.malicious import TASK_ID, Sent, is_accepted, one_hot, send, told_commitments
@@ -39,15 +39,15 @@ def test_powers_from_0_let_q_cancel_a_weight_of_2(monkeypatch: pytest.MonkeyPatc
         ]
         return np.array(rows, np.uint64)
 
-    monkeypatch.setattr(proofs, "_power_sum", power_sum)
-    monkeypatch.setattr(proof_check, "_power_sums", power_sums)
+    monkeypatch.setattr(proving, "_power_sum", power_sum)
+    monkeypatch.setattr(check, "_power_sums", power_sums)
     assert is_let_through(malicious.weight_two_fitted_to_powers_from_0)
 
 
 def test_openings_outside_the_tag_can_be_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not is_let_through(malicious.weight_two_with_openings_told_apart)
     monkeypatch.setattr(
-        proof_check, "_covered", lambda seeds, _openings, found: np.concatenate([seeds, found], axis=1)
+        check, "_covered", lambda seeds, _openings, found: np.concatenate([seeds, found], axis=1)
     )
     assert is_let_through(malicious.weight_two_with_openings_told_apart)
 
@@ -110,7 +110,7 @@ def fitted_to_roots(seed: int) -> Sent | None:
     """Weight 2, and openings A = rho + the root of X(t^2): one report in eight has all three roots."""
     sent = weight_two(TWO, seeded(seed))
     secret = malicious.whole(TWO, sent).tolist()
-    for j, t in enumerate(proofs.challenge_points(proofs.challenge(*told_commitments(sent)))):
+    for j, t in enumerate(proving.challenge_points(proving.challenge(*told_commitments(sent)))):
         root = square_root(2 * t * t % MODULUS)
         if root is None:
             return None
@@ -146,9 +146,7 @@ def test_a_commitment_that_is_believed_lets_a_mask_be_fitted_to_the_points(
             told[sent[role].report_id, role] = commitment
         return sent
 
-    monkeypatch.setattr(
-        proof_check, "commit", lambda binding, role, _blind, _share: told[binding.report_id, role]
-    )
+    monkeypatch.setattr(check, "commit", lambda binding, role, _blind, _share: told[binding.report_id, role])
     assert is_let_through(attack)
 
 
@@ -156,7 +154,7 @@ def guessed_label(sent: Sent) -> int | None:
     """What helper 1 finds if it can try the C + 1 masks: for each, its own share and the openings fix all of
     share 0."""
     share_1 = np.frombuffer(sent[1].share, "<u8").tolist()
-    points = proofs.challenge_points(proofs.challenge(sent[1].other, malicious.recommitted(TWO, sent)))
+    points = proving.challenge_points(proving.challenge(sent[1].other, malicious.recommitted(TWO, sent)))
     binding = Binding(task_id=TASK_ID, report_id=sent[1].report_id, view=sent[1].view)
     for label in range(3):
         mask = one_hot(2, label)
@@ -178,9 +176,9 @@ def test_without_a_blind_helper_1_finds_the_label_by_trying_masks(monkeypatch: p
         for label in (0, 1, 2)
     ]
     assert [guessed_label(one) for one in sent] == [None, None, None]
-    monkeypatch.setattr(proofs, "BLIND_BYTES", 0)
+    monkeypatch.setattr(proving, "BLIND_BYTES", 0)
     monkeypatch.setattr(
-        proofs,
+        proving,
         "commit",
         lambda binding, role, blind, share: commit(binding, role, blind.ljust(32, b"\0"), share),
     )
@@ -191,7 +189,7 @@ def test_without_a_blind_helper_1_finds_the_label_by_trying_masks(monkeypatch: p
 def send_unblinded(label: int, randomness: Randomness) -> Sent:
     """A report whose commitments have no blind, as a mutant of the browser would make it."""
     binding = Binding(task_id=TASK_ID, report_id=randomness(16), view=b"\2" + randomness(40))
-    proof = proofs.prove(TWO, binding, secret_elements(TWO, [one_hot(2, label)], [], randomness), randomness)
+    proof = proving.prove(TWO, binding, secret_elements(TWO, [one_hot(2, label)], [], randomness), randomness)
     part = malicious.Part(
         report_id=binding.report_id,
         view=binding.view,

@@ -4,7 +4,7 @@
     proof = prove(shape, binding, elements, randomness)
 
 The browser derives the challenge itself, from commitments to both shares, and opens what two verifiers would
-have opened to each other. What is left for a helper is linear in its own share (`proof_check`), so the
+have opened to each other. What is left for a helper is linear in its own share (`check`), so the
 helpers need not talk. The whole argument is in docs/explanation/proofs.md.
 
 Source: a silently verifiable proof, after Rathee, Zhang, Corrigan-Gibbs, Popa: "Whisper" (IEEE S&P 2024),
@@ -21,8 +21,8 @@ import numpy as np
 from maskedlark.canonical import digest
 from maskedlark.numbers.field import MODULUS, FieldVector, random_vector, subtract, to_bytes
 from maskedlark.randomness import Randomness
-from maskedlark.reports.proof_polynomials import evaluate, extended, range_tables
-from maskedlark.reports.proof_shape import BLIND_BYTES, POINTS, ProofShape
+from maskedlark.reports.proofs.polynomials import evaluate, extended, range_tables
+from maskedlark.reports.proofs.shape import BLIND_BYTES, POINTS, ProofShape
 from maskedlark.reports.share_seed import SEED_BYTES, expand_share
 
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from maskedlark.numbers.field import MODULUS, FieldVector, multiply, total
-from maskedlark.reports.proof_shape import EXTRA_NODES, POINTS
+from maskedlark.reports.proofs.shape import EXTRA_NODES, POINTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

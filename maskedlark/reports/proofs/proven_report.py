@@ -24,9 +24,9 @@ from maskedlark.numbers.field import (
 )
 from maskedlark.randomness import Randomness
 from maskedlark.reports.measurement import Measurement
-from maskedlark.reports.proof_check import ProofTable
-from maskedlark.reports.proof_shape import BLIND_BYTES, COMMITMENT_BYTES, ProofShape
-from maskedlark.reports.proofs import Binding, Proof, prove, secret_elements
+from maskedlark.reports.proofs.check import ProofTable
+from maskedlark.reports.proofs.proving import Binding, Proof, prove, secret_elements
+from maskedlark.reports.proofs.shape import BLIND_BYTES, COMMITMENT_BYTES, ProofShape
 from maskedlark.reports.share_seed import SEED_BYTES, expand_shares
 
 

@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from maskedlark.reports.proof_shape import MAX_POLYNOMIAL_BITS, POINTS
+from maskedlark.reports.proofs.shape import MAX_POLYNOMIAL_BITS, POINTS
 from maskedlark.reports.task import MAX_CANDIDATES
 from tests import reference_proof
 
