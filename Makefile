@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 EXTRAS := browser-sim,helper,helper-general,adserver,postgres,traces,dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup docs bench-job bench-memory bench-walls bench-load bench-updates chaos same-round demo demo-federated demo-no-noise test simulate test-fast check format protos audit bench-ingest bench-aggregate bench-proofs bench-gradient table figures federated clean
+.PHONY: help setup docs pages bench-job bench-memory bench-walls bench-load bench-updates chaos same-round demo demo-federated demo-no-noise test simulate test-fast check format protos audit bench-ingest bench-aggregate bench-proofs bench-gradient table figures federated clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -33,6 +33,9 @@ demo-federated: $(STAMP)  ## Train on devices' own data through two helpers: 100
 
 test: $(STAMP)  ## Run every test
 	$(BIN)/python -m pytest -n 2
+
+pages: $(STAMP)  ## Run every page in a fresh clone as a reader would, from `make setup` on, on a machine kept busy (ARGS=--quick)
+	$(BIN)/python -m tests.docs.pages $(ARGS)
 
 simulate: $(STAMP)  ## A million simulated operations under faults (ARGS="--operations 20000", or ARGS="--seed 7" for one seed)
 	$(BIN)/python -m tests.simulation $(ARGS)

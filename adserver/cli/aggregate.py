@@ -26,7 +26,15 @@ from adserver.peers.opening import Peers
 from adserver.store.datasets import DatasetStore
 from adserver.store.tasks import TaskStore
 from adserver.views.printing import print_json, print_table
-from adserver.views.query import estimate_json, result_json, shown, summary_lines, table_rows, write_result
+from adserver.views.query import (
+    UNKNOWN,
+    estimate_json,
+    result_json,
+    shown,
+    summary_lines,
+    table_rows,
+    write_result,
+)
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.observability.tracing import Traces, span, tracing
 from maskedlark.reports.measurement import COUNT
@@ -87,6 +95,9 @@ def aggregate_command(
     dataset: DatasetOption = "",
     database: DatabaseOption = None,
     traces: TracesOption = Traces.NONE,
+    all_rows: Annotated[
+        bool, option("Also show groups with too few reports for a figure.", "--all-rows")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Measure a dataset: sums of values over groups of reports, charged to its privacy budget."""
@@ -119,7 +130,10 @@ def aggregate_command(
             result = client.measurer(found).measure(request)
     for path in out or ():
         write_result(result, path)
-    _print_json(result, statistics) if as_json else _print(result, statistics)
+    if as_json:
+        _print_json(result, statistics)
+    else:
+        _print(result, statistics, is_all_shown=all_rows)
 
 
 def _print_json(result: AggregateResult, statistics: Sequence[_Statistic]) -> None:
@@ -133,16 +147,20 @@ def _print_json(result: AggregateResult, statistics: Sequence[_Statistic]) -> No
     print_json({**result_json(result), "statistics": derived})
 
 
-def _print(result: AggregateResult, statistics: Sequence[_Statistic]) -> None:
+def _print(result: AggregateResult, statistics: Sequence[_Statistic], *, is_all_shown: bool) -> None:
     derived = [[shown(estimate) for _, estimate in one.read(result)] for one in statistics]
     columns = (
         *result.group_by,
         *(column.name for column in result.columns),
         *(one.name for one in statistics),
     )
-    print_table(
-        columns, [(*row, *(one[place] for one in derived)) for place, row in enumerate(table_rows(result))]
-    )
+    rows = [(*row, *(one[place] for one in derived)) for place, row in enumerate(table_rows(result))]
+    told = rows if is_all_shown else [row for row in rows if UNKNOWN not in row]
+    print_table(columns, told)
+    if len(told) < len(rows):
+        typer.echo(
+            f"{len(rows) - len(told)} groups with too few reports for a figure are left out: --all-rows"
+        )
     for line in (f"query {result.query_id}", *summary_lines(result)):
         typer.echo(line)
 

@@ -38,6 +38,10 @@ COMMANDS: Final = {
         "adserver.cli.certificate:certificate_app",
         "The TLS certificate that peers pin: show it, and renew it in two steps.",
     ),
+    "quickstart": Lazy(
+        "adserver.cli.quickstart:quickstart_app",
+        "A whole fleet on this machine, in one project folder: your table, your model, one settings file.",
+    ),
     "federated": Lazy(
         "adserver.cli.simulate:federated_app",
         "Federated training: devices train, and their updates are summed.",

@@ -248,6 +248,7 @@ def show_command(
     rows += [(f"reports {state}", count) for state, count in counts.items()]
     rows += [(f"helper {role}", helper["name"]) for role, helper in enumerate(task_settings.pop("helpers"))]
     rows += [(f"labels.{name}", value) for name, value in task_settings.pop("labels").items()]
+    rows += [(name, moment(task_settings.pop(name))) for name in ("starts_at", "expires_at")]
     print_table(("setting", "value"), [*rows, *task_settings.items()])
 
 
@@ -276,7 +277,14 @@ def list_command(data: DataOption, database: DatabaseOption = None, as_json: Jso
     else:
         columns = ("name", "origin", "expires_at", "waiting", "sealed", "dropped", "expired")
         print_table(
-            ("task", *columns), [(row["task_id"][:12], *(row[column] for column in columns)) for row in rows]
+            ("task", *columns),
+            [
+                (
+                    row["task_id"][:12],
+                    *({**row, "expires_at": moment(row["expires_at"])}[column] for column in columns),
+                )
+                for row in rows
+            ],
         )
 
 

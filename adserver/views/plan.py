@@ -7,6 +7,8 @@ import typer
 from adserver.budgets.headroom import Room
 from adserver.budgets.planner import Option, Plan
 from adserver.views.printing import print_table
+from maskedlark.privacy.accounting import Epsilons
+from maskedlark.reports.task import Task
 from maskedlark.terminal.budget_view import epsilons_json, number
 
 
@@ -21,22 +23,20 @@ def print_plan(plan: Plan, room: Room) -> None:
             "batch",
             "noise",
             "epsilon",
-            "(colluding)",
             "dataset",
-            "(colluding)",
-            "noise/signal",
+            "ratio",
             "limit",
         ),
         [_row(option, is_best=option == best) for option in plan.alternatives],
     )
     assumed = "its largest, the clip norm, so the ratio is the least possible" if is_clip else "as you expect"
     typer.echo(
-        "noise/signal: both helpers' noise on a round's mean gradient, over a gradient of norm"
+        "ratio, of noise to signal: both helpers' noise on a round's mean gradient, over a gradient of norm"
         f" {plan.gradient_norm:g} ({assumed})"
     )
     held = (
-        f"dataset: what it has spent or reserved with the job, of {number(task.epsilon)}"
-        f" ({number(task.collusion_epsilon)} colluding)"
+        f"epsilon: of this job alone; dataset: what that has spent or reserved with the job, of {_both(task)}"
+        "; in parentheses with one helper colluding"
     )
     typer.echo(f"{held}, at delta {task.delta:.2g}")
     typer.echo(f"submit the marked one with: {submit_options(best)}")
@@ -74,13 +74,21 @@ def _row(option: Option, *, is_best: bool) -> tuple[object, ...]:
         option.rounds,
         f"{option.batch_size:,.0f}",
         f"{option.noise_multiplier:.4g}",
-        number(cost.alone.ad_server),
-        f"({number(cost.alone.colluding)})",
-        number(cost.together.ad_server),
-        f"({number(cost.together.colluding)})",
+        _both(cost.alone),
+        _both(cost.together),
         f"{option.noise_to_signal:.3g}",
         option.limit.value,
     )
+
+
+def _both(epsilons: Epsilons | Task) -> str:
+    """Against the ad server, and in parentheses with a helper."""
+    alone, colluding = (
+        (epsilons.epsilon, epsilons.collusion_epsilon)
+        if isinstance(epsilons, Task)
+        else (epsilons.ad_server, epsilons.colluding)
+    )
+    return f"{number(alone)} ({number(colluding)})"
 
 
 def _option_json(option: Option) -> dict[str, Any]:

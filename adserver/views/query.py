@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _FIGURES: Final = ("value", "standard_error", "low", "high")
 _MOST_BARS: Final = 40
+UNKNOWN: Final = "unknown"
+"""Of a figure that an answer says nothing about, such as the mean over a group that may be empty."""
 
 
 def result_json(result: AggregateResult) -> dict[str, Any]:
@@ -60,7 +62,7 @@ def table_rows(result: AggregateResult) -> list[tuple[str, ...]]:
 def shown(estimate: Estimate) -> str:
     """An estimate for people."""
     if not math.isfinite(estimate.value):
-        return "unknown"
+        return UNKNOWN
     half = (estimate.high - estimate.low) / 2
     if half == 0:
         return f"{estimate.value:,.6g}" if estimate.value % 1 else f"{estimate.value:,.0f}"

@@ -1,13 +1,18 @@
-"""A page's blocks, run as a reader would: pasted into one plain shell, from top to bottom, with nothing set.
+"""A page's blocks, run as a reader would: in a fresh clone and a plain shell, with nothing set.
 
-The tests add nothing to a page but ports that are free. `HOME`, and a `PATH` that holds the installed
-commands first as `. .venv/bin/activate` makes it, are all that the shell has.
+All that the shell has is `HOME` and a `PATH` without our commands. The page itself activates the environment.
+A test adds nothing but ports that are free. In the quick form the clone's `.venv` is made from the one that
+runs the tests, so that a page's `make setup` finds nothing to do; `python -m tests.docs.pages` (`make pages`)
+really sets up, and reads with no loop compiled and a machine that is busy.
 """
 
+import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
+import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -15,15 +20,20 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[2]
 BLOCK: Final = re.compile(r"^```(bash|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PORTS: Final = ("7100", "7101", "7200", "7201")
-_PLAIN_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
+PLAIN_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _LONGEST_S: Final = 3_000
 """Nobody waits so long: it ends a page that hangs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What a page's blocks came to."""
+    """What a page's blocks came to.
 
+    Attributes:
+        clone: The folder in which they ran.
+    """
+
+    clone: Path
     returncode: int
     stdout: str
     stderr: str
@@ -42,24 +52,60 @@ def blocks(page: Path) -> list[str]:
     ]
 
 
-def read(page: Path, folder: Path, *, home: Path | None = None) -> Reading:
-    """Paste every block of a page into one shell in an empty folder; the first that fails ends it."""
-    script = "set -e\ntrap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT\n" + "\n".join(blocks(page))
+def clone_into(folder: Path) -> Path:
+    """A copy of every file that git knows or would add, as a clone of the next commit has them."""
+    listed = subprocess.run(
+        [shutil.which("git") or "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+    clone = folder / "clone"
+    for name in listed.stdout.decode().split("\0"):
+        if name and (ROOT / name).is_file():
+            (clone / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, clone / name)
+    return clone
+
+
+def with_environment(clone: Path) -> Path:
+    """Give a clone a `.venv` with what is installed here, and the loops that are compiled here."""
+    environment = clone / ".venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
+    installed = Path(sysconfig.get_path("purelib"))
+    own = environment / installed.relative_to(Path(sys.prefix))
+    (own / "clone.pth").write_text(f"{clone}\n{installed}\n")
+    for program in ("helper", "adserver", "browser-sim"):
+        shutil.copy(Path(sys.executable).parent / program, environment / "bin" / program)
+        script = (environment / "bin" / program).read_text().splitlines(keepends=True)
+        (environment / "bin" / program).write_text(f"#!{environment}/bin/python\n" + "".join(script[1:]))
+    (environment / ".installed").touch()  # make's stamp, newer than every file of the clone
+    compiled = ROOT / "helper" / "gradient" / "exact" / "__pycache__"
+    for folder in compiled.glob("exact-*"):
+        shutil.copytree(folder, clone / folder.relative_to(ROOT))
+    return clone
+
+
+def read(page: str, clone: Path) -> Reading:
+    """Paste every block of a page (its path in the clone) into one shell; the first that fails ends it."""
+    script = "set -e\ntrap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT\n" + "\n".join(
+        blocks(clone / page)
+    )
     for port, free in zip(PORTS, free_ports(len(PORTS)), strict=True):
         script = script.replace(f"127.0.0.1:{port}", f"127.0.0.1:{free}")
-    home = home or folder / "home"
+    home = clone.parent / "home"
     home.mkdir(exist_ok=True)
-    commands = Path(sys.executable).parent
+    python = Path(sys.executable).resolve().parent  # `python3` of make, where the system has none
     done = subprocess.run(
         ["/bin/bash", "-c", script],
-        cwd=folder,
-        env={"HOME": str(home), "PATH": f"{commands}:{_PLAIN_PATH}", "PYTHONPATH": str(ROOT)},
+        cwd=clone,
+        env={"HOME": str(home), "PATH": f"{PLAIN_PATH}{os.pathsep}{python}"},
         capture_output=True,
         text=True,
         timeout=_LONGEST_S,
         check=False,
     )
-    return Reading(returncode=done.returncode, stdout=done.stdout, stderr=done.stderr)
+    return Reading(clone=clone, returncode=done.returncode, stdout=done.stdout, stderr=done.stderr)
 
 
 def free_ports(count: int) -> list[int]:

@@ -1,0 +1,114 @@
+"""A project's settings are a file that people read and change; what is wrong in it is told by name."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from adserver.cli.main import app
+from adserver.quickstart.project import (
+    CONFIG,
+    DataSettings,
+    ModelSettings,
+    Project,
+    Servers,
+    Settings,
+    TrainingSettings,
+    new_project,
+)
+from maskedlark.errors import InvalidTask
+from maskedlark.model.graph import Loss
+
+SERVERS = Servers(
+    helper_0="127.0.0.1:1", helper_1="127.0.0.1:2", adserver_grpc="127.0.0.1:3", adserver_http="127.0.0.1:4"
+)
+SETTINGS = Settings(servers=SERVERS)
+
+
+def change(folder: Path, before: str, after: str) -> None:
+    said = (folder / CONFIG).read_text()
+    assert before in said
+    (folder / CONFIG).write_text(said.replace(before, after))
+
+
+def test_the_file_that_is_written_says_exactly_the_settings(tmp_path: Path) -> None:
+    csv = tmp_path / 'my "table".csv'
+    csv.touch()
+    settings = Settings(
+        servers=SERVERS,
+        data=DataSettings(csv=str(csv), label="bought", ignore=("id", "na\\me")),
+        model=ModelSettings(hidden=()),
+    )
+    new_project(tmp_path / "play", settings)
+    assert Project.open(tmp_path / "play").settings == settings
+
+
+def test_every_setting_is_in_the_file_or_named_in_a_comment(tmp_path: Path) -> None:
+    new_project(tmp_path / "play", SETTINGS)
+    text = (tmp_path / "play" / CONFIG).read_text()
+    assert tomllib.loads(text).keys() == {"data", "task", "model", "training", "servers"}
+    assert all(f"{name} = " in text for name in TrainingSettings.__slots__)
+
+
+def test_a_changed_line_is_what_the_next_run_takes(tmp_path: Path) -> None:
+    new_project(tmp_path / "play", SETTINGS)
+    change(tmp_path / "play", "rounds = 60", "rounds = 7")
+    change(tmp_path / "play", "# loss =", "loss =")
+    training = Project.open(tmp_path / "play").settings.training
+    assert (training.rounds, training.loss) == (7, Loss.CROSS_ENTROPY)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("rounds = 60", 'rounds = "many"', "training.rounds"),
+        ("rounds = 60", "round = 60", "training.round"),
+        ("[model]", "[modell]", "modell"),
+        ("rounds = 60", "rounds 60", "is not TOML"),
+    ],
+)
+def test_a_wrong_setting_is_named(tmp_path: Path, before: str, after: str, said: str) -> None:
+    new_project(tmp_path / "play", SETTINGS)
+    change(tmp_path / "play", before, after)
+    with pytest.raises(InvalidTask, match=said):
+        Project.open(tmp_path / "play")
+
+
+def test_a_folder_without_settings_says_what_makes_them(tmp_path: Path) -> None:
+    with pytest.raises(InvalidTask, match="adserver quickstart new"):
+        Project.open(tmp_path)
+
+
+def test_a_project_is_not_made_twice_nor_with_a_file_that_is_missing(tmp_path: Path) -> None:
+    new_project(tmp_path / "play", SETTINGS)
+    with pytest.raises(InvalidTask, match="is there already"):
+        new_project(tmp_path / "play", SETTINGS)
+    missing = Settings(servers=SERVERS, model=ModelSettings(onnx="no.onnx"))
+    with pytest.raises(InvalidTask, match=r"no file .*no\.onnx"):
+        new_project(tmp_path / "other", missing)
+    assert not (tmp_path / "other").exists()
+
+
+def test_runs_are_counted_on_from_the_last(tmp_path: Path) -> None:
+    project = new_project(tmp_path / "play", SETTINGS)
+    assert [project.new_run().name for _ in range(2)] == ["1", "2"]
+    (project.folder / "runs" / "1").rmdir()
+    assert project.new_run().name == "3"
+
+
+def test_the_command_makes_a_project_on_ports_of_its_own(tmp_path: Path) -> None:
+    made = CliRunner().invoke(app, ["quickstart", "new", str(tmp_path / "play")], catch_exceptions=False)
+    assert made.exit_code == 0
+    servers = Project.open(tmp_path / "play").settings.servers
+    assert len({getattr(servers, name) for name in Servers.__slots__}) == 4
+    environment = (tmp_path / "play" / "env.sh").read_text()
+    assert f"export ADSERVER_HELPER_1='{servers.helper_1}'" in environment
+
+
+def test_a_table_without_its_column_of_labels_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "visits.csv").touch()
+    arguments = ["quickstart", "new", str(tmp_path / "play"), "--csv", str(tmp_path / "visits.csv")]
+    made = CliRunner().invoke(app, arguments)
+    assert made.exit_code == 2
+    assert "--csv and --label go together" in made.output

@@ -1,0 +1,85 @@
+"""Servers that outlive their command are found again, and never another process in their place."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from adserver.quickstart import running as module
+from adserver.quickstart.project import Project, new_project
+from adserver.quickstart.running import Running, command
+from maskedlark.errors import InvalidTask
+from tests.adserver.quickstart.test_project import SETTINGS
+
+SERVER = """
+import sys, time
+option = "--port-file" if "--port-file" in sys.argv else "--addresses-file"
+file = sys.argv[sys.argv.index(option) + 1]
+open(file, "w").close()
+time.sleep(600)
+"""
+BROKEN = "import sys; sys.exit('no room')"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return new_project(tmp_path / "a project", SETTINGS)
+
+
+def programs(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Stand-ins for our programs that run some code when they are told to serve."""
+    script = folder / "program.py"
+    script.write_text(f"import sys\nif 'serve' in sys.argv:\n    exec({code!r})\n")
+    script.chmod(0o755)
+    wrapper = folder / "program"
+    wrapper.write_text(f'#!/bin/sh\nexec {sys.executable} "{script}" "$@"\n')
+    wrapper.chmod(0o755)
+    monkeypatch.setattr(module, "command", lambda _: str(wrapper))
+
+
+def test_servers_are_started_once_found_again_and_ended(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs(tmp_path, monkeypatch, SERVER)
+    told: list[str] = []
+    first, second = Running(project, told.append), Running(project, told.append)
+    assert not first.is_up
+    first.up()
+    pids = {path.read_text() for path in project.parties.glob("*.pid")}
+    assert second.is_up
+    second.up()
+    assert {path.read_text() for path in project.parties.glob("*.pid")} == pids
+    assert len(told) == 1
+    second.down()
+    assert not first.is_up
+    assert not list(project.parties.glob("*.pid"))
+
+
+def test_a_server_that_ends_before_it_answers_is_told_with_its_log(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs(tmp_path, monkeypatch, BROKEN)
+    running = Running(project, lambda _: None)
+    monkeypatch.setattr(module, "_TELL_AFTER_S", 600.0)
+    with pytest.raises(InvalidTask, match="helper-0 did not start: no room"):
+        running.up()
+
+
+def test_a_number_that_another_process_has_by_now_is_no_server(project: Project) -> None:
+    project.parties.mkdir()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        for name in ("helper-0", "helper-1", "adserver"):
+            (project.parties / f"{name}.pid").write_text(f"{other.pid}\n")
+        running = Running(project, lambda _: None)
+        assert not running.is_up
+        running.down()
+        assert other.poll() is None
+        other.communicate(b"\n")
+
+
+def test_a_program_that_is_not_installed_says_how_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", os.defpath)
+    with pytest.raises(InvalidTask, match="pip install"):
+        command("no-such-program")

@@ -1,0 +1,78 @@
+"""Every page with blocks runs as a reader would run it: a fresh clone, a plain shell, nothing set.
+
+What a page must lead to stands beside it here. Pages about containers have no blocks: there is no engine.
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.docs.reading import BLOCK, ROOT, Reading, clone_into, read, with_environment
+
+
+def first_model(reading: Reading) -> None:
+    assert (reading.clone / "play" / "trained.onnx").stat().st_size > 10_000
+    assert "accuracy" in reading.stdout
+
+
+def measurement(reading: Reading) -> None:
+    assert "purchases of new visitors" in reading.stdout
+    assert (reading.clone / "shop" / "purchases.png").stat().st_size > 5_000
+    assert (reading.clone / "shop" / "purchases.csv").read_text().startswith("month,visitor,")
+
+
+def evaluate(reading: Reading) -> None:
+    found = re.search(r"AUC (0\.\d+), between (0\.\d+) and ([01]\.\d+)", reading.stdout)
+    assert found is not None, reading.stdout
+    assert 0.6 < float(found[2]) < float(found[1]) < float(found[3])
+    assert (reading.clone / "shop" / "curves.png").stat().st_size > 20_000
+
+
+def quickstart(reading: Reading) -> None:
+    runs = sorted(path.name for path in (reading.clone / "play" / "runs").iterdir())
+    assert runs == ["1", "2"]
+    for run in runs:
+        assert (reading.clone / "play" / "runs" / run / "trained.onnx").stat().st_size > 1_000
+
+
+def readme(reading: Reading) -> None:
+    assert '"test_accuracy"' in reading.stdout
+
+
+CHECKS: Final[dict[str, Callable[[Reading], None]]] = {
+    "README.md": readme,
+    "docs/tutorial/quickstart.md": quickstart,
+    "docs/tutorial/first-model.md": first_model,
+    "docs/tutorial/measurement.md": measurement,
+    "docs/how-to/evaluate.md": evaluate,
+}
+ELSEWHERE: Final = {
+    "docs/how-to/budget.md": "tests/docs/test_budget_howto.py",
+}
+"""Pages whose blocks another test runs."""
+
+
+def pages_with_blocks() -> set[str]:
+    found = [
+        ROOT / "README.md",
+        *(ROOT / "docs" / "tutorial").glob("*.md"),
+        *(ROOT / "docs" / "how-to").glob("*.md"),
+    ]
+    return {str(page.relative_to(ROOT)) for page in found if BLOCK.search(page.read_text())}
+
+
+def test_every_page_with_blocks_is_run_by_a_test() -> None:
+    assert pages_with_blocks() == CHECKS.keys() | ELSEWHERE.keys()
+    assert all((ROOT / test).exists() for test in ELSEWHERE.values())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("page", CHECKS)
+def test_the_page_runs_from_top_to_bottom(page: str, tmp_path: Path) -> None:
+    reading = read(page, with_environment(clone_into(tmp_path)))
+    reading.check()
+    CHECKS[page](reading)
