@@ -65,7 +65,7 @@ class Room:
     dataset_size: int
     already: Sequence[Charge] = ()
     epsilon: float | None = None
-    is_allocated: bool = False
+    is_allocated: bool = True
     is_sample_public: bool = False
 
     def __post_init__(self) -> None:
@@ -97,20 +97,35 @@ class Room:
         Raises:
             JobRefused(BUDGET_EXHAUSTED): no noise is enough, so much is held already.
         """
+        asked = min(self.task.epsilon, self.epsilon or math.inf)
+        needed = self._needed(rounds, batch_size, epsilon=asked, already=())
+        if self.already:
+            needed = max(
+                needed, self._needed(rounds, batch_size, epsilon=self.task.epsilon, already=self.already)
+            )
+        return needed
+
+    def least_noise_in_collusion(self, *, rounds: int, batch_size: float) -> float:
+        """The same within the budget against collusion alone, in closed form for Gaussian noise.
+
+        No job that fits has less.
+
+        Raises:
+            JobRefused(BUDGET_EXHAUSTED): no noise is enough.
+        """
+        return self._needed(rounds, batch_size, epsilon=math.inf, already=self.already)
+
+    def _needed(self, rounds: int, batch_size: float, *, epsilon: float, already: Sequence[Charge]) -> float:
+        """The least noise multiplier within an epsilon and the budget against collusion."""
         samples, task = self.samples(batch_size), self.task
 
         def charges(each: float) -> tuple[Charge, ...]:
             named = multiplier_for_each_helper(task, each)
             return (charge_of_samples(task, named, rounds=rounds, samples=samples),)
 
-        def needed(epsilon: float, already: Sequence[Charge]) -> float:
-            return smallest_fitting(
-                charges, epsilon, task.delta, already=already, collusion_epsilon=task.collusion_epsilon
-            )
-
-        each = needed(min(task.epsilon, self.epsilon or math.inf), ())
-        if self.already:
-            each = max(each, needed(task.epsilon, self.already))
+        each = smallest_fitting(
+            charges, epsilon, task.delta, already=already, collusion_epsilon=task.collusion_epsilon
+        )
         return multiplier_for_each_helper(task, each)
 
     def rounds_for(self, *, noise_multiplier: float, batch_size: float) -> int:

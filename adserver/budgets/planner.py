@@ -1,6 +1,7 @@
 """What a job could be, before anything is spent.
 
-Of noise, batch size and rounds, the ones that are left open, found to fit both budgets.
+Of noise, batch size and rounds, the ones that are left open, found to fit both budgets; all three of them, if
+nothing is fixed (see `Planner.plan`).
 
 `adserver job plan` shows what this finds, and `adserver job submit` takes it: one sum for both. A job fits if
 it costs no more than was asked for it, alone, and if its dataset stays within both budgets with all that is
@@ -15,16 +16,27 @@ the noise can be.
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from adserver.budgets.headroom import MAX_ROUNDS, Cost, Limit, Room
 from adserver.records.round_figures import noise_norm_of
-from maskedlark.errors import InvalidTask, JobRefused
+from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.releases.release import units_of_each_helper
+
+MAX_EPOCHS: Final = 10
+"""How often a planned job goes through its dataset, at most, unless something else is asked for."""
+
+OnProgress: TypeAlias = Callable[[int, int], None]
 
 _WITHIN: Final = 1.1
 _BATCHES: Final = 6
+_EPOCHS: Final = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100)
+_ALTERNATIVES: Final = 5
 _Number = TypeVar("_Number", int, float)
+
+
+def _says_nothing(_: int, __: int) -> None:
+    """Progress that nobody watches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +62,15 @@ class Option:
     noise_to_signal: float
     limit: Limit
 
+    @property
+    def steps_worth(self) -> float:
+        """How many steps without noise the job is predicted to be worth.
+
+        A step along a gradient with noise r times as long gains, at its best length, 1 / (1 + r^2) of what
+        one without noise gains.
+        """
+        return self.rounds / (1 + self.noise_to_signal**2)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
@@ -59,11 +80,13 @@ class Wish:
         rounds: Optimizer steps.
         batch_size: Expected reports in a round.
         noise_multiplier: As the job names it.
+        max_epochs: Where all three are open, how often at most the helpers go through the dataset.
     """
 
     rounds: int | None
     batch_size: float | None
     noise_multiplier: float | None
+    max_epochs: int = MAX_EPOCHS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,12 +124,16 @@ class Planner:
         """The assumption, in the gradient's units."""
         return self.room.task.clip_norm if self.gradient_norm is None else self.gradient_norm
 
-    def plan(self, wish: Wish) -> Plan:
+    def plan(self, wish: Wish, on_progress: OnProgress = _says_nothing) -> Plan:
         """Find what a wish leaves open, and alternatives.
 
         One of the three may be open, or noise and batch size together: then the smallest batch is recommended
         whose noise over signal is within a tenth of the best, since larger ones cost the helpers time and
-        gain nothing.
+        gain nothing. If all are open, the job is recommended that is worth most steps without noise.
+
+        Args:
+            wish: What is fixed.
+            on_progress: Called with how many of how many jobs have been looked at, where all are open.
 
         Raises:
             InvalidTask: too much is left open, or a number is out of range.
@@ -116,7 +143,11 @@ class Planner:
             raise InvalidTask(f"gradient_norm is positive and finite, not {self.gradient_norm}")
         if wish.rounds is not None and not 1 <= wish.rounds <= MAX_ROUNDS:
             raise InvalidTask(f"rounds are 1 to {MAX_ROUNDS}, not {wish.rounds}")
+        if wish.max_epochs < 1:
+            raise InvalidTask(f"max_epochs are at least 1, not {wish.max_epochs}")
         rounds, batch_size, noise = wish.rounds, wish.batch_size, wish.noise_multiplier
+        if rounds is None and batch_size is None and noise is None:
+            return self._open_all(wish.max_epochs, on_progress)
         if rounds is None:
             if noise is None:
                 raise InvalidTask(
@@ -137,8 +168,7 @@ class Planner:
         room = self.room
         room.check(rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier)
         cost = room.cost(rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier)
-        units = units_of_each_helper(room.task, noise_multiplier, room.task.clip.sensitivity)
-        length = noise_norm_of(room.task, units, num_parameters=self.num_parameters, denominator=batch_size)
+        length = self._noise_norm(batch_size, noise_multiplier)
         return Option(
             rounds=rounds,
             batch_size=batch_size,
@@ -169,6 +199,48 @@ class Planner:
         )
         return self._plan(chosen, [*options, *others])
 
+    def _open_all(self, max_epochs: int, on_progress: OnProgress) -> Plan:
+        """Everything is found: of epochs and their steps those that are worth most steps without noise.
+
+        The budget against collusion is a closed form, and most settings are looked at by it alone: how much
+        each could be worth at most. From the best downwards they are then found with both budgets, until
+        none that is left could be worth more.
+        """
+        settings = [
+            (epochs * steps, self.room.dataset_size / steps)
+            for epochs in sorted({min(epochs, max_epochs) for epochs in _EPOCHS})
+            for steps in self._steps()
+            if epochs * steps <= MAX_ROUNDS
+        ]
+        promised, refusal = [], None
+        for number, (rounds, batch_size) in enumerate(settings):
+            on_progress(number, len(settings))
+            try:
+                least = self.room.least_noise_in_collusion(rounds=rounds, batch_size=batch_size)
+            except JobRefused as error:
+                refusal = error
+                continue
+            ratio = self._noise_norm(batch_size, least) / self.assumed_norm
+            promised.append((rounds / (1 + ratio**2), rounds, batch_size))
+        found: list[Option] = []
+        for number, (most, rounds, batch_size) in enumerate(sorted(promised, reverse=True)):
+            best = max((option.steps_worth for option in found), default=0.0)
+            if most <= best and (len(found) >= _ALTERNATIVES or most < best / _WITHIN):
+                break
+            on_progress(number, len(promised))
+            some, refused = _fitting(lambda batch, of=rounds: self._with_noise(of, batch), [batch_size])  # type: ignore[misc]
+            found, refusal = [*found, *some], refused or refusal
+        if not found:
+            raise refusal or JobRefused(JobReason.BUDGET_EXHAUSTED, "no job fits this dataset's budgets")
+        return self._plan(max(found, key=lambda option: option.steps_worth), found)
+
+    def _steps(self) -> list[int]:
+        """Steps of an epoch: one, and on by factors of about 1.4 while a batch holds min_batch_size."""
+        most, steps = self.room.dataset_size // self.room.task.min_batch_size, [1]
+        while (following := max(steps[-1] + 1, round(steps[-1] * math.sqrt(2)))) <= most:
+            steps.append(following)
+        return steps
+
     def _open_rounds(self, noise: float, batch_size: float) -> Plan:
         """The rounds are found: with this noise, and with some less and more of it."""
 
@@ -193,6 +265,11 @@ class Planner:
             return self.option(rounds=rounds, batch_size=batch, noise_multiplier=multiplier)
 
         return self._plan(largest(noise), _fitting(largest, (noise / 2, noise * 2))[0])
+
+    def _noise_norm(self, batch_size: float, noise_multiplier: float) -> float:
+        task = self.room.task
+        units = units_of_each_helper(task, noise_multiplier, task.clip.sensitivity)
+        return noise_norm_of(task, units, num_parameters=self.num_parameters, denominator=batch_size)
 
     def _with_noise(self, rounds: int, batch_size: float) -> Option:
         noise = self.room.noise_for(rounds=rounds, batch_size=batch_size)

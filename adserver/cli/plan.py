@@ -2,11 +2,13 @@
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
+
+import typer
 
 from adserver.budgets.headroom import MAX_ROUNDS, Room
 from adserver.budgets.held import Budgets
-from adserver.budgets.planner import Planner, Wish
+from adserver.budgets.planner import MAX_EPOCHS, OnProgress, Planner, Wish
 from adserver.cli.options import (
     DatabaseOption,
     DataOption,
@@ -28,6 +30,7 @@ from maskedlark.releases.job import Sampling
 from maskedlark.reports.task import LabelKind
 from maskedlark.terminal.options import option, panel
 
+_PATIENCE_S: Final = 1.0
 _job = panel("The job: leave open what is to be found")
 
 
@@ -45,6 +48,10 @@ def plan_command(
         float | None, _job("What the job may cost against this ad server; by default all that is left.")
     ] = None,
     rounds: Annotated[int | None, _job("Optimizer steps.", min=1, max=MAX_ROUNDS)] = None,
+    max_epochs: Annotated[
+        int,
+        _job("If all is left open: how often at most the helpers go through the dataset.", min=1, max=10_000),
+    ] = MAX_EPOCHS,
     batch_size: Annotated[float | None, _job("Expected reports in a round.")] = None,
     noise_multiplier: Annotated[float | None, _job("Each helper's noise over the clip norm.")] = None,
     sampling: SamplingOption = Sampling.ALLOCATION,
@@ -64,7 +71,8 @@ def plan_command(
     Spends nothing.
 
     Give two of --rounds, --batch-size and --noise-multiplier, and the third is found; give --rounds alone,
-    and noise and batch size are.
+    and noise and batch size are; give none, and all three are, for the job that is worth most steps without
+    noise.
     """
     engine = open_store(data, database)
     found = DatasetStore(engine).find(dataset)
@@ -82,8 +90,24 @@ def plan_command(
         is_sample_public=public_samples,
     )
     planner = Planner(room=room, num_parameters=parsed.num_parameters, gradient_norm=gradient_norm)
-    plan = planner.plan(Wish(rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier))
+    wish = Wish(
+        rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier, max_epochs=max_epochs
+    )
+    plan = planner.plan(wish, _told_after(_PATIENCE_S))
     if as_json:
         print_json(plan_json(plan, room))
     else:
         print_plan(plan, room)
+
+
+def _told_after(seconds: float) -> OnProgress:
+    """Say once, on standard error, how far a search is that has taken some time."""
+    started, is_told = time.monotonic(), False
+
+    def tell(done: int, of: int) -> None:
+        nonlocal is_told
+        if not is_told and time.monotonic() - started >= seconds:
+            typer.echo(f"looking at job {done + 1} of {of} ...", err=True)
+            is_told = True
+
+    return tell

@@ -99,8 +99,7 @@ def create_command(
         privacy(
             "Budget of each dataset against this ad server together with one helper, whose knowledge"
             " undoes the sampling of minibatches and one of the two noises. By default"
-            f" {DEFAULT_COLLUSION_FACTOR:g} times --epsilon, which suits batches of half a dataset and more;"
-            " with smaller ones this budget is spent first, unless it is larger."
+            f" {DEFAULT_COLLUSION_FACTOR:g} times --epsilon: what jobs over whole datasets spend of both."
         ),
     ] = None,
     delta: Annotated[float, privacy("The delta that both budgets are read at.")] = 1e-5,

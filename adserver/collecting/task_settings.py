@@ -15,11 +15,10 @@ from maskedlark.reports.measurement import Measurement
 from maskedlark.reports.task import LabelKind, LabelSpace
 
 ALL_DECOYS: Final = "all"
-DEFAULT_COLLUSION_FACTOR: Final = 4.0
+DEFAULT_COLLUSION_FACTOR: Final = 2.0
 """The ratio of the limits that helpers have by default.
 
-At 200 rounds it lets batches of half a dataset use the whole epsilon; with
-smaller ones this budget is spent first, and a job gets the noise that keeps it."""
+Jobs over whole datasets spend both budgets at about this ratio: the ad server alone faces two noises."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,7 +63,7 @@ class Submission:
     eval_every: int | None
     adaptive_clip: AdaptiveClip | None = None
     is_clip_per_layer: bool = False
-    is_allocated: bool = False
+    is_allocated: bool = True
     is_sample_public: bool = False
 
 

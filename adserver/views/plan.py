@@ -25,6 +25,7 @@ def print_plan(plan: Plan, room: Room) -> None:
             "epsilon",
             "dataset",
             "ratio",
+            "worth",
             "limit",
         ),
         [_row(option, is_best=option == best) for option in plan.alternatives],
@@ -34,6 +35,7 @@ def print_plan(plan: Plan, room: Room) -> None:
         "ratio, of noise to signal: both helpers' noise on a round's mean gradient, over a gradient of norm"
         f" {plan.gradient_norm:g} ({assumed})"
     )
+    typer.echo("worth: so many steps without noise are predicted to gain as much, each at its best length")
     held = (
         f"epsilon: of this job alone; dataset: what that has spent or reserved with the job, of {_both(task)}"
         "; in parentheses with one helper colluding"
@@ -77,6 +79,7 @@ def _row(option: Option, *, is_best: bool) -> tuple[object, ...]:
         _both(cost.alone),
         _both(cost.together),
         f"{option.noise_to_signal:.3g}",
+        f"{option.steps_worth:.3g}",
         option.limit.value,
     )
 
@@ -100,6 +103,7 @@ def _option_json(option: Option) -> dict[str, Any]:
         "together": epsilons_json(option.cost.together),
         "noise_norm": option.noise_norm,
         "noise_to_signal": option.noise_to_signal,
+        "steps_worth": option.steps_worth,
         "limited_by": option.limit.value,
         "submit": submit_options(option),
     }

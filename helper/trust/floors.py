@@ -40,8 +40,8 @@ class Floors:
     """
 
     min_batch_size: int = 20
-    max_epsilon: float = 16.0
-    max_collusion_epsilon: float = 64.0
+    max_epsilon: float = 8.0
+    max_collusion_epsilon: float = 16.0
     max_delta: float = 1e-5
     min_decoys: int = 1
     max_dataset_size: int = 1 << 20

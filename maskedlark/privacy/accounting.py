@@ -47,6 +47,7 @@ __all__ = [
 ]
 
 SEARCH_PRECISION: Final = 1.01
+_FIRST_STEP: Final = 1.25
 
 _EXPOSURE_OF_ONE: Final = (
     0.02  # of delta: a charge whose samples show more often than that is counted without sampling
@@ -207,14 +208,17 @@ def smallest_fitting(
     if not (epsilon > 0 and collusion_epsilon > 0):
         raise ValueError(f"both budgets must be positive, not {epsilon} and {collusion_epsilon}")
 
-    def fits(noise_multiplier: float) -> bool:
-        together = [*already, *(charges(noise_multiplier) if charges else ())]
-        # the closed form first: where it says no, nothing has to be composed
-        is_within = _spent_colluding(together, delta) <= collusion_epsilon
-        return is_within and spent_against_ad_server(together, delta) <= epsilon
+    def together(noise_multiplier: float) -> list[Charge]:
+        return [*already, *(charges(noise_multiplier) if charges else ())]
+
+    def fits_colluding(noise_multiplier: float) -> bool:
+        return _spent_colluding(together(noise_multiplier), delta) <= collusion_epsilon
+
+    def fits_ad_server(noise_multiplier: float) -> bool:
+        return epsilon == math.inf or spent_against_ad_server(together(noise_multiplier), delta) <= epsilon
 
     lowest, highest = NOISE_MULTIPLIERS
-    if charges is None or not fits(highest):
+    if charges is None or not (fits_colluding(highest) and fits_ad_server(highest)):
         before = spent(already, delta)
         raise JobRefused(
             JobReason.BUDGET_EXHAUSTED,
@@ -224,7 +228,14 @@ def smallest_fitting(
             f"{delta:.2g}: "
             "use fewer rounds or another dataset (with unit user, another task)",
         )
-    return lowest if fits(lowest) else _smallest(fits, lowest, highest)
+    # The budget against collusion first: its bounds are closed forms, where the other's are composed.
+    least = lowest if fits_colluding(lowest) else _smallest(fits_colluding, lowest, highest)
+    if fits_ad_server(least):
+        return least
+    step = _FIRST_STEP
+    while not fits_ad_server(enough := min(highest, least * step)):
+        least, step = enough, step**2
+    return _smallest(fits_ad_server, least, enough)
 
 
 def _smallest(fits: Callable[[float], bool], too_small: float, enough: float) -> float:

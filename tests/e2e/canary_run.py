@@ -172,7 +172,7 @@ def sealed_dataset(run: Run) -> tuple[Task, str]:
         "--num-buckets", str(BUCKETS),
         "--decoys", "2", "--num-features", str(FEATURES), "--measurement", str(measurement),
         "--min-batch-size", "50", "--epsilon", "8",
-        "--collusion-epsilon", "60", "--clip-norm", "1",
+        "--collusion-epsilon", "16", "--clip-norm", "1",
     ).strip()  # fmt: skip
     context = ssl.create_default_context(cafile=str(fleet.data("adserver") / "tls.crt"))
     with httpx.Client(base_url=f"https://{fleet.http}", verify=context) as browser:

@@ -233,7 +233,7 @@ def make_task(fleet: Fleet, name: str) -> str:
     return fleet.adserver(
         "task", "create", "--name", name, "--origin", "https://ads.example", "--classes", "2",
         "--num-features", str(FEATURES),
-        "--min-batch-size", "50", "--epsilon", "8", "--collusion-epsilon", "64", "--clip-norm", "1",
+        "--min-batch-size", "50", "--epsilon", "8", "--collusion-epsilon", "16", "--clip-norm", "1",
     ).strip()  # fmt: skip
 
 

@@ -23,7 +23,9 @@ HELPERS: Final = ("north", "south")
 WORKERS: Final = ("worker a", "worker b")
 PLACES: Final = ("lima", "oslo", "pune")
 MOST_SPENT: Final = 200
-FLOORS: Final = Floors(min_batch_size=2, max_collusion_epsilon=1000.0, is_noise_optional=True)
+FLOORS: Final = Floors(
+    min_batch_size=2, max_epsilon=16.0, max_collusion_epsilon=1000.0, is_noise_optional=True
+)
 SUITE: Final = HpkeSuite.X25519_AES128GCM
 
 _SHOP: Final = {

@@ -39,7 +39,7 @@ EARLIER = (Charge(mechanism=Mechanism.GAUSSIAN, noise_multiplier=5.0, sampling_r
 
 
 def room(task: Task = TASK, **changes: Any) -> Room:
-    return replace(Room(task=task, dataset_size=SIZE), **changes)
+    return replace(Room(task=task, dataset_size=SIZE, is_allocated=False), **changes)
 
 
 def planner(of: Room, gradient_norm: float | None = None) -> Planner:
@@ -196,7 +196,15 @@ def test_a_task_without_noise_cannot_be_planned_for() -> None:
     assert refusal.value.reason is JobReason.NOISE_OUT_OF_RANGE
 
 
-@pytest.mark.parametrize("asked", [wish(), wish(batch_size=500.0), wish(rounds=0), wish(rounds=1_000_001)])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        wish(batch_size=500.0),
+        wish(rounds=0),
+        wish(rounds=1_000_001),
+        Wish(rounds=None, batch_size=None, noise_multiplier=None, max_epochs=0),
+    ],
+)
 def test_a_wish_that_leaves_too_much_open_or_is_out_of_range_is_refused(asked: Wish) -> None:
     with pytest.raises(InvalidTask):
         planner(room()).plan(asked)
@@ -208,3 +216,54 @@ def test_epsilon_and_the_assumption_are_positive_and_finite(bad: float) -> None:
         room(epsilon=bad)
     with pytest.raises(InvalidTask):
         planner(room(), gradient_norm=bad).plan(wish(rounds=5))
+
+
+LARGE = Room(task=task_of(epsilon=3.0, collusion_epsilon=6.0), dataset_size=20_000)
+OPEN = wish()
+
+
+def worth(of: Room, *, steps: int, epochs: int) -> float:
+    """What the best job at some steps and epochs is worth, found without the planner's shortcuts."""
+    batch_size = of.dataset_size / steps
+    noise = of.noise_for(rounds=steps * epochs, batch_size=batch_size)
+    return (
+        planner(of, 0.2)
+        .option(rounds=steps * epochs, batch_size=batch_size, noise_multiplier=noise)
+        .steps_worth
+    )
+
+
+@pytest.mark.parametrize(
+    "of",
+    [LARGE, replace(LARGE, epsilon=0.4), replace(LARGE, is_allocated=False), replace(LARGE, already=EARLIER)],
+    ids=["both", "asked", "poisson", "partly spent"],
+)
+def test_of_all_jobs_the_one_worth_most_steps_is_found_within_both_budgets(of: Room) -> None:
+    best = planner(of, 0.2).plan(OPEN).recommended
+    assert fits(of, best)
+    assert best.cost.together.colluding <= 6.0
+    for steps, epochs in ((1, 1), (1, 10), (2, 10), (6, 5), (17, 10), (50, 2)):
+        assert worth(of, steps=steps, epochs=epochs) <= best.steps_worth * 1.001
+
+
+def test_more_epochs_are_never_worth_less_and_their_limit_is_kept() -> None:
+    plans = [planner(LARGE, 0.2).plan(replace(OPEN, max_epochs=most)) for most in (1, 4, 10)]
+    assert [plan.recommended.steps_worth for plan in plans] == sorted(
+        plan.recommended.steps_worth for plan in plans
+    )
+    for plan, most in zip(plans, (1, 4, 10), strict=True):
+        for option in plan.alternatives:
+            assert option.rounds * option.batch_size <= 1.0001 * most * LARGE.dataset_size
+
+
+def test_the_search_tells_how_far_it_is() -> None:
+    told: list[tuple[int, int]] = []
+    planner(LARGE).plan(OPEN, lambda done, of: told.append((done, of)))
+    assert told
+    assert all(0 <= done < of for done, of in told)
+
+
+def test_where_no_job_fits_the_search_says_why() -> None:
+    with pytest.raises(JobRefused) as refusal:
+        planner(replace(LARGE, already=(replace(EARLIER[0], rounds=100_000),))).plan(OPEN)
+    assert refusal.value.reason is JobReason.BUDGET_EXHAUSTED

@@ -122,7 +122,7 @@ def test_a_task_is_created_written_for_browsers_and_shown(shell: Shell) -> None:
         1,
         Mechanism.GAUSSIAN,
         2.0,
-        8.0,
+        4.0,
     )
     assert task.starts_at <= time.time() < task.expires_at == task.starts_at + 30 * 86_400
     shown = shell.json("task", "show", task.task_id.hex()[:6])

@@ -1,7 +1,7 @@
 """A submission: what it becomes, and one refusal for each way that it can be wrong."""
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import fields, replace
 from io import BytesIO
 from typing import Any
 
@@ -70,6 +70,7 @@ SUBMISSION = Submission(
     schedule=Schedule(),
     eval_set=npz_of(),
     eval_every=None,
+    is_allocated=False,
 )
 
 
@@ -202,3 +203,9 @@ def test_an_eval_set_is_read_as_it_was_written() -> None:
     read.check_fits(MODEL, Loss.POISSON)
     with pytest.raises(JobRefused):
         read.check_fits(MODEL, Loss.BINARY_CROSS_ENTROPY)
+
+
+def test_records_are_allocated_unless_something_else_is_asked_for() -> None:
+    asked = {field.name: getattr(SUBMISSION, field.name) for field in fields(SUBMISSION)}
+    del asked["is_allocated"]
+    assert Submission(**asked).is_allocated
