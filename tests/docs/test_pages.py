@@ -51,6 +51,7 @@ CHECKS: Final[dict[str, Callable[[Reading], None]]] = {
 }
 ELSEWHERE: Final = {
     "docs/how-to/budget.md": "tests/docs/test_budget_howto.py",
+    "docs/how-to/onnx.md": "tests/docs/test_onnx_how_to.py",
 }
 """Pages whose blocks another test runs."""
 
