@@ -48,22 +48,26 @@ class ReceiptBook:
         Remembers also which helper answers at the address.
         """
         newest = self.newest(address)
-        if newest is not None and newest.helper_id == receipt.helper_id and not receipt.is_newer_than(newest):
+        is_known_there = newest is not None and newest.helper_id == receipt.helper_id
+        if is_known_there and not receipt.is_newer_than(newest):
             return
         if self._engine is None:
             with self._lock:
                 if receipt.is_newer_than(self._newest.get(address)):
                     self._newest[address] = receipt
             return
-        with self._engine.begin() as connection:  # rows are made first, so that there are some to lock
+        with self._engine.begin() as connection:
             of_helper = helper_receipts.c.helper_id == receipt.helper_id
             row = {"helper_id": receipt.helper_id, "receipt": encode_receipt(receipt)}
-            connection.execute(insert_or_ignore(self._engine, helper_receipts, ["helper_id"]).values(row))
+            if not is_known_there:  # rows are made first, so that there are some to lock
+                connection.execute(insert_or_ignore(self._engine, helper_receipts, ["helper_id"]).values(row))
             stored = connection.execute(
                 select(helper_receipts.c.receipt).where(of_helper).with_for_update()
             ).scalar_one()
             if receipt.is_newer_than(decode_receipt(bytes(stored))):
                 connection.execute(update(helper_receipts).where(of_helper).values(row))
+            if is_known_there:
+                return
             there = {"address": address, "helper_id": receipt.helper_id}
             connection.execute(insert_or_ignore(self._engine, helper_addresses, ["address"]).values(there))
             connection.execute(

@@ -3,6 +3,7 @@
 Every function is part of a transaction.
 """
 
+from functools import lru_cache
 from typing import Any, Final
 
 from sqlalchemy import Connection, Select, select
@@ -31,11 +32,17 @@ def job_of(connection: Connection, query: Select[Any]) -> StoredJob | None:
     row = connection.execute(query).one_or_none()
     if row is None:
         return None
-    spec = decode(JobSpec, row.spec)
+    spec = _spec(row.spec)
     return StoredJob(
         spec=spec,
         progress=Progress(rounds=spec.rounds, rounds_answered=row.rounds_answered, is_closed=row.is_closed),
     )
+
+
+@lru_cache(maxsize=1_024)
+def _spec(encoded: bytes) -> JobSpec:
+    """A stored job's spec: each call for a round reads it several times."""
+    return decode(JobSpec, encoded)
 
 
 def reservations_of(connection: Connection, dataset_id: bytes) -> tuple[Reservation, ...]:
@@ -49,7 +56,7 @@ def reservations_of(connection: Connection, dataset_id: bytes) -> tuple[Reservat
         .where(takes_some)
         .order_by(JOBS.c.job_id)
     )
-    specs = ((decode(JobSpec, row.spec), row) for row in connection.execute(query))
+    specs = ((_spec(row.spec), row) for row in connection.execute(query))
     jobs = [
         Reservation(spec=spec, rounds=row.rounds_answered if row.is_closed else spec.rounds)
         for spec, row in specs

@@ -44,6 +44,8 @@ class Tasks:
         self._ledger = ledger
         self._clock = clock
         self._open = OpenTasks(ledger, clock)
+        self._known: dict[bytes, Task] = {}  # a task never changes, so what was read once stays right
+        self._pairs: dict[bytes, PairKey] = {}
 
     def register(self, encoded: bytes, caller: Caller) -> bytes:
         """Check a task against the floors, sign it and keep it. Called by the ad server; idempotent.
@@ -79,7 +81,10 @@ class Tasks:
         task = self.authorized(task_id, caller)
         self._floors.check(task)
         role = self._checked_role(task)
-        return ServedTask(task=task, task_id=task_id, role=role, pair=self._keys.pair(task, role))
+        pair = self._pairs.get(task_id)
+        if pair is None:
+            pair = self._pairs[task_id] = self._keys.pair(task, role)
+        return ServedTask(task=task, task_id=task_id, role=role, pair=pair)
 
     def authorized(self, task_id: bytes, caller: Caller) -> Task:
         """The task of an id, if the caller may use it, whatever the floors are by now.
@@ -89,10 +94,14 @@ class Tasks:
         Raises:
             JobRefused(UNKNOWN_TASK, UNAUTHORIZED)
         """
-        stored = self._ledger.task(task_id)
-        if stored is None:
-            raise JobRefused(JobReason.UNKNOWN_TASK, "this helper does not know the task: register it first")
-        task = decode(Task, stored.encoded)
+        task = self._known.get(task_id)
+        if task is None:
+            stored = self._ledger.task(task_id)
+            if stored is None:
+                raise JobRefused(
+                    JobReason.UNKNOWN_TASK, "this helper does not know the task: register it first"
+                )
+            task = self._known[task_id] = decode(Task, stored.encoded)
         _authorize(task, caller)
         return task
 
