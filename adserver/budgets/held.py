@@ -21,8 +21,8 @@ from adserver.store.tasks import TaskStore
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.privacy.accounting import Charge
 from maskedlark.releases import budget
-from maskedlark.releases.budget import DatasetBudget, PlannedJob, Use, job_use, query_use
-from maskedlark.releases.update import job_charges
+from maskedlark.releases.budget import DatasetBudget, PlannedJob, Use, job_use, query_use, update_use
+from maskedlark.releases.instructions import read_instructions
 from maskedlark.reports.task import PrivacyUnit, Task
 
 
@@ -41,7 +41,7 @@ class Budgets:
     def of_all(
         self, *, task: str = "", dataset: str = "", planned: PlannedJob | None = None
     ) -> tuple[DatasetBudget, ...]:
-        """Those of every committed dataset, the oldest first.
+        """Those of every committed dataset, the oldest first; then those of people in tasks of updates.
 
         Only of one task or dataset, by the start of its id.
 
@@ -51,14 +51,28 @@ class Budgets:
         """
         store = DatasetStore(self.engine)
         found = [store.find(dataset)] if dataset else store.all()
-        wanted = TaskStore(self.engine).find(task).task_id if task else None
-        return tuple(
+        tasks = TaskStore(self.engine)
+        wanted = tasks.find(task).task_id if task else None
+        of_datasets = (
             self.of(one, planned)
             for one in found
             if one.state is DatasetState.COMMITTED
             and one.dataset_id is not None
             and wanted in (None, one.task_id)
         )
+        of_people = (
+            self.of_people(one.bundle.task)
+            for one in ([] if dataset else tasks.all())
+            if one.bundle.task.updates is not None and wanted in (None, one.task_id)
+        )
+        return (*of_datasets, *of_people)
+
+    def of_people(self, task: Task) -> DatasetBudget:
+        """A person's budgets in a task of updates, over all its jobs and rounds."""
+        jobs = list(self._federated(task))
+        devices = max((read_instructions(plan.job).strategy.devices for _, plan in jobs), default=0)
+        costed = budget.BudgetedDataset(dataset_id=task.task_id, task=task, size=devices, is_person=True)
+        return budget.budget_of(costed, [_federated_job(task, job, plan) for job, plan in jobs])
 
     def of(self, dataset: Dataset, planned: PlannedJob | None = None) -> DatasetBudget:
         """Those of one committed dataset.
@@ -91,18 +105,19 @@ class Budgets:
         What its next job must fit beside.
         """
         federated = [
-            one
-            for job in JobStore(self.engine, self.clock).all()
-            if isinstance(job.plan, FederatedPlan) and job.plan.task == task
-            for one in job_charges(
-                task, job.plan.job, job.rounds_done if job.is_closed else job.plan.job.rounds
-            )
+            charge for job, plan in self._federated(task) for charge in _federated_job(task, job, plan).held
         ]
         datasets = [
             one for one in DatasetStore(self.engine).all() if one.task_id == task.task_id and one.dataset_id
         ]
         held = self.held(datasets[0]) if datasets else ()  # of unit user any dataset counts them all
         return (*held, *federated)
+
+    def _federated(self, task: Task) -> Iterator[tuple[JobRecord, FederatedPlan]]:
+        """The federated jobs of a task, with their plans."""
+        for job in JobStore(self.engine, self.clock).all():
+            if isinstance(job.plan, FederatedPlan) and job.plan.task == task:
+                yield job, job.plan
 
     def _uses(self, task: Task, dataset_id: bytes) -> Sequence[Use]:
         together = [dataset_id]
@@ -130,3 +145,16 @@ def trained_by_labels(jobs: Sequence[JobRecord]) -> Iterator[tuple[JobRecord, Tr
 def _job(task: Task, job: JobRecord, plan: TrainingPlan) -> Use:
     charged = job.rounds_done if job.rounds_charged is None else job.rounds_charged
     return job_use(task, plan.job, state=job.state.value, rounds_answered=charged, is_open=not job.is_closed)
+
+
+def _federated_job(task: Task, job: JobRecord, plan: FederatedPlan) -> Use:
+    charged = job.rounds_done if job.rounds_charged is None else job.rounds_charged
+    strategy, _ = read_instructions(plan.job)
+    return update_use(
+        task,
+        plan.job,
+        what=strategy.kind,
+        state=job.state.value,
+        rounds_answered=charged,
+        is_open=not job.is_closed,
+    )

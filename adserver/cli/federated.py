@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from sqlalchemy import Engine
 
@@ -17,6 +17,17 @@ from adserver.training.submission import JOB_ID_BYTES
 from maskedlark.errors import InvalidTask
 from maskedlark.model.dense import dense_network
 from maskedlark.reports.task import Task
+from maskedlark.terminal.options import panel
+
+federated = panel("Federated")
+
+StrategyOption = Annotated[
+    str | None, federated("Train on devices, in a task of updates: dp-fedavg, dp-fedsgd, fedprox, ...")
+]
+SettingsOption = Annotated[
+    Path | None, federated("JSON: the strategy's settings.", exists=True, dir_okay=False)
+]
+LayersOption = Annotated[str, federated("Widths of the dense model, as 784,10.")]
 
 
 def read_settings(

@@ -6,7 +6,15 @@ from typing import Annotated
 
 import typer
 
-from adserver.cli.federated import read_settings, read_widths, submit_federated
+from adserver.cli.federated import (
+    LayersOption,
+    SettingsOption,
+    StrategyOption,
+    federated,
+    read_settings,
+    read_widths,
+    submit_federated,
+)
 from adserver.cli.options import (
     DatabaseOption,
     DataOption,
@@ -41,7 +49,6 @@ STOPPED_EARLY = 1
 
 _training = panel("Training")
 _evaluation = panel("Evaluation")
-_federated = panel("Federated")
 
 job_app = typer.Typer(
     no_args_is_help=True, help="Train models: plan and submit jobs, follow them, cancel and resume them."
@@ -63,21 +70,17 @@ def submit_command(
     ] = None,
     loss: Annotated[Loss | None, _training("What is minimised.")] = None,
     learning_rate: Annotated[float | None, _training("Of the optimizer, before the schedule.")] = None,
-    strategy: Annotated[
-        str | None, _federated("Train on devices, in a task of updates: dp-fedavg, dp-fedsgd, fedprox, ...")
-    ] = None,
-    settings: Annotated[
-        Path | None, _federated("JSON: the strategy's settings.", exists=True, dir_okay=False)
-    ] = None,
-    layers: Annotated[str, _federated("Widths of the dense model, as 784,10.")] = "",
-    window: Annotated[float, _federated("Seconds that devices have for a round.", min=0.0)] = 60.0,
+    strategy: StrategyOption = None,
+    settings: SettingsOption = None,
+    layers: LayersOption = "",
+    window: Annotated[float, federated("Seconds that devices have for a round.", min=0.0)] = 60.0,
     least_devices: Annotated[
         int | None,
-        _federated(
+        federated(
             "A round stays open until so many have answered; by default the task's min_batch_size.", min=1
         ),
     ] = None,
-    model_seed: Annotated[int, _federated("Of the model's first weights.", min=0)] = 0,
+    model_seed: Annotated[int, federated("Of the model's first weights.", min=0)] = 0,
     task: TaskOption = "",
     dataset: DatasetOption = "",
     rounds: Annotated[int | None, _training("Optimizer steps; each asks both helpers once.", min=1)] = None,
@@ -151,8 +154,8 @@ def submit_command(
             eval_set=eval_set.read_bytes() if eval_set else None,
             eval_every=eval_every,
         )
-        federated = submit_federated(engine, data, asked, TaskStore(engine).find(task).bundle.task)
-        _told(JobStore(engine, time.time), federated, wait=wait, as_json=as_json)
+        submitted = submit_federated(engine, data, asked, TaskStore(engine).find(task).bundle.task)
+        _told(JobStore(engine, time.time), submitted, wait=wait, as_json=as_json)
         return
     if model is None or loss is None or learning_rate is None:
         raise typer.BadParameter("give --model, --loss and --learning-rate, or --strategy")

@@ -46,6 +46,10 @@ COMMANDS: Final = {
         "adserver.cli.simulate:federated_app",
         "Federated training: devices train, and their updates are summed.",
     ),
+    "local": Lazy(
+        "adserver.cli.local:local_app",
+        "Jobs that need no helpers: devices noise their own updates (LINE, draw and discard).",
+    ),
 }
 
 app = lazy_app(

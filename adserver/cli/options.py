@@ -31,6 +31,14 @@ DatabaseOption = Annotated[
         "SQLAlchemy URL of another database than SQLite in --data.", "--database", envvar="ADSERVER_DATABASE"
     ),
 ]
+LocalDatabaseOption = Annotated[
+    str | None,
+    _store(
+        "SQLAlchemy URL of the database of jobs without helpers; by default SQLite in --data.",
+        "--local-database",
+        envvar="ADSERVER_LOCAL_DATABASE",
+    ),
+]
 Helper0Option = Annotated[
     str, _peers("The helper of role 0.", "--helper-0", envvar="ADSERVER_HELPER_0", metavar="HOST:PORT")
 ]

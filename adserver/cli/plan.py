@@ -9,6 +9,14 @@ import typer
 from adserver.budgets.headroom import MAX_ROUNDS, Room
 from adserver.budgets.held import Budgets
 from adserver.budgets.planner import MAX_EPOCHS, OnProgress, Planner, Wish
+from adserver.cli.federated import (
+    LayersOption,
+    SettingsOption,
+    StrategyOption,
+    federated,
+    read_settings,
+    read_widths,
+)
 from adserver.cli.options import (
     DatabaseOption,
     DataOption,
@@ -20,7 +28,10 @@ from adserver.cli.options import (
 )
 from adserver.store.datasets import DatasetStore
 from adserver.store.tasks import TaskStore
+from adserver.training.federated_forecast import forecast
+from adserver.training.federated_submission import FederatedSubmission
 from adserver.training.model_file import read_model
+from adserver.views.federated import forecast_json, print_forecast
 from adserver.views.plan import plan_json, print_plan
 from adserver.views.printing import print_json
 from maskedlark.model.graph import Loss
@@ -38,8 +49,14 @@ def plan_command(
     *,
     data: DataOption,
     model: Annotated[
-        Path, option("ONNX file; more parameters take more noise.", exists=True, dir_okay=False)
-    ],
+        Path | None, option("ONNX file; more parameters take more noise.", exists=True, dir_okay=False)
+    ] = None,
+    strategy: StrategyOption = None,
+    settings: SettingsOption = None,
+    layers: LayersOption = "",
+    task: Annotated[
+        str, federated("The task of updates, by the start of its id; not needed if there is one.")
+    ] = "",
     loss: Annotated[
         Loss | None, option("Checked against model and task, if given; the noise does not depend on it.")
     ] = None,
@@ -72,17 +89,34 @@ def plan_command(
 
     Give two of --rounds, --batch-size and --noise-multiplier, and the third is found; give --rounds alone,
     and noise and batch size are; give none, and all three are, for the job that is worth most steps without
-    noise.
+    noise. With --strategy: give --rounds, and the noise is found; or --noise-multiplier alone, and the most
+    rounds that fit are.
     """
     engine = open_store(data, database)
+    if strategy is not None:
+        asked = FederatedSubmission(
+            kind=strategy,
+            settings=read_settings(settings, rounds=rounds, noise_multiplier=noise_multiplier),
+            widths=read_widths(layers),
+            epsilon=epsilon,
+            window_s=0.0,
+            least_devices=None,
+        )
+        the_task = TaskStore(engine).find(task).bundle.task
+        held = Budgets(engine=engine, clock=time.time).held_of_task(the_task)
+        expected = forecast(asked, task=the_task, already=held, now_s=time.time())
+        print_json(forecast_json(expected)) if as_json else print_forecast(expected)
+        return
+    if model is None:
+        raise typer.BadParameter("give --model, or --strategy")
     found = DatasetStore(engine).find(dataset)
-    task = TaskStore(engine).find(found.task_id.hex()).bundle.task
-    parsed = parse(read_model(model), num_features=task.num_features)
+    the_task = TaskStore(engine).find(found.task_id.hex()).bundle.task
+    parsed = parse(read_model(model), num_features=the_task.num_features)
     if loss is not None:
-        check_loss(parsed, loss, task.labels.size if task.labels.kind is LabelKind.CLASSES else None)
+        check_loss(parsed, loss, the_task.labels.size if the_task.labels.kind is LabelKind.CLASSES else None)
     held = Budgets(engine=engine, clock=time.time).held(found)
     room = Room(
-        task=task,
+        task=the_task,
         dataset_size=found.size,
         already=held,
         epsilon=epsilon,

@@ -7,7 +7,15 @@ from typing import Annotated
 
 import typer
 
-from adserver.cli.options import DatabaseOption, DataOption, TracesOption, open_store, peers_of, watching
+from adserver.cli.options import (
+    DatabaseOption,
+    DataOption,
+    LocalDatabaseOption,
+    TracesOption,
+    open_store,
+    peers_of,
+    watching,
+)
 from adserver.peers.opening import Peers
 from adserver.serving.server import ServeSettings, serve
 from maskedlark.observability.logs import LogFormat, configure_logging
@@ -28,6 +36,7 @@ def serve_command(
         Path | None, option("Write the addresses here as JSON once both answer.")
     ] = None,
     database: DatabaseOption = None,
+    local_database: LocalDatabaseOption = None,
     refresh_keys: Annotated[
         float, option("Seconds between two looks at the helpers' HPKE keys.", min=1.0)
     ] = 60.0,
@@ -47,6 +56,7 @@ def serve_command(
             addresses_file=addresses_file,
             metrics_listen=metrics_listen,
             refresh_keys_s=refresh_keys,
+            local_database=local_database,
         )
         serve(open_store(data, database), peers, settings, clock=time.time, stop=stop)
 

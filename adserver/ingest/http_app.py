@@ -9,6 +9,7 @@
     GET  /v1/tasks/{id}/round
                              the federated round that devices are to answer now: its length, UpdateRound,
                              then weights and terms; 204 if there is none
+    /v1/local ...            jobs without helpers: `adserver.ingest.local_app`
     GET  /v1/counts          what became of all reports since the start
     GET  /healthz            200 when the database answers
 
@@ -38,6 +39,7 @@ from adserver.ingest.batch import reports_in
 from adserver.ingest.body_room import BodyRoom, Held, NoRoom
 from adserver.ingest.intake import Intake, IntakeCounts
 from adserver.ingest.json_error import INTERNAL, json_error, refusal
+from adserver.ingest.local_app import LocalIntake, local_routes
 from adserver.store.rounds import RoundStore
 from adserver.store.tasks import TaskStore
 from maskedlark.canonical import digest, encode
@@ -94,6 +96,10 @@ class _Endpoints:
             counts = await _in_thread(lambda: self.intake.take_all(reports_in(body)))
         return _counts(counts)
 
+    async def read_update(self, request: Request, limit: int) -> bytes:
+        with self.room.held() as held:
+            return await _body(request, limit, held)
+
     async def get_task(self, request: Request) -> Response:
         bundle = await _in_thread(self.tasks.get, _task_id(request))
         if bundle is None:
@@ -143,6 +149,7 @@ def http_app(
     *,
     check_well: Callable[[], object] | None = None,
     rounds: RoundStore | None = None,
+    local: LocalIntake | None = None,
 ) -> Starlette:
     """The application, for any ASGI server.
 
@@ -153,6 +160,7 @@ def http_app(
         check_well: Returns if the server is well, and raises HelperUnavailable if not; by default one look
             into the database.
         rounds: The federated rounds that devices are served; None for none.
+        local: The jobs without helpers; None for none.
     """
     at = _Endpoints(
         intake=intake,
@@ -161,8 +169,10 @@ def http_app(
         check_well=check_well or (lambda: tasks.get(b"")),
         rounds=rounds,
     )
+    local_ones = [] if local is None else local_routes(local, at.read_update)
     return Starlette(
         routes=[
+            *local_ones,
             Route("/v1/reports", at.post_report, methods=["POST"]),
             Route("/v1/reports/batch", at.post_batch, methods=["POST"]),
             Route("/v1/tasks", at.list_tasks),

@@ -18,11 +18,14 @@ from adserver.ingest.grpc_service import IngestService
 from adserver.ingest.http_app import counting_answers, http_app
 from adserver.ingest.http_server import HttpServer
 from adserver.ingest.intake import Intake
+from adserver.ingest.local_app import LocalIntake
 from adserver.peers.client import HelperClient
 from adserver.peers.opening import Peers
 from adserver.serving.metrics import AdserverMetrics
 from adserver.store.database import Clock
 from adserver.store.job_folder import remove_unfinished_of_jobs
+from adserver.store.local_jobs import LocalJobs
+from adserver.store.local_schema import default_local_url, open_local
 from adserver.store.reports import ReportStore
 from adserver.store.rounds import RoundStore
 from adserver.store.tasks import TaskStore
@@ -65,10 +68,12 @@ def running_ingest(
     tls: TlsFiles | None,
     metrics: AdserverMetrics | None = None,
     check_disk: Callable[[], object] = lambda: None,
+    local: LocalIntake | None = None,
 ) -> Iterator[Addresses]:
     """Both front doors, open until the block ends; requests that have begun by then are finished.
 
-    Browsers need no certificate. `check_disk` raises when the disk is full, and is asked with health.
+    Browsers need no certificate. `check_disk` raises when the disk is full, and is asked with health. `local`
+    takes updates of jobs without helpers.
 
     Raises:
         InvalidTask: an address is taken, or may not be used without TLS.
@@ -97,7 +102,7 @@ def running_ingest(
         ingest_pb2_grpc.add_IngestServicer_to_server(IngestService(intake), watched.server)
         stack.callback(watched.drain, _DRAIN_S)
         app = counting_answers(
-            http_app(intake, tasks, check_well=check_well, rounds=rounds), metrics.count_http
+            http_app(intake, tasks, check_well=check_well, rounds=rounds, local=local), metrics.count_http
         )
         http = HttpServer(app, http_listen, tls, on_refused=metrics.count_http)
         stack.callback(http.stop)
@@ -117,6 +122,7 @@ class ServeSettings:
         addresses_file: Gets the addresses as JSON, in one step, once both answer.
         metrics_listen: host:port on loopback of /metrics and /healthz, or None.
         refresh_keys_s: How often the helpers are asked for their HPKE keys.
+        local_database: URL of the database of jobs without helpers; None: SQLite in the data folder.
     """
 
     data_dir: Path
@@ -125,6 +131,7 @@ class ServeSettings:
     addresses_file: Path | None
     metrics_listen: str | None = None
     refresh_keys_s: float = 60.0
+    local_database: str | None = None
 
 
 def serve(engine: Engine, peers: Peers, settings: ServeSettings, *, clock: Clock, stop: Event) -> None:
@@ -159,6 +166,8 @@ def serve(engine: Engine, peers: Peers, settings: ServeSettings, *, clock: Clock
     with ExitStack() as stack:
         helpers = peers.open(stack, engine)
         metrics = AdserverMetrics(engine, clock)
+        local = open_local(settings.local_database or default_local_url(settings.data_dir))
+        stack.callback(local.dispose)
         addresses = stack.enter_context(
             running_ingest(
                 engine,
@@ -167,6 +176,7 @@ def serve(engine: Engine, peers: Peers, settings: ServeSettings, *, clock: Clock
                 tls=peers.tls,
                 metrics=metrics,
                 check_disk=check_disk,
+                local=LocalIntake(LocalJobs(local, clock)),
             )
         )
         if settings.metrics_listen is not None:

@@ -1,6 +1,6 @@
 """Draw and discard's instances in a database: drawn and replaced by many devices at once.
 
-    store = InstanceStore(open_instances(url))
+    store = InstanceStore(open_local(url))
     store.create(job_id, settings, instances)
     drawn = store.draw(job_id, randomness)           # one instance, and the number of returns so far
     store.replace(job_id, Returned(update_id=..., instance=..., drawn_at=drawn.returns), randomness)
@@ -8,9 +8,6 @@
 A row is one instance, written whole: a reader sees the old or the new one, never a mixture, and a process
 that is killed leaves one of them. An update's id is stored in the same transaction as what it replaced, so
 an update that is sent again counts once. Which instance was drawn is not stored.
-
-The tables are in a database of their own: they are written hundreds of times a second, and reports wait for
-no such writer.
 """
 
 from dataclasses import dataclass
@@ -19,25 +16,10 @@ from threading import Lock
 from typing import Final
 
 import numpy as np
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Connection,
-    Double,
-    Engine,
-    ForeignKey,
-    Integer,
-    LargeBinary,
-    MetaData,
-    Table,
-    bindparam,
-    func,
-    insert,
-    select,
-    update,
-)
+from sqlalchemy import Connection, Engine, bindparam, func, insert, select, update
 
 from adserver.store.database import insert_or_ignore
+from adserver.store.local_schema import instance_jobs, instance_updates, model_instances
 from adserver.store.together import Together
 from maskedlark.canonical import decode, encode
 from maskedlark.errors import JobReason, JobRefused, ReportReason, ReportRejected
@@ -45,40 +27,10 @@ from maskedlark.federated.draw_and_discard import DrawAndDiscard
 from maskedlark.federated.spam import SpamTest
 from maskedlark.numbers.field import SignedVector
 from maskedlark.randomness import Randomness
-from maskedlark.runtime import database as storage
 from maskedlark.runtime.database import reading
 
-metadata = MetaData()
-SCHEMA_VERSION: Final = 1
-storage.schema_version_of(metadata)
-
-ID_BYTES: Final = 16
 _SMOOTHING: Final = 0.01
 """The weight of the newest update in the live measure of how many are in flight."""
-
-instance_jobs = Table(
-    "instance_jobs",
-    metadata,
-    Column("job_id", LargeBinary(ID_BYTES), primary_key=True),
-    Column("settings", LargeBinary, nullable=False),  # canonical
-    Column("weights", Integer, nullable=False),
-    Column("returns", BigInteger, nullable=False),  # accepted updates
-    Column("in_flight", Double, nullable=False),  # a running mean
-)
-model_instances = Table(
-    "model_instances",
-    metadata,
-    Column("job_id", LargeBinary(ID_BYTES), ForeignKey("instance_jobs.job_id"), primary_key=True),
-    Column("place", Integer, primary_key=True),
-    Column("encoded", LargeBinary, nullable=False),  # int64, little-endian
-)
-instance_updates = Table(
-    "instance_updates",
-    metadata,
-    Column("job_id", LargeBinary(ID_BYTES), ForeignKey("instance_jobs.job_id"), primary_key=True),
-    Column("update_id", LargeBinary(ID_BYTES), primary_key=True),
-)
-
 
 _OF_JOB: Final = instance_jobs.c.job_id == bindparam("job")
 _LOCKED: Final = (
@@ -174,19 +126,6 @@ class _Return:
     refusal: ReportRejected | None = None
 
 
-def open_instances(url: str) -> Engine:
-    """Connect to a database of instances.
-
-    Guarantees: a process that is killed loses nothing that it acknowledged. On SQLite a machine that loses
-        power may lose the last acknowledged updates, each with its id and its count: a few noised steps of
-        the model, which the next ones make up for. On PostgreSQL they are durable.
-
-    Raises:
-        InvalidTask: as `open_database`.
-    """
-    return storage.open_database(url, is_crash_proof=False)
-
-
 class InstanceStore:
     """The instances of draw-and-discard jobs.
 
@@ -194,12 +133,7 @@ class InstanceStore:
     """
 
     def __init__(self, engine: Engine) -> None:
-        """Use a database; tables that are missing are made.
-
-        Raises:
-            InvalidTask: the tables are of another version.
-        """
-        storage.create_tables(engine, metadata, version=SCHEMA_VERSION, whose="instance store", migrations={})
+        """Use a database of `open_local`."""
         self._engine = engine
         self._settings: dict[bytes, DrawAndDiscard] = {}
         self._draws: dict[bytes, Together[_Draw]] = {}
@@ -260,7 +194,7 @@ class InstanceStore:
             test: What refuses spam, if anything does.
 
         Guarantees: the instance, the update's id and the counters change together or not at all, and stay
-            changed as the database promises it: see `open_instances`.
+            changed as the database promises it: see `open_local`.
 
         Raises:
             JobRefused(UNKNOWN_JOB): there is no such job.

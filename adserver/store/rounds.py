@@ -205,6 +205,14 @@ class RoundStore:
                 .values(state=RoundState.RELEASED, content=b"")
             )
 
+    def may_be_charged(self, job_id: bytes, round_index: int) -> bool:
+        """Whether helpers may have been asked for a round's sum: its dataset is chosen."""
+        query = select(update_rounds.c.dataset_id).where(
+            update_rounds.c.job_id == job_id, update_rounds.c.round_index == round_index
+        )
+        with reading(self._engine) as connection:
+            return connection.execute(query).scalar() is not None
+
     def end_of_job(self, job_id: bytes) -> None:
         """Close what a job that is over has left open, so that devices are told so."""
         with self._engine.begin() as connection:

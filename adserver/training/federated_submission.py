@@ -15,10 +15,18 @@ from maskedlark.federated import strategies
 from maskedlark.federated.dense import DenseModel
 from maskedlark.federated.strategy import Strategy
 from maskedlark.privacy.accounting import Charge, smallest_fitting, spent
+from maskedlark.privacy.adaptive_clip import LEAST_BOUND
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.randomness import seeded
 from maskedlark.releases.instructions import check_fits, update_job, update_round
-from maskedlark.releases.update import check_round, job_charges, phase_charge
+from maskedlark.releases.update import (
+    UpdateJob,
+    UpdateRound,
+    check_round,
+    job_charges,
+    noise_units,
+    phase_charge,
+)
 from maskedlark.reports.task import Task
 
 _EVALUATIONS = 50
@@ -91,6 +99,7 @@ def plan_federated(
     if first is None:
         raise InvalidTask("the strategy has no rounds")
     check_round(task, update_round(job, first), records=task.max_dataset_size)
+    _check_noise(task, strategy, job)
     _check_budget(task, [*already, *job_charges(task, job, job.rounds)])
     least = task.min_batch_size if submission.least_devices is None else submission.least_devices
     if least > strategy.devices:
@@ -176,6 +185,29 @@ def _with_noise(
 
 def _plain(strategy: Strategy) -> dict[str, Any]:
     return {name: getattr(strategy, name) for name in type(strategy).__dataclass_fields__}
+
+
+def _check_noise(task: Task, strategy: Strategy, job: UpdateJob) -> None:
+    """Refuse noise that some later round could not hold: helpers would refuse that round, half-way.
+
+    A bound that follows a quantile may become as small as `LEAST_BOUND` of the largest.
+    """
+    least = strategy.bound.clip_norm * (1.0 if strategy.quantile is None else LEAST_BOUND)
+    index = 0
+    for phase in job.phases:
+        for clip_norm in (strategy.bound.clip_norm, least):
+            one = UpdateRound(job=job, round_index=index, content_digest=bytes(32), clip_norm=clip_norm)
+            try:
+                noise_units(task, one)
+            except ValueError as error:  # the bound itself is less than a unit
+                raise JobRefused(
+                    JobReason.NOISE_OUT_OF_RANGE, f"a clip bound of {clip_norm:g}: {error}"
+                ) from None
+            except JobRefused as refusal:
+                raise JobRefused(
+                    refusal.reason, f"round {index} at a clip bound of {clip_norm:g}: {refusal}"
+                ) from None
+        index += phase.rounds
 
 
 def _check_budget(task: Task, charges: Sequence[Charge]) -> None:

@@ -295,8 +295,10 @@ class JobWorker:
         if isinstance(
             job.plan, FederatedPlan
         ):  # helpers hold nothing of it: each round was charged by itself
-            RoundStore(self._engine).end_of_job(job.job_id)
-            self._leases.mark_closed(job.job_id, rounds_charged=job.rounds_done)
+            rounds = RoundStore(self._engine)
+            rounds.end_of_job(job.job_id)
+            begun = rounds.may_be_charged(job.job_id, job.rounds_done)
+            self._leases.mark_closed(job.job_id, rounds_charged=job.rounds_done + begun)
             return
         charged = []
         for role, helper in enumerate(self._helpers):

@@ -55,8 +55,9 @@ def write_plot(budget: DatasetBudget, path: Path) -> None:
         [one.epsilons.colluding for one in points],
     )
     dataset = budget.dataset
+    of = "a person" if dataset.is_person else f"dataset {dataset.dataset_id.hex()[:12]}"
     figure.suptitle(
-        f"dataset {dataset.dataset_id.hex()[:12]} of {dataset.task.name}, delta {dataset.task.delta:.2g}",
+        f"{of} of {dataset.task.name}, delta {dataset.task.delta:.2g}",
         fontsize=11,
     )
     write_durably(path, as_png(figure))

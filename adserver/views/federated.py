@@ -2,13 +2,18 @@
 
 from typing import Any
 
+import typer
+
 from adserver.records.federated_plan import FederatedPlan
 from adserver.records.round_figures import RoundFigures
 from adserver.store.jobs import JobRecord
 from adserver.training.cost import federated_epsilons, federated_line
-from adserver.views.printing import short
+from adserver.training.federated_forecast import FederatedForecast
+from adserver.views.printing import print_table, short
+from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.releases.instructions import read_instructions
+from maskedlark.terminal.budget_view import epsilons_json, number
 
 
 def federated_json(job: JobRecord, plan: FederatedPlan, evaluated: RoundFigures | None) -> dict[str, Any]:
@@ -48,10 +53,17 @@ def federated_json(job: JobRecord, plan: FederatedPlan, evaluated: RoundFigures 
 
 def federated_rows(job: JobRecord, plan: FederatedPlan) -> list[tuple[str, object]]:
     """A federated job's settings, for a table."""
-    strategy, model = read_instructions(plan.job)
-    phase = plan.job.phase(min(job.rounds_done, plan.job.rounds - 1))
     return [
         ("job", job.job_id.hex()),
+        *_settings_rows(plan, job.rounds_done),
+        ("privacy so far", federated_line(plan, job.rounds_done)),
+    ]
+
+
+def _settings_rows(plan: FederatedPlan, rounds_done: int) -> list[tuple[str, object]]:
+    strategy, model = read_instructions(plan.job)
+    phase = plan.job.phase(min(rounds_done, plan.job.rounds - 1))
+    return [
         ("task", f"{plan.task.name} ({short(plan.job.task_id)})"),
         (
             "strategy",
@@ -61,8 +73,72 @@ def federated_rows(job: JobRecord, plan: FederatedPlan) -> list[tuple[str, objec
         ("model", f"{'-'.join(map(str, model.widths))}: {model.size} parameters"),
         (
             "rounds",
-            f"{job.rounds_done} of {plan.job.rounds}, of at least {plan.least_devices} devices"
+            f"{rounds_done} of {plan.job.rounds}, of at least {plan.least_devices} devices"
             f" and {plan.window_s:g} s",
         ),
-        ("privacy so far", federated_line(plan, job.rounds_done)),
     ]
+
+
+def print_forecast(found: FederatedForecast) -> None:
+    """A job that nobody has submitted yet, for people, and how to submit it."""
+    task = found.plan.task
+    rows = [row for row in _settings_rows(found.plan, rounds_done=0) if row[0] != "task"]
+    if task.mechanism is Mechanism.NONE:
+        rows.append(("privacy", "no noise: no privacy"))
+    else:
+        phases = ", ".join(f"{one.rounds} at {one.noise_multiplier:.4g}" for one in found.plan.job.phases)
+        rows += [
+            ("noise of each helper over the clip bound, by rounds", phases),
+            ("epsilon of a person, alone", _pair(found.alone)),
+            (
+                "with what is held on the task",
+                f"{_pair(found.together)} of {number(task.epsilon)} ({number(task.collusion_epsilon)})",
+            ),
+            ("if devices' coins leaked", _pair(found.leaked)),
+            ("noise over the longest mean update", f"{found.noise_to_signal:.3g}"),
+        ]
+    print_table(("", ""), rows)
+    typer.echo(f"epsilons are at delta {task.delta:.2g}, those in brackets with either helper")
+    typer.echo(f"submit it with: {_submit_options(found)}")
+
+
+def forecast_json(found: FederatedForecast) -> dict[str, Any]:
+    """The same for programs. Epsilons are null without noise."""
+    task, job = found.plan.task, found.plan.job
+    strategy, model = read_instructions(job)
+    return {
+        "task_id": job.task_id.hex(),
+        "strategy": strategy.kind,
+        "devices": strategy.devices,
+        "parameters": model.size,
+        "rounds": job.rounds,
+        "phases": [
+            {
+                "rounds": one.rounds,
+                "sampling_rate": one.sampling_rate,
+                "noise_multiplier": one.noise_multiplier,
+            }
+            for one in job.phases
+        ],
+        "unit": task.unit.value,
+        "delta": task.delta,
+        "epsilon_budget": task.epsilon,
+        "collusion_epsilon_budget": task.collusion_epsilon,
+        "alone": epsilons_json(found.alone),
+        "together": epsilons_json(found.together),
+        "coins_leaked": epsilons_json(found.leaked),
+        "noise_norm": found.noise_norm,
+        "noise_to_signal": found.noise_to_signal,
+        "submit": _submit_options(found),
+    }
+
+
+def _submit_options(found: FederatedForecast) -> str:
+    """The options of `adserver job submit` that say this job's rounds and noise."""
+    strategy, _ = read_instructions(found.plan.job)
+    noise = f" --noise-multiplier {strategy.noise_multiplier!r}" if strategy.noise_multiplier else ""
+    return f"--rounds {found.plan.job.rounds}{noise}"
+
+
+def _pair(epsilons: Epsilons) -> str:
+    return f"{number(epsilons.ad_server)} ({number(epsilons.colluding)})"

@@ -17,6 +17,8 @@ from browser_sim.devices.holdings import (
     table_by_user,
     text_by_speaker,
 )
+from browser_sim.devices.local import LocalSettings, run_local
+from browser_sim.devices.local_store import LocalStore
 from browser_sim.devices.run import Churn, FleetSettings, run_devices
 from browser_sim.draws import Draws
 from browser_sim.endpoint import Protection
@@ -38,17 +40,11 @@ from maskedlark.terminal.options import option, panel, takes
 
 _holdings = panel("What devices hold")
 _churn = panel("What happens to devices")
+_local = panel("Jobs without helpers")
 
 
-@reporting_errors()
-@takes(guarded=protection, trusted=trusted_helpers)
-def devices_command(
+def holdings_of(
     *,
-    site: Annotated[str, option("The ad server's HTTP address.", metavar="URL")],
-    task: Annotated[str, option("The task's id, in full.", metavar="ID")],
-    store: Annotated[
-        Path, option("File of stored answers: one for each task, job and round.", dir_okay=False)
-    ],
     holding: Annotated[HoldingKind, _holdings("Where examples come from.")] = HoldingKind.MNIST,
     devices: Annotated[int, _holdings("mnist: how many devices.", min=1)] = 100,
     shards: Annotated[int, _holdings("mnist: shards a device.", min=1)] = 2,
@@ -62,6 +58,44 @@ def devices_command(
         Path | None, _holdings("text: gzip-packed JSON, lines by speaker.", dir_okay=False)
     ] = None,
     least: Annotated[int, _holdings("csv and text: examples a person, at least.", min=1)] = 1,
+    seed: SeedOption = None,
+) -> Holdings:
+    """What devices hold, of the options that say so."""
+    match holding:
+        case HoldingKind.MNIST:
+            return mnist_in_shards(
+                mnist_dir,
+                devices=devices,
+                shards_each=shards,
+                shard_size=shard_size,
+                randomness=held_by(holding, Draws(seed=seed)),
+            )
+        case HoldingKind.CSV:
+            return _of_table(csv, label, user, ignore, least)
+        case HoldingKind.TEXT:
+            if text is None:
+                raise typer.BadParameter("holding text needs --text FILE")
+            return text_by_speaker(text, least=least)
+
+
+@reporting_errors()
+@takes(holdings=holdings_of, guarded=protection, trusted=trusted_helpers)
+def devices_command(
+    *,
+    site: Annotated[str, option("The ad server's HTTP address.", metavar="URL")],
+    task: Annotated[str, option("The task's id, in full.", metavar="ID")] = "",
+    local_job: Annotated[
+        str, _local("Instead of --task: a job without helpers, by its id in full.", metavar="ID")
+    ] = "",
+    most_epsilon: Annotated[
+        float,
+        _local("The most that one whole update may cost; devices take no part in other jobs.", min=0.0),
+    ] = 8.0,
+    visits: Annotated[int, _local("How often each device comes.", min=1)] = 1,
+    store: Annotated[
+        Path, option("File of stored answers: one for each task, job and round.", dir_okay=False)
+    ],
+    holdings: Holdings,
     consent: Annotated[float, _churn("The share of people who take part.", min=0.0, max=1.0)] = 1.0,
     cap: Annotated[int | None, _churn("The most rounds that a device answers.", min=1)] = None,
     drop_out: Annotated[float, _churn("Goes away before it sends.", min=0.0, max=1.0)] = 0.0,
@@ -75,28 +109,29 @@ def devices_command(
     trusted: tuple[bytes, ...],
     as_json: JsonOption = False,
 ) -> None:
-    """Answer a task's federated rounds until there are no more.
+    """Answer a task's federated rounds until there are no more, or send noised updates to a local job.
 
     Each device flips its own coin in each round, trains if it is drawn, and otherwise sends zeros that nobody
     can tell from an update. What it sends is stored first, and only that is ever sent.
     """
     site = site.rstrip("/")
+    if bool(task) == bool(local_job):
+        raise typer.BadParameter("give either --task or --local-job")
+    if local_job:
+        local = LocalSettings(
+            site=site,
+            job_id=_id_of(local_job),
+            holdings=holdings,
+            most_epsilon=most_epsilon,
+            visits=visits,
+            twice=twice,
+            seed=seed,
+        )
+        with LocalStore(store) as updates:
+            found = run_local(local, updates, guarded)
+        typer.echo(json.dumps(found.as_json()) if as_json else f"{found.accepted} updates accepted")
+        return
     bundle = load_bundle(f"{site}/v1/tasks/{task}", guarded, trusted, now=time.time())
-    match holding:
-        case HoldingKind.MNIST:
-            holdings = mnist_in_shards(
-                mnist_dir,
-                devices=devices,
-                shards_each=shards,
-                shard_size=shard_size,
-                randomness=held_by(holding, Draws(seed=seed)),
-            )
-        case HoldingKind.CSV:
-            holdings = _of_table(csv, label, user, ignore, least)
-        case HoldingKind.TEXT:
-            if text is None:
-                raise typer.BadParameter("holding text needs --text FILE")
-            holdings = text_by_speaker(text, least=least)
     settings = FleetSettings(
         bundle=bundle,
         site=site,
@@ -117,6 +152,13 @@ def devices_command(
     with AnswerStore(store) as answers:
         told = run_devices(settings, answers, show)
     typer.echo(json.dumps(told.as_json()) if as_json else f"{told.rounds} rounds: {dict(told.outcomes)}")
+
+
+def _id_of(typed: str) -> bytes:
+    try:
+        return bytes.fromhex(typed)
+    except ValueError:
+        raise typer.BadParameter(f"a job id is hexadecimal, not {typed!r}") from None
 
 
 def _of_table(

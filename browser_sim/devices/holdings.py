@@ -15,6 +15,7 @@ from browser_sim.draws import Draws
 from browser_sim.source import InvalidSource
 from browser_sim.sources.mnist import default_folder, load_mnist
 from browser_sim.sources.table import TableSettings, load_table
+from maskedlark.errors import InvalidTask
 from maskedlark.federated.local_training import Examples
 from maskedlark.federated.populations import Population, by_user, in_shards
 from maskedlark.randomness import Randomness
@@ -119,7 +120,7 @@ def text_by_speaker(path: Path, *, least: int) -> Holdings:
         spoken = json.loads(gzip.decompress(path.read_bytes()))
     except (OSError, ValueError) as error:
         raise InvalidSource(f"cannot read {path.name}: {type(error).__name__}") from None
-    if not isinstance(spoken, dict):
+    if not isinstance(spoken, dict) or not all(_is_lines(lines) for lines in spoken.values()):
         raise InvalidSource(f"{path.name} holds no lines by speaker")
     features, labels, users = [], [], []
     for speaker, lines in sorted(spoken.items()):
@@ -130,6 +131,8 @@ def text_by_speaker(path: Path, *, least: int) -> Holdings:
         features.append(windows[:, :CONTEXT])
         labels.append(windows[:, CONTEXT].astype(np.int64))
         users += [speaker] * len(windows)
+    if not users:
+        raise InvalidTask(f"no speaker has {least} characters: give a smaller --least")
     population = by_user(users, least=least)
     return Holdings(features=np.concatenate(features), labels=np.concatenate(labels), population=population)
 
@@ -137,6 +140,10 @@ def text_by_speaker(path: Path, *, least: int) -> Holdings:
 def held_by(kind: HoldingKind, draws: Draws) -> Randomness:
     """The stream that shards are dealt from."""
     return draws.stream(f"{kind} shards")
+
+
+def _is_lines(found: object) -> bool:
+    return isinstance(found, list) and all(isinstance(line, str) for line in found)
 
 
 def _codes(text: str) -> NDArray[np.uint8]:

@@ -2,8 +2,8 @@
 
 Two helper processes, an ad server and a process of simulated devices run on loopback. Each device holds two
 shards of MNIST. In each round it flips a coin of its own; if it is drawn it trains, clips and sends additive
-shares of its update, and otherwise shares of zeros. The same is run once more without noise, and compared bit
-for bit with a simulation.
+shares of its update, and otherwise shares of zeros. A second job, without noise, is compared bit for bit
+with a simulation.
 """
 
 import argparse
@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,28 +33,45 @@ from maskedlark.federated.dense import DenseModel
 from maskedlark.federated.strategy import ServerState
 from maskedlark.randomness import seeded
 
-DEVICES: Final = 100
-SHARD_SIZE: Final = 300
 WIDTHS: Final = (784, 10)
-ROUNDS: Final = 12
-QUIET_ROUNDS: Final = 3
 SEED: Final = 1
 FRAC_BITS: Final = 24
 CLIP_NORM: Final = 1.0
 EPSILON: Final = 32.0
 COLLUSION_EPSILON: Final = 64.0
 DELTA: Final = 1e-5
-SETTINGS: Final[dict[str, Any]] = {
-    "devices": DEVICES,
-    "sampling_rate": 0.5,
-    "local": {"epochs": 1, "batch_size": 20, "learning_rate": 0.05},
-}
+HELPER_OPTIONS: Final = ("--max-epsilon", "64", "--max-collusion-epsilon", "128")
 
 _OUT: Final = Console(stderr=True)
 
 
-def run(out: Path, folder: Path | None) -> dict[str, Any]:
-    """Both fleets, one after the other; the summary."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How much is run.
+
+    Attributes:
+        devices: Each holds two shards.
+        shard_size: Examples a shard.
+        rounds: With noise.
+        quiet_rounds: Without, to compare with a simulation.
+        least_devices: That a round waits for, and a task's k.
+    """
+
+    devices: int = 100
+    shard_size: int = 300
+    rounds: int = 12
+    quiet_rounds: int = 3
+    least_devices: int = 90
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The strategy's."""
+        local = {"epochs": 1, "batch_size": 20, "learning_rate": 0.05}
+        return {"devices": self.devices, "sampling_rate": 0.5, "local": local}
+
+
+def run(out: Path, folder: Path | None, size: Size) -> dict[str, Any]:
+    """Both jobs on one fleet, one after the other; the summary."""
     started = time.monotonic()
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
@@ -61,14 +79,15 @@ def run(out: Path, folder: Path | None) -> dict[str, Any]:
     if test is None:
         raise AssertionError("MNIST has a test set of its own")
     np.savez(out / "test.npz", features=test.features, labels=test.labels.astype(np.int64))
-    noisy, told, model = trained(out / "noisy", out / "test.npz", folder, rounds=ROUNDS, is_no_noise=False)
-    accuracy = tested(model, test.features, test.labels)
-    say(f"trained with noise: test accuracy {accuracy:.3f}, epsilon {noisy['epsilon_spent']:.2f} a person")
-    quiet, _, _ = trained(out / "quiet", out / "test.npz", folder, rounds=QUIET_ROUNDS, is_no_noise=True)
-    is_equal = network_state(out / "quiet", quiet) == simulated_state(folder, QUIET_ROUNDS)
-    say(
-        f"without noise, the network and the simulation trained {'the same' if is_equal else 'another'} model"
-    )
+    (out / "strategy.json").write_text(json.dumps(size.settings))
+    with Fleet(folder=out / "parties", is_no_noise=True, helper_options=HELPER_OPTIONS) as fleet:
+        noisy, told, model = trained(fleet, out, folder, size, is_no_noise=False)
+        accuracy = tested(model, test.features, test.labels)
+        say(f"with noise: test accuracy {accuracy:.3f}, epsilon {noisy['epsilon_spent']:.2f} a person")
+        quiet, _, _ = trained(fleet, out, folder, size, is_no_noise=True)
+    is_equal = network_state(out, quiet) == simulated_state(folder, size)
+    which = "the same" if is_equal else "another"
+    say(f"without noise, the network and the simulation trained {which} model")
     return {
         "test_accuracy": accuracy,
         "epsilon": noisy["epsilon_spent"],
@@ -83,57 +102,48 @@ def run(out: Path, folder: Path | None) -> dict[str, Any]:
 
 
 def trained(
-    out: Path, test: Path, folder: Path | None, *, rounds: int, is_no_noise: bool
+    fleet: Fleet, out: Path, folder: Path | None, size: Size, *, is_no_noise: bool
 ) -> tuple[Any, Any, onnx.ModelProto]:
-    """One fleet from nothing to a trained model: the job, what became of devices' answers, and the model."""
-    out.mkdir(parents=True)
-    settings = out / "strategy.json"
-    settings.write_text(json.dumps(SETTINGS))
-    with Fleet(folder=out / "parties", is_no_noise=is_no_noise, helper_options=HELPER_OPTIONS) as fleet:
-        privacy = ["--no-noise"] if is_no_noise else ["--mechanism", "gaussian"]
-        privacy += [
-            "--epsilon",
-            str(EPSILON),
-            "--collusion-epsilon",
-            str(COLLUSION_EPSILON),
-            "--delta",
-            str(DELTA),
-        ]
-        task = fleet.adserver(
-            "task", "create", "--name", "digits at home", "--origin", ORIGIN, "--classes", "10",
-            "--num-features", "784",
-            "--updates", str(DenseModel(widths=WIDTHS).size), "--frac-bits", str(FRAC_BITS), "--clip-norm",
-            str(CLIP_NORM),
-            "--min-batch-size", "50", "--max-dataset-size", "1000", *privacy,
-        ).strip()  # fmt: skip
-        say(f"both helpers signed task {task[:12]}; {DEVICES} devices begin to look for rounds")
-        devices = start_devices(fleet, out, task, folder, rounds)
+    """A task and a trained model: the job, what became of devices' answers, and the model."""
+    name, rounds = ("quiet", size.quiet_rounds) if is_no_noise else ("noisy", size.rounds)
+    privacy = ["--no-noise"] if is_no_noise else ["--mechanism", "gaussian"]
+    task = fleet.adserver(
+        "task", "create", "--name", f"digits at home, {name}", "--origin", ORIGIN, "--classes", "10",
+        "--num-features", "784", "--updates", str(DenseModel(widths=WIDTHS).size),
+        "--frac-bits", str(FRAC_BITS), "--clip-norm", str(CLIP_NORM),
+        "--min-batch-size", str(size.least_devices), "--max-dataset-size", "1000",
+        "--epsilon", str(EPSILON), "--collusion-epsilon", str(COLLUSION_EPSILON), "--delta", str(DELTA),
+        *privacy,
+    ).strip()  # fmt: skip
+    say(f"both helpers signed task {task[:12]}; {size.devices} devices begin to look for rounds")
+    where = [] if folder is None else ["--mnist-dir", str(folder)]
+    options = ["--store", str(out / f"{name}.sqlite3"), "--rounds", str(rounds), *where]
+    devices = start_devices(fleet, task, size, options)
+    try:
         noise = [] if is_no_noise else ["--epsilon", str(EPSILON)]
         job = fleet.adserver_json(
-            "job", "submit", "--task", task, "--strategy", "dp-fedavg", "--settings", str(settings),
-            "--rounds", str(rounds),
-            "--layers", ",".join(map(str, WIDTHS)), "--window", "30", "--least-devices", "90",
-            "--eval-set", str(test),
+            "job", "submit", "--task", task, "--strategy", "dp-fedavg",
+            "--settings", str(out / "strategy.json"), "--rounds", str(rounds),
+            "--layers", ",".join(map(str, WIDTHS)), "--window", "30",
+            "--least-devices", str(size.least_devices), "--eval-set", str(out / "test.npz"),
             "--wait", *noise, options=False,
         )  # fmt: skip
         shown, _ = devices.communicate(timeout=120)
-        if devices.returncode != 0:
-            raise AssertionError("the devices ended with an error")
-        fleet.adserver("model", "export", "--job", job["job_id"], str(out / "trained.onnx"), options=False)
-    return job, json.loads(shown), onnx.load(str(out / "trained.onnx"))
+    finally:
+        devices.kill()
+    if devices.returncode != 0:
+        raise AssertionError("the devices ended with an error")
+    exported = out / f"{name}.onnx"
+    fleet.adserver("model", "export", "--job", job["job_id"], str(exported), options=False)
+    return job, json.loads(shown), onnx.load(str(exported))
 
 
-def start_devices(
-    fleet: Fleet, out: Path, task: str, folder: Path | None, rounds: int
-) -> "subprocess.Popen[str]":
+def start_devices(fleet: Fleet, task: str, size: Size, options: list[str]) -> "subprocess.Popen[str]":
     """The devices, in a process of their own."""
-    where = [] if folder is None else ["--mnist-dir", str(folder)]
     command = [
         str(Path(sys.executable).parent / "browser-sim"), "devices", "--site", f"http://{fleet.http}",
-        "--task", task,
-        "--store", str(out / "answers.sqlite3"), "--devices", str(DEVICES), "--shard-size", str(SHARD_SIZE),
-        "--seed", str(SEED), "--idle", "60", "--rounds", str(rounds), "--twice", "0.05", "--insecure",
-        "--json", *where,
+        "--task", task, "--devices", str(size.devices), "--shard-size", str(size.shard_size),
+        "--seed", str(SEED), "--idle", "60", "--twice", "0.05", "--insecure", "--json", *options,
     ]  # fmt: skip
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603 # our own program
 
@@ -150,17 +160,17 @@ def network_state(out: Path, job: dict[str, Any]) -> bytes | None:
     return JobFolder(out / "parties" / "adserver", bytes.fromhex(job["job_id"])).checkpoint()
 
 
-def simulated_state(folder: Path | None, rounds: int) -> bytes:
+def simulated_state(folder: Path | None, size: Size) -> bytes:
     """The state after the same rounds, in one process and without helpers."""
     holdings = mnist_in_shards(
         folder,
-        devices=DEVICES,
+        devices=size.devices,
         shards_each=2,
-        shard_size=SHARD_SIZE,
+        shard_size=size.shard_size,
         randomness=held_by(HoldingKind.MNIST, Draws(seed=SEED)),
     )
     bound = {"clip_norm": CLIP_NORM, "frac_bits": FRAC_BITS}
-    settings = {**SETTINGS, "rounds": rounds, "noise_multiplier": 0.0, "bound": bound}
+    settings = {**size.settings, "rounds": size.quiet_rounds, "noise_multiplier": 0.0, "bound": bound}
     strategy = build(strategies.strategy_class("dp-fedavg"), settings)
     model = DenseModel(widths=WIDTHS)
     simulated = Simulated(
@@ -185,9 +195,6 @@ def say(what: str) -> None:
     _OUT.print(f"[bold green]✓[/] {what}")
 
 
-HELPER_OPTIONS: Final = ("--max-epsilon", "64", "--max-collusion-epsilon", "128")
-
-
 def main() -> None:
     """Run the demo and print one JSON object."""
     parser = argparse.ArgumentParser(
@@ -196,7 +203,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("demo-federated-out"))
     parser.add_argument("--mnist-dir", type=Path, default=None)
     arguments = parser.parse_args()
-    print(json.dumps(run(arguments.out, arguments.mnist_dir)))
+    print(json.dumps(run(arguments.out, arguments.mnist_dir, Size())))
 
 
 if __name__ == "__main__":

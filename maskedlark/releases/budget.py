@@ -18,6 +18,7 @@ from maskedlark.privacy.accounting import Charge, Epsilons, spent
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.releases.job import JobSpec, charge_of_samples, samples_of
 from maskedlark.releases.release import QueryLike
+from maskedlark.releases.update import UpdateJob, job_charges
 from maskedlark.reports.task import Task
 
 
@@ -50,11 +51,19 @@ class Use:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetedDataset:
-    """What a budget is of: the public facts of a dataset."""
+    """What a budget is of: the public facts of a dataset, or of a task whose unit is a person.
+
+    Attributes:
+        dataset_id: Of the dataset, or of the task.
+        task: The task.
+        size: Reports of the dataset, or devices.
+        is_person: Whether the budget is a person's, over all rounds of the task, and not a dataset's.
+    """
 
     dataset_id: bytes
     task: Task
     size: int
+    is_person: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +207,25 @@ def job_use(task: Task, spec: JobSpec, *, state: str, rounds_answered: int, is_o
         sampling_rate=spec.sampling_rate,
         spent=spec.charges(task, rounds_answered),
         held=spec.charges(task, held),
+    )
+
+
+def update_use(
+    task: Task, job: UpdateJob, *, what: str, state: str, rounds_answered: int, is_open: bool
+) -> Use:
+    """A federated job's part of a person's budgets. Called by the ad server."""
+    held = job.rounds if is_open else rounds_answered
+    phase = job.phase(min(rounds_answered, job.rounds - 1))
+    return Use(
+        use_id=job.job_id,
+        what=what,
+        state=state,
+        rounds_answered=rounds_answered,
+        rounds_held=held,
+        noise_multiplier=phase.noise_multiplier,
+        sampling_rate=phase.sampling_rate,
+        spent=job_charges(task, job, rounds_answered),
+        held=job_charges(task, job, held),
     )
 
 

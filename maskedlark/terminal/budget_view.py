@@ -26,11 +26,11 @@ NOT_ADDITIVE: Final = (
 def budget_table(budget: DatasetBudget) -> RenderableType:
     """Both budgets with bars, then what takes of them."""
     dataset, task = budget.dataset, budget.dataset.task
-    title = Text(
-        f"dataset {dataset.dataset_id.hex()[:_ID_DIGITS]} of {task.name!r}: {dataset.size} reports, epsilons "
-        f"at delta {task.delta:.2g}",
-        "bold",
-    )
+    if dataset.is_person:
+        of = f"a person in task {task.name!r}: {dataset.size} devices"
+    else:
+        of = f"dataset {dataset.dataset_id.hex()[:_ID_DIGITS]} of {task.name!r}: {dataset.size} reports"
+    title = Text(f"{of}, epsilons at delta {task.delta:.2g}", "bold")
     parts: list[RenderableType] = [title]
     if budget.is_noisy:
         parts.append(_standings(budget))
@@ -49,7 +49,8 @@ def budget_json(budget: DatasetBudget) -> dict[str, Any]:
     """The same for programs. Epsilons that are infinite, and all of a task without noise, are null."""
     dataset, task = budget.dataset, budget.dataset.task
     return {
-        "dataset_id": dataset.dataset_id.hex(),
+        "dataset_id": None if dataset.is_person else dataset.dataset_id.hex(),
+        "unit": task.unit.value,
         "task_id": task.task_id.hex(),
         "task": task.name,
         "reports": dataset.size,

@@ -13,7 +13,8 @@ from typing import Final
 
 import numpy as np
 
-from adserver.store.instances import InstanceStore, Returned, open_instances
+from adserver.store.instances import InstanceStore, Returned
+from adserver.store.local_schema import open_local
 from maskedlark.federated.draw_and_discard import DrawAndDiscard
 from maskedlark.randomness import seeded, system_randomness
 
@@ -43,7 +44,7 @@ class Rate:
 
 def measure_instances(folder: Path, weights: int, turns: int) -> Rate:
     """Let 8 devices draw and return `turns` times each, on SQLite."""
-    store = InstanceStore(open_instances(f"sqlite:///{folder / f'instances-{weights}.sqlite3'}"))
+    store = InstanceStore(open_local(f"sqlite:///{folder / f'instances-{weights}.sqlite3'}"))
     first = _SETTINGS.initial(np.zeros(weights), seeded(1))
     store.create(_JOB, _SETTINGS, first)
 

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from sqlalchemy import Engine
 
-from adserver.store.instances import InstanceStore, Returned, open_instances
+from adserver.store.instances import InstanceStore, Returned
+from adserver.store.local_schema import open_local
 from maskedlark.errors import JobReason, JobRefused, ReportReason, ReportRejected
 from maskedlark.federated.draw_and_discard import DrawAndDiscard
 from maskedlark.federated.spam import SpamTest
@@ -28,7 +29,7 @@ FIRST = SETTINGS.initial(np.zeros(WEIGHTS), seeded(1))
 
 @pytest.fixture
 def engine(database_url: str) -> Iterator[Engine]:
-    opened = open_instances(database_url)
+    opened = open_local(database_url)
     yield opened
     opened.dispose()
 
@@ -114,7 +115,7 @@ def test_updates_in_flight_are_measured_live(store: InstanceStore) -> None:
 
 
 def test_many_devices_at_once_lose_and_tear_nothing(database_url: str, store: InstanceStore) -> None:
-    other = open_instances(database_url)
+    other = open_local(database_url)
     stores = [store, InstanceStore(other)]
 
     def device(number: int) -> None:
@@ -135,9 +136,10 @@ def test_many_devices_at_once_lose_and_tear_nothing(database_url: str, store: In
 WRITER = """
 import itertools, sys
 from tests.adserver.store.test_instances import JOB, returned
-from adserver.store.instances import InstanceStore, open_instances
+from adserver.store.instances import InstanceStore
+from adserver.store.local_schema import open_local
 from maskedlark.randomness import system_randomness
-store = InstanceStore(open_instances(sys.argv[1]))
+store = InstanceStore(open_local(sys.argv[1]))
 for number in itertools.count(1):
     store.replace(JOB, returned(number), system_randomness)
     print(number, flush=True)
@@ -181,7 +183,7 @@ def test_a_store_whose_disk_is_full_tells_every_device_that_waits(
 
 
 def test_sqlite_waits_for_the_disk_when_the_log_is_taken_in_not_at_each_commit(tmp_path: Path) -> None:
-    opened = open_instances(f"sqlite:///{tmp_path / 'instances.sqlite3'}")
+    opened = open_local(f"sqlite:///{tmp_path / 'instances.sqlite3'}")
     with opened.connect() as connection:
         found = {
             name: connection.exec_driver_sql(f"PRAGMA {name}").scalar_one()

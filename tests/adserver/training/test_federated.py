@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from adserver.budgets.held import Budgets
 from adserver.records.job_state import JobState
 from maskedlark.errors import InvalidTask, JobReason, JobRefused, ReportReason, ReportRejected
+from maskedlark.reports.updates import UpdateForm
 from maskedlark.rpc.wire import decode_report
-from tests.federated_site import DEVICES, ROUNDS, SETTINGS, Killed, Site
+from tests.federated_site import DEVICES, MODEL, ROUNDS, SETTINGS, Killed, Site
 
 
 def test_a_noise_off_job_trains_the_very_model_of_the_simulation(tmp_path: Path) -> None:
@@ -109,3 +111,63 @@ def test_settings_out_of_range_are_refused_before_anything_is_stored(
     with pytest.raises(InvalidTask, match=told):
         site.submit(**changes)
     assert site.store.all() == ()
+
+
+def test_a_round_whose_sum_helpers_may_have_charged_stays_charged_when_its_job_is_cancelled(
+    tmp_path: Path,
+) -> None:
+    site = Site(tmp_path, {"mechanism": "gaussian"})
+    site.submit(settings={**SETTINGS, "noise_multiplier": 1.0})
+    site.helpers[0].dies_at = 3  # it was asked for the first sum, and nobody heard the answer
+    with pytest.raises(Killed):
+        site.run()
+    site.store.cancel(site.job_id)
+    site.now_s += 60.0
+    site.run()
+    job = site.store.get(site.job_id)
+    assert (job.is_closed, job.rounds_done, job.rounds_charged) == (True, 0, 1)
+    person = Budgets(engine=site.engine, clock=lambda: site.now_s).of_people(site.scene.task)
+    assert person.uses[0].use.rounds_held == 1
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"noise_multiplier": 1e-6},
+        {"noise_multiplier": 1.0, "bound": {"clip_norm": 2.0**-15}},
+        {"noise_multiplier": 1e6},
+    ],
+)
+def test_noise_that_helpers_would_refuse_in_some_round_is_refused_at_submission(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    site = Site(tmp_path, {"mechanism": "gaussian", "epsilon": 1e6, "collusion_epsilon": 1e6})
+    with pytest.raises(JobRefused) as refusal:
+        site.submit(settings={**SETTINGS, **settings})
+    assert refusal.value.reason is JobReason.NOISE_OUT_OF_RANGE
+    assert site.store.all() == ()
+
+
+def test_noise_too_small_for_the_least_bound_of_a_quantile_is_refused_at_submission(tmp_path: Path) -> None:
+    changes = {"mechanism": "gaussian", "epsilon": 1e6, "collusion_epsilon": 1e6}
+    counted = UpdateForm(num_parameters=MODEL.size, has_clip_count=True)
+    site = Site(tmp_path, {**changes, "updates": counted})
+    with pytest.raises(JobRefused, match=r"clip bound of 0\.000244") as refusal:
+        site.submit(settings={**SETTINGS, "noise_multiplier": 0.1, "quantile": {}})
+    assert refusal.value.reason is JobReason.NOISE_OUT_OF_RANGE
+    site.submit(settings={**SETTINGS, "noise_multiplier": 1.0, "quantile": {}})
+
+
+def test_a_persons_budgets_count_all_jobs_of_the_task_and_open_ones_whole(tmp_path: Path) -> None:
+    site = Site(tmp_path, {"mechanism": "gaussian"})
+    site.submit(settings={**SETTINGS, "noise_multiplier": 2.0})
+    budgets = Budgets(engine=site.engine, clock=lambda: site.now_s)
+    before = budgets.of_people(site.scene.task)
+    assert before.ad_server.spent == 0 < before.ad_server.held
+    site.run()
+    (after,) = budgets.of_all()
+    assert after.dataset.is_person
+    assert after.ad_server.spent == after.ad_server.held == before.ad_server.held
+    assert [one.use.what for one in after.uses] == ["dp-fedavg"]
+    left = site.scene.cores[0].budgets_left.current()[0]
+    assert after.ad_server.left == pytest.approx(left.epsilon)

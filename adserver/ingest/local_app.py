@@ -1,0 +1,177 @@
+"""Jobs without helpers over HTTP: what devices that noise their own updates talk to.
+
+    GET  /v1/local           ids of open jobs
+    GET  /v1/local/{job}     length and canonical LocalJob, then what to train from; 204 when the job is over
+                             line: `Round.encode`; draw and discard: 8 bytes of returns, then an instance
+    POST /v1/local/{job}     one LocalUpdate: 201 accepted, 200 a duplicate, 4xx rejected
+
+An update is noised before it leaves its device, so the ad server may see it. A duplicate is answered with
+success, as of a report.
+"""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from threading import Lock
+from typing import Final, TypeVar
+
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from adserver.store.instances import Returned
+from adserver.store.local_jobs import LocalJobs
+from maskedlark.canonical import encode
+from maskedlark.errors import JobRefused, ReportReason, ReportRejected
+from maskedlark.federated.dense import DenseModel
+from maskedlark.federated.draw_and_discard import DrawAndDiscard
+from maskedlark.federated.local_job import LocalUpdate, read_local_job
+from maskedlark.federated.spam import SpamTest
+from maskedlark.federated.strategies.line import Line
+from maskedlark.randomness import Randomness, system_randomness
+from maskedlark.runtime.database import database_at_hand
+
+LARGEST_WEIGHT: Final = 1 << 62
+"""Beyond it a device's integers could wrap."""
+_NOTHING: Final = 204
+_T = TypeVar("_T")
+ReadBody = Callable[[Request, int], Awaitable[bytes]]
+
+
+class LocalIntake:
+    """What HTTP does with jobs without helpers. Safe to share between threads."""
+
+    def __init__(self, jobs: LocalJobs, randomness: Randomness = system_randomness) -> None:
+        self._jobs = jobs
+        self._randomness = randomness
+        self._tests: dict[tuple[bytes, int], SpamTest] = {}
+        self._lock = Lock()
+        self.counts: Counter[str] = Counter()
+
+    def open_jobs(self) -> list[str]:
+        """Ids of jobs that take updates, in hex."""
+        return [one.job.job_id.hex() for one in self._jobs.all() if one.is_open]
+
+    def served(self, job_id: bytes) -> bytes | None:
+        """What a device downloads; None when the job is over.
+
+        Raises:
+            JobRefused(UNKNOWN_JOB)
+        """
+        stored = self._jobs.get(job_id)
+        settings, _ = read_local_job(stored.job)
+        if not stored.is_open:
+            return None
+        if isinstance(settings, Line):
+            asked = self._jobs.rounds.asked(job_id, settings)
+            if asked is None:
+                return None
+            content = asked.encode()
+        else:
+            drawn = self._jobs.instances.draw(job_id, self._randomness)
+            content = drawn.returns.to_bytes(8, "little") + drawn.instance.astype("<i8").tobytes()
+        written = encode(stored.job)
+        return len(written).to_bytes(4, "little") + written + content
+
+    def most_bytes(self, job_id: bytes) -> int:
+        """The size of an update.
+
+        Raises:
+            JobRefused(UNKNOWN_JOB)
+        """
+        _, model = read_local_job(self._jobs.get(job_id).job)
+        return 24 + 8 * model.size
+
+    def take(self, job_id: bytes, body: bytes) -> bool:
+        """Take one update: whether it is new.
+
+        Raises:
+            JobRefused(UNKNOWN_JOB)
+            ReportRejected: it is counted, and nothing of it is stored.
+        """
+        try:
+            self._take(job_id, body)
+        except ReportRejected as rejection:
+            self._count(rejection.reason.value)
+            if rejection.reason is ReportReason.DUPLICATE_ID:
+                return False
+            raise
+        self._count("accepted")
+        return True
+
+    def _take(self, job_id: bytes, body: bytes) -> None:
+        stored = self._jobs.get(job_id)
+        settings, model = read_local_job(stored.job)
+        if not stored.is_open:
+            raise ReportRejected(ReportReason.ROUND_OVER, "the job takes no more updates")
+        update = LocalUpdate.decode(body, model.size)
+        if isinstance(settings, Line) and isinstance(model, DenseModel):
+            self._jobs.rounds.add(job_id, settings, update)
+        elif isinstance(settings, DrawAndDiscard):
+            if max(int(update.vector.max()), -int(update.vector.min())) >= LARGEST_WEIGHT:
+                raise ReportRejected(ReportReason.IMPLAUSIBLE, "a weight is beyond 2^62 units")
+            returned = Returned(update_id=update.update_id, instance=update.vector, drawn_at=update.position)
+            test = self._spam_test(job_id, settings, model.size) if stored.is_tested else None
+            self._jobs.instances.replace(job_id, returned, self._randomness, test=test)
+
+    def _spam_test(self, job_id: bytes, settings: DrawAndDiscard, weights: int) -> SpamTest:
+        """Limits for as many updates in flight as are measured now, in steps of a factor of two."""
+        in_flight = self._jobs.instances.job(job_id).in_flight
+        step = 0 if in_flight < 1 else 1 << (round(in_flight) - 1).bit_length()
+        with self._lock:
+            if (job_id, step) not in self._tests:
+                self._tests[job_id, step] = SpamTest.calibrated(
+                    settings, weights=weights, in_flight=step, randomness=self._randomness
+                )
+            return self._tests[job_id, step]
+
+    def _count(self, name: str) -> None:
+        with self._lock:
+            self.counts[name] += 1
+
+
+def local_routes(local: LocalIntake, read_body: ReadBody) -> list[Route]:
+    """The routes, for `http_app`.
+
+    Args:
+        local: Does the work.
+        read_body: Reads a body of at most so many bytes, with `http_app`'s limits on room and time.
+    """
+
+    async def list_jobs(_request: Request) -> Response:
+        return JSONResponse({"jobs": await _in_thread(local.open_jobs)})
+
+    async def get_job(request: Request) -> Response:
+        job_id = _job_id(request)
+        body = await _in_thread(lambda: local.served(job_id))
+        if body is None:
+            return Response(status_code=_NOTHING)
+        return Response(body, media_type="application/octet-stream")
+
+    async def post_update(request: Request) -> Response:
+        job_id = _job_id(request)
+        body = await read_body(request, await _in_thread(lambda: local.most_bytes(job_id)))
+        is_new = await _in_thread(lambda: local.take(job_id, body))
+        return JSONResponse({"result": "accepted" if is_new else "duplicate"}, 201 if is_new else 200)
+
+    return [
+        Route("/v1/local", list_jobs),
+        Route("/v1/local/{job_id}", get_job, methods=["GET"]),
+        Route("/v1/local/{job_id}", post_update, methods=["POST"]),
+    ]
+
+
+async def _in_thread(look_up: Callable[[], _T]) -> _T:
+    with database_at_hand("the ad server"):
+        try:
+            return await run_in_threadpool(look_up)
+        except JobRefused:
+            raise HTTPException(404, "no such job") from None
+
+
+def _job_id(request: Request) -> bytes:
+    try:
+        return bytes.fromhex(request.path_params["job_id"])
+    except ValueError:
+        raise HTTPException(404, "a job id is hexadecimal") from None

@@ -1,0 +1,145 @@
+"""The jobs without helpers of this ad server, of both strategies, and their models.
+
+    jobs = LocalJobs(open_local(url), clock)
+    jobs.submit(job, seed=0)
+    jobs.find("3f").job;  jobs.close(job_id);  jobs.parameters(job)
+
+A job is open until it is closed; devices are told when it is.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Engine, insert, select, update
+
+from adserver.store.database import Clock, find_id
+from adserver.store.instances import InstanceStore
+from adserver.store.local_schema import local_jobs
+from adserver.store.noised_rounds import NoisedRounds
+from maskedlark.canonical import decode, encode
+from maskedlark.errors import InvalidTask, JobReason, JobRefused
+from maskedlark.federated.dense import DenseModel
+from maskedlark.federated.draw_and_discard import DrawAndDiscard
+from maskedlark.federated.local_job import LocalJob, read_local_job
+from maskedlark.federated.strategies.line import Line
+from maskedlark.randomness import Randomness, system_randomness
+from maskedlark.runtime.database import reading
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredLocalJob:
+    """A job as stored.
+
+    Attributes:
+        job: What devices are told.
+        submitted_at: Unix seconds.
+        is_open: Whether it takes updates.
+        is_tested: Whether returned models go through the spam test.
+    """
+
+    job: LocalJob
+    submitted_at: float
+    is_open: bool
+    is_tested: bool
+
+
+class LocalJobs:
+    """The jobs, with the stores of both strategies. Safe to share between threads."""
+
+    def __init__(
+        self, engine: Engine, clock: Clock, randomness: Callable[[], Randomness] = lambda: system_randomness
+    ) -> None:
+        """Use a database of `open_local`."""
+        self._engine = engine
+        self._clock = clock
+        self._randomness = randomness
+        self.instances = InstanceStore(engine)
+        self.rounds = NoisedRounds(engine)
+
+    def submit(self, job: LocalJob, *, seed: int, is_tested: bool = False) -> None:
+        """Store a job and its first model.
+
+        Args:
+            job: The job.
+            seed: Of the first weights; draw and discard begins at zero, spread by its law.
+            is_tested: Whether draw and discard refuses spam. The test's limits are those of noise alone, so
+                it suits jobs whose noise is well above a gradient: with an epsilon of 60 it would refuse all.
+
+        Raises:
+            InvalidTask: a spam test of a job that has no instances to compare with, or no noise.
+            JobRefused(JOB_CHANGED): the id is taken.
+        """
+        settings, model = read_local_job(job)
+        if is_tested and (isinstance(settings, Line) or settings.instances < 2 or settings.epsilon is None):
+            raise InvalidTask("a spam test is for draw and discard with noise and at least two instances")
+        if isinstance(settings, Line) and isinstance(model, DenseModel):
+            self.rounds.create(job.job_id, settings, model, seed=seed)
+        elif isinstance(settings, DrawAndDiscard):
+            first = settings.initial(np.zeros(model.size), self._randomness())
+            self.instances.create(job.job_id, settings, first)
+        row = {
+            "job_id": job.job_id, "job": encode(job), "seed": seed, "submitted_at": self._clock(),
+            "is_open": True, "is_tested": is_tested,
+        }  # fmt: skip
+        with self._engine.begin() as connection:
+            connection.execute(insert(local_jobs).values(row))
+
+    def all(self) -> tuple[StoredLocalJob, ...]:
+        """Every job, the oldest first."""
+        with reading(self._engine) as connection:
+            rows = connection.execute(select(local_jobs).order_by(local_jobs.c.submitted_at)).all()
+        return tuple(_stored(row) for row in rows)
+
+    def get(self, job_id: bytes) -> StoredLocalJob:
+        """A job.
+
+        Raises:
+            JobRefused(UNKNOWN_JOB): there is none of this id.
+        """
+        with reading(self._engine) as connection:
+            row = connection.execute(select(local_jobs).where(local_jobs.c.job_id == job_id)).one_or_none()
+        if row is None:
+            raise JobRefused(JobReason.UNKNOWN_JOB, "there is no job without helpers of this id")
+        return _stored(row)
+
+    def find(self, prefix: str) -> StoredLocalJob:
+        """A job by the start of its id in hex.
+
+        Raises:
+            JobRefused(UNKNOWN_JOB): no job, or more than one.
+        """
+        with reading(self._engine) as connection:
+            found = find_id(connection, local_jobs.c.job_id, prefix, missing=JobReason.UNKNOWN_JOB)
+        return self.get(found)
+
+    def close(self, job_id: bytes) -> None:
+        """Take no more updates of a job; its model stays."""
+        with self._engine.begin() as connection:
+            connection.execute(update(local_jobs).where(local_jobs.c.job_id == job_id).values(is_open=False))
+
+    def accepted(self, job: LocalJob) -> int:
+        """How many updates were taken in."""
+        settings, _ = read_local_job(job)
+        if isinstance(settings, Line):
+            rounds_done = self.rounds.state(job.job_id).rounds_done
+            return rounds_done * settings.devices + self.rounds.received(job.job_id)
+        return self.instances.job(job.job_id).returns
+
+    def parameters(self, job: LocalJob) -> NDArray[np.float64]:
+        """The model as it is now: LINE's weights, or the mean of the instances."""
+        settings, _ = read_local_job(job)
+        if isinstance(settings, DrawAndDiscard):
+            return settings.mean(self.instances.instances(job.job_id))
+        return self.rounds.state(job.job_id).optimizer.masters
+
+
+def _stored(row: Any) -> StoredLocalJob:
+    return StoredLocalJob(
+        job=decode(LocalJob, bytes(row.job)),
+        submitted_at=row.submitted_at,
+        is_open=row.is_open,
+        is_tested=row.is_tested,
+    )

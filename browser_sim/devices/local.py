@@ -1,0 +1,275 @@
+"""Devices of jobs without helpers: fetch, train, add noise, store, send.
+
+    fleet = LocalFleet(settings, store, client)
+    told = fleet.run()
+
+The devices come one after the other, `visits` times each. A device takes part only in a job whose update
+costs at most the epsilon that its owner allows. Under LINE it gives each log to one update and never again;
+under draw and discard it trains on all that it holds.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import httpx
+import numpy as np
+
+from browser_sim.devices.holdings import Holdings
+from browser_sim.devices.local_store import LocalStore, Waiting, number_of
+from browser_sim.draws import Draws
+from browser_sim.endpoint import Protection, http_client, read_limited
+from maskedlark.canonical import decode
+from maskedlark.errors import HelperUnavailable, InvalidTask
+from maskedlark.federated.dense import DenseModel
+from maskedlark.federated.draw_and_discard import DrawAndDiscard
+from maskedlark.federated.generalised_linear import Batches, Multinomial
+from maskedlark.federated.local_job import LocalJob, LocalUpdate, check_epsilon, read_local_job
+from maskedlark.federated.local_training import Examples
+from maskedlark.federated.strategies.line import Line
+from maskedlark.federated.strategy import Round, device_stream
+from maskedlark.randomness import Randomness, system_randomness
+
+MAX_BODY_BYTES: Final = 4 << 20
+MEDIA_TYPE: Final = "application/octet-stream"
+_BYTE: Final = np.float32(255)
+_ID_BYTES: Final = 16
+_LENGTH_BYTES: Final = 4
+_RETURNS_BYTES: Final = 8
+_NOTHING: Final = 204
+_TAKEN: Final = (200, 201)
+_TRIES: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalSettings:
+    """How devices behave.
+
+    Attributes:
+        site: The ad server's HTTP address.
+        job_id: The job.
+        holdings: What devices hold.
+        most_epsilon: The most that an update may cost; whole updates are counted.
+        visits: How often each device comes.
+        twice: The probability that an update is sent a second time.
+        seed: Replays batches and noise; None: the system's randomness, as real devices use.
+    """
+
+    site: str
+    job_id: bytes
+    holdings: Holdings
+    most_epsilon: float
+    visits: int = 1
+    twice: float = 0.0
+    seed: int | None = None
+
+
+@dataclass(kw_only=True)
+class LocalTold:
+    """What became of the devices' updates.
+
+    Attributes:
+        devices: That took part.
+        accepted: Updates that the ad server has.
+        duplicates: Answers to updates that it had already: sent twice, or again after a lost answer.
+        without_logs: Visits of devices that had too few fresh logs.
+        reasons: Of refusals, by name.
+        most_user_epsilon: LINE: the largest epsilon that all updates of a *person* cost together.
+    """
+
+    devices: int = 0
+    accepted: int = 0
+    duplicates: int = 0
+    without_logs: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    most_user_epsilon: float | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "devices": self.devices, "accepted": self.accepted, "duplicates": self.duplicates,
+            "without_logs": self.without_logs, "reasons": dict(self.reasons),
+            "most_user_epsilon": self.most_user_epsilon,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalAsked:
+    """What a device downloads, checked."""
+
+    job: LocalJob
+    content: bytes = field(repr=False)
+
+
+def read_asked(body: bytes, job_id: bytes, most_epsilon: float) -> LocalAsked:
+    """Parse and check what the ad server asks. Called by a device.
+
+    Raises:
+        InvalidTask, InvalidModel: not a job that this device takes part in.
+    """
+    end = _LENGTH_BYTES + int.from_bytes(body[:_LENGTH_BYTES], "little")
+    job = decode(LocalJob, body[_LENGTH_BYTES:end])
+    if job.job_id != job_id:
+        raise InvalidTask("the ad server serves another job under this id")
+    check_epsilon(job, most_epsilon)
+    return LocalAsked(job=job, content=body[end:])
+
+
+def draw_and_discard_update(asked: LocalAsked, examples: Examples, randomness: Randomness) -> LocalUpdate:
+    """One noised step on the instance that the device drew; the id is drawn before the noise.
+
+    Called by a device in a draw-and-discard job.
+
+    Raises:
+        InvalidTask: the instance is of another length, or the job of another strategy.
+    """
+    settings, model = read_local_job(asked.job)
+    if not isinstance(settings, DrawAndDiscard) or not isinstance(model, Multinomial):
+        raise InvalidTask("the job is of another strategy")
+    if len(asked.content) != _RETURNS_BYTES + 8 * model.size:
+        raise InvalidTask(f"an instance of this job has {model.size} weights")
+    update_id = randomness(_ID_BYTES)
+    drawn = np.frombuffer(asked.content, "<i8", offset=_RETURNS_BYTES)
+    batch = Batches(features=examples.features[None] / _BYTE, labels=examples.labels[None])
+    moved = settings.device_steps(model, drawn[None], batch, randomness)[0]
+    returns = int.from_bytes(asked.content[:_RETURNS_BYTES], "little")
+    return LocalUpdate(update_id=update_id, position=returns, vector=moved)
+
+
+class LocalFleet:
+    """Devices that send already noised updates to one job."""
+
+    def __init__(
+        self,
+        settings: LocalSettings,
+        store: LocalStore,
+        client: httpx.Client,
+        *,
+        pause: Callable[[float], None],
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._client = client
+        self._pause = pause
+        self._url = f"{settings.site}/v1/local/{settings.job_id.hex()}"
+        self._draws = Draws(seed=settings.seed)
+        self.told = LocalTold(devices=len(settings.holdings.population))
+
+    def run(self) -> LocalTold:
+        """Let every device come, until the visits are over or the job is.
+
+        Raises:
+            InvalidTask, InvalidModel: the job is not one that devices take part in.
+            HelperUnavailable: the ad server does not answer.
+        """
+        for visit in range(self._settings.visits):
+            for device in range(self.told.devices):
+                for waiting in self._store.waiting(device):
+                    self._send(device, waiting)
+                if not self._visit(visit, device):
+                    return self.told
+        return self.told
+
+    def _visit(self, visit: int, device: int) -> bool:
+        """One device comes; whether the job goes on."""
+        body = self._fetch()
+        if body is None:
+            return False
+        asked = read_asked(body, self._settings.job_id, self._settings.most_epsilon)
+        settings, model = read_local_job(asked.job)
+        if isinstance(settings, Line) and isinstance(model, DenseModel):
+            content = Round.decode(asked.content, model.size)
+            self._line(device, settings, model, content)
+        else:
+            held = self._settings.holdings.examples(device)
+            waiting = self._waiting(draw_and_discard_update(asked, held, self._stream(visit, device)))
+            self._store.put(device, waiting)
+            self._send(device, waiting)
+        return True
+
+    def _line(self, device: int, line: Line, model: DenseModel, content: Round) -> None:
+        """Train on logs that no update used, noise, and store both before anything is sent."""
+        if content.terms != line.terms(content.terms.index):
+            raise InvalidTask("the round's terms are not those of its job")
+        held = self._settings.holdings.examples(device)
+        logs = self._store.logs(device, len(held))
+        if len(logs.fresh) < line.local.batch_size:
+            self.told.without_logs += 1
+            return
+        taken = logs.take(line.local.batch_size)
+        places = [number_of(log) for log in taken.logs]
+        examples = Examples(features=held.features[places], labels=held.labels[places])
+        stream = self._stream(logs.used_events, device)
+        stream(_ID_BYTES)  # where a coin's bytes are drawn of strategies that have one
+        vector = line.device_vectors(model, content, [examples], [stream])[0]
+        update_id = self._draws.stream(f"update {logs.used_events} {device}")(_ID_BYTES)
+        update = LocalUpdate(update_id=update_id, position=content.terms.index, vector=vector)
+        waiting = self._waiting(update)
+        self._store.keep(device, taken.rest, len(held), waiting)
+        spent = taken.rest.user_epsilon(line.sigma, line.delta)
+        self.told.most_user_epsilon = max(self.told.most_user_epsilon or 0.0, spent)
+        self._send(device, waiting)
+
+    def _waiting(self, update: LocalUpdate) -> Waiting:
+        return Waiting(
+            job_id=self._settings.job_id, update_id=update.update_id, position=update.position,
+            body=update.encode(),
+        )  # fmt: skip
+
+    def _send(self, device: int, waiting: Waiting) -> None:
+        """Send stored bytes, and again if no answer comes: an id counts once."""
+        again = float(np.frombuffer(self._draws.stream(f"twice {waiting.update_id.hex()}")(1), np.uint8)[0])
+        for turn in range(2 if again < 256 * self._settings.twice else 1):
+            response = self._post(waiting)
+            if response.status_code in _TAKEN:
+                self.told.accepted += turn == 0
+                self.told.duplicates += response.status_code == 200
+            else:
+                self.told.reasons[_reason(response)] += 1
+        self._store.answered(device, waiting.update_id)
+
+    def _post(self, waiting: Waiting) -> httpx.Response:
+        url = f"{self._settings.site}/v1/local/{waiting.job_id.hex()}"
+        for attempt in range(_TRIES):
+            try:
+                response = self._client.post(url, content=waiting.body, headers={"content-type": MEDIA_TYPE})
+                if response.status_code < 500:
+                    return response
+            except httpx.HTTPError:
+                pass
+            self._pause(0.1 * 2**attempt)
+        raise HelperUnavailable("the ad server does not take an update")
+
+    def _fetch(self) -> bytes | None:
+        """What to train from; None when the job is over."""
+        try:
+            with self._client.stream("GET", self._url) as response:
+                if response.status_code == _NOTHING:
+                    return None
+                if response.status_code != 200:
+                    raise HelperUnavailable(f"the ad server answered {response.status_code}")
+                return read_limited(response, MAX_BODY_BYTES)
+        except httpx.HTTPError as error:
+            raise HelperUnavailable(f"the ad server does not answer: {type(error).__name__}") from None
+
+    def _stream(self, updates: int, device: int) -> Randomness:
+        """The randomness of a device's next update, after so many."""
+        seed = self._settings.seed
+        return system_randomness if seed is None else device_stream(seed, updates, device)
+
+
+def _reason(response: httpx.Response) -> str:
+    """The reason in an error's JSON, or `other`."""
+    try:
+        found = response.json()["reason"]
+    except (ValueError, KeyError, TypeError):
+        return "other"
+    return found if isinstance(found, str) and found.isidentifier() else "other"
+
+
+def run_local(settings: LocalSettings, store: LocalStore, protection: Protection) -> LocalTold:
+    """Connect and run devices to the end; raises as `LocalFleet.run`."""
+    with http_client(settings.site, protection) as client:
+        return LocalFleet(settings, store, client, pause=time.sleep).run()

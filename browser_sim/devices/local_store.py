@@ -1,0 +1,114 @@
+"""What devices of jobs without helpers remember: which logs were used, and updates still to be answered.
+
+    store.logs(device, held)                    # the device's logs under LINE's rule, as `OneUseLogs`
+    store.keep(device, rest, waiting)           # the state after `take` and the update, in one transaction
+    store.waiting(device);  store.answered(device, update_id)
+
+The state is durable before an update leaves: a device that dies in between has lost logs, and used none
+twice. Logs are numbered as the device holds them, oldest first, over all jobs.
+"""
+
+import sqlite3
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from maskedlark.federated.one_use import OneUseLogs
+
+_TABLES: Final = """
+CREATE TABLE IF NOT EXISTS logs (device INTEGER PRIMARY KEY, used INTEGER NOT NULL, events INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS local_updates (
+    device INTEGER NOT NULL, job_id BLOB NOT NULL, update_id BLOB NOT NULL, position INTEGER NOT NULL,
+    body BLOB NOT NULL, PRIMARY KEY (device, update_id)
+) WITHOUT ROWID;
+"""
+_NUMBER_BYTES: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """An update that no answer came for.
+
+    Attributes:
+        job_id: Of which job.
+        update_id: Its id.
+        position: The round it answers, or the returns at its draw.
+        body: The bytes that are sent, and sent again.
+    """
+
+    job_id: bytes
+    update_id: bytes
+    position: int
+    body: bytes = field(repr=False)
+
+
+class LocalStore:
+    """The memory of many simulated devices, in one file. Used by one thread, in a `with`."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file, or make it; what is kept is durable when `keep` returns."""
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._database = sqlite3.connect(path)
+        self._database.execute("PRAGMA journal_mode = WAL")
+        self._database.execute("PRAGMA synchronous = FULL")
+        self._database.executescript(_TABLES)
+
+    def logs(self, device: int, held: int) -> OneUseLogs:
+        """A device's logs: those that it holds less those that an update used."""
+        found = self._database.execute("SELECT used, events FROM logs WHERE device = ?", (device,)).fetchone()
+        used, events = found or (0, 0)
+        fresh = tuple(number.to_bytes(_NUMBER_BYTES, "big") for number in range(used, held))
+        return OneUseLogs(fresh=fresh, used_events=events)
+
+    def keep(self, device: int, rest: OneUseLogs, held: int, waiting: Waiting) -> None:
+        """Store what is left of the logs, and the update that the others are in."""
+        used = held - len(rest.fresh)
+        with self._database:
+            self._database.execute(
+                "INSERT OR REPLACE INTO logs VALUES (?, ?, ?)", (device, used, rest.used_events)
+            )
+            self._put(device, waiting)
+
+    def put(self, device: int, waiting: Waiting) -> None:
+        """Store an update before it is sent."""
+        with self._database:
+            self._put(device, waiting)
+
+    def waiting(self, device: int) -> list[Waiting]:
+        """The updates of a device that no answer came for."""
+        query = "SELECT job_id, update_id, position, body FROM local_updates WHERE device = ?"
+        return [
+            Waiting(job_id=row[0], update_id=row[1], position=row[2], body=row[3])
+            for row in self._database.execute(query, (device,))
+        ]
+
+    def answered(self, device: int, update_id: bytes) -> None:
+        """An answer came, whatever it was: the update is forgotten."""
+        with self._database:
+            self._database.execute(
+                "DELETE FROM local_updates WHERE device = ? AND update_id = ?", (device, update_id)
+            )
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._database.close()
+
+    def _put(self, device: int, waiting: Waiting) -> None:
+        self._database.execute(
+            "INSERT INTO local_updates VALUES (?, ?, ?, ?, ?)",
+            (device, waiting.job_id, waiting.update_id, waiting.position, waiting.body),
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def number_of(log: bytes) -> int:
+    """The place of a log among those that its device holds."""
+    return int.from_bytes(log, "big")

@@ -1,0 +1,192 @@
+"""Federated jobs that need no helpers: each device adds its own noise before anything leaves it.
+
+    job = local_job(job_id, settings, widths)        # ad server; settings: `Line` or `DrawAndDiscard`
+    read = read_local_job(job)                       # device: settings and model, checked
+    body = LocalUpdate(update_id=..., position=..., vector=...).encode()                    # device
+    update = LocalUpdate.decode(body, length)        # ad server
+
+Nobody is trusted. So a device itself decides what it accepts: `check_epsilon` compares a job with the most
+epsilon that its owner allows.
+
+    line              a round takes the first `devices` updates that come; position is the round's index
+    draw-and-discard  no rounds; position is how many updates had been accepted when the instance was drawn
+"""
+
+import math
+import struct
+from dataclasses import dataclass, field
+from typing import Annotated, Final, Literal, NamedTuple, Self, TypeAlias
+
+import numpy as np
+from pydantic import Field
+
+from maskedlark.canonical import Bytes16, build, canonical, decode, encode
+from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
+from maskedlark.federated.dense import DenseModel
+from maskedlark.federated.draw_and_discard import DrawAndDiscard
+from maskedlark.federated.generalised_linear import Multinomial
+from maskedlark.federated.strategies.line import Line
+from maskedlark.numbers.field import SignedVector
+from maskedlark.privacy.noise import Mechanism, tail_bound
+
+LocalSettings: TypeAlias = Line | DrawAndDiscard
+MAX_PARAMETERS: Final = 130_000
+_HEADER: Final = struct.Struct("<16sq")
+_LARGEST_SUM: Final = 1 << 62
+
+
+@canonical
+class LocalJob:
+    """What devices are told of a job.
+
+    Attributes:
+        version: Of this layout.
+        job_id: 16 random bytes.
+        kind: The strategy.
+        settings: The strategy's canonical bytes, as text.
+        widths: Of the model: features, hidden widths, classes.
+    """
+
+    version: Literal[1] = 1
+    job_id: Bytes16
+    kind: Literal["line", "draw-and-discard"]
+    settings: Annotated[str, Field(max_length=8_192)]
+    widths: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=2, max_length=64)]
+
+
+class LocalRead(NamedTuple):
+    """What a job says.
+
+    Attributes:
+        settings: Of the strategy.
+        model: A dense network (line) or a softmax regression (draw and discard).
+    """
+
+    settings: LocalSettings
+    model: DenseModel | Multinomial
+
+
+def local_job(job_id: bytes, settings: LocalSettings, widths: tuple[int, ...]) -> LocalJob:
+    """A job of a strategy. Called by the ad server.
+
+    Raises:
+        InvalidTask: a setting does not go with a job without helpers.
+    """
+    written = encode(settings).decode("ascii")
+    job = build(LocalJob, {"job_id": job_id, "kind": settings.kind, "settings": written, "widths": widths})
+    read_local_job(job)
+    return job
+
+
+def read_local_job(job: LocalJob) -> LocalRead:
+    """The settings and the model of a job. Called by the device, and by the ad server.
+
+    Raises:
+        InvalidTask: not canonical, or a setting does not go with a job without helpers.
+        InvalidModel: no such model.
+    """
+    written = job.settings.encode("ascii", "replace")
+    if job.kind == "line":
+        line, model = decode(Line, written), DenseModel(widths=job.widths)
+        _check_line(line, model)
+        return LocalRead(line, model)
+    draws = decode(DrawAndDiscard, written)
+    if len(job.widths) != 2:
+        raise InvalidTask("draw and discard trains a regression: two widths, features and classes")
+    regression = Multinomial(features=job.widths[0], classes=job.widths[1])
+    if regression.size > MAX_PARAMETERS:
+        raise InvalidTask(f"the model has {regression.size} weights, and at most {MAX_PARAMETERS} are sent")
+    return LocalRead(draws, regression)
+
+
+def _check_line(line: Line, model: DenseModel) -> None:
+    if line.sampling_rate != 1.0:
+        raise InvalidTask("sampling_rate is 1 without helpers: whoever sees an upload knows who was drawn")
+    if line.bound.extra_coordinates:
+        raise InvalidTask("a weight or clip count is for helpers' sums: leave is_weight_summed and quantile")
+    if model.size > MAX_PARAMETERS:
+        raise InvalidTask(f"the model has {model.size} weights, and at most {MAX_PARAMETERS} are sent")
+    if line.devices * largest_value(line, model.size) >= _LARGEST_SUM:
+        raise InvalidTask("a round's sum could pass 62 bits: use fewer devices a round, or fewer frac_bits")
+
+
+def largest_value(line: Line, parameters: int) -> int:
+    """What no value of an honest noised update exceeds, but with a probability of 2^-64 an update."""
+    return line.bound.sensitivity + tail_bound(Mechanism.GAUSSIAN, line.noise_units, parameters)
+
+
+class LocalCost(NamedTuple):
+    """What one update of a job costs, against everybody.
+
+    Attributes:
+        epsilon: For the unit; infinite without noise.
+        delta: 0 of draw and discard.
+        unit: Whose: an event's (one batch of logs), a coordinate's, or a whole model's.
+        whole_update: The epsilon of the whole update.
+    """
+
+    epsilon: float
+    delta: float
+    unit: str
+    whole_update: float
+
+
+def cost_of(job: LocalJob) -> LocalCost:
+    """What one update costs. Called by the device, and by the ad server to show it."""
+    settings, model = read_local_job(job)
+    if isinstance(settings, Line):
+        return LocalCost(settings.epsilon, settings.delta, "event", settings.epsilon)
+    epsilon = math.inf if settings.epsilon is None else settings.epsilon
+    return LocalCost(epsilon, 0.0, settings.unit.value, settings.model_epsilon(model.size))
+
+
+def check_epsilon(job: LocalJob, most: float) -> None:
+    """Refuse a job whose whole update costs more than a device's owner allows. Called by the device.
+
+    Raises:
+        InvalidTask: it costs more, or adds no noise.
+    """
+    cost = cost_of(job)
+    if cost.whole_update > most:
+        raise InvalidTask(
+            f"an update of this job has epsilon {cost.whole_update:g}, and this device allows {most:g}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LocalUpdate:
+    """What a device sends: noised already.
+
+    Attributes:
+        update_id: 16 bytes that the device chose; sent again, the update counts once.
+        position: The round's index, or how many updates were accepted before the draw.
+        vector: The noised update, or the device's whole model, in units of the grid.
+    """
+
+    update_id: bytes
+    position: int
+    vector: SignedVector = field(repr=False)
+
+    def encode(self) -> bytes:
+        """Id, position, then 8 bytes a value, little-endian."""
+        return _HEADER.pack(self.update_id, self.position) + self.vector.astype("<i8", copy=False).tobytes()
+
+    @classmethod
+    def decode(cls, body: bytes, length: int) -> Self:
+        """Parse an update. Called by the ad server.
+
+        Raises:
+            ReportRejected(WRONG_LENGTH): another number of values than the job's model has.
+            ReportRejected(MALFORMED): a negative position.
+        """
+        if len(body) != _HEADER.size + 8 * length:
+            raise ReportRejected(
+                ReportReason.WRONG_LENGTH,
+                f"an update of this job has {_HEADER.size + 8 * length} bytes, not {len(body)}",
+            )
+        update_id, position = _HEADER.unpack_from(body)
+        if position < 0:
+            raise ReportRejected(ReportReason.MALFORMED, "a position is not negative")
+        return cls(
+            update_id=update_id, position=position, vector=np.frombuffer(body, "<i8", offset=_HEADER.size)
+        )

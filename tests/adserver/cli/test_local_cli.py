@@ -1,0 +1,74 @@
+"""`adserver local`: jobs without helpers from the command line."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from adserver.cli.main import app
+from maskedlark.errors import InvalidTask, JobRefused
+
+LINE: dict[str, object] = {"devices": 3, "rounds": 2, "bound": {"clip_norm": 1.0}, "epsilon": 4.0}
+DRAWS: dict[str, object] = {"instances": 4, "learning_rate": 0.01, "epsilon": 0.5}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ADSERVER_DATA", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def local(command: str) -> str:
+    result = CliRunner().invoke(app, ["local", *command.split()], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def submitted(folder: Path, strategy: str, settings: dict[str, object]) -> dict[str, object]:
+    (folder / "settings.json").write_text(json.dumps(settings))
+    options = f"--strategy {strategy} --settings settings.json --layers 4,2 --json"
+    told: dict[str, object] = json.loads(local(f"submit {options}"))
+    return told
+
+
+def test_jobs_of_both_strategies_are_submitted_shown_listed_closed_and_exported(folder: Path) -> None:
+    first = submitted(folder, "line", LINE)
+    second = submitted(folder, "draw-and-discard", DRAWS)
+    assert (first["epsilon_of_a_whole_update"], second["epsilon_of_a_whole_update"]) == (4.0, 5.0)
+    assert [one["strategy"] for one in json.loads(local("list --json"))] == ["line", "draw-and-discard"]
+    assert "coordinate" in local("list") or "feature" in local("list")
+    job = str(second["job_id"])
+    assert json.loads(local(f"show {job[:6]} --json"))["updates"] == 0
+    assert "closed after 0 updates" in local(f"cancel {job}")
+    assert json.loads(local(f"show {job} --json"))["state"] == "closed"
+    local(f"export model.npz --job {job}")
+    with np.load(folder / "model.npz") as found:
+        assert found["parameters"].shape == (10,)
+        assert found["widths"].tolist() == [4, 2]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "settings", "told"),
+    [
+        ("dp-fedavg", LINE, "line, draw-and-discard"),
+        ("line", {**LINE, "sampling_rate": 0.5}, "sampling_rate"),
+        ("line", {**LINE, "epsilon": -1.0}, "epsilon"),
+        ("draw-and-discard", {**DRAWS, "instances": 0}, "instances"),
+        ("draw-and-discard", {**DRAWS, "nonsense": 1}, "nonsense"),
+    ],
+)
+def test_settings_out_of_range_are_refused_and_nothing_is_stored(
+    folder: Path, strategy: str, settings: dict[str, object], told: str
+) -> None:
+    with pytest.raises(InvalidTask, match=told):
+        submitted(folder, strategy, settings)
+    assert json.loads(local("list --json")) == []
+
+
+def test_a_job_that_is_not_there_is_refused(folder: Path) -> None:
+    assert folder.exists()
+    with pytest.raises(JobRefused, match="no job"):
+        local("show")
