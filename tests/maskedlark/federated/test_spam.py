@@ -98,3 +98,13 @@ def test_the_spread_alone_lets_a_drift_of_two_standard_deviations_pass() -> None
     found = test.statistics(instances[0] + drift, instances)
     assert found.spread < test.high_spread
     assert found.step > 10 * test.high_step
+
+
+def test_limits_of_noise_alone_refuse_honest_steps_where_noise_is_small() -> None:
+    for epsilon, is_refused in ((60.0, True), (0.5, False)):
+        job = DrawAndDiscard(instances=10, learning_rate=0.01, epsilon=epsilon)
+        test = SpamTest.calibrated(job, weights=64, in_flight=0.0, randomness=seeded(1))
+        instances = job.initial(np.zeros(64), seeded(2))
+        step = np.full(64, round(0.005 * 2**job.frac_bits), np.int64)
+        noise = discrete_laplace(job.noise_scale(epsilon), 64, seeded(3))
+        assert test.is_spam(instances[4] - step + noise, instances) == is_refused
