@@ -175,7 +175,8 @@ def check_started(first: StartedJob, second: StartedJob, *, num_parameters: int)
     if first.numerics_digest != second.numerics_digest:
         raise JobRefused(
             JobReason.HELPERS_DISAGREE,
-            "the two helpers compute with different numerics: bring them to one version",
+            "the two helpers compute with different numerics: bring them to one version, and on the "
+            "general path to processors that add in one order",
         )
     if first.path != second.path:
         raise JobRefused(

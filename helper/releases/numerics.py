@@ -17,15 +17,17 @@ _DECIDE_GENERAL_BITS: Final = ("numpy", "torch")
 def numerics_digest(engine: GradientEngine) -> bytes:
     """32 bytes that name the numerics of an engine.
 
-    Equal at two helpers only if their engines for a job are meant to give the same bits.
+    Equal at two helpers only if their engines for a job are meant to give the same bits. On the general path
+    that hangs on the processor too: see `helper.gradient.general.processor`.
     """
-    return _exact_digest() if engine.path == "exact" else _general_digest()
+    return _exact_digest() if engine.path == "exact" else digest("general", _general_digest(), _processor())
 
 
 def software_digest() -> bytes:
-    """32 bytes for a helper's status.
+    """32 bytes for a helper's status: of its software alone, so that it needs no torch.
 
-    Equal at two helpers whose engines are meant to give the same bits for any job.
+    Equal at two helpers whose engines give the same bits for any job on the exact path, and on the general
+    path if their processors do.
     """
     return digest("numerics of all paths", _exact_digest(), _general_digest())
 
@@ -40,6 +42,13 @@ def _exact_digest() -> bytes:
 
 def _general_digest() -> bytes:
     return digest("general numerics", *(f"{name} {_version(name)}".encode() for name in _DECIDE_GENERAL_BITS))
+
+
+def _processor() -> bytes:
+    """What this processor makes of the general path's golden vectors."""
+    from helper.gradient.general.processor import golden_digest  # torch, which only such jobs need
+
+    return golden_digest()
 
 
 def _version(name: str) -> str:

@@ -8,8 +8,7 @@ the sign that relu sees), can differ between machines. The digest shows it, and 
 the round.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from copy import copy
 from hashlib import sha256
 from typing import Final, Self
@@ -23,6 +22,7 @@ from helper.gradient.engine import Batch, Interrupt, MaskedSum, never
 from helper.gradient.general.interpreter import Interpreter
 from helper.gradient.general.masked_products import MAX_ROWS, MaskedProducts
 from helper.gradient.general.output_gradients import output_gradients
+from helper.gradient.general.processor import one_thread
 from helper.gradient.general.rounding import MAX_SENSITIVITY, clip_to_integers, with_count
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.model.graph import Loss, Model
@@ -108,7 +108,7 @@ class GeneralEngine:
         products = MaskedProducts(self._model.num_parameters + self._clip.is_counted, self._clip.sensitivity)
         parameters = [torch.from_numpy(weight.to_float()) for weight in weights]
         size = self._chunk_records(num_labels)
-        with _one_thread():
+        with one_thread():
             for start in range(0, len(batch), size):
                 interrupt()
                 chunk = slice(start, start + size)
@@ -166,14 +166,3 @@ class GeneralEngine:
         )
         gradients = torch.func.vmap(pull_back)(output_gradients(self._loss, outputs, labels))
         return torch.cat([gradient.reshape(len(labels), -1) for gradient in gradients], 1)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Run torch on one thread: how a sum is split over threads would otherwise decide its last bits."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

@@ -1,6 +1,7 @@
 import pytest
 
 from helper.gradient.engine import GradientEngine
+from helper.gradient.general import processor
 from helper.releases import numerics
 from helper.releases.numerics import numerics_digest, software_digest
 from maskedlark.privacy.clip import Clip, Norm
@@ -36,6 +37,15 @@ def test_another_torch_changes_the_general_path_only(monkeypatch: pytest.MonkeyP
     assert after[0] == before[0]
     assert after[1] != before[1]
     assert software_digest() != status
+
+
+def test_another_processor_changes_the_general_path_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, status = digests(EXACT, GENERAL), software_digest()
+    monkeypatch.setattr(processor, "golden_digest", lambda: bytes(32))
+    after = digests(EXACT, GENERAL)
+    assert after[0] == before[0]
+    assert after[1] != before[1]
+    assert software_digest() == status  # which needs no torch
 
 
 def test_another_revision_of_the_exact_path_changes_its_digest(monkeypatch: pytest.MonkeyPatch) -> None:

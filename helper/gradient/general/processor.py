@@ -1,0 +1,97 @@
+"""How this processor computes in float64: its state while a round runs, and a digest of what it gives.
+
+    with one_thread():
+        gradients = ...
+
+torch and numpy choose their loops by what a processor can do, and loops of other widths add in another order:
+with one torch, 16 of 100 dot products of 64 terms differ between AVX2 and AVX-512. So versions do not say
+whether two helpers agree on the general path. `golden_digest` does: it is of the bits of fixed computations
+that hang on the loops. Helpers of other bits are told before a round is charged.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from hashlib import sha256
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from maskedlark.randomness import seeded
+
+_SIZES: Final = (3, 8, 17, 64, 65, 257, 1000)
+"""Lengths of sums: below, at and between the widths of registers and the blocks of matrix products."""
+_ROWS: Final = (1, 5, 64)
+_DENORMAL: Final = 5e-324
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Run torch on one thread, and count numbers that are not normal as zero.
+
+    How a sum is split over threads would decide its last bits. Arithmetic on subnormal numbers takes a
+    hundred times longer, so a graph that is made for it could show by the time which records it was evaluated
+    on. The state before is brought back; it is of this thread of the process alone.
+    """
+    threads, was_flushed = torch.get_num_threads(), is_flushed()
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(was_flushed)
+        torch.set_num_threads(threads)
+
+
+def is_flushed() -> bool:
+    """Whether this thread counts subnormal numbers as zero."""
+    return not bool((torch.full((1,), _DENORMAL, dtype=torch.float64) * 1.0).item())
+
+
+@lru_cache(maxsize=1)
+def golden_digest() -> bytes:
+    """SHA-256 over the bits of fixed computations, in the state that rounds run in.
+
+    Equal at two helpers whose processors and libraries add in one order, as far as these computations show.
+    """
+    hasher = sha256(b"maskedlark/v1 general golden vectors\0")
+    with one_thread():
+        for result in _results():
+            hasher.update(np.ascontiguousarray(result.detach().numpy()).tobytes())
+    return hasher.digest()
+
+
+def _results() -> Iterator[Tensor]:
+    """Products, sums, convolutions and functions, as graphs of the general path are made of."""
+    for size in _SIZES:
+        vector = _numbers("vector", size)
+        yield torch.stack([vector.sum(), vector.mean(), (vector * vector).sum(), vector.var()])
+        yield torch.softmax(vector, 0)
+        yield torch.from_numpy(np.einsum("ij,ij->i", *2 * (_numbers("norms", 4, size).numpy(),)))
+        for rows in _ROWS:
+            batch, weights = _numbers("batch", rows, size), _numbers("weights", size, 7)
+            yield batch @ weights
+            yield torch.func.vmap(torch.mv, in_dims=(None, 0))(weights.T, batch)
+            yield torch.func.vmap(torch.func.grad(_loss, argnums=1), in_dims=(0, None))(batch, weights)
+    wide = _numbers("functions", 1003) * 4
+    for function in (torch.exp, torch.tanh, torch.sigmoid, torch.erf, torch.sin, functional.gelu):
+        yield function(wide)
+    yield torch.log(wide.abs() + 1e-3)
+    yield torch.logaddexp(wide, torch.zeros_like(wide))
+    image, kernel = _numbers("image", 2, 3, 13, 11), _numbers("kernel", 5, 3, 3, 3)
+    yield functional.conv2d(image, kernel)
+    yield functional.avg_pool2d(image, 3)
+    yield wide * 1e-310  # zeros where subnormal numbers are flushed
+
+
+def _loss(record: Tensor, weights: Tensor) -> Tensor:
+    return torch.logsumexp(torch.tanh(record @ weights), 0)
+
+
+def _numbers(name: str, *shape: int) -> Tensor:
+    """Fixed numbers between -1 and 1 with full mantissas."""
+    words = np.frombuffer(seeded(0, f"golden {name}")(8 * int(np.prod(shape))), "<i8")
+    return torch.from_numpy(words.astype(np.float64) / 2.0**63).reshape(shape)
