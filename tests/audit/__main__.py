@@ -16,6 +16,7 @@ import json
 import secrets
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
 from functools import partial
@@ -70,7 +71,7 @@ def main() -> int:
     one = partial(audit, rounds=ROUNDS, error=(1 - CONFIDENCE) / (2 * len(cases)), seed=seed)
     with ProcessPoolExecutor(CORES, mp_context=get_context("spawn")) as pool:
         running = [pool.submit(part, seed) for part in PARTS]
-        canaries = _canaries([finding for both in pool.map(one, cases) for finding in both])
+        canaries = _canaries([finding for both in pool.map(one, cases) for finding in _told(both)])
         parts = [canaries, *(part.result() for part in running)]
     claims = {name: held for part in parts for name, held in part.claims.items()}
     figures = {name: figure for part in parts for name, figure in part.figures.items()}
@@ -80,9 +81,7 @@ def main() -> int:
 
 
 def _canaries(findings: list[Finding]) -> Part:
-    """What the canaries of all cases say, which is also told in words."""
-    for finding in findings:
-        sys.stderr.write(f"{_words(finding)}\n")
+    """What the canaries of all cases say."""
     return Part(
         claims={
             "all_under_claim": all(
@@ -98,6 +97,13 @@ def _canaries(findings: list[Finding]) -> Part:
             "findings": [_figures(finding) for finding in findings],
         },
     )
+
+
+def _told(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """The same, each told in words as it comes."""
+    for finding in findings:
+        sys.stderr.write(f"{_words(finding)}\n")
+        yield finding
 
 
 def _must_be_caught(finding: Finding) -> bool:

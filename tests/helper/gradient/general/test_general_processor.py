@@ -68,7 +68,8 @@ def summed(times: int) -> list[int]:
     engine = GeneralEngine(model, Loss.MSE, Clip(norm=Norm.L2, bound=1e-6, frac_bits=45), None)
     given = tuple(quantise(value) for value in model.initial_values)
     batch = batch_of(features(3), [[1], [1], [1]])
-    return field.to_signed(engine.masked_sum(given, batch).vector).tolist()
+    total: list[int] = field.to_signed(engine.masked_sum(given, batch).vector).tolist()
+    return total
 
 
 def test_an_engine_computes_with_zeros_in_place_of_subnormal_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
