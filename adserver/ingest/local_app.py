@@ -47,6 +47,7 @@ class LocalIntake:
         self._randomness = randomness
         self._tests: dict[tuple[bytes, int], SpamTest] = {}
         self._lock = Lock()
+        self._calibrating = Lock()
         self.counts: Counter[str] = Counter()
 
     def open_jobs(self) -> list[str]:
@@ -119,7 +120,7 @@ class LocalIntake:
         """Limits for as many updates in flight as are measured now, in steps of a factor of two."""
         in_flight = self._jobs.instances.job(job_id).in_flight
         step = 0 if in_flight < 1 else 1 << (round(in_flight) - 1).bit_length()
-        with self._lock:
+        with self._calibrating:  # takes a second; one thread does it
             if (job_id, step) not in self._tests:
                 self._tests[job_id, step] = SpamTest.calibrated(
                     settings, weights=weights, in_flight=step, randomness=self._randomness

@@ -8,6 +8,7 @@ costs at most the epsilon that its owner allows. Under LINE it gives each log to
 under draw and discard it trains on all that it holds.
 """
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -26,7 +27,7 @@ from maskedlark.errors import HelperUnavailable, InvalidTask
 from maskedlark.federated.dense import DenseModel
 from maskedlark.federated.draw_and_discard import DrawAndDiscard
 from maskedlark.federated.generalised_linear import Batches, Multinomial
-from maskedlark.federated.local_job import LocalJob, LocalUpdate, check_epsilon, read_local_job
+from maskedlark.federated.local_job import LocalJob, LocalUpdate, check_epsilon, cost_of, read_local_job
 from maskedlark.federated.local_training import Examples
 from maskedlark.federated.strategies.line import Line
 from maskedlark.federated.strategy import Round, device_stream
@@ -76,7 +77,7 @@ class LocalTold:
         duplicates: Answers to updates that it had already: sent twice, or again after a lost answer.
         without_logs: Visits of devices that had too few fresh logs.
         reasons: Of refusals, by name.
-        most_user_epsilon: LINE: the largest epsilon that all updates of a *person* cost together.
+        most_user_epsilon: The largest epsilon that all updates of a *person* to this job cost together.
     """
 
     devices: int = 0
@@ -186,6 +187,8 @@ class LocalFleet:
             held = self._settings.holdings.examples(device)
             waiting = self._waiting(draw_and_discard_update(asked, held, self._stream(visit, device)))
             self._store.put(device, waiting)
+            updates = self._store.events(device, self._settings.job_id)
+            self._spent(updates * cost_of(asked.job).whole_update)  # each uses all that the device holds
             self._send(device, waiting)
         return True
 
@@ -194,7 +197,7 @@ class LocalFleet:
         if content.terms != line.terms(content.terms.index):
             raise InvalidTask("the round's terms are not those of its job")
         held = self._settings.holdings.examples(device)
-        logs = self._store.logs(device, len(held))
+        logs = self._store.logs(device, self._settings.job_id, len(held))
         if len(logs.fresh) < line.local.batch_size:
             self.told.without_logs += 1
             return
@@ -208,9 +211,13 @@ class LocalFleet:
         update = LocalUpdate(update_id=update_id, position=content.terms.index, vector=vector)
         waiting = self._waiting(update)
         self._store.keep(device, taken.rest, len(held), waiting)
-        spent = taken.rest.user_epsilon(line.sigma, line.delta)
-        self.told.most_user_epsilon = max(self.told.most_user_epsilon or 0.0, spent)
+        self._spent(taken.rest.user_epsilon(line.sigma, line.delta))
         self._send(device, waiting)
+
+    def _spent(self, epsilon: float) -> None:
+        """Note what a person's updates cost together; not without noise."""
+        if math.isfinite(epsilon):
+            self.told.most_user_epsilon = max(self.told.most_user_epsilon or 0.0, epsilon)
 
     def _waiting(self, update: LocalUpdate) -> Waiting:
         return Waiting(

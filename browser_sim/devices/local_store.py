@@ -1,6 +1,6 @@
 """What devices of jobs without helpers remember: which logs were used, and updates still to be answered.
 
-    store.logs(device, held)                    # the device's logs under LINE's rule, as `OneUseLogs`
+    store.logs(device, job_id, held)            # the device's logs under LINE's rule, as `OneUseLogs`
     store.keep(device, rest, waiting)           # the state after `take` and the update, in one transaction
     store.waiting(device);  store.answered(device, update_id)
 
@@ -17,7 +17,10 @@ from typing import Final, Self
 from maskedlark.federated.one_use import OneUseLogs
 
 _TABLES: Final = """
-CREATE TABLE IF NOT EXISTS logs (device INTEGER PRIMARY KEY, used INTEGER NOT NULL, events INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS logs (device INTEGER PRIMARY KEY, used INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS events (
+    device INTEGER NOT NULL, job_id BLOB NOT NULL, count INTEGER NOT NULL, PRIMARY KEY (device, job_id)
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS local_updates (
     device INTEGER NOT NULL, job_id BLOB NOT NULL, update_id BLOB NOT NULL, position INTEGER NOT NULL,
     body BLOB NOT NULL, PRIMARY KEY (device, update_id)
@@ -54,24 +57,31 @@ class LocalStore:
         self._database.execute("PRAGMA synchronous = FULL")
         self._database.executescript(_TABLES)
 
-    def logs(self, device: int, held: int) -> OneUseLogs:
-        """A device's logs: those that it holds less those that an update used."""
-        found = self._database.execute("SELECT used, events FROM logs WHERE device = ?", (device,)).fetchone()
-        used, events = found or (0, 0)
+    def logs(self, device: int, job_id: bytes, held: int) -> OneUseLogs:
+        """A device's logs: those that it holds less those that an update of any job used.
+
+        `used_events` counts the updates of this job: other jobs have other noise.
+        """
+        found = self._database.execute("SELECT used FROM logs WHERE device = ?", (device,)).fetchone()
+        used = 0 if found is None else int(found[0])
         fresh = tuple(number.to_bytes(_NUMBER_BYTES, "big") for number in range(used, held))
-        return OneUseLogs(fresh=fresh, used_events=events)
+        return OneUseLogs(fresh=fresh, used_events=self.events(device, job_id))
+
+    def events(self, device: int, job_id: bytes) -> int:
+        """How many updates a device has made for a job."""
+        query = "SELECT count FROM events WHERE device = ? AND job_id = ?"
+        found = self._database.execute(query, (device, job_id)).fetchone()
+        return 0 if found is None else int(found[0])
 
     def keep(self, device: int, rest: OneUseLogs, held: int, waiting: Waiting) -> None:
         """Store what is left of the logs, and the update that the others are in."""
-        used = held - len(rest.fresh)
         with self._database:
-            self._database.execute(
-                "INSERT OR REPLACE INTO logs VALUES (?, ?, ?)", (device, used, rest.used_events)
-            )
+            used = held - len(rest.fresh)
+            self._database.execute("INSERT OR REPLACE INTO logs VALUES (?, ?)", (device, used))
             self._put(device, waiting)
 
     def put(self, device: int, waiting: Waiting) -> None:
-        """Store an update before it is sent."""
+        """Store an update before it is sent, of a job that may use logs again."""
         with self._database:
             self._put(device, waiting)
 
@@ -99,6 +109,10 @@ class LocalStore:
             "INSERT INTO local_updates VALUES (?, ?, ?, ?, ?)",
             (device, waiting.job_id, waiting.update_id, waiting.position, waiting.body),
         )
+        one_more = (
+            "INSERT INTO events VALUES (?, ?, 1) ON CONFLICT (device, job_id) DO UPDATE SET count = count + 1"
+        )
+        self._database.execute(one_more, (device, waiting.job_id))
 
     def __enter__(self) -> Self:
         return self

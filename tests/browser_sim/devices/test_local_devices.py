@@ -23,7 +23,7 @@ from browser_sim.devices.local import LocalFleet, LocalSettings, LocalTold
 from browser_sim.devices.local_store import LocalStore
 from maskedlark.errors import HelperUnavailable, InvalidTask
 from maskedlark.federated.dense import DenseModel
-from maskedlark.federated.local_job import LocalJob, LocalUpdate
+from maskedlark.federated.local_job import LocalJob, LocalUpdate, local_job
 from maskedlark.federated.populations import Population
 from maskedlark.randomness import seeded
 from maskedlark.runtime.database import open_database
@@ -104,6 +104,19 @@ def test_line_gives_each_log_to_one_update_and_says_what_a_person_has_spent(
     assert jobs.accepted(job) == 9
 
 
+def test_logs_are_used_once_over_all_jobs_and_each_jobs_updates_are_counted_alone(
+    client: httpx.Client, jobs: LocalJobs, tmp_path: Path
+) -> None:
+    first, second = line_job(), local_job(b"m" * 16, line(epsilon=0.5), WIDTHS)
+    for job in (first, second):
+        jobs.submit(job, seed=0)
+    assert live(client, tmp_path, first, visits=2).accepted == 6
+    told = live(client, tmp_path, second, visits=2)
+    # Four of a device's six logs are gone: one update of the second job, then none.
+    assert (told.accepted, told.without_logs) == (3, 3)
+    assert told.most_user_epsilon == pytest.approx(0.5, rel=1e-6)
+
+
 def test_what_was_stored_and_never_answered_is_sent_again_and_counts_once(
     client: httpx.Client, jobs: LocalJobs, tmp_path: Path
 ) -> None:
@@ -148,6 +161,7 @@ def test_a_job_with_a_spam_test_takes_honest_updates_and_refuses_far_ones(
     jobs.submit(job, seed=0, is_tested=True)
     told = live(client, tmp_path, job, visits=10)
     assert told.accepted >= 27
+    assert told.most_user_epsilon == 10 * 5.0  # ten updates of ten coordinates at epsilon one half
     far = LocalUpdate(update_id=b"f" * 16, position=30, vector=np.full(10, 1 << 40))
     answer = client.post(f"/v1/local/{DRAWS_ID.hex()}", content=far.encode())
     assert answer.json()["reason"] == "implausible"
