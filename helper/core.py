@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from helper.datasets.datasets import Datasets
-from helper.datasets.shelves import PREPARED_BYTES, PreparedShelf
+from helper.datasets.shelves import PreparedShelf
 from helper.datasets.update_vault import UpdateVault
 from helper.datasets.updates import UpdateDatasets
 from helper.datasets.vault import Vault
@@ -21,7 +21,7 @@ from helper.ledger.witness import Witness
 from helper.releases.jobs import EngineFor, Jobs
 from helper.releases.numerics import software_digest
 from helper.releases.queries import Queries
-from helper.trust.floors import Floors
+from helper.trust.floors import PREPARED_BYTES, Floors
 from helper.trust.keys import HelperKeys
 from helper.trust.tasks import Clock, Tasks
 from maskedlark.randomness import Randomness, system_randomness

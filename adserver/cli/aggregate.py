@@ -36,7 +36,8 @@ from adserver.views.query import (
     write_result,
 )
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.observability.tracing import Traces, span, tracing
+from maskedlark.observability.traces import Traces
+from maskedlark.observability.tracing import span, tracing
 from maskedlark.reports.measurement import COUNT
 from maskedlark.terminal.options import option, panel, takes
 

@@ -21,13 +21,11 @@ from adserver.records.dataset_state import DatasetState
 from adserver.store.datasets import Dataset, DatasetStore
 from adserver.store.tasks import TaskStore
 from adserver.views.printing import moment, print_json, print_table, sealing_bars, short
-from maskedlark.observability.tracing import Traces, span, tracing
+from maskedlark.observability.traces import Traces
+from maskedlark.observability.tracing import span, tracing
 from maskedlark.terminal.options import option, takes
 
-dataset_app = typer.Typer(no_args_is_help=True, help="Seal reports into datasets, and list them.")
 
-
-@dataset_app.command("seal")
 @takes(peers=peers_of)
 def seal_command(
     *,
@@ -74,7 +72,6 @@ def seal_command(
         _print(dataset)
 
 
-@dataset_app.command("list")
 def list_command(data: DataOption, database: DatabaseOption = None, as_json: JsonOption = False) -> None:
     """List all datasets, the oldest first."""
     found = DatasetStore(open_store(data, database)).all()
@@ -97,7 +94,6 @@ def list_command(data: DataOption, database: DatabaseOption = None, as_json: Jso
     )
 
 
-@dataset_app.command("abandon")
 def abandon_command(
     data: DataOption,
     dataset: Annotated[str, typer.Argument(help="A dataset that is committing, by the start of its id.")],

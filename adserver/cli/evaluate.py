@@ -31,7 +31,8 @@ from adserver.views.evaluation import (
     write_plot,
 )
 from adserver.views.printing import print_json, print_table
-from maskedlark.observability.tracing import Traces, span, tracing
+from maskedlark.observability.traces import Traces
+from maskedlark.observability.tracing import span, tracing
 from maskedlark.terminal.options import option, panel, takes
 
 _what = panel("What is evaluated")

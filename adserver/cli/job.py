@@ -26,7 +26,6 @@ from adserver.cli.options import (
     open_store,
     privacy,
 )
-from adserver.cli.plan import plan_command
 from adserver.records.job_state import JobState
 from adserver.records.training_plan import Optimizer, OptimizerKind, Schedule, ScheduleKind
 from adserver.store.datasets import DatasetStore
@@ -50,10 +49,6 @@ STOPPED_EARLY = 1
 _training = panel("Training")
 _evaluation = panel("Evaluation")
 
-job_app = typer.Typer(
-    no_args_is_help=True, help="Train models: plan and submit jobs, follow them, cancel and resume them."
-)
-job_app.command("plan")(plan_command)
 
 JobArgument = Annotated[
     str,
@@ -61,7 +56,6 @@ JobArgument = Annotated[
 ]
 
 
-@job_app.command("submit")
 def submit_command(
     *,
     data: DataOption,
@@ -197,7 +191,6 @@ def submit_command(
     _told(store, job_id, wait=wait, as_json=as_json)
 
 
-@job_app.command("list")
 def list_command(data: DataOption, database: DatabaseOption = None, as_json: JsonOption = False) -> None:
     """List all jobs, the oldest first."""
     store = _store(data, database)
@@ -208,7 +201,6 @@ def list_command(data: DataOption, database: DatabaseOption = None, as_json: Jso
         print_jobs(jobs)
 
 
-@job_app.command("show")
 def show_command(
     data: DataOption,
     job: JobArgument = "",
@@ -230,7 +222,6 @@ def show_command(
         print_job(found, history)
 
 
-@job_app.command("watch")
 def watch_command(
     data: DataOption, job: JobArgument = "", database: DatabaseOption = None, as_json: JsonOption = False
 ) -> None:
@@ -239,7 +230,6 @@ def watch_command(
     _follow(store, store.find(job).job_id, as_json=as_json)
 
 
-@job_app.command("cancel")
 def cancel_command(data: DataOption, job: JobArgument = "", database: DatabaseOption = None) -> None:
     """Stop a job for good, within about a second; the budget of rounds that were not run is given back."""
     store = _store(data, database)
@@ -250,7 +240,6 @@ def cancel_command(data: DataOption, job: JobArgument = "", database: DatabaseOp
     )
 
 
-@job_app.command("resume")
 def resume_command(data: DataOption, job: JobArgument = "", database: DatabaseOption = None) -> None:
     """Queue a refused or failed job again: it goes on with the round that it stopped at."""
     store = _store(data, database)

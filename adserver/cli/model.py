@@ -22,15 +22,12 @@ from maskedlark.model.onnx_file import parse
 from maskedlark.runtime.durable_file import write_durably
 from maskedlark.terminal.options import option
 
-model_app = typer.Typer(no_args_is_help=True, help="Make, look at, evaluate and export models.")
-
 ModelArgument = Annotated[
     Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="An ONNX file.")
 ]
 OutArgument = Annotated[Path, typer.Argument(metavar="OUT", dir_okay=False, help="The ONNX file to write.")]
 
 
-@model_app.command("create")
 def create_command(
     out: OutArgument,
     layers: Annotated[
@@ -52,7 +49,6 @@ def create_command(
     write_durably(out, dense_network(widths, activation, seed=seed, final=final))
 
 
-@model_app.command("show")
 def show_command(
     file: ModelArgument,
     num_features: Annotated[int, option("Of the task: the width of the model's input.", min=1)],
@@ -80,7 +76,6 @@ def show_command(
     )
 
 
-@model_app.command("evaluate")
 def evaluate_command(
     file: ModelArgument,
     eval_set: Annotated[Path, option("An .npz with features and labels.", exists=True, dir_okay=False)],
@@ -99,7 +94,6 @@ def evaluate_command(
     typer.echo(f"loss {evaluation.loss:.4f}{accuracy} on {len(examples)} examples")
 
 
-@model_app.command("export")
 def export_command(
     *,
     data: DataOption,

@@ -12,7 +12,7 @@ from adserver.peers.opening import Peers
 from adserver.peers.retrying import BRIEF
 from adserver.store.database import create_tables, default_url
 from maskedlark.errors import HelperUnavailable
-from maskedlark.observability.tracing import Traces
+from maskedlark.observability.traces import Traces
 from maskedlark.releases.job import Sampling
 from maskedlark.rpc.transport import Keepalive
 from maskedlark.runtime.database import open_database

@@ -19,7 +19,8 @@ from adserver.cli.options import (
 from adserver.peers.opening import Peers
 from adserver.serving.server import ServeSettings, serve
 from maskedlark.observability.logs import LogFormat, configure_logging
-from maskedlark.observability.tracing import Traces, tracing
+from maskedlark.observability.traces import Traces
+from maskedlark.observability.tracing import tracing
 from maskedlark.rpc.certificates import write_certificate
 from maskedlark.runtime.signals import stopped_by_signals
 from maskedlark.terminal.options import option, takes

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 import typer
 
 from adserver.cli.options import JsonOption
-from adserver.cli.simulate_draws import simulate_draws_command
 from adserver.simulating.example_files import ExampleSet, read_examples
 from adserver.simulating.simulator import Simulated, SimulatedRound, simulate
 from adserver.views.printing import print_json, progress_bars
@@ -30,20 +29,7 @@ _strategy = panel("The strategy")
 _device = panel("What a device does")
 _shown = panel("What comes out")
 
-federated_app = typer.Typer(
-    no_args_is_help=True, help="Federated training: devices train, and their updates are summed."
-)
 
-
-@federated_app.callback()
-def federated_group() -> None:
-    """Federated training: devices train, and their updates are summed."""
-
-
-federated_app.command("simulate-draws")(simulate_draws_command)
-
-
-@federated_app.command("simulate")
 def simulate_command(
     *,
     examples: Annotated[

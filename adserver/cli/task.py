@@ -41,10 +41,7 @@ _labels = panel("Labels")
 _period = panel("Period")
 _federated = panel("Federated")
 
-task_app = typer.Typer(no_args_is_help=True, help="Make tasks that both helpers sign, and show them.")
 
-
-@task_app.command("create")
 @takes(peers=peers_of, without=["round_deadline"])
 def create_command(
     *,
@@ -219,7 +216,6 @@ def create_command(
         typer.echo(task_id.hex())
 
 
-@task_app.command("show")
 def show_command(
     data: DataOption,
     task: Annotated[
@@ -251,7 +247,6 @@ def show_command(
     print_table(("setting", "value"), [*rows, *task_settings.items()])
 
 
-@task_app.command("refresh-keys")
 @takes(peers=peers_of, without=["round_deadline", "wait"])
 def refresh_keys_command(
     *,
@@ -266,7 +261,6 @@ def refresh_keys_command(
     typer.echo(f"{changed} tasks have new keys")
 
 
-@task_app.command("list")
 def list_command(data: DataOption, database: DatabaseOption = None, as_json: JsonOption = False) -> None:
     """List all tasks, the oldest first."""
     engine = open_store(data, database)

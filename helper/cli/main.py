@@ -14,12 +14,12 @@ COMMANDS: Final = {
         "Make this helper's keys in --data, and print the public ones. Existing keys are never overwritten.",
     ),
     "serve": Lazy(
-        "helper.cli.commands:serve_command",
+        "helper.cli.serve:serve_command",
         "Serve the ad server until SIGTERM, then finish what is under way.",
         environment="HELPER",
     ),
     "warmup": Lazy(
-        "helper.cli.commands:warmup_command",
+        "helper.cli.serve:warmup_command",
         "Compile what rounds need and check this machine's arithmetic, so that `serve` is ready at once.",
     ),
     "status": Lazy(

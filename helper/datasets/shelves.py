@@ -15,8 +15,6 @@ from maskedlark.reports.dataset import OpenedDataset, PreparedShares
 
 MAX_PREPARED_PER_TASK: Final = 2
 MAX_PREPARED: Final = 64
-PREPARED_BYTES: Final = 4 << 30
-"""Room for the preparations of all tasks together, unless the operator says otherwise."""
 OF_ONE_OWNER: Final = Fraction(3, 4)
 """The most of the room that one ad server's tasks get: something is left for the others."""
 KEPT_S: Final = 600.0

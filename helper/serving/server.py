@@ -16,7 +16,6 @@ from threading import Event
 from typing import Final
 
 from helper.core import HelperCore
-from helper.datasets.shelves import PREPARED_BYTES
 from helper.executors.processes import OpeningPool
 from helper.gradient.choose import engine_for
 from helper.ledger.ledger import LEDGER_FILE, Ledger, sqlite_url
@@ -24,7 +23,7 @@ from helper.releases.release_grid import DEFAULT_STEP_MS, ReleaseGrid
 from helper.serving.metrics import HelperMetrics
 from helper.serving.service import HelperService
 from helper.serving.warmup import warm_up
-from helper.trust.floors import Floors
+from helper.trust.floors import PREPARED_BYTES, Floors
 from helper.trust.keys import FILE_NAME, HelperKeys
 from maskedlark.errors import InvalidTask, JobRefused
 from maskedlark.interrupt import Interrupt

@@ -5,13 +5,15 @@ The helper neither signs nor serves a task below these floors.
 
 import string
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from maskedlark.canonical import digest
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
-from maskedlark.privacy.noise import Mechanism, NoiseDivision
-from maskedlark.reports.task import HelperIdentity, Task
 
+if TYPE_CHECKING:
+    from maskedlark.reports.task import HelperIdentity, Task
+
+PREPARED_BYTES: Final = 4 << 30
+"""Room for the preparations of all tasks together, unless the operator says otherwise."""
 _FINGERPRINT_DIGITS: Final = 64
 
 
@@ -68,7 +70,7 @@ class Floors:
                     f"{_FINGERPRINT_DIGITS} digits"
                 )
 
-    def check(self, task: Task) -> None:
+    def check(self, task: "Task") -> None:
         """Refuse a task below the floors.
 
         Called before it is signed, and each time it is served: floors may have been raised since.
@@ -76,6 +78,8 @@ class Floors:
         Raises:
             JobRefused(TASK_REFUSED): naming the setting, the task's value and the floor.
         """
+        from maskedlark.privacy.noise import Mechanism, NoiseDivision  # numpy: help does without it
+
         if task.mechanism is Mechanism.NONE and not self.is_noise_optional:
             _refuse(
                 "mechanism none is for loopback debugging: this helper was not started with --allow-no-noise"
@@ -129,7 +133,7 @@ class Floors:
                 "exact form",
             )
 
-    def check_peer(self, peer: HelperIdentity) -> None:
+    def check_peer(self, peer: "HelperIdentity") -> None:
         """Refuse a task whose other helper is not one of `peers`. Called whenever `check` is.
 
         Raises:
@@ -142,11 +146,13 @@ class Floors:
             )
 
 
-def fingerprint(helper: HelperIdentity) -> str:
+def fingerprint(helper: "HelperIdentity") -> str:
     """Both long-term keys of a helper as one hex number, for operators to compare.
 
     Whoever has it under another name is the same.
     """
+    from maskedlark.canonical import digest  # pydantic: help does without it
+
     return digest("helper identity", helper.verify_key, helper.agreement_key).hex()
 
 

@@ -9,7 +9,6 @@ somebody's browser reported.
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from enum import StrEnum, unique
 from typing import Any, Final
 
 import grpc
@@ -26,23 +25,12 @@ from opentelemetry.sdk.trace.export import (
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
 from maskedlark.errors import InvalidTask
+from maskedlark.observability.traces import Traces
 from maskedlark.rpc.call_details import with_metadata
 from maskedlark.rpc.faults import refusal_of
 from maskedlark.rpc.handlers import wrapped
 
 _TRACER: Final = trace.get_tracer("maskedlark")
-
-
-@unique
-class Traces(StrEnum):
-    """Where spans go: nowhere, to standard error, where they mix with no result, or to a collector.
-
-    OTLP goes where the OTEL_EXPORTER_OTLP_* variables say, and needs the extra `traces`.
-    """
-
-    NONE = "none"
-    CONSOLE = "console"
-    OTLP = "otlp"
 
 
 @contextmanager

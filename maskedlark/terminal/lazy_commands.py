@@ -19,20 +19,24 @@ class Lazy(NamedTuple):
     """Where a command is, and the first paragraph of its help.
 
     Attributes:
-        source: `module:name` of a function with typer's annotations, or of a `typer.Typer`.
+        source: `module:name` of a function with typer's annotations, or of a `typer.Typer`; or a group's
+            commands, by name.
         help: The line that the list of commands shows.
         environment: Each option NAME is also an environment variable PREFIX_NAME of this prefix, if there is
             one and the option names no variable itself.
     """
 
-    source: str
+    source: "str | Mapping[str, Lazy]"
     help: str
     environment: str = ""
 
     def load(self, name: str) -> Any:
         """Import the command, under the name that people type."""
-        module, _, attribute = self.source.partition(":")
-        found = getattr(import_module(module), attribute)
+        if not isinstance(self.source, str):
+            found: Any = lazy_app(self.help, self.source)
+        else:
+            module, _, attribute = self.source.partition(":")
+            found = getattr(import_module(module), attribute)
         if isinstance(found, typer.Typer):
             group = typer.main.get_group(found)
             group.name = name

@@ -15,12 +15,11 @@ from onnx import TensorProto
 from onnx import helper as make
 
 from helper.core import HelperCore
-from helper.datasets.shelves import PREPARED_BYTES
 from helper.executors.processes import OpeningPool
 from helper.gradient.engine import Batch, Interrupt, MaskedSum, never
 from helper.ledger.ledger import Ledger, sqlite_url
 from helper.releases.answering import Call
-from helper.trust.floors import Floors
+from helper.trust.floors import PREPARED_BYTES, Floors
 from helper.trust.keys import HelperKeys
 from maskedlark import canonical
 from maskedlark.model import weights
