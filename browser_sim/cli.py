@@ -26,7 +26,7 @@ COMMANDS: Final = {
     ),
     "download": Lazy(
         "browser_sim.commands:download_command",
-        "Fetch a public data set and check its SHA-256.",
+        "Fetch a public data set and check its SHA-256; tables become CSV files with a header.",
     ),
 }
 
