@@ -14,7 +14,7 @@ COMMANDS: Final = {
     ),
     "devices": Lazy(
         "browser_sim.devices.cli:devices_command",
-        "Answer a task's federated rounds until there are no more.",
+        "Answer a task's federated rounds until there are no more, or send noised updates to a local job.",
     ),
     "describe": Lazy(
         "browser_sim.commands:describe_command",
