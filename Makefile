@@ -28,6 +28,10 @@ demo: $(STAMP)  ## Train a model on real data through two helpers, on this machi
 demo-no-noise: $(STAMP)  ## The same without noise: equal to plain training, to within rounding (writes demo-out/)
 	$(BIN)/python -m docs.tutorial.demo --out demo-out --no-noise
 
+.PHONY: demo-browser
+demo-browser: $(STAMP)  ## A newspaper, a shop and a vault in your own browser, and what each party sees of it
+	$(BIN)/python -m docs.tutorial.browser_demo $(ARGS)
+
 demo-federated: $(STAMP)  ## Train on devices' own data through two helpers: 100 devices, MNIST (ends with one JSON object)
 	$(BIN)/python -m docs.tutorial.federated_demo $(ARGS)
 

@@ -39,6 +39,9 @@ export async function open(vault: string, options: OpenOptions): Promise<Lark> {
   };
 }
 
+const PATIENCE_MS = 60_000;
+
+/** A port to the vault, once it says that it listens. */
 function connect(vault: string): Promise<MessagePort> {
   const frame = document.createElement("iframe");
   frame.src = vault;
@@ -46,9 +49,13 @@ function connect(vault: string): Promise<MessagePort> {
   frame.referrerPolicy = "origin";
   const { port1, port2 } = new MessageChannel();
   return new Promise((resolve, reject) => {
-    port1.onmessage = () => resolve(port1); // the vault says that it listens
-    frame.onload = () => frame.contentWindow?.postMessage("maskedlark", new URL(vault, location.href).origin, [port2]);
-    frame.onerror = () => reject(new Error("the vault does not load"));
+    addEventListener("message", function listens({ data, source, origin }) {
+      if (data !== "maskedlark" || source !== frame.contentWindow) return;
+      removeEventListener("message", listens);
+      frame.contentWindow?.postMessage("maskedlark", origin, [port2]);
+    });
+    port1.onmessage = () => resolve(port1);
+    setTimeout(() => reject(new Error("the vault does not answer: does it name this origin?")), PATIENCE_MS);
     document.documentElement.append(frame);
   });
 }

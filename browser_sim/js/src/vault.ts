@@ -34,20 +34,16 @@ export interface VaultOptions {
 
 /** Listens to the pages that embed this one, and does what is due. */
 export async function serveVault(options: VaultOptions): Promise<Engine> {
-  const listening = new Promise<void>((ready) => {
-    addEventListener("message", (event) => {
-      if (event.data !== "maskedlark" || !options.origins.includes(event.origin)) return;
-      const port = event.ports[0];
-      if (port === undefined) return;
-      void started.then((engine) => {
-        serve(engine, port, options);
-        port.postMessage("ready");
-      });
-    });
-    ready();
-  });
   const started = start(options);
-  await listening;
+  addEventListener("message", (event) => {
+    const port = event.ports[0];
+    if (event.data !== "maskedlark" || port === undefined || !options.origins.includes(event.origin)) return;
+    void started.then((engine) => {
+      serve(engine, port, options);
+      port.postMessage("ready");
+    });
+  });
+  parent.postMessage("maskedlark", "*"); // to whoever embeds this page: it listens
   return started;
 }
 

@@ -1,0 +1,288 @@
+"""`make demo-browser`: a newspaper, a shop and a vault in your browser, and what each party sees of a report.
+
+Two helpers and an ad server run on loopback, each a process with a folder of its own. Your browser seals; the
+vault sends through this demo, which passes the sealed bytes on and, since it holds both helpers' folders,
+also opens them to show what each helper will see. No party of a real deployment can do that. Some hundred
+simulated people report as well, or there would be no crowd to hide in.
+"""
+
+import argparse
+import json
+import time
+import webbrowser
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Event, Lock
+from typing import Any, Final
+
+import httpx
+import numpy as np
+from rich.console import Console
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Route
+
+import browser_sim
+from adserver import Client
+from adserver.ingest.any_origin import HEADERS
+from adserver.ingest.http_server import HttpServer
+from docs.tutorial.fleet import ORIGIN, Fleet
+from helper.trust.keys import HelperKeys
+from maskedlark.canonical import decode
+from maskedlark.errors import MaskedLarkError
+from maskedlark.numbers.field import reconstruct, to_signed
+from maskedlark.randomness import system_randomness
+from maskedlark.reports.report import Example, InputShares, MeasuredValues, decode_shares
+from maskedlark.reports.sealing import OpeningKey, share_info
+from maskedlark.reports.task import TaskBundle
+from maskedlark.reports.upload import Report, Sealer
+from maskedlark.rpc.wire import decode_report, report_to_message
+from protos import report_pb2
+
+DIST: Final = Path(browser_sim.__file__).parent / "js" / "dist"
+STAGE: Final = Path(__file__).parent / "stage"
+CAMPAIGNS: Final = ("shoes", "radios", "lamps")
+PRICES: Final = (60, 110, 35)
+CROWD: Final = 1_500
+FEATURES: Final = 4
+BUDGET: Final = 8.0
+LIFETIME_S: Final = 20
+DELAY_S: Final = 3
+_MEASUREMENT: Final[dict[str, Any]] = {
+    "min_cell_count": 20,
+    "values": [{"name": "spent", "low": 0, "high": 200}],
+    "keys": [{"name": "campaign", "size": 3, "categories": CAMPAIGNS}],
+}
+_OUT = Console(stderr=True)
+
+
+@dataclass(kw_only=True)
+class Stage:
+    """The running demo: its parties, and what passed so far."""
+
+    fleet: Fleet
+    task: str
+    bundle: TaskBundle
+    keys: tuple[tuple[OpeningKey, ...], tuple[OpeningKey, ...]]
+    reports: int = 0
+    truth: Counter[int] = field(default_factory=Counter)
+    last: dict[str, Any] | None = None
+    dice: np.random.Generator = field(default_factory=np.random.default_rng)
+    lock: Lock = field(default_factory=Lock)
+
+    @property
+    def intake(self) -> str:
+        """The ad server's HTTP address."""
+        return f"http://{self.fleet.http}"
+
+    def passed(self, body: bytes) -> httpx.Response:
+        """Pass one sealed report on to the ad server, and keep what the parties see of it."""
+        answer = httpx.post(f"{self.intake}/v1/reports", content=body, timeout=30)
+        if answer.status_code == httpx.codes.CREATED:
+            with self.lock:
+                self._keep(decode_report(body))
+        return answer
+
+    def _keep(self, report: Report) -> None:
+        shares = [self._opened(report, role) for role in (0, 1)]
+        masks = reconstruct(shares[0].mask_shares, shares[1].mask_shares)[0]
+        values = [_values(one) for one in shares]
+        campaign = int(shares[0].measured.keys[0, 0]) if shares[0].measured else 0
+        self.reports += 1
+        self.truth[campaign] += int(to_signed(reconstruct(values[0], values[1]))[1])
+        self.last = {
+            "report_id": report.report_id.hex(),
+            "time_bucket": report.time_bucket,
+            "ciphertexts": [share.ciphertext.hex() for share in report.shares],
+            "is_fake": not masks.any(),
+            "campaign": CAMPAIGNS[campaign],
+            "features": shares[0].features[0].tolist(),
+            "helpers": [
+                {
+                    "masks": sorted(
+                        (label, str(mask))
+                        for label, mask in zip(
+                            one.labels[0].tolist(), one.mask_shares[0].tolist(), strict=True
+                        )
+                    ),
+                    "value": str(values[role][1]),
+                }
+                for role, one in enumerate(shares)
+            ],
+        }
+
+    def _opened(self, report: Report, role: int) -> InputShares:
+        share, task = report.shares[role], self.bundle.task
+        info = share_info(
+            task_id=task.task_id,
+            report_id=report.report_id,
+            time_bucket=report.time_bucket,
+            role=role,
+            key_id=share.key_id,
+        )
+        key = next(key for key in self.keys[role] if key.key_id == share.key_id)
+        plaintext = np.frombuffer(key.open(share.ciphertext, info), np.uint8)[None, :]
+        ids = [report.report_id]
+        return decode_shares(task, plaintext, role=role, report_ids=ids, task_id=task.task_id).shares
+
+    def crowd(self, count: int) -> None:
+        """So many simulated people see an ad; some of them buy."""
+        sealer, batch = Sealer(self.bundle, now=time.time()), report_pb2.ReportBatch()
+        for _ in range(count):
+            campaign = int(self.dice.choice(3, p=[0.5, 0.3, 0.2]))
+            buys = bool(self.dice.random() < (0.2, 0.35, 0.5)[campaign])
+            spent = PRICES[campaign] * buys
+            example = Example(
+                features=self.dice.integers(0, 256, FEATURES).astype(np.uint8),
+                label=int(buys),
+                measured=MeasuredValues(keys=(campaign,), values=(spent,)),
+            )
+            report = sealer.report(example, unix_s=time.time(), randomness=system_randomness)
+            batch.reports.append(report_to_message(report))
+            with self.lock:
+                self.truth[campaign] += spent
+                self.reports += 1
+        sent = httpx.post(f"{self.intake}/v1/reports/batch", content=batch.SerializeToString(), timeout=60)
+        sent.raise_for_status()
+
+    def measured(self) -> dict[str, Any]:
+        """Seal what has come since the last time, and ask both helpers."""
+        self.crowd(CROWD)
+        with self.lock:
+            truth, self.truth = self.truth, Counter()
+        sealed = self.fleet.adserver_json("dataset", "seal", "--task", self.task)
+        helpers = [(self.fleet.folder / f"helper-{role}.address").read_text() for role in (0, 1)]
+        with Client(
+            data=self.fleet.data("adserver"), helpers=(helpers[0], helpers[1]), insecure=True
+        ) as client:
+            result = client.aggregate(
+                "spent", group_by=["campaign"], epsilon=1.0, dataset=sealed["dataset_id"]
+            )
+        cells = []
+        for number, name in enumerate(CAMPAIGNS):
+            estimate = result.estimate("spent", name)
+            told = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
+            cells.append({"campaign": name, "truth": truth[number], **told})
+        spent = result.dataset_spent.ad_server
+        return {"cells": cells, "reports": sealed["admitted"], "spent": spent, "budget": BUDGET}
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[tuple[Stage, dict[str, str]]]:
+    """The parties, and the four sites; the addresses of the sites by name."""
+    with Fleet(folder=folder) as fleet, ExitStack() as sites:
+        measurement = folder / "measurement.json"
+        measurement.write_text(json.dumps(_MEASUREMENT))
+        task = fleet.adserver(
+            "task", "create", "--name", "shop", "--origin", ORIGIN, "--classes", "2", "--default-label", "0",
+            "--num-features", str(FEATURES), "--min-batch-size", "100", "--clip-norm", "1",
+            "--epsilon", str(BUDGET), "--measurement", str(measurement), "--fake-report-rate", "0.2",
+            "--proof",
+        ).strip()  # fmt: skip
+        bundle = decode(TaskBundle, httpx.get(f"http://{fleet.http}/v1/tasks/{task}").content)
+        now = time.time()
+        first, second = (HelperKeys.read(fleet.data(f"helper-{role}")).opening_keys(now) for role in (0, 1))
+        stage = Stage(fleet=fleet, task=task, bundle=bundle, keys=(first, second))
+        origins: dict[str, str] = {}
+        for name in ("stage", "publisher", "shop", "vault"):
+            server = HttpServer(_site(name, stage, origins), "127.0.0.1:0", None)
+            sites.callback(server.stop)
+            origins[name] = f"http://localhost:{server.port}"
+        stage.crowd(CROWD)
+        yield stage, origins
+
+
+def _site(name: str, stage: Stage, origins: dict[str, str]) -> Starlette:
+    trusted = [helper.verify_key.hex() for helper in stage.bundle.task.helpers]
+
+    async def page(request: Request) -> Response:
+        file = STAGE / (request.path_params.get("file") or f"{name}.html")
+        return FileResponse(file) if file.parent == STAGE and file.is_file() else Response(status_code=404)
+
+    async def script(request: Request) -> Response:
+        file = DIST / request.path_params["file"]
+        return FileResponse(file) if file.parent == DIST and file.is_file() else Response(status_code=404)
+
+    async def settings(_request: Request) -> Response:
+        options = {
+            "bundle": f"{origins['vault']}/bundle",
+            "trustedHelpers": trusted,
+            "consent": True,
+            "maxDelayS": DELAY_S,
+        }
+        vault = f"{origins['vault']}/vault.html"
+        told = {"vault": vault, "stage": origins["stage"], "lifetimeS": LIFETIME_S, "options": options}
+        return JSONResponse(told)
+
+    async def vault_settings(_request: Request) -> Response:
+        pages = [origins["publisher"], origins["shop"]]
+        return JSONResponse({"intake": origins["vault"], "origins": pages, "trustedHelpers": trusted})
+
+    async def bundle(_request: Request) -> Response:
+        url = f"{stage.intake}/v1/tasks/{stage.task}"
+        return Response((await run_in_threadpool(httpx.get, url)).content, headers=dict(HEADERS))
+
+    async def report(request: Request) -> Response:
+        answer = await run_in_threadpool(stage.passed, await request.body())
+        return Response(answer.content, answer.status_code, headers=dict(HEADERS))
+
+    async def state(_request: Request) -> Response:
+        return JSONResponse({"reports": stage.reports, "last": stage.last})
+
+    async def sites(_request: Request) -> Response:
+        return JSONResponse({one: f"{origins[one]}/{one}.html" for one in ("publisher", "shop")})
+
+    async def measure(_request: Request) -> Response:
+        try:
+            return JSONResponse(await run_in_threadpool(stage.measured))
+        except MaskedLarkError as error:
+            return JSONResponse({"message": str(error)}, 409)
+
+    routes = {
+        "stage": [
+            Route("/api/state", state),
+            Route("/api/sites", sites),
+            Route("/api/measure", measure, methods=["POST"]),
+        ],
+        "publisher": [Route("/settings", settings)],
+        "shop": [Route("/settings", settings)],
+        "vault": [
+            Route("/vault-settings", vault_settings),
+            Route("/bundle", bundle),
+            Route("/v1/reports", report, methods=["POST"]),
+        ],
+    }
+    common = [Route("/dist/{file}", script), Route("/", page), Route("/{file}", page)]
+    return Starlette(routes=[*routes[name], *common])
+
+
+def _values(shares: InputShares) -> Any:
+    """The value shares of one report: its count, and what was spent."""
+    return shares.measured.value_shares[0] if shares.measured else np.zeros(2, np.uint64)
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--no-open", action="store_true", help="print the address, and open no browser")
+    given = parser.parse_args()
+    with TemporaryDirectory(prefix="maskedlark-demo-") as folder:
+        _OUT.print("two helpers and an ad server are starting")
+        with running(Path(folder)) as (_stage, origins):
+            _OUT.print(f"open [bold]{origins['stage']}[/bold] (Ctrl-C ends everything)")
+            if not given.no_open:
+                webbrowser.open(origins["stage"])
+            try:
+                Event().wait()
+            except KeyboardInterrupt:
+                _OUT.print("stopped")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+// Shows what the parties hold, as the demo's server tells it; draws the noisy sums.
+const at = (id) => document.getElementById(id);
+const SVG = "http://www.w3.org/2000/svg";
+let shown = "";
+
+function rows(list, entries) {
+  list.replaceChildren(
+    ...entries.flatMap(([name, value, kind]) => {
+      const term = document.createElement("dt"), told = document.createElement("dd");
+      term.textContent = name;
+      told.textContent = value;
+      if (kind) told.className = kind;
+      return [term, told];
+    }),
+  );
+  const card = list.parentElement;
+  card.classList.remove("fresh");
+  void card.offsetWidth;
+  card.classList.add("fresh");
+}
+
+function show(last) {
+  if (!last || last.report_id === shown) return;
+  shown = last.report_id;
+  at("waiting").textContent = last.is_fake
+    ? "A fake report: all of its pairs add to 0. Neither helper, nor the ad server, can tell."
+    : `A real report of an ad for ${last.campaign}.`;
+  rows(at("adserver"), [
+    ["report id", last.report_id],
+    ["time bucket", last.time_bucket],
+    ["for helper 0", last.ciphertexts[0], "cipher"],
+    ["for helper 1", last.ciphertexts[1], "cipher"],
+  ]);
+  for (const role of [0, 1]) {
+    rows(at(`helper${role}`), [
+      ["features", last.features.join(" ")],
+      ["campaign", last.campaign],
+      ...last.helpers[role].masks.map(([label, share]) => [label ? "bought?" : "did not?", share, "share"]),
+      ["purchase", last.helpers[role].value, "share"],
+    ]);
+  }
+}
+
+function draw(result) {
+  const svg = at("chart").querySelector("svg");
+  at("chart").hidden = at("table").hidden = false;
+  const most = Math.max(...result.cells.map((cell) => Math.max(cell.high, cell.truth)), 1);
+  const x = (value) => 110 + (Math.max(value, 0) / most) * 820;
+  const put = (name, attributes, text) => {
+    const element = document.createElementNS(SVG, name);
+    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+    if (text !== undefined) element.textContent = text;
+    return element;
+  };
+  svg.setAttribute("viewBox", "0 0 1000 190");
+  svg.replaceChildren(
+    ...result.cells.flatMap((cell, row) => {
+      const y = 12 + row * 60;
+      return [
+        put("text", { x: 0, y: y + 25 }, cell.campaign),
+        put("rect", { class: "noisy", x: x(0), y: y + 8, width: Math.max(x(cell.value) - x(0), 0), height: 26, rx: 3 }),
+        put("line", { class: "interval", x1: x(cell.low), x2: x(cell.high), y1: y + 21, y2: y + 21 }),
+        put("line", { class: "truth", x1: x(cell.truth), x2: x(cell.truth), y1: y + 2, y2: y + 40 }),
+        put("text", { x: x(cell.high) + 10, y: y + 25 }, Math.round(cell.value)),
+      ];
+    }),
+  );
+  at("caption").textContent =
+    `Money spent by campaign, from ${result.reports} reports: the bar is the sum of both helpers' noisy answers, its line the 99 % interval, ` +
+    `the upright line the truth. Epsilon ${result.spent.toFixed(2)} of ${result.budget} is spent.`;
+  at("table").tBodies[0].replaceChildren(
+    ...result.cells.map((cell) => {
+      const row = document.createElement("tr");
+      for (const text of [cell.campaign, Math.round(cell.value), `${Math.round(cell.low)} to ${Math.round(cell.high)}`, cell.truth]) {
+        row.append(Object.assign(document.createElement("td"), { textContent: text }));
+      }
+      return row;
+    }),
+  );
+}
+
+async function poll() {
+  try {
+    const state = await (await fetch("/api/state", { cache: "no-store" })).json();
+    at("crowd").textContent = state.reports;
+    show(state.last);
+  } catch {
+    at("waiting").textContent = "The demo's server is gone.";
+  }
+}
+
+at("measure").onclick = async () => {
+  at("measure").disabled = true;
+  at("status").textContent = "the helpers add their shares, draw noise and answer …";
+  const answer = await fetch("/api/measure", { method: "POST" });
+  const result = await answer.json();
+  at("status").textContent = answer.ok ? "" : result.message;
+  if (answer.ok) draw(result);
+  at("measure").disabled = false;
+};
+
+const { publisher, shop } = await (await fetch("/api/sites")).json();
+at("publisher").src = publisher;
+at("shop").src = shop;
+addEventListener("message", (event) => {
+  if (event.origin === new URL(publisher).origin && event.data?.product !== undefined) {
+    at("shop").src = `${shop}?product=${Number(event.data.product)}`;
+  }
+});
+await poll();
+setInterval(poll, 1000);
