@@ -7,6 +7,7 @@ Every change of state goes through `change_state`, which asks `adserver.records.
 
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, fields
+from functools import lru_cache
 from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, RowMapping, insert, select, update
@@ -188,8 +189,12 @@ def record_from_row(row: RowMapping) -> JobRecord:
     )
 
 
+@lru_cache(maxsize=256)
 def _plan(encoded: bytes) -> AnyPlan:
-    """A stored plan of either kind: a federated job is under a name of its own."""
+    """A stored plan of either kind: a federated job is under a name of its own.
+
+    Who follows a job reads its row, with the same plan, several times a second.
+    """
     if b'"federated":' in encoded[:64]:
         return decode(FederatedPlan, encoded)
     return decode(TrainingPlan, encoded)

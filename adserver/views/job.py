@@ -145,7 +145,7 @@ def watch(
         seen = -1
         while True:
             job = store.get(job_id)
-            news = store.history(job_id, after_rounds=seen)
+            news = store.history(job_id, after_rounds=seen) if is_shown else ()
             evaluated = last_evaluated(news) or evaluated
             seen = max(job.rounds_done, seen) if news else seen
             progress.update(

@@ -19,8 +19,8 @@ from maskedlark.runtime.hardening import forbid_core_files
 
 MIN_CHUNK: Final = 64
 """Fewer shares than this are not worth the way to another process."""
-WORTH_WORKERS: Final = 4_096
-"""Shares that take about as long to open, a quarter of a second, as workers take to start."""
+WORTH_WORKERS: Final = 1 << 15
+"""Shares that take about as much processor time to open, 1.5 to 2 s, as two workers take to start."""
 
 
 class OpeningPool:
