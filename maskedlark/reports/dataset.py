@@ -99,13 +99,14 @@ class ShareOpener:
         Ids that repeat within the chunk are dropped from the second on; the caller looks after repeats
         between chunks.
         """
-        rows = np.zeros((len(incoming), self._length), np.uint8)
+        plaintexts = [bytes(self._length)] * len(incoming)
         reasons: list[ReportReason | None] = [None] * len(incoming)
         for row, item in enumerate(incoming):
             try:
-                rows[row] = np.frombuffer(self._plaintext(item), np.uint8)
+                plaintexts[row] = self._plaintext(item)
             except ReportRejected as rejection:
                 reasons[row] = rejection.reason
+        rows = np.frombuffer(bytearray().join(plaintexts), np.uint8).reshape(-1, self._length)
         ids = [
             item.report_id if len(item.report_id) == REPORT_ID_BYTES else bytes(REPORT_ID_BYTES)
             for item in incoming
@@ -119,7 +120,7 @@ class ShareOpener:
             shares=decoded.shares,
             admitted=AdmittedSet(
                 is_admitted=is_admitted,
-                view_tags=self._view_tags(ids, rows, decoded.proofs, is_admitted),
+                view_tags=self._view_tags(ids, plaintexts, decoded.proofs, is_admitted),
                 dropped=Counter(reason for reason in reasons if reason is not None),
             ),
         )
@@ -150,7 +151,7 @@ class ShareOpener:
     def _view_tags(
         self,
         ids: Sequence[bytes],
-        rows: NDArray[np.uint8],
+        plaintexts: Sequence[bytes],
         proofs: ProofTable | None,
         is_admitted: NDArray[np.bool_],
     ) -> NDArray[np.uint8]:
@@ -160,7 +161,7 @@ class ShareOpener:
         """
         chosen = np.flatnonzero(is_admitted)
         length = self._task.view_length
-        views = [rows[row, :length].tobytes() for row in chosen.tolist()]
+        views = [plaintexts[row][:length] for row in chosen.tolist()]
         covered = views
         shape = self._task.proof_shape
         if shape is not None and proofs is not None and len(chosen):
@@ -171,7 +172,7 @@ class ShareOpener:
             evidence = gather_evidence(shape, self._role, bindings, proofs.rows(chosen), self._residues_of)
             told, width = evidence.tobytes(), evidence.shape[1]
             covered = [view + told[at * width : (at + 1) * width] for at, view in enumerate(views)]
-        tags = np.zeros((len(rows), VIEW_TAG_BYTES), np.uint8)
+        tags = np.zeros((len(plaintexts), VIEW_TAG_BYTES), np.uint8)
         found = [
             self._pair.view_tag(ids[row], text) for row, text in zip(chosen.tolist(), covered, strict=True)
         ]
