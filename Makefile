@@ -118,6 +118,10 @@ bench-proofs: $(STAMP)  ## Proofs of form: honest and malformed reports, time at
 bench-gradient: $(STAMP)  ## The exact gradient engine beside plain PyTorch, Opacus and torch.func (ARGS=--json)
 	$(BIN)/python tests/bench/gradient.py $(ARGS)
 
+.PHONY: paper
+paper: $(STAMP)  ## The Masked LARk paper's figures 3, 4 and 5 with its networks, in minutes (ARGS="--full", "--json", "--only figure4")
+	$(BIN)/python -m tests.bench.paper $(ARGS)
+
 table: $(STAMP)  ## Measure the README's accuracy table anew
 	$(BIN)/python -m tests.bench.accuracy $(ARGS)
 

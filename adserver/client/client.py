@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from adserver.budgets.headroom import Room
 from adserver.budgets.held import Budgets
@@ -46,11 +46,14 @@ from adserver.views.plan import plan_json
 from adserver.views.printing import sealing_bars
 from maskedlark.canonical import build
 from maskedlark.encoding.encoder import Encoder
+from maskedlark.errors import InvalidTask
 from maskedlark.model.onnx_file import parse
 from maskedlark.releases.evaluation import EvaluationSpec
 from maskedlark.releases.query import QuerySpec, key_index, measurement_of
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.runtime.database import open_database
+
+_VARIABLES: Final = ("ADSERVER_DATA", "ADSERVER_HELPER_0", "ADSERVER_HELPER_1")
 
 
 class Client:
@@ -101,6 +104,33 @@ class Client:
             database=database,
             deadline_s=peers.deadline_s,
             round_deadline_s=peers.round_deadline_s,
+        )
+
+    @classmethod
+    def from_environment(cls) -> Self:
+        """The ad server that `ADSERVER_DATA`, `ADSERVER_HELPER_0` and the like name, as its commands find it.
+
+        Raises:
+            InvalidTask: a variable is missing; without `ADSERVER_INSECURE`, the TLS files lie in the data
+                folder.
+        """
+        missing = [name for name in _VARIABLES if not os.environ.get(name)]
+        if missing:
+            raise InvalidTask(f"{missing[0]} is not set: source the project's env.sh, or set it")
+        data, first, second = (os.environ[name] for name in _VARIABLES)
+        insecure = os.environ.get("ADSERVER_INSECURE", "") not in ("", "0", "false")
+        folder = Path(data)
+        tls = TlsFiles(
+            certificate=folder / "tls.crt",
+            private_key=folder / "tls.key",
+            trusted_authorities=folder / "trusted.crt",
+        )
+        return cls(
+            data=folder,
+            helpers=(first, second),
+            insecure=insecure,
+            tls=None if insecure else tls,
+            database=os.environ.get("ADSERVER_DATABASE"),
         )
 
     def __enter__(self) -> Self:

@@ -107,7 +107,6 @@ def raw(path: Path, encoder: Encoder) -> dict[str, NDArray[np.generic]]:
         dtype=dict.fromkeys(words, str),
         na_values=["?"],
         skipinitialspace=True,
-        float_precision="round_trip",  # pandas' own way of reading numbers is not always the nearest float64
         nrows=MOST,
     )
     return {

@@ -44,6 +44,7 @@ from tests.bench import mnist
 from tests.builders import World, world
 
 DELTA: Final = 1e-5
+PRODUCT_BITS: Final = 14
 MOMENTUM: Final = 0.9
 _DATA: Final = Path(
     os.environ.get("MASKEDLARK_DATA", Path(__file__).resolve().parents[3] / "shared" / "data")
@@ -132,12 +133,27 @@ class Privacy:
         is_split: Whether the two helpers' noises are calibrated together, instead of each alone.
         clip_norm: In L2.
         feature_epsilon: Of the browser's own noise on each feature byte; None for none.
+        mechanism: Gaussian clips in L2, Laplace in L1.
+        noise_multiplier: Each helper's noise over the sensitivity, instead of `epsilon`.
+        weight_bits: Of the weights that helpers get: 14, or 8 as in the paper.
+        step: What the learning rate is multiplied with: L1 clipping leaves much shorter gradients.
     """
 
     epsilon: float = math.inf
     is_split: bool = False
     clip_norm: float = 1.0
     feature_epsilon: float | None = None
+    mechanism: Mechanism = Mechanism.GAUSSIAN
+    noise_multiplier: float | None = None
+    weight_bits: int = PRODUCT_BITS
+    step: float = 1.0
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether the helpers add noise."""
+        return (
+            bool(self.noise_multiplier) if self.noise_multiplier is not None else math.isfinite(self.epsilon)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,6 +251,7 @@ class _Site:
     def __init__(self, setup: Setup, privacy: Privacy, data: Data, model: Model, seed: int) -> None:
         of = _world(setup, privacy)
         self._pairs = (of.pair(0), of.pair(1))
+        self._weight_bits = privacy.weight_bits
         self._model = model
         self._engine = engine_for(model, setup.loss, of.task.clip, of.task.labels.size)
         features = data.features
@@ -249,6 +266,9 @@ class _Site:
     def step(self, round_index: int) -> None:
         """One round at both helpers, and the optimizer's step."""
         encoded = self.trainer.weights()
+        if self._weight_bits != PRODUCT_BITS:
+            rounded = weights.decode(encoded, self._model.parameters)
+            encoded = weights.encode([coarser(tensor, self._weight_bits) for tensor in rounded])
         tensors = weights.decode(encoded, self._model.parameters)
         round_transcript = transcript(
             self.plan.job, round_index=round_index, weights=encoded, numerics=bytes(32)
@@ -292,16 +312,24 @@ def _noised(features: NDArray[np.uint8], epsilon: float, randomness: Randomness)
     return np.concatenate([noise_bytes(part, epsilon, randomness) for part in parts])
 
 
+def coarser(tensor: weights.QuantisedTensor, bits: int) -> weights.QuantisedTensor:
+    """The same weights rounded to fewer bits, on a coarser grid within the product's."""
+    unit = 1 << (PRODUCT_BITS - bits)
+    most = weights.MAX_MAGNITUDE // unit
+    values = np.clip(np.rint(tensor.values / unit), -most, most) * unit
+    return replace(tensor, values=values.astype(np.int16))
+
+
 def _world(setup: Setup, privacy: Privacy) -> World:
     """A task and both helpers' keys."""
-    is_noisy = math.isfinite(privacy.epsilon)
+    is_laplace = privacy.mechanism is Mechanism.LAPLACE
     return world(
         num_features=setup.layers[0],
         labels={"kind": "classes", "size": max(2, setup.layers[-1])},
         min_batch_size=_LEAST_BATCH,
-        mechanism=Mechanism.GAUSSIAN if is_noisy else Mechanism.NONE,
-        noise="split" if privacy.is_split and is_noisy else "full",
-        norm=Norm.L2,
+        mechanism=privacy.mechanism if privacy.is_noisy else Mechanism.NONE,
+        noise="split" if privacy.is_split and privacy.is_noisy else "full",
+        norm=Norm.L1 if is_laplace else Norm.L2,
         clip_norm=privacy.clip_norm,
         delta=DELTA,
     )
@@ -322,12 +350,16 @@ def _plan(
         sampling_numerator=numerator,
         noise_multiplier=0.0,
     )
-    if math.isfinite(privacy.epsilon):
+    if privacy.noise_multiplier is not None:
+        job = replace(job, noise_multiplier=privacy.noise_multiplier)
+    elif privacy.is_noisy:
         job = replace(
             job, noise_multiplier=one_curators_noise(privacy.epsilon, job.sampling_rate, setup.rounds)
         )
     optimizer = Optimizer(
-        kind=OptimizerKind.MOMENTUM, learning_rate=setup.learning_rate / privacy.clip_norm, momentum=MOMENTUM
+        kind=OptimizerKind.MOMENTUM,
+        learning_rate=privacy.step * setup.learning_rate / privacy.clip_norm,
+        momentum=MOMENTUM,
     )
     return TrainingPlan(
         task=of.task,

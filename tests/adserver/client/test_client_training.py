@@ -150,3 +150,17 @@ def test_a_task_is_made_with_the_defaults_of_the_command_and_its_encoder(tmp_pat
             client.seal(progress=False)
         with pytest.raises(InvalidTask, match="num-features"):
             client.create_task(classes=2, **TASK)
+
+
+def test_a_client_finds_its_ad_server_as_commands_do(
+    site: Site, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADSERVER_DATA", str(site.data_dir))
+    monkeypatch.setenv("ADSERVER_HELPER_0", "127.0.0.1:0")
+    monkeypatch.setenv("ADSERVER_HELPER_1", "127.0.0.1:1")
+    monkeypatch.setenv("ADSERVER_INSECURE", "1")
+    with Client.from_environment() as found:
+        assert found.tasks() == client.tasks()
+    monkeypatch.delenv("ADSERVER_HELPER_1")
+    with pytest.raises(InvalidTask, match="ADSERVER_HELPER_1 is not set"):
+        Client.from_environment()
