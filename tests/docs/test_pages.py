@@ -52,6 +52,7 @@ CHECKS: Final[dict[str, Callable[[Reading], None]]] = {
 ELSEWHERE: Final = {
     "docs/how-to/budget.md": "tests/docs/test_budget_howto.py",
     "docs/how-to/onnx.md": "tests/docs/test_onnx_how_to.py",
+    "docs/tutorial/federated.md": "tests/docs/test_federated_tutorial.py",
     "docs/tutorial/own-model.md": "tests/docs/test_notebook_tutorial.py",
 }
 """Pages whose blocks another test runs."""
