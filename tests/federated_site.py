@@ -244,12 +244,24 @@ class Site:
         return last.state.encode()
 
 
+@contextmanager
+def served(core: HelperCore) -> Iterator[HelperClient]:
+    """A helper's core on a free port, and the ad server's client of it."""
+    server, port = make_server("127.0.0.1:0", None, threads=4)
+    service = HelperService(core, ReleaseGrid(step_s=0.0005))
+    helper_pb2_grpc.add_HelperServicer_to_server(service, server)
+    server.start()
+    with HelperClient(f"127.0.0.1:{port}", None, DEADLINE_S) as client:
+        yield client
+    server.stop(None).wait()
+
+
 class NetworkSite(Site):
     """The same with real front doors: helpers over gRPC, devices over HTTP. Use it in a `with`."""
 
     def __enter__(self) -> Self:
         self._open = ExitStack()
-        self.helpers = [self._open.enter_context(self._served(core)) for core in self.scene.cores]
+        self.helpers = [self._open.enter_context(served(core)) for core in self.scene.cores]
         doors = running_ingest(self.engine, grpc_listen="127.0.0.1:0", http_listen="127.0.0.1:0", tls=None)
         self.http = f"http://{self._open.enter_context(doors).http}"
         return self
@@ -257,16 +269,6 @@ class NetworkSite(Site):
     def __exit__(self, *_: object) -> None:
         self._open.close()
         self.engine.dispose()
-
-    @contextmanager
-    def _served(self, core: HelperCore) -> Iterator[HelperClient]:
-        server, port = make_server("127.0.0.1:0", None, threads=4)
-        service = HelperService(core, ReleaseGrid(step_s=0.0005))
-        helper_pb2_grpc.add_HelperServicer_to_server(service, server)
-        server.start()
-        with HelperClient(f"127.0.0.1:{port}", None, DEADLINE_S) as client:
-            yield client
-        server.stop(None).wait()
 
     def post(self, report: bytes) -> httpx.Response:
         """What the ad server answers to an upload."""

@@ -24,7 +24,7 @@ from multiprocessing import get_context
 from typing import Any, Final
 
 from maskedlark.privacy.noise import Mechanism
-from tests.audit import epochs, poisoning, sample_size, single_share, slots_hidden
+from tests.audit import epochs, federated, poisoning, sample_size, single_share, slots_hidden
 from tests.audit.canary import Case, Finding, audit
 from tests.audit.part import Examine, Part
 
@@ -43,6 +43,8 @@ HONEST: Final = (
 HALVED: Final = tuple(replace(case, is_halved=True) for case in HONEST if case.sampling_rate == 1.0)
 
 PARTS: Final[tuple[Examine, ...]] = (
+    federated.honest,
+    federated.broken,
     epochs.honest,
     epochs.ground,
     sample_size.poisson,
