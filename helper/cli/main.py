@@ -9,28 +9,11 @@ from maskedlark.terminal.exit_status import run
 from maskedlark.terminal.lazy_commands import Lazy, lazy_app
 
 COMMANDS: Final = {
-    "keygen": Lazy(
-        "helper.cli.commands:keygen_command",
-        "Make this helper's keys in --data, and print the public ones. Existing keys are never overwritten.",
-    ),
-    "serve": Lazy(
-        "helper.cli.serve:serve_command",
-        "Serve the ad server until SIGTERM, then finish what is under way.",
-        environment="HELPER",
-    ),
-    "warmup": Lazy(
-        "helper.cli.serve:warmup_command",
-        "Compile what rounds need and check this machine's arithmetic, so that `serve` is ready at once.",
-    ),
-    "status": Lazy(
-        "helper.cli.commands:status_command",
-        "Show who a running helper is and what it holds.",
-        environment="HELPER",
-    ),
-    "budget": Lazy(
-        "helper.cli.commands:budget_command",
-        "Show what is spent, reserved and left of each dataset's budgets.",
-    ),
+    "keygen": Lazy("helper.cli.commands:keygen_command"),
+    "serve": Lazy("helper.cli.serve:serve_command", environment="HELPER"),
+    "warmup": Lazy("helper.cli.serve:warmup_command"),
+    "status": Lazy("helper.cli.commands:status_command", environment="HELPER"),
+    "budget": Lazy("helper.cli.commands:budget_command"),
     "keys": Lazy("helper.cli.keys:keys_app", "The HPKE keys that browsers seal to."),
     "certificate": Lazy(
         "helper.cli.certificate:certificate_app",

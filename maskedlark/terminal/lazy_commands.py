@@ -1,15 +1,17 @@
 """Command lines that import a command when it is used, so that their help appears at once.
 
-    app = lazy_app("What it is for.", {"serve": Lazy("party.cli.serve:serve_command", "Serve until
-    SIGTERM.")})
+    app = lazy_app("What it is for.", {"serve": Lazy("party.cli.serve:serve_command")})
 
-The first paragraph of each command's help is written twice, here and at the command; a test compares them.
+The list of commands shows the first paragraph of each function's docstring, read from its file.
 """
 
+import ast
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any, NamedTuple
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple, TypeGuard
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -21,14 +23,24 @@ class Lazy(NamedTuple):
     Attributes:
         source: `module:name` of a function with typer's annotations, or of a `typer.Typer`; or a group's
             commands, by name.
-        help: The line that the list of commands shows.
+        help: The line that the list of commands shows; of a function the start of its docstring.
         environment: Each option NAME is also an environment variable PREFIX_NAME of this prefix, if there is
             one and the option names no variable itself.
     """
 
     source: "str | Mapping[str, Lazy]"
-    help: str
+    help: str = ""
     environment: str = ""
+
+    def about(self) -> str:
+        """What the list of commands shows; nothing is imported for it but the packages that it is in."""
+        if self.help or not isinstance(self.source, str):
+            return self.help
+        module, _, function = self.source.partition(":")
+        found = find_spec(module)
+        text = "" if found is None or found.origin is None else Path(found.origin).read_text(encoding="utf-8")
+        docs = (ast.get_docstring(one) or "" for one in ast.parse(text).body if _is_called(one, function))
+        return next(docs, "").split("\n\n", maxsplit=1)[0]
 
     def load(self, name: str) -> Any:
         """Import the command, under the name that people type."""
@@ -49,6 +61,10 @@ class Lazy(NamedTuple):
         return made
 
 
+def _is_called(statement: ast.stmt, name: str) -> TypeGuard[ast.FunctionDef]:
+    return isinstance(statement, ast.FunctionDef) and statement.name == name
+
+
 class _LazyGroup(TyperGroup):
     """A group whose commands are stubs with one line of help until they are looked up."""
 
@@ -58,7 +74,7 @@ class _LazyGroup(TyperGroup):
         super().__init__(**settings)
         self._loaded: dict[str, Any] = {}
         self._is_listing = False
-        self.commands = {name: TyperCommand(name, help=lazy.help) for name, lazy in self.sources.items()}
+        self.commands = {name: TyperCommand(name) for name in self.sources}
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The names, in the order in which they are shown."""
@@ -66,8 +82,10 @@ class _LazyGroup(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of a name, imported now unless only its line of help is shown."""
-        if self._is_listing or cmd_name not in self.sources:
+        if cmd_name not in self.sources:
             return self.commands.get(cmd_name)
+        if self._is_listing:
+            return TyperCommand(cmd_name, help=self.sources[cmd_name].about())
         if cmd_name not in self._loaded:
             self._loaded[cmd_name] = self.sources[cmd_name].load(cmd_name)
         return self._loaded[cmd_name]
