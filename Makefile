@@ -72,6 +72,10 @@ docs: $(STAMP)  ## Rewrite docs/reference from the code
 bench-ingest: $(STAMP)  ## Reports sealed, opened and stored per second and core, beside the bare X25519 rate (--json: make bench-ingest ARGS=--json)
 	$(BIN)/python -m tests.bench.ingest $(ARGS)
 
+.PHONY: bench-start
+bench-start: $(STAMP)  ## How soon everything answers: a helper's first start, the first round, help, job show, job plan (ARGS=--json)
+	$(BIN)/python -m tests.bench.start $(ARGS)
+
 bench-job: $(STAMP)  ## Processor time of whole jobs, each party and phase, beside plain training (ARGS="--json", ARGS="--profile FOLDER")
 	$(BIN)/python -m tests.bench.job $(ARGS)
 

@@ -42,7 +42,7 @@ _NO_TALK: Final = re.compile(r"Socket closed|[Hh]andshake|SSL")
 _NO_TALK_HINT: Final = (
     " (nobody is there, or TLS at one side only, or a certificate that the other side does not trust)"
 )
-_NOBODY_LISTENS: Final = re.compile(r"connect: Connection refused")
+_NOBODY_LISTENS: Final = re.compile(r"Connection refused")
 _FULL_RETRY_AFTER_S: Final = 1.0
 _LONGEST_HINT_S: Final = 600.0
 _WORTH_ANOTHER_TRY: Final = frozenset(

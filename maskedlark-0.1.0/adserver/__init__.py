@@ -1,0 +1,25 @@
+"""The ad server: takes in sealed reports, seals datasets, runs jobs, measures, and steps models.
+
+Imports no other party.
+"""
+
+import os
+from typing import TYPE_CHECKING, Any
+
+os.environ.setdefault(
+    "GRPC_VERBOSITY", "NONE"
+)  # before gRPC is imported: its own lines are no JSON, and some name who called
+
+if TYPE_CHECKING:
+    from adserver.client import Client
+
+__all__ = ["Client"]
+
+
+def __getattr__(name: str) -> Any:
+    """`Client`, imported when it is asked for: the command line's help does without."""
+    if name != "Client":
+        raise AttributeError(f"module 'adserver' has no attribute {name!r}")
+    from adserver.client import Client
+
+    return Client

@@ -1,0 +1,257 @@
+"""The room that a dataset's budgets leave for a job.
+
+Of noise, batch size and rounds, how much of one fits beside the other two.
+
+A job fits if it costs no more alone than was asked for it, and if its dataset stays within both budgets with
+all that is held on it. The helpers decide by the same sum over their own ledgers.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum, unique
+from typing import Final
+
+from maskedlark.errors import InvalidTask, JobReason, JobRefused
+from maskedlark.privacy.accounting import Charge, Epsilons, smallest_fitting, spent
+from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.sample_size import least_batch
+from maskedlark.releases.job import Samples, charge_of_samples, samples_of
+from maskedlark.releases.release import multiplier_for_each_helper
+from maskedlark.reports.task import Task
+
+MAX_ROUNDS: Final = 1_000_000
+
+
+@unique
+class Limit(StrEnum):
+    """What a job is closest to."""
+
+    ASKED = "asked"
+    """The epsilon that was asked for."""
+    AD_SERVER = "budget"
+    """The dataset's budget against the ad server alone."""
+    COLLUDING = "collusion"
+    """The dataset's budget against the ad server with one helper, where sampling does not count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What a job costs.
+
+    Attributes:
+        alone: If nothing else is held on its dataset.
+        together: With all that is held.
+    """
+
+    alone: Epsilons
+    together: Epsilons
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What limits a job: its task, its dataset, what is held on that already, and what the job may cost.
+
+    Attributes:
+        task: With noise.
+        dataset_size: Reports.
+        already: The charges that are spent or reserved.
+        epsilon: What the job may cost alone against the ad server; None for whatever the budget leaves.
+        is_allocated: Whether the job samples by random allocation.
+        is_sample_public: Whether its samples are charged as known.
+    """
+
+    task: Task
+    dataset_size: int
+    already: Sequence[Charge] = ()
+    epsilon: float | None = None
+    is_allocated: bool = True
+    is_sample_public: bool = False
+
+    def __post_init__(self) -> None:
+        if self.task.mechanism is Mechanism.NONE:
+            raise JobRefused(
+                JobReason.NOISE_OUT_OF_RANGE, "the task has no noise: there is no budget to plan with"
+            )
+        if self.epsilon is not None and not 0 < self.epsilon < math.inf:
+            raise InvalidTask(f"epsilon is positive and finite, not {self.epsilon}")
+
+    def samples(self, batch_size: float) -> Samples:
+        """How a job of such batches samples, exactly as it would be submitted.
+
+        Raises:
+            JobRefused(MALFORMED): no round of such a batch could be of use.
+        """
+        check_batch(self.task, batch_size, self.dataset_size)
+        return samples_of(
+            self.task,
+            batch_size=batch_size,
+            dataset_size=self.dataset_size,
+            is_allocated=self.is_allocated,
+            is_public=self.is_sample_public,
+        )
+
+    def noise_for(self, *, rounds: int, batch_size: float) -> float:
+        """The least noise multiplier, to 1 %, with which a job fits.
+
+        Raises:
+            JobRefused(BUDGET_EXHAUSTED): no noise is enough, so much is held already.
+        """
+        asked = min(self.task.epsilon, self.epsilon or math.inf)
+        needed = self._needed(rounds, batch_size, epsilon=asked, already=())
+        if self.already:
+            needed = max(
+                needed, self._needed(rounds, batch_size, epsilon=self.task.epsilon, already=self.already)
+            )
+        return needed
+
+    def least_noise_in_collusion(self, *, rounds: int, batch_size: float) -> float:
+        """The same within the budget against collusion alone, in closed form for Gaussian noise.
+
+        No job that fits has less.
+
+        Raises:
+            JobRefused(BUDGET_EXHAUSTED): no noise is enough.
+        """
+        return self._needed(rounds, batch_size, epsilon=math.inf, already=self.already)
+
+    def _needed(self, rounds: int, batch_size: float, *, epsilon: float, already: Sequence[Charge]) -> float:
+        """The least noise multiplier within an epsilon and the budget against collusion."""
+        samples, task = self.samples(batch_size), self.task
+
+        def charges(each: float) -> tuple[Charge, ...]:
+            named = multiplier_for_each_helper(task, each)
+            return (charge_of_samples(task, named, rounds=rounds, samples=samples),)
+
+        each = smallest_fitting(
+            charges, epsilon, task.delta, already=already, collusion_epsilon=task.collusion_epsilon
+        )
+        return multiplier_for_each_helper(task, each)
+
+    def rounds_for(self, *, noise_multiplier: float, batch_size: float) -> int:
+        """The most rounds that fit, to 1 % and at most `MAX_ROUNDS`.
+
+        Raises:
+            JobRefused(BUDGET_EXHAUSTED): not even one does.
+        """
+
+        def fits(rounds: int) -> bool:
+            return self._excess(rounds, batch_size, noise_multiplier) is None
+
+        self.check(rounds=1, batch_size=batch_size, noise_multiplier=noise_multiplier)
+        return _largest(fits, MAX_ROUNDS)
+
+    def batch_size_for(self, *, noise_multiplier: float, rounds: int) -> float:
+        """The largest batch that fits, a whole number, to 1 %.
+
+        Of equal noise, the largest batch has the least of it in its mean. Batches near min_batch_size cost
+        more than somewhat larger ones, whose samples stay secret: the search begins with those where the
+        smallest does not fit.
+
+        Raises:
+            JobRefused(BUDGET_EXHAUSTED): neither the smallest batch nor the smallest whose samples are secret
+                does.
+        """
+        smallest = self.task.min_batch_size
+        if self._excess(rounds, smallest, noise_multiplier) is not None:
+            secret = least_batch(dataset_size=self.dataset_size, k=smallest)
+            smallest = min(secret + 1, self.dataset_size)  # one more: its rate is rounded
+
+        def fits(extra: int) -> bool:
+            return self._excess(rounds, smallest + extra - 1, noise_multiplier) is None
+
+        self.check(rounds=rounds, batch_size=smallest, noise_multiplier=noise_multiplier)
+        most = self.dataset_size - smallest + 1
+        return float(smallest - 1 + (most if fits(most) else _largest(fits, most)))
+
+    def check(self, *, rounds: int, batch_size: float, noise_multiplier: float) -> None:
+        """Refuse a job that does not fit.
+
+        Raises:
+            JobRefused(BUDGET_EXHAUSTED): naming the limit, what the job would cost, and what to change.
+        """
+        excess = self._excess(rounds, batch_size, noise_multiplier)
+        if excess is not None:
+            raise JobRefused(
+                JobReason.BUDGET_EXHAUSTED,
+                f"{rounds} rounds of {batch_size:g} reports at noise {noise_multiplier:.4g} pass {excess}:"
+                " use more noise, fewer rounds, smaller batches (against collusion they do not help) or"
+                f" another {self.task.unit.budgeted}",
+            )
+
+    def cost(self, *, rounds: int, batch_size: float, noise_multiplier: float) -> "Cost":
+        """What a job would cost, whether it fits or not.
+
+        Raises:
+            JobRefused(NOISE_OUT_OF_RANGE, MALFORMED)
+        """
+        charge = self.charge(rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier)
+        return Cost(
+            alone=spent([charge], self.task.delta), together=spent([*self.already, charge], self.task.delta)
+        )
+
+    def charge(self, *, rounds: int, batch_size: float, noise_multiplier: float) -> Charge:
+        """What a job is charged as; see `maskedlark.releases.job.charge`.
+
+        Raises:
+            JobRefused(NOISE_OUT_OF_RANGE): the noise is not positive and finite.
+        """
+        try:
+            samples = self.samples(batch_size)
+            return charge_of_samples(self.task, noise_multiplier, rounds=rounds, samples=samples)
+        except ValueError as error:
+            raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, str(error)) from None
+
+    def _excess(self, rounds: int, batch_size: float, noise_multiplier: float) -> str | None:
+        """Which limit a job passes, with numbers, or None if it fits."""
+        task = self.task
+        cost = self.cost(rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier)
+        if self.epsilon is not None and cost.alone.ad_server > self.epsilon:
+            return f"the epsilon asked for, at {cost.alone.ad_server:.4g} of {self.epsilon:.4g}"
+        if cost.together.ad_server > task.epsilon:
+            return f"the budget against the ad server, at {cost.together.ad_server:.4g} of {task.epsilon:.4g}"
+        if cost.together.colluding > task.collusion_epsilon:
+            return (
+                f"the budget against the ad server with one helper, at {cost.together.colluding:.4g} of"
+                f" {task.collusion_epsilon:.4g}"
+            )
+        return None
+
+    def nearest(self, cost: "Cost") -> Limit:
+        """The limit that a job comes closest to, in proportion."""
+        used = {
+            Limit.AD_SERVER: cost.together.ad_server / self.task.epsilon,
+            Limit.COLLUDING: cost.together.colluding / self.task.collusion_epsilon,
+        }
+        if self.epsilon is not None:
+            used[Limit.ASKED] = cost.alone.ad_server / self.epsilon
+        return max(used, key=lambda limit: used[limit])
+
+
+def check_batch(task: Task, batch_size: float, dataset_size: int) -> None:
+    """Refuse a batch that no round could use.
+
+    Raises:
+        JobRefused(MALFORMED)
+    """
+    if not task.min_batch_size <= batch_size <= dataset_size:  # also false for NaN
+        raise JobRefused(
+            JobReason.MALFORMED,
+            f"a batch of {batch_size:g} reports is not within the task's min_batch_size {task.min_batch_size}"
+            f" and the dataset's {dataset_size}: smaller ones would be noise only",
+        )
+
+
+def _largest(fits: Callable[[int], bool], most: int) -> int:
+    """Where a predicate that holds at 1 turns false, to 1 % and from below; at most `most`."""
+    low = 1
+    while low < most and fits(min(2 * low, most)):
+        low = min(2 * low, most)
+    high = min(2 * low, most)
+    while high - low > max(1, low // 100):
+        middle = (low + high) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle
+    return low

@@ -1,0 +1,132 @@
+"""What this ad server holds of its datasets' budgets, by its own records.
+
+The helpers decide by their own ledgers. An open job counts here with all its rounds, whether it has reached
+the helpers yet or not; a closed one with the rounds that the helpers said they charged; and a query from the
+moment that it is asked. So what is shown is at least what both ledgers hold.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Engine
+
+from adserver.records.dataset_state import DatasetState
+from adserver.records.federated_plan import FederatedPlan
+from adserver.records.training_plan import TrainingPlan
+from adserver.store.database import Clock
+from adserver.store.datasets import Dataset, DatasetStore
+from adserver.store.jobs import JobRecord, JobStore
+from adserver.store.queries import QueryStore
+from adserver.store.tasks import TaskStore
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.privacy.accounting import Charge
+from maskedlark.releases import budget
+from maskedlark.releases.budget import DatasetBudget, PlannedJob, Use, job_use, query_use
+from maskedlark.releases.update import job_charges
+from maskedlark.reports.task import PrivacyUnit, Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budgets:
+    """The budgets of this ad server's datasets.
+
+    Attributes:
+        engine: The store.
+        clock: Unix seconds.
+    """
+
+    engine: Engine
+    clock: Clock
+
+    def of_all(
+        self, *, task: str = "", dataset: str = "", planned: PlannedJob | None = None
+    ) -> tuple[DatasetBudget, ...]:
+        """Those of every committed dataset, the oldest first.
+
+        Only of one task or dataset, by the start of its id.
+
+        Raises:
+            JobRefused(UNKNOWN_TASK, UNKNOWN_DATASET): there is no such task or dataset.
+            InvalidTask: the planned job's numbers are out of range.
+        """
+        store = DatasetStore(self.engine)
+        found = [store.find(dataset)] if dataset else store.all()
+        wanted = TaskStore(self.engine).find(task).task_id if task else None
+        return tuple(
+            self.of(one, planned)
+            for one in found
+            if one.state is DatasetState.COMMITTED
+            and one.dataset_id is not None
+            and wanted in (None, one.task_id)
+        )
+
+    def of(self, dataset: Dataset, planned: PlannedJob | None = None) -> DatasetBudget:
+        """Those of one committed dataset.
+
+        Raises:
+            InvalidTask: the planned job's numbers are out of range.
+        """
+        task = self._task(dataset)
+        if dataset.dataset_id is None:
+            raise JobRefused(
+                JobReason.UNKNOWN_DATASET, "the dataset has no id yet: finish it with `adserver dataset seal`"
+            )
+        costed = budget.BudgetedDataset(dataset_id=dataset.dataset_id, task=task, size=dataset.size)
+        return budget.budget_of(costed, self._uses(task, dataset.dataset_id), planned)
+
+    def held(self, dataset: Dataset) -> tuple[Charge, ...]:
+        """The charges that are spent or reserved on a dataset: what a new job must fit beside."""
+        if dataset.dataset_id is None:
+            return ()
+        return tuple(
+            charge for use in self._uses(self._task(dataset), dataset.dataset_id) for charge in use.held
+        )
+
+    def _task(self, dataset: Dataset) -> Task:
+        return TaskStore(self.engine).find(dataset.task_id.hex()).bundle.task
+
+    def held_of_task(self, task: Task) -> tuple[Charge, ...]:
+        """The charges that are spent or reserved on a task whose unit is a person.
+
+        What its next job must fit beside.
+        """
+        federated = [
+            one
+            for job in JobStore(self.engine, self.clock).all()
+            if isinstance(job.plan, FederatedPlan) and job.plan.task == task
+            for one in job_charges(
+                task, job.plan.job, job.rounds_done if job.is_closed else job.plan.job.rounds
+            )
+        ]
+        datasets = [
+            one for one in DatasetStore(self.engine).all() if one.task_id == task.task_id and one.dataset_id
+        ]
+        held = self.held(datasets[0]) if datasets else ()  # of unit user any dataset counts them all
+        return (*held, *federated)
+
+    def _uses(self, task: Task, dataset_id: bytes) -> Sequence[Use]:
+        together = [dataset_id]
+        if task.unit is PrivacyUnit.USER:
+            of_task = [one for one in DatasetStore(self.engine).all() if one.task_id == task.task_id]
+            together = [one.dataset_id for one in of_task if one.dataset_id is not None]
+        jobs = [
+            _job(task, job, plan)
+            for job, plan in trained_by_labels(JobStore(self.engine, self.clock).all())
+            if plan.job.dataset_id in together
+        ]
+        return [
+            *jobs,
+            *(query_use(task, spec) for one in together for spec in QueryStore(self.engine).of_dataset(one)),
+        ]
+
+
+def trained_by_labels(jobs: Sequence[JobRecord]) -> Iterator[tuple[JobRecord, TrainingPlan]]:
+    """The jobs that run over one dataset, with their plans."""
+    for job in jobs:
+        if isinstance(job.plan, TrainingPlan):
+            yield job, job.plan
+
+
+def _job(task: Task, job: JobRecord, plan: TrainingPlan) -> Use:
+    charged = job.rounds_done if job.rounds_charged is None else job.rounds_charged
+    return job_use(task, plan.job, state=job.state.value, rounds_answered=charged, is_open=not job.is_closed)

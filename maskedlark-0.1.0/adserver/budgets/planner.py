@@ -1,0 +1,302 @@
+"""What a job could be, before anything is spent.
+
+Of noise, batch size and rounds, the ones that are left open, found to fit both budgets; all three of them, if
+nothing is fixed (see `Planner.plan`).
+
+`adserver job plan` shows what this finds, and `adserver job submit` takes it: one sum for both. A job fits if
+it costs no more than was asked for it, alone, and if its dataset stays within both budgets with all that is
+held on it already.
+
+The quality of what fits is predicted as noise over signal: how long both helpers' noise on a round's mean
+gradient is expected to be, over how long that gradient is assumed to be. A mean of clipped gradients is at
+most the clip norm long, so unless something better is known the ratio with the clip norm is the *least* that
+the noise can be.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, TypeAlias, TypeVar
+
+from adserver.budgets.headroom import MAX_ROUNDS, Cost, Limit, Room
+from adserver.records.round_figures import noise_norm_of
+from maskedlark.errors import InvalidTask, JobReason, JobRefused
+from maskedlark.releases.release import units_of_each_helper
+
+MAX_EPOCHS: Final = 10
+"""How often a planned job goes through its dataset, at most, unless something else is asked for."""
+
+OnProgress: TypeAlias = Callable[[int, int], None]
+
+_WITHIN: Final = 1.1
+_BATCHES: Final = 6
+_EPOCHS: Final = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100)
+_ALTERNATIVES: Final = 5
+_Number = TypeVar("_Number", int, float)
+
+
+def _says_nothing(_: int, __: int) -> None:
+    """Progress that nobody watches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """A job that fits, and what it is predicted to be worth.
+
+    Attributes:
+        rounds: Optimizer steps.
+        batch_size: Expected reports in a round.
+        noise_multiplier: As the job names it.
+        cost: What it costs, alone and together with what is held.
+        noise_norm: The root mean square L2 norm of both helpers' noise on a round's mean gradient, in the
+            gradient's units.
+        noise_to_signal: That over the assumed norm of the mean gradient.
+        limit: What keeps it from costing more.
+    """
+
+    rounds: int
+    batch_size: float
+    noise_multiplier: float
+    cost: Cost
+    noise_norm: float
+    noise_to_signal: float
+    limit: Limit
+
+    @property
+    def steps_worth(self) -> float:
+        """How many steps without noise the job is predicted to be worth.
+
+        A step along a gradient with noise r times as long gains, at its best length, 1 / (1 + r^2) of what
+        one without noise gains.
+        """
+        return self.rounds / (1 + self.noise_to_signal**2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What a person fixes of a job; None is left open.
+
+    Attributes:
+        rounds: Optimizer steps.
+        batch_size: Expected reports in a round.
+        noise_multiplier: As the job names it.
+        max_epochs: Where all three are open, how often at most the helpers go through the dataset.
+    """
+
+    rounds: int | None
+    batch_size: float | None
+    noise_multiplier: float | None
+    max_epochs: int = MAX_EPOCHS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What comes of a wish.
+
+    Attributes:
+        recommended: The job to submit.
+        alternatives: Jobs near it that fit too, it among them, in order of batch size and rounds.
+        gradient_norm: The assumption on the mean gradient's norm.
+    """
+
+    recommended: Option
+    alternatives: tuple[Option, ...]
+    gradient_norm: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planner:
+    """Finds and ranks what fits.
+
+    Attributes:
+        room: What limits the job.
+        num_parameters: Of the model.
+        gradient_norm: How long a round's mean gradient is assumed to be; None for the clip norm, the longest
+            that it can be.
+    """
+
+    room: Room
+    num_parameters: int
+    gradient_norm: float | None = None
+
+    @property
+    def assumed_norm(self) -> float:
+        """The assumption, in the gradient's units."""
+        return self.room.task.clip_norm if self.gradient_norm is None else self.gradient_norm
+
+    def plan(self, wish: Wish, on_progress: OnProgress = _says_nothing) -> Plan:
+        """Find what a wish leaves open, and alternatives.
+
+        One of the three may be open, or noise and batch size together: then the smallest batch is recommended
+        whose noise over signal is within a tenth of the best, since larger ones cost the helpers time and
+        gain nothing. If all are open, the job is recommended that is worth most steps without noise.
+
+        Args:
+            wish: What is fixed.
+            on_progress: Called with how many of how many jobs have been looked at, where all are open.
+
+        Raises:
+            InvalidTask: too much is left open, or a number is out of range.
+            JobRefused(BUDGET_EXHAUSTED, MALFORMED, NOISE_OUT_OF_RANGE)
+        """
+        if self.gradient_norm is not None and not 0 < self.gradient_norm < math.inf:
+            raise InvalidTask(f"gradient_norm is positive and finite, not {self.gradient_norm}")
+        if wish.rounds is not None and not 1 <= wish.rounds <= MAX_ROUNDS:
+            raise InvalidTask(f"rounds are 1 to {MAX_ROUNDS}, not {wish.rounds}")
+        if wish.max_epochs < 1:
+            raise InvalidTask(f"max_epochs are at least 1, not {wish.max_epochs}")
+        rounds, batch_size, noise = wish.rounds, wish.batch_size, wish.noise_multiplier
+        if rounds is None and batch_size is None and noise is None:
+            return self._open_all(wish.max_epochs, on_progress)
+        if rounds is None:
+            if noise is None:
+                raise InvalidTask(
+                    "give rounds or a noise multiplier: without either of them there is nothing to find the"
+                    " other from"
+                )
+            return self._open_rounds(noise, self.room.dataset_size if batch_size is None else batch_size)
+        if noise is not None:
+            return self._given_noise(rounds, noise, batch_size)
+        return self._open_noise(rounds, batch_size)
+
+    def option(self, *, rounds: int, batch_size: float, noise_multiplier: float) -> Option:
+        """One job, with what it costs and is predicted to be worth; it fits, or this raises.
+
+        Raises:
+            JobRefused(BUDGET_EXHAUSTED, MALFORMED, NOISE_OUT_OF_RANGE)
+        """
+        room = self.room
+        room.check(rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier)
+        cost = room.cost(rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier)
+        length = self._noise_norm(batch_size, noise_multiplier)
+        return Option(
+            rounds=rounds,
+            batch_size=batch_size,
+            noise_multiplier=noise_multiplier,
+            cost=cost,
+            noise_norm=length,
+            noise_to_signal=length / self.assumed_norm,
+            limit=room.nearest(cost),
+        )
+
+    def _open_noise(self, rounds: int, batch_size: float | None) -> Plan:
+        """The noise is found, for this batch or for the best."""
+        if batch_size is None:
+            options, refusal = _fitting(lambda batch: self._with_noise(rounds, batch), self._batches())
+            if refusal is not None and not options:
+                raise refusal
+            best = min(option.noise_to_signal for option in options)
+            chosen = min(
+                (one for one in options if one.noise_to_signal <= _WITHIN * best),
+                key=lambda one: one.batch_size,
+            )
+        else:
+            chosen = self._with_noise(rounds, batch_size)
+            options, _ = _fitting(lambda batch: self._with_noise(rounds, batch), self._batches())
+        others, _ = _fitting(
+            lambda other: self._with_noise(other, chosen.batch_size),
+            (max(1, rounds // 2), min(MAX_ROUNDS, 2 * rounds)),
+        )
+        return self._plan(chosen, [*options, *others])
+
+    def _open_all(self, max_epochs: int, on_progress: OnProgress) -> Plan:
+        """Everything is found: of epochs and their steps those that are worth most steps without noise.
+
+        The budget against collusion is a closed form, and most settings are looked at by it alone: how much
+        each could be worth at most. From the best downwards they are then found with both budgets, until
+        none that is left could be worth more.
+        """
+        settings = [
+            (epochs * steps, self.room.dataset_size / steps)
+            for epochs in sorted({min(epochs, max_epochs) for epochs in _EPOCHS})
+            for steps in self._steps()
+            if epochs * steps <= MAX_ROUNDS
+        ]
+        promised, refusal = [], None
+        for number, (rounds, batch_size) in enumerate(settings):
+            on_progress(number, len(settings))
+            try:
+                least = self.room.least_noise_in_collusion(rounds=rounds, batch_size=batch_size)
+            except JobRefused as error:
+                refusal = error
+                continue
+            ratio = self._noise_norm(batch_size, least) / self.assumed_norm
+            promised.append((rounds / (1 + ratio**2), rounds, batch_size))
+        found: list[Option] = []
+        for number, (most, rounds, batch_size) in enumerate(sorted(promised, reverse=True)):
+            best = max((option.steps_worth for option in found), default=0.0)
+            if most <= best and (len(found) >= _ALTERNATIVES or most < best / _WITHIN):
+                break
+            on_progress(number, len(promised))
+            some, refused = _fitting(lambda batch, of=rounds: self._with_noise(of, batch), [batch_size])  # type: ignore[misc]
+            found, refusal = [*found, *some], refused or refusal
+        if not found:
+            raise refusal or JobRefused(JobReason.BUDGET_EXHAUSTED, "no job fits this dataset's budgets")
+        return self._plan(max(found, key=lambda option: option.steps_worth), found)
+
+    def _steps(self) -> list[int]:
+        """Steps of an epoch: one, and on by factors of about 1.4 while a batch holds min_batch_size."""
+        most, steps = self.room.dataset_size // self.room.task.min_batch_size, [1]
+        while (following := max(steps[-1] + 1, round(steps[-1] * math.sqrt(2)))) <= most:
+            steps.append(following)
+        return steps
+
+    def _open_rounds(self, noise: float, batch_size: float) -> Plan:
+        """The rounds are found: with this noise, and with some less and more of it."""
+
+        def most(multiplier: float) -> Option:
+            rounds = self.room.rounds_for(noise_multiplier=multiplier, batch_size=batch_size)
+            return self.option(rounds=rounds, batch_size=batch_size, noise_multiplier=multiplier)
+
+        return self._plan(most(noise), _fitting(most, (noise / 2, noise * 2))[0])
+
+    def _given_noise(self, rounds: int, noise: float, batch_size: float | None) -> Plan:
+        """The batch is found, or nothing is left to find.
+
+        With this noise, and with some less and more of it.
+        """
+
+        def largest(multiplier: float) -> Option:
+            batch = (
+                self.room.batch_size_for(noise_multiplier=multiplier, rounds=rounds)
+                if batch_size is None
+                else batch_size
+            )
+            return self.option(rounds=rounds, batch_size=batch, noise_multiplier=multiplier)
+
+        return self._plan(largest(noise), _fitting(largest, (noise / 2, noise * 2))[0])
+
+    def _noise_norm(self, batch_size: float, noise_multiplier: float) -> float:
+        task = self.room.task
+        units = units_of_each_helper(task, noise_multiplier, task.clip.sensitivity)
+        return noise_norm_of(task, units, num_parameters=self.num_parameters, denominator=batch_size)
+
+    def _with_noise(self, rounds: int, batch_size: float) -> Option:
+        noise = self.room.noise_for(rounds=rounds, batch_size=batch_size)
+        return self.option(rounds=rounds, batch_size=batch_size, noise_multiplier=noise)
+
+    def _batches(self) -> list[float]:
+        """The whole dataset and its halves, down to min_batch_size."""
+        smallest, sizes = self.room.task.min_batch_size, [float(self.room.dataset_size)]
+        while len(sizes) < _BATCHES and sizes[-1] // 2 >= smallest:
+            sizes.append(sizes[-1] // 2)
+        return sizes
+
+    def _plan(self, chosen: Option, others: Iterable[Option]) -> Plan:
+        ranked = sorted(
+            {chosen, *others}, key=lambda option: (option.batch_size, option.rounds, option.noise_multiplier)
+        )
+        return Plan(recommended=chosen, alternatives=tuple(ranked), gradient_norm=self.assumed_norm)
+
+
+def _fitting(
+    find: Callable[[_Number], Option], among: Iterable[_Number]
+) -> tuple[list[Option], JobRefused | None]:
+    """What is found for each value that fits, and why the last one that did not was refused."""
+    found, refusal = [], None
+    for one in among:
+        try:
+            found.append(find(one))
+        except JobRefused as error:
+            refusal = error
+    return found, refusal

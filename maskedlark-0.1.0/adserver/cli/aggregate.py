@@ -1,0 +1,192 @@
+"""`adserver aggregate`: sums, counts, means, histograms and quantiles of a dataset's reports, by groups."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from adserver.cli.options import (
+    CostOption,
+    DatabaseOption,
+    DataOption,
+    DatasetOption,
+    JsonOption,
+    TaskOption,
+    TracesOption,
+    open_store,
+    peers_of,
+)
+from adserver.client import Client
+from adserver.measuring.domains import load_domains
+from adserver.measuring.request import Request
+from adserver.measuring.result import AggregateResult, Estimate, Row
+from adserver.peers.opening import Peers
+from adserver.store.datasets import DatasetStore
+from adserver.store.tasks import TaskStore
+from adserver.views.printing import print_json, print_table
+from adserver.views.query import (
+    UNKNOWN,
+    estimate_json,
+    result_json,
+    shown,
+    summary_lines,
+    table_rows,
+    write_result,
+)
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.observability.tracing import Traces, span, tracing
+from maskedlark.reports.measurement import COUNT
+from maskedlark.terminal.options import option, panel, takes
+
+_what = panel("What is measured")
+_groups = panel("Groups")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Statistic:
+    """A mean or a quantile that was asked for: what it is called, and how it is read off a result."""
+
+    name: str
+    read: Callable[[AggregateResult], Iterable[tuple[Row, Estimate]]]
+
+
+@takes(peers=peers_of, without=["wait"])
+def aggregate_command(
+    *,
+    data: DataOption,
+    peers: Peers,
+    value: Annotated[list[str] | None, _what("A value to sum, or count; may be repeated.")] = None,
+    mean: Annotated[list[str] | None, _what("A value whose mean is shown; may be repeated.")] = None,
+    histogram: Annotated[
+        list[str] | None, _what("A value with buckets, whose histogram is shown; may be repeated.")
+    ] = None,
+    quantile: Annotated[
+        list[str] | None,
+        _what("A quantile of a value with buckets, as age:0.5; may be repeated.", metavar="VALUE:SHARE"),
+    ] = None,
+    group_by: Annotated[str, _groups("Keys, the coarsest first.", metavar="KEY,...")] = "",
+    where: Annotated[
+        list[str] | None, _groups("Only reports with this; may be repeated.", metavar="KEY=VALUE")
+    ] = None,
+    domain: Annotated[
+        Path | None,
+        _groups(
+            'JSON: {"KEY": [values]} or {"KEY": {"first": code, "last": code}}.', exists=True, dir_okay=False
+        ),
+    ] = None,
+    discover: Annotated[
+        bool, _groups("Find the values of keys without a domain privately first.", "--discover")
+    ] = False,
+    roll_up: Annotated[
+        bool, _groups("Release coarser groups and the total too, so that parts add up.", "--roll-up")
+    ] = False,
+    epsilon: CostOption = None,
+    again: Annotated[
+        str,
+        option("Show the answer to an earlier query, by the start of its id: costs nothing.", metavar="ID"),
+    ] = "",
+    out: Annotated[
+        list[Path] | None,
+        option("Also write the result here, as .json, .csv, .parquet or .png; may be repeated."),
+    ] = None,
+    task: TaskOption = "",
+    dataset: DatasetOption = "",
+    database: DatabaseOption = None,
+    traces: TracesOption = Traces.NONE,
+    all_rows: Annotated[
+        bool, option("Also show groups with too few reports for a figure.", "--all-rows")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure a dataset: sums of values over groups of reports, charged to its privacy budget."""
+    conditions = dict(_condition(one) for one in where or ())
+    quantiles = [_quantile(one) for one in quantile or ()]
+    statistics = [_mean(name) for name in mean or ()] + [_statistic(name, share) for name, share in quantiles]
+    engine = open_store(data, database)
+    with (
+        tracing("adserver", traces),
+        span("aggregate"),
+        Client.of(peers, data=data, database=database) as client,
+    ):
+        if again:
+            result = client.again(again)
+        else:
+            found = DatasetStore(engine).find(dataset)
+            the_task = TaskStore(engine).find(task or found.task_id.hex())
+            if the_task.task_id != found.task_id:
+                raise JobRefused(JobReason.UNKNOWN_DATASET, "the dataset is of another task")
+            request = Request(
+                values=_distinct([*(value or ()), *(mean or ()), *([COUNT] if mean else ())]),
+                histograms=_distinct([*(histogram or ()), *(name for name, _ in quantiles)]),
+                group_by=tuple(name.strip() for name in group_by.split(",") if name.strip()),
+                where=conditions,
+                domains=load_domains(domain, the_task.bundle.task),
+                is_discovered=discover,
+                is_rolled_up=roll_up,
+                epsilon=epsilon,
+            )
+            result = client.measurer(found).measure(request)
+    for path in out or ():
+        write_result(result, path)
+    if as_json:
+        _print_json(result, statistics)
+    else:
+        _print(result, statistics, is_all_shown=all_rows)
+
+
+def _print_json(result: AggregateResult, statistics: Sequence[_Statistic]) -> None:
+    derived = {
+        one.name: [
+            {"group": dict(zip(result.group_by, row.group, strict=True)), **estimate_json(estimate)}
+            for row, estimate in one.read(result)
+        ]
+        for one in statistics
+    }
+    print_json({**result_json(result), "statistics": derived})
+
+
+def _print(result: AggregateResult, statistics: Sequence[_Statistic], *, is_all_shown: bool) -> None:
+    derived = [[shown(estimate) for _, estimate in one.read(result)] for one in statistics]
+    columns = (
+        *result.group_by,
+        *(column.name for column in result.columns),
+        *(one.name for one in statistics),
+    )
+    rows = [(*row, *(one[place] for one in derived)) for place, row in enumerate(table_rows(result))]
+    told = rows if is_all_shown else [row for row in rows if UNKNOWN not in row]
+    print_table(columns, told)
+    if len(told) < len(rows):
+        typer.echo(
+            f"{len(rows) - len(told)} groups with too few reports for a figure are left out: --all-rows"
+        )
+    for line in (f"query {result.query_id}", *summary_lines(result)):
+        typer.echo(line)
+
+
+def _mean(name: str) -> _Statistic:
+    return _Statistic(name=f"mean of {name}", read=lambda result: result.means(name))
+
+
+def _statistic(name: str, share: float) -> _Statistic:
+    return _Statistic(name=f"quantile {share:g} of {name}", read=lambda result: result.quantiles(name, share))
+
+
+def _quantile(typed: str) -> tuple[str, float]:
+    name, _, share = typed.rpartition(":")
+    try:
+        return name, float(share)
+    except ValueError:
+        raise typer.BadParameter(f"a quantile is VALUE:SHARE, as age:0.5, not {typed!r}") from None
+
+
+def _condition(typed: str) -> tuple[str, str]:
+    name, equals, said = typed.partition("=")
+    if not equals:
+        raise typer.BadParameter(f"a condition is KEY=VALUE, not {typed!r}")
+    return name.strip(), said.strip()
+
+
+def _distinct(names: list[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))

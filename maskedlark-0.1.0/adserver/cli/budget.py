@@ -1,0 +1,58 @@
+"""`adserver budget`: what is spent, reserved and left of each dataset, by the ad server's own records."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from adserver.budgets.held import Budgets
+from adserver.cli.options import DatabaseOption, DataOption, JsonOption, open_store
+from adserver.views.printing import print_json
+from maskedlark.terminal.budget_options import (
+    PlannedBatch,
+    PlannedNoise,
+    PlannedRounds,
+    planned_job,
+    print_budgets,
+)
+from maskedlark.terminal.budget_view import budget_json
+from maskedlark.terminal.options import option
+
+
+def budget_command(
+    *,
+    data: DataOption,
+    task: Annotated[str, option("Only datasets of this task, by the start of its id.", metavar="ID")] = "",
+    dataset: Annotated[str, option("Only this dataset, by the start of its id.", metavar="ID")] = "",
+    rounds: PlannedRounds = 0,
+    batch_size: PlannedBatch = None,
+    noise_multiplier: PlannedNoise = 1.0,
+    plot: Annotated[
+        Path | None,
+        option(
+            "Also draw how both epsilons grew, job by job, into this PNG, of one dataset.", dir_okay=False
+        ),
+    ] = None,
+    database: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what is spent, reserved and left of each dataset's two budgets.
+
+    With --rounds, also what a planned job would bring them to.
+    """
+    budgets = Budgets(engine=open_store(data, database), clock=time.time).of_all(
+        task=task, dataset=dataset, planned=planned_job(rounds, batch_size, noise_multiplier)
+    )
+    if plot is not None:
+        if len(budgets) != 1:
+            raise typer.BadParameter(
+                f"--plot draws one dataset, and {len(budgets)} are asked for: name it with --dataset"
+            )
+        from adserver.views.budget_plot import write_plot  # matplotlib takes a second to import
+
+        write_plot(budgets[0], plot)
+    if as_json:
+        print_json([budget_json(one) for one in budgets])
+    else:
+        print_budgets(budgets)

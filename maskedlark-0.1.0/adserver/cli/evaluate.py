@@ -1,0 +1,97 @@
+"""`adserver evaluate`: how good a model is on a dataset's reports, by one private release."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from adserver.cli.options import (
+    CostOption,
+    DatabaseOption,
+    DataOption,
+    DatasetOption,
+    JsonOption,
+    TracesOption,
+    open_store,
+    peers_of,
+)
+from adserver.client import Client
+from adserver.measuring.evaluator import DEFAULT_BINS
+from adserver.peers.opening import Peers
+from adserver.records.federated_plan import FederatedPlan
+from adserver.store.job_folder import JobFolder
+from adserver.store.jobs import JobStore
+from adserver.training.model_file import read_model
+from adserver.views.evaluation import (
+    calibration_rows,
+    evaluation_json,
+    evaluation_lines,
+    metric_rows,
+    write_plot,
+)
+from adserver.views.printing import print_json, print_table
+from maskedlark.observability.tracing import Traces, span, tracing
+from maskedlark.terminal.options import option, panel, takes
+
+_what = panel("What is evaluated")
+
+
+@takes(peers=peers_of, without=["wait"])
+def evaluate_command(
+    *,
+    data: DataOption,
+    peers: Peers,
+    model: Annotated[
+        Path | None, _what("An ONNX file with its weights.", exists=True, dir_okay=False)
+    ] = None,
+    job: Annotated[str, _what("Or a job, whose latest weights are evaluated.", metavar="ID")] = "",
+    again: Annotated[
+        str, _what("Or an earlier evaluation, by the start of its id: costs nothing.", metavar="ID")
+    ] = "",
+    dataset: DatasetOption = "",
+    epsilon: CostOption = None,
+    bins: Annotated[int, option("Score bins; more of them bear more noise.")] = DEFAULT_BINS,
+    plot: Annotated[Path | None, option("Draw ROC, PR and calibration curves here, a .png.")] = None,
+    database: DatabaseOption = None,
+    traces: TracesOption = Traces.NONE,
+    as_json: JsonOption = False,
+) -> None:
+    """Evaluate a model on a dataset.
+
+    Accuracy, AUC, loss and calibration from one noised histogram, charged to its privacy budget.
+    """
+    if sum(map(bool, (model, job, again))) != 1:
+        raise typer.BadParameter("give one of --model, --job and --again")
+    with (
+        tracing("adserver", traces),
+        span("evaluate"),
+        Client.of(peers, data=data, database=database) as client,
+    ):
+        if again:
+            result = client.evaluate_again(again)
+        else:
+            encoded = _trained(data, database, job) if model is None else read_model(model)
+            result = client.evaluate(encoded, bins=bins, epsilon=epsilon, dataset=dataset)
+    if plot is not None:
+        write_plot(result, plot)
+    if as_json:
+        print_json(evaluation_json(result))
+        return
+    print_table(("metric", "value"), metric_rows(result))
+    typer.echo()
+    print_table(("score from", "predicted", "observed"), calibration_rows(result))
+    for line in (f"evaluation {result.query_id}", *evaluation_lines(result)):
+        typer.echo(line)
+
+
+def _trained(data: Path, database: str | None, job: str) -> bytes:
+    """A job's model with its latest weights."""
+    from adserver.training.export import export_federated, export_model  # onnxruntime
+
+    found = JobStore(open_store(data, database), time.time).find(job)
+    folder, plan = JobFolder(data, found.job_id), found.plan
+    exported = (
+        export_federated(folder, plan) if isinstance(plan, FederatedPlan) else export_model(folder, plan)
+    )
+    return exported.encoded

@@ -1,0 +1,67 @@
+"""What `adserver job submit --strategy` and `adserver task create --updates` read, and what they store."""
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine
+
+from adserver.budgets.held import Budgets
+from adserver.store.job_folder import JobFolder
+from adserver.store.jobs import JobStore
+from adserver.training.federated_submission import FederatedSubmission, plan_federated
+from adserver.training.submission import JOB_ID_BYTES
+from maskedlark.errors import InvalidTask
+from maskedlark.model.dense import dense_network
+from maskedlark.reports.task import Task
+
+
+def read_settings(
+    path: Path | None, *, rounds: int | None, noise_multiplier: float | None
+) -> Mapping[str, Any]:
+    """A strategy's settings: those of a JSON file, and of the options that name one.
+
+    Raises:
+        InvalidTask: the file is no JSON object.
+    """
+    settings: dict[str, Any] = {}
+    if path is not None:
+        try:
+            settings = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:
+            raise InvalidTask(f"{path.name} is not JSON in UTF-8") from None
+        if not isinstance(settings, dict):
+            raise InvalidTask(f"{path.name} holds no JSON object of settings")
+    given = {"rounds": rounds, "noise_multiplier": noise_multiplier}
+    return settings | {name: value for name, value in given.items() if value is not None}
+
+
+def read_widths(typed: str) -> tuple[int, ...]:
+    """The widths of a dense model, from 784,10.
+
+    Raises:
+        InvalidTask: not at least two numbers.
+    """
+    parts = typed.split(",")
+    if len(parts) < 2 or not all(part.strip().isdecimal() for part in parts):
+        raise InvalidTask(f"--layers is at least two widths, as 784,10, not {typed!r}")
+    return tuple(int(part) for part in parts)
+
+
+def submit_federated(engine: Engine, data: Path, submission: FederatedSubmission, task: Task) -> bytes:
+    """Check, store and queue a federated job; its id."""
+    job_id = os.urandom(JOB_ID_BYTES)
+    plan = plan_federated(
+        submission,
+        task=task,
+        job_id=job_id,
+        now_s=time.time(),
+        already=Budgets(engine=engine, clock=time.time).held_of_task(task),
+    )
+    model = dense_network(submission.widths, "relu", seed=submission.seed)
+    JobFolder(data, job_id).write_submission(model, submission.eval_set)
+    JobStore(engine, time.time).submit(plan)
+    return job_id

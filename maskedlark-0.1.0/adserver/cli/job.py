@@ -1,0 +1,282 @@
+"""`adserver job`: plan, submit, list, show, watch, cancel, resume."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from adserver.cli.federated import read_settings, read_widths, submit_federated
+from adserver.cli.options import (
+    DatabaseOption,
+    DataOption,
+    DatasetOption,
+    JsonOption,
+    PublicSamplesOption,
+    SamplingOption,
+    TaskOption,
+    open_store,
+    privacy,
+)
+from adserver.cli.plan import plan_command
+from adserver.records.job_state import JobState
+from adserver.records.training_plan import Optimizer, OptimizerKind, Schedule, ScheduleKind
+from adserver.store.datasets import DatasetStore
+from adserver.store.jobs import JobStore
+from adserver.store.tasks import TaskStore
+from adserver.training.federated_submission import FederatedSubmission
+from adserver.training.model_file import read_model
+from adserver.training.submission import Submission
+from adserver.training.submitting import submit_job
+from adserver.views.curves import write_plot
+from adserver.views.job import job_json, print_job, print_jobs, watch
+from adserver.views.printing import print_json
+from maskedlark.canonical import build
+from maskedlark.model.graph import Loss
+from maskedlark.privacy.adaptive_clip import AdaptiveClip
+from maskedlark.releases.job import Sampling
+from maskedlark.terminal.options import option, panel
+
+STOPPED_EARLY = 1
+
+_training = panel("Training")
+_evaluation = panel("Evaluation")
+_federated = panel("Federated")
+
+job_app = typer.Typer(
+    no_args_is_help=True, help="Train models: plan and submit jobs, follow them, cancel and resume them."
+)
+job_app.command("plan")(plan_command)
+
+JobArgument = Annotated[
+    str,
+    typer.Argument(metavar="JOB", help="The job, by the start of its id; not needed if there is only one."),
+]
+
+
+@job_app.command("submit")
+def submit_command(
+    *,
+    data: DataOption,
+    model: Annotated[
+        Path | None, option("ONNX file; training begins at its weights.", exists=True, dir_okay=False)
+    ] = None,
+    loss: Annotated[Loss | None, _training("What is minimised.")] = None,
+    learning_rate: Annotated[float | None, _training("Of the optimizer, before the schedule.")] = None,
+    strategy: Annotated[
+        str | None, _federated("Train on devices, in a task of updates: dp-fedavg, dp-fedsgd, fedprox, ...")
+    ] = None,
+    settings: Annotated[
+        Path | None, _federated("JSON: the strategy's settings.", exists=True, dir_okay=False)
+    ] = None,
+    layers: Annotated[str, _federated("Widths of the dense model, as 784,10.")] = "",
+    window: Annotated[float, _federated("Seconds that devices have for a round.", min=0.0)] = 60.0,
+    least_devices: Annotated[
+        int | None,
+        _federated(
+            "A round stays open until so many have answered; by default the task's min_batch_size.", min=1
+        ),
+    ] = None,
+    model_seed: Annotated[int, _federated("Of the model's first weights.", min=0)] = 0,
+    task: TaskOption = "",
+    dataset: DatasetOption = "",
+    rounds: Annotated[int | None, _training("Optimizer steps; each asks both helpers once.", min=1)] = None,
+    batch_size: Annotated[
+        float | None, _training("Expected reports in a round; by default the whole dataset.")
+    ] = None,
+    optimizer: Annotated[OptimizerKind, _training("How gradients become steps.")] = OptimizerKind.SGD,
+    momentum: Annotated[float, _training("Of --optimizer momentum.")] = 0.9,
+    schedule: Annotated[
+        ScheduleKind, _training("How the learning rate changes over the rounds.")
+    ] = ScheduleKind.CONSTANT,
+    final_factor: Annotated[
+        float, _training("Of --schedule cosine: the last factor of the learning rate.")
+    ] = 0.0,
+    step_rounds: Annotated[int, _training("Of --schedule step: rounds between steps.")] = 100,
+    step_factor: Annotated[float, _training("Of --schedule step: the factor of each step.")] = 0.5,
+    warmup_rounds: Annotated[int, _training("Of --schedule linear-warmup.")] = 10,
+    epsilon: Annotated[
+        float | None, privacy("What this job may cost against this ad server; decides the noise.")
+    ] = None,
+    noise_multiplier: Annotated[
+        float | None, privacy("Instead of --epsilon: each helper's noise over the clip norm.")
+    ] = None,
+    until_budget: Annotated[
+        bool,
+        privacy(
+            "Instead of --rounds: as many as fit with --noise-multiplier; the job stops when the budget"
+            " (or --epsilon) is spent.",
+            "--until-budget",
+        ),
+    ] = False,
+    sampling: SamplingOption = Sampling.ALLOCATION,
+    public_samples: PublicSamplesOption = False,
+    per_layer_clip: Annotated[
+        bool, privacy("Clip each layer's gradient by itself, to an equal share.", "--per-layer-clip")
+    ] = False,
+    adaptive_clip: Annotated[
+        float | None,
+        privacy(
+            "Let the clip bound, up to the task's, follow this quantile of the gradients' norms, between"
+            " 0 and 1 (privately)."
+        ),
+    ] = None,
+    clip_learning_rate: Annotated[float, privacy("Of --adaptive-clip: how fast it moves.")] = 0.2,
+    initial_clip: Annotated[
+        float, privacy("Of --adaptive-clip: the first bound, as a share of the task's.")
+    ] = 0.1,
+    eval_set: Annotated[
+        Path | None, _evaluation("An .npz of your own: features and labels.", exists=True, dir_okay=False)
+    ] = None,
+    eval_every: Annotated[int | None, _evaluation("Rounds between evaluations.", min=1)] = None,
+    wait: Annotated[bool, option("Follow the job until it stops, as `job watch` does.", "--wait")] = False,
+    database: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check a job and queue it; `adserver serve` runs it. Prints its id.
+
+    `adserver job plan` shows beforehand what fits. A job takes no more than its dataset's budgets have left
+    beside all other jobs.
+    """
+    engine = open_store(data, database)
+    if strategy is not None:
+        asked = FederatedSubmission(
+            kind=strategy,
+            settings=read_settings(settings, rounds=rounds, noise_multiplier=noise_multiplier),
+            widths=read_widths(layers),
+            epsilon=epsilon,
+            window_s=window,
+            least_devices=least_devices,
+            seed=model_seed,
+            eval_set=eval_set.read_bytes() if eval_set else None,
+            eval_every=eval_every,
+        )
+        federated = submit_federated(engine, data, asked, TaskStore(engine).find(task).bundle.task)
+        _told(JobStore(engine, time.time), federated, wait=wait, as_json=as_json)
+        return
+    if model is None or loss is None or learning_rate is None:
+        raise typer.BadParameter("give --model, --loss and --learning-rate, or --strategy")
+    if (rounds is None) != until_budget:
+        raise typer.BadParameter("give either --rounds or --until-budget")
+    found = DatasetStore(engine).find(dataset)
+    submission = Submission(
+        model=read_model(model),
+        loss=loss,
+        rounds=rounds,
+        batch_size=batch_size,
+        epsilon=epsilon,
+        noise_multiplier=noise_multiplier,
+        optimizer=build(Optimizer, {"kind": optimizer, "learning_rate": learning_rate, "momentum": momentum}),
+        schedule=build(
+            Schedule,
+            {
+                "kind": schedule,
+                "final_factor": final_factor,
+                "step_rounds": step_rounds,
+                "step_factor": step_factor,
+                "warmup_rounds": warmup_rounds,
+            },
+        ),
+        eval_set=eval_set.read_bytes() if eval_set else None,
+        eval_every=eval_every,
+        is_clip_per_layer=per_layer_clip,
+        is_allocated=sampling is Sampling.ALLOCATION,
+        is_sample_public=public_samples,
+        adaptive_clip=None
+        if adaptive_clip is None
+        else build(
+            AdaptiveClip,
+            {"quantile": adaptive_clip, "learning_rate": clip_learning_rate, "initial": initial_clip},
+        ),
+    )
+    job_id = submit_job(engine, data, submission, found, task=TaskStore(engine).find(task) if task else None)
+    store = JobStore(engine, time.time)
+    _told(store, job_id, wait=wait, as_json=as_json)
+
+
+@job_app.command("list")
+def list_command(data: DataOption, database: DatabaseOption = None, as_json: JsonOption = False) -> None:
+    """List all jobs, the oldest first."""
+    store = _store(data, database)
+    jobs = store.all()
+    if as_json:
+        print_json([job_json(job, store.history(job.job_id)) for job in jobs])
+    else:
+        print_jobs(jobs)
+
+
+@job_app.command("show")
+def show_command(
+    data: DataOption,
+    job: JobArgument = "",
+    plot: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Also draw the job's curves into this PNG.")
+    ] = None,
+    database: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a job: its settings, how far it is, what it has spent."""
+    store = _store(data, database)
+    found = store.find(job)
+    history = store.history(found.job_id)
+    if plot is not None:
+        write_plot(found, history, plot)
+    if as_json:
+        print_json(job_json(found, history))
+    else:
+        print_job(found, history)
+
+
+@job_app.command("watch")
+def watch_command(
+    data: DataOption, job: JobArgument = "", database: DatabaseOption = None, as_json: JsonOption = False
+) -> None:
+    """Follow a job until it stops; the exit status is 1 unless it is done."""
+    store = _store(data, database)
+    _follow(store, store.find(job).job_id, as_json=as_json)
+
+
+@job_app.command("cancel")
+def cancel_command(data: DataOption, job: JobArgument = "", database: DatabaseOption = None) -> None:
+    """Stop a job for good, within about a second; the budget of rounds that were not run is given back."""
+    store = _store(data, database)
+    found = store.find(job)
+    store.cancel(found.job_id)
+    typer.echo(
+        f"cancelled after {found.rounds_done} rounds; `adserver model export` still has its latest weights"
+    )
+
+
+@job_app.command("resume")
+def resume_command(data: DataOption, job: JobArgument = "", database: DatabaseOption = None) -> None:
+    """Queue a refused or failed job again: it goes on with the round that it stopped at."""
+    store = _store(data, database)
+    found = store.find(job)
+    store.resume(found.job_id)
+    typer.echo(f"queued again, at round {found.rounds_done} of {found.plan.job.rounds}")
+
+
+def _store(data: Path, database: str | None) -> JobStore:
+    return JobStore(open_store(data, database), time.time)
+
+
+def _follow(store: JobStore, job_id: bytes, *, as_json: bool) -> None:
+    """Watch a job to its end, print what became of it, and exit with 1 unless it is done."""
+    job = watch(store, job_id, is_shown=not as_json)
+    history = store.history(job_id)
+    if as_json:
+        print_json(job_json(job, history))
+    else:
+        print_job(job, history)
+    if job.state is not JobState.DONE:
+        raise typer.Exit(STOPPED_EARLY)
+
+
+def _told(store: JobStore, job_id: bytes, *, wait: bool, as_json: bool) -> None:
+    """What is printed of a job that was submitted."""
+    if wait:
+        _follow(store, job_id, as_json=as_json)
+    elif as_json:
+        print_json(job_json(store.get(job_id), ()))
+    else:
+        typer.echo(job_id.hex())

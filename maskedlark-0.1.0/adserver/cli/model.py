@@ -1,0 +1,151 @@
+"""`adserver model`: create, show, evaluate, export."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from adserver.cli.options import DatabaseOption, DataOption, JsonOption, open_store
+from adserver.collecting.task_settings import encoder_from
+from adserver.records.federated_plan import FederatedPlan
+from adserver.store.job_folder import JobFolder
+from adserver.store.jobs import JobStore
+from adserver.store.tasks import TaskStore
+from adserver.training.eval_set import read_eval_set
+from adserver.training.forward import evaluate
+from adserver.training.model_file import read_model
+from adserver.views.printing import print_json, print_table
+from maskedlark.model.dense import FINAL_ACTIVATIONS, HIDDEN_ACTIVATIONS, dense_network
+from maskedlark.model.graph import Loss
+from maskedlark.model.onnx_file import parse
+from maskedlark.runtime.durable_file import write_durably
+from maskedlark.terminal.options import option
+
+model_app = typer.Typer(no_args_is_help=True, help="Make, look at, evaluate and export models.")
+
+ModelArgument = Annotated[
+    Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="An ONNX file.")
+]
+OutArgument = Annotated[Path, typer.Argument(metavar="OUT", dir_okay=False, help="The ONNX file to write.")]
+
+
+@model_app.command("create")
+def create_command(
+    out: OutArgument,
+    layers: Annotated[
+        str, option("Widths, from the features to the outputs: 30,50,50,1.", metavar="N,N,...")
+    ],
+    activation: Annotated[
+        str, option("After every layer but the last.", metavar="|".join(HIDDEN_ACTIVATIONS))
+    ] = "relu",
+    final: Annotated[str, option("After the last layer.", metavar="|".join(FINAL_ACTIVATIONS))] = "linear",
+    seed: Annotated[int, option("Of the initial weights.")] = 0,
+) -> None:
+    """Write a fully connected network with random weights."""
+    try:
+        widths = [int(width) for width in layers.split(",")]
+    except ValueError:
+        raise typer.BadParameter(
+            f"--layers is a list of numbers such as 30,50,50,1, not {layers!r}"
+        ) from None
+    write_durably(out, dense_network(widths, activation, seed=seed, final=final))
+
+
+@model_app.command("show")
+def show_command(
+    file: ModelArgument,
+    num_features: Annotated[int, option("Of the task: the width of the model's input.", min=1)],
+    as_json: JsonOption = False,
+) -> None:
+    """Show what a job would train in a model: its trainable tensors."""
+    model = parse(read_model(file), num_features=num_features)
+    if as_json:
+        tensors = [{"name": tensor.name, "shape": list(tensor.shape)} for tensor in model.parameters]
+        print_json(
+            {
+                "digest": model.digest.hex(),
+                "outputs": model.output_width,
+                "parameters": model.num_parameters,
+                "tensors": tensors,
+            }
+        )
+        return
+    print_table(
+        ("tensor", "shape", "numbers"),
+        [(tensor.name, "x".join(map(str, tensor.shape)), tensor.size) for tensor in model.parameters],
+    )
+    typer.echo(
+        f"{model.num_parameters} parameters, {model.output_width} outputs, digest {model.digest.hex()}"
+    )
+
+
+@model_app.command("evaluate")
+def evaluate_command(
+    file: ModelArgument,
+    eval_set: Annotated[Path, option("An .npz with features and labels.", exists=True, dir_okay=False)],
+    loss: Annotated[Loss, option("What is measured.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Measure a model's loss, and a classifier's accuracy, on plain examples."""
+    examples = read_eval_set(eval_set.read_bytes())
+    encoded = read_model(file)
+    examples.check_fits(parse(encoded, num_features=examples.features.shape[1]), loss)
+    evaluation = evaluate(encoded, examples.features, examples.labels, loss)
+    if as_json:
+        print_json({"examples": len(examples), "loss": evaluation.loss, "accuracy": evaluation.accuracy})
+        return
+    accuracy = "" if evaluation.accuracy is None else f", accuracy {evaluation.accuracy:.4f}"
+    typer.echo(f"loss {evaluation.loss:.4f}{accuracy} on {len(examples)} examples")
+
+
+@model_app.command("export")
+def export_command(
+    *,
+    data: DataOption,
+    out: OutArgument,
+    job: Annotated[
+        str, option("The job, by the start of its id; not needed if there is only one.", metavar="ID")
+    ] = "",
+    with_encoder: Annotated[
+        bool, option("The graph takes raw columns: the task's encoder is in it.", "--with-encoder")
+    ] = False,
+    with_bytes: Annotated[
+        bool, option("The graph takes features as bytes: the division by 256 is in it.", "--with-bytes")
+    ] = False,
+    encoder: Annotated[
+        Path | None,
+        option(
+            "The encoder of --with-encoder, for a task that names none.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
+    database: DatabaseOption = None,
+) -> None:
+    """Write a job's latest weights, in the file that was submitted.
+
+    Its input is float32: each feature's byte over 256, unless --with-encoder or --with-bytes says otherwise.
+    """
+    from adserver.training.export import InputForm, export_federated, export_model, with_input  # onnxruntime
+
+    if with_encoder and with_bytes:
+        raise typer.BadParameter("give --with-encoder or --with-bytes, not both")
+    engine = open_store(data, database)
+    found = JobStore(engine, time.time).find(job)
+    folder = JobFolder(data, found.job_id)
+    plan = found.plan
+    exported = (
+        export_federated(folder, plan) if isinstance(plan, FederatedPlan) else export_model(folder, plan)
+    )
+    form = InputForm.COLUMNS if with_encoder else InputForm.BYTES if with_bytes else InputForm.SCALED
+    fitted = encoder_from(encoder) or TaskStore(engine).encoder(plan.task.task_id)
+    exported = with_input(exported, plan.task, form, fitted)
+    write_durably(out, exported.encoded)
+    takes = {
+        InputForm.SCALED: "bytes over 256, float32",
+        InputForm.BYTES: "bytes, uint8",
+        InputForm.COLUMNS: "raw columns",
+    }
+    rounds = f"{exported.rounds_done} of {found.plan.job.rounds} rounds"
+    typer.echo(f"the weights after {rounds}; the graph takes {takes[form]}")

@@ -1,0 +1,152 @@
+"""The options that several commands share, each also an environment variable, and what they open."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Final
+
+from sqlalchemy import Engine
+
+from adserver.peers.client import ROUND_DEADLINE_S
+from adserver.peers.opening import Peers
+from adserver.peers.retrying import BRIEF
+from adserver.store.database import create_tables, default_url
+from maskedlark.errors import HelperUnavailable
+from maskedlark.observability.tracing import Traces
+from maskedlark.releases.job import Sampling
+from maskedlark.rpc.transport import Keepalive
+from maskedlark.runtime.database import open_database
+from maskedlark.terminal.options import option, panel
+from maskedlark.terminal.tls_options import tls_files
+
+_store = panel("Where things are kept")
+_peers = panel("Helpers and TLS")
+privacy = panel("Privacy")
+watching = panel("What the operator sees")
+
+DataOption = Annotated[Path, _store("Folder of the ad server's own files.", "--data", envvar="ADSERVER_DATA")]
+DatabaseOption = Annotated[
+    str | None,
+    _store(
+        "SQLAlchemy URL of another database than SQLite in --data.", "--database", envvar="ADSERVER_DATABASE"
+    ),
+]
+Helper0Option = Annotated[
+    str, _peers("The helper of role 0.", "--helper-0", envvar="ADSERVER_HELPER_0", metavar="HOST:PORT")
+]
+Helper1Option = Annotated[
+    str, _peers("The helper of role 1.", "--helper-1", envvar="ADSERVER_HELPER_1", metavar="HOST:PORT")
+]
+InsecureOption = Annotated[
+    bool, _peers("No TLS; loopback addresses only.", "--insecure", envvar="ADSERVER_INSECURE")
+]
+TlsCertOption = Annotated[
+    Path | None, _peers("PEM: this server's certificate chain.", "--tls-cert", envvar="ADSERVER_TLS_CERT")
+]
+TlsKeyOption = Annotated[
+    Path | None, _peers("PEM: the certificate's private key.", "--tls-key", envvar="ADSERVER_TLS_KEY")
+]
+TlsCaOption = Annotated[
+    Path | None,
+    _peers("PEM: the authorities that sign peers' certificates.", "--tls-ca", envvar="ADSERVER_TLS_CA"),
+]
+DeadlineOption = Annotated[
+    float,
+    _peers(
+        "Seconds that a helper has for an answer that takes it no time.",
+        "--deadline",
+        envvar="ADSERVER_DEADLINE",
+        min=0.1,
+    ),
+]
+RoundDeadlineOption = Annotated[
+    float,
+    _peers(
+        "Seconds that a helper has for what it computes: a round, a query, an evaluation, a dataset. One"
+        f" that is dead is noticed within {Keepalive().noticed_within_s:g}.",
+        "--round-deadline",
+        envvar="ADSERVER_ROUND_DEADLINE",
+        min=0.1,
+    ),
+]
+WaitOption = Annotated[
+    bool,
+    _peers(
+        "Wait up to ten minutes for helpers that are starting or away, not half a minute.",
+        "--wait",
+        envvar="ADSERVER_WAIT",
+    ),
+]
+TracesOption = Annotated[
+    Traces,
+    watching("Where spans go; otlp as OTEL_EXPORTER_OTLP_* says.", "--traces", envvar="ADSERVER_TRACES"),
+]
+JsonOption = Annotated[bool, option("Print JSON for programs.", "--json")]
+DatasetOption = Annotated[
+    str,
+    option(
+        "The dataset, by the start of its id; not needed if there is only one.", "--dataset", metavar="ID"
+    ),
+]
+TaskOption = Annotated[
+    str, option("The task, by the start of its id; by default the dataset's.", "--task", metavar="ID")
+]
+CostOption = Annotated[
+    float | None, option("What this may cost; by default a tenth of the task's budget.", "--epsilon")
+]
+SamplingOption = Annotated[
+    Sampling,
+    privacy(
+        "allocation: each record in one round of every epoch. poisson: drawn anew in each round.",
+        "--sampling",
+    ),
+]
+PublicSamplesOption = Annotated[
+    bool,
+    privacy(
+        "Charge the job as if everybody knew the samples: what models on the general path need.",
+        "--public-samples",
+    ),
+]
+
+
+LONG: Final = replace(BRIEF, give_up_after_s=600.0)
+"""For scripts that have just started the helpers: the first start of one compiles for a while."""
+
+
+def peers_of(
+    *,
+    data: DataOption,
+    helper_0: Helper0Option,
+    helper_1: Helper1Option,
+    insecure: InsecureOption = False,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    tls_ca: TlsCaOption = None,
+    deadline: DeadlineOption = 60.0,
+    round_deadline: RoundDeadlineOption = ROUND_DEADLINE_S,
+    wait: WaitOption = False,
+) -> Peers:
+    """The helpers as the options say; typer.BadParameter as `tls_files`."""
+    tls = tls_files(
+        insecure=insecure, certificate=tls_cert, private_key=tls_key, authorities=tls_ca, folder=data
+    )
+    return Peers(
+        addresses=(helper_0, helper_1),
+        tls=tls,
+        deadline_s=deadline,
+        round_deadline_s=round_deadline,
+        backoff=replace(LONG if wait else BRIEF, tell=_tell),
+    )
+
+
+def _tell(cause: HelperUnavailable) -> None:
+    """What a command waits for, in one line on standard error."""
+    sys.stderr.write(f"waiting: {cause}\n")
+
+
+def open_store(data_dir: Path, database: str | None) -> Engine:
+    """The database that --data and --database name, with its tables."""
+    engine = open_database(database or default_url(data_dir))
+    create_tables(engine)
+    return engine

@@ -1,0 +1,113 @@
+"""`adserver job plan`: what fits a dataset's budgets, before anything is spent."""
+
+import time
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from adserver.budgets.headroom import MAX_ROUNDS, Room
+from adserver.budgets.held import Budgets
+from adserver.budgets.planner import MAX_EPOCHS, OnProgress, Planner, Wish
+from adserver.cli.options import (
+    DatabaseOption,
+    DataOption,
+    DatasetOption,
+    JsonOption,
+    PublicSamplesOption,
+    SamplingOption,
+    open_store,
+)
+from adserver.store.datasets import DatasetStore
+from adserver.store.tasks import TaskStore
+from adserver.training.model_file import read_model
+from adserver.views.plan import plan_json, print_plan
+from adserver.views.printing import print_json
+from maskedlark.model.graph import Loss
+from maskedlark.model.losses import check_loss
+from maskedlark.model.onnx_file import parse
+from maskedlark.releases.job import Sampling
+from maskedlark.reports.task import LabelKind
+from maskedlark.terminal.options import option, panel
+
+_PATIENCE_S: Final = 1.0
+_job = panel("The job: leave open what is to be found")
+
+
+def plan_command(
+    *,
+    data: DataOption,
+    model: Annotated[
+        Path, option("ONNX file; more parameters take more noise.", exists=True, dir_okay=False)
+    ],
+    loss: Annotated[
+        Loss | None, option("Checked against model and task, if given; the noise does not depend on it.")
+    ] = None,
+    dataset: DatasetOption = "",
+    epsilon: Annotated[
+        float | None, _job("What the job may cost against this ad server; by default all that is left.")
+    ] = None,
+    rounds: Annotated[int | None, _job("Optimizer steps.", min=1, max=MAX_ROUNDS)] = None,
+    max_epochs: Annotated[
+        int,
+        _job("If all is left open: how often at most the helpers go through the dataset.", min=1, max=10_000),
+    ] = MAX_EPOCHS,
+    batch_size: Annotated[float | None, _job("Expected reports in a round.")] = None,
+    noise_multiplier: Annotated[float | None, _job("Each helper's noise over the clip norm.")] = None,
+    sampling: SamplingOption = Sampling.ALLOCATION,
+    public_samples: PublicSamplesOption = False,
+    gradient_norm: Annotated[
+        float | None,
+        option(
+            "How long you expect a round's mean gradient to be; by default the clip norm, the longest"
+            " that it can be."
+        ),
+    ] = None,
+    database: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find the noise, batch size or rounds that fit a dataset's budgets, and predict noise over signal.
+
+    Spends nothing.
+
+    Give two of --rounds, --batch-size and --noise-multiplier, and the third is found; give --rounds alone,
+    and noise and batch size are; give none, and all three are, for the job that is worth most steps without
+    noise.
+    """
+    engine = open_store(data, database)
+    found = DatasetStore(engine).find(dataset)
+    task = TaskStore(engine).find(found.task_id.hex()).bundle.task
+    parsed = parse(read_model(model), num_features=task.num_features)
+    if loss is not None:
+        check_loss(parsed, loss, task.labels.size if task.labels.kind is LabelKind.CLASSES else None)
+    held = Budgets(engine=engine, clock=time.time).held(found)
+    room = Room(
+        task=task,
+        dataset_size=found.size,
+        already=held,
+        epsilon=epsilon,
+        is_allocated=sampling is Sampling.ALLOCATION,
+        is_sample_public=public_samples,
+    )
+    planner = Planner(room=room, num_parameters=parsed.num_parameters, gradient_norm=gradient_norm)
+    wish = Wish(
+        rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier, max_epochs=max_epochs
+    )
+    plan = planner.plan(wish, _told_after(_PATIENCE_S))
+    if as_json:
+        print_json(plan_json(plan, room))
+    else:
+        print_plan(plan, room)
+
+
+def _told_after(seconds: float) -> OnProgress:
+    """Say once, on standard error, how far a search is that has taken some time."""
+    started, is_told = time.monotonic(), False
+
+    def tell(done: int, of: int) -> None:
+        nonlocal is_told
+        if not is_told and time.monotonic() - started >= seconds:
+            typer.echo(f"looking at job {done + 1} of {of} ...", err=True)
+            is_told = True
+
+    return tell

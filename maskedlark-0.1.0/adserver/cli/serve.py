@@ -1,0 +1,69 @@
+"""`adserver serve` and `adserver keygen`."""
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from adserver.cli.options import DatabaseOption, DataOption, TracesOption, open_store, peers_of, watching
+from adserver.peers.opening import Peers
+from adserver.serving.server import ServeSettings, serve
+from maskedlark.observability.logs import LogFormat, configure_logging
+from maskedlark.observability.tracing import Traces, tracing
+from maskedlark.rpc.certificates import write_certificate
+from maskedlark.runtime.signals import stopped_by_signals
+from maskedlark.terminal.options import option, takes
+
+
+@takes(peers=peers_of, without=["wait"])
+def serve_command(
+    *,
+    data: DataOption,
+    peers: Peers,
+    grpc_listen: Annotated[str, option("host:port of the gRPC intake; port 0 for any.")] = ("127.0.0.1:0"),
+    http_listen: Annotated[str, option("host:port of the HTTP intake; port 0 for any.")] = ("127.0.0.1:0"),
+    addresses_file: Annotated[
+        Path | None, option("Write the addresses here as JSON once both answer.")
+    ] = None,
+    database: DatabaseOption = None,
+    refresh_keys: Annotated[
+        float, option("Seconds between two looks at the helpers' HPKE keys.", min=1.0)
+    ] = 60.0,
+    metrics_listen: Annotated[
+        str | None, watching("Serve /metrics and /healthz here; loopback.", metavar="HOST:PORT")
+    ] = None,
+    log_format: Annotated[LogFormat, watching("Log lines for people or for programs.")] = LogFormat.TEXT,
+    traces: TracesOption = Traces.NONE,
+) -> None:
+    """Take reports in over gRPC and HTTP, serve tasks, and run jobs, until SIGTERM."""
+    configure_logging(log_format)
+    with stopped_by_signals() as stop, tracing("adserver", traces):
+        settings = ServeSettings(
+            data_dir=data,
+            grpc_listen=grpc_listen,
+            http_listen=http_listen,
+            addresses_file=addresses_file,
+            metrics_listen=metrics_listen,
+            refresh_keys_s=refresh_keys,
+        )
+        serve(open_store(data, database), peers, settings, clock=time.time, stop=stop)
+
+
+def keygen_command(
+    data: DataOption,
+    origin: Annotated[str, option("The ad-tech origin that the certificate names: that of the tasks.")],
+    host: Annotated[
+        list[str] | None, option("A host name or address that the server is reached at; may be repeated.")
+    ] = None,
+) -> None:
+    """Make this server's TLS key and certificate in --data, for helpers to trust; existing ones stay."""
+    data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        files = write_certificate(data, name=origin, hosts=tuple(host or ()), now=datetime.now(UTC))
+    except FileExistsError:
+        raise typer.BadParameter(f"{data} already has a TLS key; it stays") from None
+    typer.echo(
+        f"give {files.certificate} to both helpers, and add their certificates to {files.trusted_authorities}"
+    )

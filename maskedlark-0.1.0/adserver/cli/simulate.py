@@ -1,0 +1,220 @@
+"""`adserver federated simulate`: a strategy on thousands of devices in this process."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from adserver.cli.options import JsonOption
+from adserver.cli.simulate_draws import simulate_draws_command
+from adserver.simulating.example_files import ExampleSet, read_examples
+from adserver.simulating.simulator import Simulated, SimulatedRound, simulate
+from adserver.views.printing import print_json, progress_bars
+from adserver.views.simulation import SimulationResult, print_simulation, simulation_json, write_simulation
+from maskedlark.canonical import build
+from maskedlark.errors import InvalidTask
+from maskedlark.federated.dense import DenseModel
+from maskedlark.federated.local_training import Parameters
+from maskedlark.federated.moments2016 import MomentsStep, epsilon_2016
+from maskedlark.federated.populations import Population, by_user, in_shards
+from maskedlark.federated.server_optimizer import ServerOptimizerKind
+from maskedlark.federated.strategies import STRATEGIES, strategy_class
+from maskedlark.federated.strategies.line import Line
+from maskedlark.federated.strategy import Strategy
+from maskedlark.privacy.accounting import composed_epsilon
+from maskedlark.randomness import seeded
+from maskedlark.terminal.options import option, panel
+
+_strategy = panel("The strategy")
+_device = panel("What a device does")
+_shown = panel("What comes out")
+
+federated_app = typer.Typer(
+    no_args_is_help=True, help="Federated training: devices train, and their updates are summed."
+)
+
+
+@federated_app.callback()
+def federated_group() -> None:
+    """Federated training: devices train, and their updates are summed."""
+
+
+federated_app.command("simulate-draws")(simulate_draws_command)
+
+
+@federated_app.command("simulate")
+def simulate_command(
+    *,
+    examples: Annotated[
+        Path, option("A folder with MNIST's idx files, or a CSV file with --label and --user.", exists=True)
+    ],
+    strategy: Annotated[str, _strategy(f"One of {', '.join(STRATEGIES)}.")] = "dp-fedavg",
+    settings: Annotated[
+        Path | None,
+        _strategy(
+            'JSON with any of the strategy\'s settings, such as {"bound": {"is_per_layer": true}};'
+            " options that are given win.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
+    devices: Annotated[int, _strategy("How many; with --user, as many as there are users.", min=1)] = 100,
+    sampling_rate: Annotated[
+        float | None, _strategy("The chance of each device in a round.", show_default="0.1")
+    ] = None,
+    rounds: Annotated[int | None, _strategy("Rounds.", min=1, show_default="20")] = None,
+    noise_multiplier: Annotated[
+        float | None, _strategy("The noise on a sum over its sensitivity.", show_default="0")
+    ] = None,
+    clip_norm: Annotated[float | None, _strategy("The bound on an update.", show_default="1")] = None,
+    server: Annotated[
+        ServerOptimizerKind | None, _strategy("The server's optimizer.", show_default="averaging")
+    ] = None,
+    server_rate: Annotated[float | None, _strategy("Its learning rate.", show_default="1")] = None,
+    epochs: Annotated[int | None, _device("Passes over its examples.", min=1, show_default="1")] = None,
+    batch_size: Annotated[int | None, _device("Examples a step.", min=1, show_default="10")] = None,
+    learning_rate: Annotated[float | None, _device("Of its steps.", show_default="0.1")] = None,
+    hidden: Annotated[
+        list[int] | None, _device("Width of a hidden layer; repeat for more.", min=1, show_default="none")
+    ] = None,
+    shard_size: Annotated[
+        int, _device("Without --user: two shards of so many examples of one label each.", min=1)
+    ] = 300,
+    label: Annotated[str, _device("The CSV's column of labels.")] = "",
+    user: Annotated[str, _device("The CSV's column of users: one device each.")] = "",
+    least_examples: Annotated[int, _device("Users with fewer are left out.", min=1)] = 1,
+    seed: Annotated[int, option("Of coins, batches and noise: the same seed, the same result.")] = 1,
+    delta: Annotated[float, option("Of the epsilon that is shown.")] = 1e-5,
+    eval_every: Annotated[int, _shown("Evaluate after so many rounds.", min=1)] = 5,
+    out: Annotated[
+        list[Path] | None, _shown("Write a .csv file or a .png picture; may be repeated.", dir_okay=False)
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a strategy on simulated devices, all in this process, by the functions that real ones run."""
+    held = read_examples(examples, label=label, user=user)
+    population = _population(held, devices=devices, shard_size=shard_size, least=least_examples, seed=seed)
+    given = {
+        "devices": len(population),
+        "sampling_rate": sampling_rate,
+        "rounds": rounds,
+        "noise_multiplier": noise_multiplier,
+        "bound": {"clip_norm": clip_norm},
+        "server": {"kind": server, "learning_rate": server_rate},
+        "local": {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate},
+    }
+    defaults = {"sampling_rate": 0.1, "rounds": 20, "noise_multiplier": 0.0, "bound": {"clip_norm": 1.0}}
+    chosen = build(strategy_class(strategy), _merged(defaults, _merged(_read_settings(settings), given)))
+    model = DenseModel(widths=(held.width, *(hidden or ()), held.classes))
+    simulated = Simulated(
+        strategy=chosen,
+        model=model,
+        population=population,
+        features=held.training.features,
+        labels=held.training.labels,
+    )
+
+    def evaluate(weights: Parameters) -> dict[str, float]:
+        return {
+            "accuracy": model.accuracy(weights, held.evaluation),
+            "loss": model.loss(weights, held.evaluation),
+        }
+
+    done: list[SimulatedRound] = []
+    with progress_bars() as bars:
+        bar = bars.add_task(strategy, total=chosen.rounds)
+        for one in simulate(
+            simulated, model.initial(seeded(seed)), seed=seed, evaluate=evaluate, eval_every=eval_every
+        ):
+            done.append(one)
+            bars.update(bar, completed=one.round)
+    result = _result(chosen, done, delta)
+    for path in out or ():
+        write_simulation(result, path)
+    if as_json:
+        print_json(simulation_json(result))
+        return
+    print_simulation(result)
+    typer.echo(_privacy(result))
+
+
+def _population(held: ExampleSet, *, devices: int, shard_size: int, least: int, seed: int) -> Population:
+    """One device a user, or shards dealt to devices."""
+    if held.users:
+        return by_user(held.users, least=least)
+    return in_shards(
+        held.training.labels,
+        devices=devices,
+        shards_each=2,
+        shard_size=shard_size,
+        randomness=seeded(seed, "population"),
+    )
+
+
+def _read_settings(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        read = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        raise InvalidTask(f"{path.name} is not JSON") from None
+    if not isinstance(read, dict):
+        raise InvalidTask(f"{path.name} is not a JSON object of settings")
+    return read
+
+
+def _merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """Settings over settings, section by section; None leaves what is under it, and an empty section goes."""
+    merged = dict(under)
+    for name, value in over.items():
+        if isinstance(value, dict):
+            below = under.get(name)
+            section = _merged(below if isinstance(below, dict) else {}, value)
+            if section:
+                merged[name] = section
+        elif value is not None:
+            merged[name] = value
+    return merged
+
+
+def _result(strategy: Strategy, done: list[SimulatedRound], delta: float) -> SimulationResult:
+    """The run and its cost: of a user against a curator, or of an event where devices add the noise."""
+    epsilon: float | None = None
+    old: float | None = None
+    unit = "user"
+    if isinstance(strategy, Line):
+        epsilon, delta, unit = strategy.epsilon, strategy.delta, "event"
+    elif strategy.noise_multiplier and (charges := strategy.charges(done[-1].round)):
+        epsilon = composed_epsilon(charges, delta)
+        steps = [
+            MomentsStep(
+                sampling_rate=one.sampling_rate, noise_multiplier=one.noise_multiplier, rounds=one.rounds
+            )
+            for one in charges
+        ]
+        old = epsilon_2016(steps, delta)
+    return SimulationResult(
+        strategy=strategy.kind,
+        devices=strategy.devices,
+        rounds=done,
+        epsilon=epsilon,
+        epsilon_2016=old,
+        delta=delta,
+        unit=unit,
+    )
+
+
+def _privacy(result: SimulationResult) -> str:
+    """One line on what the run costs."""
+    if result.epsilon is None:
+        return "no noise: no privacy is claimed"
+    if result.unit == "event":
+        return (
+            f"each event: epsilon {result.epsilon:.4g}, delta {result.delta:.2g}, against everybody; used"
+            " once"
+        )
+    return (
+        f"each user, added or removed: epsilon {result.epsilon:.4g} at delta {result.delta:.2g}, with"
+        f" sampling hidden by cover (by the accountant of 2016: {result.epsilon_2016:.4g})"
+    )

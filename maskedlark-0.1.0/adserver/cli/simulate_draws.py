@@ -1,0 +1,89 @@
+"""`adserver federated simulate-draws`: draw and discard with all its clients in this process."""
+
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import numpy as np
+
+from adserver.cli.options import JsonOption
+from adserver.simulating.draw_and_discard import DrawSimulation
+from adserver.simulating.example_files import read_examples
+from adserver.views.printing import print_json, print_table, progress_bars
+from maskedlark.canonical import build
+from maskedlark.federated.draw_and_discard import DrawAndDiscard, NoiseUnit
+from maskedlark.federated.generalised_linear import Batches, Multinomial
+from maskedlark.federated.local_training import shuffled
+from maskedlark.federated.populations import in_equal_parts
+from maskedlark.randomness import seeded
+from maskedlark.terminal.options import option
+
+_BYTE: Final = np.float32(255)
+_BAR_STEP: Final = 100
+
+
+def simulate_draws_command(
+    *,
+    examples: Annotated[Path, option("A folder with MNIST's idx files, or a CSV file.", exists=True)],
+    label: Annotated[str, option("The CSV's column of labels.")] = "",
+    user: Annotated[str, option("The CSV's column of users, which is left out of the features.")] = "",
+    instances: Annotated[int, option("How many instances the server keeps.")] = 10,
+    learning_rate: Annotated[float, option("Gamma, of a client's step.")] = 0.001,
+    gradient_clip: Annotated[float, option("The bound on a coordinate, or on the L1 norm.")] = 1.0,
+    epsilon: Annotated[float | None, option("Of one update, for the unit.", show_default="no noise")] = None,
+    unit: Annotated[NoiseUnit, option("What epsilon protects: one coordinate, or the whole update.")] = (
+        NoiseUnit.FEATURE
+    ),
+    each: Annotated[int, option("Examples of a client.", min=1)] = 10,
+    passes: Annotated[int, option("How often every client comes.", min=1)] = 1,
+    in_flight: Annotated[int, option("Updates under way at a time.", min=0)] = 0,
+    seed: Annotated[int, option("The same seed, the same result.")] = 1,
+    as_json: JsonOption = False,
+) -> None:
+    """Run draw and discard on simulated clients: multinomial regression, one client after the other."""
+    given = {
+        "instances": instances,
+        "learning_rate": learning_rate,
+        "gradient_clip": gradient_clip,
+        "epsilon": epsilon,
+        "unit": unit,
+    }
+    settings = build(DrawAndDiscard, given)
+    held = read_examples(examples, label=label, user=user)
+    model = Multinomial(features=held.width, classes=held.classes)
+    dealt = in_equal_parts(len(held.training), each=each, randomness=seeded(seed, "population"))
+    members = np.stack(dealt.members)
+    clients = Batches(features=held.training.features[members] / _BYTE, labels=held.training.labels[members])
+    stream = seeded(seed, "simulated draws")
+    order = np.concatenate([shuffled(len(members), stream) for _ in range(passes)])
+    models = settings.initial(np.zeros(model.size), stream)
+    simulation = DrawSimulation(settings=settings, model=model, batches=clients, in_flight=in_flight)
+    returns = 0
+    with progress_bars() as bars:
+        bar = bars.add_task("draw-and-discard", total=len(order) - in_flight)
+        for returns, _ in enumerate(simulation.run(models, order, stream), start=1):
+            if returns % _BAR_STEP == 0:
+                bars.update(bar, completed=returns)
+    weights = settings.mean(models)
+    features, labels = held.evaluation.features / _BYTE, held.evaluation.labels
+    law = settings.spread(in_flight)
+    told: dict[str, Any] = {
+        "strategy": settings.kind,
+        "clients": len(members),
+        "updates": returns,
+        "instances": instances,
+        "accuracy": round(model.accuracy(weights, features, labels), 6),
+        "loss": round(model.loss(weights, features, labels), 6),
+        "unit": unit.value,
+        "epsilon": epsilon,
+        "epsilon_of_a_whole_update": None if epsilon is None else settings.model_epsilon(model.size),
+        "variance_over_its_law": _variance(models, settings) / law if instances > 1 else None,
+    }
+    if as_json:
+        print_json(told)
+        return
+    print_table(("figure", "value"), list(told.items()))
+
+
+def _variance(models: np.ndarray, settings: DrawAndDiscard) -> float:
+    """The mean over weights of the variance over instances, in the units of the weights."""
+    return float(np.ldexp(models.astype(np.float64), -settings.frac_bits).var(axis=0, ddof=1).mean())

@@ -1,0 +1,120 @@
+"""A job in a notebook: watch it, look at its figures, take its model."""
+
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Engine
+
+from adserver.client.tasks import read_encoder_of
+from adserver.records.federated_plan import FederatedPlan
+from adserver.records.frames import frame
+from adserver.records.job_state import STOPPED, JobState
+from adserver.records.round_figures import RoundFigures
+from adserver.store.job_folder import JobFolder
+from adserver.store.jobs import JobRecord, JobStore
+from adserver.store.tasks import TaskStore
+from adserver.views.job import job_json, watch
+from maskedlark.encoding.encoder import Encoder
+from maskedlark.runtime.durable_file import write_durably
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One job of this ad server. It is run by `adserver serve`, whatever becomes of this process.
+
+    Attributes:
+        job_id: 16 bytes.
+    """
+
+    job_id: bytes
+    _engine: Engine = field(repr=False)
+    _data: Path = field(repr=False)
+
+    @property
+    def record(self) -> JobRecord:
+        """The job as stored now."""
+        return self._store.get(self.job_id)
+
+    @property
+    def state(self) -> JobState:
+        """Where it is in its life."""
+        return self.record.state
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has stopped, well or not."""
+        return self.state in STOPPED
+
+    def watch(self, *, progress: bool = True) -> "Job":
+        """Wait until it stops, with a progress bar (in a notebook, too); the job itself."""
+        watch(self._store, self.job_id, is_shown=progress)
+        return self
+
+    def figures(self) -> tuple[RoundFigures, ...]:
+        """What each round showed, in order."""
+        return self._store.history(self.job_id)
+
+    def summary(self) -> dict[str, Any]:
+        """Its settings, how far it is, and what it has spent: what `adserver job show --json` prints."""
+        return job_json(self.record, self.figures())
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """A row a round: loss, accuracy, learning rate, gradient norm, noise to signal."""
+        return frame(asdict(figures) for figures in self.figures())
+
+    def export(
+        self,
+        path: str | Path | None = None,
+        *,
+        takes: str = "scaled",
+        encoder: Encoder | str | Path | None = None,
+    ) -> bytes:
+        """Its latest model as an ONNX file.
+
+        Args:
+            path: Where to write it too.
+            takes: What the graph takes: "columns" (raw ones: the task's encoder is in it), "bytes", or
+                "scaled": float32, each byte over 256.
+            encoder: Of the columns, for a task that names none.
+
+        Raises:
+            JobRefused(WRONG_STATE): no round is done yet.
+            InvalidTask: columns are wanted, and there is no encoder.
+        """
+        from adserver.training.export import InputForm, export_federated, export_model, with_input
+
+        plan = self.record.plan
+        folder = JobFolder(self._data, self.job_id)
+        exported = (
+            export_federated(folder, plan) if isinstance(plan, FederatedPlan) else export_model(folder, plan)
+        )
+        fitted = read_encoder_of(encoder) or TaskStore(self._engine).encoder(plan.task.task_id)
+        encoded = with_input(exported, plan.task, InputForm(takes), fitted).encoded
+        if path is not None:
+            write_durably(Path(path), encoded)
+        return encoded
+
+    def cancel(self) -> None:
+        """Stop it for good; the budget of rounds that were not run is given back.
+
+        Raises:
+            JobRefused(WRONG_STATE)
+        """
+        self._store.cancel(self.job_id)
+
+    def resume(self) -> None:
+        """Queue it again after it was refused or failed; it goes on with the round that it stopped at.
+
+        Raises:
+            JobRefused(WRONG_STATE)
+        """
+        self._store.resume(self.job_id)
+
+    @property
+    def _store(self) -> JobStore:
+        return JobStore(self._engine, time.time)

@@ -1,0 +1,88 @@
+"""A task from Python: the fields of `Task`, with the defaults of `adserver task create`."""
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from adserver.collecting.task_settings import (
+    ALL_DECOYS,
+    DEFAULT_COLLUSION_FACTOR,
+    encoder_from,
+    label_space,
+    measurement_of_settings,
+    norm_for,
+    num_classes,
+    num_decoys,
+    num_features,
+    period,
+)
+from maskedlark.encoding.encoder import Encoder
+from maskedlark.privacy.noise import Mechanism
+
+_SALT_BYTES: Final = 16
+_HOUR_S: Final = 3_600
+_DELTA: Final = 1e-5
+
+
+def read_encoder_of(encoder: Encoder | str | Path | None) -> Encoder | None:
+    """An encoder, or the one in a file.
+
+    Raises:
+        InvalidTask: the file holds none.
+    """
+    return encoder if encoder is None or isinstance(encoder, Encoder) else encoder_from(Path(encoder))
+
+
+def task_fields(
+    *,
+    name: str,
+    origin: str,
+    min_batch_size: int,
+    clip_norm: float,
+    epsilon: float,
+    encoder: Encoder | None,
+    features: int | None,
+    classes: int | None,
+    default_label: int | None,
+    measurement: Mapping[str, Any] | None,
+    days: float,
+    more: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Every field of `Task` but the helpers; `more` wins.
+
+    Raises:
+        InvalidTask: settings do not go together.
+    """
+    labels = label_space(
+        classes=num_classes(classes, None, encoder),
+        max_value=None,
+        num_buckets=None,
+        default_label=default_label,
+    )
+    mechanism = Mechanism(more.get("mechanism", Mechanism.GAUSSIAN))
+    time_bucket_s = int(more.get("time_bucket_s", _HOUR_S))
+    lasting = period(now=time.time(), time_bucket_s=time_bucket_s, days=days, starts_at=None, expires_at=None)
+    return {
+        "name": name,
+        "origin": origin,
+        "salt": os.urandom(_SALT_BYTES),
+        "num_features": num_features(features, encoder),
+        "encoder": None if encoder is None else encoder.digest,
+        "labels": labels,
+        "num_decoys": num_decoys(ALL_DECOYS, labels),
+        "min_batch_size": min_batch_size,
+        "mechanism": mechanism,
+        "norm": norm_for(mechanism),
+        "clip_norm": clip_norm,
+        "epsilon": epsilon,
+        "collusion_epsilon": DEFAULT_COLLUSION_FACTOR * epsilon,
+        "delta": _DELTA,
+        "time_bucket_s": time_bucket_s,
+        "starts_at": lasting.starts_at,
+        "expires_at": lasting.expires_at,
+        "measurement": None if measurement is None else measurement_of_settings(measurement),
+        "proof": True,
+        **more,
+    }

@@ -1,0 +1,63 @@
+"""Keeps what browsers seal with up to date.
+
+A helper that rotates its HPKE keys is asked for its signed list every minute.
+
+A task never changes, but the bundle that browsers fetch holds the helpers' current key lists beside it.
+"""
+
+import logging
+from dataclasses import replace
+from typing import Final
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from adserver.peers.client import HelperClient
+from adserver.store.tasks import TaskStore
+from maskedlark.errors import HelperUnavailable, MaskedLarkError
+from maskedlark.reports.sealing import SignedKeyList
+from maskedlark.reports.task import TaskBundle
+from maskedlark.runtime.periodic import Periodic
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+def refresh_keys(store: TaskStore, helpers: tuple[HelperClient, HelperClient]) -> int:
+    """Put the helpers' key lists into the bundles of their tasks; how many bundles changed.
+
+    A helper that is down keeps its old list.
+    """
+    newest = {}
+    for helper in helpers:
+        try:
+            status = helper.status()
+        except HelperUnavailable as error:
+            _LOG.warning("key lists are not refreshed: %s", error)
+        else:
+            newest[status.identity.verify_key] = status.keys
+    changed = [
+        bundle for stored in store.all() if (bundle := _renewed(stored.bundle, newest)) != stored.bundle
+    ]
+    for bundle in changed:
+        store.replace_keys(bundle)
+    return len(changed)
+
+
+def key_refresher(store: TaskStore, helpers: tuple[HelperClient, HelperClient], every_s: float) -> Periodic:
+    """A thread that refreshes the key lists every so many seconds."""
+    return Periodic(
+        lambda _: refresh_keys(store, helpers),
+        name="key-refresh",
+        every_s=every_s,
+        survives=(MaskedLarkError, SQLAlchemyError),
+    )
+
+
+def _renewed(bundle: TaskBundle, newest: dict[bytes, SignedKeyList]) -> TaskBundle:
+    """The bundle with the newest key lists of its helpers."""
+    first, second = (
+        newest.get(helper.verify_key, old)
+        for helper, old in zip(bundle.task.helpers, bundle.key_lists, strict=True)
+    )
+    if (first.key_list, second.key_list) == (bundle.key_lists[0].key_list, bundle.key_lists[1].key_list):
+        return bundle
+    return replace(bundle, key_lists=(first, second))

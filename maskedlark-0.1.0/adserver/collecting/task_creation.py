@@ -1,0 +1,26 @@
+"""A new task: both helpers say who they are, and sign it."""
+
+from typing import Any
+
+from adserver.peers.client import HelperClient
+from maskedlark import canonical
+from maskedlark.reports.task import Task, TaskBundle
+
+
+def create_task(helpers: tuple[HelperClient, HelperClient], settings: dict[str, Any]) -> TaskBundle:
+    """Ask both helpers who they are, put them into a task, and have both sign it.
+
+    Args:
+        helpers: By role.
+        settings: Every field of `Task` but `helpers`.
+
+    Raises:
+        InvalidTask: a setting is wrong, a helper refuses the task, or a signature does not verify.
+        HelperUnavailable: a helper does not answer; nothing was stored.
+    """
+    statuses = [helper.status() for helper in helpers]
+    task = canonical.build(Task, {**settings, "helpers": tuple(status.identity for status in statuses)})
+    first, second = (helper.register_task(task) for helper in helpers)
+    bundle = TaskBundle(task=task, signatures=(first, second), key_lists=(statuses[0].keys, statuses[1].keys))
+    bundle.verify()
+    return bundle

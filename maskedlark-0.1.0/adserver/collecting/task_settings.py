@@ -1,0 +1,165 @@
+"""From what a person types to a task's fields."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from maskedlark import canonical
+from maskedlark.encoding.encoder import ClassLabel, Encoder, read_encoder
+from maskedlark.errors import InvalidTask
+from maskedlark.privacy.clip import Norm
+from maskedlark.privacy.noise import Mechanism
+from maskedlark.reports.measurement import Measurement
+from maskedlark.reports.task import LabelKind, LabelSpace
+
+ALL_DECOYS: Final = "all"
+DEFAULT_COLLUSION_FACTOR: Final = 2.0
+"""The ratio of the limits that helpers have by default.
+
+Jobs over whole datasets spend both budgets at about this ratio: the ad server alone faces two noises."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Period:
+    """When a task's reports may date from, in Unix seconds: from the start, to before the end."""
+
+    starts_at: int
+    expires_at: int
+
+
+def label_space(
+    *, classes: int | None, max_value: int | None, num_buckets: int | None, default_label: int | None
+) -> LabelSpace:
+    """The label space of --classes, or of --max-value and --num-buckets.
+
+    Raises:
+        InvalidTask: both kinds or none, or a number is out of range.
+    """
+    if (classes is None) == (max_value is None):
+        raise InvalidTask("labels are either --classes or real values up to --max-value")
+    if max_value is None:
+        settings = {
+            "kind": LabelKind.CLASSES,
+            "size": classes,
+            "num_buckets": num_buckets,
+            "default_label": default_label,
+        }
+    else:
+        buckets = max_value if num_buckets is None else num_buckets
+        settings = {
+            "kind": LabelKind.VALUES,
+            "size": max_value + 1,
+            "num_buckets": buckets,
+            "default_label": default_label,
+        }
+    return canonical.build(LabelSpace, settings)
+
+
+def num_decoys(typed: str, labels: LabelSpace) -> int:
+    """The number that was typed, or all labels but the real one.
+
+    Raises:
+        InvalidTask: neither a number nor `all`.
+    """
+    if typed == ALL_DECOYS:
+        return len(labels.reachable()) - 1
+    if not typed.isdecimal():
+        raise InvalidTask(f"--decoys is a number or {ALL_DECOYS!r}, not {typed!r}")
+    return int(typed)
+
+
+def measurement_from(path: Path | None) -> Measurement | None:
+    """The measurement that a JSON file declares: its fields as docs/reference/task.md lists them.
+
+    Raises:
+        InvalidTask: not JSON, or a setting is wrong.
+    """
+    if path is None:
+        return None
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        raise InvalidTask(f"{path.name} is not JSON in UTF-8") from None
+    return measurement_of_settings(settings)
+
+
+def measurement_of_settings(settings: Any) -> Measurement:
+    """The measurement that plain settings declare; a key that lists categories need not say how many.
+
+    Raises:
+        InvalidTask: a setting is wrong.
+    """
+    return canonical.build(Measurement, _with_sizes(settings))
+
+
+def encoder_from(path: Path | None) -> Encoder | None:
+    """The encoder of a file that `browser-sim encode --fit` wrote.
+
+    Raises:
+        InvalidTask: the file holds none.
+    """
+    return None if path is None else read_encoder(path.read_bytes().rstrip(b"\n"))
+
+
+def num_classes(typed: int | None, max_value: int | None, encoder: Encoder | None) -> int | None:
+    """How many classes there are: as typed, or as many as the encoder has.
+
+    Raises:
+        InvalidTask: the two differ, or the encoder's labels are of another kind.
+    """
+    label = None if encoder is None else encoder.label
+    if label is None:
+        return typed
+    of_encoder = len(label.classes) if isinstance(label, ClassLabel) else None
+    if typed not in (None, of_encoder) or (max_value is None) != isinstance(label, ClassLabel):
+        said = f"{of_encoder} classes" if of_encoder else "real values"
+        raise InvalidTask(f"the encoder's labels are {said}: give no other --classes or --max-value")
+    return of_encoder
+
+
+def num_features(typed: int | None, encoder: Encoder | None) -> int:
+    """How many features there are: as typed, or as many as the encoder makes.
+
+    Raises:
+        InvalidTask: neither says it, or the two differ.
+    """
+    of_encoder = None if encoder is None else len(encoder.columns)
+    if typed is not None and of_encoder not in (None, typed):
+        raise InvalidTask(f"the encoder makes {of_encoder} features, not {typed}")
+    number = typed or of_encoder
+    if number is None:
+        raise InvalidTask("give --num-features, or --encoder")
+    return number
+
+
+def _with_sizes(settings: Any) -> Any:
+    """A key that lists its categories need not say how many they are."""
+    if not isinstance(settings, Mapping) or not isinstance(settings.get("keys"), list | tuple):
+        return settings
+    keys = [
+        {"size": len(key["categories"]), **key}
+        if isinstance(key, Mapping) and isinstance(key.get("categories"), list | tuple)
+        else key
+        for key in settings["keys"]
+    ]
+    return {**settings, "keys": keys}
+
+
+def norm_for(mechanism: Mechanism) -> Norm:
+    """The norm that the noise fits; L2 where there is none."""
+    return Norm.L1 if mechanism is Mechanism.LAPLACE else Norm.L2
+
+
+def period(
+    *, now: float, time_bucket_s: int, days: float, starts_at: int | None, expires_at: int | None
+) -> Period:
+    """The task's period.
+
+    Without a start it begins with the present time bucket, so that reports of now are inside.
+    """
+    start = int(now) // max(time_bucket_s, 1) * time_bucket_s if starts_at is None else starts_at
+    return Period(
+        starts_at=start, expires_at=start + int(days * 86_400) if expires_at is None else expires_at
+    )

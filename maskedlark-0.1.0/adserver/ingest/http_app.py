@@ -1,0 +1,269 @@
+"""The intake and the task host over HTTP: what a browser talks to.
+
+    POST /v1/reports         one binary Report: 201 accepted, 200 a duplicate, 4xx rejected
+    POST /v1/reports/batch   a binary ReportBatch: 200 with counts
+    GET  /v1/tasks           ids, names and origins
+    GET  /v1/tasks/{id}      the TaskBundle's canonical bytes, with an ETag; 304 to who has them
+    GET  /v1/tasks/{id}/encoder
+                             the canonical bytes of the encoder that the task names; 404 if it names none
+    GET  /v1/tasks/{id}/round
+                             the federated round that devices are to answer now: its length, UpdateRound,
+                             then weights and terms; 204 if there is none
+    GET  /v1/counts          what became of all reports since the start
+    GET  /healthz            200 when the database answers
+
+While the database does not answer, whatever needs it is answered 503 with Retry-After.
+
+What errors look like: `adserver.ingest.json_error`.
+
+A duplicate is answered with success: the browser's report is stored, and a retry after a lost answer must not
+look like a failure.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, ParamSpec, TypeVar
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from adserver.ingest.batch import reports_in
+from adserver.ingest.body_room import BodyRoom, Held, NoRoom
+from adserver.ingest.intake import Intake, IntakeCounts
+from adserver.ingest.json_error import INTERNAL, json_error, refusal
+from adserver.store.rounds import RoundStore
+from adserver.store.tasks import TaskStore
+from maskedlark.canonical import digest, encode
+from maskedlark.errors import HelperUnavailable, ReportReason, ReportRejected
+from maskedlark.rpc.wire import MAX_REPORT_BYTES, decode_report
+from maskedlark.runtime.database import database_at_hand
+
+MAX_BATCH_BYTES: Final = 8 << 20
+BODY_DEADLINE_S: Final = 30.0
+
+_LOG = logging.getLogger(__name__)
+_STATUS: Final = {ReportReason.MALFORMED: 400, ReportReason.WRONG_TASK: 404}
+_OTHER_STATUS: Final = 422
+_TOO_LARGE: Final = 413
+_TOO_SLOW: Final = 408
+_NO_ROOM: Final = 503
+_NOTHING: Final = 204
+_UNCHANGED: Final = 304
+_AWAY: Final = 503
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class _TooLarge(ReportRejected):
+    """The body passes the limit; it was not read to its end."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(ReportReason.WRONG_LENGTH, f"the body has at most {limit} bytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Endpoints:
+    """What answers each path; see `http_app`."""
+
+    intake: Intake
+    tasks: TaskStore
+    room: BodyRoom
+    check_well: Callable[[], object]
+    rounds: RoundStore | None
+
+    async def post_report(self, request: Request) -> Response:
+        with self.room.held() as held:
+            try:
+                report = decode_report(await _body(request, MAX_REPORT_BYTES, held))
+            except ReportRejected as rejection:
+                self.intake.count_rejection(rejection)
+                raise
+            is_new = await _in_thread(self.intake.take, report)
+        return JSONResponse({"result": "accepted" if is_new else "duplicate"}, 201 if is_new else 200)
+
+    async def post_batch(self, request: Request) -> Response:
+        with self.room.held() as held:
+            body = await _body(request, MAX_BATCH_BYTES, held)
+            counts = await _in_thread(lambda: self.intake.take_all(reports_in(body)))
+        return _counts(counts)
+
+    async def get_task(self, request: Request) -> Response:
+        bundle = await _in_thread(self.tasks.get, _task_id(request))
+        if bundle is None:
+            raise HTTPException(404, "no such task")
+        encoded = encode(bundle)
+        headers = {"etag": f'"{digest("etag", encoded).hex()}"', "cache-control": "no-cache"}
+        if headers["etag"] in request.headers.get("if-none-match", ""):
+            return Response(status_code=_UNCHANGED, headers=headers)
+        return Response(encoded, headers=headers, media_type="application/json")
+
+    async def get_encoder(self, request: Request) -> Response:
+        encoder = await _in_thread(self.tasks.encoder, _task_id(request))
+        if encoder is None:
+            raise HTTPException(404, "no such task, or it names no encoder")
+        return Response(encode(encoder), media_type="application/json")
+
+    async def get_round(self, request: Request) -> Response:
+        open_one = (
+            None if self.rounds is None else await _in_thread(self.rounds.newest_open, _task_id(request))
+        )
+        if open_one is None:
+            return Response(status_code=_NOTHING)
+        encoded = encode(open_one.round)
+        body = len(encoded).to_bytes(4, "little") + encoded + open_one.content
+        return Response(body, media_type="application/octet-stream")
+
+    async def list_tasks(self, _request: Request) -> Response:
+        stored = await _in_thread(self.tasks.all)
+        rows = [
+            {"task_id": one.task_id.hex(), "name": one.bundle.task.name, "origin": one.bundle.task.origin}
+            for one in stored
+        ]
+        return JSONResponse({"tasks": rows})
+
+    async def get_counts(self, _request: Request) -> Response:
+        return _counts(self.intake.counts)
+
+    async def get_health(self, _request: Request) -> Response:
+        await _in_thread(self.check_well)
+        return JSONResponse({"status": "ok"})
+
+
+def http_app(
+    intake: Intake,
+    tasks: TaskStore,
+    room: BodyRoom | None = None,
+    *,
+    check_well: Callable[[], object] | None = None,
+    rounds: RoundStore | None = None,
+) -> Starlette:
+    """The application, for any ASGI server.
+
+    Args:
+        intake: Takes the reports.
+        tasks: What browsers are served.
+        room: Shared by all bodies under way.
+        check_well: Returns if the server is well, and raises HelperUnavailable if not; by default one look
+            into the database.
+        rounds: The federated rounds that devices are served; None for none.
+    """
+    at = _Endpoints(
+        intake=intake,
+        tasks=tasks,
+        room=room or BodyRoom(),
+        check_well=check_well or (lambda: tasks.get(b"")),
+        rounds=rounds,
+    )
+    return Starlette(
+        routes=[
+            Route("/v1/reports", at.post_report, methods=["POST"]),
+            Route("/v1/reports/batch", at.post_batch, methods=["POST"]),
+            Route("/v1/tasks", at.list_tasks),
+            Route("/v1/tasks/{task_id}", at.get_task),
+            Route("/v1/tasks/{task_id}/encoder", at.get_encoder),
+            Route("/v1/tasks/{task_id}/round", at.get_round),
+            Route("/v1/counts", at.get_counts),
+            Route("/healthz", at.get_health),
+        ],
+        exception_handlers={
+            ReportRejected: _rejected,
+            HTTPException: _refused,
+            HelperUnavailable: _away,
+            ClientDisconnect: _disconnected,
+            Exception: _failed,
+        },
+    )
+
+
+def counting_answers(app: ASGIApp, count: Callable[[int], None]) -> ASGIApp:
+    """The same application, with the status of each answer counted."""
+
+    async def counted(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                count(message["status"])
+            await send(message)
+
+        await app(scope, receive, send_counted)
+
+    return counted
+
+
+async def _in_thread(look_up: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """What the database takes its time for, in a thread; HelperUnavailable while it is away."""
+    with database_at_hand("the ad server"):
+        return await run_in_threadpool(look_up, *args, **kwargs)
+
+
+async def _body(request: Request, limit: int, held: Held) -> bytes:
+    """The body.
+
+    It is refused as soon as it is known to pass the limit or to find no room, and given up when it comes too
+    slowly.
+    """
+    declared = request.headers.get("content-length", "0")
+    if not declared.isdecimal() or int(declared) > limit:
+        raise _TooLarge(limit)
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_DEADLINE_S):
+            async for piece in request.stream():
+                if len(body) + len(piece) > limit:
+                    raise _TooLarge(limit)
+                held.take(len(piece))
+                body += piece
+    except NoRoom:
+        raise HTTPException(
+            _NO_ROOM, "as many bodies are on their way as there is room for; send it again"
+        ) from None
+    except TimeoutError:
+        raise HTTPException(_TOO_SLOW, f"the body did not arrive within {BODY_DEADLINE_S:.0f} s") from None
+    return bytes(body)
+
+
+def _counts(counts: IntakeCounts) -> Response:
+    return JSONResponse(
+        {"accepted": counts.accepted, "duplicates": counts.duplicates, "rejected": counts.by_reason()}
+    )
+
+
+def _task_id(request: Request) -> bytes:
+    try:
+        return bytes.fromhex(request.path_params["task_id"])
+    except ValueError:
+        raise HTTPException(404, "a task id is hexadecimal") from None
+
+
+async def _rejected(_request: Request, error: Exception) -> Response:
+    if not isinstance(error, ReportRejected):
+        raise error
+    status = _TOO_LARGE if isinstance(error, _TooLarge) else _STATUS.get(error.reason, _OTHER_STATUS)
+    return json_error("ReportRejected", error.reason.value, str(error), status)
+
+
+async def _refused(_request: Request, error: Exception) -> Response:
+    if not isinstance(error, HTTPException):
+        raise error
+    return refusal(error.status_code, error.detail)
+
+
+async def _away(_request: Request, error: Exception) -> Response:
+    return refusal(_AWAY, str(error))
+
+
+async def _disconnected(_request: Request, _error: Exception) -> Response:
+    """The browser is gone; nobody reads this."""
+    return Response(status_code=400)
+
+
+async def _failed(_request: Request, error: Exception) -> Response:
+    """A bug: the details stay here."""
+    _LOG.error("a bug ended a request", exc_info=error)
+    return json_error("Internal", INTERNAL, "internal error", 500)

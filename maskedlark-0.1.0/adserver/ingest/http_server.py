@@ -1,0 +1,115 @@
+"""uvicorn in a thread of its own, so that one process serves gRPC, HTTP and jobs."""
+
+import socket
+from collections.abc import Callable
+from threading import Thread
+from typing import Final
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from adserver.ingest import any_origin
+from adserver.ingest.patient_http import patient_protocol
+from maskedlark.errors import InvalidTask
+from maskedlark.rpc.tls_files import TlsFiles, server_context
+from maskedlark.rpc.transport import is_loopback
+
+_START_DEADLINE_S: Final = 30.0
+_DRAIN_S: Final = 10
+_KEEP_ALIVE_S: Final = 30
+_HEAD_S: Final = 10.0
+_MAX_CONNECTIONS: Final = 2_000
+_BACKLOG: Final = 512
+_POLL_S: Final = 0.01
+
+
+class HttpServer:
+    """A running HTTP server.
+
+    It listens when the constructor returns; `stop` finishes the requests that have begun.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        address: str,
+        tls: TlsFiles | None,
+        *,
+        on_refused: Callable[[int], None] = lambda _status: None,
+    ) -> None:
+        """Listen on host:port (port 0: any).
+
+        Browsers show no certificates, so `tls` only proves who the server is.
+
+        `on_refused` is called with the status of what was refused before it was a request: `app` does not see
+        it.
+
+        Raises:
+            InvalidTask: no TLS on an address that others can reach, or the address is taken.
+        """
+        host = address.rsplit(":", 1)[0].strip("[]")
+        if tls is None and not is_loopback(host):
+            raise InvalidTask(f"without TLS the HTTP server listens on loopback only, not on {address}")
+        self._socket = _listen(host, address)
+        self.port: int = self._socket.getsockname()[1]
+        self._server = uvicorn.Server(_config(app, tls, on_refused))
+        self._thread = Thread(
+            target=self._server.run, kwargs={"sockets": [self._socket]}, name="http", daemon=True
+        )
+        self._thread.start()
+
+    def wait_until_started(self) -> None:
+        """Return when requests are answered.
+
+        Raises:
+            InvalidTask: the server did not start; its log says why.
+        """
+        for _ in range(int(_START_DEADLINE_S / _POLL_S)):
+            if self._server.started or not self._thread.is_alive():
+                break
+            self._thread.join(_POLL_S)
+        if not self._server.started:
+            raise InvalidTask("the HTTP server did not start; are the TLS files right?")
+
+    def stop(self) -> None:
+        """Stop listening, finish what has begun, and end."""
+        self._server.should_exit = True
+        self._thread.join()
+        self._socket.close()
+
+
+def _listen(host: str, address: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # The protocol by name: asyncio turns Nagle's algorithm off only then, and each answer would wait 40 ms
+    # for the browser's delayed ACK.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, int(address.rsplit(":", 1)[-1])))
+        listening.listen(_BACKLOG)
+    except (OSError, ValueError, OverflowError):
+        listening.close()
+        raise InvalidTask(f"cannot listen on {address}: is it host:port, and is the port free?") from None
+    return listening
+
+
+def _config(app: ASGIApp, tls: TlsFiles | None, on_refused: Callable[[int], None]) -> uvicorn.Config:
+    config = uvicorn.Config(
+        app,
+        http=patient_protocol(head_s=_HEAD_S, max_connections=_MAX_CONNECTIONS, on_refused=on_refused),
+        ws="none",
+        loop="asyncio",
+        lifespan="off",
+        log_config=None,
+        log_level="warning",
+        access_log=False,  # it would record who sends reports, and when
+        server_header=False,
+        date_header=False,
+        headers=list(any_origin.HEADERS),
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=_DRAIN_S,
+    )
+    config.load()
+    if tls is not None:
+        config.ssl = server_context(tls)
+    return config

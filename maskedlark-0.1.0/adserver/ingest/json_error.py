@@ -1,0 +1,34 @@
+"""The one shape of every error over HTTP.
+
+JSON, {"error": kind, "reason": one word, "message": for people}.
+"""
+
+from http import HTTPStatus
+from typing import Final
+
+from starlette.responses import JSONResponse, Response
+
+RETRY_AFTER_S: Final = 2
+INTERNAL: Final = "internal"
+"""The reason of a bug."""
+_UNREAD: Final = (
+    HTTPStatus.REQUEST_TIMEOUT,
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    HTTPStatus.SERVICE_UNAVAILABLE,
+)
+
+
+def json_error(kind: str, reason: str, message: str, status: int) -> Response:
+    """An error. Where the body was not read to its end, the rest of it is not waited for.
+
+    Who finds no room is told when to come again.
+    """
+    headers = {"connection": "close"} if status in _UNREAD else {}
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        headers["retry-after"] = str(RETRY_AFTER_S)
+    return JSONResponse({"error": kind, "reason": reason, "message": message}, status, headers)
+
+
+def refusal(status: int, message: str) -> Response:
+    """A request that is refused whatever it holds; the reason is the status's name."""
+    return json_error("RequestRefused", HTTPStatus(status).name.lower(), message, status)

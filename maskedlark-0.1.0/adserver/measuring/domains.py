@@ -1,0 +1,88 @@
+"""The codes of a key that get cells of their own: as given in a file, or as found.
+
+>>> distinct_codes([9, 3, 9]).tolist()
+[3, 9]
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from maskedlark.canonical import build, canonical
+from maskedlark.errors import InvalidTask, JobReason, JobRefused
+from maskedlark.releases.query import MAX_DOMAIN, key_index, measurement_of
+from maskedlark.reports.measurement import MAX_CODE, Key, Measurement
+from maskedlark.reports.task import Task
+
+Codes = NDArray[np.uint32]
+
+
+@canonical
+class CodeRange:
+    """All codes from the first to the last one."""
+
+    first: Annotated[int, Field(ge=0, le=MAX_CODE)]
+    last: Annotated[int, Field(ge=0, le=MAX_CODE)]
+
+
+def read_domains(encoded: str, measurement: Measurement) -> dict[str, Codes]:
+    """A domain file: a JSON object with, for each key, a list of categories or codes, or {"first".
+
+    Code, "last": code}.
+
+    Raises:
+        InvalidTask: not that, or a category that is not declared.
+        JobRefused(UNDECLARED): a key that is not declared.
+        JobRefused(DOMAIN_TOO_LARGE): more codes of a key than a query takes.
+    """
+    try:
+        domains = json.loads(encoded)
+    except (ValueError, RecursionError):  # the latter of brackets in brackets
+        raise InvalidTask("the domain file is not JSON") from None
+    if not isinstance(domains, dict):
+        raise InvalidTask("the domain file is an object of keys")
+    return {
+        name: _codes(measurement.keys[key_index(measurement, name)], said) for name, said in domains.items()
+    }
+
+
+def load_domains(path: Path | None, task: Task) -> dict[str, Codes]:
+    """The domains of a file, or none.
+
+    Raises:
+        InvalidTask: it cannot be read, or as `read_domains`, which refuses with the other errors too.
+    """
+    if path is None:
+        return {}
+    try:
+        encoded = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        raise InvalidTask(f"cannot read the domain file {path} as UTF-8") from None
+    return read_domains(encoded, measurement_of(task))
+
+
+def distinct_codes(codes: Sequence[int]) -> Codes:
+    """Codes as a domain takes them."""
+    return np.unique(np.array(codes, np.uint32))
+
+
+def _codes(key: Key, said: object) -> Codes:
+    if isinstance(said, dict):
+        between = build(CodeRange, said)
+        if between.last - between.first >= MAX_DOMAIN:
+            raise JobRefused(
+                JobReason.DOMAIN_TOO_LARGE, f"the domain of key {key.name!r} has more than {MAX_DOMAIN} codes"
+            )
+        return np.arange(between.first, between.last + 1, dtype=np.int64).astype(np.uint32)
+    if isinstance(said, list) and all(
+        isinstance(one, str | int) and not isinstance(one, bool) for one in said
+    ):
+        return distinct_codes([key.code(str(one)) for one in said])
+    raise InvalidTask(
+        f"the domain of key {key.name!r} is a list of categories or codes, or an object with first and last"
+    )

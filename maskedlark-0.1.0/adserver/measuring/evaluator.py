@@ -1,0 +1,153 @@
+"""Ask both helpers how good a model is, and read their answer."""
+
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+from typing import Final
+
+from adserver.measuring.evaluation_result import EvaluationResult, read
+from adserver.measuring.request import query_epsilon
+from adserver.peers.asking import QueryHelper, ask_both
+from adserver.peers.retrying import BRIEF, Backoff
+from adserver.records.asked_query import PlannedQuery
+from adserver.store.database import Clock
+from adserver.store.datasets import Dataset
+from adserver.store.queries import QueryStore
+from maskedlark.canonical import build
+from maskedlark.model import weights
+from maskedlark.model.graph import Loss
+from maskedlark.model.onnx_file import parse
+from maskedlark.privacy.accounting import spent
+from maskedlark.releases.evaluation import (
+    ROWS,
+    UNITS,
+    EvaluationSpec,
+    check_evaluation_possible,
+    evaluated_loss,
+    evaluation_noise_units,
+)
+from maskedlark.releases.release import fitting
+from maskedlark.reports.task import Task
+
+DEFAULT_BINS: Final = 64
+"""With 12,000 records at epsilon 1, coarser bins cost AUC more than finer ones add noise to it.
+
+Either is about 0.002.
+"""
+
+
+def plan_evaluation(
+    model: bytes,
+    *,
+    task: Task,
+    dataset: Dataset,
+    query_id: bytes,
+    epsilon: float | None = None,
+    num_bins: int = DEFAULT_BINS,
+) -> PlannedQuery[EvaluationSpec]:
+    """Check an evaluation against its task and dataset, and fix its noise.
+
+    Args:
+        model: An ONNX file with its weights.
+        task: The task.
+        dataset: The dataset.
+        query_id: 16 random bytes.
+        epsilon: What it may cost against the ad server; by default a tenth of the task's budget.
+        num_bins: The score bins.
+
+    Raises:
+        InvalidTask: a number is out of its range.
+        InvalidModel: the model is not accepted, or does not fit the task's labels.
+        JobRefused(UNKNOWN_DATASET, DOMAIN_TOO_LARGE, OVERFLOW, NOISE_OUT_OF_RANGE, BUDGET_EXHAUSTED)
+    """
+    dataset.check_usable(task.task_id)
+    parsed = parse(model, num_features=task.num_features)
+    evaluated_loss(task, parsed)
+    held = [
+        weights.quantise(values, known.name)
+        for values, known in zip(parsed.initial_values, parsed.parameters, strict=True)
+    ]
+    spec = build(
+        EvaluationSpec,
+        {
+            "query_id": query_id,
+            "task_id": task.task_id,
+            "dataset_id": dataset.dataset_id,
+            "model_digest": parsed.digest,
+            "weights_digest": weights.digest(weights.encode(held)),
+            "num_bins": num_bins,
+            "noise_multiplier": 0.0,
+        },
+    )
+    planned = fitting(task, spec, epsilon=query_epsilon(epsilon, task))
+    planned.check(task, records=dataset.size)
+    return PlannedQuery(spec=planned, beside=model)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluator:
+    """Asks evaluations over one dataset of a task."""
+
+    helpers: tuple[QueryHelper, QueryHelper]
+    task: Task
+    dataset: Dataset
+    store: QueryStore
+    clock: Clock
+    backoff: Backoff = BRIEF
+
+    def evaluate(self, planned: PlannedQuery[EvaluationSpec]) -> EvaluationResult:
+        """Keep a new evaluation, have it charged and answered, and read the answer.
+
+        Raises:
+            InvalidModel, JobRefused: what a helper refuses with; HELPERS_DISAGREE if they did not score
+                alike.
+            HelperUnavailable: a helper did not answer in time; `again` asks the same evaluation, which is
+                charged only once.
+        """
+        self.store.add(planned.spec, planned.beside, asked_at=self.clock())
+        return self._answered(planned, is_new=True)
+
+    def again(self, planned: PlannedQuery[EvaluationSpec]) -> EvaluationResult:
+        """Ask an evaluation that may have been asked before, and read the answer.
+
+        What was charged costs nothing again.
+
+        Raises:
+            InvalidModel, JobRefused, HelperUnavailable: as `evaluate`.
+        """
+        return self._answered(planned, is_new=False)
+
+    def _answered(self, planned: PlannedQuery[EvaluationSpec], *, is_new: bool) -> EvaluationResult:
+        spec, forget = planned.spec, partial(self.store.remove, planned.spec.query_id)
+        calls = [partial(helper.run_query, spec, planned.beside, spec.num_numbers) for helper in self.helpers]
+        total, dataset_spent = ask_both(calls, self.backoff, forget=forget, is_new=is_new)
+        check_evaluation_possible(self.task, spec, total, records=self.dataset.size)
+        noise_scale = evaluation_noise_units(self.task, spec) / UNITS
+        is_of_classes = (
+            evaluated_loss(self.task, parse(planned.beside, num_features=self.task.num_features))
+            is Loss.CROSS_ENTROPY
+        )
+        readings = read(
+            total.reshape(ROWS, spec.num_bins) / UNITS,
+            mechanism=self.task.mechanism,
+            noise_scale=noise_scale,
+            is_of_classes=is_of_classes,
+            seed=int.from_bytes(sha256(total.tobytes()).digest()[:8], "little"),
+        )
+        return EvaluationResult(
+            query_id=spec.query_id.hex(),
+            task_id=spec.task_id.hex(),
+            dataset_id=spec.dataset_id.hex(),
+            is_of_classes=is_of_classes,
+            metrics=readings.metrics,
+            roc=readings.roc,
+            pr=readings.pr,
+            calibration=readings.calibration,
+            num_bins=spec.num_bins,
+            mechanism=self.task.mechanism,
+            noise_scale=noise_scale,
+            records=self.dataset.size,
+            delta=self.task.delta,
+            cost=spent(spec.charges(self.task), self.task.delta),
+            dataset_spent=dataset_spent,
+        )

@@ -1,0 +1,223 @@
+"""Step 8 of a measurement.
+
+Ask both helpers, add their shares, and read the sums of every cell with what the noise makes of them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adserver.measuring.consistency import LevelEstimate, consistent
+from adserver.measuring.domains import Codes, distinct_codes
+from adserver.measuring.request import Request, plan_discovery, plan_query, undiscovered
+from adserver.measuring.result import ALL, REST, AggregateResult, Column, Estimate, Row, half_width
+from adserver.peers.asking import BothAnswers, QueryHelper, ask_both
+from adserver.peers.retrying import BRIEF, Backoff
+from adserver.records.asked_query import QUERY_ID_BYTES, PlannedQuery
+from adserver.store.database import Clock
+from adserver.store.datasets import Dataset
+from adserver.store.queries import QueryStore
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.numbers.field import SignedVector
+from maskedlark.privacy.accounting import spent
+from maskedlark.privacy.noise import Mechanism
+from maskedlark.randomness import Randomness
+from maskedlark.releases.discovery import DiscoverySpec
+from maskedlark.releases.grouping import decode_domains
+from maskedlark.releases.kinds import MeasuringQuery
+from maskedlark.releases.query import (
+    MeasureKind,
+    QuerySpec,
+    check_answer_possible,
+    key_index,
+    measure_columns,
+    measurement_of,
+    num_numbers,
+    sum_noise_units,
+)
+from maskedlark.releases.release import deviation_of_both
+from maskedlark.reports.measurement import Key
+from maskedlark.reports.task import Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurer:
+    """Asks queries over one dataset of a task."""
+
+    helpers: tuple[QueryHelper, QueryHelper]
+    task: Task
+    dataset: Dataset
+    store: QueryStore
+    clock: Clock
+    randomness: Randomness
+    backoff: Backoff = BRIEF
+
+    def measure(self, request: Request) -> AggregateResult:
+        """Plan a request, have it charged and answered, and read the answer.
+
+        Raises:
+            InvalidTask, JobRefused: as `plan_query`; and what a helper refuses with.
+            HelperUnavailable: a helper did not answer in time; `again` asks the same query, which is charged
+                only once.
+        """
+        found: DiscoverySpec | None = None
+        missing = undiscovered(request, self.task) if request.is_discovered else ()
+        request = replace(request, is_discovered=bool(missing))  # what is known already costs nothing to find
+        if missing:
+            found = plan_discovery(
+                request, task=self.task, dataset=self.dataset, query_id=self._new_id(), keys=missing
+            )
+            request = _with_domains(request, self._discover(found))
+        planned = plan_query(request, task=self.task, dataset=self.dataset, query_id=self._new_id())
+        self.store.add(planned.spec, planned.beside, asked_at=self.clock())
+        return self._answered(planned, found, is_new=True)
+
+    def again(self, planned: PlannedQuery[QuerySpec]) -> AggregateResult:
+        """Ask a query that may have been asked before, and read the answer.
+
+        What was charged costs nothing again.
+
+        Raises:
+            JobRefused: what a helper refuses with.
+            HelperUnavailable: a helper did not answer in time.
+        """
+        return self._answered(planned, None, is_new=False)
+
+    def _answered(
+        self, planned: PlannedQuery[QuerySpec], found: DiscoverySpec | None, *, is_new: bool
+    ) -> AggregateResult:
+        """The result; its cost is told with that of the discovery `found`, if there was one."""
+        spec = planned.spec
+        answer = self._ask(spec, planned.beside, num_numbers(self.task, spec), is_new=is_new)
+        check_answer_possible(self.task, spec, answer.total, records=self.dataset.size)
+        return AggregateResult(
+            query_id=spec.query_id.hex(),
+            task_id=spec.task_id.hex(),
+            dataset_id=spec.dataset_id.hex(),
+            group_by=tuple(axis.key for axis in spec.group_by),
+            columns=_columns(self.task, spec),
+            rows=_rows(self.task, planned, answer.total),
+            mechanism=self.task.mechanism,
+            records=self.dataset.size,
+            min_cell_count=measurement_of(self.task).min_cell_count,
+            delta=self.task.delta,
+            cost=spent(
+                [*(found.charges(self.task) if found else ()), *spec.charges(self.task)], self.task.delta
+            ),
+            dataset_spent=answer.dataset_spent,
+        )
+
+    def _discover(self, spec: DiscoverySpec) -> dict[str, Codes]:
+        """The codes of each key that a discovery shows.
+
+        Raises:
+            JobRefused(NOTHING_FOUND): none of one of the keys; that is an answer too, and was charged.
+        """
+        self.store.add(spec, b"", asked_at=self.clock())
+        total = self._ask(spec, b"", spec.num_values, is_new=True).total.reshape(
+            len(spec.keys), 1 + spec.max_codes
+        )
+        found = {}
+        for name, numbers in zip(spec.keys, total, strict=True):
+            count = int(numbers[0])
+            if not 0 < count <= spec.max_codes:
+                raise JobRefused(
+                    JobReason.NOTHING_FOUND,
+                    f"no code of key {name!r} occurs in enough reports to be shown: give its domain",
+                )
+            found[name] = distinct_codes(numbers[1 : 1 + count].tolist())
+        return found
+
+    def _ask(self, spec: MeasuringQuery, codes: bytes, length: int, *, is_new: bool) -> BothAnswers:
+        calls = [partial(helper.run_query, spec, codes, length) for helper in self.helpers]
+        return ask_both(calls, self.backoff, forget=partial(self.store.remove, spec.query_id), is_new=is_new)
+
+    def _new_id(self) -> bytes:
+        return self.randomness(QUERY_ID_BYTES)
+
+
+def _with_domains(request: Request, found: dict[str, Codes]) -> Request:
+    return replace(request, domains={**request.domains, **found})
+
+
+def _columns(task: Task, spec: QuerySpec) -> tuple[Column, ...]:
+    measurement, units = measurement_of(task), sum_noise_units(task, spec)
+    columns: list[Column] = []
+    for measure in spec.measures:
+        scale = units / measure.scale
+        value = measurement.value(measure.value)
+        if value is None or measure.kind is MeasureKind.SUM:
+            columns.append(Column(name=measure.value, value=measure.value, bucket=None, noise_scale=scale))
+            continue
+        ends = [start - 1 for start in value.bucket_starts[1:]] + [value.high]
+        columns += [
+            Column(
+                name=f"{value.name}[{low}..{high}]", value=value.name, bucket=(low, high), noise_scale=scale
+            )
+            for low, high in zip(value.bucket_starts, ends, strict=True)
+        ]
+    return tuple(columns)
+
+
+def _rows(task: Task, planned: PlannedQuery[QuerySpec], total: SignedVector) -> tuple[Row, ...]:
+    """The cells of every level with their estimates; rolled-up levels made consistent."""
+    spec = planned.spec
+    names = _names(task, planned)
+    errors = np.array([column.noise_scale for column in _columns(task, spec)]) * deviation_of_both(
+        task.mechanism
+    )
+    factor = half_width(task.mechanism)
+    rows: list[Row] = []
+    for level, estimate in zip(spec.levels, _estimates(task, spec, total), strict=True):
+        spread = np.sqrt(estimate.variances)[:, None] * errors
+        for group, values, deviations in zip(
+            _groups(names, level), estimate.values.tolist(), spread.tolist(), strict=True
+        ):
+            estimates = tuple(
+                Estimate(
+                    value=value, standard_error=error, low=value - factor * error, high=value + factor * error
+                )
+                for value, error in zip(values, deviations, strict=True)
+            )
+            rows.append(Row(group=group, estimates=estimates))
+    return tuple(rows)
+
+
+def _estimates(task: Task, spec: QuerySpec, total: SignedVector) -> Sequence[LevelEstimate]:
+    """The sums in the values' own units, by level; without noise they are exact and left alone."""
+    measurement = measurement_of(task)
+    scales = np.array(
+        [measure.scale for measure in spec.measures for _ in measure_columns(measurement, measure)], np.int64
+    )
+    whole, rest = np.divmod(total.reshape(-1, len(scales)), scales)
+    values: NDArray[np.float64] = whole + rest / scales
+    ends = np.cumsum([spec.num_cells(level) for level in spec.levels])
+    levels = np.split(values, ends[:-1])
+    if task.mechanism is Mechanism.NONE or len(levels) == 1:
+        return [LevelEstimate(values=one, variances=np.ones(len(one))) for one in levels]
+    return consistent(
+        levels, [1 if level == 0 else spec.group_by[level - 1].size + 1 for level in spec.levels]
+    )
+
+
+def _names(task: Task, planned: PlannedQuery[QuerySpec]) -> list[list[str]]:
+    """For each axis, its codes for people."""
+    measurement = measurement_of(task)
+    domains = decode_domains(planned.spec, planned.beside)
+    names = []
+    for axis, domain in zip(planned.spec.group_by, domains, strict=True):
+        key: Key = measurement.keys[key_index(measurement, axis.key)]
+        names.append([key.label(code) for code in (range(axis.size) if domain is None else domain.tolist())])
+    return names
+
+
+def _groups(names: Sequence[Sequence[str]], level: int) -> Sequence[tuple[str, ...]]:
+    """The groups of one level's cells, in their order."""
+    coarser = (ALL,) * (len(names) - level)
+    if level == 0:
+        return [coarser]
+    return [(*group, *coarser) for group in product(*names[: level - 1], [*names[level - 1], REST])]

@@ -1,0 +1,195 @@
+"""From what a person asks for, by names, to a query that the helpers will accept: its noise included."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from adserver.measuring.domains import Codes
+from adserver.records.asked_query import PlannedQuery
+from adserver.store.datasets import Dataset
+from maskedlark.canonical import build
+from maskedlark.errors import InvalidTask, JobReason, JobRefused
+from maskedlark.privacy.noise import Mechanism
+from maskedlark.releases.discovery import DiscoverySpec
+from maskedlark.releases.query import (
+    MAX_DOMAIN,
+    Axis,
+    Condition,
+    Measure,
+    MeasureKind,
+    QuerySpec,
+    codes_digest,
+    key_index,
+    measurement_of,
+)
+from maskedlark.releases.release import fitting
+from maskedlark.reports.measurement import Measurement
+from maskedlark.reports.task import Task
+
+DEFAULT_SHARE: Final = 0.1
+"""Of the task's epsilon, what a query costs that does not say."""
+DISCOVERY_SHARE: Final = 0.25
+"""Of a query's epsilon, what it costs to find its groups first."""
+DISCOVERY_DELTA: Final = 0.01
+"""Of the task's delta, what it costs to find groups."""
+_UNITS: Final = 1 << 30
+"""What the largest contribution to each sum is carried as.
+
+Every value bears noise in proportion to its own bounds.
+"""
+_MAX_FOUND: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a person asks for.
+
+    Attributes:
+        values: Names of declared values, or count, to sum.
+        histograms: Names of declared values with buckets.
+        group_by: Names of declared keys, the coarsest first.
+        where: For keys: the category or code that summed reports have.
+        domains: For keys: the codes that get cells of their own, ascending; the default is all codes of a key
+            with a size.
+        is_discovered: Find the codes of keys that have no domain with a private release of its own first.
+        is_rolled_up: Release the coarser levels too, up to the total, consistent with each other.
+        epsilon: What it may cost against the ad server; None: a tenth of the task's budget.
+    """
+
+    values: tuple[str, ...]
+    histograms: tuple[str, ...] = ()
+    group_by: tuple[str, ...] = ()
+    where: Mapping[str, str] = field(default_factory=dict)
+    domains: Mapping[str, Codes] = field(default_factory=dict)
+    is_discovered: bool = False
+    is_rolled_up: bool = False
+    epsilon: float | None = None
+
+
+def undiscovered(request: Request, task: Task) -> tuple[str, ...]:
+    """The keys to group by whose codes nobody has said."""
+    measurement = measurement_of(task)
+    keys = [measurement.keys[key_index(measurement, name)] for name in request.group_by]
+    return tuple(key.name for key in keys if key.size is None and key.name not in request.domains)
+
+
+def plan_discovery(
+    request: Request, *, task: Task, dataset: Dataset, query_id: bytes, keys: tuple[str, ...]
+) -> DiscoverySpec:
+    """The release that finds the codes of some keys, at its share of the request's epsilon.
+
+    Raises:
+        As `plan_query`.
+    """
+    dataset.check_usable(task.task_id)
+    spec = build(
+        DiscoverySpec,
+        {
+            "query_id": query_id,
+            "task_id": task.task_id,
+            "dataset_id": dataset.dataset_id,
+            "keys": keys,
+            "where": _conditions(request, measurement_of(task)),
+            "max_codes": _MAX_FOUND,
+            "noise_multiplier": 0.0,
+            "delta": max(2.0**-60, DISCOVERY_DELTA * task.delta),
+        },
+    )
+    planned = fitting(task, spec, epsilon=DISCOVERY_SHARE * query_epsilon(request.epsilon, task))
+    planned.check(task, records=dataset.size)
+    return planned
+
+
+def plan_query(request: Request, *, task: Task, dataset: Dataset, query_id: bytes) -> PlannedQuery[QuerySpec]:
+    """Check a request against its task and dataset, and fix its noise.
+
+    Raises:
+        InvalidTask: a number is out of its range, or a category is not declared.
+        JobRefused: UNKNOWN_DATASET, UNDECLARED, DOMAIN_TOO_LARGE, OVERFLOW, NOISE_OUT_OF_RANGE,
+            BUDGET_EXHAUSTED, or MALFORMED for a request that does not say enough.
+    """
+    dataset.check_usable(task.task_id)
+    measurement = measurement_of(task)
+    axes = [_axis(name, request, measurement) for name in request.group_by]
+    spec = build(
+        QuerySpec,
+        {
+            "query_id": query_id,
+            "task_id": task.task_id,
+            "dataset_id": dataset.dataset_id,
+            "measures": tuple(_measures(request, measurement)),
+            "group_by": tuple(axes),
+            "levels": tuple(range(0 if request.is_rolled_up else len(axes), len(axes) + 1)),
+            "where": _conditions(request, measurement),
+            "noise_multiplier": 0.0,
+            "threshold_noise_multiplier": 0.0,
+        },
+    )
+    share = 1 - DISCOVERY_SHARE if request.is_discovered else 1.0
+    planned = fitting(task, spec, epsilon=share * query_epsilon(request.epsilon, task))
+    planned.check(task, records=dataset.size)
+    listed = [request.domains[axis.key] for axis in axes if axis.codes_digest is not None]
+    return PlannedQuery(spec=planned, beside=b"".join(codes.astype("<u4").tobytes() for codes in listed))
+
+
+def query_epsilon(epsilon: float | None, task: Task) -> float:
+    """What a query may cost against the ad server.
+
+    What was said, or its default share of the task's budget; infinite without noise.
+
+    Raises:
+        InvalidTask: it is not positive and finite.
+        JobRefused(NOISE_OUT_OF_RANGE): the task has no noise, and so no epsilon.
+    """
+    if task.mechanism is Mechanism.NONE:
+        if epsilon is not None:
+            raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, "the task has no noise: give no epsilon")
+        return math.inf
+    if epsilon is None:
+        return DEFAULT_SHARE * task.epsilon
+    if not 0 < epsilon < math.inf:
+        raise InvalidTask(f"epsilon is positive and finite, not {epsilon}")
+    return min(epsilon, task.epsilon)
+
+
+def _axis(name: str, request: Request, measurement: Measurement) -> Axis:
+    key = measurement.keys[key_index(measurement, name)]
+    codes = request.domains.get(name)
+    if codes is None:
+        if key.size is None:
+            raise JobRefused(
+                JobReason.MALFORMED,
+                f"any code may occur of key {name!r}: give its domain, or have it discovered",
+            )
+        settings = {"key": name, "size": key.size}
+    else:
+        if len(codes) > MAX_DOMAIN:
+            raise JobRefused(
+                JobReason.DOMAIN_TOO_LARGE,
+                f"the domain of key {name!r} has {len(codes)} codes, at most {MAX_DOMAIN} are taken",
+            )
+        settings = {"key": name, "size": len(codes), "codes_digest": codes_digest(codes)}
+    try:
+        return build(Axis, settings)
+    except InvalidTask as error:
+        raise JobRefused(JobReason.DOMAIN_TOO_LARGE, f"key {name!r}: {error}") from None
+
+
+def _measures(request: Request, measurement: Measurement) -> list[Measure]:
+    measures = []
+    for kind, names in ((MeasureKind.SUM, request.values), (MeasureKind.HISTOGRAM, request.histograms)):
+        for name in names:
+            value = measurement.value(name)
+            bound = 1 if value is None or kind is MeasureKind.HISTOGRAM else value.bound
+            measures.append(build(Measure, {"value": name, "kind": kind, "scale": max(1, _UNITS // bound)}))
+    if not measures:
+        raise JobRefused(JobReason.MALFORMED, "a query sums at least one value: count is always one")
+    return measures
+
+
+def _conditions(request: Request, measurement: Measurement) -> tuple[Condition, ...]:
+    return tuple(
+        Condition(key=name, code=measurement.keys[key_index(measurement, name)].code(said))
+        for name, said in request.where.items()
+    )

@@ -1,0 +1,344 @@
+"""The ad server's side of a helper: typed calls with deadlines, and nothing believed that was not checked.
+
+Every method raises `HelperUnavailable` if the helper is down or slow (the same call may be repeated), the
+error that the helper refused with, or `JobRefused(BAD_ANSWER)` if the answer makes no sense.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import Event, Thread
+from typing import Any, Final, Self, TypeVar
+
+import grpc
+import numpy as np
+from numpy.typing import NDArray
+
+from adserver.peers.receipt_exchange import ReceiptExchange
+from adserver.peers.replies import (
+    HelperStatus,
+    PreparedReplies,
+    QueryAnswer,
+    StartedJob,
+    bad_answer,
+    commit_from_reply,
+    reading_answer,
+    require,
+    spent_from_reply,
+    started_job_from_reply,
+    status_from_reply,
+)
+from adserver.store.receipts import ReceiptBook
+from maskedlark.canonical import encode
+from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, MaskedLarkError
+from maskedlark.observability.tracing import ClientTracing
+from maskedlark.releases.job import JobSpec
+from maskedlark.releases.kinds import BESIDE, AnyQuery
+from maskedlark.releases.release import TAG_BYTES, AggregateShare
+from maskedlark.reports.dataset import AdmittedSet, ShareForHelper
+from maskedlark.reports.task import Task
+from maskedlark.rpc.faults import calling
+from maskedlark.rpc.tls_files import TlsFiles
+from maskedlark.rpc.transport import RenewedChannel
+from maskedlark.rpc.wire import chunks, join, share_to_message
+from protos import helper_pb2, helper_pb2_grpc
+
+ROUND_DEADLINE_S: Final = 900.0
+"""By default: several times what the largest round takes, for a machine that is busy with others."""
+_OPENING_S: Final = 0.01
+"""What a helper is given to open one share, on top of the deadline: a hundred times what it takes."""
+_CANCEL_POLL_S: Final = 0.1
+_SIGNATURE_BYTES: Final = 64
+_Reply = TypeVar("_Reply")
+
+
+class HelperClient:
+    """One helper, as the ad server sees it.
+
+    Safe to share between threads; close it, or use it in a `with`.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        tls: TlsFiles | None,
+        deadline_s: float,
+        receipts: ReceiptBook | None = None,
+        *,
+        round_deadline_s: float | None = None,
+    ) -> None:
+        """A client that connects lazily.
+
+        Args:
+            address: host:port.
+            tls: This party's files, or None for plaintext on loopback.
+            deadline_s: For answers that take a helper no time.
+            receipts: Where the helper's receipts are kept; by default for as long as this client.
+            round_deadline_s: For what a helper computes: rounds, queries, evaluations, datasets; by default
+                `deadline_s`. It may be long: a helper that is dead is noticed by its silence
+                (`maskedlark.rpc.transport.Keepalive`).
+        """
+        self.address = address
+        self._deadline_s = deadline_s
+        self._round_deadline_s = deadline_s if round_deadline_s is None else round_deadline_s
+        self._channel = RenewedChannel(
+            address, tls, (ClientTracing(), ReceiptExchange(receipts or ReceiptBook(), address))
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connection and every call on it."""
+        self._channel.close()
+
+    def status(self) -> HelperStatus:
+        """Who the helper is and what it holds."""
+        with self._calling():
+            reply = self._told(self._stub.GetStatus(helper_pb2.StatusRequest(), timeout=self._deadline_s))
+        return status_from_reply(reply, self.address)
+
+    def register_task(self, task: Task) -> bytes:
+        """Ask the helper to accept a task; its Ed25519 signature, 64 bytes, to be verified by the caller."""
+        with self._calling():
+            reply = self._told(
+                self._stub.RegisterTask(
+                    helper_pb2.RegisterTaskRequest(task=encode(task)), timeout=self._deadline_s
+                )
+            )
+        require(len(reply.signature) == _SIGNATURE_BYTES, self.address, "a signature of another length")
+        return bytes(reply.signature)
+
+    def prepare_dataset(
+        self,
+        task_id: bytes,
+        handle: bytes,
+        share_chunks: Iterable[Sequence[ShareForHelper]],
+        *,
+        num_reports: int,
+        progress: Callable[[int], None] = lambda _: None,
+        cancelled: Event | None = None,
+        update_round: bytes = b"",
+    ) -> AdmittedSet:
+        """Have the helper open shares, and learn which it admits, in the order in which they were sent.
+
+        Args:
+            task_id: The task that all reports are of.
+            handle: 16 bytes that name this preparation.
+            share_chunks: The shares, each chunk well under gRPC's message limit. An error that it raises is
+                raised here.
+            num_reports: How many shares there are; the call's deadline grows with it.
+            progress: Called with the number of shares in each chunk that the helper has answered for.
+            cancelled: When it is set, the call ends within a moment with `JobRefused(CANCELLED)`.
+            update_round: Of a task of updates: the round that all of them answer, canonical.
+        """
+        header = helper_pb2.PrepareRequest(
+            header=helper_pb2.PrepareRequest.Header(task_id=task_id, handle=handle, update_round=update_round)
+        )
+        outgoing = _Outgoing(header, share_chunks)
+        replies = PreparedReplies(self.address)
+        try:
+            with self._calling(cancelled):
+                call = self._stub.PrepareDataset(
+                    iter(outgoing), timeout=self._round_deadline_s + _OPENING_S * num_reports
+                )
+                with _ending(call), _cancelling(call, cancelled):
+                    for reply in call:
+                        progress(replies.take(reply, outgoing.sizes))
+        except MaskedLarkError:
+            if outgoing.error is not None:  # gRPC tells only that the requests ended badly
+                raise outgoing.error from None
+            raise
+        return replies.admitted_set(outgoing.sizes)
+
+    def commit_dataset(
+        self, task_id: bytes, handle: bytes, chosen: NDArray[np.bool_], dataset_id: bytes
+    ) -> None:
+        """Make the chosen reports of a preparation a dataset at this helper. Idempotent.
+
+        Args:
+            task_id: The task.
+            handle: The preparation.
+            chosen: bool (n,), in the order in which the shares were sent; all of them admitted.
+            dataset_id: What the dataset must turn out to be.
+        """
+        bits = np.packbits(chosen, bitorder="little").tobytes()
+        request = helper_pb2.CommitRequest(task_id=task_id, handle=handle, chosen=bits, dataset_id=dataset_id)
+        with self._calling():
+            reply = self._told(
+                self._stub.CommitDataset(request, timeout=self._round_deadline_s + _OPENING_S * len(chosen))
+            )
+        commit_from_reply(reply, self.address, dataset_id=dataset_id, size=int(chosen.sum()))
+
+    def start_job(self, job: JobSpec, model: bytes) -> StartedJob:
+        """Have the helper check a job and its ONNX model, and reserve its budget. Idempotent."""
+        pieces = (helper_pb2.StartJobRequest(model=piece) for piece in chunks(model))
+        requests = _then(helper_pb2.StartJobRequest(job=encode(job)), pieces)
+        with self._calling():
+            reply = self._told(self._stub.StartJob(requests, timeout=self._round_deadline_s))
+        return started_job_from_reply(reply, self.address)
+
+    def run_round(
+        self,
+        job_id: bytes,
+        round_index: int,
+        weights: bytes,
+        num_parameters: int,
+        *,
+        cancelled: Event | None = None,
+    ) -> AggregateShare:
+        """One helper's answer to a round: the same bytes however often the same round is asked.
+
+        Args:
+            job_id: A started job.
+            round_index: From 0.
+            weights: The encoded weights (`maskedlark.model.weights`).
+            num_parameters: The length of the answer's vector.
+            cancelled: When it is set, the call ends within a moment with `JobRefused(CANCELLED)`.
+        """
+        header = helper_pb2.RoundRequest(
+            header=helper_pb2.RoundRequest.Header(job_id=job_id, round=round_index)
+        )
+        requests = _then(header, (helper_pb2.RoundRequest(weights=piece) for piece in chunks(weights)))
+        with self._calling(cancelled):
+            call = self._stub.RunRound(requests, timeout=self._round_deadline_s)
+            with _ending(call), _cancelling(call, cancelled):
+                return self._share(call, num_parameters)
+
+    def run_query(
+        self, query: AnyQuery, beside: bytes, length: int, *, cancelled: Event | None = None
+    ) -> QueryAnswer:
+        """One helper's answer to a query of any kind: the same bytes however often the same query is asked.
+
+        Args:
+            query: What is asked.
+            beside: What a query of this kind is sent with (`maskedlark.releases.kinds.BESIDE`).
+            length: Of the answer's vector.
+            cancelled: As of `run_round`.
+        """
+        part = BESIDE.get(query.kind)
+        pieces = (helper_pb2.QueryRequest(**{part: piece}) for piece in chunks(beside) if part)
+        requests = _then(helper_pb2.QueryRequest(**{query.kind: encode(query)}), pieces)
+        with self._calling(cancelled):
+            call = self._stub.RunQuery(requests, timeout=self._round_deadline_s)
+            with _ending(call), _cancelling(call, cancelled):
+                spent = spent_from_reply(next(call, helper_pb2.QueryReply()), self.address)
+                return QueryAnswer(share=self._share(call, length), dataset_spent=spent)
+
+    def _share(self, replies: Iterable[Any], length: int) -> AggregateShare:
+        """The share in the chunks of an answer."""
+        with reading_answer(self.address):
+            encoded = join(
+                (reply.chunk for reply in replies), limit=TAG_BYTES + 8 * length, what="an aggregate share"
+            )
+            return AggregateShare.decode(encoded, length)
+
+    def close_job(self, job: JobSpec) -> int:
+        """Give back the budget of the rounds that were not run; how many were answered, and stay charged.
+
+        Also before it is started.
+        """
+        with self._calling():
+            reply = self._told(
+                self._stub.CloseJob(helper_pb2.CloseJobRequest(job=encode(job)), timeout=self._deadline_s)
+            )
+        return int(reply.rounds_answered)
+
+    def _told(self, reply: _Reply | None) -> _Reply:
+        """The one reply of a call; gRPC gives None of a helper that ends it well and without one."""
+        if reply is None:
+            raise bad_answer(self.address, "no message")
+        return reply
+
+    @property
+    def _stub(self) -> helper_pb2_grpc.HelperStub:
+        return helper_pb2_grpc.HelperStub(self._channel.current())
+
+    @contextmanager
+    def _calling(self, cancelled: Event | None = None) -> Iterator[None]:
+        """Around a call. One that was cancelled, though not by this side, was ended by the helper.
+
+        It may be repeated.
+        """
+        try:
+            with calling(f"helper at {self.address}"):
+                yield
+        except JobRefused as refusal:
+            if refusal.reason is JobReason.CANCELLED and not (cancelled is not None and cancelled.is_set()):
+                raise HelperUnavailable(
+                    f"{refusal} (it took this call's messages for too slow, or is ending)"
+                ) from None
+            raise
+
+
+class _Outgoing:
+    """The requests of a preparation.
+
+    Remembers the size of each chunk that was sent, and the error that ended them, if one did.
+    """
+
+    def __init__(
+        self, header: helper_pb2.PrepareRequest, share_chunks: Iterable[Sequence[ShareForHelper]]
+    ) -> None:
+        self._header = header
+        self._chunks = share_chunks
+        self.sizes: list[int] = []
+        self.error: Exception | None = None
+
+    def __iter__(self) -> Iterator[helper_pb2.PrepareRequest]:
+        yield self._header
+        try:
+            for chunk in self._chunks:
+                self.sizes.append(len(chunk))  # before it leaves, so that no reply can come too early
+                yield helper_pb2.PrepareRequest(
+                    chunk=helper_pb2.PrepareRequest.Chunk(shares=[_share_message(item) for item in chunk])
+                )
+        except Exception as error:
+            self.error = error
+            raise
+
+
+def _share_message(item: ShareForHelper) -> helper_pb2.HelperShare:
+    return helper_pb2.HelperShare(
+        report_id=item.report_id, time_bucket=item.time_bucket, share=share_to_message(item.share)
+    )
+
+
+def _then(first: Any, rest: Iterable[Any]) -> Iterator[Any]:
+    """One message, then the others."""
+    yield first
+    yield from rest
+
+
+@contextmanager
+def _ending(call: grpc.Call) -> Iterator[None]:
+    """Cancel a call whose answer is not read to its end; one that has ended is left alone."""
+    try:
+        yield
+    finally:
+        call.cancel()  # type: ignore[no-untyped-call]  # grpc-stubs
+
+
+@contextmanager
+def _cancelling(call: grpc.Call, cancelled: Event | None) -> Iterator[None]:
+    """Cancel a call as soon as an event is set."""
+    if cancelled is None:
+        yield
+        return
+    is_over = Event()
+
+    def watch() -> None:
+        while not is_over.wait(_CANCEL_POLL_S):
+            if cancelled.is_set():
+                call.cancel()  # type: ignore[no-untyped-call]  # grpc-stubs
+                return
+
+    watcher = Thread(target=watch, name="cancel-call", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        watcher.join()

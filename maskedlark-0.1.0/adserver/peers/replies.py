@@ -1,0 +1,226 @@
+"""A helper's replies, checked and turned into domain values; nonsense is `JobRefused(BAD_ANSWER)`."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskedlark.canonical import build, decode
+from maskedlark.errors import InvalidTask, JobReason, JobRefused, ReportReason
+from maskedlark.privacy.accounting import Epsilons
+from maskedlark.releases.release import AggregateShare
+from maskedlark.reports.dataset import AdmittedSet
+from maskedlark.reports.pair import VIEW_TAG_BYTES
+from maskedlark.reports.sealing import SignedKeyList
+from maskedlark.reports.task import HelperIdentity
+from protos import helper_pb2
+
+_DIGEST_BYTES: Final = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HelperStatus:
+    """Who a helper is and what it holds.
+
+    Attributes:
+        version: The helper's software.
+        identity: Its name and long-term public keys.
+        keys: Its HPKE keys, with a signature that is its own.
+        numerics_digest: Of its gradient engine's golden vectors.
+        tasks: How many it has accepted; None, as all that follow, over TLS: a helper tells tenants nothing of
+            each other.
+        datasets: How many it has committed.
+        open_jobs: Started and not closed.
+        rounds_answered: Of all jobs.
+    """
+
+    version: str
+    identity: HelperIdentity
+    keys: SignedKeyList
+    numerics_digest: bytes
+    tasks: int | None
+    datasets: int | None
+    open_jobs: int | None
+    rounds_answered: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartedJob:
+    """What a helper says of a job that it has accepted.
+
+    Attributes:
+        path: The gradient engine it will use: exact or general.
+        path_reason: Why not the exact one, or empty.
+        numerics_digest: 32 bytes; helpers with different ones can not work together.
+        num_parameters: The length of each round's answer.
+        epsilon_spent: Of the dataset against the ad server: all jobs so far, with all rounds of this one.
+        collusion_epsilon_spent: The same, against the ad server together with one helper.
+        rounds_answered: Of this job, before now.
+    """
+
+    path: str
+    path_reason: str
+    numerics_digest: bytes
+    num_parameters: int
+    epsilon_spent: float
+    collusion_epsilon_spent: float
+    rounds_answered: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryAnswer:
+    """A helper's answer to a query.
+
+    Attributes:
+        share: Its share of the sums.
+        dataset_spent: Of the dataset by this helper's ledger: all jobs and queries, this one included.
+    """
+
+    share: AggregateShare = field(repr=False)
+    dataset_spent: Epsilons
+
+
+class PreparedReplies:
+    """The replies of one preparation as they come: one for each chunk, then the totals."""
+
+    def __init__(self, peer: str) -> None:
+        self._peer = peer
+        self._is_admitted: list[NDArray[np.bool_]] = []
+        self._view_tags: list[NDArray[np.uint8]] = []
+        self._totals: helper_pb2.PrepareReply.Totals | None = None
+
+    def take(self, reply: helper_pb2.PrepareReply, sizes: Sequence[int]) -> int:
+        """Read one reply; how many reports it answers for."""
+        require(self._totals is None, self._peer, "more replies after the totals")
+        if reply.HasField("totals"):
+            self._totals = reply.totals
+            return 0
+        position = len(self._is_admitted)
+        require(position < len(sizes), self._peer, "more replies than there were chunks")
+        flags = np.frombuffer(reply.is_admitted, np.uint8)
+        require(
+            len(flags) == sizes[position] and bool((flags <= 1).all()),
+            self._peer,
+            "not one flag for each report",
+        )
+        require(
+            len(reply.view_tags) == VIEW_TAG_BYTES * len(flags),
+            self._peer,
+            "not one view tag for each report",
+        )
+        self._is_admitted.append(flags.astype(np.bool_))
+        self._view_tags.append(np.frombuffer(reply.view_tags, np.uint8).reshape(-1, VIEW_TAG_BYTES))
+        return len(flags)
+
+    def admitted_set(self, sizes: Sequence[int]) -> AdmittedSet:
+        """All chunks put together, if they are complete and the totals agree with them."""
+        totals = self._totals
+        if totals is None or len(self._is_admitted) != len(sizes):
+            raise bad_answer(self._peer, "not one reply for each chunk and then the totals")
+        is_admitted = np.concatenate([np.empty(0, np.bool_), *self._is_admitted])
+        dropped = _dropped(totals, self._peer)
+        counted = (totals.received, totals.admitted, dropped.total())
+        num_admitted = int(is_admitted.sum())
+        expected = (len(is_admitted), num_admitted, len(is_admitted) - num_admitted)
+        require(
+            counted == expected,
+            self._peer,
+            f"totals {counted} of reports received, admitted and dropped, where {expected} are right",
+        )
+        tags = np.concatenate([np.empty((0, VIEW_TAG_BYTES), np.uint8), *self._view_tags])
+        return AdmittedSet(is_admitted=is_admitted, view_tags=tags, dropped=dropped)
+
+
+def status_from_reply(reply: helper_pb2.StatusReply, peer: str) -> HelperStatus:
+    """Parse a status; the key list's signature is checked against the key beside it."""
+    try:
+        identity = build(
+            HelperIdentity,
+            {"name": reply.name, "verify_key": reply.verify_key, "agreement_key": reply.agreement_key},
+        )
+        keys = decode(SignedKeyList, reply.key_list)
+        keys.verified_key(identity.verify_key)
+    except InvalidTask as error:
+        raise bad_answer(peer, f"a wrong status: {error}") from None
+    return HelperStatus(
+        version=reply.version,
+        identity=identity,
+        keys=keys,
+        numerics_digest=reply.numerics_digest,
+        tasks=reply.tasks if reply.HasField("tasks") else None,
+        datasets=reply.datasets if reply.HasField("datasets") else None,
+        open_jobs=reply.open_jobs if reply.HasField("open_jobs") else None,
+        rounds_answered=reply.rounds_answered if reply.HasField("rounds_answered") else None,
+    )
+
+
+def commit_from_reply(reply: helper_pb2.CommitReply, peer: str, *, dataset_id: bytes, size: int) -> None:
+    """Check that what was committed is what was asked for."""
+    require(
+        reply.dataset_id == dataset_id and reply.size == size,
+        peer,
+        "it committed another dataset than it was asked to",
+    )
+
+
+def started_job_from_reply(reply: helper_pb2.StartJobReply, peer: str) -> StartedJob:
+    """Parse the answer to a job."""
+    require(reply.path in ("exact", "general"), peer, "an unknown gradient path")
+    require(len(reply.numerics_digest) == _DIGEST_BYTES, peer, "a numerics digest of another length")
+    require(reply.num_parameters > 0, peer, "a model without parameters")
+    for spent in (reply.epsilon_spent, reply.collusion_epsilon_spent):
+        require(spent >= 0 and not math.isnan(spent), peer, "a spent budget that is no amount")
+    return StartedJob(
+        path=reply.path,
+        path_reason=reply.reason,
+        numerics_digest=reply.numerics_digest,
+        num_parameters=reply.num_parameters,
+        epsilon_spent=reply.epsilon_spent,
+        collusion_epsilon_spent=reply.collusion_epsilon_spent,
+        rounds_answered=reply.rounds_answered,
+    )
+
+
+def spent_from_reply(reply: helper_pb2.QueryReply, peer: str) -> Epsilons:
+    """Parse the first part of the answer to a query."""
+    require(reply.WhichOneof("part") == "spent", peer, "no budget that was spent")
+    epsilons = (reply.spent.epsilon, reply.spent.collusion_epsilon)
+    require(
+        all(one >= 0 and not math.isnan(one) for one in epsilons), peer, "a spent budget that is no amount"
+    )
+    return Epsilons(ad_server=epsilons[0], colluding=epsilons[1])
+
+
+def require(condition: bool, peer: str, what: str) -> None:
+    """Refuse an answer that breaks the contract."""
+    if not condition:
+        raise bad_answer(peer, what)
+
+
+def bad_answer(peer: str, what: str) -> JobRefused:
+    """The error for an answer that makes no sense."""
+    return JobRefused(JobReason.BAD_ANSWER, f"the helper at {peer} answered with {what}")
+
+
+@contextmanager
+def reading_answer(peer: str) -> Iterator[None]:
+    """Around what reads an answer in the form that helpers read requests in too.
+
+    Its refusals are of the answer, not of the request.
+    """
+    try:
+        yield
+    except JobRefused as error:
+        raise bad_answer(peer, f"what makes no sense: {error}") from None
+
+
+def _dropped(totals: helper_pb2.PrepareReply.Totals, peer: str) -> Counter[ReportReason]:
+    try:
+        return Counter({ReportReason(reason): int(count) for reason, count in totals.dropped.items()})
+    except ValueError:
+        raise bad_answer(peer, "a reason for dropping reports that this version does not know") from None

@@ -1,0 +1,245 @@
+"""A project folder: `lark.toml`, which people read and change, and where everything else lies.
+
+project = Project.open(Path("play"))
+project.settings.training.rounds
+"""
+
+import tomllib
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final
+
+from maskedlark.canonical import build
+from maskedlark.errors import InvalidTask
+from maskedlark.model.graph import Loss
+
+CONFIG: Final = "lark.toml"
+SAMPLE: Final = "wbcd"
+"""The Wisconsin breast-cancer data, which come with scikit-learn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Servers:
+    """Where the three servers listen, as host:port."""
+
+    helper_0: str
+    helper_1: str
+    adserver_grpc: str
+    adserver_http: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSettings:
+    """What browsers report.
+
+    Attributes:
+        csv: A table, seen from the project's folder; empty for the sample.
+        label: Its column of labels.
+        ignore: Its columns that are no features.
+        panel: The share of rows that nobody reports: the trained model is tested on them.
+    """
+
+    csv: str = ""
+    label: str = ""
+    ignore: tuple[str, ...] = ()
+    panel: float = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSettings:
+    """What both helpers sign."""
+
+    min_batch_size: int = 100
+    clip_norm: float = 1.0
+    epsilon: float = 3.0
+    collusion_epsilon: float = 8.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSettings:
+    """What is trained.
+
+    Attributes:
+        onnx: A file, seen from the project's folder; empty for a dense network with random weights.
+        hidden: That network's hidden widths.
+        seed: Of its weights.
+    """
+
+    onnx: str = ""
+    hidden: tuple[int, ...] = (50, 50)
+    seed: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSettings:
+    """How it is trained. Without a batch size, a round takes all reports.
+
+    An empty loss follows from the labels.
+    """
+
+    rounds: int = 60
+    optimizer: str = "momentum"
+    learning_rate: float = 0.3
+    epsilon: float = 3.0
+    batch_size: float | None = None
+    loss: Loss | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What `lark.toml` says."""
+
+    servers: Servers
+    data: DataSettings = field(default_factory=DataSettings)
+    task: TaskSettings = field(default_factory=TaskSettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    training: TrainingSettings = field(default_factory=TrainingSettings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Project:
+    """A folder and its settings."""
+
+    folder: Path
+    settings: Settings
+
+    @classmethod
+    def open(cls, folder: Path) -> "Project":
+        """Read a project's settings.
+
+        Raises:
+            InvalidTask: there is no `lark.toml`, it is no TOML, or a setting is wrong.
+        """
+        path = folder / CONFIG
+        try:
+            said = tomllib.loads(path.read_text())
+        except OSError:
+            raise InvalidTask(f"there is no {path}: `adserver quickstart new {folder}` makes it") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise InvalidTask(f"{path} is not TOML: {error}") from None
+        _check_names(said)
+        return cls(folder=folder.resolve(), settings=build(Settings, said))
+
+    @property
+    def parties(self) -> Path:
+        """Where each server keeps its own folder and its log."""
+        return self.folder / "parties"
+
+    @property
+    def environment_file(self) -> Path:
+        """What a shell sources so that `adserver` commands find this fleet."""
+        return self.folder / "env.sh"
+
+    def path(self, said: str) -> Path:
+        """A file that the settings name."""
+        return self.folder / said
+
+    def new_run(self) -> Path:
+        """A new, empty folder for one run's results: `runs/1`, `runs/2`, ..."""
+        runs = self.folder / "runs"
+        taken = [int(one.name) for one in runs.glob("*") if one.name.isdigit()]
+        made = runs / str(max(taken, default=0) + 1)
+        made.mkdir(parents=True)
+        return made
+
+    def environment(self) -> dict[str, str]:
+        """The variables by which `adserver` commands find this fleet."""
+        servers = self.settings.servers
+        return {
+            "ADSERVER_DATA": str(self.parties / "adserver"),
+            "ADSERVER_HELPER_0": servers.helper_0,
+            "ADSERVER_HELPER_1": servers.helper_1,
+            "ADSERVER_INSECURE": "1",
+        }
+
+
+def _check_names(said: dict[str, Any]) -> None:
+    """Refuse a name that is no setting: it would be a typing error that changes nothing.
+
+    Raises:
+        InvalidTask: naming it.
+    """
+    tables: dict[str, Any] = {
+        "data": DataSettings,
+        "task": TaskSettings,
+        "model": ModelSettings,
+        "training": TrainingSettings,
+        "servers": Servers,
+    }
+    for table, settings in said.items():
+        if table not in tables:
+            raise InvalidTask(f"[{table}] is no part of {CONFIG}")
+        for name in settings if isinstance(settings, dict) else ():
+            if name not in {one.name for one in fields(tables[table])}:
+                raise InvalidTask(f"{table}.{name} is no setting of {CONFIG}")
+
+
+def new_project(folder: Path, settings: Settings) -> Project:
+    """Make a project's folder with its `lark.toml` and `env.sh`.
+
+    Raises:
+        InvalidTask: the folder has a `lark.toml` already; or a file that the settings name is missing.
+    """
+    project = Project(folder=folder.resolve(), settings=settings)
+    for said in (settings.data.csv, settings.model.onnx):
+        if said and not project.path(said).is_file():
+            raise InvalidTask(f"there is no file {project.path(said)}")
+    if (folder / CONFIG).exists():
+        raise InvalidTask(f"{folder / CONFIG} is there already; `adserver quickstart run {folder}` runs it")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / CONFIG).write_text(config_text(settings))
+    lines = [f"export {name}='{value}'\n" for name, value in project.environment().items()]
+    project.environment_file.write_text("".join(lines))
+    return project
+
+
+def config_text(settings: Settings) -> str:
+    """`lark.toml` with a comment at each setting."""
+    data, task, model, training, servers = (
+        settings.data,
+        settings.task,
+        settings.model,
+        settings.training,
+        settings.servers,
+    )
+    return f"""\
+# What `adserver quickstart run` does. Change a line and run it again: each run makes a new task, and leaves
+# its results in runs/.
+
+[data]
+csv = {_text(data.csv)}              # your table, seen from this folder; "" for the sample
+label = {_text(data.label)}            # its column of labels
+ignore = [{", ".join(map(_text, data.ignore))}]           # columns that are no features
+panel = {data.panel:g}            # the share of rows that nobody reports: the model is tested on them
+
+[task]                 # what both helpers sign, for good
+min_batch_size = {task.min_batch_size}
+clip_norm = {task.clip_norm:g}
+epsilon = {task.epsilon:g}            # the budget of a dataset against the ad server
+collusion_epsilon = {task.collusion_epsilon:g}  # against the ad server together with one helper
+
+[model]
+onnx = {_text(model.onnx)}              # your model, seen from this folder; "" for a dense network
+hidden = [{", ".join(map(str, model.hidden))}]
+seed = {model.seed}
+
+[training]
+rounds = {training.rounds}
+optimizer = {_text(training.optimizer)}
+learning_rate = {training.learning_rate:g}
+epsilon = {training.epsilon:g}            # what this job may cost
+# batch_size = 256     # expected reports in a round; without it, all of them
+# loss = "cross_entropy"  # without it: by the labels
+
+[servers]              # on this machine alone, without TLS
+helper_0 = {_text(servers.helper_0)}
+helper_1 = {_text(servers.helper_1)}
+adserver_grpc = {_text(servers.adserver_grpc)}
+adserver_http = {_text(servers.adserver_http)}
+"""
+
+
+def _text(value: str) -> str:
+    """A string of TOML."""
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

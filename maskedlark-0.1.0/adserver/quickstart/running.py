@@ -1,0 +1,207 @@
+"""The three servers of a project, as processes of this machine that outlive the command that starts them.
+
+running = Running(project, tell=print)
+running.up()        # returns once all three answer
+running.down()
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from adserver.quickstart.project import Project
+from maskedlark.errors import HelperUnavailable, InvalidTask
+
+_POLL_S: Final = 0.05
+_PATIENCE_S: Final = 1_800.0
+"""A first start compiles for up to a minute, and for many on a machine that is busy with others."""
+_TELL_AFTER_S: Final = 3.0
+_STOP_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """One process of the fleet.
+
+    Attributes:
+        name: Of its folder, log and files.
+        keygen: The command that makes its keys, if it needs any.
+        serve: The command that serves; it writes `ready` once it answers.
+        ready: That file.
+    """
+
+    name: str
+    keygen: tuple[str, ...]
+    serve: tuple[str, ...]
+    ready: Path
+
+
+def command(program: str) -> str:
+    """The path of one of our programs, beside this Python or on the PATH.
+
+    Raises:
+        InvalidTask: it is not installed.
+    """
+    found = shutil.which(
+        program, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    )
+    if found is None:
+        raise InvalidTask(
+            f"{program} is not installed here: pip install 'maskedlark[helper,browser-sim,adserver]'"
+        )
+    return found
+
+
+class Running:
+    """The servers of a project: started once, found again by later commands."""
+
+    def __init__(self, project: Project, tell: Callable[[str], None]) -> None:
+        """`tell` gets one line a step."""
+        self._project = project
+        self._tell = tell
+        self._children: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def is_up(self) -> bool:
+        """Whether all three run."""
+        return None not in [self._pid(one) for one in self._servers()]
+
+    def up(self) -> None:
+        """Start what does not run, and return once all three answer.
+
+        Raises:
+            InvalidTask: one ended before it answered; the message has the end of its log.
+        """
+        self._project.parties.mkdir(mode=0o700, parents=True, exist_ok=True)
+        started = [one for one in self._servers() if self._pid(one) is None]
+        for one in started:
+            self._start(one)
+        try:
+            for one in started:
+                self._await(one)
+        except BaseException:
+            self.down()
+            raise
+        if started:
+            self._tell("two helpers and an ad server run, each with a folder of its own in parties/")
+
+    def down(self) -> None:
+        """Ask the servers to finish what is under way, and return when they have ended."""
+        running = [(one, pid) for one in reversed(self._servers()) if (pid := self._pid(one)) is not None]
+        for _, pid in running:
+            os.kill(pid, signal.SIGTERM)
+        for one, pid in running:
+            self._wait(lambda one=one: self._pid(one) is None, _STOP_S)  # type: ignore[misc]
+            if self._pid(one) is not None:
+                os.kill(pid, signal.SIGKILL)
+            self._pid_file(one).unlink(missing_ok=True)
+
+    def _servers(self) -> tuple[Server, ...]:
+        at = self._project.settings.servers
+        return (
+            *(self._helper(role, listen) for role, listen in enumerate((at.helper_0, at.helper_1))),
+            self._adserver(),
+        )
+
+    def _helper(self, role: int, listen: str) -> Server:
+        name = f"helper-{role}"
+        data, ready = self._project.parties / name, self._project.parties / f"{name}.address"
+        return Server(
+            name=name,
+            keygen=("helper", "keygen", "--data", str(data), "--name", f"operator {role}"),
+            serve=(
+                "helper",
+                "serve",
+                "--data",
+                str(data),
+                "--listen",
+                listen,
+                "--insecure",
+                "--port-file",
+                str(ready),
+            ),
+            ready=ready,
+        )
+
+    def _adserver(self) -> Server:
+        at, ready = self._project.settings.servers, self._project.parties / "adserver.addresses"
+        listen = ("--grpc-listen", at.adserver_grpc, "--http-listen", at.adserver_http)
+        helpers = ("--helper-0", at.helper_0, "--helper-1", at.helper_1, "--insecure")
+        data = ("--data", str(self._project.parties / "adserver"))
+        return Server(
+            name="adserver",
+            keygen=(),
+            serve=("adserver", "serve", *data, *listen, *helpers, "--addresses-file", str(ready)),
+            ready=ready,
+        )
+
+    def _start(self, server: Server) -> None:
+        """Start a server in a session of its own, so that it outlives this terminal."""
+        if server.keygen and not (self._project.parties / server.name).exists():
+            program, *arguments = server.keygen
+            subprocess.run([command(program), *arguments], check=True, stdout=subprocess.DEVNULL)  # noqa: S603  our own program
+        server.ready.unlink(missing_ok=True)
+        program, *arguments = server.serve
+        with self._log(server).open("ab") as log:
+            child = subprocess.Popen(  # noqa: S603  our own program
+                [command(program), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._children.append(child)
+        self._pid_file(server).write_text(f"{child.pid}\n")
+
+    def _await(self, server: Server) -> None:
+        def is_over() -> bool:
+            return server.ready.exists() or self._pid(server) is None
+
+        if not self._wait(is_over, _TELL_AFTER_S):
+            self._tell(f"waiting for {server.name}: its first start compiles for up to a minute")
+        if not self._wait(is_over, _PATIENCE_S):
+            raise HelperUnavailable(f"{server.name} does not answer yet; its log is {self._log(server)}")
+        if not server.ready.exists():
+            self._pid_file(server).unlink(missing_ok=True)
+            raise InvalidTask(f"{server.name} did not start: {self._log(server).read_text()[-2000:].strip()}")
+
+    def _wait(self, is_over: Callable[[], bool], longest_s: float) -> bool:
+        """Whether it was over within so many seconds."""
+        until = time.monotonic() + longest_s
+        while not is_over() and time.monotonic() < until:
+            time.sleep(_POLL_S)
+        return is_over()
+
+    def _pid(self, server: Server) -> int | None:
+        """The process of a server that runs; a number that another process has by now is none."""
+        for child in self._children:
+            child.poll()  # else one that ended would seem to run
+        with suppress(OSError, ValueError):
+            pid = int(self._pid_file(server).read_text())
+            if str(server.ready) in _arguments(pid):
+                return pid
+        return None
+
+    def _pid_file(self, server: Server) -> Path:
+        return self._project.parties / f"{server.name}.pid"
+
+    def _log(self, server: Server) -> Path:
+        return self._project.parties / f"{server.name}.log"
+
+
+def _arguments(pid: int) -> str:
+    """What a process was started with; empty if there is none."""
+    process = Path("/proc") / str(pid)
+    if process.parent.joinpath("self").exists():
+        return process.joinpath("cmdline").read_text(errors="replace") if process.exists() else ""
+    asked = [shutil.which("ps") or "/bin/ps", "-ww", "-p", str(pid), "-o", "args="]
+    shown = subprocess.run(asked, capture_output=True, text=True, check=False)  # noqa: S603  ps
+    return shown.stdout

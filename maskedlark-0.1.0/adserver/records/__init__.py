@@ -1,0 +1,4 @@
+"""Plain data and state machines, without a database.
+
+May import: nothing of its own package.
+"""

@@ -1,0 +1,24 @@
+"""Queries as they are put to the helpers, with what is sent beside them."""
+
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar
+
+from maskedlark.releases.kinds import AnyQuery
+
+QUERY_ID_BYTES: Final = 16
+
+S = TypeVar("S", bound=AnyQuery)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedQuery(Generic[S]):
+    """A query of any kind.
+
+    Attributes:
+        spec: The query.
+        beside: What is sent beside it (`maskedlark.releases.kinds.BESIDE`): of a query of sums the codes of
+            its axes, of an evaluation the ONNX file; of another kind nothing.
+    """
+
+    spec: S
+    beside: bytes = field(repr=False, default=b"")

@@ -1,0 +1,22 @@
+"""Results as pandas frames, where pandas is installed (`pip install maskedlark[notebook]`)."""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from maskedlark.errors import InvalidTask
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def frame(rows: Iterable[Mapping[str, Any]]) -> "pd.DataFrame":
+    """A row for each mapping, a column for each of its names.
+
+    Raises:
+        InvalidTask: pandas is not installed.
+    """
+    try:
+        import pandas as pd  # an extra
+    except ImportError:
+        raise InvalidTask("to_pandas needs pandas: install maskedlark[notebook]") from None
+    return pd.DataFrame(list(rows))

@@ -1,0 +1,98 @@
+"""The life of a job, decided in one place: which events are possible in which state, and where they lead.
+
+    state      start    helper_down  helper_back  release  finish  refuse   fail    cancel     resume
+    queued     running  .            .            .        .       .        .       cancelled  .
+    running    .        waiting      .            queued   done    refused  failed  cancelled  .
+    waiting    .        waiting      running      queued   .       refused  failed  cancelled  .
+    refused    .        .            .            .        .       .        .       cancelled  queued
+    failed     .        .            .            .        .       .        .       cancelled  queued
+    done       .        .            .            .        .       .        .       .          .
+    cancelled  .        .            .            .        .       .        .       .          .
+
+A running or waiting job belongs to one worker for as long as its lease lasts; once it has run out, whichever
+worker sees it first releases the job. Refused and failed jobs stay open at the helpers, so that they can be
+resumed where they were (one whose cause still stands stops again, and spends nothing); cancelling one gives
+its unused budget back. Done and cancelled jobs are closed at the helpers, for good.
+
+>>> after(JobState.QUEUED, JobEvent.START).value
+'running'
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum, unique
+from typing import Final
+
+from maskedlark.errors import JobReason, JobRefused
+
+
+@unique
+class JobState(StrEnum):
+    """Where a job is in its life."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    WAITING = "waiting"
+    """A helper is down: the round in flight is asked for again, with backoff."""
+    DONE = "done"
+    REFUSED = "refused"
+    """A helper, or the comparison of both helpers' answers, refused a round; nothing of it was used."""
+    FAILED = "failed"
+    """The ad server could not go on: training diverged, a helper stayed away too long, or a bug."""
+    CANCELLED = "cancelled"
+
+
+@unique
+class JobEvent(StrEnum):
+    """What happens to a job."""
+
+    START = "start"
+    HELPER_DOWN = "helper_down"
+    HELPER_BACK = "helper_back"
+    RELEASE = "release"
+    """The worker stops, or its lease has run out: the job is left to the next one."""
+    FINISH = "finish"
+    REFUSE = "refuse"
+    FAIL = "fail"
+    CANCEL = "cancel"
+    RESUME = "resume"
+
+
+LEASED: Final = frozenset({JobState.RUNNING, JobState.WAITING})
+"""States in which a job belongs to a worker."""
+
+FINAL: Final = frozenset({JobState.DONE, JobState.CANCELLED})
+"""States that nothing leaves; the job is closed at both helpers."""
+
+STOPPED: Final = FINAL | {JobState.REFUSED, JobState.FAILED}
+"""States in which nothing happens until somebody asks."""
+
+_AT_A_WORKER: Final = {
+    JobEvent.HELPER_DOWN: JobState.WAITING,
+    JobEvent.RELEASE: JobState.QUEUED,
+    JobEvent.REFUSE: JobState.REFUSED,
+    JobEvent.FAIL: JobState.FAILED,
+    JobEvent.CANCEL: JobState.CANCELLED,
+}
+_STOPPED_EARLY: Final = {JobEvent.CANCEL: JobState.CANCELLED, JobEvent.RESUME: JobState.QUEUED}
+
+_AFTER: Final[Mapping[JobState, Mapping[JobEvent, JobState]]] = {
+    JobState.QUEUED: {JobEvent.START: JobState.RUNNING, JobEvent.CANCEL: JobState.CANCELLED},
+    JobState.RUNNING: {**_AT_A_WORKER, JobEvent.FINISH: JobState.DONE},
+    JobState.WAITING: {**_AT_A_WORKER, JobEvent.HELPER_BACK: JobState.RUNNING},
+    JobState.REFUSED: _STOPPED_EARLY,
+    JobState.FAILED: _STOPPED_EARLY,
+    JobState.DONE: {},
+    JobState.CANCELLED: {},
+}
+
+
+def after(state: JobState, event: JobEvent) -> JobState:
+    """The state that an event leads to.
+
+    Raises:
+        JobRefused(WRONG_STATE): the event is not possible in this state.
+    """
+    following = _AFTER[state].get(event)
+    if following is None:
+        raise JobRefused(JobReason.WRONG_STATE, f"a {state} job cannot {event.replace('_', ' ')}")
+    return following

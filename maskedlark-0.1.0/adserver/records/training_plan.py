@@ -1,0 +1,143 @@
+"""How the ad server trains: the optimizer, the schedule of its learning rate, and when to evaluate.
+
+Nothing that a helper sees. `adserver.training.trainer` applies it.
+
+>>> Schedule(kind=ScheduleKind.STEP, step_rounds=10).factor(10, 100)
+0.5
+"""
+
+import math
+from enum import StrEnum, unique
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from maskedlark.canonical import canonical
+from maskedlark.privacy.adaptive_clip import AdaptiveClip
+from maskedlark.releases.job import JobSpec
+from maskedlark.reports.task import Task
+
+
+@unique
+class OptimizerKind(StrEnum):
+    """How a mean gradient becomes a step.
+
+    Each as torch.optim defines it, with its defaults for what is not set here.
+    """
+
+    SGD = "sgd"
+    MOMENTUM = "momentum"
+    ADAM = "adam"
+    ADAGRAD = "adagrad"
+
+
+@unique
+class ScheduleKind(StrEnum):
+    """How the learning rate changes from round to round."""
+
+    CONSTANT = "constant"
+    COSINE = "cosine"
+    """Half a cosine over all rounds, from 1 down to `final_factor`."""
+    STEP = "step"
+    """Times `step_factor` every `step_rounds` rounds."""
+    LINEAR_WARMUP = "linear-warmup"
+    """Up in equal steps over `warmup_rounds` rounds, then constant."""
+
+
+@canonical
+class Optimizer:
+    """An optimizer's settings.
+
+    Attributes:
+        kind: Which.
+        learning_rate: What the schedule's factor multiplies.
+        momentum: Of `momentum` only.
+    """
+
+    kind: OptimizerKind
+    learning_rate: Annotated[float, Field(gt=0.0, le=1e6)]
+    momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
+
+
+@canonical
+class Schedule:
+    """A learning-rate schedule; each number belongs to the kind that names it."""
+
+    kind: ScheduleKind = ScheduleKind.CONSTANT
+    final_factor: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    step_rounds: Annotated[int, Field(ge=1)] = 100
+    step_factor: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
+    warmup_rounds: Annotated[int, Field(ge=1)] = 10
+
+    def factor(self, round_index: int, rounds: int) -> float:
+        """What multiplies the learning rate in a round, in [0, 1].
+
+        A function of its arguments alone, so that a resumed job agrees.
+
+        Args:
+            round_index: From 0.
+            rounds: The job's total.
+        """
+        match self.kind:
+            case ScheduleKind.CONSTANT:
+                return 1.0
+            case ScheduleKind.COSINE:
+                fall = (1 + math.cos(math.pi * min(round_index / rounds, 1.0))) / 2
+                return self.final_factor + (1 - self.final_factor) * fall
+            case ScheduleKind.STEP:
+                return float(self.step_factor ** (round_index // self.step_rounds))
+            case ScheduleKind.LINEAR_WARMUP:
+                return min((round_index + 1) / self.warmup_rounds, 1.0)
+
+
+@canonical
+class TrainingPlan:
+    """A job as the ad server holds it, beside its model file and evaluation set.
+
+    Attributes:
+        version: Of this record's layout.
+        task: The job's task.
+        job: What both helpers hold too.
+        dataset_size: How many reports the dataset has, fake ones included.
+        optimizer: The optimizer.
+        schedule: The learning rate's.
+        adaptive_clip: How the clip bound moves from round to round; None where it is the task's in all.
+        eval_every: Evaluate after every so many rounds, and before the first and after the last one.
+        is_until_budget: Whether the job's rounds are all that its budget held when it was submitted, so that
+            it stops with its budget.
+    """
+
+    version: Literal[1] = 1
+    task: Task
+    job: JobSpec
+    dataset_size: Annotated[int, Field(ge=1)]
+    optimizer: Optimizer
+    schedule: Schedule
+    eval_every: Annotated[int, Field(ge=1)]
+    adaptive_clip: AdaptiveClip | None = None
+    is_until_budget: bool = False
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.task.task_id != self.job.task_id:
+            raise ValueError("the job is of another task")
+        if self.job.is_clip_adaptive != (self.adaptive_clip is not None):
+            raise ValueError("adaptive_clip goes with a job whose clip is adaptive, and only with it")
+        if self.schedule.kind is ScheduleKind.LINEAR_WARMUP and self.schedule.warmup_rounds > self.job.rounds:
+            raise ValueError("warmup_rounds is at most the job's rounds")
+        return self
+
+    @property
+    def denominator(self) -> float:
+        """What a round's sum is divided by.
+
+        The expected batch size, the same in every round whatever the sample's size was.
+
+        This is DP-FedAvg's f_f: a fixed denominator keeps the step's sensitivity at clip_norm / denominator,
+        and tells nothing of the sample. Fake reports count in it, and add nothing to the sum.
+        """
+        return self.job.sampling_rate * self.dataset_size
+
+    def is_evaluated(self, rounds_done: int) -> bool:
+        """Whether the model is evaluated after so many rounds."""
+        return rounds_done % self.eval_every == 0 or rounds_done == self.job.rounds

@@ -1,0 +1,113 @@
+"""What the ad server tells its operator in numbers, read from the store at each scrape."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client import Counter as CounterMetric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from sqlalchemy import Engine
+
+from adserver.ingest.intake import IntakeCounts
+from adserver.records.job_state import STOPPED, JobState
+from adserver.store.database import Clock
+from adserver.store.jobs import JobRecord, JobStore
+from adserver.store.reports import ReportStore
+from adserver.store.tasks import TaskStore
+
+_ID_DIGITS: Final = 12
+_STOPPED_FOR_A_REASON: Final = STOPPED - {JobState.CANCELLED}
+"""A cancelled job keeps the reason for which it had stopped before."""
+
+
+class AdserverMetrics(Collector):
+    """The ad server's numbers on a registry of their own."""
+
+    def __init__(self, engine: Engine, clock: Clock = time.time) -> None:
+        """Numbers of one store; `clock` gives Unix seconds."""
+        self.registry: Final = CollectorRegistry()
+        self._clock = clock
+        self._jobs = JobStore(engine, clock)
+        self._tasks = TaskStore(engine)
+        self._reports = ReportStore(engine)
+        self._intake: Callable[[], IntakeCounts] = IntakeCounts
+        self._http = CounterMetric(
+            "adserver_http_responses", "Answers over HTTP, by status.", ("status",), registry=self.registry
+        )
+        self.registry.register(self)
+
+    def watch_intake(self, counts: Callable[[], IntakeCounts]) -> None:
+        """Show what became of the reports that this process took in."""
+        self._intake = counts
+
+    def count_http(self, status: int) -> None:
+        """One answer over HTTP."""
+        self._http.labels(str(status)).inc()
+
+    def collect(self) -> Iterable[Metric]:
+        """Called at each scrape."""
+        yield self._taken_in()
+        yield from self._of_jobs(self._jobs.all())
+        yield from self._of_tasks()
+
+    def _taken_in(self) -> Metric:
+        counts = self._intake()
+        taken = CounterMetricFamily(
+            "adserver_reports", "Reports that came in, by what became of them.", labels=("outcome",)
+        )
+        taken.add_metric(("accepted",), counts.accepted)
+        taken.add_metric(("duplicate",), counts.duplicates)
+        for reason, count in counts.by_reason().items():
+            taken.add_metric((reason,), count)
+        return taken
+
+    def _of_jobs(self, jobs: tuple[JobRecord, ...]) -> Iterable[Metric]:
+        states = GaugeMetricFamily("adserver_jobs", "Jobs, by state.", labels=("state",))
+        for state in JobState:
+            states.add_metric((state.value,), sum(job.state is state for job in jobs))
+        yield states
+        reasons = Counter(
+            job.stop.reason for job in jobs if job.stop is not None and job.state in _STOPPED_FOR_A_REASON
+        )
+        stopped = GaugeMetricFamily(
+            "adserver_jobs_stopped",
+            "Jobs that were refused, failed or spent their budget.",
+            labels=("reason",),
+        )
+        for reason, count in sorted(reasons.items()):
+            stopped.add_metric((reason,), count)
+        yield stopped
+        queued = [self._clock() - job.submitted_at_s for job in jobs if job.state is JobState.QUEUED]
+        age = (
+            "How long ago the oldest queued job was submitted. For one that ran and was queued again, that"
+            " includes its time at work."
+        )
+        yield GaugeMetricFamily("adserver_queue_age_seconds", age, max([0.0, *queued]))
+        yield CounterMetricFamily(
+            "adserver_rounds",
+            "Rounds whose step was taken, of all jobs.",
+            sum(job.rounds_done for job in jobs),
+        )
+
+    def _of_tasks(self) -> Iterable[Metric]:
+        waiting = GaugeMetricFamily(
+            "adserver_reports_waiting", "Stored reports that no dataset took yet.", labels=("task",)
+        )
+        fill = GaugeMetricFamily(
+            "adserver_batch_fill", "The same, over the task's min_batch_size.", labels=("task",)
+        )
+        expired = GaugeMetricFamily(
+            "adserver_reports_expired",
+            "Reports that no dataset took before their task was over.",
+            labels=("task",),
+        )
+        for stored in self._tasks.all():
+            name = stored.task_id.hex()[:_ID_DIGITS]
+            counts = self._reports.counts(stored.task_id)
+            waiting.add_metric((name,), counts.waiting)
+            fill.add_metric((name,), counts.waiting / stored.bundle.task.min_batch_size)
+            expired.add_metric((name,), counts.expired)
+        yield from (waiting, fill, expired)

@@ -1,0 +1,134 @@
+"""Labelled examples from files, for simulations: MNIST's four idx files, or a CSV with a user column.
+
+    read_examples(Path("data/mnist"))  # no users: the simulation deals shards
+    read_examples(Path("shop.csv"), label="Revenue", user="Region")     # one device a user
+
+Numbers in a CSV are scaled to bytes column by column, from the smallest to the largest. Every tenth row is
+kept for evaluation.
+"""
+
+import csv
+import gzip
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskedlark.errors import InvalidTask
+from maskedlark.federated.local_training import Examples
+
+_TRAIN: Final = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
+_TEST: Final = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+_UNSIGNED_BYTE: Final = 8
+_EVALUATED: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ExampleSet:
+    """Examples to train and to evaluate on.
+
+    Attributes:
+        training: What devices hold.
+        evaluation: What the model is scored on.
+        users: Whose each training example is; empty where nobody is named.
+        classes: How many labels there are.
+    """
+
+    training: Examples
+    evaluation: Examples
+    users: tuple[str, ...]
+    classes: int
+
+    @property
+    def width(self) -> int:
+        """How many features an example has."""
+        return int(self.training.features.shape[1])
+
+
+def read_examples(path: Path, *, label: str = "", user: str = "") -> ExampleSet:
+    """Read a folder of idx files, or a CSV file with its columns of labels and users.
+
+    Raises:
+        InvalidTask: the files are not there, or not of the form, or a column is missing.
+    """
+    if path.is_dir():
+        training, evaluation = (_idx_pair(path, names) for names in (_TRAIN, _TEST))
+        classes = int(training.labels.max()) + 1
+        return ExampleSet(training=training, evaluation=evaluation, users=(), classes=classes)
+    return _csv_set(path, label, user)
+
+
+def parse_idx(content: bytes, dimensions: int, what: str) -> NDArray[np.uint8]:
+    """An idx file of unsigned bytes as an array of so many dimensions.
+
+    Raises:
+        InvalidTask: another type or length than its header says.
+    """
+    header = 4 + 4 * dimensions
+    if content[:4] != bytes((0, 0, _UNSIGNED_BYTE, dimensions)) or len(content) < header:
+        raise InvalidTask(f"{what} is not an idx file of bytes in {dimensions} dimensions")
+    shape = [int(size) for size in np.frombuffer(content, ">u4", dimensions, 4)]
+    count = 1
+    for size in shape:  # Python integers: a header cannot wrap around
+        count *= size
+    if len(content) != header + count:
+        raise InvalidTask(f"{what} has {len(content)} bytes; its header says {header + count}")
+    return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
+
+
+def _idx_pair(folder: Path, names: tuple[str, str]) -> Examples:
+    images, labels = (
+        parse_idx(_content(folder, name), dimensions, name)
+        for name, dimensions in zip(names, (3, 1), strict=True)
+    )
+    if len(images) != len(labels) or not len(labels):
+        raise InvalidTask(f"{names[0]} and {names[1]} do not hold as many images as labels")
+    return Examples(features=images.reshape(len(images), -1), labels=labels.astype(np.int64))
+
+
+def _content(folder: Path, name: str) -> bytes:
+    """A file's content, packed or not."""
+    packed = folder / f"{name}.gz"
+    try:
+        return gzip.decompress(packed.read_bytes()) if packed.exists() else (folder / name).read_bytes()
+    except (OSError, EOFError) as error:
+        raise InvalidTask(f"cannot read {name} in the folder: {type(error).__name__}") from None
+
+
+def _csv_set(path: Path, label: str, user: str) -> ExampleSet:
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            head, *rows = csv.reader(file)
+    except (OSError, UnicodeDecodeError, ValueError, csv.Error):
+        raise InvalidTask(
+            f"{path.name} is neither a folder nor a CSV file with a first row of names"
+        ) from None
+    for column in (label, user):
+        if column not in head:
+            raise InvalidTask(f"{path.name} has no column {column!r}: name one of {', '.join(head)[:200]}")
+    at_label, at_user = head.index(label), head.index(user)
+    named = sorted({row[at_label] for row in rows if len(row) == len(head)})
+    try:
+        numbers = np.array(
+            [
+                [float(cell) for place, cell in enumerate(row) if place not in (at_label, at_user)]
+                for row in rows
+            ]
+        )
+        labels = np.array([named.index(row[at_label]) for row in rows], np.int64)
+        users = [row[at_user] for row in rows]
+    except (ValueError, IndexError):
+        raise InvalidTask(f"{path.name} has a row that is short, or a feature that is not a number") from None
+    if len(rows) < _EVALUATED or not np.isfinite(numbers).all():
+        raise InvalidTask(f"{path.name} has under {_EVALUATED} rows, or a feature that is not finite")
+    low, span = numbers.min(axis=0), np.ptp(numbers, axis=0)
+    features = np.rint((numbers - low) / np.where(span > 0, span, 1) * 255).astype(np.uint8)
+    kept = np.arange(len(rows)) % _EVALUATED == 0
+    return ExampleSet(
+        training=Examples(features=features[~kept], labels=labels[~kept]),
+        evaluation=Examples(features=features[kept], labels=labels[kept]),
+        users=tuple(one for one, is_kept in zip(users, kept, strict=True) if not is_kept),
+        classes=len(named),
+    )

@@ -1,0 +1,4 @@
+"""The ad server's tables, and the classes that read and write them.
+
+May import: records.
+"""

@@ -1,0 +1,275 @@
+"""Datasets as the ad server keeps them: from taking reports to the id that both helpers know.
+
+`adserver.records.dataset_state` decides what can happen to one. A dataset is known by its handle until both
+helpers have admitted its reports, and by its dataset id from then on. Once it is committing, what was chosen
+is durable, and the same commit is sent until both helpers have it.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Connection, Engine, Select, delete, select, update
+
+from adserver.records.dataset_state import DatasetEvent, DatasetState, after
+from adserver.store import reports
+from adserver.store.database import find_id
+from adserver.store.schema import datasets, dropped_reports
+from maskedlark.errors import JobReason, JobRefused, ReportReason
+from maskedlark.runtime.database import reading
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset:
+    """A dataset and what became of the reports that it took.
+
+    Attributes:
+        handle: 16 random bytes: the name of its preparation.
+        task_id: 32 bytes.
+        state: How far it is.
+        created_at: Unix seconds.
+        received: Reports taken.
+        size: Reports admitted by both helpers with equal views; 0 while preparing.
+        view_mismatch: Reports that both helpers admit, but read differently; in a task with proofs they are
+            dropped as `not_proven`, and this is 0.
+        dataset_id: 32 bytes, or None while preparing.
+        dropped: How many each helper dropped, by reason.
+    """
+
+    handle: bytes
+    task_id: bytes
+    state: DatasetState
+    created_at: float
+    received: int
+    size: int
+    view_mismatch: int
+    dataset_id: bytes | None
+    dropped: tuple[Counter[ReportReason], Counter[ReportReason]]
+
+    def check_usable(self, task_id: bytes) -> None:
+        """Refuse a dataset that is not of the task, or not committed.
+
+        Raises:
+            JobRefused(UNKNOWN_DATASET)
+        """
+        if self.task_id != task_id:
+            raise JobRefused(JobReason.UNKNOWN_DATASET, "the dataset is of another task")
+        if self.state is not DatasetState.COMMITTED:
+            raise JobRefused(
+                JobReason.UNKNOWN_DATASET,
+                f"the dataset is {self.state}: finish it with `adserver dataset seal`",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What comes of a preparation at both helpers.
+
+    Attributes:
+        is_chosen: bool (received,), in order of arrival.
+        dataset_id: Of the chosen reports.
+        view_mismatch: See `Dataset`.
+        dropped: See `Dataset`.
+    """
+
+    is_chosen: NDArray[np.bool_]
+    dataset_id: bytes
+    view_mismatch: int
+    dropped: tuple[Counter[ReportReason], Counter[ReportReason]]
+
+
+class DatasetStore:
+    """The datasets of this ad server. Each method is one transaction."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def begin(self, task_id: bytes, handle: bytes, *, limit: int, created_at: float) -> Dataset:
+        """A new dataset that takes up to `limit` waiting reports.
+
+        What an earlier run was preparing is released first.
+
+        Raises:
+            JobRefused(DATASET_EMPTY): no report waits.
+        """
+        with self._engine.begin() as connection:
+            preparing = (
+                select(datasets.c.handle).where(*_is(task_id, DatasetState.PREPARING)).with_for_update()
+            )
+            for (left,) in connection.execute(preparing).all():
+                _abort(connection, task_id, left)
+            row = {
+                "handle": handle,
+                "task_id": task_id,
+                "state": DatasetState.PREPARING,
+                "created_at": created_at,
+                "received": 0,
+            }
+            connection.execute(datasets.insert().values(row))
+            received = reports.take(connection, task_id, handle, limit)
+            if not received:
+                raise JobRefused(JobReason.DATASET_EMPTY, "no report of this task waits to be sealed")
+            connection.execute(update(datasets).where(datasets.c.handle == handle).values(received=received))
+            return _one(connection, select(datasets).where(datasets.c.handle == handle))
+
+    def choose(self, dataset: Dataset, choice: Choice) -> Dataset:
+        """Fix what the dataset holds; from here on it can only be committed, or given up by a person.
+
+        Raises:
+            JobRefused(DATASET_CHANGED): another run has released it meanwhile.
+        """
+        values = {
+            "size": int(choice.is_chosen.sum()),
+            "view_mismatch": choice.view_mismatch,
+            "dataset_id": choice.dataset_id,
+            "chosen": np.packbits(choice.is_chosen, bitorder="little").tobytes(),
+        }
+        with self._engine.begin() as connection:
+            _change_state(connection, dataset.handle, DatasetEvent.CHOOSE, **values)
+            reports.drop(connection, dataset.task_id, dataset.handle, choice.is_chosen)
+            rows = [
+                {"handle": dataset.handle, "role": role, "reason": reason, "reports": count}
+                for role, dropped in enumerate(choice.dropped)
+                for reason, count in dropped.items()
+            ]
+            if rows:
+                connection.execute(dropped_reports.insert(), rows)
+            return _one(connection, select(datasets).where(datasets.c.handle == dataset.handle))
+
+    def finish(self, dataset: Dataset) -> Dataset:
+        """Both helpers have committed it. Idempotent.
+
+        Raises:
+            JobRefused(DATASET_CHANGED): a person has given it up meanwhile.
+        """
+        with self._engine.begin() as connection:
+            _change_state(connection, dataset.handle, DatasetEvent.FINISH)
+            return _one(connection, select(datasets).where(datasets.c.handle == dataset.handle))
+
+    def release(self, dataset: Dataset) -> None:
+        """Forget a dataset that is not committed, and let its reports wait again.
+
+        One that is committed stays.
+        """
+        with self._engine.begin() as connection:
+            if _locked_state(connection, dataset.handle) not in (None, DatasetState.COMMITTED):
+                _abort(connection, dataset.task_id, dataset.handle)
+
+    def committing(self, task_id: bytes) -> Dataset | None:
+        """The task's dataset that waits for its commits, if there is one: the oldest."""
+        query = (
+            select(datasets)
+            .where(*_is(task_id, DatasetState.COMMITTING))
+            .order_by(datasets.c.created_at)
+            .limit(1)
+        )
+        with reading(self._engine) as connection:
+            found = _all(connection, query)
+        return found[0] if found else None
+
+    def find(self, prefix: str) -> Dataset:
+        """The dataset whose id starts with these hex digits.
+
+        Raises:
+            JobRefused(UNKNOWN_DATASET): none does, or several do.
+        """
+        with reading(self._engine) as connection:
+            found = find_id(connection, datasets.c.dataset_id, prefix, missing=JobReason.UNKNOWN_DATASET)
+            return _one(connection, select(datasets).where(datasets.c.dataset_id == found))
+
+    def all(self) -> list[Dataset]:
+        """Every dataset, the oldest first."""
+        with reading(self._engine) as connection:
+            return _all(connection, select(datasets).order_by(datasets.c.created_at, datasets.c.handle))
+
+    def is_chosen(self, dataset: Dataset) -> NDArray[np.bool_]:
+        """Which of the reports that a dataset took are in it: bool (received,), in order of arrival."""
+        with reading(self._engine) as connection:
+            bits = connection.execute(
+                select(datasets.c.chosen).where(datasets.c.handle == dataset.handle)
+            ).scalar_one()
+        return np.unpackbits(np.frombuffer(bits, np.uint8), count=dataset.received, bitorder="little").astype(
+            np.bool_
+        )
+
+    def report_ids(self, dataset: Dataset) -> NDArray[np.uint8]:
+        """The ids of the reports that a dataset took: u8 (received, 16), in order of arrival.
+
+        Raises:
+            JobRefused(DATASET_CHANGED): another run has released them meanwhile.
+        """
+        with reading(self._engine) as connection:
+            found = reports.report_ids(connection, dataset.task_id, dataset.handle)
+        if len(found) != dataset.received:
+            raise taken_over()
+        return found
+
+
+def taken_over() -> JobRefused:
+    """The error of a run whose reports another run has taken."""
+    return JobRefused(
+        JobReason.DATASET_CHANGED, "another run has taken these reports; see `adserver dataset list`"
+    )
+
+
+def _is(task_id: bytes, state: DatasetState) -> Sequence[Any]:
+    return datasets.c.task_id == task_id, datasets.c.state == state
+
+
+def _locked_state(connection: Connection, handle: bytes) -> DatasetState | None:
+    """A dataset's state, which nobody else changes until the transaction ends; None if it is gone."""
+    state = connection.execute(
+        select(datasets.c.state).where(datasets.c.handle == handle).with_for_update()
+    ).scalar()
+    return None if state is None else DatasetState(state)
+
+
+def _change_state(connection: Connection, handle: bytes, event: DatasetEvent, **columns: Any) -> None:
+    """Let an event happen to a dataset, and set other columns with it.
+
+    JobRefused(DATASET_CHANGED) if it is not possible.
+    """
+    state = _locked_state(connection, handle)
+    if state is None:
+        raise taken_over()
+    connection.execute(
+        update(datasets).where(datasets.c.handle == handle).values(state=after(state, event), **columns)
+    )
+
+
+def _abort(connection: Connection, task_id: bytes, handle: bytes) -> None:
+    """Forget a dataset, and let its reports wait again."""
+    after(_locked_state(connection, handle) or DatasetState.ABORTED, DatasetEvent.RELEASE)
+    reports.give_back(connection, task_id, handle)
+    connection.execute(delete(dropped_reports).where(dropped_reports.c.handle == handle))
+    connection.execute(delete(datasets).where(datasets.c.handle == handle))
+
+
+def _one(connection: Connection, query: Select[Any]) -> Dataset:
+    return _all(connection, query)[0]
+
+
+def _all(connection: Connection, query: Select[Any]) -> list[Dataset]:
+    """The datasets that a query over `datasets` finds, each with what was dropped."""
+    rows = connection.execute(query).all()
+    counters: dict[tuple[bytes, int], Counter[ReportReason]] = {}
+    dropped = select(dropped_reports).where(dropped_reports.c.handle.in_([row.handle for row in rows]))
+    for handle, role, reason, count in connection.execute(dropped):
+        counters.setdefault((handle, role), Counter())[ReportReason(reason)] = count
+    return [
+        Dataset(
+            handle=row.handle,
+            task_id=row.task_id,
+            state=DatasetState(row.state),
+            created_at=row.created_at,
+            received=row.received,
+            size=row.size,
+            view_mismatch=row.view_mismatch,
+            dataset_id=row.dataset_id,
+            dropped=(counters.get((row.handle, 0), Counter()), counters.get((row.handle, 1), Counter())),
+        )
+        for row in rows
+    ]

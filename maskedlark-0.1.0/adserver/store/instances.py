@@ -1,0 +1,387 @@
+"""Draw and discard's instances in a database: drawn and replaced by many devices at once.
+
+    store = InstanceStore(open_instances(url))
+    store.create(job_id, settings, instances)
+    drawn = store.draw(job_id, randomness)           # one instance, and the number of returns so far
+    store.replace(job_id, Returned(update_id=..., instance=..., drawn_at=drawn.returns), randomness)
+
+A row is one instance, written whole: a reader sees the old or the new one, never a mixture, and a process
+that is killed leaves one of them. An update's id is stored in the same transaction as what it replaced, so
+an update that is sent again counts once. Which instance was drawn is not stored.
+
+The tables are in a database of their own: they are written hundreds of times a second, and reports wait for
+no such writer.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from threading import Lock
+from typing import Final
+
+import numpy as np
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Double,
+    Engine,
+    ForeignKey,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    bindparam,
+    func,
+    insert,
+    select,
+    update,
+)
+
+from adserver.store.database import insert_or_ignore
+from adserver.store.together import Together
+from maskedlark.canonical import decode, encode
+from maskedlark.errors import JobReason, JobRefused, ReportReason, ReportRejected
+from maskedlark.federated.draw_and_discard import DrawAndDiscard
+from maskedlark.federated.spam import SpamTest
+from maskedlark.numbers.field import SignedVector
+from maskedlark.randomness import Randomness
+from maskedlark.runtime import database as storage
+from maskedlark.runtime.database import reading
+
+metadata = MetaData()
+SCHEMA_VERSION: Final = 1
+storage.schema_version_of(metadata)
+
+ID_BYTES: Final = 16
+_SMOOTHING: Final = 0.01
+"""The weight of the newest update in the live measure of how many are in flight."""
+
+instance_jobs = Table(
+    "instance_jobs",
+    metadata,
+    Column("job_id", LargeBinary(ID_BYTES), primary_key=True),
+    Column("settings", LargeBinary, nullable=False),  # canonical
+    Column("weights", Integer, nullable=False),
+    Column("returns", BigInteger, nullable=False),  # accepted updates
+    Column("in_flight", Double, nullable=False),  # a running mean
+)
+model_instances = Table(
+    "model_instances",
+    metadata,
+    Column("job_id", LargeBinary(ID_BYTES), ForeignKey("instance_jobs.job_id"), primary_key=True),
+    Column("place", Integer, primary_key=True),
+    Column("encoded", LargeBinary, nullable=False),  # int64, little-endian
+)
+instance_updates = Table(
+    "instance_updates",
+    metadata,
+    Column("job_id", LargeBinary(ID_BYTES), ForeignKey("instance_jobs.job_id"), primary_key=True),
+    Column("update_id", LargeBinary(ID_BYTES), primary_key=True),
+)
+
+
+_OF_JOB: Final = instance_jobs.c.job_id == bindparam("job")
+_LOCKED: Final = (
+    select(instance_jobs.c.weights, instance_jobs.c.returns, instance_jobs.c.in_flight)
+    .where(_OF_JOB)
+    .with_for_update()
+)
+_DRAWN: Final = (
+    select(model_instances.c.place, model_instances.c.encoded, instance_jobs.c.returns)
+    .join(instance_jobs)
+    .where(
+        model_instances.c.job_id == bindparam("job"),
+        model_instances.c.place.in_(bindparam("places", expanding=True)),
+    )
+)
+_SEEN: Final = select(instance_updates.c.update_id).where(
+    instance_updates.c.job_id == bindparam("job"),
+    instance_updates.c.update_id.in_(bindparam("offered", expanding=True)),
+)
+_NEW_IDS: Final = insert(instance_updates)
+_WRITTEN: Final = (
+    update(model_instances)
+    .where(model_instances.c.job_id == bindparam("job"), model_instances.c.place == bindparam("at"))
+    .values(encoded=bindparam("by"))
+)
+_COUNTED: Final = (
+    update(instance_jobs).where(_OF_JOB).values(returns=bindparam("returned"), in_flight=bindparam("flying"))
+)
+"""Statements are built once: building one takes as long as running it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Drawn:
+    """What a device gets.
+
+    Attributes:
+        instance: The weights, in units of the grid.
+        returns: How many updates were accepted before; the device sends it back, so that updates in flight
+            can be counted.
+    """
+
+    instance: SignedVector
+    returns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceJob:
+    """A job's public state.
+
+    Attributes:
+        settings: Of the job.
+        weights: How many the model has.
+        returns: How many updates were accepted.
+        in_flight: L: how many updates return between a draw and its return, by a running mean.
+    """
+
+    settings: DrawAndDiscard
+    weights: int
+    returns: int
+    in_flight: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Returned:
+    """What a device sends back.
+
+    Attributes:
+        update_id: 16 bytes that the device chose; sent again, the update counts once.
+        instance: The device's model, in units of the grid.
+        drawn_at: `Drawn.returns` of the draw.
+    """
+
+    update_id: bytes
+    instance: SignedVector
+    drawn_at: int
+
+
+@dataclass(kw_only=True, eq=False, slots=True)
+class _Draw:
+    """A draw in the queue: which instance, and the answer."""
+
+    place: int
+    drawn: Drawn | None = None
+
+
+@dataclass(kw_only=True, eq=False, slots=True)
+class _Return:
+    """A return in the queue: what it replaces if it is accepted, and why it is not."""
+
+    returned: Returned
+    place: int
+    test: SpamTest | None
+    refusal: ReportRejected | None = None
+
+
+def open_instances(url: str) -> Engine:
+    """Connect to a database of instances.
+
+    Guarantees: a process that is killed loses nothing that it acknowledged. On SQLite a machine that loses
+        power may lose the last acknowledged updates, each with its id and its count: a few noised steps of
+        the model, which the next ones make up for. On PostgreSQL they are durable.
+
+    Raises:
+        InvalidTask: as `open_database`.
+    """
+    return storage.open_database(url, is_crash_proof=False)
+
+
+class InstanceStore:
+    """The instances of draw-and-discard jobs.
+
+    Threads that draw and return at the same time share one transaction: see `Together`.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        """Use a database; tables that are missing are made.
+
+        Raises:
+            InvalidTask: the tables are of another version.
+        """
+        storage.create_tables(engine, metadata, version=SCHEMA_VERSION, whose="instance store", migrations={})
+        self._engine = engine
+        self._settings: dict[bytes, DrawAndDiscard] = {}
+        self._draws: dict[bytes, Together[_Draw]] = {}
+        self._returns: dict[bytes, Together[_Return]] = {}
+        self._guard = Lock()
+
+    def create(self, job_id: bytes, settings: DrawAndDiscard, instances: SignedVector) -> None:
+        """Store a new job's first instances.
+
+        Raises:
+            JobRefused(JOB_CHANGED): the id is taken.
+        """
+        row = {
+            "job_id": job_id, "settings": encode(settings), "weights": instances.shape[1], "returns": 0,
+            "in_flight": 0.0,
+        }  # fmt: skip
+        with self._engine.begin() as connection:
+            made = insert_or_ignore(self._engine, instance_jobs, ["job_id"]).values(row)
+            if connection.execute(made.returning(instance_jobs.c.job_id)).first() is None:
+                raise JobRefused(JobReason.JOB_CHANGED, "there is a job of this id already: make a new id")
+            rows = [
+                {"job_id": job_id, "place": place, "encoded": _encoded(instance)}
+                for place, instance in enumerate(instances)
+            ]
+            connection.execute(insert(model_instances), rows)
+
+    def job(self, job_id: bytes) -> InstanceJob:
+        """A job's state.
+
+        Raises:
+            JobRefused(UNKNOWN_JOB): there is none.
+        """
+        with reading(self._engine) as connection:
+            return _job(connection, job_id)
+
+    def draw(self, job_id: bytes, randomness: Randomness) -> Drawn:
+        """A uniformly random instance.
+
+        Raises:
+            JobRefused(UNKNOWN_JOB): there is none.
+        """
+        settings = self._settings_of(job_id)
+        call = _Draw(place=int(settings.pick(1, randomness)[0]))
+        self._draws[job_id].call(call)
+        if call.drawn is None:
+            raise AssertionError("a draw that was served has an instance")
+        return call.drawn
+
+    def replace(
+        self, job_id: bytes, returned: Returned, randomness: Randomness, *, test: SpamTest | None = None
+    ) -> None:
+        """Put a returned model in the place of a uniformly random instance.
+
+        Args:
+            job_id: The job.
+            returned: What the device sent.
+            randomness: Chooses the place.
+            test: What refuses spam, if anything does.
+
+        Guarantees: the instance, the update's id and the counters change together or not at all, and stay
+            changed as the database promises it: see `open_instances`.
+
+        Raises:
+            JobRefused(UNKNOWN_JOB): there is no such job.
+            ReportRejected(WRONG_LENGTH): another number of weights.
+            ReportRejected(DUPLICATE_ID): the update was accepted before.
+            ReportRejected(IMPLAUSIBLE): the spam test refused it.
+        """
+        settings = self._settings_of(job_id)
+        call = _Return(returned=returned, place=int(settings.pick(1, randomness)[0]), test=test)
+        self._returns[job_id].call(call)
+        if call.refusal is not None:
+            raise call.refusal
+
+    def _settings_of(self, job_id: bytes) -> DrawAndDiscard:
+        """A job's settings, which never change; its queues are made with them."""
+        if job_id not in self._settings:
+            settings = self.job(job_id).settings
+            with self._guard:
+                self._draws.setdefault(job_id, Together(partial(self._give_out, job_id)))
+                self._returns.setdefault(job_id, Together(partial(self._take_in, job_id)))
+                self._settings[job_id] = settings
+        return self._settings[job_id]
+
+    def _give_out(self, job_id: bytes, draws: list["_Draw"]) -> None:
+        """Answer draws: each place is read once, and all are of one moment."""
+        places = list({one.place for one in draws})
+        with reading(self._engine) as connection:
+            found = connection.execute(_DRAWN, {"job": job_id, "places": places}).all()
+        instances = {row.place: Drawn(instance=_decoded(row.encoded), returns=row.returns) for row in found}
+        for one in draws:
+            one.drawn = instances[one.place]
+
+    def _take_in(self, job_id: bytes, returns: list["_Return"]) -> None:
+        """Take in what came back, in one transaction."""
+        with self._engine.begin() as connection:
+            _take_in(connection, job_id, returns)
+
+    def instances(self, job_id: bytes) -> SignedVector:
+        """All instances, (k, weights), of one moment.
+
+        Raises:
+            JobRefused(UNKNOWN_JOB): there is no such job.
+        """
+        with reading(self._engine) as connection:
+            _job(connection, job_id)
+            return _all(connection, job_id)
+
+    def accepted(self, job_id: bytes) -> int:
+        """How many updates have an id stored: as many as `InstanceJob.returns`, or something was lost."""
+        with reading(self._engine) as connection:
+            wanted = select(func.count()).where(instance_updates.c.job_id == job_id)
+            return int(connection.execute(wanted).scalar_one())
+
+
+def _take_in(connection: Connection, job_id: bytes, batch: list[_Return]) -> None:
+    """Decide on each update in turn, as if each had a transaction of its own, then write what changed."""
+    job = connection.execute(_LOCKED, {"job": job_id}).one()
+    offered = {"job": job_id, "offered": [one.returned.update_id for one in batch]}
+    seen = {bytes(found) for found in connection.execute(_SEEN, offered).scalars()}
+    is_tested = any(one.test is not None for one in batch)
+    instances = _all(connection, job_id) if is_tested else None
+    changed: dict[int, SignedVector] = {}
+    new: list[dict[str, bytes]] = []
+    returns, in_flight = job.returns, job.in_flight
+    for one in batch:
+        returned = one.returned
+        one.refusal = _refusal(returned, job.weights, seen, instances, one.test)
+        if one.refusal is not None:
+            continue
+        seen.add(returned.update_id)
+        new.append({"job_id": job_id, "update_id": returned.update_id})
+        changed[one.place] = returned.instance
+        if instances is not None:
+            instances[one.place] = returned.instance
+        late = returns - min(max(returned.drawn_at, 0), returns)
+        in_flight += (late - in_flight) * _SMOOTHING
+        returns += 1
+    if not new:
+        return
+    connection.execute(_NEW_IDS, new)
+    written = [{"job": job_id, "at": place, "by": _encoded(one)} for place, one in changed.items()]
+    connection.execute(_WRITTEN, written)
+    connection.execute(_COUNTED, {"job": job_id, "returned": returns, "flying": in_flight})
+
+
+def _refusal(
+    returned: Returned, weights: int, seen: set[bytes], instances: SignedVector | None, test: SpamTest | None
+) -> ReportRejected | None:
+    """Why an update is not taken in; None if it is."""
+    if returned.instance.shape != (weights,):
+        return ReportRejected(
+            ReportReason.WRONG_LENGTH, f"the model has {weights} weights, not {returned.instance.size}"
+        )
+    if returned.update_id in seen:
+        return ReportRejected(ReportReason.DUPLICATE_ID, "the update was accepted before")
+    if test is not None and instances is not None and test.is_spam(returned.instance, instances):
+        return ReportRejected(ReportReason.IMPLAUSIBLE, "the model is too far from the instances")
+    return None
+
+
+def _job(connection: Connection, job_id: bytes) -> InstanceJob:
+    found = connection.execute(select(instance_jobs).where(_OF_JOB), {"job": job_id}).one_or_none()
+    if found is None:
+        raise JobRefused(JobReason.UNKNOWN_JOB, "there is no draw-and-discard job of this id")
+    return InstanceJob(
+        settings=decode(DrawAndDiscard, bytes(found.settings)),
+        weights=found.weights,
+        returns=found.returns,
+        in_flight=found.in_flight,
+    )
+
+
+def _all(connection: Connection, job_id: bytes) -> SignedVector:
+    wanted = select(model_instances.c.encoded).where(model_instances.c.job_id == job_id)
+    rows = connection.execute(wanted.order_by(model_instances.c.place)).scalars()
+    return np.stack([_decoded(bytes(row)) for row in rows])
+
+
+def _encoded(instance: SignedVector) -> bytes:
+    return instance.astype("<i8").tobytes()
+
+
+def _decoded(encoded: bytes) -> SignedVector:
+    return np.frombuffer(encoded, "<i8").astype(np.int64, copy=False)

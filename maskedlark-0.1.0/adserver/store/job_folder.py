@@ -1,0 +1,78 @@
+"""A job's files: what was submitted, the latest checkpoint, and the curves.
+
+One folder a job, `DATA/jobs/<job id>`.
+
+What is in the database is small and changes; what is here is large, and written whole.
+"""
+
+from pathlib import Path
+from typing import Final
+
+from maskedlark.runtime.durable_file import remove_unfinished, write_durably
+
+_JOBS: Final = "jobs"
+_MODEL: Final = "model.onnx"
+_EVAL_SET: Final = "eval.npz"
+_CHECKPOINT: Final = "checkpoint-{:08d}.npz"
+_ANY_CHECKPOINT: Final = "checkpoint-*"
+
+
+class JobFolder:
+    """The files of one job."""
+
+    def __init__(self, data_dir: Path, job_id: bytes) -> None:
+        self.path = data_dir / _JOBS / job_id.hex()
+
+    def write_submission(self, model: bytes, eval_set: bytes | None) -> None:
+        """Keep what was submitted. Done before the job is stored, so that a stored job has its files."""
+        write_durably(self.path / _MODEL, model)
+        if eval_set is not None:
+            write_durably(self.path / _EVAL_SET, eval_set)
+
+    def model(self) -> bytes:
+        """The submitted ONNX file."""
+        return (self.path / _MODEL).read_bytes()
+
+    def eval_set(self) -> bytes | None:
+        """The submitted evaluation set (npz), if there was one."""
+        return _read(self.path / _EVAL_SET)
+
+    def write_checkpoint(self, encoded: bytes, *, rounds_done: int) -> None:
+        """Keep the state after so many rounds, in one step; earlier ones go.
+
+        Guarantees: a worker that was stopped here and goes on when the job is another's changes nothing. The
+            state after a round has the same bytes whoever reaches it, it has a name of its own, and the
+            latest one counts.
+        """
+        mine = self.path / _CHECKPOINT.format(rounds_done)
+        write_durably(mine, encoded)
+        for other in self._checkpoints():
+            if other.name < mine.name:
+                other.unlink(missing_ok=True)
+
+    def checkpoint(self) -> bytes | None:
+        """The latest checkpoint, or None before the first round."""
+        while found := self._checkpoints():
+            stored = _read(max(found))
+            if stored is not None:  # else a later one was written, and this one removed, since it was found
+                return stored
+        return None
+
+    def _checkpoints(self) -> list[Path]:
+        return list(self.path.glob(_ANY_CHECKPOINT))
+
+
+def remove_unfinished_of_jobs(data_dir: Path) -> None:
+    """Remove what writers that were killed left.
+
+    At the start, since to the folder of a job that is over nobody writes again.
+    """
+    for folder in (data_dir / _JOBS).glob("*"):
+        remove_unfinished(folder)
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,181 @@
+"""The workers' half of the job store: claim a job, hold it, record its rounds, let it go.
+
+A lease is a worker's name and a moment. While it lasts no other worker takes the job, and nothing is recorded
+for a job by a worker that no longer holds it, so several workers may share one store. A worker that was
+killed loses its job when the lease runs out: any other one puts it back into the queue.
+"""
+
+from typing import Any, Final
+
+from sqlalchemy import Engine, and_, delete, insert, select, update
+from sqlalchemy.engine import Connection
+from sqlalchemy.sql import ColumnElement, Select
+
+from adserver.records.job_state import FINAL, LEASED, JobEvent, JobState
+from adserver.records.round_figures import RoundFigures
+from adserver.store.database import Clock
+from adserver.store.jobs import JobRecord, Stop, change_state, figures_row, read_job
+from adserver.store.schema import job_rounds, jobs
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.runtime.database import reading
+
+MAX_WORKERS_LOST: Final = 10
+"""More workers than any run of bad luck kills between two rounds."""
+WORKERS_LOST: Final = "workers_lost"
+"""The reason of a job that kills who runs it."""
+_QUEUED: Final = (
+    select(jobs.c.job_id)
+    .where(jobs.c.state == JobState.QUEUED)
+    .order_by(jobs.c.submitted_at_s, jobs.c.job_id)
+    .limit(1)
+)
+
+
+class JobLeases:
+    """What one worker does with stored jobs.
+
+    Every method but `claim`, `release_abandoned` and those on closing needs the job's lease.
+
+    Methods that need it raise JobRefused(CANCELLED) once the job is another's or cancelled: the worker must
+    let go of it.
+    """
+
+    def __init__(self, engine: Engine, clock: Clock, *, owner: str, lease_s: float) -> None:
+        """Work under a name that no other worker has, with leases of `lease_s` seconds."""
+        self._engine = engine
+        self._clock = clock
+        self._owner = owner
+        self._lease_s = lease_s
+
+    def claim(self) -> JobRecord | None:
+        """Take the oldest job that is queued; None if there is none.
+
+        Jobs whose workers are gone are queued again first.
+        """
+        self.release_abandoned()
+        with reading(self._engine) as connection:  # the usual answer is none, and needs no write lock
+            if connection.execute(_QUEUED).first() is None:
+                return None
+        with self._engine.begin() as connection:
+            row = connection.execute(_QUEUED.with_for_update(skip_locked=True)).first()
+            if row is None:
+                return None
+            lease = {"lease_owner": self._owner, "lease_until_s": self._clock() + self._lease_s}
+            change_state(connection, bytes(row.job_id), JobEvent.START, reason=None, cause=None, **lease)
+            return read_job(connection, bytes(row.job_id))
+
+    def release_abandoned(self, *, but: bytes = b"") -> None:
+        """Queue the jobs again whose workers' leases have run out.
+
+        Busy workers do so too: no job is called running that nobody runs.
+
+        `but` is the job that this worker runs itself.
+
+        A job on which one worker after the other died, without a round between them, is not queued again: it
+        fails, with that cause.
+        """
+        with reading(self._engine) as connection:
+            if connection.execute(self._abandoned(but)).first() is None:
+                return
+        with self._engine.begin() as connection:
+            for row in connection.execute(self._abandoned(but).with_for_update(skip_locked=True)).all():
+                _release(connection, bytes(row.job_id), row.workers_lost + 1)
+
+    def is_held(self, job_id: bytes) -> bool:
+        """Whether the job is still this worker's: not cancelled and not taken over."""
+        with reading(self._engine) as connection:
+            return connection.execute(select(jobs.c.job_id).where(self._held(job_id))).first() is not None
+
+    def renew(self, job_id: bytes) -> bool:
+        """Hold the job for another `lease_s` from now; False if it is no longer this worker's."""
+        with self._engine.begin() as connection:
+            changed = connection.execute(
+                update(jobs).where(self._held(job_id)).values(lease_until_s=self._clock() + self._lease_s)
+            )
+            return changed.rowcount == 1
+
+    def wait(self, job_id: bytes, stop: Stop) -> None:
+        """A helper is down: the job waits."""
+        self._change(job_id, JobEvent.HELPER_DOWN, stop)
+
+    def go_on(self, job_id: bytes) -> None:
+        """The helper is back."""
+        self._change(job_id, JobEvent.HELPER_BACK, None)
+
+    def let_go(self, job_id: bytes, event: JobEvent, stop: Stop | None = None) -> None:
+        """The job leaves this worker: finished, refused, failed, or released for the next worker."""
+        self._change(job_id, event, stop, lease_owner=None, lease_until_s=0.0)
+
+    def record(self, job_id: bytes, figures: RoundFigures) -> None:
+        """Keep a round's figures, in place of what an earlier attempt at the same round left."""
+        row = figures_row(job_id, figures)
+        same = and_(job_rounds.c.job_id == job_id, job_rounds.c.rounds_done == figures.rounds_done)
+        with self._engine.begin() as connection:
+            self._check_held(connection, job_id)
+            connection.execute(delete(job_rounds).where(same))
+            connection.execute(insert(job_rounds).values(row))
+            connection.execute(
+                update(jobs)
+                .where(jobs.c.job_id == job_id)
+                .values(rounds_done=figures.rounds_done, workers_lost=0)
+            )
+
+    def unclosed(self) -> tuple[JobRecord, ...]:
+        """Jobs that are over, and that the helpers were not told of yet."""
+        asked = (
+            select(jobs.c.job_id)
+            .where(jobs.c.state.in_(FINAL), ~jobs.c.is_closed)
+            .order_by(jobs.c.submitted_at_s)
+        )
+        with reading(self._engine) as connection:
+            return tuple(
+                read_job(connection, bytes(job_id)) for job_id in connection.execute(asked).scalars()
+            )
+
+    def mark_closed(self, job_id: bytes, *, rounds_charged: int) -> None:
+        """Both helpers know that the job is over, and neither charged more rounds than so many."""
+        with self._engine.begin() as connection:
+            connection.execute(
+                update(jobs)
+                .where(jobs.c.job_id == job_id)
+                .values(is_closed=True, rounds_charged=rounds_charged)
+            )
+
+    def _abandoned(self, but: bytes) -> Select[Any]:
+        is_abandoned = and_(
+            jobs.c.state.in_(LEASED), jobs.c.lease_until_s <= self._clock(), jobs.c.job_id != but
+        )
+        return select(jobs.c.job_id, jobs.c.workers_lost).where(is_abandoned)
+
+    def _held(self, job_id: bytes) -> ColumnElement[bool]:
+        return and_(jobs.c.job_id == job_id, jobs.c.lease_owner == self._owner, jobs.c.state.in_(LEASED))
+
+    def _change(self, job_id: bytes, event: JobEvent, stop: Stop | None, **columns: Any) -> None:
+        reason, cause = (stop.reason, stop.cause) if stop else (None, None)
+        with self._engine.begin() as connection:
+            self._check_held(connection, job_id)
+            change_state(connection, job_id, event, reason=reason, cause=cause, **columns)
+
+    def _check_held(self, connection: Connection, job_id: bytes) -> None:
+        if (
+            connection.execute(select(jobs.c.job_id).where(self._held(job_id)).with_for_update()).first()
+            is None
+        ):
+            raise JobRefused(
+                JobReason.CANCELLED, f"job {job_id.hex()} was cancelled, or taken over by another worker"
+            )
+
+
+def _release(connection: Connection, job_id: bytes, workers_lost: int) -> None:
+    """Let the next worker have a job that was lost with its worker, unless it costs too many of them."""
+    lease = {"lease_owner": None, "lease_until_s": 0.0}
+    if workers_lost < MAX_WORKERS_LOST:
+        change_state(
+            connection, job_id, JobEvent.RELEASE, reason=None, cause=None, **lease, workers_lost=workers_lost
+        )
+        return
+    stop = {
+        "reason": WORKERS_LOST,
+        "cause": f"{workers_lost} workers died or hung on it, one after the other, without a round",
+    }
+    change_state(connection, job_id, JobEvent.FAIL, **stop, **lease, workers_lost=0)

@@ -1,0 +1,206 @@
+"""The reports as they lie here.
+
+Ciphertext, the id under which each counts once, its state, and which dataset used it.
+
+`adserver.records.report_state` decides what can happen to one; nothing here changes a report but `_move`,
+which asks it. No column tells who sent a report or when it came in.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Column, Connection, Engine, Select, case, func, select, update
+from sqlalchemy.sql import ColumnElement
+
+from adserver.records.report_state import ReportEvent, ReportState, arrows
+from adserver.store.database import insert_or_ignore
+from adserver.store.schema import reports
+from adserver.store.share_pages import MAX_PAGE_ROWS, share_pages
+from maskedlark.reports.dataset import ShareForHelper
+from maskedlark.reports.sealing import MAX_OVERHEAD
+from maskedlark.reports.task import REPORT_ID_BYTES, Task
+from maskedlark.reports.upload import Report
+from maskedlark.runtime.database import reading
+
+_PAGE_BYTES: Final = 1 << 19
+_ROW_OVERHEAD_BYTES: Final = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportCounts:
+    """How many reports of a task are stored.
+
+    Attributes:
+        waiting: Not yet taken by a dataset.
+        sealed: In a dataset, or about to be.
+        dropped: Taken, but not admitted by both helpers.
+        expired: Not taken before the task was over.
+    """
+
+    waiting: int
+    sealed: int
+    dropped: int
+    expired: int = 0
+
+
+class Expired(NamedTuple):
+    """How many reports one transaction expired, and the sequence of the last; None if no more wait."""
+
+    reports: int
+    last: int | None
+
+
+class ReportStore:
+    """Where ingest puts reports. Safe to share between threads."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._writing = Lock()  # threads of one process queue here instead of polling for the database's lock
+        # What is new is counted by what is returned: PostgreSQL's driver does not know how many rows an
+        # insert of many left out.
+        self._insert = insert_or_ignore(engine, reports, ["task_id", "report_id"]).returning(
+            reports.c.sequence
+        )
+
+    def add(self, accepted: Sequence[Report]) -> int:
+        """Store checked reports, in one transaction; how many of them are new.
+
+        The others were stored before and stay as they are.
+
+        Guarantees: when this returns, all of them are durable. A report id of a task is stored once, whoever
+            else adds it at the same time.
+        """
+        if not accepted:
+            return 0
+        # In one order everywhere: two transactions with common ids in different orders would wait for each
+        # other (PostgreSQL).
+        rows = sorted(
+            (_row(report) for report in accepted), key=lambda row: (row["task_id"], row["report_id"])
+        )
+        with self._writing, self._engine.begin() as connection:
+            return len(connection.execute(self._insert, rows).all())
+
+    def counts(self, task_id: bytes) -> ReportCounts:
+        """What there is of a task."""
+        query = (
+            select(reports.c.state, func.count())
+            .where(reports.c.task_id == task_id)
+            .group_by(reports.c.state)
+        )
+        with reading(self._engine) as connection:
+            found = {ReportState(state): int(count) for state, count in connection.execute(query)}
+        return ReportCounts(
+            waiting=found.get(ReportState.RECEIVED, 0),
+            sealed=found.get(ReportState.SEALED, 0),
+            dropped=found.get(ReportState.DROPPED, 0),
+            expired=found.get(ReportState.EXPIRED, 0),
+        )
+
+    def expire(self, task_id: bytes, *, after: int, limit: int) -> Expired:
+        """Expire up to `limit` of a task's waiting reports with a sequence over `after`, in one transaction.
+
+        Their shares are deleted.
+
+        Guarantees: a report that a dataset takes at the same time is either expired, and not taken, or taken,
+            and left alone.
+        """
+        with self._writing, self._engine.begin() as connection:
+            waiting = (
+                _waiting(task_id).where(reports.c.sequence > after).order_by(reports.c.sequence).limit(limit)
+            )
+            chosen = list(connection.execute(waiting).scalars())
+            if not chosen:
+                return Expired(0, None)
+            count = _move(
+                connection,
+                ReportEvent.EXPIRE,
+                reports.c.sequence.in_(chosen),
+                ciphertext_0=b"",
+                ciphertext_1=b"",
+            )
+        return Expired(count, chosen[-1])
+
+    def share_pages(self, task: Task, handle: bytes, role: int) -> Iterator[list[ShareForHelper]]:
+        """One helper's shares of the reports that a dataset took, in order of arrival.
+
+        Each page is well under the limit of a gRPC message.
+
+        Guarantees: holds one page in memory, and no lock.
+        """
+        chosen = (reports.c.task_id == task.task_id) & (reports.c.handle == handle)
+        page_rows = _PAGE_BYTES // (task.share_length + MAX_OVERHEAD + _ROW_OVERHEAD_BYTES)
+        return share_pages(self._engine, reports, chosen, role=role, page_rows=page_rows)
+
+
+def take(connection: Connection, task_id: bytes, handle: bytes, limit: int) -> int:
+    """Give a dataset up to `limit` of the task's waiting reports, the oldest first; how many it got."""
+    chosen = _waiting(task_id).order_by(reports.c.sequence).limit(limit)
+    return _move(connection, ReportEvent.TAKE, reports.c.sequence.in_(chosen), handle=handle)
+
+
+def give_back(connection: Connection, task_id: bytes, handle: bytes) -> None:
+    """Let all reports that a dataset took wait again."""
+    _move(
+        connection, ReportEvent.RELEASE, reports.c.task_id == task_id, reports.c.handle == handle, handle=None
+    )
+
+
+def drop(connection: Connection, task_id: bytes, handle: bytes, is_kept: NDArray[np.bool_]) -> None:
+    """Mark those of a dataset's reports, in order of arrival, that are not kept."""
+    sequences = _column(connection, reports.c.sequence, task_id, handle)
+    dropped = [sequences[position] for position in np.flatnonzero(~is_kept).tolist()]
+    for start in range(0, len(dropped), MAX_PAGE_ROWS):
+        _move(connection, ReportEvent.DROP, reports.c.sequence.in_(dropped[start : start + MAX_PAGE_ROWS]))
+
+
+def report_ids(connection: Connection, task_id: bytes, handle: bytes) -> NDArray[np.uint8]:
+    """The ids of the reports that a dataset took, u8 (n, 16), in order of arrival."""
+    joined = b"".join(_column(connection, reports.c.report_id, task_id, handle))
+    return np.frombuffer(joined, np.uint8).reshape(-1, REPORT_ID_BYTES)
+
+
+def _move(connection: Connection, event: ReportEvent, *which: ColumnElement[bool], **columns: Any) -> int:
+    """Let an event happen to those reports whose state allows it, and set other columns with it.
+
+    Returns how many there were.
+
+    PostgreSQL looks at the state again in rows that another transaction changed while this one waited for
+    them.
+    """
+    moves = arrows(event)
+    following = case({before.value: after.value for before, after in moves.items()}, value=reports.c.state)
+    moving = update(reports).where(reports.c.state.in_([before.value for before in moves]), *which)
+    return connection.execute(moving.values(state=following, **columns)).rowcount
+
+
+def _waiting(task_id: bytes) -> Select[Any]:
+    """The sequences of a task's reports that wait; the empty handle is what the index knows them by."""
+    is_waiting = (reports.c.handle.is_(None), reports.c.state == ReportState.RECEIVED)
+    return select(reports.c.sequence).where(reports.c.task_id == task_id, *is_waiting)
+
+
+def _column(connection: Connection, column: Column[Any], task_id: bytes, handle: bytes) -> Sequence[Any]:
+    """One column of the reports that a dataset took, in order of arrival."""
+    query = (
+        select(column)
+        .where(reports.c.task_id == task_id, reports.c.handle == handle)
+        .order_by(reports.c.sequence)
+    )
+    return connection.execute(query).scalars().all()
+
+
+def _row(report: Report) -> dict[str, Any]:
+    first, second = report.shares
+    return {
+        "task_id": report.task_id,
+        "report_id": report.report_id,
+        "time_bucket": report.time_bucket,
+        "key_id_0": first.key_id,
+        "ciphertext_0": first.ciphertext,
+        "key_id_1": second.key_id,
+        "ciphertext_1": second.ciphertext,
+    }

@@ -1,0 +1,200 @@
+"""Every table of the ad server's database, and the version of them together.
+
+The modules beside this one hold the statements over the tables: each table is written by one of them only.
+"""
+
+from typing import Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    PrimaryKeyConstraint,
+    SmallInteger,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+from adserver.records.asked_query import QUERY_ID_BYTES
+from adserver.records.report_state import ReportState
+from maskedlark.reports.task import REPORT_ID_BYTES
+from maskedlark.runtime import database as storage
+
+metadata: Final = MetaData()
+"""Every table of the ad server."""
+
+SCHEMA_VERSION: Final = 4
+"""Of all tables together: one more whenever a column or its meaning changes.
+
+A database of version 1 does not say which it has.
+"""
+
+storage.schema_version_of(metadata)
+
+HANDLE_BYTES: Final = 16
+TASK_ID_BYTES: Final = 32
+
+
+def _sealed_report() -> tuple[Column[Any], ...]:
+    """The columns of a report or an update as it came in."""
+    return (
+        Column("report_id", LargeBinary(REPORT_ID_BYTES), nullable=False),
+        Column("time_bucket", BigInteger, nullable=False),
+        Column("key_id_0", SmallInteger, nullable=False),
+        Column("ciphertext_0", LargeBinary, nullable=False),
+        Column("key_id_1", SmallInteger, nullable=False),
+        Column("ciphertext_1", LargeBinary, nullable=False),
+    )
+
+
+tasks: Final = Table(
+    "tasks",
+    metadata,
+    Column("task_id", LargeBinary(TASK_ID_BYTES), primary_key=True),
+    Column("bundle", LargeBinary, nullable=False),  # canonical
+    Column("created_at", Double, nullable=False),  # Unix seconds
+)
+
+encoders: Final = Table(
+    "encoders",
+    metadata,
+    Column("digest", LargeBinary(32), primary_key=True),
+    Column("encoder", LargeBinary, nullable=False),  # canonical
+)
+
+datasets: Final = Table(
+    "datasets",
+    metadata,
+    Column("handle", LargeBinary(HANDLE_BYTES), primary_key=True),
+    Column("task_id", LargeBinary(32), ForeignKey("tasks.task_id"), nullable=False, index=True),
+    Column("state", String(16), nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("received", Integer, nullable=False),
+    Column("size", Integer, nullable=False, default=0),
+    Column("view_mismatch", Integer, nullable=False, default=0),
+    Column("dataset_id", LargeBinary(32), unique=True),
+    Column(
+        "chosen", LargeBinary
+    ),  # one bit for each report taken, in order of arrival, least significant first
+)
+
+dropped_reports: Final = Table(
+    "dropped_reports",
+    metadata,
+    Column("handle", LargeBinary(HANDLE_BYTES), ForeignKey("datasets.handle"), primary_key=True),
+    Column("role", Integer, primary_key=True),
+    Column("reason", String(40), primary_key=True),
+    Column("reports", Integer, nullable=False),
+)
+
+reports: Final = Table(
+    "reports",
+    metadata,
+    # In order of arrival (of one transaction: by report id); a page of reports is "the next ones after this
+    # number".
+    Column("sequence", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("task_id", LargeBinary(32), ForeignKey("tasks.task_id"), nullable=False),
+    *_sealed_report(),
+    Column("state", String(8), nullable=False, default=ReportState.RECEIVED),
+    # The dataset that took this report; empty: none.
+    Column("handle", LargeBinary(16), ForeignKey("datasets.handle")),
+    UniqueConstraint("task_id", "report_id"),
+    Index("reports_by_dataset", "task_id", "handle", "sequence"),
+)
+
+jobs: Final = Table(
+    "jobs",
+    metadata,
+    Column("job_id", LargeBinary(16), primary_key=True),
+    Column("plan", LargeBinary, nullable=False),  # TrainingPlan, canonical
+    Column("submitted_at_s", Float, nullable=False),
+    Column("state", String(16), nullable=False, index=True),
+    Column("reason", String(32)),
+    Column("cause", Text),
+    Column("rounds_done", Integer, nullable=False),
+    Column("is_closed", Boolean, nullable=False),
+    Column("rounds_charged", Integer),
+    Column("lease_owner", String(32)),
+    Column("lease_until_s", Float, nullable=False),
+    # Workers that died on it since its last round, or since it was last queued by a person.
+    Column("workers_lost", Integer, nullable=False, default=0),
+)
+
+job_rounds: Final = Table(
+    "job_rounds",
+    metadata,
+    Column("job_id", LargeBinary(16), ForeignKey("jobs.job_id"), nullable=False),
+    Column("rounds_done", Integer, nullable=False),
+    Column("finished_at_s", Float, nullable=False),
+    Column("learning_rate", Float),
+    Column("gradient_norm", Float),
+    Column("noise_to_signal", Float),
+    Column("loss", Float),
+    Column("accuracy", Float),
+    PrimaryKeyConstraint("job_id", "rounds_done"),
+)
+
+queries: Final = Table(
+    "queries",
+    metadata,
+    Column("query_id", LargeBinary(QUERY_ID_BYTES), primary_key=True),
+    Column("task_id", LargeBinary(32), ForeignKey("tasks.task_id"), nullable=False),
+    Column("dataset_id", LargeBinary(32), nullable=False),
+    Column("asked_at", Double, nullable=False),  # Unix seconds
+    Column("kind", String(16), nullable=False),
+    Column("spec", LargeBinary, nullable=False),  # canonical
+    Column(
+        "codes", LargeBinary, nullable=False
+    ),  # what is sent beside the query: codes, or an evaluation's model
+)
+
+helper_receipts: Final = Table(
+    "helper_receipts",
+    metadata,
+    Column("helper_id", LargeBinary(16), primary_key=True),
+    Column("receipt", LargeBinary, nullable=False),
+)
+
+helper_addresses: Final = Table(
+    "helper_addresses",
+    metadata,
+    Column("address", String(300), primary_key=True),
+    Column("helper_id", LargeBinary(16), nullable=False),  # who answered there last
+)
+
+update_rounds: Final = Table(
+    "update_rounds",
+    metadata,
+    Column("round_id", LargeBinary(32), primary_key=True),
+    Column("task_id", LargeBinary(32), ForeignKey("tasks.task_id"), nullable=False, index=True),
+    Column("job_id", LargeBinary(16), nullable=False),
+    Column("round_index", Integer, nullable=False),
+    Column("round", LargeBinary, nullable=False),  # UpdateRound, canonical
+    Column("content", LargeBinary, nullable=False),  # what devices download
+    Column("state", String(8), nullable=False),
+    Column("opened_at", Double, nullable=False),  # Unix seconds
+    Column("handle", LargeBinary(HANDLE_BYTES)),
+    Column(
+        "chosen", LargeBinary
+    ),  # one bit for each stored update, in order of arrival, least significant first
+    Column("dataset_id", LargeBinary(32)),
+    UniqueConstraint("job_id", "round_index"),
+)
+
+update_reports: Final = Table(
+    "update_reports",
+    metadata,
+    Column("sequence", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("round_id", LargeBinary(32), ForeignKey("update_rounds.round_id"), nullable=False),
+    *_sealed_report(),
+    UniqueConstraint("round_id", "report_id"),
+)

@@ -1,0 +1,37 @@
+"""Sealed shares as they are sent to a helper: in pages, in order of arrival."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Engine, Table, select
+
+from maskedlark.reports.dataset import ShareForHelper
+from maskedlark.reports.upload import SealedShare
+from maskedlark.runtime.database import reading
+
+MAX_PAGE_ROWS: Final = 1_000
+
+
+def share_pages(
+    engine: Engine, table: Table, chosen: ColumnElement[Any], *, role: int, page_rows: int
+) -> Iterator[list[ShareForHelper]]:
+    """One helper's shares of the rows of a table that are chosen, page after page.
+
+    Guarantees: holds one page in memory, and no lock.
+    """
+    c = table.c
+    query = select(c.sequence, c.report_id, c.time_bucket, c[f"key_id_{role}"], c[f"ciphertext_{role}"])
+    query = query.where(chosen).order_by(c.sequence).limit(max(1, min(MAX_PAGE_ROWS, page_rows)))
+    last = -1
+    while True:
+        with reading(engine) as connection:
+            rows = connection.execute(query.where(c.sequence > last)).all()
+        if not rows:
+            return
+        last = rows[-1].sequence
+        yield [
+            ShareForHelper(
+                report_id=row[1], time_bucket=row[2], share=SealedShare(key_id=row[3], ciphertext=row[4])
+            )
+            for row in rows
+        ]

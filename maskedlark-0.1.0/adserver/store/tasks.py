@@ -1,0 +1,121 @@
+"""The tasks that browsers are served; the ad server is a task host."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Engine, select
+
+from adserver.store.database import find_id, insert_or_ignore
+from adserver.store.schema import encoders, tasks
+from maskedlark import canonical
+from maskedlark.encoding.encoder import Encoder, read_encoder
+from maskedlark.errors import InvalidTask, JobReason
+from maskedlark.reports.task import Task, TaskBundle
+from maskedlark.runtime.database import reading
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredTask:
+    """A task as the ad server keeps it.
+
+    Attributes:
+        task_id: 32 bytes.
+        bundle: What browsers are served.
+        created_at: Unix seconds.
+    """
+
+    task_id: bytes
+    bundle: TaskBundle
+    created_at: float
+
+
+class TaskStore:
+    """The tasks of this ad server. Safe to share between threads."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._known: dict[bytes, Task] = {}  # a task never changes, so what was read once stays right
+
+    def add(self, bundle: TaskBundle, *, created_at: float, encoder: Encoder | None = None) -> bytes:
+        """Store a task that both helpers signed, with the encoder that it names; its id.
+
+        Raises:
+            InvalidTask: a signature does not verify, or the encoder is not the one that the task names.
+        """
+        bundle.verify()
+        if (encoder and encoder.digest) != bundle.task.encoder:
+            raise InvalidTask("the encoder is not the one that the task names by its digest")
+        task_id = bundle.task.task_id
+        with self._engine.begin() as connection:
+            if encoder is not None:
+                named = {"digest": encoder.digest, "encoder": canonical.encode(encoder)}
+                connection.execute(insert_or_ignore(self._engine, encoders, ["digest"]).values(named))
+            row = {"task_id": task_id, "bundle": canonical.encode(bundle), "created_at": created_at}
+            connection.execute(tasks.insert().values(row))
+        return task_id
+
+    def get(self, task_id: bytes) -> TaskBundle | None:
+        """What browsers are served of the task of an id, as it is now, or None."""
+        with reading(self._engine) as connection:
+            encoded = connection.execute(select(tasks.c.bundle).where(tasks.c.task_id == task_id)).scalar()
+        return None if encoded is None else canonical.decode(TaskBundle, encoded)
+
+    def task(self, task_id: bytes) -> Task | None:
+        """The task of an id, or None."""
+        known = self._known.get(task_id)
+        if known is None:
+            bundle = self.get(task_id)
+            if bundle is None:
+                return None
+            known = self._known[task_id] = bundle.task
+        return known
+
+    def encoder(self, task_id: bytes) -> Encoder | None:
+        """The encoder that the task of an id names, or None."""
+        task = self.task(task_id)
+        if task is None or task.encoder is None:
+            return None
+        with reading(self._engine) as connection:
+            stored = connection.execute(
+                select(encoders.c.encoder).where(encoders.c.digest == task.encoder)
+            ).scalar_one()
+        return read_encoder(stored)
+
+    def replace_keys(self, bundle: TaskBundle) -> None:
+        """Serve a task that is there with other key lists.
+
+        Raises:
+            InvalidTask: a signature does not verify.
+        """
+        bundle.verify()
+        with self._engine.begin() as connection:
+            connection.execute(
+                tasks.update()
+                .where(tasks.c.task_id == bundle.task.task_id)
+                .values(bundle=canonical.encode(bundle))
+            )
+
+    def find(self, prefix: str) -> StoredTask:
+        """The task whose id starts with these hex digits.
+
+        Raises:
+            JobRefused(UNKNOWN_TASK): none does, or several do.
+        """
+        with reading(self._engine) as connection:
+            task_id = find_id(connection, tasks.c.task_id, prefix, missing=JobReason.UNKNOWN_TASK)
+            row = connection.execute(select(tasks).where(tasks.c.task_id == task_id)).one()
+        return _stored(row)
+
+    def all(self) -> list[StoredTask]:
+        """Every task, the oldest first."""
+        with reading(self._engine) as connection:
+            return [
+                _stored(row)
+                for row in connection.execute(select(tasks).order_by(tasks.c.created_at, tasks.c.task_id))
+            ]
+
+
+def _stored(row: Any) -> StoredTask:
+    return StoredTask(
+        task_id=bytes(row.task_id), bundle=canonical.decode(TaskBundle, row.bundle), created_at=row.created_at
+    )

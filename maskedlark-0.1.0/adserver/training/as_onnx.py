@@ -1,0 +1,123 @@
+"""Models as people have them, as ONNX files.
+
+A path, bytes, a torch module, or a fitted scikit-learn estimator.
+
+torch and scikit-learn are not imported here: whoever gives one of their models has them.
+"""
+
+import io
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adserver.training.model_file import read_model
+from maskedlark.errors import InvalidModel, ModelReason
+from maskedlark.model.dense import dense_network
+from maskedlark.model.onnx_file import parse, replace_parameters
+
+_ACTIVATIONS: Final = {"relu": "relu", "tanh": "tanh", "logistic": "sigmoid", "identity": None}
+_EXAMPLES: Final = 2
+
+
+def as_onnx(model: Any, num_features: int) -> bytes:
+    """The ONNX file of a model. Called by `Client`.
+
+    Args:
+        model: A path, the file's bytes, a torch module of float32 (records, num_features), or a scikit-learn
+            estimator with `coef_` (linear and logistic regression) or `coefs_` (MLPClassifier, MLPRegressor).
+            Estimators give their linear outputs: logits, or what a regression predicts.
+        num_features: How wide its input is.
+
+    Raises:
+        InvalidModel: it is none of these, or has no such form.
+    """
+    if isinstance(model, bytes):
+        return model
+    if isinstance(model, str | Path):
+        return read_model(Path(model))
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(model, torch.nn.Module):
+        return _exported(model, num_features)
+    if hasattr(model, "coefs_"):
+        return _perceptron(model)
+    if hasattr(model, "coef_"):
+        weight = np.atleast_2d(model.coef_)
+        return _dense([weight.T], [np.atleast_1d(model.intercept_)], "relu")
+    raise InvalidModel(
+        ModelReason.NOT_ONNX,
+        f"a {type(model).__name__} is no model here: give an ONNX file, a torch module, or a fitted linear"
+        " model or MLP of scikit-learn",
+    )
+
+
+def _exported(module: Any, num_features: int) -> bytes:
+    """A torch module, for any number of records; by torch's present exporter if onnxscript is there."""
+    import torch
+
+    example = (torch.zeros(_EXAMPLES, num_features),)
+    was_training = module.training
+    module.eval()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the exporters warn about themselves
+            try:
+                import onnxscript  # noqa: F401 # what the present exporter needs
+            except ImportError:
+                return _legacy(module, example)
+            program = torch.onnx.export(
+                module,
+                example,
+                dynamo=True,
+                external_data=False,
+                verbose=False,
+                dynamic_shapes=({0: torch.export.Dim("records")},),
+            )
+    except Exception as error:  # torch's exporters raise many kinds
+        raise InvalidModel(ModelReason.NOT_ONNX, f"torch cannot export the module: {error}") from error
+    finally:
+        module.train(was_training)
+    if program is None:
+        raise InvalidModel(ModelReason.NOT_ONNX, "torch exported nothing")
+    return bytes(program.model_proto.SerializeToString())
+
+
+def _legacy(module: Any, example: tuple[Any, ...]) -> bytes:
+    import torch
+
+    buffer = io.BytesIO()
+    torch.onnx.export(
+        module,
+        example,
+        buffer,  # type: ignore[arg-type]  # a file object will do, though the type does not say so
+        dynamo=False,
+        verbose=False,
+        input_names=["features"],
+        dynamic_axes={"features": {0: "records"}},
+    )
+    return buffer.getvalue()
+
+
+def _perceptron(model: Any) -> bytes:
+    if model.activation not in _ACTIVATIONS:
+        raise InvalidModel(ModelReason.UNKNOWN_OPERATOR, f"activation {model.activation!r} is not known here")
+    activation = _ACTIVATIONS[model.activation]
+    if activation is None and len(model.coefs_) > 1:
+        raise InvalidModel(ModelReason.UNKNOWN_OPERATOR, "an MLP of activation identity is a linear model")
+    return _dense(model.coefs_, model.intercepts_, activation or "relu")
+
+
+def _dense(weights: Sequence[NDArray[Any]], biases: Sequence[NDArray[Any]], activation: str) -> bytes:
+    """A dense network of these weights, (inputs, outputs) each, and biases."""
+    widths = [weights[0].shape[0], *(weight.shape[1] for weight in weights)]
+    encoded = dense_network(widths, activation, seed=0)
+    values = [
+        value.astype(np.float32)
+        for weight, bias in zip(weights, biases, strict=True)
+        for value in (np.ascontiguousarray(weight.T), np.asarray(bias))
+    ]
+    return replace_parameters(encoded, parse(encoded, num_features=widths[0]), values)

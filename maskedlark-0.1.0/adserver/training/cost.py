@@ -1,0 +1,73 @@
+"""What a job's rounds cost, as the ad server shows it.
+
+The helpers' own ledgers decide; this repeats their sum for one job.
+"""
+
+from dataclasses import replace
+
+from adserver.records.federated_plan import FederatedPlan
+from adserver.records.training_plan import TrainingPlan
+from maskedlark.privacy.accounting import Epsilons, spent
+from maskedlark.privacy.noise import Mechanism
+from maskedlark.releases.job import charge
+from maskedlark.releases.update import job_charges
+
+
+def job_epsilons(plan: TrainingPlan, rounds: int) -> Epsilons:
+    """What so many rounds of a job cost at the task's delta, other jobs on the dataset left out.
+
+    Infinite without noise.
+    """
+    return spent([charge(plan.task, plan.job, rounds)] if rounds else [], plan.task.delta)
+
+
+def privacy_line(plan: TrainingPlan, rounds: int) -> str:
+    """One line for people on what so many rounds cost."""
+    if plan.task.mechanism is Mechanism.NONE:
+        return "no noise: no privacy"
+    epsilons = job_epsilons(plan, rounds)
+    return (
+        f"{plan.task.mechanism} noise {plan.job.noise_multiplier:.3g}, epsilon {epsilons.ad_server:.3g} "
+        f"({epsilons.colluding:.3g} with one helper) at delta {plan.task.delta:.2g}"
+    )
+
+
+def budget_spent_line(plan: TrainingPlan) -> str:
+    """Why a job that was to go on until its budget ends has stopped."""
+    rounds = plan.job.rounds
+    return (
+        f"{rounds} rounds are what the budget held when the job was submitted: {privacy_line(plan, rounds)}"
+    )
+
+
+def curve_title(plan: TrainingPlan) -> str:
+    """What stands above a job's curves; the epsilons are those of all its rounds."""
+    job = plan.job
+    return (
+        f"{plan.task.name} · {job.loss} · job {job.job_id.hex()[:8]}\n{privacy_line(plan, job.rounds)} ·"
+        f" batch {plan.denominator:,.0f}"
+    )
+
+
+def federated_epsilons(plan: FederatedPlan, rounds: int) -> Epsilons:
+    """What rounds of a federated job cost a person at the task's delta, other jobs left out."""
+    return spent(job_charges(plan.task, plan.job, rounds), plan.task.delta)
+
+
+def federated_line(plan: FederatedPlan, rounds: int) -> str:
+    """One line on what rounds of a federated job cost, also where devices' coins are known."""
+    if plan.task.mechanism is Mechanism.NONE:
+        return "no noise: no privacy"
+    epsilons = federated_epsilons(plan, rounds)
+    known = [replace(one, sampling_rate=1.0) for one in job_charges(plan.task, plan.job, rounds)]
+    leaked = spent(known, plan.task.delta)
+    return (
+        f"epsilon {epsilons.ad_server:.3g} a person ({epsilons.colluding:.3g} with one helper) at delta "
+        f"{plan.task.delta:.2g}; {leaked.colluding:.3g} if devices' coins leaked"
+    )
+
+
+def federated_title(plan: FederatedPlan) -> str:
+    """What stands above a federated job's curves; the epsilons are those of all its rounds."""
+    name = f"{plan.task.name} · federated · job {plan.job.job_id.hex()[:8]}"
+    return f"{name}\n{federated_line(plan, plan.job.rounds)}"

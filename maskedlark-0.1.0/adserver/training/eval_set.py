@@ -1,0 +1,119 @@
+"""The ad server's own evaluation set: people who agreed that it may see their features and labels.
+
+It never leaves the ad server.
+
+The file is an .npz with `features` u8 (n, d) and `labels` (n,), as `browser-sim run --holdout` writes it.
+"""
+
+import math
+import zlib
+from dataclasses import dataclass, field
+from io import BytesIO
+from tokenize import TokenError
+from typing import Any, Final
+from zipfile import BadZipFile, ZipFile
+
+import numpy as np
+from numpy.lib.format import read_array_header_1_0, read_array_header_2_0, read_magic
+from numpy.typing import NDArray
+
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.model.graph import Loss, Model
+
+MAX_BYTES: Final = 1 << 30
+_KINDS_OF_NUMBERS: Final = "uif"
+_NOT_NPZ: Final = (
+    ValueError, KeyError, OSError, EOFError, BadZipFile, TypeError, AttributeError, OverflowError,
+    RuntimeError, SyntaxError, TokenError, zlib.error,
+)  # fmt: skip
+"""What zipfile and numpy raise at bytes of another form."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalSet:
+    """Labelled examples.
+
+    Shapes: features u8 (n, d); labels (n,), finite numbers; n at least 1.
+    """
+
+    features: NDArray[np.uint8] = field(repr=False)
+    labels: NDArray[Any] = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def check_fits(self, model: Model, loss: Loss) -> None:
+        """Refuse a set whose features or labels are not what the model and its loss are about.
+
+        Raises:
+            JobRefused(MALFORMED)
+        """
+        if self.features.shape[1] != model.input_width:
+            raise _malformed(
+                f"has {self.features.shape[1]} features a record; the model takes {model.input_width}"
+            )
+        classes = _num_classes(model, loss)
+        if classes is not None and not np.isin(self.labels, np.arange(classes)).all():
+            raise _malformed(f"has labels that are not classes 0..{classes - 1}")
+
+
+def read_eval_set(encoded: bytes) -> EvalSet:
+    """Parse an .npz file from a person; nothing in it is unpickled.
+
+    Raises:
+        JobRefused(TOO_LARGE, MALFORMED)
+    """
+    if len(encoded) > MAX_BYTES:
+        raise JobRefused(
+            JobReason.TOO_LARGE, f"an evaluation set has at most {MAX_BYTES} bytes, not {len(encoded)}"
+        )
+    try:
+        with ZipFile(BytesIO(encoded)) as archive:
+            features, labels = _array(archive, "features"), _array(archive, "labels")
+    except _NOT_NPZ as error:
+        raise _malformed(f"is no .npz file with features and labels: {type(error).__name__}") from None
+    if features.dtype != np.uint8 or features.ndim != 2:
+        raise _malformed(f"has features of {features.dtype} {features.shape}, not uint8 (records, width)")
+    if labels.shape != features.shape[:1] or not len(labels):
+        raise _malformed(
+            f"has labels of shape {labels.shape} for {len(features)} records; each record has one, and there"
+            " is at least one"
+        )
+    if labels.dtype.kind not in _KINDS_OF_NUMBERS or not np.isfinite(labels).all():
+        raise _malformed("has labels that are not finite numbers")
+    return EvalSet(features=features, labels=labels)
+
+
+def _array(archive: ZipFile, name: str) -> NDArray[Any]:
+    """One array of the file.
+
+    Its header is believed only where the bytes are there, so that it cannot ask for memory.
+    """
+    member = archive.getinfo(f"{name}.npy")
+    if member.file_size > MAX_BYTES:
+        raise JobRefused(
+            JobReason.TOO_LARGE,
+            f"an evaluation set unpacks to at most {MAX_BYTES} bytes an array, not {member.file_size}",
+        )
+    stream = BytesIO(archive.read(member))
+    read_header = read_array_header_1_0 if read_magic(stream) == (1, 0) else read_array_header_2_0
+    shape, is_fortran, dtype = read_header(stream)
+    values = stream.read()
+    if dtype.hasobject or math.prod(shape) * dtype.itemsize != len(values):
+        raise ValueError("the header does not fit the values")
+    return np.frombuffer(values, dtype).reshape(shape, order="F" if is_fortran else "C")
+
+
+def _num_classes(model: Model, loss: Loss) -> int | None:
+    """How many classes a classifier's loss is about; None for the losses of numbers."""
+    match loss:
+        case Loss.CROSS_ENTROPY:
+            return model.output_width
+        case Loss.BINARY_CROSS_ENTROPY | Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS:
+            return 2
+        case Loss.MSE | Loss.POISSON:
+            return None
+
+
+def _malformed(why: str) -> JobRefused:
+    return JobRefused(JobReason.MALFORMED, f"the evaluation set {why}")

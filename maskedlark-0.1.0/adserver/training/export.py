@@ -1,0 +1,132 @@
+"""A trained model leaves the ad server.
+
+The latest checkpoint's weights in the ONNX file that was submitted.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum, unique
+from itertools import pairwise
+
+import numpy as np
+
+from adserver.records.federated_plan import FederatedPlan
+from adserver.records.training_plan import TrainingPlan
+from adserver.store.job_folder import JobFolder
+from adserver.training.forward import check_loads, predict
+from adserver.training.pipeline import ENCODER_IS, INPUT_IS, SCALED, described, from_bytes, from_columns
+from adserver.training.trainer import Checkpoint
+from maskedlark.encoding.encoder import Encoder
+from maskedlark.errors import InvalidTask, JobReason, JobRefused
+from maskedlark.federated.strategy import ServerState
+from maskedlark.model.onnx_file import parse, replace_parameters
+from maskedlark.randomness import seeded
+from maskedlark.releases.instructions import read_instructions
+from maskedlark.reports.task import Task
+
+
+@unique
+class InputForm(StrEnum):
+    """What an exported graph takes."""
+
+    SCALED = "scaled"
+    """float32: each feature's byte over 256."""
+    BYTES = "bytes"
+    """uint8: each feature's byte."""
+    COLUMNS = "columns"
+    """The raw columns of the task's encoder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedModel:
+    """A model and how far it was trained.
+
+    Attributes:
+        encoded: An ONNX file.
+        rounds_done: Rounds whose steps are in it.
+    """
+
+    encoded: bytes = field(repr=False)
+    rounds_done: int
+
+
+def export_model(folder: JobFolder, plan: TrainingPlan) -> ExportedModel:
+    """The latest float32 weights of a job in any state, as a file that onnxruntime was seen to run.
+
+    Raises:
+        JobRefused(WRONG_STATE): no round is done yet.
+        InvalidModel: onnxruntime cannot run the file.
+    """
+    stored = folder.checkpoint()
+    if stored is None:
+        raise JobRefused(
+            JobReason.WRONG_STATE, "the job has not finished a round yet: there is nothing to export"
+        )
+    checkpoint = Checkpoint.decode(stored)
+    submitted = folder.model()
+    model = parse(submitted, num_features=plan.task.num_features)
+    encoded = replace_parameters(submitted, model, checkpoint.values())
+    predict(encoded, np.zeros((1, plan.task.num_features), np.uint8))
+    return ExportedModel(encoded=described(encoded, **_notes(plan.task)), rounds_done=checkpoint.rounds_done)
+
+
+def export_federated(folder: JobFolder, plan: FederatedPlan) -> ExportedModel:
+    """The model of a federated job after its latest round, as an ONNX file of a dense network.
+
+    The file takes features as bytes over 256, as all models of this product do; devices divide them by 255,
+    which the first layer's weights make up for.
+    """
+    strategy, model = read_instructions(plan.job)
+    stored = folder.checkpoint()
+    first = strategy.start(model.initial(seeded(plan.seed, "first weights")))
+    state = first if stored is None else ServerState.decode(stored)
+    values, start = [], 0
+    for index, (fan_in, width) in enumerate(pairwise(model.widths)):
+        middle, end = start + fan_in * width, start + (fan_in + 1) * width
+        scale = np.float32(256 / 255 if index == 0 else 1)
+        values += [
+            state.parameters[start:middle].reshape(fan_in, width).T * scale,
+            state.parameters[middle:end],
+        ]
+        start = end
+    encoded = folder.model()
+    parsed = parse(encoded, num_features=model.widths[0])
+    trained = replace_parameters(encoded, parsed, tuple(values))
+    return ExportedModel(encoded=described(trained, **_notes(plan.task)), rounds_done=state.rounds_done)
+
+
+def with_input(
+    exported: ExportedModel, task: Task, form: InputForm, encoder: Encoder | None
+) -> ExportedModel:
+    """The model with another input: the task's raw columns, or bytes.
+
+    Args:
+        exported: The model, whose input is bytes over 256.
+        task: Its task.
+        form: What the graph is to take.
+        encoder: Of the columns.
+
+    Raises:
+        InvalidTask: columns are wanted, and there is no encoder, or it is not the one of the task.
+        InvalidModel: onnxruntime does not load the graph.
+    """
+    match form:
+        case InputForm.SCALED:
+            return exported
+        case InputForm.BYTES:
+            encoded = from_bytes(exported.encoded, task.num_features)
+        case InputForm.COLUMNS:
+            if encoder is None:
+                raise InvalidTask(
+                    "the task names no encoder: give the file that made its features by --encoder"
+                )
+            if task.encoder not in (None, encoder.digest):
+                raise InvalidTask("this is not the encoder that the task names")
+            encoded = from_columns(exported.encoded, encoder)
+    check_loads(encoded)
+    return ExportedModel(encoded=encoded, rounds_done=exported.rounds_done)
+
+
+def _notes(task: Task) -> dict[str, str]:
+    """What an exported file says of itself."""
+    named = {} if task.encoder is None else {ENCODER_IS: task.encoder.hex()}
+    return {INPUT_IS: SCALED, "maskedlark.task": task.task_id.hex(), **named}

@@ -1,0 +1,217 @@
+"""One federated job: open a round for devices, seal what they sent, have both helpers sum it, step.
+
+Round by round.
+
+    1. content of round r from checkpoint r        the same bytes however often round r is opened
+    2. devices answer until the window is over     each update is stored once; later ones are refused as late
+    3. both helpers prepare, then commit           what was chosen is durable before either commits
+    4. both helpers release the sum                each stores its answer before it sends it, and charges once
+    5. compare, add, step; figures and checkpoint r + 1
+
+A process that dies anywhere goes on with the same round, and ends in the same bits.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adserver.peers.pair import HelperPair
+from adserver.records.federated_plan import FederatedPlan
+from adserver.records.round_figures import RoundFigures, norm
+from adserver.store.database import Clock
+from adserver.store.job_folder import JobFolder
+from adserver.store.leases import JobLeases
+from adserver.store.rounds import RoundState, RoundStore, StoredRound
+from adserver.store.schema import HANDLE_BYTES
+from adserver.training.curves import CurveWriter
+from adserver.training.eval_set import EvalSet, read_eval_set
+from maskedlark.canonical import encode
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.federated.local_training import Examples
+from maskedlark.federated.strategy import Round, ServerState
+from maskedlark.randomness import Randomness, seeded
+from maskedlark.releases.instructions import read_instructions, update_round
+from maskedlark.releases.release import combine
+from maskedlark.releases.update import UpdateRound, UpdateSpec, form_of, read_sum
+from maskedlark.reports.dataset import AdmittedSet, admitted_by_both, canonical_order, dataset_id
+
+_POLL_S: Final = 0.05
+_LOG: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FederatedRun:
+    """One worker's run of one federated job, from its checkpoint on.
+
+    Attributes:
+        plan: The job.
+        folder: Its files.
+        rounds: Where devices' updates are.
+        pair: Both helpers.
+        leases: Where figures are recorded.
+        history: The figures so far.
+        clock: Unix seconds.
+        randomness: Draws handles.
+    """
+
+    plan: FederatedPlan
+    folder: JobFolder
+    rounds: RoundStore
+    pair: HelperPair
+    leases: JobLeases
+    history: tuple[RoundFigures, ...]
+    clock: Clock
+    randomness: Randomness
+
+    def to_the_end(self) -> None:
+        """Run every round that is left.
+
+        Raises:
+            HelperUnavailable: a helper stayed away for longer than the backoff allows.
+            JobRefused: a helper refused (BUDGET_EXHAUSTED: the task's budget is spent), the helpers disagree,
+                or (CANCELLED) the job is to be let go of.
+            InvalidModel(DIVERGED): training diverged.
+        """
+        strategy, _ = read_instructions(self.plan.job)
+        stored = self.folder.checkpoint()
+        state = self._first_state() if stored is None else ServerState.decode(stored)
+        history = tuple(one for one in self.history if one.rounds_done <= state.rounds_done)
+        evaluate = self._evaluator()
+        with CurveWriter.opened(self.folder.path, history) as curves:
+            self.rounds.release_before(self.plan.job.job_id, state.rounds_done)
+            if not history:
+                self._keep(evaluate(RoundFigures(rounds_done=0, finished_at_s=self.clock()), state), curves)
+            while (asked := strategy.next_round(state)) is not None:
+                before = state.optimizer.masters
+                state = strategy.step(state, asked, self._summed(asked))
+                figures = RoundFigures(
+                    rounds_done=state.rounds_done,
+                    finished_at_s=self.clock(),
+                    gradient_norm=norm(state.optimizer.masters - before),
+                )
+                is_evaluated = self.plan.is_evaluated(state.rounds_done)
+                self._keep(evaluate(figures, state) if is_evaluated else figures, curves)
+                self.folder.write_checkpoint(state.encode(), rounds_done=state.rounds_done)
+                self.rounds.release_before(self.plan.job.job_id, state.rounds_done)
+
+    def _first_state(self) -> ServerState:
+        strategy, model = read_instructions(self.plan.job)
+        return strategy.start(model.initial(seeded(self.plan.seed, "first weights")))
+
+    def _summed(self, asked: Round) -> NDArray[np.int64]:
+        """The noisy sum of one round, however far an earlier run came with it."""
+        one = update_round(self.plan.job, asked)
+        sealed = None
+        while sealed is None:
+            sealed = self._sealed(self._closed(one, asked))
+            if sealed is None:
+                _LOG.warning("no update of round %d was admitted: it begins again", one.round_index)
+                self.rounds.begin_again(one.round_id, now_s=self.clock())
+        chosen, of_dataset = sealed
+        spec = UpdateSpec(dataset_id=of_dataset, round=one)
+        length = form_of(self.plan.task).length
+        first, second = self.pair.ask(
+            lambda _, helper: helper.run_query(spec, b"", length, cancelled=self.pair.interrupted)
+        )
+        total = combine(first.share, second.share)
+        read_sum(self.plan.task, one, total, records=int(chosen.sum()))
+        return total
+
+    def _closed(self, one: UpdateRound, asked: Round) -> StoredRound:
+        """A round whose window is over, with what devices sent for it."""
+        stored = self.rounds.open(one, asked.encode(), now_s=self.clock())
+        if stored.round != one:
+            raise JobRefused(JobReason.ROUND_CHANGED, "a round of this index was opened with other weights")
+        if stored.state is not RoundState.OPEN:
+            return stored
+        self._await_devices(stored)
+        most = self.plan.task.max_dataset_size
+        self.rounds.close(one.round_id, self.randomness(HANDLE_BYTES), most=most)
+        return self.rounds.open(one, asked.encode(), now_s=self.clock())
+
+    def _await_devices(self, stored: StoredRound) -> None:
+        """Wait until all devices have answered, or the window is over and enough have."""
+        strategy, _ = read_instructions(self.plan.job)
+        while True:
+            received = self.rounds.count(stored.round.round_id)
+            is_over = self.clock() >= stored.opened_at + self.plan.window_s
+            most = min(strategy.devices, self.plan.task.max_dataset_size)
+            if received >= most or (is_over and received >= self.plan.least_devices):
+                return
+            if self.pair.interrupted.wait(_POLL_S):
+                raise JobRefused(JobReason.CANCELLED, "interrupted while devices answered")
+
+    def _sealed(self, stored: StoredRound) -> tuple[NDArray[np.bool_], bytes] | None:
+        """What both helpers hold of the round: which updates, and the dataset's id.
+
+        None if they admit no update: forged ones must not end a job.
+        """
+        chosen, of_dataset = stored.chosen, stored.dataset_id
+        if chosen is None or of_dataset is None:
+            admitted = self.pair.ask(partial(self._prepare, stored))
+            chosen = admitted_by_both(*admitted)
+            if not chosen.any():
+                return None
+            ids = self.rounds.report_ids(stored.round.round_id)[chosen]
+            order = canonical_order(ids)
+            of_dataset = dataset_id(self.plan.task.task_id, ids[order], admitted[0].view_tags[chosen][order])
+            self.rounds.choose(stored.round.round_id, chosen, of_dataset)
+        self.pair.ask(partial(self._commit, stored, chosen, of_dataset))
+        return chosen, of_dataset
+
+    def _prepare(self, stored: StoredRound, role: int, helper: Any) -> AdmittedSet:
+        round_id = stored.round.round_id
+        share_bytes = form_of(self.plan.task).share_length(role)
+        admitted: AdmittedSet = helper.prepare_dataset(
+            self.plan.task.task_id,
+            stored.handle or b"",
+            self.rounds.share_pages(round_id, role, share_bytes),
+            num_reports=self.rounds.count(round_id),
+            cancelled=self.pair.interrupted,
+            update_round=encode(stored.round),
+        )
+        return admitted
+
+    def _commit(
+        self, stored: StoredRound, chosen: NDArray[np.bool_], of_dataset: bytes, role: int, helper: Any
+    ) -> None:
+        """Commit at one helper; if it has forgotten the preparation (it was restarted), prepare again."""
+        commit = partial(
+            helper.commit_dataset, self.plan.task.task_id, stored.handle or b"", chosen, of_dataset
+        )
+        try:
+            commit()
+        except JobRefused as refusal:
+            if refusal.reason is not JobReason.UNKNOWN_DATASET:
+                raise
+            self._prepare(stored, role, helper)
+            commit()
+
+    def _keep(self, figures: RoundFigures, curves: CurveWriter) -> None:
+        self.leases.record(self.plan.job.job_id, figures)
+        curves.append(figures)
+
+    def _evaluator(self) -> Callable[[RoundFigures, ServerState], RoundFigures]:
+        """How figures get loss and accuracy: on the job's evaluation set, if there is one."""
+        _, model = read_instructions(self.plan.job)
+        stored = self.folder.eval_set()
+        if stored is None:
+            return lambda figures, _: figures
+        held: EvalSet = read_eval_set(stored)
+        examples = Examples(features=held.features, labels=held.labels.astype(np.int64))
+
+        def evaluated(figures: RoundFigures, state: ServerState) -> RoundFigures:
+            return RoundFigures(
+                rounds_done=figures.rounds_done,
+                finished_at_s=figures.finished_at_s,
+                gradient_norm=figures.gradient_norm,
+                loss=model.loss(state.parameters, examples),
+                accuracy=model.accuracy(state.parameters, examples),
+            )
+
+        return evaluated

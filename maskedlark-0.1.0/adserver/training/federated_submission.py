@@ -1,0 +1,191 @@
+"""From what a person asks of devices to a federated job.
+
+Everything that can be checked here is, before it is stored.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from adserver.records.federated_plan import FederatedPlan
+from adserver.training.eval_set import read_eval_set
+from maskedlark import canonical
+from maskedlark.errors import InvalidTask, JobReason, JobRefused
+from maskedlark.federated import strategies
+from maskedlark.federated.dense import DenseModel
+from maskedlark.federated.strategy import Strategy
+from maskedlark.privacy.accounting import Charge, smallest_fitting, spent
+from maskedlark.privacy.noise import Mechanism
+from maskedlark.randomness import seeded
+from maskedlark.releases.instructions import check_fits, update_job, update_round
+from maskedlark.releases.update import check_round, job_charges, phase_charge
+from maskedlark.reports.task import Task
+
+_EVALUATIONS = 50
+_MOST_NOISE = 1e6
+"""What a strategy takes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FederatedSubmission:
+    """What a person asks for.
+
+    Attributes:
+        kind: A name of `strategies.STRATEGIES`.
+        settings: The strategy's, as docs/reference lists them; what the task says need not be repeated.
+        widths: Of the dense model that devices train.
+        epsilon: What all rounds may cost a person against the ad server; None where `settings` have the
+            noise.
+        window_s: How long devices have for a round.
+        least_devices: Fewer keep a round open; None: the task's min_batch_size.
+        seed: Of the first weights.
+        eval_set: An .npz file, or None.
+        eval_every: Rounds between evaluations; None: about fifty in all.
+    """
+
+    kind: str
+    settings: Mapping[str, Any]
+    widths: tuple[int, ...]
+    epsilon: float | None
+    window_s: float
+    least_devices: int | None
+    seed: int = 0
+    eval_set: bytes | None = field(default=None, repr=False)
+    eval_every: int | None = None
+
+
+def plan_federated(
+    submission: FederatedSubmission,
+    *,
+    task: Task,
+    job_id: bytes,
+    now_s: float,
+    already: Sequence[Charge] = (),
+) -> FederatedPlan:
+    """Check a submission against its task, and fix its noise.
+
+    Args:
+        submission: What is asked for.
+        task: Its task.
+        job_id: 16 random bytes.
+        now_s: Unix seconds.
+        already: What is spent or reserved on the task.
+
+    Raises:
+        InvalidTask: a setting is wrong, out of its range, or not the task's.
+        InvalidModel: there is no such model.
+        JobRefused(TASK_EXPIRED, OVERFLOW, NOISE_OUT_OF_RANGE, BUDGET_EXHAUSTED)
+    """
+    if now_s >= task.expires_at:
+        raise JobRefused(
+            JobReason.TASK_EXPIRED, f"the task {task.name!r} has expired: helpers take no more rounds of it"
+        )
+    model = DenseModel(widths=submission.widths)
+    strategy = _strategy(submission, task)
+    check_fits(task, strategy, model)
+    if submission.eval_set is not None:
+        read_eval_set(submission.eval_set)
+    strategy = _with_noise(submission, task, strategy, job_id, already)
+    job = update_job(job_id=job_id, task_id=task.task_id, strategy=strategy, model=model)
+    first = strategy.next_round(strategy.start(model.initial(seeded(submission.seed, "first weights"))))
+    if first is None:
+        raise InvalidTask("the strategy has no rounds")
+    check_round(task, update_round(job, first), records=task.max_dataset_size)
+    _check_budget(task, [*already, *job_charges(task, job, job.rounds)])
+    least = task.min_batch_size if submission.least_devices is None else submission.least_devices
+    if least > strategy.devices:
+        raise InvalidTask(
+            f"least_devices is {least}, and there are {strategy.devices} devices: no round would end"
+        )
+    return canonical.build(
+        FederatedPlan,
+        {
+            "task": task,
+            "federated": job,
+            "window_s": submission.window_s,
+            "least_devices": least,
+            "seed": submission.seed,
+            "eval_every": submission.eval_every or max(1, job.rounds // _EVALUATIONS),
+        },
+    )
+
+
+def _strategy(submission: FederatedSubmission, task: Task) -> Strategy:
+    """The strategy of a submission, with what the task has decided filled in."""
+    form = task.updates
+    if form is None:
+        raise InvalidTask("the task declares no updates: create it with --updates")
+    cls = strategies.strategy_class(submission.kind)
+    given = dict(submission.settings)
+    bound = given.pop("bound", {})
+    if not isinstance(bound, Mapping):
+        raise InvalidTask("bound is a mapping of settings")
+    decided = {
+        "clip_norm": task.clip_norm,
+        "frac_bits": task.frac_bits,
+        "is_weight_summed": form.has_weight,
+        "is_counted": form.has_clip_count,
+    }
+    settings = {"noise_multiplier": 0.0, "cover_rate": form.cover, **given, "bound": {**decided, **bound}}
+    strategy: Strategy = canonical.build(cls, settings)
+    return strategy
+
+
+def _with_noise(
+    submission: FederatedSubmission, task: Task, strategy: Strategy, job_id: bytes, already: Sequence[Charge]
+) -> Strategy:
+    """The strategy with the least noise that its epsilon and the task's budgets allow."""
+    is_given = "noise_multiplier" in submission.settings
+    if task.mechanism is Mechanism.NONE:
+        if is_given or submission.epsilon is not None:
+            raise JobRefused(
+                JobReason.NOISE_OUT_OF_RANGE, "the task has no noise: give neither epsilon nor noise"
+            )
+        return strategy
+    if is_given == (submission.epsilon is not None):
+        raise JobRefused(
+            JobReason.NOISE_OUT_OF_RANGE, "a task with noise needs either an epsilon or a noise multiplier"
+        )
+    if submission.epsilon is None:
+        return strategy
+
+    def with_noise(multiplier: float) -> Strategy:
+        return canonical.build(
+            type(strategy), {**_plain(strategy), "noise_multiplier": min(multiplier, _MOST_NOISE)}
+        )
+
+    model = DenseModel(widths=submission.widths)
+    at_one = update_job(job_id=job_id, task_id=task.task_id, strategy=with_noise(1.0), model=model)
+
+    def charges(multiplier: float) -> Sequence[Charge]:
+        phases = [
+            replace(one, noise_multiplier=min(_MOST_NOISE, one.noise_multiplier * multiplier))
+            for one in at_one.phases
+        ]
+        return [phase_charge(task, one, one.rounds) for one in phases]
+
+    least = smallest_fitting(
+        charges,
+        min(submission.epsilon, task.epsilon),
+        task.delta,
+        already=already,
+        collusion_epsilon=task.collusion_epsilon,
+    )
+    return with_noise(least)
+
+
+def _plain(strategy: Strategy) -> dict[str, Any]:
+    return {name: getattr(strategy, name) for name in type(strategy).__dataclass_fields__}
+
+
+def _check_budget(task: Task, charges: Sequence[Charge]) -> None:
+    if task.mechanism is Mechanism.NONE:
+        return
+    cost = spent(charges, task.delta)
+    if cost.ad_server > task.epsilon or cost.colluding > task.collusion_epsilon:
+        raise JobRefused(
+            JobReason.BUDGET_EXHAUSTED,
+            f"with all that is held the rounds come to {cost.ad_server:.4g} of {task.epsilon:.4g}"
+            f" against the ad server and {cost.colluding:.4g} of {task.collusion_epsilon:.4g} with one"
+            " helper: use more noise, fewer rounds, or another task",
+        )

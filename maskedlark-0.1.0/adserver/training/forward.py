@@ -1,0 +1,125 @@
+"""A model run forward over plain examples.
+
+How the ad server sees what its training has learned, on data of its own.
+
+onnxruntime runs the file that the model came from, after the parser has accepted it, so that what is
+evaluated is what was trained.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskedlark.errors import InvalidModel, ModelReason
+from maskedlark.model.graph import Loss
+from maskedlark.model.onnx_file import parse
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
+_BATCH: Final = 1_024
+_ERRORS_ONLY: Final = 3
+_SMALLEST_PROBABILITY: Final = 1e-12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """How a model does on examples.
+
+    Attributes:
+        loss: The mean loss of an example.
+        accuracy: The share of examples whose class is right; None for the losses of numbers.
+    """
+
+    loss: float
+    accuracy: float | None
+
+
+def predict(encoded_model: bytes, features: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """The model's outputs for each example. Called by the ad server.
+
+    Shapes: features (examples, width), each byte b read as b / 256; the result (examples, outputs).
+
+    Raises:
+        InvalidModel: the parser refuses the model, or onnxruntime cannot run it.
+    """
+    model = parse(encoded_model, num_features=features.shape[1])
+    outputs = [np.empty((0, model.output_width), np.float32)]
+    try:
+        session = _session(encoded_model)
+        batch = 1 if session.get_inputs()[0].shape[0] == 1 else _BATCH
+        for start in range(0, len(features), batch):
+            scaled = features[start : start + batch].astype(np.float32) / np.float32(256.0)
+            outputs.append(session.run(None, {model.input_name: scaled})[0].reshape(-1, model.output_width))
+    except Exception as error:  # onnxruntime's exceptions have no common base but this
+        raise InvalidModel(ModelReason.NOT_ONNX, f"onnxruntime cannot run the model: {error}") from error
+    return np.concatenate(outputs)
+
+
+def evaluate(
+    encoded_model: bytes, features: NDArray[np.uint8], labels: NDArray[np.integer], loss: Loss
+) -> Evaluation:
+    """Loss and accuracy on labelled examples. Called by the ad server; `check_loss` has accepted the loss.
+
+    Shapes: features (examples, width), at least one example; labels (examples,): classes, or the numbers to
+        be predicted.
+
+    Edge cases: a binary probability is kept 1e-12 away from 0 and 1, so that the loss stays finite.
+
+    Raises:
+        InvalidModel: as `predict`.
+        ValueError: there is no example, or not one label an example.
+    """
+    if not len(features) or labels.shape != (len(features),):
+        raise ValueError(f"{len(features)} examples need as many labels, at least one, not {labels.shape}")
+    outputs = predict(encoded_model, features).astype(np.float64)
+    return Evaluation(
+        loss=float(_losses(outputs, labels, loss).mean()), accuracy=_accuracy(outputs, labels, loss)
+    )
+
+
+def check_loads(encoded: bytes) -> None:
+    """Raise InvalidModel unless onnxruntime loads a graph of ours."""
+    try:
+        _session(encoded)
+    except Exception as error:  # onnxruntime's exceptions have no common base but this
+        raise InvalidModel(ModelReason.NOT_ONNX, f"onnxruntime cannot load the graph: {error}") from error
+
+
+def _session(encoded_model: bytes) -> "InferenceSession":
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = (
+        _ERRORS_ONLY  # exporters declare output shapes that a larger batch exceeds: a warning a run
+    )
+    return onnxruntime.InferenceSession(encoded_model, options, providers=["CPUExecutionProvider"])
+
+
+def _losses(outputs: NDArray[np.float64], labels: NDArray[np.integer], loss: Loss) -> NDArray[np.float64]:
+    """The loss of each example."""
+    if loss is Loss.CROSS_ENTROPY:
+        shifted = outputs - outputs.max(1, keepdims=True)
+        chosen = np.take_along_axis(shifted, labels.astype(np.int64)[:, None], 1)[:, 0]
+        return np.asarray(np.log(np.exp(shifted).sum(1)) - chosen)
+    first, truth = outputs[:, 0], labels.astype(np.float64)
+    if loss is Loss.BINARY_CROSS_ENTROPY:
+        probability = first.clip(_SMALLEST_PROBABILITY, 1.0 - _SMALLEST_PROBABILITY)
+        return -np.log(np.where(truth > 0.5, probability, 1.0 - probability))
+    if loss is Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS:
+        return np.asarray(np.logaddexp(0.0, first) - truth * first)
+    if loss is Loss.MSE:
+        return np.asarray((first - truth) ** 2)
+    return np.asarray(np.exp(first) - truth * first)  # Loss.POISSON
+
+
+def _accuracy(outputs: NDArray[np.float64], labels: NDArray[np.integer], loss: Loss) -> float | None:
+    if loss in (Loss.MSE, Loss.POISSON):
+        return None
+    if loss is Loss.CROSS_ENTROPY:
+        predicted = outputs.argmax(1)
+    else:
+        predicted = (outputs[:, 0] > (0.5 if loss is Loss.BINARY_CROSS_ENTROPY else 0.0)).astype(np.int64)
+    return float((predicted == labels).mean())

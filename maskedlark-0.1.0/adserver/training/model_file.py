@@ -1,0 +1,85 @@
+"""A model's file as exporters write it, as one file: weights that lie beside it are folded in.
+
+torch's default exporter writes them to `NAME.onnx.data`. Helpers read no files, so they get one that holds
+all.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import onnx
+from google.protobuf.message import DecodeError
+
+from maskedlark.errors import InvalidModel, ModelReason
+from maskedlark.model.limits import Limits
+
+_EXTERNAL: Final = onnx.TensorProto.EXTERNAL
+
+
+def read_model(path: Path, *, limits: Limits | None = None) -> bytes:
+    """An ONNX file, with the data that lies beside it in it; a file that holds all comes as it is.
+
+    Guarantees: only files of the model's own folder are read.
+
+    Raises:
+        InvalidModel: EXTERNAL_DATA where a file is missing, shorter than the model says, or in another
+            folder; TOO_LARGE.
+    """
+    most = (limits or Limits()).max_bytes
+    if path.stat().st_size > most:
+        raise InvalidModel(ModelReason.TOO_LARGE, f"{path.name} has more than {most} bytes")
+    encoded = path.read_bytes()
+    try:
+        proto = onnx.ModelProto.FromString(encoded)
+    except DecodeError:
+        return encoded  # the parser says what is wrong
+    outside = [tensor for tensor in _tensors(proto) if tensor.data_location == _EXTERNAL]
+    if not outside:
+        return encoded
+    room = most - len(encoded)
+    for tensor in outside:
+        content = _content(path, tensor, room)
+        room -= len(content)
+        tensor.raw_data = content
+        tensor.ClearField("external_data")
+        tensor.ClearField("data_location")
+    return bytes(proto.SerializeToString(deterministic=True))
+
+
+def _tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    yield from proto.graph.initializer
+    for node in proto.graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+
+
+def _content(path: Path, tensor: onnx.TensorProto, room: int) -> bytes:
+    """The bytes of one tensor."""
+    said = {entry.key: entry.value for entry in tensor.external_data}
+    name = said.get("location", "")
+    if not name or Path(name).name != name:
+        raise _refused(f"the data of {tensor.name[:80]!r} lies outside the folder of {path.name}")
+    beside = path.parent / name
+    if not beside.is_file() or beside.resolve().parent != path.parent.resolve():
+        raise _refused(
+            f"{name[:80]!r}, which holds weights of {path.name}, is not beside it: keep both together"
+        )
+    try:
+        offset, length = int(said.get("offset", "0")), int(said.get("length", "-1"))
+    except ValueError:
+        raise _refused(f"where the data of {tensor.name[:80]!r} begins and ends is no number") from None
+    size = beside.stat().st_size
+    length = size - offset if length < 0 else length
+    if not 0 <= offset <= offset + length <= size:
+        raise _refused(f"{name[:80]!r} is shorter than {path.name} says: export both again")
+    if length > room:
+        raise InvalidModel(ModelReason.TOO_LARGE, f"{path.name} and {name[:80]!r} are too large together")
+    with beside.open("rb") as file:
+        file.seek(offset)
+        return file.read(length)
+
+
+def _refused(why: str) -> InvalidModel:
+    return InvalidModel(ModelReason.EXTERNAL_DATA, why)

@@ -1,0 +1,181 @@
+"""A trained model as people use it.
+
+An ONNX graph that takes raw columns, or bytes, instead of bytes over 256.
+
+The model itself takes float32 features, each a byte divided by 256. Whoever feeds it the bytes, or divides by
+255, gets other answers. `from_columns` puts the task's encoder before it, `from_bytes` only the division;
+both run in onnxruntime alone. Every input of `from_columns` is a column of shape (records, 1): double for
+numbers, NaN where missing, and string for words, without space around them, empty where missing.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any, Final
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from maskedlark.encoding.cells import MISSING
+from maskedlark.encoding.encoder import CategoryColumn, Encoder, NumberColumn
+from maskedlark.errors import InvalidTask
+
+DIVISOR: Final = 256.0
+INPUT_IS: Final = "maskedlark.input"
+ENCODER_IS: Final = "maskedlark.encoder"
+SCALED: Final = "float32 (records, features): each feature's byte divided by 256, not by 255"
+BYTES: Final = "uint8 (records, features): each feature's byte"
+COLUMNS: Final = (
+    "one input a column, (records, 1): double for numbers, NaN where missing; string for words, without space"
+    " around them, empty where missing"
+)
+
+_ML_DOMAIN: Final = "ai.onnx.ml"
+_ML_VERSION: Final = 2
+_MODEL: Final = "model/"
+
+
+def described(encoded: bytes, **notes: str) -> bytes:
+    """The same model with notes in its metadata, by name; what it wants as input is said there."""
+    proto = onnx.ModelProto.FromString(encoded)
+    kept = {entry.key: entry.value for entry in proto.metadata_props}
+    helper.set_model_props(proto, {**kept, **notes})
+    return bytes(proto.SerializeToString(deterministic=True))
+
+
+def from_bytes(encoded: bytes, num_features: int) -> bytes:
+    """The model with the division in it: its input is uint8 (records, features)."""
+    build = _Build(encoded)
+    build.input("features", TensorProto.UINT8, num_features)
+    whole = build.node("Cast", ["features"], to=TensorProto.FLOAT)
+    return build.joined(whole, {INPUT_IS: BYTES})
+
+
+def from_columns(encoded: bytes, encoder: Encoder) -> bytes:
+    """The model with the encoder in it: its inputs are the encoder's columns.
+
+    Guarantees: for the cells that a CSV holds (numbers parsed as float64), the model sees the bytes that
+    `Encoder.features` gives.
+
+    Raises:
+        InvalidTask: the model takes another number of features.
+    """
+    build = _Build(encoded)
+    if build.width != len(encoder.columns):
+        raise InvalidTask(
+            f"the encoder makes {len(encoder.columns)} features, the model takes {build.width}: it was"
+            " trained on another encoder's"
+        )
+    columns = [
+        _number(build, column) if isinstance(column, NumberColumn) else _category(build, column)
+        for column in encoder.columns
+    ]
+    whole = build.node("Concat", columns, axis=1)
+    return build.joined(whole, {INPUT_IS: COLUMNS, ENCODER_IS: encoder.digest.hex()})
+
+
+class _Build:
+    """A graph in front of a model.
+
+    Names of the model get a prefix, so that columns may be called anything.
+    """
+
+    def __init__(self, encoded: bytes) -> None:
+        self._proto = onnx.ModelProto.FromString(encoded)
+        graph = self._proto.graph
+        held = {tensor.name for tensor in graph.initializer}
+        (entry,) = (one for one in graph.input if one.name not in held)
+        self._entry = entry.name
+        dims = entry.type.tensor_type.shape.dim
+        self.width = int(dims[1].dim_value)
+        self._records: int | str = 1 if dims[0].dim_value == 1 else "records"
+        self._nodes: list[onnx.NodeProto] = []
+        self._constants: list[onnx.TensorProto] = []
+        self._inputs: list[onnx.ValueInfoProto] = []
+        self._rename({one.name for one in graph.output})
+
+    def _rename(self, outputs: set[str]) -> None:
+        """Every name inside the model, but those of its outputs, gets the prefix."""
+        graph = self._proto.graph
+
+        def inside(name: str) -> str:
+            return name if not name or name in outputs else f"{_MODEL}{name}"
+
+        for node in graph.node:
+            node.name = node.name and f"{_MODEL}{node.name}"
+            node.input[:] = [inside(name) for name in node.input]
+            node.output[:] = [inside(name) for name in node.output]
+        for tensor in graph.initializer:
+            tensor.name = inside(tensor.name)
+        del graph.value_info[:]
+        self._entry = inside(self._entry)
+
+    def input(self, name: str, kind: int, width: int) -> None:
+        self._inputs.append(helper.make_tensor_value_info(name, kind, [self._records, width]))
+
+    def constant(self, value: NDArray[np.generic]) -> str:
+        name = f"encoder/constant {len(self._constants)}"
+        self._constants.append(numpy_helper.from_array(value, name))
+        return name
+
+    def node(self, operator: str, inputs: Sequence[str], domain: str = "", **attributes: Any) -> str:
+        name = f"encoder/{operator} {len(self._nodes)}"
+        self._nodes.append(helper.make_node(operator, inputs, [name], name=name, domain=domain, **attributes))
+        return name
+
+    def joined(self, whole: str, notes: Mapping[str, str]) -> bytes:
+        """The whole graph: features as float bytes, over 256, are the model's input."""
+        graph = self._proto.graph
+        taken = {one.name for one in self._inputs} & {one.name for one in graph.output}
+        if taken:
+            raise InvalidTask(f"the model's output and a column are both called {taken.pop()!r}: rename one")
+        divisor = self.constant(np.array(DIVISOR, np.float32))
+        self._nodes.append(helper.make_node("Div", [whole, divisor], [self._entry], name="encoder/Div"))
+        nodes = [*self._nodes, *graph.node]
+        del graph.node[:]
+        graph.node.extend(nodes)
+        graph.initializer.extend(self._constants)
+        del graph.input[:]
+        graph.input.extend(self._inputs)
+        if any(node.domain == _ML_DOMAIN for node in self._nodes):
+            self._proto.opset_import.append(helper.make_opsetid(_ML_DOMAIN, _ML_VERSION))
+        return described(self._proto.SerializeToString(), **notes)
+
+
+def _number(build: _Build, column: NumberColumn) -> str:
+    """(records, 1): how many edges are at most the number, as a byte; NaN is the byte of a missing cell."""
+    build.input(column.name, TensorProto.DOUBLE, 1)
+    edges = column.edges or (math.inf,)
+    bytes_of = [column.byte_of_bin(min(index, len(column.edges))) for index in range(len(edges) + 1)]
+    below = build.node("Less", [column.name, build.constant(np.array([edges], np.float64))])
+    reached = build.node("Cast", [build.node("Not", [below])], to=TensorProto.FLOAT)
+    ones = build.constant(np.ones((len(edges), 1), np.float32))  # float32 counts exactly this far
+    index = build.node("Cast", [build.node("MatMul", [reached, ones])], to=TensorProto.INT64)
+    byte = build.node("Gather", [build.constant(np.array(bytes_of, np.float32)), index], axis=0)
+    is_there = build.node("Equal", [column.name, column.name])  # NaN equals nothing
+    missing = build.constant(np.array([[column.missing]], np.float32))
+    return build.node("Where", [is_there, byte, missing])
+
+
+def _category(build: _Build, column: CategoryColumn) -> str:
+    """(records, 1): the byte of the word."""
+    build.input(column.name, TensorProto.STRING, 1)
+    words = dict.fromkeys(_spellings(), column.missing)
+    words |= {word: column.byte(word) for word in column.categories}
+    code = build.node(
+        "LabelEncoder",
+        [column.name],
+        domain=_ML_DOMAIN,
+        keys_strings=list(words),
+        values_int64s=list(words.values()),
+        default_int64=column.other,
+    )
+    return build.node("Cast", [code], to=TensorProto.FLOAT)
+
+
+def _spellings() -> Iterator[str]:
+    """Each word for a missing cell, in every mix of capitals."""
+    for word in MISSING:
+        yield from dict.fromkeys(map("".join, product(*((letter, letter.upper()) for letter in word))))

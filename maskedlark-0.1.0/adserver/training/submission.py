@@ -1,0 +1,205 @@
+"""From what a person asks for to a job that the helpers will accept.
+
+Everything that can be checked here is checked before it is stored.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from adserver.budgets.headroom import Room, check_batch
+from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
+from adserver.store.datasets import Dataset
+from adserver.training.eval_set import read_eval_set
+from maskedlark import canonical
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.model.losses import check_loss, loss_named
+from maskedlark.model.onnx_file import parse
+from maskedlark.privacy.accounting import Charge
+from maskedlark.privacy.adaptive_clip import AdaptiveClip
+from maskedlark.privacy.noise import Mechanism
+from maskedlark.releases.job import JobSpec, check_sums_fit, samples_of
+from maskedlark.reports.task import LabelKind, Task
+
+JOB_ID_BYTES: Final = 16
+_EVALUATIONS: Final = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """What a person asks for.
+
+    Attributes:
+        model: An ONNX file; training begins at its weights.
+        loss: A name of `maskedlark.model.graph.Loss`.
+        rounds: How many; None: as many as fit beside the noise multiplier, so that the job stops with its
+            budget.
+        batch_size: Expected reports in a round; None: the whole dataset in every round.
+        epsilon: What all rounds together may cost against the ad server, at the task's delta; None: what the
+            dataset has left.
+        noise_multiplier: Each helper's noise over the sensitivity; None: the least that fits. With noise, one
+            of the two is given.
+        optimizer: The optimizer.
+        schedule: Its learning rate's.
+        eval_set: An .npz file, or None.
+        eval_every: Rounds between evaluations; None: about fifty evaluations in all.
+        adaptive_clip: How the clip bound follows a quantile of the gradients' norms; None: it is the task's.
+        is_clip_per_layer: Whether each layer's gradient is clipped by itself.
+        is_allocated: Whether records are allocated to the rounds of an epoch, each to one, instead of drawn
+            anew in each round.
+        is_sample_public: Whether the samples are charged as known to the ad server; they are anyway where
+            they may be smaller than min_batch_size.
+    """
+
+    model: bytes = field(repr=False)
+    loss: str
+    rounds: int | None
+    batch_size: float | None
+    epsilon: float | None
+    noise_multiplier: float | None
+    optimizer: Optimizer
+    schedule: Schedule
+    eval_set: bytes | None = field(repr=False)
+    eval_every: int | None
+    adaptive_clip: AdaptiveClip | None = None
+    is_clip_per_layer: bool = False
+    is_allocated: bool = True
+    is_sample_public: bool = False
+
+
+def plan_job(
+    submission: Submission,
+    *,
+    task: Task,
+    dataset: Dataset,
+    job_id: bytes,
+    now_s: float,
+    already: Sequence[Charge] = (),
+) -> TrainingPlan:
+    """Check a submission against its task and dataset, and fix its noise, or its rounds.
+
+    Args:
+        submission: What is asked for.
+        task: Its task.
+        dataset: Its dataset.
+        job_id: 16 random bytes.
+        now_s: Unix seconds.
+        already: What is spent or reserved on the dataset.
+
+    Raises:
+        InvalidTask: a number is out of its range.
+        InvalidModel: the model or its loss is not acceptable.
+        JobRefused: UNKNOWN_DATASET, TASK_EXPIRED, OVERFLOW, NOISE_OUT_OF_RANGE, BUDGET_EXHAUSTED, or
+            MALFORMED for settings that do not go together.
+    """
+    model = parse(submission.model, num_features=task.num_features)
+    loss = loss_named(submission.loss)
+    check_loss(model, loss, task.labels.size if task.labels.kind is LabelKind.CLASSES else None)
+    if submission.eval_set is not None:
+        read_eval_set(submission.eval_set).check_fits(model, loss)
+    _check_usable(task, dataset, now_s)
+    batch_size = float(dataset.size) if submission.batch_size is None else submission.batch_size
+    check_batch(task, batch_size, dataset.size)
+    samples = samples_of(
+        task,
+        batch_size=batch_size,
+        dataset_size=dataset.size,
+        is_allocated=submission.is_allocated,
+        is_public=submission.is_sample_public,
+    )
+    settings = {
+        "job_id": job_id,
+        "task_id": task.task_id,
+        "dataset_id": dataset.dataset_id,
+        "model_digest": model.digest,
+        "loss": loss,
+        "rounds": 1 if submission.rounds is None else submission.rounds,
+        "sampling_numerator": samples.sampling_numerator,
+        "epoch_steps": samples.epoch_steps,
+        "is_sample_public": samples.is_public,
+        "noise_multiplier": submission.noise_multiplier or 0.0,
+        "is_clip_per_layer": submission.is_clip_per_layer,
+        "is_clip_adaptive": submission.adaptive_clip is not None,
+    }
+    canonical.build(JobSpec, settings)  # refuses numbers out of range before the accountant sees them
+    fixed = _fixed(submission, task, dataset, batch_size, already)
+    job = canonical.build(
+        JobSpec, {**settings, "rounds": fixed.rounds, "noise_multiplier": fixed.noise_multiplier}
+    )
+    plan = canonical.build(
+        TrainingPlan,
+        {
+            "task": task,
+            "job": job,
+            "dataset_size": dataset.size,
+            "optimizer": submission.optimizer,
+            "schedule": submission.schedule,
+            "adaptive_clip": submission.adaptive_clip,
+            "eval_every": submission.eval_every or max(1, job.rounds // _EVALUATIONS),
+            "is_until_budget": submission.rounds is None,
+        },
+    )
+    check_sums_fit(task, job, records=dataset.size, num_parameters=model.num_parameters)
+    return plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fixed:
+    """What a job's settings become once nothing is left open."""
+
+    rounds: int
+    noise_multiplier: float
+
+
+def _check_usable(task: Task, dataset: Dataset, now_s: float) -> None:
+    if now_s >= task.expires_at:
+        raise JobRefused(
+            JobReason.TASK_EXPIRED, f"the task {task.name!r} has expired: helpers take no more jobs of it"
+        )
+    dataset.check_usable(task.task_id)
+
+
+def _fixed(
+    submission: Submission, task: Task, dataset: Dataset, batch_size: float, already: Sequence[Charge]
+) -> _Fixed:
+    """Find the noise or the rounds that were left open, and check that the job fits both budgets.
+
+    All that is held already counts.
+    """
+    rounds, epsilon, multiplier = submission.rounds, submission.epsilon, submission.noise_multiplier
+    if task.mechanism is Mechanism.NONE:
+        if epsilon is not None or multiplier is not None:
+            raise JobRefused(
+                JobReason.NOISE_OUT_OF_RANGE,
+                "the task has no noise: give neither an epsilon nor a noise multiplier",
+            )
+        if rounds is None:
+            raise JobRefused(
+                JobReason.NOISE_OUT_OF_RANGE,
+                "the task has no noise, and so no budget to stop at: give rounds",
+            )
+        return _Fixed(rounds=rounds, noise_multiplier=0.0)
+    room = Room(
+        task=task,
+        dataset_size=dataset.size,
+        already=already,
+        epsilon=epsilon,
+        is_allocated=submission.is_allocated,
+        is_sample_public=submission.is_sample_public,
+    )
+    if rounds is None:
+        if multiplier is None:
+            raise JobRefused(
+                JobReason.NOISE_OUT_OF_RANGE,
+                "a job that goes on until its budget ends needs a noise multiplier",
+            )
+        most = room.rounds_for(noise_multiplier=multiplier, batch_size=batch_size)
+        return _Fixed(rounds=most, noise_multiplier=multiplier)
+    if (epsilon is None) == (multiplier is None):
+        raise JobRefused(
+            JobReason.NOISE_OUT_OF_RANGE, "a task with noise needs either an epsilon or a noise multiplier"
+        )
+    if multiplier is None:
+        return _Fixed(rounds=rounds, noise_multiplier=room.noise_for(rounds=rounds, batch_size=batch_size))
+    room.check(rounds=rounds, batch_size=batch_size, noise_multiplier=multiplier)
+    return _Fixed(rounds=rounds, noise_multiplier=multiplier)

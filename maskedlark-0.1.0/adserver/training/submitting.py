@@ -1,0 +1,44 @@
+"""A submission becomes a stored job: planned against its dataset's budgets, its files written, queued."""
+
+import os
+import time
+from pathlib import Path
+
+from sqlalchemy import Engine
+
+from adserver.budgets.held import Budgets
+from adserver.store.datasets import Dataset
+from adserver.store.job_folder import JobFolder
+from adserver.store.jobs import JobStore
+from adserver.store.tasks import StoredTask, TaskStore
+from adserver.training.submission import JOB_ID_BYTES, Submission, plan_job
+
+
+def submit_job(
+    engine: Engine, data: Path, submission: Submission, dataset: Dataset, *, task: StoredTask | None = None
+) -> bytes:
+    """Check a submission and queue it; the job's id. `adserver serve` runs it.
+
+    Args:
+        engine: The ad server's database.
+        data: Its data folder.
+        submission: What is asked for.
+        dataset: What is trained on.
+        task: By default the dataset's.
+
+    Raises:
+        MaskedLarkError: as `plan_job`.
+    """
+    stored = task or TaskStore(engine).find(dataset.task_id.hex())
+    job_id = os.urandom(JOB_ID_BYTES)
+    plan = plan_job(
+        submission,
+        task=stored.bundle.task,
+        dataset=dataset,
+        job_id=job_id,
+        now_s=time.time(),
+        already=Budgets(engine=engine, clock=time.time).held(dataset),
+    )
+    JobFolder(data, job_id).write_submission(submission.model, submission.eval_set)
+    JobStore(engine, time.time).submit(plan)
+    return job_id

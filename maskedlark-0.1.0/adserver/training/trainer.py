@@ -1,0 +1,196 @@
+"""Step 8: the model in training: float32 masters, the weights that a round sends, and the optimizer's step.
+
+Everything that decides the next step is in the checkpoint, so a process that was killed goes on with the same
+bits.
+"""
+
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adserver.records.training_plan import TrainingPlan
+from adserver.training import torch_checkpoint
+from adserver.training.optimizers import fresh_moments, step
+from maskedlark.errors import InvalidModel, ModelReason
+from maskedlark.model.graph import Model, Parameter
+from maskedlark.model.weights import encode, quantise
+from maskedlark.privacy import adaptive_clip
+from maskedlark.privacy.clip import Clip
+from maskedlark.releases.job import job_clip
+
+Masters = tuple[NDArray[np.float32], ...]
+"""One array a parameter, in the model's order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """The state of training between two rounds.
+
+    Attributes:
+        rounds_done: How many steps were taken: also the index of the next round.
+        masters: The weights.
+        moments: What the optimizer remembers: see `optimizers`.
+        clip_share: Of an adaptive clip: the bound over the task's; 1 otherwise.
+    """
+
+    rounds_done: int
+    masters: Masters
+    moments: tuple[Masters, ...]
+    clip_share: float = 1.0
+
+    def encode(self) -> bytes:
+        """The stored form, an npz file: the same bytes for the same state."""
+        arrays = {f"master_{index}": master for index, master in enumerate(self.masters)}
+        for number, moment in enumerate(self.moments):
+            arrays |= {f"moment_{number}_{index}": array for index, array in enumerate(moment)}
+        stored = BytesIO()
+        np.savez(
+            stored,
+            allow_pickle=False,
+            rounds_done=np.int64(self.rounds_done),
+            clip_share=np.float64(self.clip_share),
+            moments=np.int64(len(self.moments)),
+            **arrays,
+        )
+        return stored.getvalue()
+
+    @classmethod
+    def decode(cls, stored: bytes) -> "Checkpoint":
+        """Read what `encode` wrote, or what an earlier version did with torch."""
+        if torch_checkpoint.is_torchs(stored):
+            return cls._of_torch(torch_checkpoint.state_of(stored))
+        with np.load(BytesIO(stored), allow_pickle=False) as state:
+            count = sum(name.startswith("master_") for name in state.files)
+            return cls(
+                rounds_done=int(state["rounds_done"]),
+                masters=tuple(state[f"master_{index}"] for index in range(count)),
+                moments=tuple(
+                    tuple(state[f"moment_{number}_{index}"] for index in range(count))
+                    for number in range(int(state["moments"]))
+                ),
+                clip_share=float(state["clip_share"]),
+            )
+
+    @classmethod
+    def _of_torch(cls, state: dict[str, Any]) -> "Checkpoint":
+        return cls(
+            rounds_done=int(state["rounds_done"]),
+            masters=tuple(state["masters"]),
+            moments=torch_checkpoint.moments_of(state),
+            clip_share=float(state["clip_share"]),
+        )
+
+    def values(self) -> Masters:
+        """The weights."""
+        return self.masters
+
+
+class Trainer:
+    """One job's model and optimizer, in memory."""
+
+    def __init__(self, *, model: Model, plan: TrainingPlan, checkpoint: Checkpoint | None = None) -> None:
+        """Begin at the model's initial values, or go on from a checkpoint of the same model and plan."""
+        self._parameters = model.parameters
+        self._masters: Masters = tuple(values.astype(np.float32) for values in model.initial_values)
+        self._moments = fresh_moments(plan.optimizer.kind, self._masters)
+        self._rounded: bytes | None = None
+        self._plan = plan
+        self._clip_share = 1.0 if plan.adaptive_clip is None else plan.adaptive_clip.initial
+        self.rounds_done = 0
+        if checkpoint is not None:
+            self._restore(checkpoint)
+
+    def weights(self) -> bytes:
+        """The next round's input as both helpers get it.
+
+        The masters, rounded to 14 bits, and behind them an adaptive clip's bound.
+
+        Raises:
+            InvalidModel(NOT_FINITE): a master is no number, or outside the range.
+        """
+        if self._rounded is None:
+            named = zip(self._masters, self._parameters, strict=True)
+            self._rounded = encode([quantise(master, of.name) for master, of in named])
+        if self._plan.adaptive_clip is None:
+            return self._rounded
+        return adaptive_clip.encode(adaptive_clip.RoundInput(weights=self._rounded, bound=self.clip().bound))
+
+    def clip(self) -> Clip:
+        """The next round's bound on one record's gradient."""
+        bound = self._plan.task.clip_norm
+        if self._plan.adaptive_clip is not None:
+            bound *= adaptive_clip.on_grid(self._clip_share)
+        return job_clip(self._plan.task, self._plan.job, bound)
+
+    def follow_quantile(self, excess: float) -> None:
+        """Move an adaptive clip's bound by what a round tells of the one before: see `AdaptiveClip.next`."""
+        if self._plan.adaptive_clip is not None:
+            self._clip_share = self._plan.adaptive_clip.next(self._clip_share, excess)
+
+    def values(self) -> Masters:
+        """A copy of the masters."""
+        return tuple(master.copy() for master in self._masters)
+
+    def step(self, mean_gradient: NDArray[np.float64]) -> float:
+        """Take one optimizer step.
+
+        Args:
+            mean_gradient: (P,), in the model's order of parameters; rounded to float32 here.
+
+        Returns:
+            The learning rate of this step.
+
+        Raises:
+            InvalidModel(DIVERGED): the step left the range of weights that a round can send; the trainer must
+            not be used on.
+        """
+        optimizer, rounds = self._plan.optimizer, self._plan.job.rounds
+        rate = optimizer.learning_rate * self._plan.schedule.factor(self.rounds_done, rounds)
+        with np.errstate(over="ignore", invalid="ignore"):  # a weight that left the range is refused below
+            step(
+                optimizer,
+                rate=rate,
+                steps_taken=self.rounds_done,
+                masters=self._masters,
+                moments=self._moments,
+                gradients=split(mean_gradient, self._parameters),
+            )
+        self._rounded = None
+        self.rounds_done += 1
+        self._check_range()
+        return rate
+
+    def checkpoint(self) -> Checkpoint:
+        """The present state; it shares memory with the trainer, so encode it before the next step."""
+        return Checkpoint(
+            rounds_done=self.rounds_done,
+            masters=self._masters,
+            moments=self._moments,
+            clip_share=self._clip_share,
+        )
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        own = zip((self._masters, *self._moments), (checkpoint.masters, *checkpoint.moments), strict=True)
+        for arrays, stored in own:
+            for array, kept in zip(arrays, stored, strict=True):
+                array[...] = kept
+        self._clip_share = checkpoint.clip_share
+        self.rounds_done = checkpoint.rounds_done
+
+    def _check_range(self) -> None:
+        try:
+            self.weights()
+        except InvalidModel as error:
+            raise InvalidModel(
+                ModelReason.DIVERGED, f"training diverged: {error}: use a smaller learning rate"
+            ) from None
+
+
+def split(flat: NDArray[np.float64], parameters: tuple[Parameter, ...]) -> Masters:
+    """A flat vector as one float32 array a parameter."""
+    ends = np.cumsum([parameter.size for parameter in parameters])
+    pieces = np.split(flat.astype(np.float32), ends[:-1])
+    return tuple(piece.reshape(parameter.shape) for piece, parameter in zip(pieces, parameters, strict=True))

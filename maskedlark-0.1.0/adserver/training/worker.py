@@ -1,0 +1,372 @@
+"""The thread that runs jobs.
+
+`adserver serve` starts one; several, also on several machines, may share a store and a data folder.
+
+It takes a job, keeps its lease while `adserver.training.runner` runs it, records how it ended, and tells the
+helpers of jobs that are over.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from secrets import token_hex
+from threading import Event, Thread
+from time import monotonic
+from typing import Final
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
+
+from adserver.peers.pair import HelperPair, JobHelper
+from adserver.peers.retrying import Backoff
+from adserver.records.federated_plan import FederatedPlan
+from adserver.records.job_state import JobEvent
+from adserver.store.database import Clock
+from adserver.store.job_folder import JobFolder
+from adserver.store.jobs import JobRecord, JobStore, Stop
+from adserver.store.leases import JobLeases
+from adserver.store.rounds import RoundStore
+from adserver.training.cost import budget_spent_line
+from adserver.training.pauses import Rest
+from maskedlark.errors import (
+    HelperUnavailable,
+    InvalidModel,
+    JobReason,
+    JobRefused,
+    MaskedLarkError,
+    ModelReason,
+)
+from maskedlark.observability.tracing import span
+from maskedlark.randomness import system_randomness
+from maskedlark.runtime.database import is_away
+
+_LOG = logging.getLogger(__name__)
+
+HELPER_UNAVAILABLE: Final = "helper_unavailable"
+INVALID_TASK: Final = "invalid_task"
+INTERNAL_ERROR: Final = "internal_error"
+BUDGET_SPENT: Final = "budget_spent"
+"""The reason of a job that is done because its budget is: it was submitted with --until-budget."""
+_CLOSE_AGAIN_S: Final = 5.0
+_CLOSE_REFUSED_AGAIN_S: Final = 600.0
+_FIRST_REST_S: Final = 1.0
+_LONGEST_REST_S: Final = 60.0
+
+JOB_PATIENCE: Final = Backoff(give_up_after_s=7 * 86_400.0)
+"""A job waits a week for a helper before it fails; it can be resumed even then."""
+
+
+class JobWorker:
+    """Runs queued jobs one after the other, oldest first."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        helpers: tuple[JobHelper, JobHelper],
+        data_dir: Path,
+        clock: Clock,
+        *,
+        backoff: Backoff = JOB_PATIENCE,
+        lease_s: float = 6.0,
+        poll_s: float = 0.25,
+        monotonic: Callable[[], float] = monotonic,
+    ) -> None:
+        """A worker that is not started yet.
+
+        Args:
+            engine: The store, with its tables.
+            helpers: By role.
+            data_dir: Where job folders are.
+            clock: Unix seconds.
+            backoff: How long to wait for a helper that is down.
+            lease_s: How long after this worker's death another one may take its job.
+            poll_s: How often to look for new jobs, and for the cancellation of the one that runs.
+            monotonic: Seconds on a clock that nobody sets: what the worker's own pauses are measured by.
+        """
+        self._helpers = helpers
+        self._data_dir = data_dir
+        self._clock = clock
+        self._backoff = backoff
+        self._lease_s = lease_s
+        self._poll_s = poll_s
+        self._engine = engine
+        self._store = JobStore(engine, clock)
+        self._leases = JobLeases(engine, clock, owner=token_hex(16), lease_s=lease_s)
+        self._stopping = Event()
+        self._thread: Thread | None = None
+        self._rest = Rest(first_s=_FIRST_REST_S, longest_s=_LONGEST_REST_S, monotonic=monotonic)
+        self._closing_rest = Rest(first_s=_CLOSE_AGAIN_S, longest_s=_CLOSE_AGAIN_S, monotonic=monotonic)
+        self._refused_closing: dict[bytes, Rest] = {}
+        self._monotonic = monotonic
+        self._ended: _Ended | None = None
+
+    def start(self) -> None:
+        """Run jobs in a thread until `stop`."""
+        self._stopping.clear()
+        self._thread = Thread(target=self._run, name="job-worker", daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """Let go of the running job, which stays queued where it is, and end the thread."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    def run_one(self) -> bool:
+        """Run one job until it stops, or tell the helpers of jobs that are over; whether there was a job.
+
+        Whenever the database cannot be had, or the disk is full, the worker rests, each time twice as long,
+        before it takes a job again.
+        """
+        if not self._rest.is_over:
+            return False
+        try:
+            self._let_go()
+            job = self._leases.claim()
+            if job is not None:
+                self._run_job(job)
+            self._close_finished()
+        except (SQLAlchemyError, OSError) as error:
+            if not is_away(error):
+                raise
+            _LOG.warning(
+                "the database or the disk cannot be had; the job worker rests for %g s: %s",
+                self._rest.begin(),
+                error,
+            )
+            return False
+        self._rest.end()
+        return job is not None
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self.run_one()
+            except Exception:  # noqa: BLE001  one bad moment of the database must not end the worker
+                _LOG.exception("the job worker goes on after an error")
+            self._stopping.wait(self._poll_s)
+
+    def _run_job(self, job: JobRecord) -> None:
+        """Run a claimed job, and record how it ended.
+
+        It is let go of in every case but this thread's own death.
+
+        Raises:
+            SQLAlchemyError: the database cannot be had; the job goes on from its last round, here or at
+                another worker.
+            OSError: the disk is full; the same.
+        """
+        interrupted = Event()
+        waiting = _JobWaits(self._leases, job.job_id)
+        with ExitStack() as stack:
+            stack.enter_context(self._lease_kept(job.job_id, interrupted))
+            pair = stack.enter_context(
+                HelperPair.opened(self._helpers, self._backoff, interrupted=interrupted, watcher=waiting)
+            )
+            stack.enter_context(span("job", job_id=job.job_id.hex(), rounds_done=job.rounds_done))
+            error = self._run_to_the_end(job, pair)
+        event, stop = outcome_of(error) if error else (JobEvent.FINISH, _stop_of_done(job))
+        self._ended = _Ended(job_id=job.job_id, event=event, stop=stop)
+        self._let_go()
+        if error is not None and is_away(error):
+            raise error
+
+    def _let_go(self) -> None:
+        """Record how the last job ended, unless that is done.
+
+        If the database is away even now, it is tried again before another job.
+        """
+        ended, self._ended = self._ended, None
+        if ended is None:
+            return
+        try:
+            self._leases.let_go(ended.job_id, ended.event, ended.stop)
+        except JobRefused as error:
+            _LOG.info("%s", error)  # cancelled or taken over: it is in somebody else's hands
+        except SQLAlchemyError as error:
+            if is_away(error):
+                self._ended = ended
+            raise
+
+    def _run_to_the_end(self, job: JobRecord, pair: HelperPair) -> Exception | None:
+        """Run a job; None if it is done, and what stopped it if not."""
+        if isinstance(job.plan, FederatedPlan):
+            return self._run_federated(job, job.plan, pair)
+        from adserver.training.runner import JobRun  # onnx: only for a server that has jobs
+
+        try:
+            JobRun(
+                plan=job.plan,
+                folder=JobFolder(self._data_dir, job.job_id),
+                pair=pair,
+                leases=self._leases,
+                history=self._store.history(job.job_id),
+                clock=self._clock,
+            ).to_the_end()
+        except Exception as error:  # noqa: BLE001  whatever it is, the job must not stay with this worker
+            return error
+        return None
+
+    def _run_federated(self, job: JobRecord, plan: FederatedPlan, pair: HelperPair) -> Exception | None:
+        """Run a federated job; None if it is done, and what stopped it if not."""
+        from adserver.training.federated import FederatedRun
+
+        try:
+            FederatedRun(
+                plan=plan,
+                folder=JobFolder(self._data_dir, job.job_id),
+                rounds=RoundStore(self._engine),
+                pair=pair,
+                leases=self._leases,
+                history=self._store.history(job.job_id),
+                clock=self._clock,
+                randomness=system_randomness,
+            ).to_the_end()
+        except Exception as error:  # noqa: BLE001  whatever it is, the job must not stay with this worker
+            return error
+        return None
+
+    @contextmanager
+    def _lease_kept(self, job_id: bytes, interrupted: Event) -> Iterator[None]:
+        """Renew a job's lease while the block runs.
+
+        Set `interrupted` when the job is lost or cancelled, or this worker stops.
+        """
+        is_over = Event()
+        thread = Thread(
+            target=self._keep_lease, args=(job_id, interrupted, is_over), name="job-lease", daemon=True
+        )
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()
+
+    def _keep_lease(self, job_id: bytes, interrupted: Event, is_over: Event) -> None:
+        renewed_s = self._clock()
+        while not is_over.wait(self._poll_s):
+            try:
+                is_held = self._leases.is_held(job_id)
+                if is_held and self._clock() > renewed_s + self._lease_s / 3:
+                    is_held = self._leases.renew(job_id)
+                    renewed_s = self._clock()
+                    self._leases.release_abandoned(but=job_id)
+            except SQLAlchemyError:
+                _LOG.exception("cannot renew the lease of job %s yet", job_id.hex())
+                is_held = self._clock() < renewed_s + self._lease_s
+            if self._stopping.is_set() or not is_held:
+                interrupted.set()
+                return
+
+    def _close_finished(self) -> None:
+        """Tell both helpers of jobs that are over, so that they give back unused budget.
+
+        Again later if one does not answer.
+        """
+        if not self._closing_rest.is_over:
+            return
+        unclosed, away = self._leases.unclosed(), set[int]()
+        for job in unclosed:
+            refused = self._refused_closing.get(job.job_id)
+            if self._stopping.is_set():
+                break
+            if refused is None or refused.is_over:
+                self._close(job, away)
+        if away:
+            self._closing_rest.begin()
+        still = {job.job_id for job in unclosed}
+        self._refused_closing = {
+            job_id: rest for job_id, rest in self._refused_closing.items() if job_id in still
+        }
+
+    def _close(self, job: JobRecord, away: set[int]) -> None:
+        """Close a job at each helper that lets it, though the other does not.
+
+        What a helper refuses, it is not asked again soon.
+
+        Args:
+            job: It is over.
+            away: The roles of helpers that did not answer just now: they are not asked, and who does not
+                answer is added.
+        """
+        if isinstance(
+            job.plan, FederatedPlan
+        ):  # helpers hold nothing of it: each round was charged by itself
+            RoundStore(self._engine).end_of_job(job.job_id)
+            self._leases.mark_closed(job.job_id, rounds_charged=job.rounds_done)
+            return
+        charged = []
+        for role, helper in enumerate(self._helpers):
+            if role in away:
+                continue
+            try:
+                charged.append(helper.close_job(job.plan.job))
+            except HelperUnavailable as error:
+                _LOG.warning("job %s is not closed yet: %s", job.job_id.hex(), error)
+                away.add(role)
+            except MaskedLarkError as error:
+                _LOG.warning("job %s cannot be closed: %s", job.job_id.hex(), error)
+                rest = Rest(
+                    first_s=_CLOSE_REFUSED_AGAIN_S,
+                    longest_s=_CLOSE_REFUSED_AGAIN_S,
+                    monotonic=self._monotonic,
+                )
+                rest.begin()
+                self._refused_closing[job.job_id] = rest
+        if len(charged) == len(self._helpers):
+            self._leases.mark_closed(job.job_id, rounds_charged=max(charged))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ended:
+    """A job that this worker still holds and runs no more."""
+
+    job_id: bytes
+    event: JobEvent
+    stop: Stop | None
+
+
+class _JobWaits:
+    """Shows in the store that a job waits for a helper."""
+
+    def __init__(self, leases: JobLeases, job_id: bytes) -> None:
+        self._leases = leases
+        self._job_id = job_id
+
+    def helper_down(self, error: HelperUnavailable) -> None:
+        self._leases.wait(self._job_id, Stop(reason=HELPER_UNAVAILABLE, cause=str(error)))
+
+    def helpers_back(self) -> None:
+        self._leases.go_on(self._job_id)
+
+
+def _stop_of_done(job: JobRecord) -> Stop | None:
+    if isinstance(job.plan, FederatedPlan) or not job.plan.is_until_budget:
+        return None
+    return Stop(reason=BUDGET_SPENT, cause=budget_spent_line(job.plan))
+
+
+def outcome_of(error: Exception) -> tuple[JobEvent, Stop | None]:
+    """What an error makes of a job that ran into it."""
+    match error:
+        case JobRefused(reason=JobReason.CANCELLED):
+            return JobEvent.RELEASE, None
+        case _ if is_away(error):
+            return JobEvent.RELEASE, None
+        case HelperUnavailable():
+            event, reason = JobEvent.FAIL, HELPER_UNAVAILABLE
+        case InvalidModel(reason=ModelReason.NOT_FINITE | ModelReason.DIVERGED):
+            event, reason = JobEvent.FAIL, error.reason.value
+        case JobRefused() | InvalidModel():
+            event, reason = JobEvent.REFUSE, error.reason.value
+        case MaskedLarkError():
+            event, reason = JobEvent.REFUSE, INVALID_TASK
+        case _:
+            _LOG.error("a job failed", exc_info=error)
+            return JobEvent.FAIL, Stop(
+                reason=INTERNAL_ERROR, cause=f"{type(error).__name__}: see the ad server's log"
+            )
+    return event, Stop(reason=reason, cause=str(error))

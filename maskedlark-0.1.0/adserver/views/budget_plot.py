@@ -1,0 +1,113 @@
+"""How a dataset's two epsilons grew, job after job, as a picture.
+
+Solid what is spent, dashed what is reserved, dotted the budgets.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from matplotlib.axes import Axes
+
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.privacy.accounting import Charge, Epsilons, spent
+from maskedlark.releases.budget import DatasetBudget
+from maskedlark.runtime.durable_file import write_durably
+from maskedlark.terminal.pictures import as_png, new_figure
+
+_POINTS: Final = 12
+"""For each job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """What so many releases on a dataset cost."""
+
+    rounds: int
+    epsilons: Epsilons
+    is_spent: bool
+
+
+def write_plot(budget: DatasetBudget, path: Path) -> None:
+    """Draw a dataset's budgets into a PNG.
+
+    Raises:
+        JobRefused(NOISE_OUT_OF_RANGE): the task has no noise, and so no budget.
+    """
+    if not budget.is_noisy:
+        raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, "the task has no noise: there is no budget to draw")
+    figure = new_figure(9, 3.6)
+    alone, colluding = figure.subplots(1, 2)
+    points = growth(budget)
+    _draw(
+        alone,
+        "against the ad server",
+        budget.ad_server.budget,
+        points,
+        [one.epsilons.ad_server for one in points],
+    )
+    _draw(
+        colluding,
+        "against it with either helper",
+        budget.colluding.budget,
+        points,
+        [one.epsilons.colluding for one in points],
+    )
+    dataset = budget.dataset
+    figure.suptitle(
+        f"dataset {dataset.dataset_id.hex()[:12]} of {dataset.task.name}, delta {dataset.task.delta:.2g}",
+        fontsize=11,
+    )
+    write_durably(path, as_png(figure))
+
+
+def growth(budget: DatasetBudget) -> tuple[Point, ...]:
+    """The dataset's epsilons after more and more releases.
+
+    All spent ones in the order of the uses, then all reserved ones.
+    """
+    delta = budget.dataset.task.delta
+    uses = [one.use for one in budget.uses]
+    reserved = [charge for use in uses for charge in _beyond(use.spent, use.held)]
+    points = [Point(rounds=0, epsilons=spent([], delta), is_spent=True)]
+    so_far: list[Charge] = []
+    for charges, is_spent in (([charge for use in uses for charge in use.spent], True), (reserved, False)):
+        for charge in charges:
+            done = sum(one.rounds for one in so_far)
+            for rounds in _steps(charge.rounds):
+                epsilons = spent([*so_far, replace(charge, rounds=rounds)], delta)
+                points.append(Point(rounds=done + rounds, epsilons=epsilons, is_spent=is_spent))
+            so_far.append(charge)
+    return tuple(points)
+
+
+def _beyond(spent_charges: Sequence[Charge], held: Sequence[Charge]) -> Iterator[Charge]:
+    """What is held beyond what is spent, charge by charge.
+
+    A job has one of each, a query has nothing reserved.
+    """
+    for index, charge in enumerate(held):
+        left = charge.rounds - (spent_charges[index].rounds if index < len(spent_charges) else 0)
+        if left:
+            yield replace(charge, rounds=left)
+
+
+def _steps(rounds: int) -> list[int]:
+    """Up to `_POINTS` numbers of rounds, evenly up to all."""
+    return sorted({max(1, round(rounds * step / _POINTS)) for step in range(1, _POINTS + 1)})
+
+
+def _draw(axes: Axes, title: str, limit: float, points: Sequence[Point], epsilons: Sequence[float]) -> None:
+    """One adversary's curve under its budget."""
+    turn = sum(one.is_spent for one in points)
+    rounds = [one.rounds for one in points]
+    axes.plot(rounds[:turn], epsilons[:turn], color="tab:red", label="spent")
+    axes.plot(rounds[turn - 1 :], epsilons[turn - 1 :], color="tab:orange", linestyle="--", label="reserved")
+    axes.axhline(limit, color="black", linewidth=1, linestyle=":", label="budget")
+    axes.set(
+        xlabel="releases on the dataset", ylabel="epsilon", ylim=(0, 1.08 * limit), xlim=(0, max(1, *rounds))
+    )
+    axes.set_title(title, fontsize=10)
+    axes.grid(visible=True, alpha=0.3)
+    axes.legend(loc="lower right", fontsize=8)

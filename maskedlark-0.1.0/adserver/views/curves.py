@@ -1,0 +1,85 @@
+"""A job's curves as a picture, drawn from the stored history: `adserver job show --plot`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from adserver.records.federated_plan import FederatedPlan
+from adserver.records.round_figures import RoundFigures
+from adserver.store.jobs import JobRecord
+from adserver.training.cost import curve_title, federated_title
+from maskedlark.errors import InvalidTask
+from maskedlark.runtime.durable_file import write_durably
+from maskedlark.terminal.pictures import as_png, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
+
+
+def write_plot(job: JobRecord, history: Sequence[RoundFigures], path: Path) -> None:
+    """Draw a job's loss, accuracy, gradient norm and noise against its rounds.
+
+    Raises:
+        InvalidTask: the file's name does not end in .png.
+    """
+    if path.suffix.lower() != ".png":
+        raise InvalidTask(f"curves are drawn into a file that ends in .png, not {path.name!r}")
+    plan = job.plan
+    title = federated_title(plan) if isinstance(plan, FederatedPlan) else curve_title(plan)
+    write_durably(path, png(history, title))
+
+
+def png(history: Sequence[RoundFigures], title: str) -> bytes:
+    """Loss and accuracy above, gradient norm and noise below; without an evaluation only the latter."""
+    is_evaluated = any(figures.loss is not None for figures in history)
+    figure = new_figure(8, 7.2 if is_evaluated else 4.2)
+    panels = figure.subplots(2 if is_evaluated else 1, 1, sharex=True, squeeze=False)[:, 0]
+    figure.suptitle(title, fontsize=11)
+    if is_evaluated:
+        _draw_pair(panels[0], history, ("loss", "loss on the evaluation set"), ("accuracy", "accuracy"))
+    _draw_pair(
+        panels[-1],
+        history,
+        ("gradient_norm", "norm of the noisy mean gradient"),
+        ("noise_to_signal", "noise / signal"),
+    )
+    panels[-1].set_xlabel("rounds")
+    return as_png(figure)
+
+
+def _draw_pair(
+    left: "Axes", history: Sequence[RoundFigures], first: tuple[str, str], second: tuple[str, str]
+) -> None:
+    """Two figures against the rounds, (attribute, label) each.
+
+    The second is on the right-hand axis, if there is any of it.
+    """
+    lines = _draw(left, history, *first, color="tab:blue", style="-")
+    left.grid(visible=True, alpha=0.3)
+    if any(getattr(figures, second[0]) is not None for figures in history):
+        right = left.twinx()
+        lines += _draw(right, history, *second, color="tab:orange", style="--")
+        if second[0] == "accuracy":
+            right.set_ylim(0, 1)
+    left.legend(handles=lines, loc="best", fontsize=9)
+
+
+def _draw(
+    axes: "Axes", history: Sequence[RoundFigures], name: str, label: str, *, color: str, style: str
+) -> "list[Line2D]":
+    """One line, its axis in its colour."""
+    points = [
+        (figures.rounds_done, value) for figures in history if (value := getattr(figures, name)) is not None
+    ]
+    axes.set_ylabel(label, color=color)
+    axes.tick_params(axis="y", labelcolor=color)
+    marker = "." if len(points) <= 60 else ""
+    return axes.plot(
+        [at for at, _ in points],
+        [value for _, value in points],
+        style,
+        marker=marker,
+        color=color,
+        label=label,
+    )

@@ -1,0 +1,106 @@
+"""An evaluation for programs and for people.
+
+JSON, lines of text, and a picture of its three curves with error bars.
+"""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adserver.measuring.evaluation_result import CurvePoint, EvaluationResult
+from adserver.views.query import cost_line, estimate_json, release_json, shown
+from maskedlark.errors import InvalidTask
+from maskedlark.privacy.noise import Mechanism
+from maskedlark.runtime.durable_file import write_durably
+from maskedlark.terminal.pictures import as_png, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def evaluation_json(result: EvaluationResult) -> dict[str, Any]:
+    """A result for programs. Epsilons are null without noise; so is what is not finite."""
+    return {
+        **release_json(result),
+        "positives": "the first choice is right" if result.is_of_classes else "label 1",
+        "num_bins": result.num_bins,
+        "noise_scale": result.noise_scale,
+        "metrics": {one.name: estimate_json(one.estimate) for one in result.metrics},
+        "roc": _points_json(result.roc, "false_positive_rate", "true_positive_rate"),
+        "pr": _points_json(result.pr, "recall", "precision"),
+        "calibration": _points_json(result.calibration, "predicted", "observed"),
+    }
+
+
+def evaluation_lines(result: EvaluationResult) -> list[str]:
+    """What stands under the tables."""
+    lines = [
+        f"{result.records:,} reports, {result.num_bins} score bins; ± is half of a 99 % interval of sampling"
+        " and noise"
+    ]
+    if result.mechanism is Mechanism.NONE:
+        return [*lines, "no noise: no privacy"]
+    return [
+        *lines,
+        f"{result.mechanism} noise of each helper on every bin: {result.noise_scale:.4g} records",
+        cost_line(result),
+    ]
+
+
+def metric_rows(result: EvaluationResult) -> list[tuple[str, ...]]:
+    """The figures for people."""
+    return [(one.name, shown(one.estimate)) for one in result.metrics]
+
+
+def calibration_rows(result: EvaluationResult) -> list[tuple[str, ...]]:
+    """The calibration for people."""
+    return [
+        (f"{point.threshold:.3f}", f"{point.x.value:.4f}", shown(point.y)) for point in result.calibration
+    ]
+
+
+def write_plot(result: EvaluationResult, path: Path) -> None:
+    """Draw the ROC, PR and calibration curves with their 99 % intervals.
+
+    Raises:
+        InvalidTask: the file's name does not end in .png.
+    """
+    if path.suffix.lower() != ".png":
+        raise InvalidTask(f"curves are drawn into a file that ends in .png, not {path.name!r}")
+    figure = new_figure(12.6, 4.4)
+    roc, pr, calibration = figure.subplots(1, 3)
+    title = f"AUC {shown(result.metric('confidence_roc_auc' if result.is_of_classes else 'roc_auc'))}"
+    _draw(roc, result.roc, f"ROC: {title}", "false positive rate", "true positive rate")
+    _draw(pr, result.pr, "precision and recall", "recall", "precision")
+    _draw(calibration, result.calibration, "calibration", "predicted", "observed")
+    for axes in (roc, calibration):
+        axes.plot([0, 1], [0, 1], ":", color="grey")
+    write_durably(path, as_png(figure))
+
+
+def _draw(axes: "Axes", points: Sequence[CurvePoint], title: str, across: str, up: str) -> None:
+    """One curve with an error bar at every point."""
+    known = [point for point in points if math.isfinite(point.y.high)]
+    below = [max(0.0, point.y.value - point.y.low) for point in known]
+    above = [max(0.0, point.y.high - point.y.value) for point in known]
+    at, value = [point.x.value for point in known], [point.y.value for point in known]
+    axes.errorbar(
+        at,
+        value,
+        yerr=[below, above],
+        fmt=".-",
+        color="tab:blue",
+        ecolor="tab:orange",
+        elinewidth=0.8,
+        capsize=1.5,
+    )
+    axes.set(title=title, xlabel=across, ylabel=up, xlim=(0, 1), ylim=(0, 1.02))
+    axes.grid(visible=True, alpha=0.3)
+
+
+def _points_json(points: Sequence[CurvePoint], across: str, up: str) -> list[dict[str, Any]]:
+    return [
+        {"threshold": point.threshold, across: estimate_json(point.x), up: estimate_json(point.y)}
+        for point in points
+    ]

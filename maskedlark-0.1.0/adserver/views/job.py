@@ -1,0 +1,180 @@
+"""A job as people and programs see it: tables, JSON, and the live view of `adserver job watch`."""
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from adserver.records.federated_plan import FederatedPlan
+from adserver.records.job_state import STOPPED, JobState
+from adserver.records.round_figures import RoundFigures
+from adserver.store.jobs import JobRecord, JobStore
+from adserver.training.cost import job_epsilons, privacy_line
+from adserver.views.federated import federated_json, federated_rows
+from adserver.views.printing import moment, print_table, short
+from maskedlark.privacy.noise import Mechanism
+
+_POLL_S: Final = 0.3
+
+
+def job_json(job: JobRecord, history: tuple[RoundFigures, ...]) -> dict[str, Any]:
+    """A job for programs. Epsilons are of the rounds done, and null without noise."""
+    plan = job.plan
+    if isinstance(plan, FederatedPlan):
+        return federated_json(job, plan, last_evaluated(history))
+    spec = plan.job
+    is_noisy = plan.task.mechanism is not Mechanism.NONE
+    epsilons = job_epsilons(plan, job.rounds_done) if is_noisy else None
+    evaluated = last_evaluated(history)
+    return {
+        "job_id": spec.job_id.hex(),
+        "task_id": spec.task_id.hex(),
+        "dataset_id": spec.dataset_id.hex(),
+        "state": job.state.value,
+        "reason": job.stop.reason if job.stop else None,
+        "cause": job.stop.cause if job.stop else None,
+        "submitted_at": job.submitted_at_s,
+        "rounds": spec.rounds,
+        "is_until_budget": plan.is_until_budget,
+        "rounds_done": job.rounds_done,
+        "loss_name": spec.loss.value,
+        "expected_batch_size": plan.denominator,
+        "sampling_rate": spec.sampling_rate,
+        "dataset_size": plan.dataset_size,
+        "optimizer": plan.optimizer.kind.value,
+        "learning_rate": plan.optimizer.learning_rate,
+        "schedule": plan.schedule.kind.value,
+        "mechanism": plan.task.mechanism.value,
+        "noise_multiplier": spec.noise_multiplier,
+        "delta": plan.task.delta,
+        "epsilon_spent": epsilons.ad_server if epsilons else None,
+        "collusion_epsilon_spent": epsilons.colluding if epsilons else None,
+        "loss": evaluated.loss if evaluated else None,
+        "accuracy": evaluated.accuracy if evaluated else None,
+        "is_closed": job.is_closed,
+    }
+
+
+def print_jobs(jobs: tuple[JobRecord, ...]) -> None:
+    """All jobs as a table."""
+    print_table(
+        ("job", "task", "state", "submitted", "rounds", "cause"),
+        [
+            (
+                short(job.job_id),
+                job.plan.task.name,
+                job.state.value,
+                moment(job.submitted_at_s),
+                f"{job.rounds_done}/{job.plan.job.rounds}",
+                job.stop.cause if job.stop else "",
+            )
+            for job in jobs
+        ],
+    )
+
+
+def print_job(job: JobRecord, history: tuple[RoundFigures, ...]) -> None:
+    """One job as a table of settings and figures."""
+    plan = job.plan
+    if isinstance(plan, FederatedPlan):
+        rows: list[tuple[str, object]] = [*federated_rows(job, plan), ("state", outcome_line(job))]
+        if evaluated := last_evaluated(history):
+            rows.append((f"after {evaluated.rounds_done} rounds", _evaluation(evaluated)))
+        print_table(("", ""), rows)
+        return
+    rows = [
+        ("job", job.job_id.hex()),
+        ("task", f"{plan.task.name} ({short(plan.job.task_id)})"),
+        ("dataset", f"{short(plan.job.dataset_id)}, {plan.dataset_size} reports"),
+        ("state", outcome_line(job)),
+        ("rounds", f"{job.rounds_done} of {plan.job.rounds}, {plan.denominator:g} reports expected in each"),
+        ("loss", plan.job.loss.value),
+        (
+            "optimizer",
+            (
+                f"{plan.optimizer.kind.value}, learning rate {plan.optimizer.learning_rate:g},"
+                f" {plan.schedule.kind.value}"
+            ),
+        ),
+        ("privacy so far", privacy_line(plan, job.rounds_done)),
+    ]
+    if evaluated := last_evaluated(history):
+        rows.append((f"after {evaluated.rounds_done} rounds", _evaluation(evaluated)))
+    print_table(("", ""), rows)
+
+
+def outcome_line(job: JobRecord) -> str:
+    """The state in one line, with its cause and what can be done."""
+    if job.stop is None:
+        return job.state.value
+    line = f"{job.state.value} ({job.stop.reason}): {job.stop.cause}"
+    if job.state in (JobState.REFUSED, JobState.FAILED):
+        line += (
+            f"; `adserver job resume {short(job.job_id)}` goes on with this round, `adserver job cancel`"
+            " gives the unused budget back"
+        )
+    return line
+
+
+def watch(
+    store: JobStore, job_id: bytes, *, is_shown: bool, sleep: Callable[[float], None] = time.sleep
+) -> JobRecord:
+    """Follow a job, from any process, until it stops; shows its progress on standard error."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[figures]}"),
+    )
+    with Progress(
+        *columns, console=Console(stderr=True), disable=not is_shown, refresh_per_second=2
+    ) as progress:
+        bar = progress.add_task("queued", total=None, figures="")
+        evaluated: RoundFigures | None = None
+        seen = -1
+        while True:
+            job = store.get(job_id)
+            news = store.history(job_id, after_rounds=seen)
+            evaluated = last_evaluated(news) or evaluated
+            seen = max(job.rounds_done, seen) if news else seen
+            progress.update(
+                bar,
+                description=job.state.value,
+                completed=job.rounds_done,
+                total=job.plan.job.rounds,
+                figures=_live(job, evaluated) if is_shown else "",
+            )
+            if job.state in STOPPED:
+                return job
+            sleep(_POLL_S)
+
+
+def last_evaluated(history: tuple[RoundFigures, ...]) -> RoundFigures | None:
+    """The latest figures with a loss."""
+    return next((figures for figures in reversed(history) if figures.loss is not None), None)
+
+
+def _live(job: JobRecord, evaluated: RoundFigures | None) -> str:
+    """What stands beside the bar: no epsilon, which takes time; the table at the end has it."""
+    parts = [_evaluation(evaluated)] if evaluated else []
+    if job.state is JobState.WAITING and job.stop:
+        parts.append(job.stop.cause)
+    if job.state is JobState.QUEUED:
+        parts.append("waiting for `adserver serve`")
+    return " · ".join(parts)
+
+
+def _evaluation(figures: RoundFigures) -> str:
+    accuracy = "" if figures.accuracy is None else f", accuracy {figures.accuracy:.4f}"
+    return f"loss {figures.loss:.4f}{accuracy}"

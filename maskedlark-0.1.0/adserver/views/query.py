@@ -1,0 +1,232 @@
+"""A result as files and for programs.
+
+JSON, CSV, Parquet, and a picture of bars with error bars; and as a table for people.
+"""
+
+import csv
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from io import BytesIO, StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from adserver.measuring.evaluation_result import EvaluationResult
+from adserver.measuring.result import AggregateResult, Estimate, Row
+from maskedlark.errors import InvalidTask
+from maskedlark.privacy.noise import Mechanism
+from maskedlark.runtime.durable_file import write_durably
+from maskedlark.terminal.pictures import as_png, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_FIGURES: Final = ("value", "standard_error", "low", "high")
+_MOST_BARS: Final = 40
+UNKNOWN: Final = "unknown"
+"""Of a figure that an answer says nothing about, such as the mean over a group that may be empty."""
+
+
+def result_json(result: AggregateResult) -> dict[str, Any]:
+    """A result for programs. Epsilons are null without noise; so are bounds that are not finite."""
+    return {
+        **release_json(result),
+        "min_cell_count": result.min_cell_count,
+        "columns": [asdict(column) for column in result.columns],
+        "rows": [
+            {"group": dict(zip(result.group_by, row.group, strict=True)), **_row_json(row.estimates, result)}
+            for row in result.rows
+        ],
+    }
+
+
+def write_result(result: AggregateResult, path: Path) -> None:
+    """Write a result in the form that the file's name ends with: .json, .csv, .parquet or .png.
+
+    Raises:
+        InvalidTask: another ending.
+    """
+    forms = {".json": _json, ".csv": _csv, ".parquet": _parquet, ".png": _png}
+    form = forms.get(path.suffix.lower())
+    if form is None:
+        raise InvalidTask(f"a result is written to a file that ends in {', '.join(forms)}, not {path.name!r}")
+    write_durably(path, form(result))
+
+
+def table_rows(result: AggregateResult) -> list[tuple[str, ...]]:
+    """The rows for people: the group, then each estimate with half of its interval."""
+    return [(*row.group, *(shown(estimate) for estimate in row.estimates)) for row in result.rows]
+
+
+def shown(estimate: Estimate) -> str:
+    """An estimate for people."""
+    if not math.isfinite(estimate.value):
+        return UNKNOWN
+    half = (estimate.high - estimate.low) / 2
+    if half == 0:
+        return f"{estimate.value:,.6g}" if estimate.value % 1 else f"{estimate.value:,.0f}"
+    digits = max(0, 1 - math.floor(math.log10(half))) if math.isfinite(half) else 2
+    return f"{estimate.value:,.{digits}f} ± {half:,.{digits}f}"
+
+
+def summary_lines(result: AggregateResult) -> list[str]:
+    """What stands under the table: how many reports, the noise, and what it cost."""
+    lines = [
+        f"{result.records:,} reports; cells of fewer than {result.min_cell_count} are in the rest, and show"
+        " noise around zero"
+    ]
+    if result.mechanism is Mechanism.NONE:
+        return [*lines, "no noise: no privacy"]
+    scales = ", ".join(
+        f"{column.name} {column.noise_scale:.4g}" for column in result.columns if column.bucket is None
+    )
+    return [
+        *lines,
+        (
+            f"{result.mechanism} noise of each helper: {scales or f'{result.columns[0].noise_scale:.4g}'}; ±"
+            " is half of a 99 % interval"
+        ),
+        cost_line(result),
+    ]
+
+
+def release_json(result: AggregateResult | EvaluationResult) -> dict[str, Any]:
+    """What every release says of itself, for programs."""
+    is_noisy = result.mechanism is not Mechanism.NONE
+    return {
+        "query_id": result.query_id,
+        "task_id": result.task_id,
+        "dataset_id": result.dataset_id,
+        "records": result.records,
+        "mechanism": result.mechanism.value,
+        "delta": result.delta,
+        "epsilon": asdict(result.cost) if is_noisy else None,
+        "dataset_epsilon_spent": asdict(result.dataset_spent) if is_noisy else None,
+    }
+
+
+def cost_line(result: AggregateResult | EvaluationResult) -> str:
+    """What a release cost, and what its dataset has spent, for people."""
+    cost, whole = result.cost, result.dataset_spent
+    return (
+        f"epsilon {cost.ad_server:.4g} ({cost.colluding:.4g} with one helper) at delta {result.delta:.2g};"
+        f" the dataset has spent {whole.ad_server:.4g} ({whole.colluding:.4g})"
+    )
+
+
+def _row_json(estimates: Sequence[Estimate], result: AggregateResult) -> dict[str, Any]:
+    return {
+        column.name: estimate_json(estimate)
+        for column, estimate in zip(result.columns, estimates, strict=True)
+    }
+
+
+def estimate_json(estimate: Estimate) -> dict[str, float | None]:
+    """One estimate for programs."""
+    return {name: figure if math.isfinite(figure) else None for name, figure in asdict(estimate).items()}
+
+
+def _json(result: AggregateResult) -> bytes:
+    return (json.dumps(result_json(result), indent=2) + "\n").encode()
+
+
+def _header(result: AggregateResult) -> list[str]:
+    return [
+        *result.group_by,
+        *(f"{column.name} {figure}" for column in result.columns for figure in _FIGURES),
+    ]
+
+
+def _cells(row: Row) -> list[Any]:
+    return [*row.group, *(getattr(estimate, figure) for estimate in row.estimates for figure in _FIGURES)]
+
+
+def _csv(result: AggregateResult) -> bytes:
+    """One line a cell, floats in Python's shortest exact form."""
+    text = StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(_header(result))
+    lines.writerows(_cells(row) for row in result.rows)
+    return text.getvalue().encode()
+
+
+def _parquet(result: AggregateResult) -> bytes:
+    """The same columns; the rest of the result is the file's metadata, as JSON."""
+    import pyarrow
+    from pyarrow import parquet
+
+    columns = list(zip(*(_cells(row) for row in result.rows), strict=True))
+    about = {name: value for name, value in result_json(result).items() if name != "rows"}
+    table = pyarrow.table(dict(zip(_header(result), map(list, columns), strict=True)))
+    written = BytesIO()
+    parquet.write_table(table.replace_schema_metadata({"maskedlark": json.dumps(about)}), written)
+    return written.getvalue()
+
+
+def _png(result: AggregateResult) -> bytes:
+    """For each sum a panel of the finest cells.
+
+    For each histogram a panel of its buckets in the coarsest cell.
+    """
+    panels = [_Panel(title, labels, estimates) for title, labels, estimates in _panels(result)]
+    figure = new_figure(9, 3.2 * len(panels))
+    for axes, panel in zip(figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels, strict=True):
+        panel.draw(axes)
+    figure.suptitle(summary_lines(result)[-1], fontsize=9)
+    return as_png(figure)
+
+
+class _Panel:
+    """Bars with error bars: the 99 % intervals."""
+
+    def __init__(self, title: str, labels: Sequence[str], estimates: Sequence[Estimate]) -> None:
+        self._title = (
+            title if len(labels) <= _MOST_BARS else f"{title}: the first {_MOST_BARS} of {len(labels)} cells"
+        )
+        self._labels = labels[:_MOST_BARS]
+        self._estimates = estimates[:_MOST_BARS]
+
+    def draw(self, axes: "Axes") -> None:
+        """Onto these axes."""
+        values = [estimate.value for estimate in self._estimates]
+        errors = [
+            [estimate.value - estimate.low for estimate in self._estimates],
+            [estimate.high - estimate.value for estimate in self._estimates],
+        ]
+        axes.bar(range(len(values)), values, yerr=errors, color="tab:blue", alpha=0.75, capsize=3)
+        axes.set_xticks(
+            range(len(values)),
+            self._labels,
+            rotation=40 if len(values) > 6 else 0,
+            ha="right" if len(values) > 6 else "center",
+        )
+        axes.set_title(self._title, fontsize=10)
+        axes.grid(visible=True, axis="y", alpha=0.3)
+
+
+def _panels(result: AggregateResult) -> list[tuple[str, list[str], list[Estimate]]]:
+    finest = [row for row in result.rows if len(row.group) == 0 or row.group[-1] != "(all)"]
+    panels = []
+    for place, column in enumerate(result.columns):
+        if column.bucket is None:
+            labels = [" · ".join(row.group) or "all" for row in finest]
+            panels.append(
+                (
+                    f"{column.name} by {', '.join(result.group_by) or 'nothing'}",
+                    labels,
+                    [row.estimates[place] for row in finest],
+                )
+            )
+    for value in dict.fromkeys(column.value for column in result.columns if column.bucket is not None):
+        places = [
+            place
+            for place, column in enumerate(result.columns)
+            if column.value == value and column.bucket is not None
+        ]
+        buckets = [result.columns[place].bucket or (0, 0) for place in places]
+        first = result.rows[0]
+        labels = [f"{low}..{high}" for low, high in buckets]
+        title = f"reports by {value}" + (f" in {' · '.join(first.group)}" if first.group else "")
+        panels.append((title, labels, [first.estimates[place] for place in places]))
+    return panels

@@ -1,0 +1,110 @@
+"""A simulation's result as people and programs see it: a table, JSON, CSV, and a picture of the curve."""
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any, Final
+
+from adserver.simulating.simulator import SimulatedRound
+from adserver.views.printing import print_table
+from maskedlark.errors import InvalidTask
+from maskedlark.runtime.durable_file import write_durably
+from maskedlark.terminal.pictures import as_png, new_figure
+
+_COLUMNS: Final = ("round", "devices", "covers", "clip_norm", "accuracy", "loss", "seconds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SimulationResult:
+    """What a simulation gave.
+
+    Attributes:
+        strategy: Its kind.
+        devices: How many there were.
+        rounds: Each round, the start first.
+        epsilon: Of the whole run against one curator who adds all the noise; None without noise.
+        epsilon_2016: The same by the accountant of the papers; None where it does not apply.
+        delta: Of both.
+        unit: What the epsilon protects.
+    """
+
+    strategy: str
+    devices: int
+    rounds: Sequence[SimulatedRound]
+    epsilon: float | None
+    epsilon_2016: float | None
+    delta: float
+    unit: str
+
+    @property
+    def scored(self) -> list[SimulatedRound]:
+        """The rounds after which the model was evaluated."""
+        return [one for one in self.rounds if one.scores]
+
+
+def simulation_json(result: SimulationResult) -> dict[str, Any]:
+    """A result for programs."""
+    return {
+        "strategy": result.strategy,
+        "devices": result.devices,
+        "rounds": result.rounds[-1].round,
+        "unit": result.unit,
+        "epsilon": result.epsilon,
+        "epsilon_2016": result.epsilon_2016,
+        "delta": result.delta,
+        **{name: round(score, 6) for name, score in result.scored[-1].scores.items()},
+        "curve": [dict(zip(_COLUMNS, _row(one), strict=True)) for one in result.scored],
+    }
+
+
+def print_simulation(result: SimulationResult) -> None:
+    """The evaluated rounds as a table."""
+    rows = [[_shown(value) for value in _row(one)] for one in result.scored]
+    print_table(_COLUMNS, rows)
+
+
+def write_simulation(result: SimulationResult, path: Path) -> None:
+    """Write all rounds as CSV, or the curve as PNG, by the file's ending.
+
+    Raises:
+        InvalidTask: another ending.
+    """
+    forms = {".csv": _csv, ".png": _png}
+    if path.suffix.lower() not in forms:
+        raise InvalidTask(
+            f"a simulation is written to a file that ends in {', '.join(forms)}, not {path.name!r}"
+        )
+    write_durably(path, forms[path.suffix.lower()](result))
+
+
+def _row(one: SimulatedRound) -> list[float | int | None]:
+    scores = [one.scores.get(name) for name in ("accuracy", "loss")]
+    return [one.round, one.devices, one.covers, one.clip_norm, *scores, round(one.seconds, 2)]
+
+
+def _shown(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _csv(result: SimulationResult) -> bytes:
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    writer.writerows(_row(one) for one in result.rounds)
+    return text.getvalue().encode()
+
+
+def _png(result: SimulationResult) -> bytes:
+    figure = new_figure(7, 3.6)
+    axes = figure.subplots()
+    rounds = [one.round for one in result.scored]
+    axes.plot(rounds, [one.scores["accuracy"] for one in result.scored], marker=".")
+    axes.set(xlabel="round", ylabel="accuracy", ylim=(0, 1))
+    noise = "no noise" if result.epsilon is None else f"epsilon {result.epsilon:.3g} for one {result.unit}"
+    axes.set_title(f"{result.strategy}, {result.devices} devices, {noise}", fontsize=10)
+    axes.grid(visible=True, alpha=0.3)
+    return as_png(figure)

@@ -1,0 +1,194 @@
+"""`browser-sim run`, `describe` and `download`."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum, unique
+from pathlib import Path
+from typing import Annotated
+
+import rich.progress
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
+
+from browser_sim.download import MIRRORS, download
+from browser_sim.download_tables import download_or_sample
+from browser_sim.draws import Draws
+from browser_sim.endpoint import Protection
+from browser_sim.options import JsonOption, SeedOption, protection, source_settings, trusted_helpers
+from browser_sim.people import DAY_S, HOUR_S, Habits
+from browser_sim.run import Progress, RunSettings, run
+from browser_sim.sources import SourceSettings, load_source
+from browser_sim.summary import describe
+from browser_sim.waiting import BRIEF_S, LONG_S
+from maskedlark.errors import MaskedLarkError
+from maskedlark.terminal.options import option, panel, takes
+
+_people = panel("People")
+_files = panel("Files")
+
+
+@unique
+class _Downloadable(StrEnum):
+    """Data sets that can be fetched."""
+
+    MNIST = "mnist"
+    ADULT = "adult"
+    ONLINE_SHOPPERS = "online_shoppers"
+
+
+@contextmanager
+def reporting_errors() -> Iterator[None]:
+    """What went wrong, in one line, and exit status 1."""
+    try:
+        yield
+    except MaskedLarkError as error:
+        Console(stderr=True).print(
+            f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True
+        )
+        raise typer.Exit(1) from None
+
+
+@reporting_errors()
+@takes(source=source_settings, guarded=protection, trusted=trusted_helpers)
+def run_command(
+    *,
+    task: Annotated[str, option("The task's bundle: a file, or a task host's URL.", metavar="FILE|URL")],
+    to: Annotated[
+        str, option("The ad server: HOST:PORT for gRPC, an http(s) URL for HTTP.", metavar="HOST:PORT|URL")
+    ],
+    source: SourceSettings,
+    guarded: Protection,
+    trusted: tuple[bytes, ...],
+    seed: SeedOption = None,
+    people: Annotated[int | None, _people("People who see ads; default: all records.", min=0)] = None,
+    impressions_per_person: Annotated[int, _people("Ads that each person sees.", min=1)] = 1,
+    duration_days: Annotated[float, _people("Ads are shown over this time.", min=0)] = 1.0,
+    attribution_window_hours: Annotated[float, _people("How late a conversion counts.", min=0)] = 24.0,
+    max_extra_delay_hours: Annotated[float, _people("Random wait before an upload.", min=0)] = 24.0,
+    fake_rate: Annotated[float | None, _people("Share of fake reports; default: the task's.")] = None,
+    consent_rate: Annotated[float, _people("Share of people who consent.", min=0, max=1)] = 1.0,
+    start_unix_s: Annotated[float | None, _people("Start of the clock; default: the task's.")] = None,
+    limit: Annotated[int | None, _people("Report at most so many records.", min=0)] = None,
+    holdout: Annotated[Path | None, _files("Write a panel that is never reported, as .npz.")] = None,
+    holdout_fraction: Annotated[
+        float | None, _files("Its share; default: the source's own test set, or 0.2.", min=0, max=1)
+    ] = None,
+    train_out: Annotated[Path | None, _files("Loopback demo only: reported records in clear.")] = None,
+    workers: Annotated[
+        int | None, option("Processes that seal; default: by the number of reports.", min=1)
+    ] = None,
+    wait: Annotated[
+        bool,
+        option(
+            "Wait up to ten minutes for an ad server that is starting or away, not half a minute.",
+            "--wait",
+            envvar="BROWSER_SIM_WAIT",
+        ),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Let every record happen to somebody once, and upload what their browsers report."""
+    if holdout is None and holdout_fraction is not None:
+        raise typer.BadParameter("--holdout-fraction goes with --holdout")
+    errors = Console(stderr=True)
+    settings = RunSettings(
+        task=task,
+        destination=to,
+        source=source,
+        habits=Habits(
+            impressions_per_person=impressions_per_person,
+            duration_s=duration_days * DAY_S,
+            attribution_window_s=attribution_window_hours * HOUR_S,
+            max_extra_delay_s=max_extra_delay_hours * HOUR_S,
+            consent_rate=consent_rate,
+        ),
+        fake_rate=fake_rate,
+        draws=Draws(seed=seed),
+        people=people,
+        limit=limit,
+        panel_path=holdout,
+        panel_fraction=holdout_fraction,
+        clear_path=train_out,
+        starts_at_s=start_unix_s,
+        protection=guarded,
+        trusted_helpers=trusted,
+        workers=workers,
+        patience_s=LONG_S if wait else BRIEF_S,
+    )
+    _warn(errors, seed=seed, train_out=train_out)
+    with _showing_progress(errors) as progress:
+        summary = run(settings, progress, tell=lambda what: typer.echo(f"waiting: {what}", err=True))
+    Console().print_json(summary.to_json()) if as_json else Console().print(summary.to_table())
+
+
+@reporting_errors()
+@takes(source=source_settings, without=["value", "key"])
+def describe_command(*, source: SourceSettings, seed: SeedOption = None, as_json: JsonOption = False) -> None:
+    """Say what a source holds: its shape, the balance of its labels, how features become bytes."""
+    description = describe(load_source(source, Draws(seed=seed)))
+    Console().print_json(description.to_json()) if as_json else Console().print(description.to_table())
+
+
+@reporting_errors()
+def download_command(
+    dataset: Annotated[_Downloadable, typer.Argument(help="What to fetch.")],
+    *,
+    to: Annotated[Path, option("The folder to put it into.")],
+    mirror: Annotated[list[str] | None, option("URL of a folder to fetch from instead; repeatable.")] = None,
+    or_sample: Annotated[
+        bool,
+        option(
+            "Where a table cannot be had, write a small one that is made up, and say so (not for mnist).",
+            "--or-sample",
+        ),
+    ] = False,
+) -> None:
+    """Fetch a public data set and check its SHA-256; tables become CSV files with a header."""
+    console = Console(stderr=True)
+
+    def tell(what: str) -> None:
+        console.print(f"{dataset.value}: {what}", markup=False, highlight=False, soft_wrap=True)
+
+    if dataset is _Downloadable.MNIST:
+        download(to, mirrors=mirror or MIRRORS, on_file=lambda name: tell(f"{name} is right"))
+    else:
+        download_or_sample(dataset.value, to, mirrors=mirror or (), is_sample_allowed=or_sample, tell=tell)
+
+
+def _warn(errors: Console, *, seed: int | None, train_out: Path | None) -> None:
+    """Say what this run gives away."""
+    if seed is not None:
+        errors.print(
+            "WARNING: with --seed the masks are predictable: for simulation only",
+            style="yellow",
+            soft_wrap=True,
+        )
+    if train_out is not None:
+        errors.print(
+            f"WARNING: {train_out} will hold the reported records in clear: demo only",
+            style="yellow",
+            soft_wrap=True,
+        )
+
+
+@contextmanager
+def _showing_progress(errors: Console) -> Iterator[Progress]:
+    """On a terminal, show that people live their lives, and then how many reports were answered."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with rich.progress.Progress(*columns, console=errors, disable=not errors.is_terminal) as bar:
+        living = bar.add_task("people see ads", total=None)
+
+        @contextmanager
+        def reporting(total: int) -> Iterator[Callable[[int], None]]:
+            bar.remove_task(living)
+            job = bar.add_task("reports", total=total)
+            yield lambda count: bar.advance(job, count)
+
+        yield reporting

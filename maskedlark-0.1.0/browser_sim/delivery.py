@@ -1,0 +1,252 @@
+"""Step 4: upload sealed reports to the ad server, over gRPC or HTTP.
+
+An ad server that is away for a moment is asked again.
+
+A batch whose answer got lost is sent again as it is: the ad server stores each report id once and counts the
+second as a duplicate, so nothing is lost and nothing counts twice.
+"""
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+import httpx
+from pydantic import BaseModel, NonNegativeInt, ValidationError
+
+from browser_sim.endpoint import (
+    REQUEST_TIMEOUT_S,
+    Protection,
+    check_protected,
+    http_client,
+    is_url,
+    read_limited,
+)
+from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, ReportReason
+from maskedlark.reports.upload import Report
+from maskedlark.rpc.faults import calling, hinted_s
+from maskedlark.rpc.transport import make_channel
+from maskedlark.rpc.wire import report_to_message
+from protos import ingest_pb2, ingest_pb2_grpc, report_pb2
+
+BATCH_PATH: Final = "/v1/reports/batch"
+MEDIA_TYPE: Final = "application/x-protobuf"
+_ATTEMPTS: Final = 8
+_FIRST_PAUSE_S: Final = 0.25
+_LONGEST_PAUSE_S: Final = 8.0
+_MAX_REPLY_BYTES: Final = 64 << 10
+_MESSAGE_BYTES: Final = 128 << 10
+
+
+@dataclass(slots=True, kw_only=True)
+class Receipt:
+    """What the ad server answered, added up.
+
+    Attributes:
+        accepted: Stored now.
+        duplicates: Stored before: sent again after a lost answer, or by an earlier run with the same seed.
+        rejected: Not stored, by reason (the names of ReportReason).
+        resent: Batches sent more than once.
+    """
+
+    accepted: int = 0
+    duplicates: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)
+    resent: int = 0
+
+    @property
+    def delivered(self) -> int:
+        """Reports that the ad server holds."""
+        return self.accepted + self.duplicates
+
+    def add(self, other: "Receipt") -> None:
+        """Count another receipt in."""
+        self.accepted += other.accepted
+        self.duplicates += other.duplicates
+        self.rejected.update(other.rejected)
+        self.resent += other.resent
+
+
+class Sender(Protocol):
+    """A connection to the ad server's intake."""
+
+    def send(self, reports: Sequence[Report]) -> Receipt:
+        """Upload one batch; HelperUnavailable if it may be sent again, JobRefused if not."""
+
+    def __enter__(self) -> Self:
+        """Open the connection."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the connection."""
+
+
+class _Connection:
+    """What both senders share: a context manager that closes what was opened."""
+
+    def __init__(self) -> None:
+        self._opened = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._opened.close()
+
+
+class GrpcSender(_Connection):
+    """Uploads a batch as one client-streaming call, a part of it in each message."""
+
+    def __init__(self, address: str, protection: Protection) -> None:
+        """Connect to HOST:PORT, or raise InvalidTask if the way is not protected."""
+        super().__init__()
+        check_protected(address, protection)
+        self._address = address
+        self._stub = ingest_pb2_grpc.IngestStub(
+            self._opened.enter_context(make_channel(address, protection.tls))
+        )
+
+    def send(self, reports: Sequence[Report]) -> Receipt:
+        """Upload one batch."""
+        with calling(f"the ad server at {self._address}"):
+            reply = self._stub.SubmitBatches(_in_messages(reports), timeout=REQUEST_TIMEOUT_S)
+        return _receipt(reply.accepted, reply.duplicates, reply.rejected)
+
+
+class HttpSender(_Connection):
+    """Uploads a batch as one POST."""
+
+    def __init__(self, url: str, protection: Protection) -> None:
+        """Connect to an http(s) URL, or raise InvalidTask if the way is not protected."""
+        super().__init__()
+        self._url = url.rstrip("/") + BATCH_PATH
+        self._client = self._opened.enter_context(http_client(url, protection))
+
+    def send(self, reports: Sequence[Report]) -> Receipt:
+        """Upload one batch."""
+        body = report_pb2.ReportBatch(reports=map(report_to_message, reports)).SerializeToString()
+        headers = {"content-type": MEDIA_TYPE}
+        try:
+            with self._client.stream("POST", self._url, content=body, headers=headers) as response:
+                _check_status(response)
+                reply = read_limited(response, _MAX_REPLY_BYTES)
+        except httpx.HTTPError as error:
+            raise HelperUnavailable(f"{self._url} does not answer: {type(error).__name__}") from None
+        return _parse_reply(reply)
+
+
+def connect(destination: str, protection: Protection) -> Sender:
+    """The sender for an http(s) URL or a gRPC HOST:PORT."""
+    return HttpSender(destination, protection) if is_url(destination) else GrpcSender(destination, protection)
+
+
+def deliver(
+    sender: Sender,
+    batches: Iterable[Sequence[Report]],
+    *,
+    on_progress: Callable[[int], None] = lambda _: None,
+    pause: Callable[[float], None] = time.sleep,
+) -> Receipt:
+    """Send all batches in order.
+
+    Args:
+        sender: The connection.
+        batches: Sealed reports.
+        on_progress: Called with the number of reports answered for, after each batch.
+        pause: Waits for so many seconds between attempts.
+
+    Raises:
+        HelperUnavailable: the ad server stayed away for all attempts of one batch (about half a minute,
+            besides the time each attempt takes, and what an ad server that is full asks for).
+        JobRefused: the ad server refused a whole batch.
+    """
+    total = Receipt()
+    for batch in batches:
+        total.add(_send_persistently(sender, batch, pause))
+        on_progress(len(batch))
+    return total
+
+
+def _send_persistently(sender: Sender, batch: Sequence[Report], pause: Callable[[float], None]) -> Receipt:
+    for attempt in range(_ATTEMPTS - 1):
+        try:
+            receipt = sender.send(batch)
+        except HelperUnavailable as error:
+            longest_s = min(_FIRST_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S)
+            jittered_s = random.uniform(longest_s / 2, longest_s)  # noqa: S311  browsers that were turned away must not come back as one
+            pause(max(jittered_s, error.retry_after_s or 0.0))
+        else:
+            receipt.resent = int(attempt > 0)
+            return receipt
+    receipt = sender.send(batch)
+    receipt.resent = 1
+    return receipt
+
+
+def _in_messages(reports: Sequence[Report]) -> Iterator[ingest_pb2.EncodedBatch]:
+    """The reports in messages of about `_MESSAGE_BYTES`, or of one larger report."""
+    part, part_bytes = list[report_pb2.Report](), 0
+    for report in reports:
+        size = sum(len(share.ciphertext) for share in report.shares)
+        if part and part_bytes + size > _MESSAGE_BYTES:
+            yield _encoded(part)
+            part, part_bytes = [], 0
+        part.append(report_to_message(report))
+        part_bytes += size
+    if part:
+        yield _encoded(part)
+
+
+def _encoded(part: Sequence[report_pb2.Report]) -> ingest_pb2.EncodedBatch:
+    return ingest_pb2.EncodedBatch(reports=report_pb2.ReportBatch(reports=part).SerializeToString())
+
+
+def _check_status(response: httpx.Response) -> None:
+    status = response.status_code
+    if status == 200:
+        return
+    if status in (408, 425, 429) or status >= 500:
+        raise HelperUnavailable(
+            f"the ad server answered {status}",
+            retry_after_s=hinted_s(response.headers.get("retry-after", "")),
+        )
+    reason = {401: JobReason.UNAUTHORIZED, 403: JobReason.UNAUTHORIZED, 413: JobReason.TOO_LARGE}.get(
+        status, JobReason.MALFORMED
+    )
+    raise JobRefused(reason, f"the ad server answered {status} to a batch of reports")
+
+
+def _parse_reply(reply: bytes | None) -> Receipt:
+    """The counts in the ad server's JSON."""
+    try:
+        return _Counts.model_validate_json(reply or b"").to_receipt()
+    except ValidationError:
+        raise JobRefused(JobReason.MALFORMED, "the ad server's answer to a batch is not its counts") from None
+
+
+class _Counts(BaseModel, strict=True):
+    """The ad server's answer to a batch over HTTP."""
+
+    accepted: NonNegativeInt
+    duplicates: NonNegativeInt
+    rejected: dict[str, NonNegativeInt]
+
+    def to_receipt(self) -> Receipt:
+        """The same counts, of known reasons."""
+        return _receipt(self.accepted, self.duplicates, self.rejected)
+
+
+def _receipt(accepted: int, duplicates: int, rejected: Mapping[str, int]) -> Receipt:
+    """Reasons of a newer ad server are counted as `other`."""
+    known = {reason.value for reason in ReportReason}
+    by_reason: Counter[str] = Counter()
+    for reason, count in rejected.items():
+        by_reason[reason if reason in known else "other"] += count
+    return Receipt(accepted=accepted, duplicates=duplicates, rejected=by_reason)

@@ -1,0 +1,122 @@
+"""What a device has answered: one sealed report for each (task, job, round), stored before it is sent.
+
+    stored = answers.put(device, one, report)     # the first one stays, whatever is put later
+    answers.mark(device, one, Outcome.ANSWERED)
+
+Only the stored bytes are ever sent: a second coin, or a second report of one round, would void what is
+claimed of sampling. A round in which a device stays silent is stored too.
+"""
+
+import sqlite3
+from dataclasses import dataclass, field
+from enum import StrEnum, unique
+from pathlib import Path
+from typing import Self
+
+from maskedlark.releases.update import UpdateRound
+
+_TABLE = """
+CREATE TABLE IF NOT EXISTS answers (
+    device INTEGER NOT NULL, task_id BLOB NOT NULL, job_id BLOB NOT NULL, round_index INTEGER NOT NULL,
+    round_id BLOB NOT NULL, report BLOB, outcome TEXT NOT NULL,
+    PRIMARY KEY (device, task_id, job_id, round_index)
+) WITHOUT ROWID
+"""
+
+
+@unique
+class Outcome(StrEnum):
+    """What became of an answer."""
+
+    STORED = "stored"
+    """It was not sent yet, or no answer came back."""
+    ANSWERED = "answered"
+    """The ad server has it."""
+    LATE = "late"
+    """The round was over when it came."""
+    REFUSED = "refused"
+    """The ad server refused it for another reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A device's answer to a round.
+
+    Attributes:
+        round_id: Which content of the round it answers.
+        report: The sealed bytes, or None for a device that stays silent.
+        outcome: What became of it.
+    """
+
+    round_id: bytes
+    report: bytes | None = field(repr=False)
+    outcome: Outcome
+
+
+class AnswerStore:
+    """The answers of many simulated devices, in one file.
+
+    Used by one thread; close it, or use it in a `with`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open the file, or make it; what is put is durable when `put` returns."""
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._database = sqlite3.connect(path, isolation_level=None)
+        self._database.execute("PRAGMA journal_mode = WAL")
+        self._database.execute("PRAGMA synchronous = FULL")
+        self._database.execute(_TABLE)
+
+    def get(self, device: int, one: UpdateRound) -> Answer | None:
+        """A device's answer to a round of a job, whatever the round's content was then."""
+        found = self._database.execute(
+            "SELECT round_id, report, outcome FROM answers "
+            "WHERE device = ? AND task_id = ? AND job_id = ? AND round_index = ?",
+            (device, one.job.task_id, one.job.job_id, one.round_index),
+        ).fetchone()
+        return found and Answer(round_id=found[0], report=found[1], outcome=Outcome(found[2]))
+
+    def put(self, device: int, one: UpdateRound, report: bytes | None) -> Answer:
+        """Store an answer, unless there is one; what is stored."""
+        self._database.execute(
+            "INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (
+                device,
+                one.job.task_id,
+                one.job.job_id,
+                one.round_index,
+                one.round_id,
+                report,
+                Outcome.STORED,
+            ),
+        )
+        stored = self.get(device, one)
+        if stored is None:
+            raise AssertionError("what was put is there")
+        return stored
+
+    def mark(self, device: int, one: UpdateRound, outcome: Outcome) -> None:
+        """Note what became of an answer; its bytes are of no more use once it is known."""
+        self._database.execute(
+            "UPDATE answers SET outcome = ?, report = NULL "
+            "WHERE device = ? AND task_id = ? AND job_id = ? AND round_index = ?",
+            (outcome, device, one.job.task_id, one.job.job_id, one.round_index),
+        )
+
+    def answered(self, device: int) -> int:
+        """How many rounds a device has answered, drawn or not, sent or not: what a cap counts.
+
+        An ad server that never acknowledges cannot have more of a device than one that does.
+        """
+        query = "SELECT count(*) FROM answers WHERE device = ?"
+        return int(self._database.execute(query, (device,)).fetchone()[0])
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,135 @@
+"""`browser-sim devices`: people whose devices train a task's models at home."""
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from browser_sim.commands import reporting_errors
+from browser_sim.devices.answers import AnswerStore
+from browser_sim.devices.holdings import (
+    HoldingKind,
+    Holdings,
+    held_by,
+    mnist_in_shards,
+    table_by_user,
+    text_by_speaker,
+)
+from browser_sim.devices.run import Churn, FleetSettings, run_devices
+from browser_sim.draws import Draws
+from browser_sim.endpoint import Protection
+from browser_sim.options import (
+    CsvOption,
+    IgnoreOption,
+    JsonOption,
+    LabelOption,
+    MnistDirOption,
+    SeedOption,
+    protection,
+    trusted_helpers,
+)
+from browser_sim.sources.table import TableSettings
+from browser_sim.task_host import load_bundle
+from maskedlark.encoding.fit import Binning
+from maskedlark.reports.task import LabelKind
+from maskedlark.terminal.options import option, panel, takes
+
+_holdings = panel("What devices hold")
+_churn = panel("What happens to devices")
+
+
+@reporting_errors()
+@takes(guarded=protection, trusted=trusted_helpers)
+def devices_command(
+    *,
+    site: Annotated[str, option("The ad server's HTTP address.", metavar="URL")],
+    task: Annotated[str, option("The task's id, in full.", metavar="ID")],
+    store: Annotated[
+        Path, option("File of stored answers: one for each task, job and round.", dir_okay=False)
+    ],
+    holding: Annotated[HoldingKind, _holdings("Where examples come from.")] = HoldingKind.MNIST,
+    devices: Annotated[int, _holdings("mnist: how many devices.", min=1)] = 100,
+    shards: Annotated[int, _holdings("mnist: shards a device.", min=1)] = 2,
+    shard_size: Annotated[int, _holdings("mnist: examples a shard.", min=1)] = 300,
+    mnist_dir: MnistDirOption = None,
+    csv: CsvOption = None,
+    label: LabelOption = None,
+    ignore: IgnoreOption = None,
+    user: Annotated[str | None, _holdings("csv: the column that names the person.")] = None,
+    text: Annotated[
+        Path | None, _holdings("text: gzip-packed JSON, lines by speaker.", dir_okay=False)
+    ] = None,
+    least: Annotated[int, _holdings("csv and text: examples a person, at least.", min=1)] = 1,
+    consent: Annotated[float, _churn("The share of people who take part.", min=0.0, max=1.0)] = 1.0,
+    cap: Annotated[int | None, _churn("The most rounds that a device answers.", min=1)] = None,
+    drop_out: Annotated[float, _churn("Goes away before it sends.", min=0.0, max=1.0)] = 0.0,
+    late: Annotated[float, _churn("Sends when the round is over.", min=0.0, max=1.0)] = 0.0,
+    twice: Annotated[float, _churn("Sends its report again.", min=0.0, max=1.0)] = 0.0,
+    not_ready: Annotated[float, _churn("Cannot train: sends cover.", min=0.0, max=1.0)] = 0.0,
+    rounds: Annotated[int | None, option("Stop after so many rounds.", min=1)] = None,
+    idle: Annotated[float, option("Stop after so many seconds without a round.", min=0.1)] = 30.0,
+    seed: SeedOption = None,
+    guarded: Protection,
+    trusted: tuple[bytes, ...],
+    as_json: JsonOption = False,
+) -> None:
+    """Answer a task's federated rounds until there are no more.
+
+    Each device flips its own coin in each round, trains if it is drawn, and otherwise sends zeros that nobody
+    can tell from an update. What it sends is stored first, and only that is ever sent.
+    """
+    site = site.rstrip("/")
+    bundle = load_bundle(f"{site}/v1/tasks/{task}", guarded, trusted, now=time.time())
+    match holding:
+        case HoldingKind.MNIST:
+            holdings = mnist_in_shards(
+                mnist_dir,
+                devices=devices,
+                shards_each=shards,
+                shard_size=shard_size,
+                randomness=held_by(holding, Draws(seed=seed)),
+            )
+        case HoldingKind.CSV:
+            holdings = _of_table(csv, label, user, ignore, least)
+        case HoldingKind.TEXT:
+            if text is None:
+                raise typer.BadParameter("holding text needs --text FILE")
+            holdings = text_by_speaker(text, least=least)
+    settings = FleetSettings(
+        bundle=bundle,
+        site=site,
+        protection=guarded,
+        holdings=holdings,
+        consent=consent,
+        cap=cap,
+        churn=Churn(drop_out=drop_out, late=late, twice=twice, not_ready=not_ready),
+        seed=seed,
+        rounds=rounds,
+        idle_s=idle,
+    )
+
+    def show(index: int) -> None:
+        if not as_json:
+            typer.echo(f"round {index} is answered", err=True)
+
+    with AnswerStore(store) as answers:
+        told = run_devices(settings, answers, show)
+    typer.echo(json.dumps(told.as_json()) if as_json else f"{told.rounds} rounds: {dict(told.outcomes)}")
+
+
+def _of_table(
+    path: Path | None, label: str | None, user: str | None, ignore: list[str] | None, least: int
+) -> Holdings:
+    if path is None or label is None or user is None:
+        raise typer.BadParameter("holding csv needs --csv FILE, --label COLUMN and --user COLUMN")
+    table = TableSettings(
+        path=path,
+        label=label,
+        label_kind=LabelKind.CLASSES,
+        ignore=(*(ignore or ()), user),
+        binning=Binning.QUANTILE,
+        bins=256,
+    )
+    return table_by_user(table, user, least=least)

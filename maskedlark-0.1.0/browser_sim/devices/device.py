@@ -1,0 +1,164 @@
+"""One device in one round: check what is asked, flip the coin, train, clip, round, seal and store; then send.
+
+    asked = read_round(body, task)                    # refuses what is not a round of the task and its job
+    answer = device.answer(asked, unix_s=...)             # at most one of each (task, job, round), ever
+
+The upload's time is fixed before the coin is flipped, and what is sent is what was stored: nobody can tell
+from a device's conduct whether it was drawn.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from browser_sim.devices.answers import Answer, AnswerStore
+from maskedlark.canonical import decode
+from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
+from maskedlark.federated.dense import DenseModel
+from maskedlark.federated.local_training import Examples
+from maskedlark.federated.participation import Part, toss
+from maskedlark.federated.strategy import Round, Strategy
+from maskedlark.randomness import Randomness
+from maskedlark.releases.instructions import check_fits, read_instructions, update_round
+from maskedlark.releases.update import UpdateRound, round_clip
+from maskedlark.reports.task import Task
+from maskedlark.reports.update_sealing import UpdateSealer
+from maskedlark.reports.updates import UpdateVector, check_vector, cover
+from maskedlark.rpc.wire import encode_report
+
+_LENGTH_BYTES: Final = 4
+_LOG: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A round as a device has checked it.
+
+    Attributes:
+        round: What its sealed report binds.
+        content: The weights and terms.
+        strategy: The job's.
+        model: The job's.
+    """
+
+    round: UpdateRound
+    content: Round = field(repr=False)
+    strategy: Strategy
+    model: DenseModel
+
+
+def read_round(body: bytes, task: Task) -> Asked:
+    """Parse and check what the ad server asks. Called by a device.
+
+    Guarantees: the round's id binds the weights and terms that the device trains with, and the terms are
+        those of the job that helpers charge.
+
+    Raises:
+        InvalidTask, InvalidModel: the bytes are no round, or the round is not one of the task and its job.
+    """
+    end = _LENGTH_BYTES + int.from_bytes(body[:_LENGTH_BYTES], "little")
+    one = decode(UpdateRound, body[_LENGTH_BYTES:end])
+    if one.job.task_id != task.task_id:
+        raise InvalidTask("the round is of another task")
+    strategy, model = read_instructions(one.job)
+    check_fits(task, strategy, model)
+    content = Round.decode(body[end:], model.size)
+    if update_round(one.job, content) != one:
+        raise InvalidTask("the round does not name the weights or terms that came with it")
+    phase, terms = one.job.phase(one.round_index), content.terms
+    if (terms.sampling_rate, terms.noise_multiplier) != (phase.sampling_rate, phase.noise_multiplier):
+        raise InvalidTask("the round's rate or noise is not the one that helpers charge")
+    if (
+        terms.bound != strategy.bound.at(terms.bound.clip_norm)
+        or terms.bound.clip_norm > strategy.bound.clip_norm
+    ):
+        raise InvalidTask("the round's bound is not one of the strategy")
+    return Asked(round=one, content=content, strategy=strategy, model=model)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One person's device.
+
+    Attributes:
+        number: Its number within the simulation.
+        examples: What it holds; they never leave.
+        sealer: Of the task.
+        answers: Where its answers are.
+        cap: The most rounds that it answers; None for no cap.
+        training: Gives the stream of a round that the coin and the batches are drawn from.
+        sealing: Gives the stream of a round that the report's id and shares are drawn from.
+    """
+
+    number: int
+    examples: Examples = field(repr=False)
+    sealer: UpdateSealer
+    answers: AnswerStore
+    cap: int | None
+    training: Callable[[int, int], Randomness]
+    sealing: Callable[[int, int], Randomness]
+
+    def answer(self, asked: Asked, *, unix_s: float, is_ready: bool = True) -> Answer:
+        """The device's answer to a round: the stored one, or a new one that is stored before this returns.
+
+        Args:
+            asked: The round.
+            unix_s: When it will be uploaded: fixed before the coin is flipped.
+            is_ready: Whether the device can train now; one that cannot sends cover if it is drawn.
+
+        Raises:
+            ReportRejected(ROUND_CHANGED): it has answered other content of this round; it answers once.
+            ReportRejected(CAP_REACHED): it has answered as many rounds as it may.
+        """
+        one = asked.round
+        stored = self.answers.get(self.number, one)
+        if stored is not None:
+            if stored.round_id != one.round_id:
+                raise ReportRejected(
+                    ReportReason.ROUND_CHANGED, "the device has answered other content of this round"
+                )
+            return stored
+        if self.cap is not None and self.answers.answered(self.number) >= self.cap:
+            raise ReportRejected(ReportReason.CAP_REACHED, f"the device answers {self.cap} rounds, no more")
+        return self.answers.put(self.number, one, self._sealed(asked, unix_s, is_ready=is_ready))
+
+    def _sealed(self, asked: Asked, unix_s: float, *, is_ready: bool) -> bytes | None:
+        """The report of this round, by a new coin; None for a device that stays silent."""
+        one, strategy = asked.round, asked.strategy
+        training = self.training(one.round_index, self.number)
+        part = toss(asked.content.terms.sampling_rate, strategy.cover_rate, training)
+        if part is Part.SILENT:
+            return None
+        vector = cover(self.sealer.form)
+        if part is Part.UPDATE and is_ready and len(self.examples):
+            vector = self._update(asked, training)
+        report = self.sealer.report(
+            one.round_id,
+            round_clip(self.sealer.task, one),
+            vector,
+            unix_s=unix_s,
+            randomness=self.sealing(one.round_index, self.number),
+        )
+        return encode_report(report)
+
+    def _update(self, asked: Asked, training: Randomness) -> UpdateVector:
+        """The trained update; cover where training came to nothing that may be sent.
+
+        A device that fell silent because its training failed would show that it was drawn, and weights on
+        which training fails are the ad server's to choose.
+        """
+        form, clip = self.sealer.form, round_clip(self.sealer.task, asked.round)
+        try:
+            with np.errstate(all="ignore"):
+                vectors = asked.strategy.device_vectors(
+                    asked.model, asked.content, [self.examples], [training]
+                )
+            vector: UpdateVector = vectors[0]
+            check_vector(form, clip, vector)
+        except Exception as error:  # noqa: BLE001  whatever it was, it must not show
+            _LOG.debug("training failed, so the device sends cover: %s", type(error).__name__)
+            return cover(form)
+        return vector

@@ -1,0 +1,279 @@
+"""A fleet of devices, for as long as their task has rounds.
+
+Fetch, answer, send; and what networks and people do to them.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import httpx
+
+from browser_sim.delivery import MEDIA_TYPE
+from browser_sim.devices.answers import Answer, AnswerStore, Outcome
+from browser_sim.devices.device import Asked, Device, read_round
+from browser_sim.devices.holdings import Holdings
+from browser_sim.draws import Draws
+from browser_sim.endpoint import Protection, http_client, read_limited
+from maskedlark.errors import HelperUnavailable, ReportReason, ReportRejected
+from maskedlark.federated.strategy import device_stream
+from maskedlark.randomness import Randomness, system_randomness, uniform
+from maskedlark.reports.task import TaskBundle
+from maskedlark.reports.update_sealing import UpdateSealer
+
+MAX_ROUND_BYTES: Final = 1 << 20
+_POLL_S: Final = 0.1
+_NOTHING: Final = 204
+_TAKEN: Final = (200, 201)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Churn:
+    """What happens to devices in a round, each with a probability of its own.
+
+    Attributes:
+        drop_out: Stores its answer and goes away before it sends; it comes back, restarted, in the next
+            round.
+        late: Sends when the round is over.
+        twice: Sends its report a second time.
+        not_ready: Cannot train now: it sends cover if it is drawn.
+    """
+
+    drop_out: float = 0.0
+    late: float = 0.0
+    twice: float = 0.0
+    not_ready: float = 0.0
+
+
+@dataclass(kw_only=True)
+class Told:
+    """What became of a fleet's answers.
+
+    Attributes:
+        devices: That gave their consent.
+        rounds: That they saw.
+        outcomes: Of answers, by name.
+        reasons: Of refusals, by `ReportReason`: the ad server's, and a device's own to take part.
+        silent: Answers that were no upload.
+    """
+
+    devices: int = 0
+    rounds: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    duplicates: int = 0
+    silent: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        counted = {"outcomes": dict(self.outcomes), "reasons": dict(self.reasons)}
+        plain = {"devices": self.devices, "rounds": self.rounds, "duplicates": self.duplicates}
+        return {**plain, "silent": self.silent, **counted}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetSettings:
+    """How devices behave.
+
+    Attributes:
+        bundle: The task, verified.
+        site: The ad server's HTTP address.
+        protection: How it is reached.
+        holdings: What devices hold.
+        consent: The share of people who take part.
+        cap: The most rounds that a device answers.
+        churn: What happens to them.
+        seed: Replays coins, batches and churn, as a simulation of the same seed does; None: the system's
+            randomness.
+        rounds: Stop after so many rounds; None: go on.
+        idle_s: Stop once there was no round for so long.
+    """
+
+    bundle: TaskBundle
+    site: str
+    protection: Protection
+    holdings: Holdings
+    consent: float = 1.0
+    cap: int | None = None
+    churn: Churn = Churn()
+    seed: int | None = None
+    rounds: int | None = None
+    idle_s: float = 30.0
+
+
+class DeviceFleet:
+    """Devices that answer one task's rounds. Use it in a `with`."""
+
+    def __init__(
+        self,
+        settings: FleetSettings,
+        answers: AnswerStore,
+        client: httpx.Client,
+        *,
+        clock: Callable[[], float] = time.time,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._settings = settings
+        self._answers = answers
+        self._client = client
+        self._clock = clock
+        self._pause = pause
+        self._task_id = settings.bundle.task.task_id
+        self._draws = Draws(seed=settings.seed)
+        self._late: list[tuple[Device, Asked]] = []
+        sealer = UpdateSealer(settings.bundle, now=clock())
+        consenting = (
+            uniform(len(settings.holdings.population), self._draws.stream("consent")) < settings.consent
+        )
+        self._devices = [
+            Device(
+                number=number,
+                examples=settings.holdings.examples(number),
+                sealer=sealer,
+                answers=answers,
+                cap=settings.cap,
+                training=self._training,
+                sealing=self._sealing,
+            )
+            for number, is_in in enumerate(consenting.tolist())
+            if is_in
+        ]
+        self.told = Told(devices=len(self._devices))
+
+    def run(self, on_round: Callable[[int], None] = lambda _: None) -> Told:
+        """Answer rounds until there are no more.
+
+        Raises:
+            InvalidTask, InvalidModel: the ad server asks what is no round of the task and its job.
+            HelperUnavailable: the ad server does not answer.
+        """
+        seen: bytes | None = None
+        waited_s = 0.0
+        while waited_s < self._settings.idle_s:
+            body = self._open_round()
+            asked = None if body is None else read_round(body, self._settings.bundle.task)
+            if asked is None or asked.round.round_id == seen:
+                self._pause(_POLL_S)
+                waited_s += _POLL_S
+                continue
+            if seen is not None:
+                self._send_late()
+            seen, waited_s = asked.round.round_id, 0.0
+            self.told.rounds += 1
+            self._answer_all(asked)
+            on_round(asked.round.round_index)
+            if self.told.rounds == self._settings.rounds:
+                break
+        self._send_late()
+        return self.told
+
+    def _answer_all(self, asked: Asked) -> None:
+        """All devices answer, and only then the first one sends.
+
+        Its time does not show whether it trained.
+        """
+        due: list[tuple[Device, int]] = []
+        stream = self._draws.stream(f"churn {asked.round.round_index} {asked.round.job.job_id.hex()}")
+        churn = self._settings.churn
+        for device in self._devices:
+            drops, lates, twice, unready = uniform(4, stream).tolist()
+            try:
+                answer = device.answer(asked, unix_s=self._clock(), is_ready=unready >= churn.not_ready)
+            except ReportRejected as refusal:
+                self.told.reasons[refusal.reason.value] += 1
+                continue
+            if answer.outcome is not Outcome.STORED:
+                continue
+            if answer.report is None:
+                self.told.silent += 1
+                self._answers.mark(device.number, asked.round, Outcome.ANSWERED)
+            elif drops < churn.drop_out or lates < churn.late:
+                self._late.append((device, asked))
+            else:
+                due.append((device, 2 if twice < churn.twice else 1))
+        for device, times in due:
+            self._send_stored(device, asked, times=times)
+
+    def _send_late(self) -> None:
+        """Devices that went away come back.
+
+        They send what they stored, which is too late, and are told so.
+        """
+        waiting, self._late = self._late, []
+        for device, asked in waiting:
+            self._send_stored(device, asked, times=1)
+
+    def _send_stored(self, device: Device, asked: Asked, *, times: int) -> None:
+        """Send what a device has stored for a round, unless that is done."""
+        answer = self._answers.get(device.number, asked.round)
+        if answer is not None and answer.outcome is Outcome.STORED:
+            self._send(device, asked, answer, times=times)
+
+    def _send(self, device: Device, asked: Asked, answer: Answer, *, times: int) -> None:
+        outcome = Outcome.REFUSED
+        for _ in range(times):
+            response = self._post(answer.report or b"")
+            if response.status_code in _TAKEN:
+                outcome = Outcome.ANSWERED
+                self.told.duplicates += response.status_code == 200
+                continue
+            reason = _reason(response)
+            self.told.reasons[reason] += 1
+            outcome = Outcome.LATE if reason == ReportReason.ROUND_OVER.value else Outcome.REFUSED
+        self.told.outcomes[outcome.value] += 1
+        self._answers.mark(device.number, asked.round, outcome)
+
+    def _open_round(self) -> bytes | None:
+        url = f"{self._settings.site}/v1/tasks/{self._task_id.hex()}/round"
+        try:
+            with self._client.stream("GET", url) as response:
+                if response.status_code == _NOTHING:
+                    return None
+                if response.status_code != 200:
+                    raise HelperUnavailable(f"the ad server answered {response.status_code}")
+                return read_limited(response, MAX_ROUND_BYTES)
+        except httpx.HTTPError as error:
+            raise HelperUnavailable(f"the ad server does not answer: {type(error).__name__}") from None
+
+    def _post(self, report: bytes) -> httpx.Response:
+        """Send a stored report, and again if no answer comes: the ad server stores an id once."""
+        headers = {"content-type": MEDIA_TYPE}
+        for attempt in range(8):
+            try:
+                response = self._client.post(
+                    f"{self._settings.site}/v1/reports", content=report, headers=headers
+                )
+                if response.status_code < 500:
+                    return response
+            except httpx.HTTPError:
+                pass
+            self._pause(0.1 * 2**attempt)
+        raise HelperUnavailable("the ad server does not take a report")
+
+    def _training(self, round_index: int, device: int) -> Randomness:
+        seed = self._settings.seed
+        return system_randomness if seed is None else device_stream(seed, round_index, device)
+
+    def _sealing(self, round_index: int, device: int) -> Randomness:
+        if self._settings.seed is None:
+            return system_randomness
+        return self._draws.stream(f"sealing {round_index} {device}")
+
+
+def run_devices(
+    settings: FleetSettings, answers: AnswerStore, on_round: Callable[[int], None] = lambda _: None
+) -> Told:
+    """Connect and run a fleet to its end; raises as `DeviceFleet.run`."""
+    with http_client(settings.site, settings.protection) as client:
+        return DeviceFleet(settings, answers, client).run(on_round)
+
+
+def _reason(response: httpx.Response) -> str:
+    """The reason in an error's JSON, or `other`."""
+    try:
+        found = response.json()["reason"]
+    except (ValueError, KeyError, TypeError):
+        return "other"
+    return found if isinstance(found, str) and found in {one.value for one in ReportReason} else "other"

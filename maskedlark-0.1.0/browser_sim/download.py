@@ -1,0 +1,112 @@
+"""Fetch MNIST from its public mirrors, and keep only what has the right SHA-256.
+
+The checksums are of the uncompressed idx files, since mirrors pack them differently.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+import httpx
+
+from browser_sim.endpoint import REQUEST_TIMEOUT_S, read_limited
+from browser_sim.source import InvalidSource
+from browser_sim.sources.mnist import (
+    MAX_IDX_BYTES,
+    TEST_IMAGES,
+    TEST_LABELS,
+    TRAIN_IMAGES,
+    TRAIN_LABELS,
+    unpack,
+)
+
+_CONNECT_S: Final = 5.0
+MIRRORS: Final = (
+    "https://storage.googleapis.com/cvdf-datasets/mnist",
+    "https://ossci-datasets.s3.amazonaws.com/mnist",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdxFile:
+    """One file of the data set.
+
+    Attributes:
+        name: Without .gz.
+        digest: SHA-256 of the uncompressed file, in hex.
+    """
+
+    name: str
+    digest: str
+
+
+MNIST_FILES: Final = (
+    IdxFile(name=TRAIN_IMAGES, digest="ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"),
+    IdxFile(name=TRAIN_LABELS, digest="65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"),
+    IdxFile(name=TEST_IMAGES, digest="0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"),
+    IdxFile(name=TEST_LABELS, digest="ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"),
+)
+
+
+def download(
+    folder: Path,
+    *,
+    mirrors: Sequence[str] = MIRRORS,
+    files: Sequence[IdxFile] = MNIST_FILES,
+    on_file: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Put the files into a folder, packed as they came. A file that is there and right is left alone.
+
+    Guarantees: no file appears under its name before its checksum was right.
+
+    Raises:
+        InvalidSource: no mirror has a file, or what they have differs from what it should be.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with session() as client:
+        for wanted in files:
+            path = folder / f"{wanted.name}.gz"
+            if not (path.is_file() and _is_right(path.read_bytes(), wanted)):
+                _fetch_one(client, path, wanted, mirrors)
+            on_file(path.name)
+
+
+def _fetch_one(client: httpx.Client, path: Path, wanted: IdxFile, mirrors: Sequence[str]) -> None:
+    failures = []
+    for mirror in mirrors:
+        url = f"{mirror.rstrip('/')}/{path.name}"
+        packed = fetch(client, url, MAX_IDX_BYTES)
+        if packed is None:
+            failures.append(f"{url}: no answer")
+        elif not _is_right(packed, wanted):
+            failures.append(f"{url}: not the file with SHA-256 {wanted.digest}")
+        else:
+            partial = path.with_suffix(".partial")
+            partial.write_bytes(packed)
+            partial.replace(path)
+            return
+    raise InvalidSource("; ".join(failures))
+
+
+def session() -> httpx.Client:
+    """A client for public files; a mirror that cannot be reached is given up soon."""
+    timeout = httpx.Timeout(REQUEST_TIMEOUT_S, connect=_CONNECT_S)
+    return httpx.Client(timeout=timeout, follow_redirects=True)
+
+
+def fetch(client: httpx.Client, url: str, most: int) -> bytes | None:
+    """The body, or None if the mirror does not have it or it has more than `most` bytes."""
+    try:
+        with client.stream("GET", url, headers={"accept-encoding": "identity"}) as response:
+            return read_limited(response, most) if response.status_code == 200 else None
+    except httpx.HTTPError:
+        return None
+
+
+def _is_right(packed: bytes, wanted: IdxFile) -> bool:
+    try:
+        return sha256(unpack(packed, wanted.name)).hexdigest() == wanted.digest
+    except InvalidSource:
+        return False

@@ -1,0 +1,145 @@
+"""Public tables from their own home, checked by SHA-256, as CSV files with a header; or a made-up sample.
+
+adult             UCI Adult (Becker, Kohavi 1996; CC BY 4.0): adult.csv and adult_test.csv
+online_shoppers   UCI Online Shoppers Purchasing Intention (Sakar, Kastro 2018; CC BY 4.0)
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+import httpx
+
+from browser_sim.download import fetch, session
+from browser_sim.samples import ADULT_COLUMNS, write_sample
+from browser_sim.source import InvalidSource
+
+MAX_TABLE_BYTES: Final = 16 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicTable:
+    """One file of a public table.
+
+    Attributes:
+        remote: Its name at its home.
+        digest: SHA-256, in hex, of the file with Unix line ends: copies differ in those.
+        local: The name of the CSV that is written.
+        to_csv: Makes it of the file's text.
+    """
+
+    remote: str
+    digest: str
+    local: str
+    to_csv: Callable[[str], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicData:
+    """A data set of one or more tables.
+
+    Attributes:
+        mirrors: URLs of folders that hold its files.
+        tables: Its files.
+    """
+
+    mirrors: tuple[str, ...]
+    tables: tuple[PublicTable, ...]
+
+
+def _adult_csv(text: str) -> str:
+    """A header, no line that holds no row, no space after commas, and no dot after labels."""
+    rows = [line.removesuffix(".").replace(", ", ",") for line in text.splitlines()]
+    kept = [row for row in rows if row.count(",") == len(ADULT_COLUMNS) - 1]
+    return "\n".join([",".join(ADULT_COLUMNS), *kept]) + "\n"
+
+
+TABLES: Final = {
+    "adult": PublicData(
+        mirrors=("https://archive.ics.uci.edu/ml/machine-learning-databases/adult",),
+        tables=(
+            PublicTable(
+                remote="adult.data",
+                digest="5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
+                local="adult.csv",
+                to_csv=_adult_csv,
+            ),
+            PublicTable(
+                remote="adult.test",
+                digest="a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
+                local="adult_test.csv",
+                to_csv=_adult_csv,
+            ),
+        ),
+    ),
+    "online_shoppers": PublicData(
+        mirrors=("https://archive.ics.uci.edu/ml/machine-learning-databases/00468",),
+        tables=(
+            PublicTable(
+                remote="online_shoppers_intention.csv",
+                digest="d8e130ba51532985f93281a73ce299e6ce150cb915769a7962a11e595eadd6a1",
+                local="online_shoppers.csv",
+                to_csv=str,
+            ),
+        ),
+    ),
+}
+"""By the name that `browser-sim download` takes."""
+
+
+def download_tables(
+    data: PublicData, folder: Path, *, mirrors: Sequence[str] = (), on_file: Callable[[str], None]
+) -> None:
+    """Put the tables into a folder as CSV.
+
+    Guarantees: nothing is written before all files have come with the right SHA-256.
+
+    Args:
+        data: What to fetch.
+        folder: Where to.
+        mirrors: Instead of the data set's own.
+        on_file: Told each file that is right.
+
+    Raises:
+        InvalidSource: no mirror has a file, or what they have differs from what it should be.
+    """
+    with session() as client:
+        texts = [_fetched(client, table, mirrors or data.mirrors) for table in data.tables]
+    folder.mkdir(parents=True, exist_ok=True)
+    for table, text in zip(data.tables, texts, strict=True):
+        (folder / table.local).write_text(table.to_csv(text), encoding="utf-8")
+        on_file(table.local)
+
+
+def download_or_sample(
+    name: str, folder: Path, *, mirrors: Sequence[str], is_sample_allowed: bool, tell: Callable[[str], None]
+) -> None:
+    """The tables of a data set, or its made-up sample where they cannot be had and a sample will do.
+
+    Raises:
+        InvalidSource: they cannot be had, and no sample is allowed.
+    """
+    try:
+        download_tables(TABLES[name], folder, mirrors=mirrors, on_file=lambda one: tell(f"{one} is right"))
+    except InvalidSource as error:
+        if not is_sample_allowed:
+            raise InvalidSource(f"{error}; --or-sample writes a made-up table of the same columns") from None
+        path = write_sample(name, folder)
+        tell(f"WARNING: {error}: {path.name} is MADE UP: the columns of the real data, and no row of it")
+
+
+def _fetched(client: httpx.Client, table: PublicTable, mirrors: Sequence[str]) -> str:
+    failures = []
+    for mirror in mirrors:
+        url = f"{mirror.rstrip('/')}/{table.remote}"
+        content = fetch(client, url, MAX_TABLE_BYTES)
+        if content is None:
+            failures.append(f"{url}: no answer")
+            continue
+        text = content.replace(b"\r\n", b"\n")
+        if sha256(text).hexdigest() == table.digest:
+            return text.decode("utf-8")
+        failures.append(f"{url}: not the file with SHA-256 {table.digest}")
+    raise InvalidSource("; ".join(failures))

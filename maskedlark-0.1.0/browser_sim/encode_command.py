@@ -1,0 +1,102 @@
+"""`browser-sim encode`: an encoder fitted to one table, and used for every other."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from browser_sim.commands import reporting_errors
+from browser_sim.options import (
+    BinningOption,
+    BinsOption,
+    IgnoreOption,
+    JsonOption,
+    LabelKindOption,
+    LabelOption,
+    TypeOption,
+    ValueOption,
+    column_kinds,
+    columns,
+    load_encoder,
+)
+from browser_sim.source import Source, save_records
+from browser_sim.sources.table import TableSettings, fit_table, load_table
+from maskedlark.canonical import encode
+from maskedlark.encoding.encoder import ClassLabel, Encoder
+from maskedlark.encoding.fit import Binning
+from maskedlark.reports.task import LabelKind
+from maskedlark.terminal.options import option
+
+
+@reporting_errors()
+def encode_command(
+    *,
+    fit: Annotated[Path | None, option("Fit an encoder to this table.", "--fit", metavar="CSV")] = None,
+    csv: Annotated[Path | None, option("Apply the encoder to this table; writes an .npz.", "--csv")] = None,
+    encoder: Annotated[Path | None, option("The encoder to apply to --csv.", "--encoder")] = None,
+    out: Annotated[
+        Path | None,
+        option("The file: the encoder as JSON, or features and labels as .npz.", "--out", "-o"),
+    ] = None,
+    label: LabelOption = None,
+    label_kind: LabelKindOption = LabelKind.CLASSES,
+    ignore: IgnoreOption = None,
+    value: ValueOption = None,
+    binning: BinningOption = Binning.RANGE,
+    bins: BinsOption = 256,
+    types: TypeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Fit an encoder to a table (--fit), or apply one to a table (--encoder, --csv).
+
+    Columns of measured values (--value) are secret and no features. The file of `--csv` with its labels is
+    what `adserver job submit --eval-set` and `adserver model evaluate` take: for a panel's own data only.
+    """
+    if (fit is None) == (csv is None) or (csv is None) is not (encoder is None):
+        raise typer.BadParameter("give --fit CSV, or --encoder FILE and --csv FILE")
+    if fit is not None:
+        settings = TableSettings(
+            path=fit,
+            label=label,
+            label_kind=label_kind,
+            ignore=tuple(ignore or ()),
+            binning=binning,
+            bins=bins,
+            kinds=column_kinds(types),
+            values=columns(value),
+        )
+        fitted = fit_table(settings)
+        if out is not None:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            out.write_bytes(encode(fitted))
+        told = _of_encoder(fitted)
+    elif csv is not None and encoder is not None:
+        source = load_table(TableSettings(path=csv, encoder=load_encoder(encoder), label=label))
+        if out is not None:
+            save_records(out, source.records, source.label_kind)
+        told = _of_table(source)
+    typer.echo(json.dumps(told) if as_json else "\n".join(f"{name}: {said}" for name, said in told.items()))
+
+
+def _of_encoder(fitted: Encoder) -> dict[str, object]:
+    kinds = [column.kind for column in fitted.columns]
+    label = fitted.label
+    return {
+        "digest": fitted.digest.hex(),
+        "features": len(kinds),
+        "numbers": kinds.count("number"),
+        "categories": kinds.count("category"),
+        "label": None if label is None else label.name,
+        "classes": list(label.classes) if isinstance(label, ClassLabel) else None,
+        "bytes": len(encode(fitted)),
+    }
+
+
+def _of_table(source: Source) -> dict[str, object]:
+    return {
+        "rows": len(source.records),
+        "features": source.records.features.shape[1],
+        "scaling": source.scaling,
+        "notes": list(source.notes),
+    }

@@ -1,0 +1,103 @@
+"""Where reports go to and how the way is protected.
+
+Addresses are parsed, and plaintext refused beyond loopback, in one place.
+"""
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+
+from maskedlark.errors import InvalidTask
+from maskedlark.rpc.tls_files import TlsFiles
+from maskedlark.rpc.transport import TrustOnly, is_loopback
+
+REQUEST_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Protection:
+    """How connections are protected.
+
+    Attributes:
+        tls: The authorities to trust, or also an own certificate and its key; or None: then https trusts the
+            system's authorities.
+        insecure: Plaintext is allowed, to loopback only.
+    """
+
+    tls: TlsFiles | TrustOnly | None = None
+    insecure: bool = False
+
+
+def is_url(location: str) -> bool:
+    """Whether a location is an http or https URL."""
+    return location.startswith(("http://", "https://"))
+
+
+def host_of(destination: str) -> str:
+    """The host of a URL or of HOST:PORT, or InvalidTask."""
+    try:
+        parts = urlsplit(destination if is_url(destination) else f"//{destination}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if not host or (port is None and not is_url(destination)):
+        raise InvalidTask(f"an address is HOST:PORT or an http(s) URL, not {destination!r}")
+    return host
+
+
+def check_protected(destination: str, protection: Protection) -> None:
+    """Refuse plaintext unless it was asked for and stays on this machine.
+
+    Raises:
+        InvalidTask: plaintext without --insecure, or to another machine; or TLS for gRPC without the files
+            that it needs.
+    """
+    host = host_of(destination)
+    is_plain = not destination.startswith("https://") and (is_url(destination) or protection.tls is None)
+    if not is_plain:
+        return
+    if not protection.insecure:
+        raise InvalidTask(
+            f"{destination} is plaintext: use https or TLS files, or --insecure for a loopback demo"
+        )
+    if not is_loopback(host):
+        raise InvalidTask(f"without TLS only loopback is called, not {destination}")
+
+
+def http_client(destination: str, protection: Protection) -> httpx.Client:
+    """A client for one http or https destination.
+
+    Redirects are not followed: a report goes where it was meant to go.
+    """
+    check_protected(destination, protection)
+    is_tls = destination.startswith("https://")
+    verify = _context(protection.tls) if is_tls and protection.tls is not None else True
+    return httpx.Client(verify=verify, timeout=REQUEST_TIMEOUT_S, trust_env=is_tls)
+
+
+def _context(tls: TlsFiles | TrustOnly) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=tls.trusted_authorities)
+        if isinstance(tls, TlsFiles):
+            context.load_cert_chain(tls.certificate, tls.private_key)
+    except (OSError, ssl.SSLError):
+        raise InvalidTask("the TLS files are not a PEM certificate, its key, and PEM authorities") from None
+    return context
+
+
+def read_limited(response: httpx.Response, limit: int) -> bytes | None:
+    """The body of a streamed response, or None as soon as it passes `limit` bytes."""
+    body = bytearray()
+    for piece in response.iter_bytes():
+        body += piece
+        if len(body) > limit:
+            return None
+    return bytes(body)
+
+
+def as_path(location: str) -> Path:
+    """A file location as a path, with ~ for the home folder."""
+    return Path(location).expanduser()

@@ -1,0 +1,188 @@
+"""The options that commands share.
+
+Which source, and how connections are protected; and what their values mean together.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from browser_sim.endpoint import Protection
+from browser_sim.source import InvalidSource
+from browser_sim.sources import SourceKind, SourceSettings
+from browser_sim.sources.table import TableSettings
+from maskedlark.encoding.encoder import Encoder, read_encoder
+from maskedlark.encoding.fit import Binning, ColumnKind
+from maskedlark.errors import InvalidTask
+from maskedlark.reports.task import LabelKind
+from maskedlark.rpc.tls_files import TlsFiles
+from maskedlark.rpc.transport import TrustOnly
+from maskedlark.terminal.options import option, panel
+
+_source = panel("Source")
+_protection = panel("Protection")
+
+SourceOption = Annotated[SourceKind, _source("Where records come from.", "--source")]
+CsvOption = Annotated[Path | None, _source("csv: a table in UTF-8 with a header.", "--csv")]
+LabelOption = Annotated[str | None, _source("csv: the label's column.", "--label")]
+LabelKindOption = Annotated[LabelKind, _source("csv: what labels are.", "--label-kind")]
+IgnoreOption = Annotated[list[str] | None, _source("csv: a column to leave out; repeatable.", "--ignore")]
+BinningOption = Annotated[Binning, _source("csv: where bins of numeric columns lie.", "--binning")]
+ValueOption = Annotated[
+    list[str] | None,
+    _source("csv: a measured value's column; repeatable.", "--value", metavar="NAME[=COLUMN]"),
+]
+KeyOption = Annotated[
+    list[str] | None, _source("csv: a measured key's column; repeatable.", "--key", metavar="NAME[=COLUMN]")
+]
+EncoderOption = Annotated[
+    Path | None,
+    _source(
+        "csv: how cells become bytes, as `encode --fit` wrote it; default: the task's, if it names one.",
+        "--encoder",
+    ),
+]
+TypeOption = Annotated[
+    list[str] | None,
+    _source(
+        "csv: what a column holds, where its cells look different; repeatable.",
+        "--type",
+        metavar="COLUMN=number|category",
+    ),
+]
+BinsOption = Annotated[int, _source("csv: bins of a numeric column.", "--bins", min=2, max=256)]
+MnistDirOption = Annotated[
+    Path | None, _source("mnist: idx files; default $MASKEDLARK_DATA/mnist.", "--mnist-dir")
+]
+SyntheticFeaturesOption = Annotated[
+    int, _source("synthetic: the width.", "--synthetic-features", min=1, max=65_536)
+]
+SyntheticRowsOption = Annotated[int, _source("synthetic: how many records.", "--synthetic-rows", min=1)]
+TruthOption = Annotated[Path | None, _source("synthetic: write the true model here.", "--truth")]
+SeedOption = Annotated[
+    int | None,
+    option(
+        "Replay everything from this number. Masks are then predictable.", "--seed", min=0, max=(1 << 63) - 1
+    ),
+]
+JsonOption = Annotated[bool, option("Print one JSON object.", "--json")]
+InsecureOption = Annotated[bool, _protection("Allow plaintext, to loopback only.", "--insecure")]
+TlsCertOption = Annotated[Path | None, _protection("PEM: own certificate chain, if any.", "--tls-cert")]
+TlsKeyOption = Annotated[Path | None, _protection("PEM: its private key.", "--tls-key")]
+TlsCaOption = Annotated[
+    Path | None, _protection("PEM: authorities to trust peers by.", "--tls-ca", envvar="BROWSER_SIM_TLS_CA")
+]
+TrustHelperOption = Annotated[
+    list[str] | None,
+    _protection("Ed25519 key (hex) of a trusted helper; repeatable. Default: any.", "--trust-helper"),
+]
+
+
+def source_settings(
+    *,
+    source: SourceOption,
+    csv: CsvOption = None,
+    encoder: EncoderOption = None,
+    label: LabelOption = None,
+    label_kind: LabelKindOption = LabelKind.CLASSES,
+    ignore: IgnoreOption = None,
+    binning: BinningOption = Binning.RANGE,
+    bins: BinsOption = 256,
+    types: TypeOption = None,
+    value: ValueOption = None,
+    key: KeyOption = None,
+    mnist_dir: MnistDirOption = None,
+    synthetic_features: SyntheticFeaturesOption = 8,
+    synthetic_rows: SyntheticRowsOption = 10_000,
+    truth: TruthOption = None,
+) -> SourceSettings:
+    """The source that the options describe, or typer.BadParameter if one that it needs is missing."""
+    table = None
+    if source is SourceKind.CSV:
+        if csv is None:
+            raise typer.BadParameter("source csv needs --csv FILE")
+        table = TableSettings(
+            path=csv,
+            encoder=None if encoder is None else load_encoder(encoder),
+            label=label,
+            label_kind=label_kind,
+            ignore=tuple(ignore or ()),
+            binning=binning,
+            bins=bins,
+            kinds=column_kinds(types),
+            values=columns(value),
+            keys=columns(key),
+        )
+    return SourceSettings(
+        kind=source,
+        table=table,
+        mnist_folder=mnist_dir,
+        synthetic_features=synthetic_features,
+        synthetic_rows=synthetic_rows,
+        truth=truth,
+    )
+
+
+def columns(typed: list[str] | None) -> dict[str, str]:
+    """Columns by name, from NAME=COLUMN, or NAME where the column is called so too."""
+    return {name: column or name for name, _, column in (one.partition("=") for one in typed or ())}
+
+
+def column_kinds(typed: list[str] | None) -> dict[str, ColumnKind]:
+    """What columns hold, from COLUMN=number or COLUMN=category, or typer.BadParameter."""
+    kinds = {}
+    for one in typed or ():
+        column, _, kind = one.rpartition("=")
+        if not column or kind not in list(ColumnKind):
+            raise typer.BadParameter(f"--type is COLUMN=number or COLUMN=category, not {one!r}")
+        kinds[column] = ColumnKind(kind)
+    return kinds
+
+
+def load_encoder(path: Path) -> Encoder:
+    """An encoder's file.
+
+    Raises:
+        InvalidSource: there is none, or it is no encoder.
+    """
+    try:
+        return read_encoder(path.read_bytes().rstrip(b"\n"))
+    except OSError as error:
+        raise InvalidSource(f"cannot read {path}: {error.strerror}") from None
+    except InvalidTask as error:
+        raise InvalidSource(f"{path.name}: {error}") from None
+
+
+def protection(
+    *,
+    insecure: InsecureOption = False,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    tls_ca: TlsCaOption = None,
+) -> Protection:
+    """How connections are protected, or typer.BadParameter if the TLS files are not complete."""
+    given = [path for path in (tls_cert, tls_key, tls_ca) if path is not None]
+    if not given:
+        return Protection(insecure=insecure)
+    if insecure or tls_ca is None or (tls_cert is None) is not (tls_key is None):
+        raise typer.BadParameter(
+            "give --tls-ca, or all of --tls-cert, --tls-key and --tls-ca, or none; and not with --insecure"
+        )
+    for path in given:
+        if not path.is_file():
+            raise typer.BadParameter(f"{path} is not a file")
+    if tls_cert is None or tls_key is None:
+        return Protection(tls=TrustOnly(trusted_authorities=tls_ca))
+    return Protection(tls=TlsFiles(certificate=tls_cert, private_key=tls_key, trusted_authorities=tls_ca))
+
+
+def trusted_helpers(*, trust_helper: TrustHelperOption = None) -> tuple[bytes, ...]:
+    """Keys from hex, or typer.BadParameter."""
+    try:
+        parsed = tuple(bytes.fromhex(key) for key in trust_helper or ())
+    except ValueError:
+        raise typer.BadParameter("--trust-helper takes hexadecimal") from None
+    if any(len(key) != 32 for key in parsed):
+        raise typer.BadParameter("--trust-helper takes 32 bytes in hexadecimal")
+    return parsed

@@ -1,0 +1,250 @@
+"""Step 1: people see ads, and convert before the window closes or do not.
+
+Their browsers report after a random delay.
+
+A discrete-event simulation: a heap of moments on a simulated clock, so that a month takes seconds. What the
+browser decides here is *when* a report leaves it:
+
+- A report is made at the conversion, or at the end of the attribution window if there was none (then its
+  label is the default
+  one). Either way it waits for a further random delay, since an upload right at the end of a window would
+  tell the label.
+- Fake reports are made whenever a real one is: a coin that shows "fake" with the task's rate is thrown until
+  it does not, so that
+  the share of fakes among all reports has that rate as its mean. Each fake has its own delay, drawn as the
+  real one's, so nobody can tell by the arrival times which of the two is real.
+- A report's time bucket is that of its *upload*. The ad server sees that moment anyway, so the bucket says
+  nothing new. The time
+  of the event would undo the delay: the ad server knows when it showed the ad, and a bucket exactly one
+  window later says "did not convert".
+
+A delay blurs timing, it does not remove it: with a window much longer than the delay, early uploads are
+conversions more often than late ones. Choose a delay of the order of the window.
+"""
+
+import heapq
+from dataclasses import dataclass, field
+from enum import IntEnum, unique
+from itertools import count
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from browser_sim.draws import Draws, permutation
+from maskedlark.errors import InvalidTask
+from maskedlark.randomness import Randomness, uniform
+
+HOUR_S = 3_600.0
+DAY_S = 24 * HOUR_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Habits:
+    """How people and browsers behave.
+
+    Attributes:
+        impressions_per_person: Ads that one person sees; the last person may see fewer.
+        duration_s: Impressions happen at uniform times in this period.
+        attribution_window_s: A conversion counts within this time of the impression.
+        max_extra_delay_s: Reports wait for a uniform time up to this long.
+        fake_rate: The mean share of fake reports among all reports, in [0, 1).
+        consent_rate: The chance that a person's browser reports at all.
+    """
+
+    impressions_per_person: int = 1
+    duration_s: float = DAY_S
+    attribution_window_s: float = DAY_S
+    max_extra_delay_s: float = DAY_S
+    fake_rate: float = 0.0
+    consent_rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse what would never end or means nothing, with InvalidTask."""
+        if self.impressions_per_person < 1:
+            raise InvalidTask("a person sees at least one ad")
+        if not all(
+            0.0 <= seconds < float("inf")
+            for seconds in (self.duration_s, self.attribution_window_s, self.max_extra_delay_s)
+        ):
+            raise InvalidTask("durations, windows and delays are finite and not negative")
+        if not 0.0 <= self.fake_rate < 1.0:
+            raise InvalidTask(f"the fake rate is in [0, 1), not {self.fake_rate}")
+        if not 0.0 <= self.consent_rate <= 1.0:
+            raise InvalidTask(f"the consent rate is in [0, 1], not {self.consent_rate}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upload:
+    """A report that leaves a browser.
+
+    Attributes:
+        at_s: When, on the simulated clock (Unix seconds).
+        row: The record that it reports, or None for a fake report.
+    """
+
+    at_s: float
+    row: int | None = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Campaign:
+    """What came of all impressions.
+
+    Attributes:
+        uploads: In the order of their times.
+        people: Who saw an ad.
+        impressions: Ads seen, one for each record.
+        no_consent: Impressions of people whose browsers report nothing.
+        conversions: Impressions that converted within the window, of people who consent.
+        expired: Impressions whose window closed without a conversion, of people who consent.
+        fakes: Fake reports among the uploads.
+        too_late: Reports, real or fake, not sent since the task had expired by then.
+    """
+
+    uploads: tuple[Upload, ...]
+    people: int
+    impressions: int
+    no_consent: int
+    conversions: int
+    expired: int
+    fakes: int
+    too_late: int
+
+    def reported_rows(self) -> NDArray[np.intp]:
+        """The records that were really reported, in upload order."""
+        return np.array([upload.row for upload in self.uploads if upload.row is not None], np.intp)
+
+
+@unique
+class _Moment(IntEnum):
+    """What happens when the clock reaches an event."""
+
+    SHOWN = 0
+    CONVERTED = 1
+    WINDOW_CLOSED = 2
+    DUE = 3
+
+
+class _Event(NamedTuple):
+    """Ordered by time, then by when it was scheduled.
+
+    `sequence` is unique, so nothing after it is ever compared.
+    """
+
+    at_s: float
+    sequence: int
+    moment: _Moment
+    row: int | None
+
+
+@dataclass(slots=True)
+class _Counts:
+    no_consent: int = 0
+    conversions: int = 0
+    expired: int = 0
+    too_late: int = 0
+
+
+def live_through(
+    converts: NDArray[np.bool_], habits: Habits, *, starts_at_s: float, expires_at_s: float, draws: Draws
+) -> Campaign:
+    """Let every record happen to somebody, once.
+
+    Args:
+        converts: bool (n,): whether the record's label is other than the default one.
+        habits: How people and browsers behave.
+        starts_at_s: When the simulated clock starts (Unix seconds).
+        expires_at_s: When the task expires; no report is sent from then on.
+        draws: Records are dealt to people, and everything else is drawn, from here.
+    """
+    world = _World(converts, habits, expires_at_s, draws)
+    return world.run(starts_at_s)
+
+
+class _World:
+    """The event queue and what happens at each event."""
+
+    def __init__(
+        self, converts: NDArray[np.bool_], habits: Habits, expires_at_s: float, draws: Draws
+    ) -> None:
+        self._converts = converts
+        self._habits = habits
+        self._expires_at_s = expires_at_s
+        self._conversion_times: Randomness = draws.stream("conversion times")
+        self._delays: Randomness = draws.stream("delays")
+        self._fake_coin: Randomness = draws.stream("fake coin")
+        self._shown_at = uniform(len(converts), draws.stream("impression times")) * habits.duration_s
+        person_of_place = np.arange(len(converts)) // habits.impressions_per_person
+        self._person_of = np.empty_like(person_of_place)
+        self._person_of[permutation(len(converts), draws.stream("people"))] = person_of_place
+        self._people = int(person_of_place[-1]) + 1 if len(converts) else 0
+        self._consents = uniform(self._people, draws.stream("consent")) < habits.consent_rate
+        self._queue: list[_Event] = []
+        self._sequence = count()
+        self._counts = _Counts()
+        self._uploads: list[Upload] = []
+
+    def run(self, starts_at_s: float) -> Campaign:
+        """Take events in time order until none is left."""
+        for row, shown_at in enumerate(self._shown_at.tolist()):
+            self._schedule(starts_at_s + shown_at, _Moment.SHOWN, row)
+        while self._queue:
+            event = heapq.heappop(self._queue)
+            if event.moment is _Moment.DUE:
+                self._upload(event)
+            elif event.moment is _Moment.SHOWN:
+                self._show(event)
+            else:
+                self._report(event)
+        return Campaign(
+            uploads=tuple(self._uploads),
+            people=self._people,
+            impressions=len(self._converts),
+            no_consent=self._counts.no_consent,
+            conversions=self._counts.conversions,
+            expired=self._counts.expired,
+            fakes=sum(upload.row is None for upload in self._uploads),
+            too_late=self._counts.too_late,
+        )
+
+    def _schedule(self, at_s: float, moment: _Moment, row: int | None) -> None:
+        heapq.heappush(self._queue, _Event(at_s, next(self._sequence), moment, row))
+
+    def _show(self, event: _Event) -> None:
+        """An impression: it will convert, or its window will close.
+
+        Without consent the browser keeps nothing of it.
+        """
+        row = event.row
+        window_s = self._habits.attribution_window_s
+        if not self._consents[self._person_of[row]]:
+            self._counts.no_consent += 1
+        elif self._converts[row]:
+            self._schedule(event.at_s + window_s * _chance(self._conversion_times), _Moment.CONVERTED, row)
+        else:
+            self._schedule(event.at_s + window_s, _Moment.WINDOW_CLOSED, row)
+
+    def _report(self, event: _Event) -> None:
+        """The label is known: make the real report, and fake ones beside it."""
+        if event.moment is _Moment.CONVERTED:
+            self._counts.conversions += 1
+        else:
+            self._counts.expired += 1
+        self._delay(event.at_s, event.row)
+        while _chance(self._fake_coin) < self._habits.fake_rate:
+            self._delay(event.at_s, None)
+
+    def _delay(self, made_at_s: float, row: int | None) -> None:
+        self._schedule(made_at_s + self._habits.max_extra_delay_s * _chance(self._delays), _Moment.DUE, row)
+
+    def _upload(self, event: _Event) -> None:
+        if event.at_s >= self._expires_at_s:
+            self._counts.too_late += 1
+        else:
+            self._uploads.append(Upload(at_s=event.at_s, row=event.row))
+
+
+def _chance(randomness: Randomness) -> float:
+    """One uniform number in [0, 1)."""
+    return float(uniform(1, randomness)[0])

@@ -1,0 +1,210 @@
+"""A whole run, in protocol order: task, records, people, sealed reports, upload, numbers."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import monotonic, time
+
+from browser_sim.delivery import Receipt, connect, deliver
+from browser_sim.draws import Draws, permutation
+from browser_sim.endpoint import Protection, host_of
+from browser_sim.people import Campaign, Habits, live_through
+from browser_sim.sealing import seal_all, workers_for
+from browser_sim.source import PanelSplit, Source, check_fits, save_records, split_panel, with_measurement
+from browser_sim.sources import SourceSettings, load_source
+from browser_sim.summary import Summary
+from browser_sim.task_host import load_bundle, load_encoder_of
+from browser_sim.waiting import BRIEF_S, patiently
+from maskedlark.errors import InvalidTask
+from maskedlark.reports.task import Task
+from maskedlark.rpc.transport import is_loopback
+
+Progress = Callable[[int], AbstractContextManager[Callable[[int], None]]]
+"""Given the number of reports, a context whose value is called with how many more were answered for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """What `browser-sim run` was asked for.
+
+    Attributes:
+        task: The bundle's file or URL.
+        destination: The ad server: HOST:PORT for gRPC, or an http(s) URL.
+        source: Where the records come from.
+        habits: How people behave; its fake rate gives way to `fake_rate`.
+        fake_rate: The share of fake reports, or None for the task's.
+        draws: All randomness.
+        people: How many people see ads, or None for as many as there are records for.
+        limit: The most records to report, or None.
+        panel_path: Where to write the panel, or None for no panel.
+        panel_fraction: How much of the records it gets, or None for the source's own test records or 0.2.
+        clear_path: Where to write the reported records in clear, or None; loopback demos only.
+        starts_at_s: When the simulated clock starts, or None for the task's start.
+        protection: How connections are protected.
+        trusted_helpers: Ed25519 keys that the task's helpers must be among, if any.
+        workers: Processes that seal, or None to choose.
+        patience_s: How long a task host that does not answer is asked again.
+    """
+
+    task: str
+    destination: str
+    source: SourceSettings
+    habits: Habits
+    fake_rate: float | None = None
+    draws: Draws
+    people: int | None = None
+    limit: int | None = None
+    panel_path: Path | None = None
+    panel_fraction: float | None = None
+    clear_path: Path | None = None
+    starts_at_s: float | None = None
+    protection: Protection
+    trusted_helpers: tuple[bytes, ...] = ()
+    workers: int | None = None
+    patience_s: float = BRIEF_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cast:
+    """Everything that a run starts from, checked."""
+
+    source: Source
+    split: PanelSplit
+
+
+def run(
+    settings: RunSettings,
+    progress: Progress = lambda _: nullcontext(lambda _: None),
+    tell: Callable[[str], None] = lambda _: None,
+) -> Summary:
+    """Simulate, seal and upload; `tell` gets what is waited for.
+
+    Raises:
+        MaskedLarkError: InvalidTask, InvalidSource, HelperUnavailable or JobRefused; what was uploaded before
+            stays uploaded.
+    """
+    began = monotonic()
+    if settings.clear_path is not None and not is_loopback(host_of(settings.destination)):
+        raise InvalidTask(
+            "reported records are written in clear only in a loopback demo; the ad server is on another"
+            " machine"
+        )
+    bundle = patiently(
+        lambda: load_bundle(settings.task, settings.protection, settings.trusted_helpers, now=time()),
+        give_up_after_s=settings.patience_s,
+        tell=tell,
+    )
+    settings = replace(settings, source=with_encoder_of(bundle.task, settings))
+    cast = _cast(settings, bundle.task)
+    records = cast.split.reported
+    campaign = _live(settings, bundle.task, cast)
+    workers = settings.workers or workers_for(len(campaign.uploads))
+    with (
+        connect(settings.destination, settings.protection) as sender,
+        progress(len(campaign.uploads)) as on_progress,
+    ):
+        sealed = seal_all(bundle, campaign.uploads, records, settings.draws, workers=workers)
+        receipt = deliver(sender, sealed, on_progress=on_progress)
+    _write_files(settings, cast, campaign)
+    return _summary(
+        settings.draws, bundle.task, cast, campaign=campaign, receipt=receipt, seconds=monotonic() - began
+    )
+
+
+def with_encoder_of(task: Task, settings: RunSettings) -> SourceSettings:
+    """The source with the encoder that the task names, if it names one and the source is a table.
+
+    Raises:
+        InvalidTask: another encoder was given, or the task host has none of this digest.
+        HelperUnavailable: the task host does not answer.
+    """
+    table = settings.source.table
+    if table is None or task.encoder is None:
+        return settings.source
+    encoder = table.encoder or load_encoder_of(settings.task, settings.protection)
+    if encoder.digest != task.encoder:
+        raise InvalidTask(
+            f"the task's features are made by the encoder {task.encoder.hex()}, not by {encoder.digest.hex()}"
+        )
+    return replace(settings.source, table=replace(table, encoder=encoder))
+
+
+def _cast(settings: RunSettings, task: Task) -> _Cast:
+    """Load the records, set the panel aside, and take as many of the rest as were asked for, at random."""
+    source = with_measurement(load_source(settings.source, settings.draws), task)
+    check_fits(source, task)
+    if settings.panel_path is None:
+        split = PanelSplit(reported=source.records, panel=None)
+    else:
+        split = split_panel(source, settings.panel_fraction, settings.draws)
+    wanted = _wanted(settings, len(split.reported))
+    if wanted < len(split.reported):
+        chosen = permutation(len(split.reported), settings.draws.stream("limit"))[:wanted]
+        split = replace(split, reported=split.reported.take(chosen))
+    return _Cast(source=source, split=split)
+
+
+def _wanted(settings: RunSettings, available: int) -> int:
+    """How many records to report; InvalidTask if there are fewer than people ask for."""
+    wanted = available
+    if settings.people is not None:
+        wanted = settings.people * settings.habits.impressions_per_person
+        if wanted > available:
+            raise InvalidTask(
+                f"{settings.people} people see {wanted} ads, and the source has {available} records: each is"
+                " used once"
+            )
+    return wanted if settings.limit is None else min(wanted, settings.limit)
+
+
+def _live(settings: RunSettings, task: Task, cast: _Cast) -> Campaign:
+    starts_at_s = float(task.starts_at) if settings.starts_at_s is None else settings.starts_at_s
+    if not task.starts_at <= starts_at_s < task.expires_at:
+        raise InvalidTask(
+            f"the simulated clock starts within the task's period, {task.starts_at} to {task.expires_at}"
+        )
+    fake_rate = task.fake_report_rate if settings.fake_rate is None else settings.fake_rate
+    labels, default = cast.split.reported.labels, task.labels.default_label
+    return live_through(
+        labels != (-1.0 if default is None else default),
+        replace(settings.habits, fake_rate=fake_rate),
+        starts_at_s=starts_at_s,
+        expires_at_s=float(task.expires_at),
+        draws=settings.draws,
+    )
+
+
+def _write_files(settings: RunSettings, cast: _Cast, campaign: Campaign) -> None:
+    """The panel, and for the demo's comparison the reported records in upload order."""
+    kind = cast.source.label_kind
+    if settings.panel_path is not None and cast.split.panel is not None:
+        save_records(settings.panel_path, cast.split.panel, kind)
+    if settings.clear_path is not None:
+        save_records(settings.clear_path, cast.split.reported.take(campaign.reported_rows()), kind)
+
+
+def _summary(
+    draws: Draws, task: Task, cast: _Cast, *, campaign: Campaign, receipt: Receipt, seconds: float
+) -> Summary:
+    uploads = campaign.uploads
+    return Summary(
+        task_id=task.task_id.hex(),
+        source=cast.source.name,
+        seed=draws.seed,
+        people=campaign.people,
+        impressions=campaign.impressions,
+        no_consent=campaign.no_consent,
+        conversions=campaign.conversions,
+        expired=campaign.expired,
+        fakes=campaign.fakes,
+        too_late=campaign.too_late,
+        reports=len(uploads),
+        accepted=receipt.accepted,
+        duplicates=receipt.duplicates,
+        rejected=receipt.rejected,
+        resent_batches=receipt.resent,
+        panel=len(cast.split.panel) if cast.split.panel else 0,
+        simulated_s=uploads[-1].at_s - uploads[0].at_s if uploads else 0.0,
+        seconds=seconds,
+    )

@@ -1,0 +1,270 @@
+"""The records that simulated people live through.
+
+Feature bytes and labels, and who of them is never simulated.
+
+Reports carry features as bytes, so every source says how its columns become bytes. Tables use an encoder
+(`maskedlark.encoding`): the origin fits it on data that it may see, the signed task names it by its digest,
+and every browser is served the same one. Without one, it is fitted to the source's own columns.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from browser_sim.draws import Draws, permutation
+from maskedlark.encoding.cells import number
+from maskedlark.errors import InvalidTask, MaskedLarkError
+from maskedlark.reports.measurement import Key
+from maskedlark.reports.task import LabelKind, Task
+
+DEFAULT_PANEL_FRACTION = 0.2
+_OTHER: Final = "other"
+_TRUTHS: Final = {"true": 1, "yes": 1, "false": 0, "no": 0}
+
+
+class InvalidSource(MaskedLarkError):
+    """The data given to the simulation cannot be used.
+
+    A file is missing, damaged, or not what it should be.
+    """
+
+
+class InvalidCell(InvalidSource):
+    """One cell of a table cannot be used.
+
+    Attributes:
+        file: The table's name.
+        line: The line of the file, from 1.
+        column: The column's name.
+        why: What is wrong; it does not tell the cell.
+    """
+
+    def __init__(self, *, file: str, line: int, column: str, why: str) -> None:
+        super().__init__(f"{file}, line {line}, column {column!r}: {why}")
+        self.file, self.line, self.column, self.why = file, line, column, why
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cells:
+    """A column as a measurement reads it, and where each cell stands.
+
+    Attributes:
+        file: The table's name.
+        column: The column's name.
+        lines: The line of each cell, from 1.
+        cells: One a record; None where missing.
+    """
+
+    file: str
+    column: str
+    lines: Sequence[int] = field(repr=False)
+    cells: Sequence[str | None] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRecords:
+    """What n records hold of a task's measurement, in the order in which it declares them.
+
+    Shapes: keys u32 (n, K); values int64 (n, V).
+    """
+
+    keys: NDArray[np.uint32] = field(repr=False)
+    values: NDArray[np.int64] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Records:
+    """n records in clear: what the people know, never what anybody else does.
+
+    Shapes: features u8 (n, d); labels float64 (n,), whole numbers for classes; measured n rows, or None in a
+        task without measurement.
+    """
+
+    features: NDArray[np.uint8] = field(repr=False)
+    labels: NDArray[np.float64] = field(repr=False)
+    measured: MeasuredRecords | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, rows: NDArray[np.intp]) -> "Records":
+        """These rows, in this order."""
+        measured = self.measured
+        return Records(
+            features=self.features[rows],
+            labels=self.labels[rows],
+            measured=measured and MeasuredRecords(keys=measured.keys[rows], values=measured.values[rows]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A data set, ready to be lived through.
+
+    Attributes:
+        name: What the source calls itself.
+        records: What may be reported.
+        own_test: The data set's published test records, which are never reported; None if it has none.
+        feature_names: d names.
+        label_kind: Classes or real values.
+        label_names: One name per class, by class; empty for values.
+        default_label: The label that an impression without a conversion has, for the task's label space; None
+            if every impression ends in a label of its own.
+        scaling: How features become bytes, for people.
+        notes: What was left out or assumed, for people.
+        cells: For each name that a measurement may declare, its column.
+    """
+
+    name: str
+    records: Records
+    own_test: Records | None = None
+    feature_names: tuple[str, ...]
+    label_kind: LabelKind = LabelKind.CLASSES
+    label_names: tuple[str, ...]
+    default_label: int | None
+    scaling: str
+    notes: tuple[str, ...] = ()
+    cells: Mapping[str, Cells] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PanelSplit:
+    """Records to report, and the panel (if any).
+
+    People who agreed that the ad server sees their records, for testing models.
+    """
+
+    reported: Records
+    panel: Records | None
+
+
+def split_panel(source: Source, fraction: float | None, draws: Draws) -> PanelSplit:
+    """Set the panel aside: the source's own test records, or a random fraction of all (0.2 if not said).
+
+    Guarantees: no record is in both parts; the same seed gives the same split.
+    """
+    if fraction is None and source.own_test is not None:
+        return PanelSplit(reported=source.records, panel=source.own_test)
+    share = DEFAULT_PANEL_FRACTION if fraction is None else fraction
+    order = permutation(len(source.records), draws.stream("panel"))
+    count = round(share * len(order))
+    return PanelSplit(
+        reported=source.records.take(np.sort(order[count:])),
+        panel=source.records.take(np.sort(order[:count])),
+    )
+
+
+def check_fits(source: Source, task: Task) -> None:
+    """Refuse a source whose records the task cannot take, before anything is sent.
+
+    Raises:
+        InvalidTask: another number of features, another kind of label, or a label outside the task's space.
+    """
+    width = source.records.features.shape[1]
+    if width != task.num_features:
+        raise InvalidTask(f"the task takes {task.num_features} features, source {source.name} has {width}")
+    if source.label_kind is not task.labels.kind:
+        raise InvalidTask(
+            f"the task's labels are {task.labels.kind.value}, source {source.name} gives"
+            f" {source.label_kind.value}"
+        )
+    labels = source.records.labels
+    if len(labels) and not 0 <= labels.min() <= labels.max() <= task.labels.size - 1:
+        raise InvalidTask(f"source {source.name} has labels outside the task's 0..{task.labels.size - 1}")
+
+
+def with_measurement(source: Source, task: Task) -> Source:
+    """The source with the keys and values that a task measures, read from the columns of these names.
+
+    Values are rounded to whole numbers; browsers hold them to their bounds. `true` and `yes` are 1, `false`
+    and `no` are 0. A key's word that is no category is counted as the category `other` where the task
+    declares it.
+
+    Raises:
+        InvalidSource: no column was said for a name.
+        InvalidCell: a cell is missing, a value is no number, or a key's category is not declared.
+    """
+    declared = task.measurement
+    if declared is None:
+        return source
+    names = [key.name for key in declared.keys] + [value.name for value in declared.values]
+    missing = [name for name in names if name not in source.cells]
+    if missing:
+        raise InvalidSource(
+            f"the task measures {missing[0]!r}: say which column of source {source.name} holds it"
+        )
+    keys = [_each(source.cells[key.name], partial(_code, key)) for key in declared.keys]
+    values = [_each(source.cells[value.name], _value) for value in declared.values]
+    count = len(source.records)
+    measured = MeasuredRecords(
+        keys=np.array(keys, np.uint32).reshape(len(keys), count).T.copy(),
+        values=np.array(values, np.int64).reshape(len(values), count).T.copy(),
+    )
+    return replace(source, records=replace(source.records, measured=measured))
+
+
+def _each(column: Cells, read: Callable[[str], int]) -> list[int]:
+    """What each cell says; the first that says nothing useful is told with its line."""
+    said = []
+    for line, cell in zip(column.lines, column.cells, strict=True):
+        try:
+            said.append(read(cell or ""))
+        except InvalidTask as error:
+            raise InvalidCell(file=column.file, line=line, column=column.column, why=str(error)) from None
+    return said
+
+
+def _code(key: Key, cell: str) -> int:
+    """A key's code: 3.0 means 3, and `other` stands for what is not declared, if it is a category."""
+    if not cell:
+        raise InvalidTask("a key has no value here")
+    try:
+        return key.code(cell.removesuffix(".0"))
+    except InvalidTask:
+        if _OTHER in key.categories:
+            return key.categories.index(_OTHER)
+        known = f"one of {', '.join(key.categories)}" if key.categories else f"a number below {key.size}"
+        raise InvalidTask(
+            f"the cell is no category of key {key.name!r}, which is {known}; declare the category"
+            f" {_OTHER!r} for all others"
+        ) from None
+
+
+def _value(cell: str) -> int:
+    """A value, rounded; TRUE and FALSE are 1 and 0."""
+    word = _TRUTHS.get(cell.lower())
+    if word is not None:
+        return word
+    value = number(cell)
+    if value is None:
+        raise InvalidTask(
+            "a measured value is a number, and the cell holds none; --value NAME=COLUMN==WORD counts a word"
+        )
+    return round(value)
+
+
+def save_records(path: Path, records: Records, kind: LabelKind) -> None:
+    """Write records in clear as .npz.
+
+    `features` u8 (n, d), `labels` int64 (n,) for classes or float64 for values.
+
+    With a measurement also its `keys` u32 (n, K) and `values` int64 (n, V).
+    """
+    labels = records.labels if kind is LabelKind.VALUES else records.labels.astype(np.int64)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:  # savez adds a suffix to names, not to files
+        if records.measured is None:
+            np.savez(file, features=records.features, labels=labels)
+        else:
+            np.savez(
+                file,
+                features=records.features,
+                labels=labels,
+                keys=records.measured.keys,
+                values=records.measured.values,
+            )

@@ -1,0 +1,65 @@
+"""The sources of records: one module each, chosen by name."""
+
+from dataclasses import dataclass
+from enum import StrEnum, unique
+from pathlib import Path
+
+from browser_sim.draws import Draws
+from browser_sim.source import InvalidSource, Source
+from browser_sim.sources.mnist import default_folder, load_mnist
+from browser_sim.sources.synthetic import draw_truth, save_truth, synthesise
+from browser_sim.sources.table import TableSettings, load_table
+from browser_sim.sources.wbcd import load_wbcd
+
+
+@unique
+class SourceKind(StrEnum):
+    """Where records come from."""
+
+    WBCD = "wbcd"
+    CSV = "csv"
+    MNIST = "mnist"
+    SYNTHETIC = "synthetic"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSettings:
+    """Which source, and what each needs.
+
+    Attributes:
+        kind: The source.
+        table: For csv.
+        mnist_folder: For mnist: the folder of idx files; None for the default one.
+        synthetic_features: For synthetic: the width.
+        synthetic_rows: For synthetic: how many records.
+        truth: For synthetic: where to write the true model, or None.
+    """
+
+    kind: SourceKind
+    table: TableSettings | None = None
+    mnist_folder: Path | None = None
+    synthetic_features: int = 8
+    synthetic_rows: int = 10_000
+    truth: Path | None = None
+
+
+def load_source(settings: SourceSettings, draws: Draws) -> Source:
+    """Read or draw the records.
+
+    Raises:
+        InvalidSource: the source lacks a setting, or its data cannot be used.
+    """
+    match settings.kind:
+        case SourceKind.WBCD:
+            return load_wbcd()
+        case SourceKind.MNIST:
+            return load_mnist(settings.mnist_folder or default_folder())
+        case SourceKind.CSV:
+            if settings.table is None:
+                raise InvalidSource("source csv needs --csv FILE and --label COLUMN")
+            return load_table(settings.table)
+        case SourceKind.SYNTHETIC:
+            truth = draw_truth(settings.synthetic_features, draws)
+            if settings.truth is not None:
+                save_truth(settings.truth, truth)
+            return synthesise(truth, settings.synthetic_rows, draws)

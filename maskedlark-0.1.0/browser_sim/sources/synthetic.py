@@ -1,0 +1,65 @@
+"""A world whose truth is known: a logistic model with weights drawn from the seed decides who converts."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from browser_sim.draws import Draws
+from browser_sim.source import Records, Source
+from maskedlark.randomness import uniform
+
+_LOGIT_SPREAD: Final = 2.0
+"""The standard deviation of the logits, so that labels are neither noise nor certain, at any width."""
+_BASE_LOGIT: Final = -1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogisticTruth:
+    """P(label 1) = 1 / (1 + exp(-(weights . features/256 + bias))).
+
+    Shapes: weights float64 (d,).
+    """
+
+    weights: NDArray[np.float64]
+    bias: float
+
+    def probabilities(self, features: NDArray[np.uint8]) -> NDArray[np.float64]:
+        """float64 (n,) for u8 (n, d)."""
+        logits = features / 256.0 @ self.weights + self.bias
+        return np.asarray(1.0 / (1.0 + np.exp(-logits)))
+
+
+def draw_truth(num_features: int, draws: Draws) -> LogisticTruth:
+    """Weights in random directions, scaled to one spread of the logits, and the bias that centres them."""
+    directions = 2.0 * uniform(num_features, draws.stream("synthetic weights")) - 1.0
+    # Uniform bytes over 256 have variance 1/12 and mean 255/512.
+    weights = directions * (_LOGIT_SPREAD * np.sqrt(12.0) / max(float(np.linalg.norm(directions)), 1e-9))
+    return LogisticTruth(weights=weights, bias=_BASE_LOGIT - float(weights.sum()) * 255.0 / 512.0)
+
+
+def synthesise(truth: LogisticTruth, rows: int, draws: Draws) -> Source:
+    """Records with independent uniform feature bytes, labelled by chance with the true probabilities."""
+    width = len(truth.weights)
+    features = np.frombuffer(draws.stream("synthetic features")(rows * width), np.uint8).reshape(rows, width)
+    labels = uniform(rows, draws.stream("synthetic labels")) < truth.probabilities(features)
+    return Source(
+        name="synthetic",
+        records=Records(features=features, labels=labels.astype(np.float64)),
+        feature_names=tuple(f"x{column}" for column in range(width)),
+        label_names=("no conversion", "conversion"),
+        default_label=0,
+        scaling="features are drawn as uniform bytes; the true model reads byte/256",
+    )
+
+
+def save_truth(path: Path, truth: LogisticTruth) -> None:
+    """Write the true model as JSON: weights and bias of a logistic model on byte/256."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(
+        json.dumps({"input": "byte/256", "weights": truth.weights.tolist(), "bias": truth.bias}, indent=1)
+        + "\n"
+    )

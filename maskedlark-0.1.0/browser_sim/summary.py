@@ -1,0 +1,160 @@
+"""What a run says in the end: one row per number for people, one JSON object for programs."""
+
+import json
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+
+from rich.table import Table
+
+from browser_sim.source import Source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """A run in numbers.
+
+    Guarantees: every impression is one of no_consent, conversions and expired; every report is accepted, a
+        duplicate or rejected.
+
+    Attributes:
+        task_id: In hex.
+        source: Its name.
+        seed: What the run was drawn from, or None for real randomness.
+        people: Who saw an ad.
+        impressions: Ads seen, one per record.
+        no_consent: Impressions of people whose browsers report nothing.
+        conversions: Impressions that converted.
+        expired: Impressions that did not, reported with the default label.
+        fakes: Fake reports sent.
+        too_late: Reports not sent since the task had expired.
+        reports: Reports sent, real and fake.
+        accepted: Stored by the ad server.
+        duplicates: Reports that the ad server held already.
+        rejected: Reports that the ad server did not store, by reason.
+        resent_batches: Batches sent more than once, since an answer failed to come.
+        panel: Records set aside and written in clear, never reported.
+        simulated_s: From the first to the last upload, on the simulated clock.
+        seconds: What the run took.
+    """
+
+    task_id: str
+    source: str
+    seed: int | None
+    people: int
+    impressions: int
+    no_consent: int
+    conversions: int
+    expired: int
+    fakes: int
+    too_late: int
+    reports: int
+    accepted: int
+    duplicates: int
+    rejected: Counter[str] = field(default_factory=Counter)
+    resent_batches: int
+    panel: int
+    simulated_s: float
+    seconds: float
+
+    def to_json(self) -> str:
+        """One JSON object with the attributes as keys."""
+        return json.dumps(asdict(self))
+
+    def to_table(self) -> Table:
+        """For people."""
+        counts = asdict(self)
+        rejected = counts.pop("rejected")
+        table = Table(title="browser-sim run", show_header=False)
+        table.add_column(style="bold")
+        table.add_column(justify="right")
+        for name, value in counts.items():
+            table.add_row(name.replace("_", " "), f"{value:,.1f}" if isinstance(value, float) else str(value))
+        for reason, count in sorted(rejected.items()):
+            table.add_row(f"rejected: {reason}", str(count))
+        return table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """What `browser-sim describe` says of a source.
+
+    Attributes:
+        source: Its name.
+        records: How many may be reported.
+        own_test: How many the data set sets aside by itself.
+        features: The width, a task's `num_features`.
+        label_kind: A task's label kind.
+        labels: Records by label; for values, the smallest and largest only.
+        default_label: A task's `default_label`, or None.
+        scaling: How features become bytes.
+        notes: What was left out or assumed.
+        feature_names: One per feature.
+    """
+
+    source: str
+    records: int
+    own_test: int
+    features: int
+    label_kind: str
+    labels: dict[str, float]
+    default_label: int | None
+    scaling: str
+    notes: tuple[str, ...]
+    feature_names: tuple[str, ...]
+
+    def to_json(self) -> str:
+        """One JSON object with the attributes as keys."""
+        return json.dumps(asdict(self))
+
+    def to_table(self) -> Table:
+        """For people: the balance of labels in full, the names of features in brief."""
+        table = Table(title=f"source {self.source}", show_header=False)
+        table.add_column(style="bold")
+        table.add_column()
+        table.add_row(
+            "records",
+            f"{self.records} (and {self.own_test} published test records)"
+            if self.own_test
+            else str(self.records),
+        )
+        table.add_row(
+            "features",
+            f"{self.features}: {', '.join(self.feature_names[:4])}{', ...' if self.features > 4 else ''}",
+        )
+        table.add_row("label kind", self.label_kind)
+        for name, amount in self.labels.items():
+            share = "" if self.label_kind == "values" else f" ({amount / self.records:.1%})"
+            table.add_row(f"label {name}", f"{amount:g}{share}")
+        table.add_row(
+            "default label",
+            "none: every impression has a label of its own"
+            if self.default_label is None
+            else str(self.default_label),
+        )
+        table.add_row("scaling", self.scaling)
+        for note in self.notes:
+            table.add_row("note", note)
+        return table
+
+
+def describe(source: Source) -> Description:
+    """The shape, the balance of labels, and how features become bytes."""
+    labels = source.records.labels
+    if source.label_names:
+        balance = {
+            name: float((labels == position).sum()) for position, name in enumerate(source.label_names)
+        }
+    else:
+        balance = {"smallest": float(labels.min()), "largest": float(labels.max())}
+    return Description(
+        source=source.name,
+        records=len(source.records),
+        own_test=len(source.own_test) if source.own_test else 0,
+        features=source.records.features.shape[1],
+        label_kind=source.label_kind.value,
+        labels=balance,
+        default_label=source.default_label,
+        scaling=source.scaling,
+        notes=source.notes,
+        feature_names=source.feature_names,
+    )

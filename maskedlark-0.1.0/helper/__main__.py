@@ -1,0 +1,5 @@
+"""`python -m helper`: the command line."""
+
+from helper.cli.main import main
+
+main()

@@ -1,0 +1,271 @@
+"""`helper keygen`, `serve`, `status` and `budget`."""
+
+import json
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from helper.datasets.shelves import PREPARED_BYTES
+from helper.releases.release_grid import DEFAULT_STEP_MS
+from helper.trust.floors import Floors, fingerprint
+from helper.trust.keys import HelperKeys
+from maskedlark.canonical import encode
+from maskedlark.observability.logs import LogFormat, configure_logging
+from maskedlark.observability.tracing import Traces, tracing
+from maskedlark.releases.budget import budget_of
+from maskedlark.reports.sealing import HpkeSuite
+from maskedlark.rpc.certificates import write_certificate
+from maskedlark.rpc.tls_files import TlsFiles
+from maskedlark.runtime.signals import stopped_by_signals
+from maskedlark.terminal.budget_options import (
+    PlannedBatch,
+    PlannedNoise,
+    PlannedRounds,
+    planned_job,
+    print_budgets,
+)
+from maskedlark.terminal.budget_view import budget_json
+from maskedlark.terminal.options import option, panel
+from maskedlark.terminal.tls_options import tls_files
+
+_DEFAULTS: Final = Floors()
+_floors = panel("Floors: tasks that ask for less privacy or more memory are refused")
+_tls = panel("TLS")
+_watching = panel("What the operator sees")
+
+
+DataOption = Annotated[
+    Path, option("Folder of this helper's keys, ledger and datasets.", "--data", envvar="HELPER_DATA")
+]
+DatabaseOption = Annotated[
+    str | None,
+    option(
+        "SQLAlchemy URL of another database than SQLite in --data.", "--database", envvar="HELPER_DATABASE"
+    ),
+]
+InsecureOption = Annotated[bool, _tls("No TLS; loopback addresses only.", "--insecure")]
+TlsCertOption = Annotated[Path | None, _tls("PEM: our certificate chain.", "--tls-cert")]
+TlsKeyOption = Annotated[Path | None, _tls("PEM: the certificate's private key.", "--tls-key")]
+TlsCaOption = Annotated[Path | None, _tls("PEM: whom we trust to certify peers.", "--tls-ca")]
+JsonOption = Annotated[bool, option("Print JSON for programs.", "--json", envvar="HELPER_JSON")]
+
+
+def keygen_command(
+    *,
+    data: DataOption,
+    name: Annotated[str, option("The operator, as tasks will name this helper.", envvar="HELPER_NAME")],
+    suite: Annotated[HpkeSuite, option("What browsers seal to this helper with.", envvar="HELPER_SUITE")] = (
+        HpkeSuite.X25519_AES128GCM
+    ),
+    host: Annotated[
+        list[str] | None,
+        option("Also make a TLS key and certificate for this host name or address; may be repeated."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make this helper's keys in --data, and print the public ones. Existing keys are never overwritten."""
+    keys = HelperKeys.generate(name=name, suite=suite)
+    path = keys.write(data)
+    if host:
+        write_certificate(data, name=host[0], hosts=tuple(host), now=datetime.now(UTC))
+    if as_json:
+        typer.echo(encode(keys.identity).decode())
+        return
+    typer.echo(f"name           {keys.name}")
+    typer.echo(f"verify key     {keys.identity.verify_key.hex()}")
+    typer.echo(f"agreement key  {keys.identity.agreement_key.hex()}")
+    typer.echo(f"fingerprint    {fingerprint(keys.identity)}")
+    typer.echo(f"The secrets are in {path}: back it up, and show it to nobody.")
+    if host:
+        files = TlsFiles.in_folder(data)
+        typer.echo(
+            f"Give {files.certificate} to the ad server, and add its certificate to "
+            f"{files.trusted_authorities}."
+        )
+
+
+def serve_command(
+    *,
+    data: DataOption,
+    listen: Annotated[str, option("Where to serve; port 0 for any.", metavar="HOST:PORT")],
+    database: DatabaseOption = None,
+    port_file: Annotated[Path | None, option("Write the bound address here once it answers.")] = None,
+    metrics_listen: Annotated[
+        str | None, _watching("Serve /metrics and /healthz here; loopback.", metavar="HOST:PORT")
+    ] = None,
+    log_format: Annotated[LogFormat, _watching("Log lines for people or for programs.")] = LogFormat.TEXT,
+    traces: Annotated[Traces, _watching("Where spans go; otlp as OTEL_EXPORTER_OTLP_* says.")] = Traces.NONE,
+    threads: Annotated[int, option("Calls answered at once.", min=1, max=1024)] = 16,
+    opening_workers: Annotated[
+        int | None, option("Processes that open reports.", min=1, show_default="one a core")
+    ] = None,
+    round_threads: Annotated[
+        int | None, option("Threads that compute one round.", min=1, show_default="one a core")
+    ] = None,
+    max_preparing_bytes: Annotated[
+        int,
+        option(
+            "Most memory that the reports of all tasks take together while they become datasets; one ad"
+            " server gets three quarters.",
+            min=1,
+        ),
+    ] = PREPARED_BYTES,
+    release_grid_ms: Annotated[
+        float,
+        option(
+            "Answers to rounds leave a whole number of these milliseconds after their requests, so that"
+            " their time tells nothing.",
+            min=0.1,
+            max=60_000,
+        ),
+    ] = DEFAULT_STEP_MS,
+    insecure: InsecureOption = False,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    tls_ca: TlsCaOption = None,
+    min_batch_size_floor: Annotated[int, _floors("Least k of a task.", min=1)] = _DEFAULTS.min_batch_size,
+    max_epsilon: Annotated[float, _floors("Most epsilon of a dataset.")] = _DEFAULTS.max_epsilon,
+    max_collusion_epsilon: Annotated[
+        float, _floors("Most epsilon if ad server and other helper collude.")
+    ] = _DEFAULTS.max_collusion_epsilon,
+    max_delta: Annotated[float, _floors("Most delta of a task.")] = _DEFAULTS.max_delta,
+    min_decoys: Annotated[int, _floors("Fewest decoy labels in a report.", min=1)] = _DEFAULTS.min_decoys,
+    max_dataset_size: Annotated[
+        int, _floors("Most reports of a dataset.", min=1)
+    ] = _DEFAULTS.max_dataset_size,
+    max_dataset_bytes: Annotated[
+        int, _floors("Most memory of a dataset.", min=1)
+    ] = _DEFAULTS.max_dataset_bytes,
+    max_round_seconds: Annotated[
+        float, _floors("Most seconds of one core that one round may take, by estimate.", min=0.001)
+    ] = _DEFAULTS.max_round_seconds,
+    max_tasks_per_origin: Annotated[
+        int, _floors("Most tasks that one origin has open.", min=1)
+    ] = _DEFAULTS.max_tasks_per_origin,
+    peer: Annotated[
+        list[str] | None,
+        _floors(
+            "Serve tasks only together with the helper of this fingerprint; may be repeated.",
+            envvar="HELPER_PEERS",
+            metavar="FINGERPRINT",
+            show_default="any",
+        ),
+    ] = None,
+    allow_split_noise: Annotated[
+        bool, _floors("Serve tasks whose noise each helper adds half of.", "--allow-split-noise")
+    ] = False,
+    require_proof: Annotated[
+        bool,
+        _floors(
+            "Serve only tasks whose reports prove that they count once at most and keep their ranges.",
+            "--require-proof",
+        ),
+    ] = False,
+    allow_no_noise: Annotated[bool, _floors("Debugging on loopback only.", "--allow-no-noise")] = False,
+) -> None:
+    """Serve the ad server until SIGTERM, then finish what is under way."""
+    from helper.serving.server import ServeSettings, serve  # the engines take a second to import
+
+    configure_logging(log_format)
+    floors = Floors(
+        min_batch_size=min_batch_size_floor,
+        max_epsilon=max_epsilon,
+        max_collusion_epsilon=max_collusion_epsilon,
+        max_delta=max_delta,
+        min_decoys=min_decoys,
+        max_dataset_size=max_dataset_size,
+        max_dataset_bytes=max_dataset_bytes,
+        max_tasks_per_origin=max_tasks_per_origin,
+        max_round_seconds=max_round_seconds,
+        is_noise_optional=allow_no_noise,
+        is_split_noise_allowed=allow_split_noise,
+        is_proof_required=require_proof,
+        peers=frozenset(one.lower() for one in peer or ()),
+    )
+    settings = ServeSettings(
+        data=data,
+        listen=listen,
+        tls=tls_files(
+            insecure=insecure, certificate=tls_cert, private_key=tls_key, authorities=tls_ca, folder=data
+        ),
+        floors=floors,
+        database=database,
+        port_file=port_file,
+        threads=threads,
+        opening_workers=opening_workers,
+        round_threads=round_threads,
+        metrics_listen=metrics_listen,
+        max_preparing_bytes=max_preparing_bytes,
+        release_grid_ms=release_grid_ms,
+    )
+    with stopped_by_signals() as stop, tracing("helper", traces):
+        serve(settings, stop)
+
+
+def warmup_command() -> None:
+    """Compile what rounds need and check this machine's arithmetic, so that `serve` is ready at once.
+
+    Compiled loops are kept in NUMBA_CACHE_DIR, or beside the installed package. They are good for every
+    processor with AVX2, until Python, numba or this package change.
+    """
+    from helper.serving.warmup import warm_up
+
+    began = time.monotonic()
+    warm_up()
+    typer.echo(f"ready: this machine computes as it must ({time.monotonic() - began:.1f} s)")
+
+
+def status_command(
+    *,
+    address: Annotated[str, option("Where the helper serves.", metavar="HOST:PORT")],
+    insecure: InsecureOption = False,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    tls_ca: TlsCaOption = None,
+    deadline: Annotated[float, option("Seconds to wait for the answer.", min=0.1)] = 10.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Show who a running helper is and what it holds."""
+    from helper.cli.status import fetch_status
+
+    tls = tls_files(insecure=insecure, certificate=tls_cert, private_key=tls_key, authorities=tls_ca)
+    rows = fetch_status(address, tls, deadline_s=deadline)
+    if as_json:
+        typer.echo(json.dumps({row.name: row.value for row in rows}))
+        return
+    table = Table(show_header=False, title=f"helper at {address}")
+    for row in rows:
+        table.add_row(row.name, str(row.value))
+    Console().print(table)
+
+
+def budget_command(
+    *,
+    data: DataOption,
+    database: DatabaseOption = None,
+    dataset: Annotated[str, option("Only datasets whose ids start so.", metavar="ID")] = "",
+    rounds: PlannedRounds = 0,
+    batch_size: PlannedBatch = None,
+    noise_multiplier: PlannedNoise = 1.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what is spent, reserved and left of each dataset's budgets.
+
+    With a planned job, also what it would bring them to.
+
+    Reads the ledger of --data, also while the helper serves; changes nothing.
+    """
+    from helper.ledger.budget_report import BudgetReport, open_ledger
+
+    report = BudgetReport(open_ledger(data, database))
+    planned = planned_job(rounds, batch_size, noise_multiplier)
+    found = [budget_of(one, report.uses(one), planned) for one in report.datasets(dataset)]
+    if as_json:
+        typer.echo(json.dumps([budget_json(one) for one in found]))
+    else:
+        print_budgets(found)

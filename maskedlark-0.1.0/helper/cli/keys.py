@@ -1,0 +1,81 @@
+"""`helper keys`: look at the HPKE keys, and rotate them while the helper serves."""
+
+import json
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from helper.trust.key_ring import Ring
+from helper.trust.keys import HelperKeys, rotate
+from maskedlark.reports.sealing import HpkeSuite
+from maskedlark.terminal.options import option
+
+_HOUR_S: Final = 3_600
+_DAY_S: Final = 86_400
+_COLUMNS: Final = ("key_id", "suite", "state", "active_from", "expires_at")
+
+keys_app = typer.Typer(no_args_is_help=True, help="The HPKE keys that browsers seal to.")
+
+DataOption = Annotated[Path, option("Folder of this helper's keys.", "--data", envvar="HELPER_DATA")]
+JsonOption = Annotated[bool, option("Print JSON for programs.", "--json", envvar="HELPER_JSON")]
+
+
+@keys_app.command("list")
+def list_command(data: DataOption, as_json: JsonOption = False) -> None:
+    """Show every HPKE key that this helper ever had, and whether it is pending, active or expired."""
+    _show(HelperKeys.read(data).ring(), as_json)
+
+
+@keys_app.command("rotate")
+def rotate_command(
+    data: DataOption,
+    suite: Annotated[
+        HpkeSuite, option("Of the new key.", envvar="HELPER_SUITE")
+    ] = HpkeSuite.X25519_AES128GCM,
+    active_in_hours: Annotated[float, option("The new key is pending for so long.", min=0, max=8_760)] = 0.0,
+    overlap_days: Annotated[
+        float,
+        option(
+            "Keys before it open for so long from then on; reports that wait longer are lost.",
+            min=0,
+            max=3_650,
+        ),
+    ] = 30.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a new HPKE key. A helper that serves from this folder uses it without a restart."""
+    ring = rotate(
+        data,
+        now=time.time(),
+        suite=suite,
+        active_in_s=int(active_in_hours * _HOUR_S),
+        overlap_s=int(overlap_days * _DAY_S),
+    )
+    _show(ring, as_json)
+
+
+def _show(ring: Ring, as_json: bool) -> None:
+    now = time.time()
+    rows = [
+        (key.key_id, key.suite.value, key.state(now).value, key.active_from, key.expires_at) for key in ring
+    ]
+    if as_json:
+        typer.echo(json.dumps([dict(zip(_COLUMNS, row, strict=True)) for row in rows]))
+        return
+    table = Table(*_COLUMNS)
+    for key_id, suite, state, *moments in rows:
+        table.add_row(
+            str(key_id), suite, state, *("" if moment is None else _day(moment) for moment in moments)
+        )
+    Console().print(table)
+
+
+def _day(moment: int) -> str:
+    return (
+        datetime.fromtimestamp(moment, UTC).isoformat(sep=" ", timespec="minutes") if moment else "the start"
+    )

@@ -1,0 +1,59 @@
+"""What `helper status` asks a running helper."""
+
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias, get_args
+
+from helper.trust.floors import fingerprint
+from maskedlark.canonical import build, decode
+from maskedlark.reports.sealing import SignedKeyList
+from maskedlark.reports.task import HelperIdentity
+from maskedlark.rpc.faults import calling
+from maskedlark.rpc.tls_files import TlsFiles
+from maskedlark.rpc.transport import make_channel
+from protos import helper_pb2, helper_pb2_grpc
+
+_Count: TypeAlias = Literal["tasks", "datasets", "open_jobs", "rounds_answered"]
+_COUNTS: Final[tuple[_Count, ...]] = get_args(_Count)
+"""Told on a plaintext connection only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusRow:
+    """One line of a helper's status."""
+
+    name: str
+    value: str | int
+
+
+def fetch_status(address: str, tls: TlsFiles | None, *, deadline_s: float) -> tuple[StatusRow, ...]:
+    """Ask a helper who it is and what it holds.
+
+    Raises:
+        HelperUnavailable: it does not answer.
+        InvalidTask: plaintext to another machine, or the HPKE keys are not signed by the key beside them.
+    """
+    with make_channel(address, tls) as channel, calling(f"helper at {address}"):
+        stub = helper_pb2_grpc.HelperStub(channel)
+        reply: helper_pb2.StatusReply = stub.GetStatus(helper_pb2.StatusRequest(), timeout=deadline_s)
+    return _rows(reply)
+
+
+def _rows(reply: helper_pb2.StatusReply) -> tuple[StatusRow, ...]:
+    signed = decode(SignedKeyList, reply.key_list)
+    signed.verified_key(reply.verify_key)
+    keys = ", ".join(f"{key.key_id} ({key.suite.value})" for key in signed.key_list.keys)
+    identity = build(
+        HelperIdentity,
+        {"name": reply.name, "verify_key": reply.verify_key, "agreement_key": reply.agreement_key},
+    )
+    values: tuple[tuple[str, str | int], ...] = (
+        ("name", reply.name),
+        ("version", reply.version),
+        ("verify_key", reply.verify_key.hex()),
+        ("agreement_key", reply.agreement_key.hex()),
+        ("fingerprint", fingerprint(identity)),
+        ("hpke_keys", keys),
+        ("numerics_digest", reply.numerics_digest.hex()),
+        *((name, getattr(reply, name)) for name in _COUNTS if reply.HasField(name)),
+    )
+    return tuple(StatusRow(name=name, value=value) for name, value in values)

@@ -1,0 +1,126 @@
+"""One helper, without a network: its tasks, datasets and jobs over one data folder.
+
+What the gRPC service calls, and tests too.
+"""
+
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+from helper.datasets.datasets import Datasets
+from helper.datasets.shelves import PREPARED_BYTES, PreparedShelf
+from helper.datasets.update_vault import UpdateVault
+from helper.datasets.updates import UpdateDatasets
+from helper.datasets.vault import Vault
+from helper.executors.processes import OpeningPool
+from helper.ledger.budget_left import BudgetsLeft
+from helper.ledger.ledger import Ledger
+from helper.ledger.records import Counts
+from helper.ledger.witness import Witness
+from helper.releases.jobs import EngineFor, Jobs
+from helper.releases.numerics import software_digest
+from helper.releases.queries import Queries
+from helper.trust.floors import Floors
+from helper.trust.keys import HelperKeys
+from helper.trust.tasks import Clock, Tasks
+from maskedlark.randomness import Randomness, system_randomness
+from maskedlark.reports.sealing import SignedKeyList
+from maskedlark.reports.task import HelperIdentity
+
+DATASETS_FOLDER: Final = "datasets"
+VERSION: Final = version("maskedlark")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """Who a helper is and what it holds; all of it public."""
+
+    version: str
+    identity: HelperIdentity
+    key_list: SignedKeyList
+    numerics: bytes
+    counts: Counts
+
+
+class HelperCore:
+    """A helper. Safe to call from many threads.
+
+    A second core on the same folder continues where the first one stopped.
+    """
+
+    def __init__(
+        self,
+        *,
+        data: Path,
+        keys: HelperKeys,
+        floors: Floors,
+        ledger: Ledger,
+        pool: OpeningPool,
+        clock: Clock,
+        engine_for: EngineFor,
+        randomness: Randomness = system_randomness,
+        max_preparing_bytes: int = PREPARED_BYTES,
+    ) -> None:
+        self._keys = keys
+        self._clock = clock
+        self._ledger = ledger
+        self.witness = Witness(ledger=ledger, folder=data, key=keys.witness_key())
+        self.tasks = Tasks(keys=keys, floors=floors, ledger=ledger, clock=clock)
+        self.datasets = Datasets(
+            tasks=self.tasks,
+            opening_keys=lambda: keys.opening_keys(clock()),
+            pool=pool,
+            ledger=ledger,
+            vault=Vault(data / DATASETS_FOLDER, keys.vault_key),
+            prepared=PreparedShelf(max_preparing_bytes, clock),
+        )
+        self.jobs = Jobs(
+            tasks=self.tasks,
+            datasets=self.datasets,
+            ledger=ledger,
+            engine_for=engine_for,
+            randomness=randomness,
+        )
+        self.updates = UpdateDatasets(
+            tasks=self.tasks,
+            opening_keys=lambda: keys.opening_keys(clock()),
+            ledger=ledger,
+            vault=UpdateVault(data / DATASETS_FOLDER, keys.vault_key),
+        )
+        self.queries = Queries(
+            tasks=self.tasks,
+            datasets=self.datasets,
+            updates=self.updates,
+            ledger=ledger,
+            randomness=randomness,
+        )
+        self.budgets_left = BudgetsLeft(ledger)
+
+    def check_well(self) -> None:
+        """Return if calls can be answered.
+
+        The ledger can be read, and knows every position that it was seen at; the disk has room.
+
+        Raises:
+            JobRefused(LEDGER_ROLLED_BACK)
+            HelperUnavailable: the disk is full.
+            SQLAlchemyError: the ledger cannot be read.
+        """
+        self.witness.check(None)
+        self.counts()
+        self.datasets.check_room()
+
+    def counts(self) -> Counts:
+        """How much this helper holds."""
+        return self._ledger.counts()
+
+    def status(self) -> Status:
+        """Who this helper is and what it holds. Anyone may ask."""
+        return Status(
+            version=VERSION,
+            identity=self._keys.identity,
+            key_list=self._keys.key_list(self._clock()),
+            numerics=software_digest(),
+            counts=self.counts(),
+        )

@@ -1,0 +1,202 @@
+"""Sealing, second step.
+
+Make the chosen reports a dataset, once and for good; and give it to the jobs that run over it.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from helper.datasets.preparing import Preparation
+from helper.datasets.shelves import Handle, OpenedShelf, PreparedShelf
+from helper.datasets.turns import Turns
+from helper.datasets.vault import Vault, VaultDamaged
+from helper.executors.processes import OpeningPool
+from helper.ledger.ledger import Ledger
+from helper.ledger.records import StoredDataset
+from helper.trust.tasks import Caller, Tasks
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.reports.dataset import OpenedDataset, open_dataset
+from maskedlark.reports.sealing import OpeningKey
+from maskedlark.rpc.trust import host_of
+
+HANDLE_BYTES: Final = 16
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Datasets:
+    """The datasets of one helper."""
+
+    tasks: Tasks
+    opening_keys: Callable[[], Sequence[OpeningKey]]
+    pool: OpeningPool
+    ledger: Ledger
+    vault: Vault
+    prepared: PreparedShelf
+    _opened: OpenedShelf = field(default_factory=OpenedShelf, init=False)
+    _committing: Turns = field(default_factory=Turns, init=False)
+    _reading: Turns = field(default_factory=Turns, init=False)
+
+    @property
+    def preparing_bytes(self) -> int:
+        """How much of their room all preparations take."""
+        return self.prepared.num_bytes
+
+    def check_room(self) -> None:
+        """Return if the disk has room for datasets; see `Vault.check_room`."""
+        self.vault.check_room()
+
+    def prepare(self, task_id: bytes, handle: bytes, caller: Caller) -> Preparation:
+        """Begin to open shares, in a `with` block.
+
+        Called by the ad server; the same handle again begins anew.
+
+        Raises:
+            JobRefused(MALFORMED): the handle has not 16 bytes; and the reasons of `Tasks.served`.
+        """
+        served = self.tasks.served(task_id, caller)
+        if len(handle) != HANDLE_BYTES:
+            raise JobRefused(JobReason.MALFORMED, f"a handle has {HANDLE_BYTES} bytes, not {len(handle)}")
+        return Preparation(
+            served=served,
+            handle=Handle(owner=host_of(served.task.origin), task_id=task_id, name=handle),
+            opening_keys=self.opening_keys(),
+            pool=self.pool,
+            ledger=self.ledger,
+            shelf=self.prepared,
+        )
+
+    def commit(self, task_id: bytes, handle: bytes, chosen: bytes, expected_id: bytes, caller: Caller) -> int:
+        """Make the chosen reports of a preparation a dataset.
+
+        Called by the ad server; idempotent for the same dataset.
+
+        Args:
+            task_id: The task.
+            handle: The preparation's.
+            chosen: One bit a prepared report, in order, least significant first; the last byte's unused bits
+                are zero.
+            expected_id: What the dataset's id must come out as.
+            caller: Who asks.
+
+        Returns:
+            The dataset's size.
+
+        Guarantees: when it returns, the shares are on disk and the reports used up; when it raises, neither
+            holds.
+
+        Raises:
+            JobRefused(UNKNOWN_DATASET, MALFORMED, DATASET_EMPTY, DATASET_CHANGED, REPORT_ALREADY_USED)
+            HelperUnavailable: the disk is full.
+        """
+        key = Handle(
+            owner=host_of(self.tasks.served(task_id, caller).task.origin), task_id=task_id, name=handle
+        )
+        with self._committing.alone(task_id):
+            known = self._committed(expected_id, task_id)
+            if known is not None:
+                return known.size
+            dataset = self._chosen(key, chosen)
+            if dataset.dataset_id != expected_id:
+                raise JobRefused(
+                    JobReason.DATASET_CHANGED,
+                    "the chosen reports make another dataset id than the expected one",
+                )
+            self._store(task_id, dataset)
+            self.prepared.drop(key)
+        _LOG.info("dataset committed: %d reports", len(dataset))
+        return len(dataset)
+
+    def stored(self, dataset_id: bytes, task_id: bytes) -> StoredDataset:
+        """What the ledger knows of a dataset of a task.
+
+        Raises:
+            JobRefused(UNKNOWN_DATASET)
+        """
+        stored = self._committed(dataset_id, task_id)
+        if stored is None:
+            raise JobRefused(
+                JobReason.UNKNOWN_DATASET, "this helper has no such dataset of the task: seal it first"
+            )
+        return stored
+
+    def opened(self, dataset_id: bytes) -> OpenedDataset:
+        """The shares of a committed dataset, from memory or from disk.
+
+        Raises:
+            JobRefused(DATASET_LOST): the stored shares are missing or damaged.
+        """
+        with self._reading.alone(dataset_id):  # so that who asks at the same time does not read it twice
+            dataset = self._opened.get(dataset_id)
+            if dataset is None:
+                dataset = self._from_disk(dataset_id)
+                self._opened.put(dataset)
+        return dataset
+
+    def _chosen(self, key: Handle, chosen: bytes) -> OpenedDataset:
+        prepared = self.prepared.get(key)
+        if prepared is None:
+            raise JobRefused(
+                JobReason.UNKNOWN_DATASET,
+                "nothing is prepared under this handle (any more): prepare it again",
+            )
+        return open_dataset(key.task_id, prepared, chosen_rows(prepared.admitted.is_admitted, chosen))
+
+    def _store(self, task_id: bytes, dataset: OpenedDataset) -> None:
+        """First the shares, then the ledger.
+
+        A crash between leaves a file that no ledger names, and that is written again.
+
+        One that is refused is removed, unless it is refused because another process has committed this very
+        dataset: the file is that one's now. Otherwise its reports are in another dataset for good, so nobody
+        can commit it any more.
+        """
+        self.vault.write(dataset)
+        try:
+            self.ledger.add_dataset(
+                dataset.dataset_id, task_id, dataset.report_ids.view("V16").ravel().tolist()
+            )
+        except JobRefused:
+            if self._committed(dataset.dataset_id, task_id) is None:
+                self.vault.remove(dataset.dataset_id)
+                raise
+        self._opened.put(dataset)
+
+    def _committed(self, dataset_id: bytes, task_id: bytes) -> StoredDataset | None:
+        known = self.ledger.dataset(dataset_id)
+        return known if known is not None and known.task_id == task_id else None
+
+    def _from_disk(self, dataset_id: bytes) -> OpenedDataset:
+        try:
+            return self.vault.read(dataset_id)
+        except VaultDamaged as error:
+            _LOG.error("%s", error)
+            raise JobRefused(
+                JobReason.DATASET_LOST, "this helper's shares of the dataset are lost or damaged"
+            ) from None
+
+
+def chosen_rows(is_admitted: NDArray[np.bool_], chosen: bytes) -> NDArray[np.bool_]:
+    """The bitmap as bool (n,), a non-empty subset of the admitted rows.
+
+    Raises:
+        JobRefused(MALFORMED, DATASET_EMPTY)
+    """
+    count = len(is_admitted)
+    bits = np.unpackbits(np.frombuffer(chosen, np.uint8), bitorder="little").astype(np.bool_)
+    if len(chosen) != -(-count // 8) or bits[count:].any():
+        raise JobRefused(
+            JobReason.MALFORMED, f"the choice must hold one bit for each of {count} prepared reports"
+        )
+    rows = bits[:count]
+    if (rows & ~is_admitted).any():
+        raise JobRefused(JobReason.MALFORMED, "the choice holds a report that this helper did not admit")
+    if not rows.any():
+        raise JobRefused(JobReason.DATASET_EMPTY, "no report was chosen")
+    return rows

@@ -1,0 +1,200 @@
+"""What a helper keeps in memory between calls, within bounds.
+
+Prepared shares until they are committed, and opened datasets.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from threading import Lock
+from typing import Final
+
+from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
+from maskedlark.reports.dataset import OpenedDataset, PreparedShares
+
+MAX_PREPARED_PER_TASK: Final = 2
+MAX_PREPARED: Final = 64
+PREPARED_BYTES: Final = 4 << 30
+"""Room for the preparations of all tasks together, unless the operator says otherwise."""
+OF_ONE_OWNER: Final = Fraction(3, 4)
+"""The most of the room that one ad server's tasks get: something is left for the others."""
+KEPT_S: Final = 600.0
+"""How long a finished preparation keeps its room, whoever else needs it.
+
+Its commit follows within this time or is not to come.
+"""
+RETRY_AFTER_S: Final = 5.0
+OPENED_BYTES: Final = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handle:
+    """The name that an ad server gave to a preparation within its task.
+
+    Its owner is the host that certificates name it by.
+    """
+
+    owner: str
+    task_id: bytes
+    name: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    """A finished preparation, the room that it takes, and when it was finished."""
+
+    prepared: PreparedShares
+    num_bytes: int
+    since: float
+
+
+class PreparedShelf:
+    """Prepared shares by handle, and the room that all preparations share, finished or not.
+
+    Past the bounds on their number the oldest of who has the most are forgotten: nothing was used up, they
+    can be prepared again. Who finds no room is told to come again: it does not push out what another one is
+    about to commit.
+    """
+
+    def __init__(self, capacity_bytes: int, clock: Callable[[], float]) -> None:
+        self._capacity = capacity_bytes
+        self._of_one = int(capacity_bytes * OF_ONE_OWNER)
+        self._clock = clock
+        self._lock = Lock()
+        self._prepared: OrderedDict[Handle, _Kept] = OrderedDict()
+        self._taken: Counter[str] = Counter()
+
+    @property
+    def num_bytes(self) -> int:
+        """How much of the room is taken."""
+        with self._lock:
+            return self._taken.total()
+
+    def take(self, num_bytes: int, *, held: int, owner: str) -> None:
+        """Take room for a preparation that goes on, before it is filled.
+
+        Args:
+            num_bytes: How much more.
+            held: What the same preparation took before.
+            owner: One ad server.
+
+        Raises:
+            JobRefused(DATASET_TOO_LARGE): it needs more than there is for one ad server, so it will never
+            fit.
+            HelperUnavailable: others take what it needs; it says when to ask again.
+        """
+        if held + num_bytes > self._of_one:
+            raise JobRefused(
+                JobReason.DATASET_TOO_LARGE,
+                f"this helper has room for {self._of_one} bytes of an ad server's preparations, "
+                f"{float(OF_ONE_OWNER):g} of"
+                " --max-preparing-bytes: seal several smaller datasets",
+            )
+        with self._lock:
+            while not self._has_room(num_bytes, owner):
+                if (overdue := self._overdue(num_bytes, owner)) is not None:
+                    self._forget(overdue)
+                    continue
+                raise HelperUnavailable(
+                    "other preparations take the room there is for them; ask again",
+                    retry_after_s=RETRY_AFTER_S,
+                )
+            self._taken[owner] += num_bytes
+
+    def give_back(self, num_bytes: int, owner: str) -> None:
+        """Free the room of a preparation that was not finished."""
+        with self._lock:
+            self._free(num_bytes, owner)
+
+    def put(self, handle: Handle, prepared: PreparedShares, num_bytes: int) -> None:
+        """Keep a finished preparation with the room that was taken for it.
+
+        An earlier one of the same handle is replaced.
+        """
+        with self._lock:
+            self._forget(handle)
+            self._prepared[handle] = _Kept(prepared=prepared, num_bytes=num_bytes, since=self._clock())
+            of_task = [known for known in self._prepared if known.task_id == handle.task_id]
+            for known in of_task[:-MAX_PREPARED_PER_TASK]:
+                self._forget(known)
+            while len(self._prepared) > MAX_PREPARED:
+                ((most, _),) = Counter(known.owner for known in self._prepared).most_common(1)
+                self._forget(next(known for known in self._prepared if known.owner == most))
+
+    def get(self, handle: Handle) -> PreparedShares | None:
+        """The preparation of a handle, if it is still kept."""
+        with self._lock:
+            kept = self._prepared.get(handle)
+            return None if kept is None else kept.prepared
+
+    def drop(self, handle: Handle) -> None:
+        """Forget one preparation, and free its room."""
+        with self._lock:
+            self._forget(handle)
+
+    def _has_room(self, num_bytes: int, owner: str) -> bool:
+        """Under the lock: whether so much more fits, of all and of one owner."""
+        return (
+            self._taken.total() + num_bytes <= self._capacity
+            and self._taken[owner] + num_bytes <= self._of_one
+        )
+
+    def _forget(self, handle: Handle) -> None:
+        """Under the lock."""
+        kept = self._prepared.pop(handle, None)
+        if kept is not None:
+            self._free(kept.num_bytes, handle.owner)
+
+    def _free(self, num_bytes: int, owner: str) -> None:
+        """Under the lock."""
+        self._taken[owner] -= num_bytes
+        if not self._taken[owner]:
+            del self._taken[owner]
+
+    def _overdue(self, num_bytes: int, owner: str) -> Handle | None:
+        """Under the lock: the oldest preparation that is overdue and whose room would help.
+
+        It has waited for its commit longer than `KEPT_S`.
+        """
+        is_full = self._taken.total() + num_bytes > self._capacity
+        for handle, kept in self._prepared.items():
+            if self._clock() - kept.since >= KEPT_S and (is_full or handle.owner == owner):
+                return handle
+        return None
+
+
+class OpenedShelf:
+    """The opened datasets that were used last, up to a number of bytes; the last one always stays."""
+
+    def __init__(self, capacity_bytes: int = OPENED_BYTES) -> None:
+        self._capacity = capacity_bytes
+        self._lock = Lock()
+        self._opened: OrderedDict[bytes, OpenedDataset] = OrderedDict()
+
+    def put(self, dataset: OpenedDataset) -> None:
+        """Keep one dataset, and forget the least recently used past the capacity."""
+        with self._lock:
+            self._opened[dataset.dataset_id] = dataset
+            self._opened.move_to_end(dataset.dataset_id)
+            while len(self._opened) > 1 and sum(map(_num_bytes, self._opened.values())) > self._capacity:
+                self._opened.popitem(last=False)
+
+    def get(self, dataset_id: bytes) -> OpenedDataset | None:
+        """The dataset of an id, if it is still kept."""
+        with self._lock:
+            if dataset_id in self._opened:
+                self._opened.move_to_end(dataset_id)
+            return self._opened.get(dataset_id)
+
+
+def _num_bytes(dataset: OpenedDataset) -> int:
+    shares = dataset.shares
+    measured = shares.measured.keys.nbytes + shares.measured.value_shares.nbytes if shares.measured else 0
+    return (
+        dataset.report_ids.nbytes
+        + shares.features.nbytes
+        + shares.labels.nbytes
+        + shares.mask_shares.nbytes
+        + measured
+    )

@@ -1,0 +1,168 @@
+"""Opened update shares at rest: one encrypted file for a round's dataset, one share after the other.
+
+    spool = vault.begin(round_id, payload_bytes)             # while shares are opened
+    spool.add(report_id, payload)
+    vault.commit(spool, dataset_id, chosen)                  # the chosen ones are the dataset, durably
+    for one in vault.shares(dataset_id, round_id): ...       # one at a time, never all in memory
+
+The layout: header | segment | segment | ... | index. The header is magic, a random salt, the round's id and
+the length of a payload. A segment is one share, under a key of the salt (HKDF of the helper's storage key),
+with its number as nonce and the header as associated data. The index says which segments are in the dataset,
+under a key of the salt and the dataset's id, so no file can be cut, extended or renamed unnoticed.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Final, NamedTuple
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from numpy.typing import NDArray
+
+from helper.datasets.vault import KeyFor, VaultDamaged, emptied_of
+from maskedlark.randomness import Randomness, system_randomness
+from maskedlark.reports.task import REPORT_ID_BYTES
+from maskedlark.reports.updates import ROUND_ID_BYTES
+from maskedlark.runtime.durable_file import private, put_in_place
+
+_MAGIC: Final = b"MLUP\x01\0\0\0"
+_SALT_BYTES: Final = 32
+_HEADER_BYTES: Final = len(_MAGIC) + _SALT_BYTES + ROUND_ID_BYTES + 8
+_COUNT_BYTES: Final = 8
+_TAG_BYTES: Final = 16
+_NAME_BYTES: Final = 16
+_UNFINISHED: Final = ".preparing"
+_SUFFIX: Final = ".updates"
+
+
+class StoredUpdate(NamedTuple):
+    """One share of a dataset."""
+
+    report_id: bytes
+    payload: bytes
+
+
+class Spool:
+    """Shares on their way to a dataset. Used by one thread at a time; removed unless it is committed."""
+
+    def __init__(self, path: Path, header: bytes, key_for: KeyFor) -> None:
+        self.header = header
+        self._path = path
+        self._cipher = ChaCha20Poly1305(key_for(_salt(header)))
+        self._count = 0
+        self._stream: BinaryIO | None = open(path, "xb", opener=private)  # noqa: SIM115 # closed by `finish`
+        self._stream.write(header)
+
+    def add(self, report_id: bytes, payload: bytes) -> None:
+        """Write one share behind the others."""
+        if self._stream is None:
+            raise AssertionError("nothing is added to a spool that is finished")
+        self._stream.write(self._cipher.encrypt(_nonce(self._count), report_id + payload, self.header))
+        self._count += 1
+
+    def finish(self) -> None:
+        """Write no more; the file waits for its commit."""
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    def remove(self) -> None:
+        """Forget what was written; of one that was committed there is nothing to forget."""
+        self.finish()
+        self._path.unlink(missing_ok=True)
+
+    def store(self, final: Path, key: bytes, chosen: NDArray[np.bool_]) -> None:
+        """Append which shares are the dataset, and give the file its name, durably."""
+        self.finish()
+        tail = self._count.to_bytes(_COUNT_BYTES, "little")
+        bits = np.packbits(chosen, bitorder="little").tobytes()
+        with self._path.open("r+b") as stream:
+            stream.seek(_index_start(self.header, self._count))
+            stream.truncate()  # what an attempt to commit that failed has appended
+            stream.write(ChaCha20Poly1305(key).encrypt(_nonce(0), bits, self.header + tail) + tail)
+            put_in_place(stream, self._path, final)
+
+
+class UpdateVault:
+    """A folder of encrypted datasets of updates, which one process writes to."""
+
+    def __init__(self, folder: Path, key_for: KeyFor, randomness: Randomness = system_randomness) -> None:
+        """Open the folder, or make it; what was being prepared when a process died is removed."""
+        self._folder = emptied_of(folder, _UNFINISHED)
+        self._key_for = key_for
+        self._randomness = randomness
+
+    def begin(self, round_id: bytes, payload_bytes: int) -> Spool:
+        """A spool for the shares of a round, each of so many bytes."""
+        header = _MAGIC + self._randomness(_SALT_BYTES) + round_id + payload_bytes.to_bytes(8, "little")
+        path = self._folder / f"{self._randomness(_NAME_BYTES).hex()}{_UNFINISHED}"
+        return Spool(path, header, self._key_for)
+
+    def commit(self, spool: Spool, dataset_id: bytes, chosen: NDArray[np.bool_]) -> None:
+        """Make the chosen shares of a spool a dataset, durably.
+
+        Writing it again replaces the file as a whole.
+        """
+        spool.store(self._path(dataset_id), self._key_for(dataset_id + _salt(spool.header)), chosen)
+
+    def remove(self, dataset_id: bytes) -> None:
+        """Forget a dataset that was not committed after all."""
+        self._path(dataset_id).unlink(missing_ok=True)
+
+    def shares(self, dataset_id: bytes, round_id: bytes) -> Iterator[StoredUpdate]:
+        """The shares of a dataset, one at a time, in the order in which they came.
+
+        Raises:
+            VaultDamaged: the file is missing, cut, altered, or of another dataset or round.
+        """
+        try:
+            with self._path(dataset_id).open("rb") as stream:
+                yield from self._read(stream, dataset_id, round_id)
+        except (OSError, InvalidTag, ValueError) as error:
+            raise VaultDamaged(f"stored updates cannot be read: {type(error).__name__}") from None
+
+    def _read(self, stream: BinaryIO, dataset_id: bytes, round_id: bytes) -> Iterator[StoredUpdate]:
+        header = stream.read(_HEADER_BYTES)
+        if len(header) != _HEADER_BYTES or not header.startswith(_MAGIC) or _round(header) != round_id:
+            raise ValueError("not a dataset of the round")
+        stream.seek(-_COUNT_BYTES, os.SEEK_END)
+        tail = stream.read(_COUNT_BYTES)
+        count = int.from_bytes(tail, "little")
+        start = _index_start(header, count)
+        if os.fstat(stream.fileno()).st_size != start + -(-count // 8) + _TAG_BYTES + _COUNT_BYTES:
+            raise ValueError("not as long as it says")
+        stream.seek(start)
+        index_cipher = ChaCha20Poly1305(self._key_for(dataset_id + _salt(header)))
+        bits = index_cipher.decrypt(_nonce(0), stream.read(-(-count // 8) + _TAG_BYTES), header + tail)
+        chosen = np.unpackbits(np.frombuffer(bits, np.uint8), count=count, bitorder="little").astype(np.bool_)
+        cipher = ChaCha20Poly1305(self._key_for(_salt(header)))
+        length = _segment_bytes(header)
+        for row in np.flatnonzero(chosen).tolist():
+            stream.seek(_HEADER_BYTES + row * length)
+            opened = cipher.decrypt(_nonce(row), stream.read(length), header)
+            yield StoredUpdate(opened[:REPORT_ID_BYTES], opened[REPORT_ID_BYTES:])
+
+    def _path(self, dataset_id: bytes) -> Path:
+        return self._folder / f"{dataset_id.hex()}{_SUFFIX}"
+
+
+def _salt(header: bytes) -> bytes:
+    return header[len(_MAGIC) : len(_MAGIC) + _SALT_BYTES]
+
+
+def _round(header: bytes) -> bytes:
+    return header[len(_MAGIC) + _SALT_BYTES : -8]
+
+
+def _segment_bytes(header: bytes) -> int:
+    return REPORT_ID_BYTES + int.from_bytes(header[-8:], "little") + _TAG_BYTES
+
+
+def _index_start(header: bytes, count: int) -> int:
+    return _HEADER_BYTES + count * _segment_bytes(header)
+
+
+def _nonce(index: int) -> bytes:
+    return index.to_bytes(12, "little")

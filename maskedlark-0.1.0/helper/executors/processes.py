@@ -1,0 +1,102 @@
+"""Opens report shares on all cores: HPKE holds Python's lock, so threads would share one core.
+
+Small chunks are opened in the calling process, and so is everything until there was more of it than the
+workers cost to start. Workers are spawned, hold the keys in memory only, and end with their parent, however
+it ends.
+"""
+
+import os
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context, parent_process
+from typing import Final, Self
+
+from maskedlark.errors import HelperUnavailable
+from maskedlark.reports.dataset import PreparedShares, ShareForHelper, ShareOpener, join_prepared
+from maskedlark.runtime.hardening import forbid_core_files
+
+MIN_CHUNK: Final = 64
+"""Fewer shares than this are not worth the way to another process."""
+WORTH_WORKERS: Final = 4_096
+"""Shares that take about as long to open, a quarter of a second, as workers take to start."""
+
+
+class OpeningPool:
+    """Worker processes that open shares. One per helper; closed with it."""
+
+    def __init__(self, workers: int | None = None, *, worth_workers: int = WORTH_WORKERS) -> None:
+        """Prepare for `workers` processes; by default one a core.
+
+        They start with the share after `worth_workers`.
+        """
+        self._to_open_here = worth_workers
+        self._workers = workers or os.cpu_count() or 1
+        self._executor = self._started()
+        self._replacing = threading.Lock()
+
+    def open(self, opener: ShareOpener, incoming: Sequence[ShareForHelper]) -> PreparedShares:
+        """`opener.open(incoming)`, but on all cores, and without looking for repeats between the parts.
+
+        Raises:
+            HelperUnavailable: a worker was killed; the caller may ask again.
+        """
+        if self._workers == 1 or len(incoming) < 2 * MIN_CHUNK:
+            return opener.open(incoming)
+        if self._to_open_here > 0:  # two threads may pass here at once: then a few more are opened here
+            self._to_open_here -= len(incoming)
+            return opener.open(incoming)
+        size = max(MIN_CHUNK, -(-len(incoming) // self._workers))
+        executor = self._executor
+        try:
+            parts: list[Future[PreparedShares]] = [
+                executor.submit(_open, opener, incoming[start : start + size])
+                for start in range(0, len(incoming), size)
+            ]
+            return join_prepared([part.result() for part in parts])
+        except BrokenProcessPool:
+            self._replace(executor)
+            raise HelperUnavailable("a process that opens shares was lost; ask again") from None
+
+    def _replace(self, broken: ProcessPoolExecutor) -> None:
+        """Start anew, once, however many callers met the broken one."""
+        with self._replacing:
+            if self._executor is broken:
+                self._executor = self._started()
+        broken.shutdown(wait=False, cancel_futures=True)
+
+    def _started(self) -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(
+            self._workers, mp_context=get_context("spawn"), initializer=_end_with_parent
+        )
+
+    def close(self) -> None:
+        """End the workers."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _open(opener: ShareOpener, incoming: Sequence[ShareForHelper]) -> PreparedShares:
+    return opener.open(incoming)
+
+
+def _end_with_parent() -> None:
+    """A spawned worker waits on a queue that outlives a killed parent; this thread ends it.
+
+    Its memory is as secret as its parent's.
+    """
+    forbid_core_files()
+    threading.Thread(target=_watch_parent, daemon=True, name="end-with-parent").start()
+
+
+def _watch_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

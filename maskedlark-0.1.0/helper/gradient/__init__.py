@@ -1,0 +1,4 @@
+"""The function f of a round: clipped, quantised gradients, masked and summed in the field.
+
+May import: nothing of its own package.
+"""

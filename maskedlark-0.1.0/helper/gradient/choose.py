@@ -1,0 +1,38 @@
+"""Which gradient engine runs a job.
+
+The exact one where the model has an exact form, else the general one, if it is installed.
+"""
+
+from helper.gradient.engine import GradientEngine
+from helper.gradient.exact.engine import ExactEngine
+from helper.gradient.exact.layers.layer import NotExact
+from maskedlark.errors import InvalidModel, ModelReason
+from maskedlark.model.graph import Loss, Model
+from maskedlark.model.losses import check_loss
+from maskedlark.privacy.clip import Clip
+
+
+def engine_for(
+    model: Model, loss: Loss, clip: Clip, num_classes: int | None, *, threads: int = 1
+) -> GradientEngine:
+    """The engine of a job. Called by a helper when a job opens.
+
+    Both helpers choose alike: the choice depends on the arguments alone, and a helper without torch refuses
+    what it cannot run.
+
+    Raises:
+        InvalidModel: WRONG_LOSS (the loss does not fit the model and the task's classes), or UNKNOWN_OPERATOR
+            (the model needs the general path, which this helper has not installed).
+        JobRefused(OVERFLOW): the clip bound is too large for the engine.
+    """
+    check_loss(model, loss, num_classes)
+    try:
+        return ExactEngine(model, loss, clip, threads=threads)
+    except NotExact as not_exact:
+        why = str(not_exact)
+    try:
+        from helper.gradient.general.engine import GeneralEngine
+    except ImportError:
+        message = f"{why}, and this helper is installed without the general path (the extra `helper-general`)"
+        raise InvalidModel(ModelReason.UNKNOWN_OPERATOR, message) from None
+    return GeneralEngine(model, loss, clip, num_classes, why=why)

@@ -1,0 +1,45 @@
+"""What a gradient engine takes and gives.
+
+A round calls `GradientEngine.masked_sum` once, and nothing else of this package.
+
+Two engines exist: `exact` (integers throughout, the same bits on every machine) and `general` (float64
+autograd for graphs outside the exact set). `choose.engine_for` picks one for a job and says why.
+"""
+
+from typing import Protocol, Self, TypeAlias
+
+from maskedlark.interrupt import Interrupt, never
+from maskedlark.model.weights import QuantisedTensor
+from maskedlark.privacy.clip import Clip
+from maskedlark.releases.round import MaskedSum
+from maskedlark.reports.report import InputShares
+
+Batch: TypeAlias = InputShares
+"""The records of one round, in canonical order (ascending report id)."""
+
+
+class GradientEngine(Protocol):
+    """The gradient of one job's model and loss."""
+
+    @property
+    def path(self) -> str:
+        """`exact` or `general`."""
+
+    @property
+    def reason(self) -> str:
+        """One sentence on why this path was taken."""
+
+    def with_clip(self, clip: Clip) -> Self:
+        """The same engine at another bound: what a round of an adaptive job uses."""
+
+    def masked_sum(
+        self, weights: tuple[QuantisedTensor, ...], batch: Batch, interrupt: Interrupt = never
+    ) -> MaskedSum:
+        """The masked sum over the batch at these weights; an empty batch gives zeros.
+
+        One element a parameter; then, where the clip is counted, one more: the sum of `count_units` for each
+        value within the bound and minus that for each that was clipped.
+        """
+
+
+__all__ = ["Batch", "GradientEngine", "Interrupt", "MaskedSum", "never"]

@@ -1,0 +1,240 @@
+"""The exact engine: one job's model and loss, evaluated in integers (see the package).
+
+It works on blocks of records, on several threads.
+
+A round is cut into parts, one a thread; a part into chunks, after each of which the masked products run; a
+chunk into blocks whose values stay in the cache. Neither the cut nor the order of the records can change a
+bit: sums are exact.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from copy import copy
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, Self
+
+import numpy as np
+
+from helper.gradient.engine import Batch, Interrupt, MaskedSum, never
+from helper.gradient.exact.kernels.clipping import MAX_SENSITIVITY, Masking, clip_factors
+from helper.gradient.exact.kernels.field import add_to
+from helper.gradient.exact.kernels.masking import ValuesDigest
+from helper.gradient.exact.kernels.rows import Real, Value
+from helper.gradient.exact.kernels.within_count import WithinCount
+from helper.gradient.exact.layers.layer import NotExact, RoundSetup, Running
+from helper.gradient.exact.layers.losses import count_seeds, seeds
+from helper.gradient.exact.lowering.lowering import lower
+from helper.gradient.exact.lowering.plan import Plan
+from helper.gradient.exact.products.fastest import FastestBackend
+from helper.gradient.exact.products.product import CHUNK_RECORDS, Backend
+from maskedlark.model.graph import Loss, Model
+from maskedlark.model.weights import QuantisedTensor
+from maskedlark.numbers.field import FieldVector
+from maskedlark.privacy.clip import Clip
+
+_BLOCK_BYTES: Final = 1 << 23
+_MAX_BLOCK: Final = 512
+_CHUNK_BYTES: Final = 1 << 27
+_BYTES_A_VALUE: Final = 32  # of a chunk: up to three float64 limbs of a masked delta and one operand
+_MIN_BLOCK: Final = 8
+_MIN_PART: Final = 128
+
+
+class ExactEngine:
+    """A `GradientEngine` whose values are the same integers on every machine.
+
+    Args:
+        model: The checked graph.
+        loss: Its loss.
+        clip: The bound on each record's gradient.
+        threads: How many threads share a round.
+        backend: How products are computed; by default as is fastest here.
+
+    Raises:
+        NotExact: the model has no exact form; the message says why.
+    """
+
+    path: Final = "exact"
+    reason: Final = "every operator of the model has an exact integer form"
+
+    def __init__(
+        self, model: Model, loss: Loss, clip: Clip, *, threads: int = 1, backend: Backend | None = None
+    ) -> None:
+        if not clip.sensitivity < MAX_SENSITIVITY:
+            raise NotExact(
+                f"the clip bound is {clip.sensitivity} units of 2^-{clip.frac_bits}: the exact path takes "
+                "less than 2^62"
+            )
+        self._plan, self._loss, self._clip = lower(model, loss), loss, clip
+        self._threads = threads
+        self._backend: Backend = FastestBackend() if backend is None else backend
+
+    def with_clip(self, clip: Clip) -> Self:
+        """See `GradientEngine`."""
+        other = copy(self)
+        other._clip = clip
+        return other
+
+    def masked_sum(
+        self, weights: tuple[QuantisedTensor, ...], batch: Batch, interrupt: Interrupt = never
+    ) -> MaskedSum:
+        """See `GradientEngine`.
+
+        Raises:
+            JobRefused(MALFORMED): a label is not a class of the model.
+        """
+        batch = Batch(
+            features=np.ascontiguousarray(batch.features, np.uint8),
+            labels=np.ascontiguousarray(batch.labels, np.uint32),
+            mask_shares=np.ascontiguousarray(batch.mask_shares, np.uint64),
+        )  # what the loops are compiled for
+        work = _Work(
+            plan=self._plan,
+            loss=self._loss,
+            clip=self._clip,
+            backend=self._backend,
+            weights=weights,
+            batch=batch,
+            interrupt=interrupt,
+        )
+        parts = _cut(len(batch), self._threads)
+        if len(parts) == 1:
+            results = [work.run(parts[0])]
+        else:
+            with ThreadPoolExecutor(len(parts)) as pool:
+                results = list(pool.map(work.run, parts))
+        digest = ValuesDigest()
+        for _, part in results:
+            digest.merge(part)
+        vector = results[0][0]
+        for other, _ in results[1:]:
+            add_to(vector, other)
+        return MaskedSum(
+            vector=vector, values_digest=digest.digest(), sensitivity=self._clip.released_sensitivity
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """One round's arguments, and what a thread does with its part of the records."""
+
+    plan: Plan
+    loss: Loss
+    clip: Clip
+    backend: Backend
+    weights: tuple[QuantisedTensor, ...]
+    batch: Batch
+    interrupt: Interrupt
+
+    def run(self, part: range) -> tuple[FieldVector, ValuesDigest]:
+        """The masked sum over a range of records, and the digest of their values."""
+        labels = self.batch.labels.shape[1]
+        chunks = _chunks(part, self._chunk_records())
+        setup = RoundSetup(
+            weights=self.weights,
+            backend=self.backend,
+            norm=self.clip.norm,
+            labels=labels,
+            chunk_records=max((len(chunk) for chunk in chunks), default=0),
+        )
+        running = [step.layer.start(setup) for step in self.plan.steps]
+        digest, within = ValuesDigest(), WithinCount(self.clip, labels)
+        size = self._block_records(count_seeds(self.loss, labels))
+        for chunk in chunks:
+            for layer in running:
+                layer.begin(len(chunk))
+            with np.errstate(all="ignore"):  # infinities and NaNs have a defined result, see `rows`
+                for start in range(0, len(chunk), size):
+                    self.interrupt()
+                    self._block(running, chunk[start : start + size], start, digest, within)
+            for layer in running:
+                layer.flush()
+        vector = np.zeros(self.plan.num_parameters, np.uint64)
+        for layer in running:
+            layer.write(vector)
+        return within.appended_to(vector), digest
+
+    def _chunk_records(self) -> int:
+        """As many records as an accumulator takes.
+
+        Fewer where layers are so wide that a chunk would fill the memory.
+        """
+        return int(
+            np.clip(_CHUNK_BYTES // (_BYTES_A_VALUE * sum(self.plan.sizes)), _MAX_BLOCK, CHUNK_RECORDS)
+        )
+
+    def _block_records(self, num_seeds: int) -> int:
+        """As many records as keep a block's values in the cache."""
+        a_record = 8 * (1 + num_seeds) * sum(self.plan.sizes)
+        return int(np.clip(_BLOCK_BYTES // a_record, _MIN_BLOCK, _MAX_BLOCK))
+
+    def _block(
+        self, running: list[Running], block: range, first: int, digest: ValuesDigest, within: WithinCount
+    ) -> None:
+        """Forward, loss, backward, norms, clip and mask of one block of records.
+
+        The block starts at record `first` of its chunk.
+        """
+        rows = slice(block.start, block.stop)
+        values: dict[int, Value] = {0: self.batch.features[rows]}
+        for layer, step in zip(running, self.plan.steps, strict=True):
+            values[step.output] = layer.forward(*(values[number] for number in step.inputs))
+        start = seeds(self.loss, values[self.plan.output], self.batch.labels[rows])
+        self._back(running, start.deltas)
+        hashes = np.zeros(len(block), np.uint64)
+        groups, clip = self._clipped_together(running)
+        for layers in groups:
+            squares = np.zeros(start.deltas.shape[:2])
+            for layer in layers:
+                layer.add_norm(squares)
+            masking = Masking(
+                factors=clip_factors(squares, start.coefficients, clip),
+                shares=self.batch.mask_shares[rows],
+                hashes=hashes,
+                frac_bits=clip.frac_bits,
+            )
+            for layer in layers:
+                layer.mask(masking, first)
+            within.add(masking, start.coefficients)
+        digest.add(hashes)
+
+    def _clipped_together(self, running: list[Running]) -> tuple[list[list[Running]], Clip]:
+        """All layers and the bound; or each that has parameters by itself, and its part of the bound."""
+        if not self.clip.is_per_layer:
+            return [running], self.clip
+        trained = [
+            [layer] for layer, step in zip(running, self.plan.steps, strict=True) if step.has_parameters
+        ]
+        return trained, self.clip.of_each(len(trained))
+
+    def _back(self, running: list[Running], output: Real) -> None:
+        """Send the deltas back through every layer.
+
+        A value with several readers gets the sum of their deltas, last reader first.
+        """
+        deltas: dict[int, Real] = {self.plan.output: output}
+        for layer, step in zip(reversed(running), reversed(self.plan.steps), strict=True):
+            received = deltas.pop(step.output, None)
+            if received is None or not self.plan.is_trained[step.output]:
+                continue
+            for number, sent in zip(step.inputs, layer.backward(received), strict=True):
+                if sent is not None and self.plan.is_trained[number]:
+                    deltas[number] = deltas[number] + sent if number in deltas else sent
+
+
+def _cut(records: int, parts: int) -> list[range]:
+    """Ranges of nearly equal length, at least one."""
+    count = max(1, min(parts, -(-records // _MIN_PART)))
+    bounds = [records * part // count for part in range(count + 1)]
+    return [range(low, high) for low, high in pairwise(bounds)]
+
+
+def _chunks(part: range, most: int) -> list[range]:
+    """A thread's records in chunks of nearly equal length, at most `most`."""
+    return list(_even(part, -(-len(part) // most)))
+
+
+def _even(part: range, count: int) -> Iterator[range]:
+    for index in range(count):
+        yield part[len(part) * index // count : len(part) * (index + 1) // count]

@@ -1,0 +1,82 @@
+"""The field of `maskedlark.numbers.field` inside compiled loops: results are canonical, functions inline."""
+
+from typing import Final
+
+import numpy as np
+
+from helper.gradient.exact.kernels.compiled import inlined, kernel
+from maskedlark.numbers.field import MODULUS, FieldVector
+
+_P: Final = np.uint64(MODULUS)
+_EPSILON: Final = np.uint64(2**32 - 1)  # 2^64 mod p
+_ZERO: Final = np.uint64(0)
+_32: Final = np.uint64(32)
+_TOP: Final = np.uint64(2**63 - 2**31)  # from here on the high limb of a itself would be 2^31
+
+
+@inlined
+def canonical(a: np.uint64) -> np.uint64:
+    """The representative below p of any 64-bit number."""
+    return a - (_P if a >= _P else _ZERO)
+
+
+@inlined
+def add(a: np.uint64, b: np.uint64) -> np.uint64:
+    """a + b."""
+    total = a + b
+    total += _EPSILON if total < a else _ZERO
+    return canonical(total)
+
+
+@inlined
+def from_signed(value: np.int64) -> np.uint64:
+    """The element of an integer of magnitude below p / 2."""
+    return np.uint64(value) + (_P if value < 0 else _ZERO)
+
+
+@inlined
+def multiply(a: np.uint64, b: np.uint64) -> np.uint64:
+    """a * b, from four 32-bit products."""
+    a_low, a_high, b_low, b_high = a & _EPSILON, a >> _32, b & _EPSILON, b >> _32
+    low = a_low * b_low
+    cross, other = a_low * b_high, a_high * b_low
+    middle = (low >> _32) + (cross & _EPSILON) + (other & _EPSILON)
+    high = a_high * b_high + (cross >> _32) + (other >> _32) + (middle >> _32)
+    return _reduce((low & _EPSILON) | (middle << _32), high)
+
+
+@inlined
+def _reduce(low: np.uint64, high: np.uint64) -> np.uint64:
+    """low + 2^64 high: 2^64 = 2^32 - 1 and 2^96 = -1."""
+    top = high >> _32
+    result = low - top
+    result -= _EPSILON if low < top else _ZERO
+    middle = (high & _EPSILON) * _EPSILON
+    total = result + middle
+    total += _EPSILON if total < middle else _ZERO
+    return canonical(total)
+
+
+@inlined
+def shift_32(value: np.int64) -> np.uint64:
+    """2^32 * value for a signed value of magnitude below 2^62."""
+    element = from_signed(value)
+    return _reduce(element << _32, element >> _32)
+
+
+@inlined
+def signed_limbs(a: np.uint64) -> tuple[np.int32, np.int32]:
+    """(low, high) with a = low + 2^32 high, both of 32 bits.
+
+    The signed reading of a, or where its high limb is 2^31, of a - p.
+    """
+    signed = np.int64(a - (_P if a >= _TOP else _ZERO))
+    low = np.int32(signed & np.int64(0xFFFFFFFF))
+    return low, np.int32((signed - np.int64(low)) >> np.int64(32))
+
+
+@kernel
+def add_to(total: FieldVector, more: FieldVector) -> None:
+    """total += more, entry by entry."""
+    for i in range(len(total)):
+        total[i] = add(total[i], more[i])

@@ -1,0 +1,158 @@
+"""Rows of reals as 16-bit integers with one power of two a row: the only rounding between two linear layers.
+
+A row is one record's values at one place of the graph (or its deltas for one seed). Row r stands for q[r] *
+2^-exponent[r].
+
+Specification: docs/explanation/numerics.md, section "Rows".
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from helper.gradient.exact.kernels.compiled import inlined, kernel
+from maskedlark.privacy.clip import Norm
+
+Real = NDArray[np.float64]
+"""Values of the graph, (records, size); or deltas, (seeds, records, size)."""
+Bytes = NDArray[np.uint8]
+"""The features: byte b stands for b / 256."""
+Value = NDArray[Any]
+"""A value of the graph: Real, or Bytes."""
+
+BYTE_EXPONENT: Final = 8
+MAX_QUANTISED: Final = 32767
+MIN_ROW_EXPONENT: Final = -48  # a value of 2^63 or more saturates
+MAX_ROW_EXPONENT: Final = 78  # a value below 2^-79 is zero
+_ROUND: Final = 6755399441055744.0  # 1.5 * 2^52
+_MAGNITUDE: Final = 0x7FFFFFFFFFFFFFFF
+_INFINITY: Final = 0x7FF0000000000000  # from here on, bits of infinities and NaNs
+
+POWER: Final = np.ldexp(1.0, np.arange(-1022, 1024))
+"""POWER[k + 1022] = 2^k."""
+
+
+@inlined
+def power(k: int) -> float:
+    """2^k for -1022 <= k <= 1023."""
+    return POWER[k + 1022]  # type: ignore[no-any-return]  # compiled: a float64
+
+
+def power_of(k: NDArray[np.int64]) -> Real:
+    """2^k for each -1022 <= k <= 1023."""
+    result: Real = POWER[k + 1022]
+    return result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Quantised rows.
+
+    Attributes:
+        q: int16, or uint8 for the features themselves, (rows, width).
+        exponent: int64 (rows,).
+        norm: int64 (rows,): each row's exact sum of squares (L2) or of magnitudes (L1) of q.
+    """
+
+    q: NDArray[Any]
+    exponent: NDArray[np.int64]
+    norm: NDArray[np.int64]
+
+
+def quantise(values: Real, norm: Norm) -> Rows:
+    """Round reals (rows, width) to rows. A row that holds an infinity or a NaN becomes zeros."""
+    rows = len(values)
+    q, exponent, total = np.empty(values.shape, np.int16), np.empty(rows, np.int64), np.empty(rows, np.int64)
+    _quantise(values, values.view(np.int64), norm is Norm.L2, q, exponent, total)
+    return Rows(q=q, exponent=exponent, norm=total)
+
+
+def from_bytes(features: Bytes, norm: Norm) -> Rows:
+    """Byte features (rows, width) as they are."""
+    total = np.empty(len(features), np.int64)
+    _byte_norms(features, norm is Norm.L2, total)
+    return Rows(q=features, exponent=np.full(len(features), BYTE_EXPONENT, np.int64), norm=total)
+
+
+def to_real(value: Value) -> Real:
+    """Any value of the graph as reals."""
+    return np.ldexp(value.astype(np.float64), -BYTE_EXPONENT) if value.dtype == np.uint8 else value
+
+
+def scaled_norm(rows: Rows, norm: Norm) -> NDArray[np.float64]:
+    """Each row's squared L2 norm, or L1 norm, in units of the real numbers.
+
+    One exact integer times a power of two.
+    """
+    return rows.norm * power_of(-rows.exponent * (2 if norm is Norm.L2 else 1))
+
+
+@inlined
+def _row_exponent(top: np.int64) -> int:
+    """The exponent that brings a row's largest magnitude, given as its bits, to 15 bits."""
+    exponent = int(15 + 1022 - (top >> 52))
+    if exponent < MIN_ROW_EXPONENT:
+        return MIN_ROW_EXPONENT
+    return MAX_ROW_EXPONENT if exponent > MAX_ROW_EXPONENT else exponent
+
+
+@kernel
+def _quantise(
+    values: Real,
+    bits: NDArray[np.int64],
+    squares: bool,
+    q: NDArray[np.int16],
+    exponent: NDArray[np.int64],
+    norm: NDArray[np.int64],
+) -> None:
+    """`quantise`; bits is values' memory: magnitudes compare as integers do, which vectorises."""
+    rows, width = values.shape
+    for r in range(rows):
+        top = np.int64(0)
+        for j in range(width):
+            top = max(top, bits[r, j] & _MAGNITUDE)
+        if top == 0 or top >= _INFINITY:
+            q[r, :] = 0
+            exponent[r], norm[r] = 0, 0
+            continue
+        e = _row_exponent(top)
+        scale, total = power(e), np.int64(0)
+        for j in range(width):
+            value = np.int32((min(max(values[r, j] * scale, -32767.0), 32767.0) + _ROUND) - _ROUND)
+            q[r, j] = value
+            total += np.int64(value * value) if squares else np.int64(abs(value))
+        exponent[r], norm[r] = e, total
+
+
+@kernel
+def _byte_norms(features: Bytes, squares: bool, norm: NDArray[np.int64]) -> None:
+    """Each row's sum of squares or of values."""
+    for r in range(features.shape[0]):
+        total = np.int64(0)
+        for j in range(features.shape[1]):
+            value = np.int32(features[r, j])
+            total += np.int64(value * value if squares else value)
+        norm[r] = total
+
+
+@kernel
+def scale_rows(
+    values: Real, exponent: NDArray[np.int64], weight_exponent: int, bias: NDArray[np.float64]
+) -> None:
+    """In place: integers (rows, width) become integer * 2^-(row's + weights' exponent) + bias.
+
+    The sum is rounded once.
+
+    An empty bias means none.
+    """
+    rows, width = values.shape
+    for r in range(rows):
+        scale = power(-(exponent[r] + weight_exponent))
+        if bias.size:
+            for j in range(width):
+                values[r, j] = values[r, j] * scale + bias[j]
+        else:
+            for j in range(width):
+                values[r, j] = values[r, j] * scale

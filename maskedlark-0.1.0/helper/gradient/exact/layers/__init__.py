@@ -1,0 +1,4 @@
+"""The layers of the exact path, each forward and backward.
+
+May import: products, kernels.
+"""

@@ -1,0 +1,144 @@
+"""Dense layers: z = a W + b.
+
+A record's gradient is the outer product of a and delta; it never exists as a matrix.
+
+forward   z = (q_a . q_W) * 2^-(e_a + e_W) + b
+backward  d_a = (q_d . q_W^T) * 2^-(e_d + e_W)
+norm      |q_d|^2 (|q_a|^2 2^(-2 e_a) + 1) 2^(-2 e_d), the 1 for the bias
+          for L1 the same with magnitudes and single exponents
+masked    sum over records of q_a x u(d), see `masking`
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from helper.gradient.exact.kernels.clipping import Masking
+from helper.gradient.exact.kernels.masking import Hashed, hash_keys, hash_operand, mask_rows, mask_sum
+from helper.gradient.exact.kernels.rows import (
+    Real,
+    Rows,
+    Value,
+    from_bytes,
+    quantise,
+    scale_rows,
+    scaled_norm,
+)
+from helper.gradient.exact.layers.layer import RoundSetup, Running, Trainable
+from maskedlark.numbers.field import FieldVector
+
+_NO_BIAS = np.empty(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dense:
+    """A Gemm, or a MatMul with the Add that follows it.
+
+    Attributes:
+        weight: (inputs, outputs), or (outputs, inputs) if `is_transposed`.
+        bias: (outputs,), or None.
+        is_transposed: Whether the file holds W transposed.
+        reads_bytes: Whether the input is the features.
+        passes_back: Whether a parameter lies before the input.
+        number: Of the trained layers, for the digest.
+    """
+
+    weight: Trainable
+    bias: Trainable | None
+    is_transposed: bool
+    reads_bytes: bool
+    passes_back: bool
+    number: int
+
+    def start(self, setup: RoundSetup) -> Running:
+        """See `Layer`."""
+        return _RunningDense(self, setup)
+
+
+class _RunningDense(Running):
+    __slots__ = (
+        "_accumulator",
+        "_back",
+        "_bias",
+        "_bias_keys",
+        "_bias_total",
+        "_deltas",
+        "_exponent",
+        "_keys",
+        "_layer",
+        "_operand",
+        "_operand_keys",
+        "_setup",
+        "_weights",
+    )
+
+    def __init__(self, layer: Dense, setup: RoundSetup) -> None:
+        weight = setup.weights[layer.weight.index]
+        matrix = weight.values.T if layer.is_transposed else weight.values
+        inputs, outputs = matrix.shape
+        self._layer, self._setup, self._exponent = layer, setup, weight.exponent
+        self._weights = setup.backend.factor(np.ascontiguousarray(matrix))
+        self._back = setup.backend.factor(np.ascontiguousarray(matrix.T)) if layer.passes_back else None
+        self._bias = _NO_BIAS if layer.bias is None else setup.weights[layer.bias.index].to_float()
+        self._keys = hash_keys(layer.number, Hashed.VALUES, setup.labels, outputs)
+        self._bias_keys = hash_keys(layer.number, Hashed.BIAS_VALUES, setup.labels, outputs)
+        self._operand_keys = hash_keys(layer.number, Hashed.OPERAND, 1, inputs)
+        self._bias_total = np.zeros(outputs, np.uint64)
+        self._accumulator = setup.backend.accumulator(
+            inputs, outputs, is_bytes=layer.reads_bytes, records=setup.chunk_records
+        )
+        self._operand: Rows
+        self._deltas: Rows
+
+    def forward(self, *inputs: Value) -> Real:
+        """See `Running`."""
+        (value,) = inputs
+        self._operand = (
+            from_bytes(value, self._setup.norm)
+            if self._layer.reads_bytes
+            else quantise(value, self._setup.norm)
+        )
+        result = self._weights.product(self._operand.q)
+        scale_rows(result, self._operand.exponent, self._exponent, self._bias)
+        return result
+
+    def backward(self, deltas: Real) -> tuple[Real | None, ...]:
+        """See `Running`."""
+        seeds, records, outputs = deltas.shape
+        self._deltas = quantise(deltas.reshape(seeds * records, outputs), self._setup.norm)
+        if self._back is None:
+            return (None,)
+        result = self._back.product(self._deltas.q)
+        scale_rows(result, self._deltas.exponent, self._exponent, _NO_BIAS)
+        return (result.reshape(seeds, records, -1),)
+
+    def add_norm(self, squares: Real) -> None:
+        """See `Running`."""
+        operand = scaled_norm(self._operand, self._setup.norm)
+        if self._layer.bias is not None:
+            operand += 1.0
+        squares += scaled_norm(self._deltas, self._setup.norm).reshape(squares.shape) * operand
+
+    def begin(self, records: int) -> None:
+        """See `Running`."""
+        self._accumulator.begin(records)
+
+    def mask(self, masking: Masking, first: int) -> None:
+        """See `Running`."""
+        hash_operand(self._operand.q, self._operand_keys, masking.hashes)
+        self._accumulator.put(
+            first, self._operand.q, mask_rows(self._deltas, self._operand, masking, self._keys)
+        )
+        if self._layer.bias is not None:
+            mask_sum(self._deltas, masking, self._bias_keys, self._bias_total)
+
+    def flush(self) -> None:
+        """See `Running`."""
+        self._accumulator.flush()
+
+    def write(self, vector: FieldVector) -> None:
+        """See `Running`."""
+        total = self._accumulator.total
+        self._layer.weight.place(vector)[...] = total.T if self._layer.is_transposed else total
+        if self._layer.bias is not None:
+            self._layer.bias.place(vector)[...] = self._bias_total

@@ -1,0 +1,190 @@
+"""Layers without parameters that act on each value, or join values.
+
+Activations, softmax, residual sums, concatenation.
+
+An activation computes its value and its slope at once; going back is one product by the slope. Every result
+is one rounded operation on reals that are themselves exactly defined, or a table look-up (see `tables`).
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum, unique
+
+import numpy as np
+from numpy.typing import NDArray
+
+from helper.gradient.exact.kernels.compiled import kernel
+from helper.gradient.exact.kernels.rows import Real, Value, to_real
+from helper.gradient.exact.kernels.tables import ONE, Table, exponential, look_up, softplus_tail
+from helper.gradient.exact.layers.layer import RoundSetup, Running
+
+
+@unique
+class Curve(IntEnum):
+    """The activations; numbers, so that compiled code can branch on them."""
+
+    RELU = 0
+    LEAKY_RELU = 1
+    ELU = 2
+    SIGMOID = 3
+    TANH = 4
+    SOFTPLUS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activation:
+    """One curve on every value; alpha is the slope of LeakyRelu and the depth of Elu."""
+
+    curve: Curve
+    alpha: float
+
+    def start(self, setup: RoundSetup) -> Running:
+        """See `Layer`."""
+        del setup
+        return _RunningActivation(self)
+
+
+class _RunningActivation(Running):
+    __slots__ = ("_layer", "_slope")
+
+    def __init__(self, layer: Activation) -> None:
+        self._layer = layer
+        self._slope: Real
+
+    def forward(self, *inputs: Value) -> Real:
+        """See `Running`."""
+        argument = to_real(inputs[0])
+        value, self._slope = np.empty(argument.shape), np.empty(argument.shape)
+        if self._layer.curve <= Curve.LEAKY_RELU:
+            _rectify(argument, self._layer.alpha, value, self._slope)
+        else:
+            _activate(
+                int(self._layer.curve),
+                self._layer.alpha,
+                exponential(),
+                softplus_tail(),
+                argument,
+                value,
+                self._slope,
+            )
+        return value
+
+    def backward(self, deltas: Real) -> tuple[Real | None, ...]:
+        """See `Running`."""
+        return (deltas * self._slope,)
+
+
+@kernel
+def _rectify(argument: Real, alpha: float, value: Real, slope: Real) -> None:
+    """Relu (alpha = 0) and LeakyRelu; the slope at 0 is alpha, as in torch."""
+    for r in range(argument.shape[0]):
+        for j in range(argument.shape[1]):
+            z = argument[r, j]
+            s = 1.0 if z > 0.0 else alpha
+            value[r, j] = z * s
+            slope[r, j] = s
+
+
+@kernel
+def _activate(
+    curve: int, alpha: float, exp: Table, tail: Table, argument: Real, value: Real, slope: Real
+) -> None:
+    """The curves that need a table."""
+    one = np.float64(ONE)
+    for r in range(argument.shape[0]):
+        for j in range(argument.shape[1]):
+            z = argument[r, j]
+            if curve == 2:
+                e = np.float64(look_up(exp, abs(z))) / one
+                value[r, j] = z if z > 0.0 else alpha * (e - 1.0)
+                slope[r, j] = 1.0 if z > 0.0 else alpha * e
+            elif curve == 4:
+                e = np.float64(look_up(exp, 2.0 * abs(z)))
+                y = (one - e) / (one + e)
+                value[r, j] = y if z > 0.0 else -y
+                slope[r, j] = 4.0 * (e * one) / ((one + e) * (one + e))
+            else:
+                e = np.float64(look_up(exp, abs(z)))
+                y = (one if z > 0.0 else e) / (one + e)
+                if curve == 3:
+                    value[r, j] = y
+                    slope[r, j] = (e * one) / ((one + e) * (one + e))
+                else:
+                    value[r, j] = max(z, 0.0) + np.float64(look_up(tail, abs(z))) / one
+                    slope[r, j] = y
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Softmax:
+    """Softmax over all of a record's values."""
+
+    def start(self, setup: RoundSetup) -> Running:
+        """See `Layer`."""
+        del setup
+        return _RunningSoftmax()
+
+
+class _RunningSoftmax(Running):
+    __slots__ = ("_value",)
+
+    def __init__(self) -> None:
+        self._value: Real
+
+    def forward(self, *inputs: Value) -> Real:
+        """See `Running`."""
+        argument = to_real(inputs[0])
+        weights = np.empty(argument.shape, np.int64)
+        softmax_weights(argument, exponential(), weights)
+        self._value = weights / weights.sum(1, keepdims=True).astype(np.float64)
+        return self._value
+
+    def backward(self, deltas: Real) -> tuple[Real | None, ...]:
+        """See `Running`."""
+        result = np.empty(deltas.shape)
+        _softmax_back(self._value, deltas, result)
+        return (result,)
+
+
+@kernel
+def softmax_weights(argument: Real, exp: Table, weights: NDArray[np.int64]) -> None:
+    """Units of 2^-40 of e^(z_c - max z), (records, classes)."""
+    for r in range(argument.shape[0]):
+        top = argument[r, 0]
+        for c in range(1, argument.shape[1]):
+            top = max(top, argument[r, c])
+        for c in range(argument.shape[1]):
+            weights[r, c] = look_up(exp, top - argument[r, c])
+
+
+@kernel
+def _softmax_back(value: Real, deltas: Real, result: Real) -> None:
+    """d_in = p (d - p . d), the dot product summed in the order of the classes."""
+    seeds, records, classes = deltas.shape
+    for s in range(seeds):
+        for r in range(records):
+            dot = 0.0
+            for c in range(classes):
+                dot += value[r, c] * deltas[s, r, c]
+            for c in range(classes):
+                result[s, r, c] = value[r, c] * (deltas[s, r, c] - dot)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join:
+    """A residual sum of two values of one shape."""
+
+    def start(self, setup: RoundSetup) -> Running:
+        """See `Layer`."""
+        del setup
+        return _RunningJoin()
+
+
+class _RunningJoin(Running):
+    __slots__ = ()
+
+    def forward(self, *inputs: Value) -> Real:
+        """See `Running`."""
+        return to_real(inputs[0]) + to_real(inputs[1])
+
+    def backward(self, deltas: Real) -> tuple[Real | None, ...]:
+        """See `Running`."""
+        return deltas, deltas

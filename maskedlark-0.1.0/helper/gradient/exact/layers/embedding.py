@@ -1,0 +1,132 @@
+"""Embeddings: a table row for each categorical byte.
+
+A record's gradient is its deltas, summed over the places that read one row.
+
+The masked values are added straight to the table's rows. An index outside the table makes the record's
+gradient zero.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from helper.gradient.exact.kernels.clipping import Masking
+from helper.gradient.exact.kernels.compiled import kernel
+from helper.gradient.exact.kernels.field import add
+from helper.gradient.exact.kernels.masking import Hashed, hash_keys, hash_operand, mask_rows
+from helper.gradient.exact.kernels.rows import Bytes, Real, Rows, Value, quantise, scaled_norm
+from helper.gradient.exact.layers.layer import RoundSetup, Running, Trainable
+from maskedlark.numbers.field import FieldVector
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Embedding:
+    """A Gather of rows of a trained (rows, width) table by byte features.
+
+    Attributes:
+        table: The parameter.
+        number: Of the trained layers, for the digest.
+    """
+
+    table: Trainable
+    number: int
+
+    def start(self, setup: RoundSetup) -> Running:
+        """See `Layer`."""
+        return _RunningEmbedding(self, setup)
+
+
+class _RunningEmbedding(Running):
+    __slots__ = (
+        "_deltas",
+        "_indices",
+        "_is_outside",
+        "_keys",
+        "_layer",
+        "_operand_keys",
+        "_setup",
+        "_table",
+        "_total",
+    )
+
+    def __init__(self, layer: Embedding, setup: RoundSetup) -> None:
+        self._layer, self._setup = layer, setup
+        self._table = setup.weights[layer.table.index].to_float()
+        self._total = np.zeros(layer.table.shape, np.uint64)
+        self._keys: NDArray[np.uint64] | None = None
+        self._operand_keys: NDArray[np.uint64]
+        self._indices: Bytes
+        self._is_outside: NDArray[np.bool_]
+        self._deltas: Rows
+
+    def forward(self, *inputs: Value) -> Real:
+        """See `Running`."""
+        size = len(self._table)
+        self._is_outside = np.any(inputs[0] >= size, axis=1)
+        self._indices = np.minimum(inputs[0], size - 1).astype(np.uint8)
+        return self._table[self._indices].reshape(len(self._indices), -1)
+
+    def backward(self, deltas: Real) -> tuple[Real | None, ...]:
+        """See `Running`."""
+        seeds, records, size = deltas.shape
+        gathered = np.zeros(deltas.shape)
+        _gather_equal(deltas, self._indices, gathered)
+        self._deltas = quantise(gathered.reshape(seeds * records, size), self._setup.norm)
+        return (None,)
+
+    def add_norm(self, squares: Real) -> None:
+        """See `Running`."""
+        squares += scaled_norm(self._deltas, self._setup.norm).reshape(squares.shape)
+        squares[:, self._is_outside] = np.inf
+
+    def mask(self, masking: Masking, first: int) -> None:
+        """See `Running`."""
+        del first
+        if self._keys is None:
+            self._keys = hash_keys(
+                self._layer.number, Hashed.VALUES, self._setup.labels, self._deltas.q.shape[1]
+            )
+            self._operand_keys = hash_keys(self._layer.number, Hashed.OPERAND, 1, self._indices.shape[1])
+        masked = mask_rows(self._deltas, _unit(len(self._indices)), masking, self._keys)
+        hash_operand(self._indices, self._operand_keys, masking.hashes)
+        _scatter(masked, self._indices, self._total)
+
+    def write(self, vector: FieldVector) -> None:
+        """See `Running`."""
+        self._layer.table.place(vector)[...] = self._total
+
+
+def _unit(records: int) -> Rows:
+    """The operand 1 for every record."""
+    ones = np.ones(records, np.int64)
+    return Rows(q=np.ones((records, 1), np.int16), exponent=np.zeros(records, np.int64), norm=ones)
+
+
+@kernel
+def _gather_equal(deltas: Real, indices: Bytes, gathered: Real) -> None:
+    """Add each place's delta to the first place with the same index, in the order of the places.
+
+    The others stay zero.
+    """
+    places = indices.shape[1]
+    width = deltas.shape[2] // places
+    for s in range(deltas.shape[0]):
+        for r in range(deltas.shape[1]):
+            for place in range(places):
+                home = 0
+                while indices[r, home] != indices[r, place]:
+                    home += 1
+                for j in range(width):
+                    gathered[s, r, home * width + j] += deltas[s, r, place * width + j]
+
+
+@kernel
+def _scatter(masked: FieldVector, indices: Bytes, total: FieldVector) -> None:
+    """total[index] += the masked values of each place."""
+    width = total.shape[1]
+    for r in range(indices.shape[0]):
+        for place in range(indices.shape[1]):
+            row = indices[r, place]
+            for j in range(width):
+                total[row, j] = add(total[row, j], masked[r, place * width + j])

@@ -1,0 +1,103 @@
+"""What a layer of the exact path is.
+
+A frozen description made once a job, and its running form made once a round and thread.
+
+Within a block of records a round calls, for every step: `forward` in topological order, `backward` in
+reverse, `add_norm`, and, once the clip factors are known, `mask`. `begin` and `flush` stand around the blocks
+of a chunk, `write` ends the round.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from helper.gradient.exact.kernels.clipping import Masking
+from helper.gradient.exact.kernels.rows import Real, Value
+from helper.gradient.exact.products.product import Backend
+from maskedlark.model.weights import QuantisedTensor
+from maskedlark.numbers.field import FieldVector
+from maskedlark.privacy.clip import Norm
+
+
+class NotExact(Exception):
+    """The graph has no exact form; the message says in one sentence why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trainable:
+    """Where a parameter is: in the round's weights, and in the flat gradient vector."""
+
+    index: int
+    offset: int
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Its number of entries."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    def place(self, vector: FieldVector) -> FieldVector:
+        """Its part of a flat vector, in its shape: a view."""
+        return vector[self.offset : self.offset + self.size].reshape(self.shape)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundSetup:
+    """What is the same for all records of a round.
+
+    Attributes:
+        weights: The round's weights.
+        backend: How products are computed.
+        norm: The norm of the clip.
+        labels: The number of candidate labels.
+        chunk_records: The most records between `begin` and `flush`.
+    """
+
+    weights: tuple[QuantisedTensor, ...]
+    backend: Backend
+    norm: Norm
+    labels: int
+    chunk_records: int
+
+
+class Running:
+    """A layer at work on one thread of one round.
+
+    What a layer without parameters need not do, does nothing here.
+    """
+
+    __slots__ = ()
+
+    def forward(self, *inputs: Value) -> Real:
+        """The layer's value (records, size) from those of its inputs; keeps what the later steps need."""
+        raise NotImplementedError
+
+    def backward(self, deltas: Real) -> tuple[Real | None, ...]:
+        """The inputs' deltas from the output's, (seeds, records, size) each.
+
+        None where no parameter lies before the input.
+        """
+        raise NotImplementedError
+
+    def begin(self, records: int) -> None:
+        """A chunk of this many records starts."""
+
+    def add_norm(self, squares: Real) -> None:
+        """Add each gradient's squared L2 norm, or L1 norm, to `squares` (seeds, records)."""
+
+    def mask(self, masking: Masking, first: int) -> None:
+        """Take in the masked values of the block, whose first record is the chunk's record `first`."""
+
+    def flush(self) -> None:
+        """The chunk ends."""
+
+    def write(self, vector: FieldVector) -> None:
+        """Set the layer's part of the flat sum."""
+
+
+class Layer(Protocol):
+    """One step of a plan."""
+
+    def start(self, setup: RoundSetup) -> Running:
+        """Make ready for a round."""

@@ -1,0 +1,103 @@
+"""Layers that move entries.
+
+Transposition, slices, concatenation, and constants added to or multiplied with values.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from helper.gradient.exact.kernels.rows import Real, Value, to_real
+from helper.gradient.exact.layers.layer import RoundSetup, Running
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rearrange:
+    """Output entry j is input entry order[j]; no input is taken twice."""
+
+    order: NDArray[np.int64]
+
+    def start(self, setup: RoundSetup) -> Running:
+        """See `Layer`."""
+        del setup
+        return _RunningRearrange(self)
+
+
+class _RunningRearrange(Running):
+    __slots__ = ("_layer", "_size")
+
+    def __init__(self, layer: Rearrange) -> None:
+        self._layer = layer
+        self._size = 0
+
+    def forward(self, *inputs: Value) -> Value:
+        """See `Running`; bytes stay bytes."""
+        self._size = inputs[0].shape[1]
+        return np.ascontiguousarray(inputs[0][:, self._layer.order])
+
+    def backward(self, deltas: Real) -> tuple[Real | None, ...]:
+        """See `Running`."""
+        result = np.zeros((*deltas.shape[:2], self._size))
+        result[:, :, self._layer.order] = deltas
+        return (result,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Concatenate:
+    """The inputs one after the other, as reals."""
+
+    sizes: tuple[int, ...]
+
+    def start(self, setup: RoundSetup) -> Running:
+        """See `Layer`."""
+        del setup
+        return _RunningConcatenate(self)
+
+
+class _RunningConcatenate(Running):
+    __slots__ = ("_layer",)
+
+    def __init__(self, layer: Concatenate) -> None:
+        self._layer = layer
+
+    def forward(self, *inputs: Value) -> Real:
+        """See `Running`."""
+        return np.concatenate([to_real(value) for value in inputs], axis=1)
+
+    def backward(self, deltas: Real) -> tuple[Real | None, ...]:
+        """See `Running`."""
+        return tuple(np.split(deltas, np.cumsum(self._layer.sizes)[:-1], axis=2))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fixed:
+    """z = x * factor + offset with constants of the graph: one rounded product, then one rounded sum.
+
+    Attributes:
+        factor: float64, one number or one an entry.
+        offset: The same.
+    """
+
+    factor: NDArray[np.float64]
+    offset: NDArray[np.float64]
+
+    def start(self, setup: RoundSetup) -> Running:
+        """See `Layer`."""
+        del setup
+        return _RunningFixed(self)
+
+
+class _RunningFixed(Running):
+    __slots__ = ("_layer",)
+
+    def __init__(self, layer: Fixed) -> None:
+        self._layer = layer
+
+    def forward(self, *inputs: Value) -> Real:
+        """See `Running`."""
+        return to_real(inputs[0]) * self._layer.factor + self._layer.offset
+
+    def backward(self, deltas: Real) -> tuple[Real | None, ...]:
+        """See `Running`."""
+        return (deltas * self._layer.factor,)

@@ -1,0 +1,98 @@
+"""Where going back begins: each loss's deltas at the model's output.
+
+A loss of one output has one seed a record, the number 1, and each label's gradient is a coefficient times the
+seed's: any number of labels costs one way back. Cross-entropy has a seed a label, softmax(z) - onehot(label),
+and coefficients 1.
+
+Specification: docs/explanation/numerics.md, section "Losses".
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from helper.gradient.exact.kernels.compiled import kernel
+from helper.gradient.exact.kernels.rows import Real
+from helper.gradient.exact.kernels.tables import MAX_RATE_LOG, ONE, Table, exponential, look_up
+from helper.gradient.exact.layers.elementwise import softmax_weights
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.model.graph import Loss
+
+Labels = NDArray[np.uint32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seeds:
+    """What a loss hands to the way back.
+
+    Attributes:
+        deltas: (seeds, records, outputs), seeds being 1 or the number of labels.
+        coefficients: (records, labels): a label's gradient is coefficient times its seed's.
+    """
+
+    deltas: Real
+    coefficients: Real
+
+
+def count_seeds(loss: Loss, labels: int) -> int:
+    """How many ways back a record takes."""
+    return labels if loss is Loss.CROSS_ENTROPY else 1
+
+
+def seeds(loss: Loss, output: Real, labels: Labels) -> Seeds:
+    """The deltas of a block.
+
+    Output (records, outputs), labels (records, labels); binary losses read the output as a logit.
+
+    Raises:
+        JobRefused(MALFORMED): a label is not a class of the output.
+    """
+    records, count = labels.shape
+    if loss is Loss.CROSS_ENTROPY:
+        if labels.size and int(labels.max()) >= output.shape[1]:
+            raise JobRefused(JobReason.MALFORMED, f"a label is outside the model's {output.shape[1]} classes")
+        weights = np.empty(output.shape, np.int64)
+        softmax_weights(output, exponential(), weights)
+        deltas = np.empty((count, records, output.shape[1]))
+        _cross_entropy(weights, labels, deltas)
+        return Seeds(deltas=deltas, coefficients=np.ones((records, count)))
+    z, y = output[:, 0], labels.astype(np.float64)
+    if loss is Loss.MSE:
+        coefficients = 2.0 * (z[:, None] - y)
+    else:
+        coefficients = np.empty((records, count))
+        (_poisson if loss is Loss.POISSON else _binary)(z, y, exponential(), coefficients)
+    return Seeds(deltas=np.ones((1, records, 1)), coefficients=coefficients)
+
+
+@kernel
+def _cross_entropy(weights: NDArray[np.int64], labels: Labels, deltas: Real) -> None:
+    """(w_c - [c = label] sum w) / sum w: an exact integer over an exact integer."""
+    for r in range(weights.shape[0]):
+        total = weights[r].sum()
+        for k in range(labels.shape[1]):
+            for c in range(weights.shape[1]):
+                above = weights[r, c] - (total if c == labels[r, k] else 0)
+                deltas[k, r, c] = np.float64(above) / np.float64(total)
+
+
+@kernel
+def _binary(z: Real, labels: Real, exp: Table, coefficients: Real) -> None:
+    """sigmoid(z) - y as one division of integers, so that it does not cancel."""
+    one = np.float64(ONE)
+    for r in range(len(z)):
+        e = np.float64(look_up(exp, abs(z[r])))
+        for k in range(labels.shape[1]):
+            coefficients[r, k] = ((one if z[r] > 0.0 else e) - labels[r, k] * (one + e)) / (one + e)
+
+
+@kernel
+def _poisson(z: Real, labels: Real, exp: Table, coefficients: Real) -> None:
+    """e^z - y; the rate saturates at e^20."""
+    one = np.float64(ONE)
+    for r in range(len(z)):
+        e = np.float64(look_up(exp, min(abs(z[r]), MAX_RATE_LOG)))
+        rate = one / e if z[r] > 0.0 else e / one
+        for k in range(labels.shape[1]):
+            coefficients[r, k] = rate - labels[r, k]

@@ -1,0 +1,197 @@
+"""Lowering of the operators that compute: products, convolutions, pools, normalisation, activations."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from helper.gradient.exact.kernels.windows import PADDING, Windows, reduced, slide
+from helper.gradient.exact.layers.convolution import Convolution
+from helper.gradient.exact.layers.dense import Dense
+from helper.gradient.exact.layers.elementwise import Activation, Curve, Softmax
+from helper.gradient.exact.layers.layer import NotExact, Trainable
+from helper.gradient.exact.layers.normalisation import BatchNormalization
+from helper.gradient.exact.layers.pooling import AveragePool, MaxPool
+from helper.gradient.exact.lowering.plan import PlanBuilder, Value, attribute, integers
+from helper.gradient.exact.products.product import MAX_POSITIONS, MAX_WIDTH
+from maskedlark.model.graph import Node
+
+
+def gemm(builder: PlanBuilder, node: Node) -> None:
+    """A dense layer with its bias."""
+    if attribute(node, "alpha") != 1.0 or attribute(node, "beta") != 1.0 or node.attributes["transA"]:
+        raise NotExact("Gemm has a factor or a transposed first input")
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    _dense(builder, node, bias, is_transposed=bool(node.attributes["transB"]), output=node.outputs[0])
+
+
+def matmul(builder: PlanBuilder, node: Node) -> None:
+    """A dense layer, which takes in the Add of a bias that follows it."""
+    follower = builder.only_reader(node.outputs[0], "Add")
+    bias = next((name for name in follower.inputs if builder.is_parameter(name)), None) if follower else None
+    if follower is None or bias is None:
+        _dense(builder, node, None, is_transposed=False, output=node.outputs[0])
+        return
+    builder.taken_in.add(follower.outputs[0])
+    _dense(builder, node, bias, is_transposed=False, output=follower.outputs[0])
+
+
+def _dense(
+    builder: PlanBuilder, node: Node, bias_name: str | None, *, is_transposed: bool, output: str
+) -> None:
+    name = node.inputs[1]
+    if name in builder.transposed:
+        name, is_transposed = builder.transposed[name], not is_transposed
+    source, weight = builder.value(node.inputs[0]), builder.parameter(name, node.operator)
+    if len(weight.shape) != 2 or len(source.shape) != 1:
+        raise NotExact(
+            f"{node.operator} multiplies a value of {len(source.shape) + 1} axes: the exact path takes one "
+            "vector a record"
+        )
+    _require_width(node, *weight.shape)
+    outputs = weight.shape[0 if is_transposed else 1]
+    layer = Dense(
+        weight=weight,
+        bias=_bias(builder, node, bias_name, outputs),
+        is_transposed=is_transposed,
+        reads_bytes=source.is_bytes,
+        passes_back=builder.is_trained(source),
+        number=builder.next_number,
+    )
+    builder.add(output, layer, (source,), (outputs,), has_parameters=True)
+
+
+def conv(builder: PlanBuilder, node: Node) -> None:
+    """A convolution."""
+    source, weight = builder.value(node.inputs[0]), builder.parameter(node.inputs[1], "Conv")
+    outputs, kernel = weight.shape[0], weight.shape[2:]
+    _require_width(node, outputs, prod(weight.shape[1:]))
+    windows = _windows(source, kernel, node)
+    layer = Convolution(
+        weight=weight,
+        bias=_bias(builder, node, node.inputs[2] if len(node.inputs) > 2 else None, outputs),
+        windows=windows,
+        reads_bytes=source.is_bytes,
+        passes_back=builder.is_trained(source),
+        number=builder.next_number,
+    )
+    builder.add(node.outputs[0], layer, (source,), (outputs, *windows.result), has_parameters=True)
+
+
+def _bias(builder: PlanBuilder, node: Node, name: str | None, outputs: int) -> Trainable | None:
+    """A bias as a vector of one entry an output."""
+    if name is None:
+        return None
+    bias = builder.parameter(name, node.operator)
+    if bias.size != outputs:
+        raise NotExact(f"{node.operator} has a bias of shape {bias.shape} for {outputs} outputs")
+    return replace(bias, shape=(outputs,))
+
+
+def _require_width(node: Node, *widths: int) -> None:
+    if max(widths) > MAX_WIDTH:
+        raise NotExact(f"{node.operator} sums {max(widths)} products: the exact path sums up to {MAX_WIDTH}")
+
+
+def _windows(source: Value, kernel: tuple[int, ...], node: Node) -> Windows:
+    """The windows of a Conv or pool on a value (channels, *space)."""
+    dilations = integers(node, "dilations")
+    windows = slide(
+        source.shape[1:],
+        kernel,
+        strides=integers(node, "strides"),
+        pads=integers(node, "pads"),
+        dilations=dilations,
+    )
+    if len(windows.places) > MAX_POSITIONS:
+        raise NotExact(
+            f"{node.operator} has {len(windows.places)} positions: the exact path takes up to {MAX_POSITIONS}"
+        )
+    return windows
+
+
+def max_pool(builder: PlanBuilder, node: Node) -> None:
+    """The largest value of each window."""
+    source = builder.value(node.inputs[0])
+    windows = _windows(source, integers(node, "kernel_shape"), node)
+    builder.add(node.outputs[0], MaxPool(windows=windows), (source,), (source.shape[0], *windows.result))
+
+
+def average_pool(builder: PlanBuilder, node: Node) -> None:
+    """The mean of each window."""
+    source = builder.value(node.inputs[0])
+    windows = _windows(source, integers(node, "kernel_shape"), node)
+    inside = (
+        (windows.places != PADDING).sum(1)
+        if not node.attributes["count_include_pad"]
+        else windows.places.shape[1]
+    )
+    counts = np.broadcast_to(np.asarray(inside, np.float64), (len(windows.places),)).copy()
+    builder.add(
+        node.outputs[0],
+        AveragePool(windows=windows, counts=counts),
+        (source,),
+        (source.shape[0], *windows.result),
+    )
+
+
+def reduce(builder: PlanBuilder, node: Node) -> None:
+    """ReduceMean or ReduceSum over some of a record's axes, as one pool.
+
+    GlobalAveragePool becomes the first.
+    """
+    source = builder.value(node.inputs[0])
+    axes = tuple(axis - 1 for axis in integers(node, "axes"))
+    if min(axes) < 0:
+        raise NotExact(f"{node.operator} joins the record axis")
+    windows = reduced(source.shape, axes)
+    counts = np.full(
+        len(windows.places), windows.places.shape[1] if node.operator == "ReduceMean" else 1, np.float64
+    )
+    kept = tuple(
+        1 if axis in axes else size
+        for axis, size in enumerate(source.shape)
+        if node.attributes["keepdims"] or axis not in axes
+    )
+    builder.add(node.outputs[0], AveragePool(windows=windows, counts=counts), (source,), kept)
+
+
+def batch_normalization(builder: PlanBuilder, node: Node) -> None:
+    """Normalisation with the graph's running statistics."""
+    source = builder.value(node.inputs[0])
+    mean, variance = (builder.constant(name) for name in node.inputs[3:5])
+    if mean is None or variance is None:
+        raise NotExact("BatchNormalization has statistics that are not constants")
+    spread = variance.astype(np.float64) + float(np.float32(attribute(node, "epsilon")))
+    if not (spread > 0).all():
+        raise NotExact("BatchNormalization has a variance that is not positive")
+    layer = BatchNormalization(
+        scale=builder.parameter(node.inputs[1], node.operator),
+        bias=builder.parameter(node.inputs[2], node.operator),
+        mean=mean.astype(np.float64),
+        inverse=1.0 / np.sqrt(spread),
+        number=builder.next_number,
+    )
+    builder.add(node.outputs[0], layer, (source,), source.shape, has_parameters=True)
+
+
+def activation(curve: Curve) -> Callable[[PlanBuilder, Node], None]:
+    """The lowering of one curve."""
+
+    def lowering(builder: PlanBuilder, node: Node) -> None:
+        source = builder.value(node.inputs[0])
+        alpha = attribute(node, "alpha") if curve in (Curve.LEAKY_RELU, Curve.ELU) else 0.0
+        builder.add(
+            node.outputs[0], Activation(curve=curve, alpha=float(np.float32(alpha))), (source,), source.shape
+        )
+
+    return lowering
+
+
+def softmax(builder: PlanBuilder, node: Node) -> None:
+    """Softmax over a vector."""
+    source = builder.value(node.inputs[0])
+    if len(source.shape) != 1:
+        raise NotExact("Softmax is exact only over all of a record's values")
+    builder.add(node.outputs[0], Softmax(), (source,), source.shape)

@@ -1,0 +1,74 @@
+"""From a checked model and a loss to a plan, or to one sentence on why there is none.
+
+The functions for each operator are in `lowering_layers` and `lowering_layout`.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from helper.gradient.exact.layers.elementwise import Curve
+from helper.gradient.exact.layers.layer import NotExact
+from helper.gradient.exact.lowering import layers, layout
+from helper.gradient.exact.lowering.plan import Plan, PlanBuilder
+from maskedlark.model.graph import Loss, Model, Node
+
+_LOWERINGS: Final[Mapping[str, Callable[[PlanBuilder, Node], None]]] = {
+    "Gemm": layers.gemm,
+    "MatMul": layers.matmul,
+    "Conv": layers.conv,
+    "BatchNormalization": layers.batch_normalization,
+    "MaxPool": layers.max_pool,
+    "AveragePool": layers.average_pool,
+    "ReduceMean": layers.reduce,
+    "ReduceSum": layers.reduce,
+    "Softmax": layers.softmax,
+    "Relu": layers.activation(Curve.RELU),
+    "LeakyRelu": layers.activation(Curve.LEAKY_RELU),
+    "Elu": layers.activation(Curve.ELU),
+    "Sigmoid": layers.activation(Curve.SIGMOID),
+    "Tanh": layers.activation(Curve.TANH),
+    "Softplus": layers.activation(Curve.SOFTPLUS),
+    "Add": layout.arithmetic,
+    "Sub": layout.arithmetic,
+    "Mul": layout.arithmetic,
+    "Div": layout.arithmetic,
+    "Cast": layout.cast,
+    "Gather": layout.gather,
+    "Reshape": layout.reshape,
+    "Transpose": layout.transpose,
+    "Slice": layout.cut,
+    "Split": layout.split,
+    "Concat": layout.concat,
+}
+
+
+def lower(model: Model, loss: Loss) -> Plan:
+    """The exact form of a model under a loss.
+
+    Raises:
+        NotExact: there is none.
+    """
+    nodes, output_name = _without_head(model, loss)
+    foreign = sorted({node.operator for node in nodes} - set(_LOWERINGS))
+    if foreign:
+        raise NotExact(f"the model uses {', '.join(foreign)}, which the exact path does not have")
+    builder = PlanBuilder(model, nodes, output_name)
+    for node in nodes:
+        if node.outputs[0] not in builder.taken_in:
+            _LOWERINGS[node.operator](builder, node)
+    return builder.finish()
+
+
+def _without_head(model: Model, loss: Loss) -> tuple[tuple[Node, ...], str]:
+    """The nodes of the model, and the value that the loss then reads.
+
+    A last Sigmoid or LogSoftmax that the loss takes in is left out.
+    """
+    last = model.nodes[-1]
+    if loss is Loss.BINARY_CROSS_ENTROPY:
+        if last.operator != "Sigmoid":
+            raise NotExact("binary_cross_entropy is exact only where the model ends in Sigmoid")
+        return model.nodes[:-1], last.inputs[0]
+    if loss is Loss.CROSS_ENTROPY and last.operator == "LogSoftmax":
+        return model.nodes[:-1], last.inputs[0]
+    return model.nodes, model.output_name

@@ -1,0 +1,215 @@
+"""The exact form of a model.
+
+Steps over numbered values, and the builder through which each operator's lowering adds its own.
+
+Values are numbered from 0, the features. A step reads values and writes one; values are (records, size) in C
+order of their ONNX shape without the record axis.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from helper.gradient.exact.layers.layer import Layer, NotExact, Trainable
+from helper.gradient.exact.layers.layout import Fixed, Rearrange
+from maskedlark.model.graph import Constant, Model, Node
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One layer, the numbers of the values that it reads and writes, and whether it is trained."""
+
+    layer: Layer
+    inputs: tuple[int, ...]
+    output: int
+    has_parameters: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A model in exact form.
+
+    Attributes:
+        steps: In topological order.
+        sizes: The size of each value.
+        is_trained: Of each value, whether a parameter lies before it.
+        output: The value that the loss reads.
+        num_parameters: The length of the flat vector.
+    """
+
+    steps: tuple[Step, ...]
+    sizes: tuple[int, ...]
+    is_trained: tuple[bool, ...]
+    output: int
+    num_parameters: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """What is known of a value while lowering.
+
+    Attributes:
+        number: The value that holds it.
+        shape: Its ONNX shape without the record axis.
+        is_bytes: Whether it holds bytes of the features.
+        scale: For bytes, what 1/256 of each is multiplied by.
+        is_index: Whether it is the bytes themselves, as integers.
+    """
+
+    number: int
+    shape: Shape
+    is_bytes: bool = False
+    scale: float = 1.0
+    is_index: bool = False
+
+    @property
+    def size(self) -> int:
+        """Entries a record."""
+        return prod(self.shape)
+
+
+class PlanBuilder:
+    """Collects steps; lowering functions see the model through it."""
+
+    def __init__(self, model: Model, nodes: Sequence[Node], output_name: str) -> None:
+        offsets = np.cumsum([0, *(parameter.size for parameter in model.parameters)])
+        self._trainables = {
+            parameter.name: Trainable(index=index, offset=int(offsets[index]), shape=parameter.shape)
+            for index, parameter in enumerate(model.parameters)
+        }
+        self._constants = model.constants
+        self._readers = _readers(nodes, output_name)
+        self._output_name = output_name
+        self._num_parameters = model.num_parameters
+        self._unused = set(self._trainables)
+        self._values = {model.input_name: Value(number=0, shape=(model.input_width,), is_bytes=True)}
+        self._steps: list[Step] = []
+        self._num_trained = 0
+        self._sizes = [model.input_width]
+        self._is_trained = [False]
+        self.transposed: dict[str, str] = {}  # a matrix parameter's transpose to the parameter
+        self.taken_in: set[str] = set()  # outputs that an earlier node's lowering has already defined
+
+    @property
+    def next_number(self) -> int:
+        """The number of the next trained layer: how many there are already.
+
+        Its digest keys are made of it.
+        """
+        return self._num_trained
+
+    def only_reader(self, name: str, operator: str) -> Node | None:
+        """The one node that reads a value, if there is one and it is this operator."""
+        readers = self._readers.get(name, ())
+        return readers[0] if len(readers) == 1 and readers[0].operator == operator else None
+
+    def constant(self, name: str) -> Constant | None:
+        """A constant by name; None for anything else."""
+        return self._constants.get(name)
+
+    def is_parameter(self, name: str) -> bool:
+        """Whether the name is a parameter's."""
+        return name in self._trainables
+
+    def stored(self, name: str) -> Value:
+        """An input that must be data, as it is known: perhaps bytes with a scale, or indices."""
+        if name not in self._values:
+            raise NotExact(f"{name!r} is a parameter or a constant where the exact path needs data")
+        return self._values[name]
+
+    def value(self, name: str) -> Value:
+        """An input that must be data with a number for each entry."""
+        value = self.stored(name)
+        if value.is_index:
+            raise NotExact(f"{name!r} holds indices, which only a Gather reads")
+        if value.scale != 1.0:
+            self.add(name, Fixed(factor=np.array(value.scale), offset=np.array(0.0)), (value,), value.shape)
+        return self._values[name]
+
+    def parameter(self, name: str, operator: str) -> Trainable:
+        """An input that must be a parameter of no other node.
+
+        A gradient that is a sum over two uses has no factored norm.
+        """
+        if name not in self._trainables:
+            raise NotExact(
+                f"{operator} has an input {name!r} that is not trained where the exact path needs a parameter"
+            )
+        if name not in self._unused:
+            raise NotExact(f"the parameter {name!r} is used more than once")
+        self._unused.remove(name)
+        return self._trainables[name]
+
+    def is_trained(self, value: Value) -> bool:
+        """Whether a parameter lies before a value."""
+        return self._is_trained[value.number]
+
+    def alias(self, name: str, value: Value) -> None:
+        """Give a value a name."""
+        self._values[name] = value
+
+    def add(
+        self, name: str, layer: Layer, inputs: Sequence[Value], shape: Shape, *, has_parameters: bool = False
+    ) -> None:
+        """Add a step whose output has a name and a shape."""
+        number = len(self._sizes)
+        self._num_trained += has_parameters
+        read = tuple(value.number for value in inputs)
+        self._steps.append(Step(layer=layer, inputs=read, output=number, has_parameters=has_parameters))
+        self._sizes.append(prod(shape))
+        self._is_trained.append(has_parameters or any(self.is_trained(value) for value in inputs))
+        self._values[name] = Value(number=number, shape=shape)
+
+    def rearrange(self, name: str, source: Value, order: NDArray[np.int64]) -> None:
+        """Add a step that moves entries, order having the result's shape.
+
+        Bytes stay bytes, indices stay indices.
+        """
+        self.add(name, Rearrange(order=order.reshape(-1)), (source,), order.shape)
+        self._values[name] = replace(source, number=self._values[name].number, shape=order.shape)
+
+    def finish(self) -> Plan:
+        """The plan that ends in the model's output."""
+        if self._unused:
+            raise NotExact(f"the parameter {min(self._unused)!r} is not reached by the exact path")
+        return Plan(
+            steps=tuple(self._steps),
+            sizes=tuple(self._sizes),
+            is_trained=tuple(self._is_trained),
+            output=self.value(self._output_name).number,
+            num_parameters=self._num_parameters,
+        )
+
+
+_OUTPUT: Final = Node(operator="", inputs=(), outputs=(), attributes={})
+
+
+def _readers(nodes: Sequence[Node], output_name: str) -> dict[str, tuple[Node, ...]]:
+    """The nodes that read each value; whoever asks for the model's output counts as one."""
+    readers: dict[str, tuple[Node, ...]] = {output_name: (_OUTPUT,)}
+    for node in nodes:
+        for name in node.inputs:
+            readers[name] = (*readers.get(name, ()), node)
+    return readers
+
+
+def attribute(node: Node, name: str) -> float:
+    """A numeric attribute."""
+    value = node.attributes[name]
+    if not isinstance(value, int | float):
+        raise NotExact(f"{node.operator} has an attribute {name} that is not a number")
+    return value
+
+
+def integers(node: Node, name: str) -> tuple[int, ...]:
+    """An attribute that lists integers."""
+    value = node.attributes[name]
+    if not isinstance(value, tuple):
+        raise NotExact(f"{node.operator} has an attribute {name} that is not a list")
+    return tuple(int(entry) for entry in value)

@@ -1,0 +1,4 @@
+"""The two matrix products, on two backends with equal bits.
+
+May import: kernels.
+"""

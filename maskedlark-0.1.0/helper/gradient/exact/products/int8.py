@@ -1,0 +1,300 @@
+"""The fast backend: unsigned bytes times signed digits with 32-bit sums, by ONNX Runtime's MatMulInteger.
+
+Operands of 16 bits are two byte planes of q + 32768; weights are two balanced base-128 digits; field elements
+are eight balanced base-256 digits where the machine's kernel adds without saturation (VNNI, AMX), and ten
+base-128 digits where it does not (AVX2 adds two products in 16 bits: 2 * 255 * 64 < 2^15 still fits). Which
+of the two changes the speed and no bit.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+
+from helper.gradient.exact.kernels.compiled import kernel
+from helper.gradient.exact.kernels.field import add, from_signed, multiply
+from helper.gradient.exact.kernels.rows import Bytes, Real
+from helper.gradient.exact.products.product import Accumulator, Operand, Weights, use_one_blas_thread
+from maskedlark.numbers.field import MODULUS, FieldVector
+
+Digits = NDArray[np.int8]
+Sums = NDArray[np.int32]
+
+_NARROW: Final = 48
+"""Up to this many inputs a float64 product is faster than four digit products, and as exact."""
+_OFFSET: Final = 32768
+
+_EPSILON: Final = np.uint64(2**32 - 1)
+_LARGEST_BALANCED: Final = np.uint64(0x7F7F7F7F7F7F7F7F)  # 127 * (256^8 - 1) / 255
+_BALANCE_256: Final = np.uint64(0x8080808080808080)
+_BALANCE_128: Final = np.int64(64 * (128**8 - 1) // 127)
+_HALF: Final = np.uint64(MODULUS // 2)
+_P: Final = np.uint64(MODULUS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DigitWeights:
+    """A (K, N) weight matrix as digits (K, 2N), low digit first.
+
+    Its column sums times 32768; and as float64 if K is narrow.
+    """
+
+    digits: Digits
+    offset: NDArray[np.int64]
+    matrix: Real | None
+
+    def product(self, operand: Operand) -> Real:
+        """See `Factor`."""
+        rows, outputs = len(operand), len(self.offset)
+        if self.matrix is not None:
+            narrow: Real = operand.astype(np.float64) @ self.matrix
+            return narrow
+        result = np.empty((rows, outputs))
+        if operand.dtype == np.uint8:
+            _combine_bytes(multiply_digits(operand.astype(np.uint8, copy=False), self.digits), result)
+        else:
+            planes = np.empty((2 * rows, operand.shape[1]), np.uint8)
+            _split_operand(operand, planes[:rows], planes[rows:])
+            _combine_planes(multiply_digits(planes, self.digits), self.offset, result)
+        return result
+
+
+@cache
+def _session(*, transposes: bool) -> onnxruntime.InferenceSession:
+    """A graph of one product.
+
+    A helper's parallelism is over records, so each product runs on the calling thread.
+    """
+    value = helper.make_tensor_value_info
+    left = "A^T" if transposes else "A"
+    product = helper.make_node("MatMulInteger", [left, "B"], ["Y"])
+    graph = helper.make_graph(
+        [helper.make_node("Transpose", ["A"], [left], perm=[1, 0]), product] if transposes else [product],
+        "product",
+        [value("A", TensorProto.UINT8, [None, None]), value("B", TensorProto.INT8, [None, None])],
+        [value("Y", TensorProto.INT32, [None, None])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 9
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+
+
+def multiply_digits(left: Bytes, right: Digits, *, transposes: bool = False) -> Sums:
+    """left (M, K) @ right (K, N), or left (K, M) transposed first.
+
+    Exact in 32 bits if the digits suit the machine.
+    """
+    sums: Sums = _session(transposes=transposes).run(None, {"A": left, "B": right})[0]
+    return sums
+
+
+@cache
+def is_saturating() -> bool:
+    """Whether this machine's kernel loses sums of full 8-bit digits.
+
+    Found by multiplying the extremes at several shapes.
+    """
+    for rows, width, columns in ((1, 64, 16), (64, 256, 64), (127, 2048, 129)):
+        for digit in (-128, 127):
+            sums = multiply_digits(
+                np.full((rows, width), 255, np.uint8), np.full((width, columns), digit, np.int8)
+            )
+            if (sums != 255 * digit * width).any():
+                return True
+    return False
+
+
+class Int8Backend:
+    """Products by MatMulInteger."""
+
+    __slots__ = ("_base_bits",)
+
+    def __init__(self, *, base_bits: int | None = None) -> None:
+        use_one_blas_thread()
+        self._base_bits = base_bits if base_bits is not None else (7 if is_saturating() else 8)
+
+    def factor(self, weights: Weights) -> DigitWeights:
+        """A (K, N) matrix as digits."""
+        width, outputs = weights.shape
+        digits, offset = np.empty((width, 2 * outputs), np.int8), np.zeros(outputs, np.int64)
+        _split_weights(weights, digits, offset)
+        return DigitWeights(
+            digits=digits, offset=offset, matrix=weights.astype(np.float64) if width <= _NARROW else None
+        )
+
+    def accumulator(self, width: int, outputs: int, *, is_bytes: bool, records: int) -> Accumulator:
+        """With the digits that suit this machine."""
+        return _DigitAccumulator(width, outputs, records, is_bytes=is_bytes, base_bits=self._base_bits)
+
+
+class _DigitAccumulator:
+    """Collects a chunk's operands as byte planes and its masked deltas as digits, multiplies once."""
+
+    __slots__ = ("_column_sums", "_count", "_digits", "_operand", "_records", "_total")
+
+    def __init__(self, width: int, outputs: int, records: int, *, is_bytes: bool, base_bits: int) -> None:
+        self._count = 8 if base_bits == 8 else 10
+        self._operand = np.empty((records, width if is_bytes else 2 * width), np.uint8)
+        self._digits = np.empty((records, self._count * outputs), np.int8)
+        self._column_sums = np.zeros(outputs, np.uint64)
+        self._total = np.zeros((width, outputs), np.uint64)
+        self._records = 0
+
+    def begin(self, records: int) -> None:
+        """See `Accumulator`."""
+        self._records = records
+        self._column_sums[:] = 0
+
+    def put(self, first: int, operand: Operand, masked: FieldVector) -> None:
+        """See `Accumulator`."""
+        rows = slice(first, first + len(operand))
+        if self._count == 8:
+            _split_256(masked, self._digits[rows])
+        else:
+            _split_128(masked, self._digits[rows])
+        if operand.dtype == np.uint8:
+            self._operand[rows] = operand
+        else:
+            width = len(self._total)
+            _split_operand(operand, self._operand[rows, :width], self._operand[rows, width:])
+            _add_columns(masked, self._column_sums)
+
+    def flush(self) -> None:
+        """See `Accumulator`."""
+        sums = multiply_digits(self._operand[: self._records], self._digits[: self._records], transposes=True)
+        _recombine(
+            sums, self._operand.shape[1] // len(self._total), self._count, self._column_sums, self._total
+        )
+
+    @property
+    def total(self) -> FieldVector:
+        """See `Accumulator`."""
+        return self._total
+
+
+@kernel
+def _split_weights(weights: Weights, digits: Digits, offset: NDArray[np.int64]) -> None:
+    """w = low + 128 high with low in [-64, 63]; offset = 32768 * column sums."""
+    width, outputs = weights.shape
+    for i in range(width):
+        for j in range(outputs):
+            w = np.int32(weights[i, j])
+            low = ((w + 64) & 127) - 64
+            digits[i, j] = low
+            digits[i, outputs + j] = (w - low) >> 7
+            offset[j] += np.int64(w) * _OFFSET
+
+
+@kernel
+def _split_operand(operand: NDArray[np.int16], high: Bytes, low: Bytes) -> None:
+    """The two bytes of q + 32768, each (R, K)."""
+    for r in range(operand.shape[0]):
+        for j in range(operand.shape[1]):
+            q = np.int32(operand[r, j]) + _OFFSET
+            high[r, j] = q >> 8
+            low[r, j] = q & 255
+
+
+@kernel
+def _combine_bytes(sums: Sums, result: Real) -> None:
+    """Digit sums (R, 2N) of byte operands to integers (R, N)."""
+    rows, outputs = result.shape
+    for r in range(rows):
+        for j in range(outputs):
+            result[r, j] = np.int64(sums[r, j]) + (np.int64(sums[r, outputs + j]) << 7)
+
+
+@kernel
+def _combine_planes(sums: Sums, offset: NDArray[np.int64], result: Real) -> None:
+    """Digit sums (2R, 2N) of two byte planes to integers (R, N)."""
+    rows, outputs = result.shape
+    for r in range(rows):
+        for j in range(outputs):
+            high = np.int64(sums[r, j]) + (np.int64(sums[r, outputs + j]) << 7)
+            low = np.int64(sums[rows + r, j]) + (np.int64(sums[rows + r, outputs + j]) << 7)
+            result[r, j] = (high << 8) + low - offset[j]
+
+
+@kernel
+def _split_256(masked: FieldVector, digits: Digits) -> None:
+    """Field elements (R, N) as eight balanced base-256 digits (R, 8N).
+
+    The bytes of s + 0x80...80, each with its top bit flipped.
+
+    s is u or u - p, whichever eight digits can hold: they hold 2^64 consecutive integers, more than p.
+    """
+    rows, outputs = masked.shape
+    for r in range(rows):
+        for d in range(8):
+            shift = np.uint64(8 * d)
+            for j in range(outputs):
+                u = masked[r, j]
+                u += (_EPSILON if u > _LARGEST_BALANCED else np.uint64(0)) + _BALANCE_256
+                digits[r, d * outputs + j] = np.int8(np.uint8((u ^ _BALANCE_256) >> shift))
+
+
+@kernel
+def _split_128(masked: FieldVector, digits: Digits) -> None:
+    """Field elements (R, N) as ten balanced base-128 digits (R, 10N) of their signed reading.
+
+    The tenth is -1, 0 or 1.
+    """
+    rows, outputs = masked.shape
+    for r in range(rows):
+        for j in range(outputs):
+            u = masked[r, j]
+            s = np.int64(u) if u <= _HALF else -np.int64(_P - u)
+            first = ((s + 64) & 127) - 64
+            digits[r, j] = first
+            rest = ((s - first) >> 7) + _BALANCE_128
+            for d in range(8):
+                digits[r, (d + 1) * outputs + j] = ((rest >> (7 * d)) & 127) - 64
+            digits[r, 9 * outputs + j] = rest >> 56
+
+
+@kernel
+def _add_columns(masked: FieldVector, sums: FieldVector) -> None:
+    """sums (N,) += the columns' sums."""
+    for r in range(masked.shape[0]):
+        for j in range(masked.shape[1]):
+            sums[j] = add(sums[j], masked[r, j])
+
+
+@kernel
+def _recombine(sums: Sums, planes: int, count: int, column_sums: FieldVector, total: FieldVector) -> None:
+    """total (K, N) += digit sums (planes * K, count * N), put together in the field.
+
+    With two planes less 32768 * column sums.
+    """
+    width, outputs = total.shape
+    half = count // 2
+    bits = 8 if count == 8 else 7
+    unit = np.uint64(1) << np.uint64(half * bits)
+    high, low = np.empty(outputs, np.int64), np.empty(outputs, np.int64)
+    minus = np.zeros(outputs, np.uint64)
+    if planes == 2:
+        for j in range(outputs):
+            minus[j] = multiply(column_sums[j], _P - np.uint64(_OFFSET))
+    for i in range(width):
+        low[:] = 0
+        high[:] = 0
+        for d in range(half):
+            for j in range(outputs):
+                a, b = np.int64(sums[i, d * outputs + j]), np.int64(sums[i, (half + d) * outputs + j])
+                if planes == 2:
+                    a = (a << 8) + np.int64(sums[width + i, d * outputs + j])
+                    b = (b << 8) + np.int64(sums[width + i, (half + d) * outputs + j])
+                low[j] += a << (bits * d)
+                high[j] += b << (bits * d)
+        for j in range(outputs):
+            value = add(from_signed(low[j]), multiply(from_signed(high[j]), unit))
+            total[i, j] = add(total[i, j], add(value, minus[j]))

@@ -1,0 +1,189 @@
+"""What a helper runs before it serves: both backends on extreme values, and the golden vectors on both.
+
+It also compiles everything that a round needs, so that the first round is as fast as the others. The digest
+goes into every round's transcript: helpers whose numerics differ derive different blinds, and can never mix.
+"""
+
+import base64
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from helper.gradient.engine import Batch
+from helper.gradient.exact.engine import ExactEngine
+from helper.gradient.exact.products.float64 import Float64Backend
+from helper.gradient.exact.products.int8 import Int8Backend
+from helper.gradient.exact.products.product import CHUNK_RECORDS, Backend
+from maskedlark.interrupt import Interrupt, never
+from maskedlark.model.graph import Loss
+from maskedlark.model.onnx_file import parse
+from maskedlark.model.weights import MAX_MAGNITUDE, decode
+from maskedlark.numbers.field import MODULUS, FieldVector, to_bytes
+from maskedlark.privacy.clip import Clip, Norm
+
+NUMERICS_DIGEST: Final = bytes.fromhex("33dbb0f2079442f8c82794339b396c3a064e61e1185ae8c8dd36dd61df49cbd1")
+"""SHA-256 over the golden vectors' results: the version of the exact path's numerics."""
+
+_GOLDEN: Final = Path(__file__).with_name("golden.json")
+
+
+class SelfCheckFailed(Exception):
+    """This machine's arithmetic or this installation is not what the protocol's numerics need.
+
+    The helper must not serve.
+    """
+
+
+def self_check(interrupt: Interrupt = never) -> bytes:
+    """Check the exact path on this machine.
+
+    Called by a helper when it starts; gives NUMERICS_DIGEST, for the transcript.
+
+    Args:
+        interrupt: Called before each golden vector.
+
+    Raises:
+        SelfCheckFailed: a product or a golden vector comes out wrong.
+    """
+    fast, portable = Int8Backend(), Float64Backend()
+    check_backends(fast, portable)
+    for backend, is_read_only in ((portable, False), (fast, False), (fast, True)):
+        digest = golden_digest(backend, is_read_only=is_read_only, interrupt=interrupt)
+        if digest != NUMERICS_DIGEST:
+            raise SelfCheckFailed(
+                f"the golden vectors give {digest.hex()} on {type(backend).__name__}, not "
+                f"{NUMERICS_DIGEST.hex()}"
+            )
+    return NUMERICS_DIGEST
+
+
+def check_backends(first: Backend, second: Backend) -> None:
+    """Compare both products of two backends on random and extreme values.
+
+    Raises:
+        SelfCheckFailed: they differ.
+    """
+    rng = np.random.default_rng(0)
+    for rows, width, outputs in ((1, 1, 1), (3, 65, 17), (70, 300, 33), (CHUNK_RECORDS, 40, 3)):
+        shape = (width, outputs)
+        for fill in (
+            _random_signs(rng),
+            lambda shape: np.ones(shape, np.int64),
+            lambda shape: -np.ones(shape, np.int64),
+        ):
+            weights = (fill(shape) * MAX_MAGNITUDE).astype(np.int16)
+            for operand in (
+                (fill((rows, width)) * 32767).astype(np.int16),
+                np.full((rows, width), 255, np.uint8),
+            ):
+                factors = first.factor(weights), second.factor(weights)
+                _require_equal("product", factors[0].product(operand), factors[1].product(operand))
+                masked = _extreme_elements(rng, (rows, outputs))
+                _require_equal(
+                    "masked sum", _masked(first, operand, masked), _masked(second, operand, masked)
+                )
+
+
+def _random_signs(rng: np.random.Generator) -> Callable[[tuple[int, int]], NDArray[np.int64]]:
+    return lambda shape: rng.choice(np.array([-1, 0, 1]), shape)
+
+
+def _extreme_elements(rng: np.random.Generator, shape: tuple[int, int]) -> FieldVector:
+    """Elements at the edges of every digit and limb."""
+    half = MODULUS // 2
+    edges = [
+        0,
+        1,
+        MODULUS - 1,
+        half,
+        half + 1,
+        2**63 - 2**31,
+        0x7F7F7F7F7F7F7F7F,
+        0x7F7F7F7F7F7F7F80,
+        2**32 - 1,
+        2**44,
+        2**22 - 1,
+    ]
+    return rng.choice(np.array(edges, np.uint64), shape)
+
+
+def _masked(backend: Backend, operand: NDArray[Any], masked: FieldVector) -> FieldVector:
+    is_bytes = operand.dtype == np.uint8
+    accumulator = backend.accumulator(
+        operand.shape[1], masked.shape[1], is_bytes=is_bytes, records=len(operand)
+    )
+    for _ in range(2):
+        accumulator.begin(len(operand))
+        accumulator.put(0, operand, masked)
+        accumulator.flush()
+    return accumulator.total
+
+
+def _require_equal(what: str, first: NDArray[Any], second: NDArray[Any]) -> None:
+    if not np.array_equal(first, second):
+        raise SelfCheckFailed(f"the two backends differ in a {what} of shape {first.shape} at extreme values")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoldenResult:
+    """What one golden vector came to, beside what it should."""
+
+    name: str
+    aggregate_sha256: str
+    values_digest: str
+    is_right: bool
+
+
+def golden_results(
+    backend: Backend, *, is_read_only: bool, interrupt: Interrupt = never
+) -> list[GoldenResult]:
+    """Every golden vector run on a backend."""
+    results = []
+    for case in json.loads(_GOLDEN.read_text()):
+        interrupt()
+        results.append(_run(case, backend, is_read_only=is_read_only))
+    return results
+
+
+def golden_digest(backend: Backend, *, is_read_only: bool = False, interrupt: Interrupt = never) -> bytes:
+    """SHA-256 over the names and results of all golden vectors.
+
+    Args:
+        backend: How products are computed.
+        is_read_only: Whether the batches' arrays are: numba compiles its loops for either.
+        interrupt: Called before each of them.
+
+    Raises:
+        SelfCheckFailed: one differs from its file.
+    """
+    digest = sha256(b"maskedlark/v1 numerics\0")
+    for result in golden_results(backend, is_read_only=is_read_only, interrupt=interrupt):
+        if not result.is_right:
+            raise SelfCheckFailed(
+                f"the golden vector {result.name!r} comes out wrong on {type(backend).__name__}"
+            )
+        digest.update(f"{result.name} {result.aggregate_sha256} {result.values_digest}\n".encode())
+    return digest.digest()
+
+
+def _run(case: dict[str, Any], backend: Backend, *, is_read_only: bool) -> GoldenResult:
+    features = np.array(case["features"], np.uint8)
+    model = parse(base64.b64decode(case["onnx"]), num_features=features.shape[1])
+    clip = Clip(norm=Norm(case["norm"]), bound=case["bound"], frac_bits=case["frac_bits"])
+    shares = np.array([[int(share) for share in row] for row in case["mask_shares"]], np.uint64)
+    batch = Batch(features=features, labels=np.array(case["labels"], np.uint32), mask_shares=shares)
+    for array in (batch.features, batch.labels, batch.mask_shares) if is_read_only else ():
+        array.flags.writeable = False
+    weights = decode(base64.b64decode(case["weights"]), model.parameters)
+    result = ExactEngine(model, Loss(case["loss"]), clip, backend=backend).masked_sum(weights, batch)
+    aggregate, digest = sha256(to_bytes(result.vector)).hexdigest(), result.values_digest.hex()
+    is_right = (aggregate, digest) == (case["aggregate_sha256"], case["values_digest"])
+    return GoldenResult(
+        name=case["name"], aggregate_sha256=aggregate, values_digest=digest, is_right=is_right
+    )

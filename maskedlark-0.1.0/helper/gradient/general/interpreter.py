@@ -1,0 +1,226 @@
+"""A `Model` evaluated in float64 by torch, one node at a time, for one record.
+
+What the general path differentiates.
+
+Every function here is made of torch operations that `torch.func` can differentiate and vectorise over
+records; none looks at a value. The operators are those of `maskedlark.model.operators`, in normal form.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from math import nan, prod
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from helper.gradient.general.recurrent import gru, lstm
+from maskedlark.model.graph import Constant, Model
+
+_Attributes: TypeAlias = Mapping[str, Any]  # maskedlark.model.operators fixed their types
+_Operator: TypeAlias = Callable[[_Attributes, Sequence[Tensor]], Tensor | Sequence[Tensor]]
+
+_ABSENT: Final = torch.empty(0)
+
+
+class Interpreter:
+    """One model, ready to be evaluated with any parameters and record."""
+
+    __slots__ = ("_constants", "_model")
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._constants = {name: _tensor(value) for name, value in model.constants.items()}
+
+    def evaluate(self, parameters: Sequence[Tensor], features: Tensor) -> Tensor:
+        """The outputs for one record.
+
+        Shapes: parameters as the model's, float64; features float64 (d,); the result (output_width,).
+        """
+        outputs = self._values(parameters, features)[self._model.output_name]
+        return outputs.reshape(self._model.output_width)
+
+    def count_elements(self) -> int:
+        """The entries of all values of one record: what an evaluation holds in memory."""
+        parameters = [
+            torch.zeros(parameter.shape, dtype=torch.float64) for parameter in self._model.parameters
+        ]
+        values = self._values(parameters, torch.zeros(self._model.input_width, dtype=torch.float64))
+        return sum(value.numel() for value in values.values())
+
+    def _values(self, parameters: Sequence[Tensor], features: Tensor) -> dict[str, Tensor]:
+        """Every value of the graph by name, parameters and constants among them."""
+        values = {**self._constants, self._model.input_name: features.unsqueeze(0)}
+        values.update(zip((parameter.name for parameter in self._model.parameters), parameters, strict=True))
+        for node in self._model.nodes:
+            inputs = [values[name] if name else _ABSENT for name in node.inputs]
+            result = _OPERATORS[node.operator](node.attributes, inputs)
+            outputs = (result,) if isinstance(result, Tensor) else result
+            values.update(zip(node.outputs, outputs, strict=False))  # a node may leave later outputs unnamed
+        return values
+
+
+def _tensor(value: Constant) -> Tensor:
+    return torch.from_numpy(np.array(value, np.float64 if value.dtype.kind == "f" else value.dtype))
+
+
+def _gemm(attributes: _Attributes, inputs: Sequence[Tensor]) -> Tensor:
+    left = inputs[0].T if attributes["transA"] else inputs[0]
+    right = inputs[1].T if attributes["transB"] else inputs[1]
+    product: Tensor = attributes["alpha"] * (left @ right)
+    return product + attributes["beta"] * inputs[2] if len(inputs) > 2 else product
+
+
+def _power(_: _Attributes, inputs: Sequence[Tensor]) -> Tensor:
+    return torch.pow(inputs[0], inputs[1].to(torch.float64))
+
+
+def _softplus(_: _Attributes, inputs: Sequence[Tensor]) -> Tensor:
+    """log(1 + e^x) without the cut-off of torch's own softplus."""
+    return torch.logaddexp(inputs[0], torch.zeros_like(inputs[0]))
+
+
+def _prelu(_: _Attributes, inputs: Sequence[Tensor]) -> Tensor:
+    return torch.where(inputs[0] < 0, inputs[1] * inputs[0], inputs[0])
+
+
+def _cast(attributes: _Attributes, inputs: Sequence[Tensor]) -> Tensor:
+    return inputs[0].to(torch.float64 if attributes["to"] == 1 else torch.int64)
+
+
+def _gather(attributes: _Attributes, inputs: Sequence[Tensor]) -> Tensor:
+    """An index outside the table, which only a record can cause, gives NaN.
+
+    Its gradient is dropped as not finite.
+    """
+    table, indices = inputs
+    axis = attributes["axis"]
+    size = table.shape[axis]
+    is_inside = (indices >= -size) & (indices < size)
+    wrapped = torch.where(is_inside, torch.remainder(indices, size), 0)
+    shape = (*table.shape[:axis], *indices.shape, *table.shape[axis + 1 :])
+    gathered = torch.index_select(table, axis, wrapped.reshape(-1)).reshape(shape)
+    if not table.is_floating_point():
+        return gathered  # the parser has checked the indices of an integer table
+    outer = is_inside.reshape(*indices.shape, *(1,) * (table.ndim - axis - 1))
+    return torch.where(outer, gathered, nan)
+
+
+def _slice(attributes: _Attributes, inputs: Sequence[Tensor]) -> Tensor:
+    cuts = [slice(None)] * inputs[0].ndim
+    for axis, start, end, step in zip(
+        *(attributes[key] for key in ("axes", "starts", "ends", "steps")), strict=True
+    ):
+        cuts[axis] = slice(start, end, step)
+    return inputs[0][tuple(cuts)]
+
+
+def _padded(data: Tensor, pads: Sequence[int], value: float) -> Tensor:
+    """Explicit padding.
+
+    ONNX lists all that goes before and then all that goes after; torch goes from the last axis inward.
+    """
+    half = len(pads) // 2
+    order = [pad for axis in reversed(range(half)) for pad in (pads[axis], pads[half + axis])]
+    return functional.pad(data, order, value=value) if any(order) else data
+
+
+def _conv(attributes: _Attributes, inputs: Sequence[Tensor]) -> Tensor:
+    convolve = functional.conv1d if inputs[0].ndim == 3 else functional.conv2d
+    data = _padded(inputs[0], attributes["pads"], 0.0)
+    bias = inputs[2] if len(inputs) > 2 else None
+    return convolve(data, inputs[1], bias, stride=attributes["strides"], dilation=attributes["dilations"])
+
+
+def _max_pool(attributes: _Attributes, inputs: Sequence[Tensor]) -> Tensor:
+    pool = functional.max_pool1d if inputs[0].ndim == 3 else functional.max_pool2d
+    data = _padded(inputs[0], attributes["pads"], -torch.inf)
+    return pool(data, attributes["kernel_shape"], attributes["strides"], 0, attributes["dilations"])
+
+
+def _average_pool(attributes: _Attributes, inputs: Sequence[Tensor]) -> Tensor:
+    """The mean of each window; padding counts as zeros, or not at all."""
+    pool = functional.avg_pool1d if inputs[0].ndim == 3 else functional.avg_pool2d
+    kernel, strides, pads = attributes["kernel_shape"], attributes["strides"], attributes["pads"]
+    mean = pool(_padded(inputs[0], pads, 0.0), kernel, strides)
+    if attributes["count_include_pad"] or not any(pads):
+        return mean
+    share = pool(
+        _padded(torch.ones(1, 1, *inputs[0].shape[2:], dtype=torch.float64), pads, 0.0), kernel, strides
+    )
+    return mean / share
+
+
+def _batch_normalization(attributes: _Attributes, inputs: Sequence[Tensor]) -> Tensor:
+    data = inputs[0]
+    scale, bias, mean, variance = (value.reshape(1, -1, *(1,) * (data.ndim - 2)) for value in inputs[1:])
+    return (data - mean) / torch.sqrt(variance + attributes["epsilon"]) * scale + bias
+
+
+def _layer_normalization(attributes: _Attributes, inputs: Sequence[Tensor]) -> Tensor:
+    axes = tuple(range(attributes["axis"], inputs[0].ndim))
+    centred = inputs[0] - inputs[0].mean(axes, keepdim=True)
+    variance = (centred * centred).mean(axes, keepdim=True)
+    scaled = centred / torch.sqrt(variance + attributes["epsilon"]) * inputs[1]
+    return scaled + inputs[2] if len(inputs) > 2 else scaled
+
+
+def _reduce_mean(attributes: _Attributes, inputs: Sequence[Tensor]) -> Tensor:
+    axes = attributes["axes"]
+    return (
+        _reduce_sum(attributes, inputs) / prod(inputs[0].shape[axis] for axis in axes) if axes else inputs[0]
+    )
+
+
+def _reduce_sum(attributes: _Attributes, inputs: Sequence[Tensor]) -> Tensor:
+    return (
+        inputs[0].sum(attributes["axes"], keepdim=bool(attributes["keepdims"]))
+        if attributes["axes"]
+        else inputs[0]
+    )
+
+
+_OPERATORS: Final[Mapping[str, _Operator]] = {
+    "Add": lambda _, inputs: inputs[0] + inputs[1],
+    "Sub": lambda _, inputs: inputs[0] - inputs[1],
+    "Mul": lambda _, inputs: inputs[0] * inputs[1],
+    "Div": lambda _, inputs: inputs[0] / inputs[1],
+    "Pow": _power,
+    "Greater": lambda _, inputs: inputs[0] > inputs[1],
+    "Where": lambda _, inputs: torch.where(inputs[0], inputs[1], inputs[2]),
+    "Clip": lambda attributes, inputs: torch.clamp(inputs[0], attributes.get("min"), attributes.get("max")),
+    "Cast": _cast,
+    "Relu": lambda _, inputs: torch.relu(inputs[0]),
+    "Sigmoid": lambda _, inputs: torch.sigmoid(inputs[0]),
+    "Tanh": lambda _, inputs: torch.tanh(inputs[0]),
+    "Softplus": _softplus,
+    "Sqrt": lambda _, inputs: torch.sqrt(inputs[0]),
+    "Exp": lambda _, inputs: torch.exp(inputs[0]),
+    "Log": lambda _, inputs: torch.log(inputs[0]),
+    "Erf": lambda _, inputs: torch.erf(inputs[0]),
+    "LeakyRelu": lambda attributes, inputs: functional.leaky_relu(inputs[0], attributes["alpha"]),
+    "Elu": lambda attributes, inputs: functional.elu(inputs[0], attributes["alpha"]),
+    "Gelu": lambda attributes, inputs: functional.gelu(inputs[0], approximate=attributes["approximate"]),
+    "PRelu": _prelu,
+    "Softmax": lambda attributes, inputs: torch.softmax(inputs[0], attributes["axis"]),
+    "LogSoftmax": lambda attributes, inputs: torch.log_softmax(inputs[0], attributes["axis"]),
+    "Gemm": _gemm,
+    "MatMul": lambda _, inputs: inputs[0] @ inputs[1],
+    "Conv": _conv,
+    "MaxPool": _max_pool,
+    "AveragePool": _average_pool,
+    "BatchNormalization": _batch_normalization,
+    "LayerNormalization": _layer_normalization,
+    "ReduceMean": _reduce_mean,
+    "ReduceSum": _reduce_sum,
+    "LSTM": lstm,
+    "GRU": gru,
+    "Reshape": lambda attributes, inputs: inputs[0].reshape(attributes["shape"]),
+    "Transpose": lambda attributes, inputs: inputs[0].permute(attributes["perm"]),
+    "Expand": lambda attributes, inputs: inputs[0].expand(attributes["shape"]),
+    "Concat": lambda attributes, inputs: torch.cat(tuple(inputs), attributes["axis"]),
+    "Slice": _slice,
+    "Split": lambda attributes, inputs: torch.split(inputs[0], list(attributes["split"]), attributes["axis"]),
+    "Gather": _gather,
+}

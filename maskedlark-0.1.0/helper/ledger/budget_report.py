@@ -1,0 +1,112 @@
+"""What a helper's ledger says of its datasets' budgets, for the operator.
+
+Read beside a running helper, changing nothing.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, Row, Select, exists, or_, select
+from sqlalchemy.exc import DatabaseError
+
+from helper.ledger.ledger import LEDGER_FILE, sqlite_url
+from helper.ledger.rows import charged_together
+from helper.ledger.schema import DATASETS, JOBS, QUERIES, TASKS
+from maskedlark.canonical import decode
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.releases.budget import BudgetedDataset, Use, job_use, query_use
+from maskedlark.releases.job import JobSpec
+from maskedlark.releases.kinds import decode_query
+from maskedlark.reports.task import Task
+from maskedlark.runtime.database import open_database, reading
+
+
+class BudgetReport:
+    """The budgets that one ledger holds."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def datasets(self, prefix: str = "") -> tuple[BudgetedDataset, ...]:
+        """The datasets whose ids start with some hex digits, by id.
+
+        Raises:
+            JobRefused(UNKNOWN_DATASET): none does.
+        """
+        try:
+            with reading(self._engine) as connection:
+                rows = connection.execute(_every().order_by(DATASETS.c.dataset_id)).all()
+        except DatabaseError as error:
+            raise JobRefused(
+                JobReason.UNKNOWN_DATASET, f"this database is no helper's ledger: {type(error.orig).__name__}"
+            ) from None
+        found = [_dataset(row) for row in rows if bytes(row.dataset_id).hex().startswith(prefix.lower())]
+        if prefix and not found:
+            raise JobRefused(
+                JobReason.UNKNOWN_DATASET, f"no dataset of this helper has an id that starts with {prefix!r}"
+            )
+        return tuple(found)
+
+    def charged(self, most: int) -> tuple[BudgetedDataset, ...]:
+        """So many of the datasets that a job or query ran over, those of open jobs first."""
+        ran = exists().where(JOBS.c.dataset_id == DATASETS.c.dataset_id)
+        asked = exists().where(QUERIES.c.dataset_id == DATASETS.c.dataset_id)
+        is_open = ran.where(JOBS.c.is_closed.is_(False))
+        query = _every().where(or_(ran, asked)).order_by(is_open.desc(), DATASETS.c.dataset_id).limit(most)
+        with reading(self._engine) as connection:
+            return tuple(_dataset(row) for row in connection.execute(query))
+
+    def uses(self, dataset: BudgetedDataset) -> tuple[Use, ...]:
+        """What takes of a dataset's budgets: its jobs, then its queries, each by id.
+
+        In a task of unit user, those of all datasets of the task.
+        """
+        with reading(self._engine) as connection:
+            return (*_jobs(connection, dataset), *_queries(connection, dataset))
+
+
+def open_ledger(data: Path, database: str | None) -> Engine:
+    """The database of a helper's ledger, which must exist.
+
+    Raises:
+        JobRefused(UNKNOWN_DATASET): nothing was ever served from this folder.
+    """
+    if database is None and not (data / LEDGER_FILE).is_file():
+        raise JobRefused(
+            JobReason.UNKNOWN_DATASET, f"{data} holds no ledger: no helper has served from it yet"
+        )
+    return open_database(database or sqlite_url(data / LEDGER_FILE))
+
+
+def _every() -> Select[Any]:
+    return select(DATASETS.c.dataset_id, DATASETS.c.size, TASKS.c.task).join_from(DATASETS, TASKS)
+
+
+def _dataset(row: Row[Any]) -> BudgetedDataset:
+    return BudgetedDataset(
+        dataset_id=bytes(row.dataset_id), task=decode(Task, bytes(row.task)), size=row.size
+    )
+
+
+def _jobs(connection: Connection, dataset: BudgetedDataset) -> tuple[Use, ...]:
+    query = select(JOBS.c.spec, JOBS.c.rounds_answered, JOBS.c.is_closed).where(
+        JOBS.c.dataset_id.in_(charged_together(connection, dataset.dataset_id))
+    )
+    return tuple(
+        job_use(
+            dataset.task,
+            decode(JobSpec, bytes(row.spec)),
+            state="closed" if row.is_closed else "open",
+            rounds_answered=row.rounds_answered,
+            is_open=not row.is_closed,
+        )
+        for row in connection.execute(query.order_by(JOBS.c.job_id))
+    )
+
+
+def _queries(connection: Connection, dataset: BudgetedDataset) -> tuple[Use, ...]:
+    query = select(QUERIES.c.spec, QUERIES.c.kind).where(
+        QUERIES.c.dataset_id.in_(charged_together(connection, dataset.dataset_id))
+    )
+    found = connection.execute(query.order_by(QUERIES.c.query_id))
+    return tuple(query_use(dataset.task, decode_query(row.kind, row.spec)) for row in found)

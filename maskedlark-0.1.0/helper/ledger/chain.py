@@ -1,0 +1,42 @@
+"""The chain of a ledger: a digest of all that it has committed, one link a transaction.
+
+Two ledgers are at the same position only if one is a copy of the other: the chain begins with random bytes.
+So a helper can tell an older ledger that was put back from its own (`helper.ledger.witness`).
+"""
+
+from sqlalchemy import Connection, Engine, insert, select
+from sqlalchemy.exc import IntegrityError
+
+from helper.ledger.records import Position
+from helper.ledger.schema import CHAIN
+from maskedlark.canonical import digest
+from maskedlark.randomness import system_randomness
+
+
+def begin_chain(engine: Engine) -> None:
+    """Give a new ledger its beginning: random, so that no two ledgers are ever at the same position."""
+    try:
+        with engine.begin() as connection:
+            if connection.execute(select(CHAIN.c.head).where(CHAIN.c.sequence == 0)).first() is None:
+                connection.execute(insert(CHAIN).values(sequence=0, head=system_randomness(32)))
+    except IntegrityError:
+        return  # another process was faster
+
+
+def move_on(connection: Connection, *what: str | bytes) -> None:
+    """Lengthen the chain by what the transaction has done; the last act of a transaction.
+
+    In PostgreSQL it locks the beginning of the chain, and other transactions wait for that.
+    """
+    connection.execute(select(CHAIN.c.head).where(CHAIN.c.sequence == 0).with_for_update())
+    before = position_of(connection)
+    head = digest("ledger", before.head, *(part.encode() if isinstance(part, str) else part for part in what))
+    connection.execute(insert(CHAIN).values(sequence=before.sequence + 1, head=head))
+
+
+def position_of(connection: Connection) -> Position:
+    """The newest link."""
+    row = connection.execute(
+        select(CHAIN.c.sequence, CHAIN.c.head).order_by(CHAIN.c.sequence.desc()).limit(1)
+    ).one()
+    return Position(sequence=row.sequence, head=row.head)

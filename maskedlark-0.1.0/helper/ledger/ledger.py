@@ -1,0 +1,345 @@
+"""The helper's memory of what was used and spent. Every method is one transaction, durable when it returns.
+
+What it guarantees, by constraints of the database and not by its caller's care: a report is in at most one
+dataset of its task; a round is charged and answered once, in order; a job is opened only while its dataset's
+budget holds it. A crash at any point leaves either all of a method's effect or nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import Connection, Engine, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from helper.ledger.chain import begin_chain, move_on, position_of
+from helper.ledger.check import check_whole
+from helper.ledger.migrations import MIGRATIONS
+from helper.ledger.records import (
+    CheckBudget,
+    Counts,
+    Position,
+    Reservation,
+    StoredDataset,
+    StoredJob,
+    StoredQuery,
+    StoredRound,
+    StoredTask,
+)
+from helper.ledger.round_state import KEPT_ANSWERS, RoundState
+from helper.ledger.rows import job_of, job_row, lock_budget, reservations_of
+from helper.ledger.schema import (
+    CHAIN,
+    DATASETS,
+    JOBS,
+    METADATA,
+    QUERIES,
+    ROUNDS,
+    SCHEMA_VERSION,
+    TASKS,
+    USED_REPORTS,
+)
+from maskedlark.canonical import encode
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.releases.job import JobSpec
+from maskedlark.releases.kinds import decode_query
+from maskedlark.runtime.database import create_tables, reading
+
+LEDGER_FILE: Final = "ledger.sqlite3"
+"""The embedded ledger, in the helper's data folder."""
+# of one dataset, closed ones included: what is remembered of jobs that were never opened is bounded too
+MAX_JOBS: Final = 1_000
+_LOOKUP_BATCH: Final = 1_000
+_INSERT_BATCH: Final = 10_000
+"""Rows handed to the driver at once: they take a kilobyte each on the way there."""
+
+
+class Ledger:
+    """The ledger on one database. Safe to call from many threads."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Make the tables, if the database is empty.
+
+        Raises:
+            InvalidTask: it holds tables of another version of the helper, or ones that do not fit together:
+                see `check_whole`.
+        """
+        self._engine = engine
+        create_tables(engine, METADATA, version=SCHEMA_VERSION, whose="helper", migrations=MIGRATIONS)
+        begin_chain(engine)
+        check_whole(engine)
+
+    @property
+    def engine(self) -> Engine:
+        """Its database, for reports that change nothing."""
+        return self._engine
+
+    def add_task(self, task_id: bytes, task: StoredTask) -> None:
+        """Keep a signed task; keeping it again changes nothing."""
+        row = {"task_id": task_id, "task": task.encoded, "role": task.role, "signature": task.signature}
+        try:
+            with self._engine.begin() as connection:
+                connection.execute(insert(TASKS).values(row))
+        except IntegrityError:
+            return  # the id is the digest of the task: it is the same one
+
+    def encoded_tasks(self) -> list[bytes]:
+        """The canonical bytes of every task."""
+        with reading(self._engine) as connection:
+            return list(connection.scalars(select(TASKS.c.task)))
+
+    def task(self, task_id: bytes) -> StoredTask | None:
+        """The task of an id."""
+        query = select(TASKS.c.task, TASKS.c.role, TASKS.c.signature).where(TASKS.c.task_id == task_id)
+        with reading(self._engine) as connection:
+            row = connection.execute(query).one_or_none()
+        return row and StoredTask(encoded=row.task, role=row.role, signature=row.signature)
+
+    def used_among(self, task_id: bytes, report_ids: Sequence[bytes]) -> set[bytes]:
+        """Those of some reports that a dataset of the task holds already."""
+        used: set[bytes] = set()
+        with reading(self._engine) as connection:
+            for start in range(0, len(report_ids), _LOOKUP_BATCH):
+                batch = report_ids[start : start + _LOOKUP_BATCH]
+                query = select(USED_REPORTS.c.report_id).where(
+                    USED_REPORTS.c.task_id == task_id, USED_REPORTS.c.report_id.in_(batch)
+                )
+                used.update(connection.scalars(query))
+        return used
+
+    def add_dataset(self, dataset_id: bytes, task_id: bytes, report_ids: Sequence[bytes]) -> None:
+        """Commit a dataset: its reports are used up for the task, all of them or, if it is refused, none.
+
+        Raises:
+            JobRefused(REPORT_ALREADY_USED): one of them is in a dataset of the task already.
+        """
+        dataset = {"dataset_id": dataset_id, "task_id": task_id, "size": len(report_ids)}
+        try:
+            with self._engine.begin() as connection:
+                connection.execute(insert(DATASETS).values(dataset))
+                for start in range(0, len(report_ids), _INSERT_BATCH):
+                    batch = report_ids[start : start + _INSERT_BATCH]
+                    connection.execute(
+                        insert(USED_REPORTS),
+                        [{"task_id": task_id, "report_id": report_id} for report_id in batch],
+                    )
+                move_on(connection, "dataset", dataset_id)
+        except IntegrityError:
+            raise JobRefused(
+                JobReason.REPORT_ALREADY_USED,
+                "a report is in another dataset of this task: prepare the dataset again",
+            ) from None
+
+    def dataset(self, dataset_id: bytes) -> StoredDataset | None:
+        """The dataset of an id."""
+        query = select(DATASETS.c.task_id, DATASETS.c.size).where(DATASETS.c.dataset_id == dataset_id)
+        with reading(self._engine) as connection:
+            row = connection.execute(query).one_or_none()
+        return row and StoredDataset(task_id=row.task_id, size=row.size)
+
+    def open_job(self, spec: JobSpec, model: bytes, check_budget: CheckBudget) -> bool:
+        """Open a job and reserve all its rounds, if `check_budget` does not refuse.
+
+        Args:
+            spec: The job; its dataset exists.
+            model: The ONNX file.
+            check_budget: Called with what the dataset's other jobs and queries take, anew whenever that
+                changes before the job is opened. What it raises is raised here, and the job is not opened.
+
+        Returns:
+            False, and nothing changed, if a job of this id exists already.
+
+        Raises:
+            JobRefused(TOO_MANY_JOBS): the dataset has had `MAX_JOBS`.
+        """
+        row = {"job_id": spec.job_id, "dataset_id": spec.dataset_id, "spec": encode(spec), "model": model}
+
+        def add(connection: Connection) -> None:
+            if _is_full(connection, spec.dataset_id):
+                raise JobRefused(
+                    JobReason.TOO_MANY_JOBS, f"the dataset has had {MAX_JOBS} jobs: seal another one"
+                )
+            connection.execute(insert(JOBS).values(row | {"rounds_answered": 0, "is_closed": False}))
+            move_on(connection, "job", row["spec"])
+
+        return self._reserve(spec.job_id, spec.dataset_id, check_budget, add)
+
+    def reservations(self, dataset_id: bytes) -> tuple[Reservation, ...]:
+        """What the jobs and queries of a dataset take of its budget; those that take nothing are left out.
+
+        Of a task whose unit is a person: of all its datasets, for they have one budget.
+        """
+        with reading(self._engine) as connection:
+            return reservations_of(connection, dataset_id)
+
+    def job_state(self, job_id: bytes) -> StoredJob | None:
+        """The job of an id."""
+        with reading(self._engine) as connection:
+            return job_of(connection, job_row(job_id))
+
+    def job_model(self, job_id: bytes) -> bytes:
+        """The ONNX file of a job that exists; empty once it is closed."""
+        with reading(self._engine) as connection:
+            return bytes(connection.execute(select(JOBS.c.model).where(JOBS.c.job_id == job_id)).scalar_one())
+
+    def add_round(self, job_id: bytes, round_index: int, answered: StoredRound) -> bool:
+        """Charge a round and keep its answer; drop the answer that is `KEPT_ANSWERS` rounds older.
+
+        Returns:
+            False, and nothing changed, if it is not the next round of an open job (another thread or process
+            was faster).
+        """
+        row = {
+            "job_id": job_id,
+            "round_index": round_index,
+            "weights_digest": answered.weights_digest,
+            "answer": answered.answer,
+        }
+        with self._engine.begin() as connection:
+            job = job_of(connection, job_row(job_id).with_for_update())
+            if job is None or job.progress.state_of(round_index) is not RoundState.NEXT:
+                return False
+            connection.execute(
+                update(JOBS).where(JOBS.c.job_id == job_id).values(rounds_answered=round_index + 1)
+            )
+            connection.execute(insert(ROUNDS).values(row))
+            past = (ROUNDS.c.job_id == job_id) & (ROUNDS.c.round_index == round_index - KEPT_ANSWERS)
+            connection.execute(update(ROUNDS).where(past).values(answer=None))
+            move_on(connection, "round", job_id, round_index.to_bytes(8, "little"), answered.answer or b"")
+        return True
+
+    def round(self, job_id: bytes, round_index: int) -> StoredRound | None:
+        """An answered round."""
+        query = select(ROUNDS.c.weights_digest, ROUNDS.c.answer).where(
+            ROUNDS.c.job_id == job_id, ROUNDS.c.round_index == round_index
+        )
+        with reading(self._engine) as connection:
+            row = connection.execute(query).one_or_none()
+        return row and StoredRound(weights_digest=row.weights_digest, answer=row.answer)
+
+    def close_job(self, spec: JobSpec) -> None:
+        """Close a job, which gives back the rounds that it did not run, and drop its answers.
+
+        Closing again changes nothing.
+
+        One that was not opened is kept as closed, so that it never will be, if it still could; one of another
+        content stays as it is.
+        """
+        job_id, encoded = spec.job_id, encode(spec)
+        unopened = {
+            "job_id": job_id,
+            "dataset_id": spec.dataset_id,
+            "spec": encoded,
+            "model": b"",
+            "rounds_answered": 0,
+        }
+        with self._engine.begin() as connection:
+            lock_budget(connection, spec.dataset_id)
+            is_known = (
+                connection.execute(select(JOBS.c.job_id).where(JOBS.c.job_id == job_id)).first() is not None
+            )
+            if not is_known and not _is_full(connection, spec.dataset_id):
+                connection.execute(insert(JOBS).values(unopened | {"is_closed": False}))
+                move_on(connection, "job", encoded)
+            is_open = (JOBS.c.job_id == job_id) & (JOBS.c.spec == encoded) & JOBS.c.is_closed.is_(False)
+            if (
+                connection.execute(update(JOBS).where(is_open).values(is_closed=True, model=b"")).rowcount
+                != 1
+            ):
+                return
+            connection.execute(
+                update(ROUNDS)
+                .where(ROUNDS.c.job_id == job_id, ROUNDS.c.answer.is_not(None))
+                .values(answer=None)
+            )
+            move_on(connection, "close", job_id)
+
+    def add_query(self, stored: StoredQuery, check_budget: CheckBudget) -> bool:
+        """Charge a query and keep its answer, if `check_budget` does not refuse: see `open_job`.
+
+        Returns:
+            False, and nothing changed, if a query of this id was charged already.
+        """
+        spec = stored.spec
+        row = {"query_id": spec.query_id, "dataset_id": spec.dataset_id, "kind": spec.kind}
+
+        def add(connection: Connection) -> None:
+            connection.execute(insert(QUERIES).values(row | {"spec": encode(spec), "answer": stored.answer}))
+            move_on(connection, "query", encode(spec), stored.answer)
+
+        return self._reserve(spec.query_id, spec.dataset_id, check_budget, add)
+
+    def _reserve(
+        self, new_id: bytes, dataset_id: bytes, check_budget: CheckBudget, add: Callable[[Connection], None]
+    ) -> bool:
+        """Add what takes budget, if `check_budget` does not refuse; False if something of its id is there.
+
+        The check takes its time, and holds no lock meanwhile. What it looked at is compared with what is
+        there when the lock is had; if that has changed, another one was faster, and the check is made anew:
+        so of those that try at once, one gets on at every turn.
+        """
+        while True:
+            before = self.reservations(dataset_id)
+            if any(other.id == new_id for other in before):
+                return False
+            check_budget(before)
+            try:
+                with self._engine.begin() as connection:
+                    lock_budget(connection, dataset_id)
+                    if reservations_of(connection, dataset_id) != before:
+                        continue
+                    add(connection)
+            except IntegrityError:  # the id was taken on another dataset
+                return False
+            return True
+
+    def query(self, query_id: bytes) -> StoredQuery | None:
+        """An answered query."""
+        found = select(QUERIES.c.kind, QUERIES.c.spec, QUERIES.c.answer).where(QUERIES.c.query_id == query_id)
+        with reading(self._engine) as connection:
+            row = connection.execute(found).one_or_none()
+        return row and StoredQuery(spec=decode_query(row.kind, row.spec), answer=row.answer)
+
+    def position(self) -> Position:
+        """Where the ledger stands."""
+        with reading(self._engine) as connection:
+            return position_of(connection)
+
+    def holds(self, position: Position) -> bool:
+        """Whether the ledger stands at a position, or stood there."""
+        with reading(self._engine) as connection:
+            head = connection.execute(
+                select(CHAIN.c.head).where(CHAIN.c.sequence == position.sequence)
+            ).scalar()
+        return head == position.head
+
+    def counts(self) -> Counts:
+        """How much the ledger holds."""
+        with reading(self._engine) as connection:
+            return Counts(
+                tasks=connection.execute(select(func.count()).select_from(TASKS)).scalar_one(),
+                datasets=connection.execute(select(func.count()).select_from(DATASETS)).scalar_one(),
+                open_jobs=connection.execute(
+                    select(func.count()).where(JOBS.c.is_closed.is_(False))
+                ).scalar_one(),
+                rounds_answered=connection.execute(
+                    select(func.coalesce(func.sum(JOBS.c.rounds_answered), 0))
+                ).scalar_one(),
+            )
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self._engine.dispose()
+
+
+def sqlite_url(path: Path) -> str:
+    """The URL of the embedded ledger."""
+    return f"sqlite:///{path.absolute()}"
+
+
+def _is_full(connection: Connection, dataset_id: bytes) -> bool:
+    """Whether a dataset, which is locked, has had all its jobs."""
+    return (
+        connection.execute(select(func.count()).where(JOBS.c.dataset_id == dataset_id)).scalar_one()
+        >= MAX_JOBS
+    )

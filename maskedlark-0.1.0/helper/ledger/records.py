@@ -1,0 +1,94 @@
+"""What a ledger holds, as plain values: what its methods take and give."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from helper.ledger.round_state import Progress
+from maskedlark.releases.job import JobSpec
+from maskedlark.releases.kinds import AnyQuery, AnySpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredTask:
+    """A task that this helper signed: its canonical bytes, this helper's role in it, and the signature."""
+
+    encoded: bytes
+    role: int
+    signature: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredDataset:
+    """A committed dataset."""
+
+    task_id: bytes
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredJob:
+    """A job, and how far it is."""
+
+    spec: JobSpec
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """What one job or query takes of its dataset's budget.
+
+    Attributes:
+        spec: The job, or the query.
+        rounds: Of a job all planned ones while it is open and the answered ones once it is closed; 1 of a
+            query.
+    """
+
+    spec: AnySpec
+    rounds: int
+
+    @property
+    def id(self) -> bytes:
+        """The job's or the query's."""
+        return self.spec.release_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRound:
+    """An answered, and so charged, round; the answer is None once the job has moved on."""
+
+    weights_digest: bytes
+    answer: bytes | None = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredQuery:
+    """An answered, and so charged, query."""
+
+    spec: AnyQuery
+    answer: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """Where a ledger stands.
+
+    How often it has moved on, and the digest of all that it committed, its random beginning included.
+    """
+
+    sequence: int
+    head: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """How much the ledger holds."""
+
+    tasks: int
+    datasets: int
+    open_jobs: int
+    rounds_answered: int
+
+
+CheckBudget: TypeAlias = Callable[[Sequence[Reservation]], None]
+"""Raises if what a dataset's jobs and queries take leaves no room for one more."""

@@ -1,0 +1,92 @@
+"""The life of a round, decided in one place: what state it is in, and what who asks for it is told.
+
+    state      followed by      who asks for it
+    later      next, closed     is refused: ROUND_OUT_OF_ORDER
+    next       charged, closed  has it computed, and charged in the transaction that stores the answer
+    charged    closed           gets the stored answer
+    closed     .                is refused: ROUND_CLOSED, or JOB_CLOSED once the job is
+    unplanned  .                is refused: ROUND_BEYOND_PLAN
+
+Who asks with other weights than a round was charged for is refused in any state: ROUND_CHANGED.
+
+A charged round is released: whether its answer arrived, only its receiver knows, so that is no other state.
+It is closed once `KEPT_ANSWERS` later rounds are charged, or its job is closed. What is stored is how far the
+job is and the answers that are kept; the states follow from how far the job is, which only ever grows.
+
+>>> progress = Progress(rounds=10, rounds_answered=3, is_closed=False)
+>>> progress.state_of(3)
+<RoundState.NEXT: 'next'>
+>>> progress.state_of(0)
+<RoundState.CLOSED: 'closed'>
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum, unique
+from typing import Final
+
+from maskedlark.errors import JobReason, JobRefused
+
+KEPT_ANSWERS: Final = 2
+"""Answers that a helper keeps of a job: of the rounds charged last."""
+
+
+@unique
+class RoundState(StrEnum):
+    """Where a round is in its life."""
+
+    LATER = "later"
+    NEXT = "next"
+    CHARGED = "charged"
+    """Its budget is spent, and its answer given as often as it is asked for."""
+    CLOSED = "closed"
+    """The answer is gone, or never was; nothing is spent on it any more."""
+    UNPLANNED = "unplanned"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a job is.
+
+    Attributes:
+        rounds: How many it plans.
+        rounds_answered: How many are charged: the first ones.
+        is_closed: Whether it is over.
+    """
+
+    rounds: int
+    rounds_answered: int
+    is_closed: bool
+
+    def state_of(self, round_index: int) -> RoundState:
+        """The state of a round, from 0."""
+        if round_index >= self.rounds:
+            return RoundState.UNPLANNED
+        if self.is_closed or round_index < self.rounds_answered - KEPT_ANSWERS:
+            return RoundState.CLOSED
+        if round_index < self.rounds_answered:
+            return RoundState.CHARGED
+        return RoundState.NEXT if round_index == self.rounds_answered else RoundState.LATER
+
+    def check_answerable(self, round_index: int) -> None:
+        """Refuse a round that is neither next nor charged.
+
+        Raises:
+            JobRefused(JOB_CLOSED, ROUND_BEYOND_PLAN, ROUND_OUT_OF_ORDER, ROUND_CLOSED)
+        """
+        state = self.state_of(round_index)
+        if self.is_closed:
+            raise JobRefused(JobReason.JOB_CLOSED, "the job is closed: its rounds are no longer answered")
+        if state is RoundState.UNPLANNED:
+            raise JobRefused(
+                JobReason.ROUND_BEYOND_PLAN,
+                f"round {round_index} is beyond the {self.rounds} rounds of the job",
+            )
+        if state is RoundState.LATER:
+            raise JobRefused(
+                JobReason.ROUND_OUT_OF_ORDER, f"the next round is {self.rounds_answered}, not {round_index}"
+            )
+        if state is RoundState.CLOSED:
+            raise JobRefused(
+                JobReason.ROUND_CLOSED,
+                f"the job has moved on: the answer to round {round_index} is no longer kept",
+            )

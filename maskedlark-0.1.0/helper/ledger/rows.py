@@ -1,0 +1,90 @@
+"""The rows of a ledger as records, and which of them share a budget.
+
+Every function is part of a transaction.
+"""
+
+from typing import Any, Final
+
+from sqlalchemy import Connection, Select, select
+
+from helper.ledger.records import Reservation, StoredJob
+from helper.ledger.round_state import Progress
+from helper.ledger.schema import DATASETS, JOBS, QUERIES, TASKS
+from maskedlark.canonical import decode
+from maskedlark.releases.job import JobSpec
+from maskedlark.releases.kinds import decode_query
+
+_PER_USER: Final = b'"unit":"user"'
+"""What the bytes of a canonical task hold if, and only if, its unit is a person.
+
+Within a string the quotes would be escaped.
+"""
+
+
+def job_row(job_id: bytes) -> Select[Any]:
+    """The statement that reads one job."""
+    return select(JOBS.c.spec, JOBS.c.rounds_answered, JOBS.c.is_closed).where(JOBS.c.job_id == job_id)
+
+
+def job_of(connection: Connection, query: Select[Any]) -> StoredJob | None:
+    """The job that a statement reads."""
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        return None
+    spec = decode(JobSpec, row.spec)
+    return StoredJob(
+        spec=spec,
+        progress=Progress(rounds=spec.rounds, rounds_answered=row.rounds_answered, is_closed=row.is_closed),
+    )
+
+
+def reservations_of(connection: Connection, dataset_id: bytes) -> tuple[Reservation, ...]:
+    """What jobs and queries take of the budget of a dataset, jobs first, each by id."""
+    together = charged_together(connection, dataset_id)
+    takes_some = JOBS.c.dataset_id.in_(together) & (
+        JOBS.c.is_closed.is_(False) | (JOBS.c.rounds_answered > 0)
+    )
+    query = (
+        select(JOBS.c.spec, JOBS.c.rounds_answered, JOBS.c.is_closed)
+        .where(takes_some)
+        .order_by(JOBS.c.job_id)
+    )
+    specs = ((decode(JobSpec, row.spec), row) for row in connection.execute(query))
+    jobs = [
+        Reservation(spec=spec, rounds=row.rounds_answered if row.is_closed else spec.rounds)
+        for spec, row in specs
+    ]
+    answered = select(QUERIES.c.kind, QUERIES.c.spec).where(QUERIES.c.dataset_id.in_(together))
+    found = connection.execute(answered.order_by(QUERIES.c.query_id))
+    return (*jobs, *(Reservation(spec=decode_query(row.kind, row.spec), rounds=1) for row in found))
+
+
+def charged_together(connection: Connection, dataset_id: bytes) -> Any:
+    """The ids of the datasets that share a budget with one.
+
+    Itself, or all of its task where a person is protected.
+    """
+    task_id = select(DATASETS.c.task_id).where(DATASETS.c.dataset_id == dataset_id).scalar_subquery()
+    if _is_of_user(connection, dataset_id):
+        return select(DATASETS.c.dataset_id).where(DATASETS.c.task_id == task_id)
+    return [dataset_id]
+
+
+def _is_of_user(connection: Connection, dataset_id: bytes) -> bool:
+    """Whether the budget of a dataset is that of its task."""
+    of_task = DATASETS.join(TASKS, DATASETS.c.task_id == TASKS.c.task_id)
+    encoded = connection.execute(
+        select(TASKS.c.task).select_from(of_task).where(DATASETS.c.dataset_id == dataset_id)
+    ).scalar()
+    return encoded is not None and _PER_USER in bytes(encoded)
+
+
+def lock_budget(connection: Connection, dataset_id: bytes) -> None:
+    """Until the transaction ends, nothing else of this budget is opened, closed or charged.
+
+    On SQLite nothing at all.
+    """
+    if _is_of_user(connection, dataset_id):
+        task_id = select(DATASETS.c.task_id).where(DATASETS.c.dataset_id == dataset_id).scalar_subquery()
+        connection.execute(select(TASKS.c.role).where(TASKS.c.task_id == task_id).with_for_update())
+    connection.execute(select(DATASETS.c.size).where(DATASETS.c.dataset_id == dataset_id).with_for_update())

@@ -1,0 +1,106 @@
+"""The ledger's tables, on any engine that SQLAlchemy speaks to.
+
+    tasks ──< datasets ──< jobs ──< rounds
+      │           └──────< queries
+      └────< used_reports
+
+    chain    every position that the ledger was ever at: what shows that it was rolled back
+
+No feature, label or mask is stored here, only ids, public settings, models, and answers (which are uniform to
+anyone without the other helper's).
+"""
+
+from typing import Final
+
+from sqlalchemy import (
+    Boolean,
+    Column,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Integer,
+    LargeBinary,
+    MetaData,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+)
+
+from maskedlark.runtime.database import schema_version_of
+
+METADATA: Final = MetaData()
+SCHEMA_VERSION: Final = 2
+"""Of all tables together: one more whenever a column or its meaning changes.
+
+A ledger of version 1 does not say which it has.
+"""
+
+schema_version_of(METADATA)
+
+TASKS: Final = Table(
+    "tasks",
+    METADATA,
+    Column("task_id", LargeBinary(32), primary_key=True),
+    Column("task", LargeBinary, nullable=False),
+    Column("role", Integer, nullable=False),
+    Column("signature", LargeBinary(64), nullable=False),
+)
+
+DATASETS: Final = Table(
+    "datasets",
+    METADATA,
+    Column("dataset_id", LargeBinary(32), primary_key=True),
+    Column("task_id", LargeBinary(32), ForeignKey("tasks.task_id"), nullable=False),
+    Column("size", Integer, nullable=False),
+)
+
+USED_REPORTS: Final = Table(
+    "used_reports",
+    METADATA,
+    Column("task_id", LargeBinary(32), nullable=False),
+    Column("report_id", LargeBinary(16), nullable=False),
+    PrimaryKeyConstraint("task_id", "report_id"),  # what makes it impossible to use a report twice
+    ForeignKeyConstraint(["task_id"], ["tasks.task_id"]),
+    sqlite_with_rowid=False,
+)
+
+JOBS: Final = Table(
+    "jobs",
+    METADATA,
+    Column("job_id", LargeBinary(16), primary_key=True),
+    Column("dataset_id", LargeBinary(32), ForeignKey("datasets.dataset_id"), nullable=False, index=True),
+    Column("spec", LargeBinary, nullable=False),
+    Column("model", LargeBinary, nullable=False),
+    Column("rounds_answered", Integer, nullable=False),
+    Column("is_closed", Boolean, nullable=False),
+)
+
+ROUNDS: Final = Table(
+    "rounds",
+    METADATA,
+    Column("job_id", LargeBinary(16), ForeignKey("jobs.job_id"), nullable=False),
+    Column("round_index", Integer, nullable=False),
+    Column("weights_digest", LargeBinary(32), nullable=False),
+    Column("answer", LargeBinary),  # null once the job has moved on
+    PrimaryKeyConstraint(
+        "job_id", "round_index"
+    ),  # what makes it impossible to charge or answer a round twice
+)
+
+QUERIES: Final = Table(
+    "queries",
+    METADATA,
+    Column(
+        "query_id", LargeBinary(16), primary_key=True
+    ),  # what makes it impossible to charge or answer a query twice
+    Column("dataset_id", LargeBinary(32), ForeignKey("datasets.dataset_id"), nullable=False, index=True),
+    Column("kind", String(16), nullable=False),  # names in `helper.ledger.ledger`
+    Column("spec", LargeBinary, nullable=False),
+    Column("answer", LargeBinary, nullable=False),
+)
+
+CHAIN: Final = Table(
+    "chain",
+    METADATA,
+    Column("sequence", Integer, primary_key=True, autoincrement=False),  # 0 is the ledger's beginning
+    Column("head", LargeBinary(32), nullable=False),
+)

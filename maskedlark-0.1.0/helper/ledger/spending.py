@@ -1,0 +1,88 @@
+"""What a dataset's jobs and queries cost, and whether one more fits.
+
+The helper decides this itself, whatever the ad server planned.
+"""
+
+import math
+from collections.abc import Sequence
+
+from helper.ledger.records import Reservation
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.privacy.accounting import Charge, Epsilons, spent, spent_against_ad_server
+from maskedlark.privacy.noise import Mechanism
+from maskedlark.releases.job import JobSpec
+from maskedlark.releases.release import fitting
+from maskedlark.releases.update import UpdateSpec
+from maskedlark.reports.task import Task
+
+
+def cost(task: Task, reservations: Sequence[Reservation]) -> Epsilons:
+    """The cost of a dataset's jobs and queries at the task's delta, open jobs with all their planned rounds.
+
+    Infinite without noise.
+    """
+    return spent(_charges(task, reservations), task.delta)
+
+
+def left(task: Task, reservations: Sequence[Reservation]) -> float:
+    """What a dataset's jobs and queries leave of the epsilon against the ad server.
+
+    Never negative, and 0 without noise.
+    """
+    return max(0.0, task.epsilon - spent_against_ad_server(_charges(task, reservations), task.delta))
+
+
+def check_fits(task: Task, before: Sequence[Reservation], new: Reservation) -> None:
+    """Refuse a job or query that the dataset's budgets do not hold.
+
+    A task without noise, which is for debugging, has no budget to keep.
+
+    Raises:
+        JobRefused(BUDGET_EXHAUSTED): saying what is left, what it would come to, and for a query what it
+        could still cost.
+    """
+    if task.mechanism is Mechanism.NONE:
+        return
+    after = cost(task, [*before, new])
+    if after.ad_server <= task.epsilon and after.colluding <= task.collusion_epsilon:
+        return
+    already = cost(task, before)
+    raise JobRefused(
+        JobReason.BUDGET_EXHAUSTED,
+        f"{_what(new)} not fit this {task.unit.budgeted}: "
+        f"{_sentence('epsilon', already.ad_server, after.ad_server, task.epsilon)}; "
+        f"{_sentence('collusion_epsilon', already.colluding, after.colluding, task.collusion_epsilon)}. "
+        f"{_way_out(task, before, new)}",
+    )
+
+
+def _charges(task: Task, reservations: Sequence[Reservation]) -> list[Charge]:
+    return [charge for one in reservations for charge in one.spec.charges(task, one.rounds)]
+
+
+def _what(new: Reservation) -> str:
+    return "the query does" if new.spec.is_query else f"{new.rounds} rounds do"
+
+
+def _way_out(task: Task, before: Sequence[Reservation], new: Reservation) -> str:
+    """What would fit: for a query, the epsilon at which the same one is affordable."""
+    spec = new.spec
+    if isinstance(spec, JobSpec):
+        return f"Ask for fewer rounds, more noise, or use another {task.unit.budgeted}"
+    if isinstance(spec, UpdateSpec):
+        return "The job stops here: submit one with more noise or a lower rate, or make another task"
+    already = _charges(task, before)
+    try:
+        fits = fitting(task, spec, epsilon=task.epsilon, already=already)
+    except JobRefused:
+        return f"No noise makes it fit: use another {task.unit.budgeted}"
+    alone = spent(fits.charges(task), task.delta).ad_server
+    return (
+        f"The same query fits at epsilon {alone:.4g} (noise_multiplier {fits.noise_multiplier:.4g}), "
+        f"or use another {task.unit.budgeted}"
+    )
+
+
+def _sentence(name: str, already: float, after: float, budget: float) -> str:
+    left = max(0.0, budget - already) if math.isfinite(already) else 0.0
+    return f"{name} would be {after:.4g} of {budget:.4g}, of which {left:.4g} is left"

@@ -1,0 +1,125 @@
+"""Notices a ledger that was rolled back: what it has forgotten, it would charge and answer a second time.
+
+The ledger is a chain (`helper.ledger.ledger`): everything it commits moves it on, and it knows every position
+that it was ever at. Two witnesses remember a position: a file beside the keys, which is written before
+anything that the ledger committed is told, and whoever was told, by a receipt that only this helper can make.
+A ledger that does not know a position it was seen at is not the one that stood there, and this helper answers
+nothing any more: docs/adr/0007-rollback.md.
+"""
+
+import hmac
+import logging
+from hashlib import sha256
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+from helper.ledger.ledger import Ledger
+from helper.ledger.records import Position
+from maskedlark.errors import InvalidTask, JobReason, JobRefused
+from maskedlark.rpc.receipts import Receipt, decode_receipt, encode_receipt
+from maskedlark.runtime.durable_file import replacing
+
+FILE_NAME: Final = "witness"
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+class Witness:
+    """What one helper's ledger was seen at. Safe to call from many threads."""
+
+    def __init__(self, *, ledger: Ledger, folder: Path, key: bytes) -> None:
+        """Read the file, if there is one.
+
+        Args:
+            ledger: The ledger.
+            folder: The helper's data folder.
+            key: 32 bytes of this helper's own, under which receipts are made.
+
+        Raises:
+            InvalidTask: the file is damaged, or was written under other keys.
+        """
+        self._ledger = ledger
+        self._file = folder / FILE_NAME
+        self._key = key
+        self._helper_id = sha256(b"maskedlark/v1 witness\0" + key).digest()[:16]
+        self._lock = Lock()
+        self._seen = self._read()
+
+    def check(self, shown: bytes | None) -> None:
+        """Refuse to act on a ledger that was rolled back.
+
+        Called before every call, with the receipt that the caller shows.
+
+        A receipt of another helper, or none, says nothing. One of this helper that the ledger does not know
+        is kept, so that every later call, and every later process, refuses too.
+
+        Raises:
+            JobRefused(LEDGER_ROLLED_BACK)
+        """
+        position = self._verified(shown)
+        with self._lock:
+            if position is not None and not self._ledger.holds(position):
+                self._seen = position
+                self._write(encode_receipt(self._receipt(position)))
+            if self._seen is not None and not self._ledger.holds(self._seen):
+                _LOG.error(
+                    "the ledger was rolled back: it does not know position %d, at which it was seen",
+                    self._seen.sequence,
+                )
+                raise JobRefused(
+                    JobReason.LEDGER_ROLLED_BACK,
+                    "this helper's ledger has forgotten what it told before: its operator must bring back "
+                    "the newest one, or make new keys",
+                )
+
+    def receipt(self) -> bytes:
+        """Where the ledger stands, for the caller to show next time.
+
+        Called before anything that the ledger committed is told.
+        """
+        position = self._ledger.position()
+        encoded = encode_receipt(self._receipt(position))
+        with self._lock:
+            if self._seen is None or position.sequence > self._seen.sequence:
+                self._write(encoded)
+                self._seen = position
+        return encoded
+
+    def _receipt(self, position: Position) -> Receipt:
+        return Receipt(
+            helper_id=self._helper_id, sequence=position.sequence, head=position.head, tag=self._tag(position)
+        )
+
+    def _tag(self, position: Position) -> bytes:
+        return hmac.digest(
+            self._key,
+            b"maskedlark/v1 receipt\0" + position.sequence.to_bytes(8, "big") + position.head,
+            "sha256",
+        )
+
+    def _verified(self, shown: bytes | None) -> Position | None:
+        """The position on a receipt that this helper made."""
+        receipt = decode_receipt(shown) if shown is not None else None
+        if receipt is None:
+            return None
+        position = Position(sequence=receipt.sequence, head=receipt.head)
+        return position if hmac.compare_digest(self._tag(position), receipt.tag) else None
+
+    def _read(self) -> Position | None:
+        try:
+            stored = self._file.read_bytes()
+        except FileNotFoundError:
+            return None
+        position = self._verified(stored)
+        if position is None:
+            raise InvalidTask(
+                f"{self._file} is damaged or was written under other keys: it belongs beside the keys that "
+                "wrote it"
+            )
+        return position
+
+    def _write(self, encoded: bytes) -> None:
+        """Replace the file as a whole, durably."""
+        with replacing(self._file, self._file.with_name(FILE_NAME + ".unfinished")) as stream:
+            stream.write(encoded)

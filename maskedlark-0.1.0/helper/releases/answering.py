@@ -1,0 +1,88 @@
+"""The one way by which an answer leaves this helper: a round's, a query's, a discovery's, an evaluation's.
+
+    stored already? -> compute -> hold -> still awaited? -> commit charge and answer
+                                                            or give what another process stored
+
+Nothing of an answer is seen before its charge is durable, and nothing is charged for a caller who has gone.
+The kind of release decides only what is looked up, computed and committed.
+
+>>> ledger = {}
+>>> def commit(answer, check_awaited):
+...     check_awaited()
+...     return ledger.setdefault("round 0", answer) is answer
+>>> def asked(answer):
+...     return answer_once(
+...         Call(caller=None),
+...         stored=lambda: ledger.get("round 0"),
+...         compute=lambda: answer,
+...         commit=commit,
+...         superseded=lambda: None,
+...     )
+>>> asked(b"first"), asked(b"second")
+(b'first', b'first')
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from helper.releases.release_grid import Hold, at_once
+from helper.trust.tasks import Caller
+from maskedlark.errors import JobRefused
+from maskedlark.interrupt import Interrupt, never
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A call of the ad server that waits for an answer.
+
+    Attributes:
+        caller: The names in its certificate.
+        check_awaited: Called before the work, often during it, and last before the charge. If nobody waits
+            any more it raises, which ends the work: nothing is charged and nothing leaves.
+        hold: Called once there is an answer, before it is charged. It returns when the answer may leave, so
+            that no charge shows how long the work took.
+        check_serving: Called in place of `check_awaited` where the work is finished whoever waits. It raises
+            only if this helper is being shut down.
+    """
+
+    caller: Caller
+    check_awaited: Interrupt = never
+    hold: Hold = at_once
+    check_serving: Interrupt = never
+
+
+def answer_once(
+    call: Call,
+    *,
+    stored: Callable[[], bytes | None],
+    compute: Callable[[], bytes],
+    commit: Callable[[bytes, Interrupt], bool],
+    superseded: Callable[[], JobRefused],
+) -> bytes:
+    """The answer to a release: computed and charged once, and from then on the same bytes.
+
+    Args:
+        call: Who waits, and when the answer may leave.
+        stored: The answer if the release was charged before. Raises if something else was charged under its
+            name, or if it can no longer be asked for.
+        compute: The encoded aggregate share. What it raises ends the call, uncharged.
+        commit: Charges the release and keeps its answer in one transaction, after a last call of the function
+            that it is given. False, and nothing changed, if another thread or process was faster.
+        superseded: The refusal if another one was faster and left no answer either.
+
+    Guarantees: when it returns, the charge and the answer are durable; when it raises, this call made neither
+        and nothing left.
+    """
+    known = stored()
+    if known is not None:
+        call.hold()
+        return known
+    computed = compute()
+    call.hold()
+    if commit(computed, call.check_awaited):
+        return computed
+    # What the other one stored counts, and what was computed here is forgotten.
+    known = stored()
+    if known is None:
+        raise superseded()
+    return known

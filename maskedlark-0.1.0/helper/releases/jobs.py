@@ -1,0 +1,304 @@
+"""Jobs: checked and paid for before they run, found again after a restart, closed when they are done."""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Final, TypeAlias
+
+from helper.datasets.datasets import Datasets
+from helper.gradient.engine import GradientEngine, Interrupt
+from helper.ledger.ledger import Ledger
+from helper.ledger.records import Reservation, StoredJob
+from helper.ledger.spending import check_fits, cost
+from helper.releases.answering import Call
+from helper.releases.attempts import Attempts
+from helper.releases.noise_shelf import NoiseShelf
+from helper.releases.numerics import numerics_digest
+from helper.releases.round_cost import round_seconds
+from helper.releases.rounds import Computation, RunningJob
+from helper.trust.tasks import Caller, ServedTask, Tasks
+from maskedlark.canonical import decode
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.model.graph import Loss, Model
+from maskedlark.model.losses import check_loss
+from maskedlark.model.onnx_file import parse
+from maskedlark.privacy.clip import Clip
+from maskedlark.privacy.noise import Mechanism
+from maskedlark.randomness import Randomness
+from maskedlark.releases.job import JobSpec, check_sample_hides, check_sums_fit, job_clip
+from maskedlark.releases.release import check_noise_fits_task
+from maskedlark.releases.round import records_evaluated
+from maskedlark.reports.task import LabelKind, Task
+
+MAX_IN_MEMORY: Final = 32
+
+EngineFor: TypeAlias = Callable[[Model, Loss, Clip, int | None], GradientEngine]
+"""See `helper.gradient.choose.engine_for`."""
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedJob:
+    """What the ad server is told of a job that this helper will run.
+
+    Attributes:
+        path: The gradient engine: exact or general.
+        reason: Why this one.
+        numerics: The digest of its numerics, 32 bytes.
+        num_parameters: The length of each round's answer.
+        epsilon_spent: Of the dataset against the ad server, all jobs, this one with all its rounds.
+        collusion_epsilon_spent: The same, against the ad server with the other helper.
+        rounds_answered: Of this job.
+    """
+
+    path: str
+    reason: str
+    numerics: bytes
+    num_parameters: int
+    epsilon_spent: float
+    collusion_epsilon_spent: float
+    rounds_answered: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobAtWork:
+    """An open job and the task that its caller may use."""
+
+    served: ServedTask
+    running: RunningJob
+
+    def answer(self, round_index: int, weights: bytes, call: Call) -> bytes:
+        """The encoded aggregate share of a round; see `RunningJob.answer`."""
+        return self.running.answer(self.served, round_index, weights, call)
+
+
+class Jobs:
+    """The jobs of one helper."""
+
+    def __init__(
+        self,
+        *,
+        tasks: Tasks,
+        datasets: Datasets,
+        ledger: Ledger,
+        engine_for: EngineFor,
+        randomness: Randomness,
+    ) -> None:
+        self._tasks = tasks
+        self._datasets = datasets
+        self._ledger = ledger
+        self._engine_for = engine_for
+        self._noise = NoiseShelf(randomness)
+        self._attempts = Attempts()
+        self._lock = Lock()
+        self._running: OrderedDict[bytes, RunningJob] = OrderedDict()
+
+    def start(self, encoded: bytes, onnx: bytes, call: Call) -> OpenedJob:
+        """Check a job and its model, and reserve the budget of all its rounds.
+
+        Called by the ad server; idempotent.
+
+        Args:
+            encoded: A `JobSpec`.
+            onnx: Its model.
+            call: Who asks. If nobody waits any more when the budget is to be reserved, it is not.
+
+        Raises:
+            InvalidTask: the job is not canonical.
+            InvalidModel: the model or its loss is not accepted.
+            JobRefused(UNKNOWN_TASK, UNAUTHORIZED, TASK_REFUSED, TASK_EXPIRED, UNKNOWN_DATASET, MALFORMED,
+                OVERFLOW, NOISE_OUT_OF_RANGE, TOO_LARGE, BUDGET_EXHAUSTED, TOO_MANY_JOBS, JOB_CHANGED,
+                JOB_CLOSED)
+        """
+        spec = decode(JobSpec, encoded)
+        served = self._tasks.served(spec.task_id, call.caller)
+        computation = self._computation(served.task, spec, onnx)
+        if self._ledger.job_state(spec.job_id) is None:
+            self._open(served, onnx, computation, call.check_awaited)
+        state = self._state(spec.job_id)
+        if state.spec != spec:
+            raise JobRefused(
+                JobReason.JOB_CHANGED, "a job of this id was started with another content: take a new id"
+            )
+        _check_open(state)
+        self._keep(computation).draw_ahead(served)
+        return self._started(served.task, computation, state)
+
+    def check_caller(self, job_id: bytes, caller: Caller) -> None:
+        """Return if the caller may act in a job, before anything is computed for it.
+
+        Raises:
+            JobRefused(UNKNOWN_JOB): there is none, or it is another origin's: callers cannot tell which.
+        """
+        self._state_for(job_id, caller)
+
+    def at_work(self, job_id: bytes, caller: Caller) -> JobAtWork:
+        """An open job, ready to answer; after a restart it is made again from what the ledger holds.
+
+        Raises:
+            JobRefused(UNKNOWN_JOB, TASK_REFUSED, JOB_CLOSED)
+        """
+        state = self._state_for(job_id, caller)
+        served = self._tasks.served(state.spec.task_id, caller)
+        _check_open(state)
+        with self._lock:
+            running = self._running.get(job_id)
+        if running is None:
+            model = self._ledger.job_model(job_id)
+            if not model:  # it was closed since its state was read
+                raise _closed()
+            running = self._keep(self._computation(served.task, state.spec, model))
+        return JobAtWork(served=served, running=running)
+
+    def close(self, encoded: bytes, caller: Caller) -> int:
+        """Give back the budget of the rounds that were not run, and drop the stored answers.
+
+        Called by the ad server; idempotent.
+
+        A job that is not known is closed too, for its start may be on its way still: it is refused when it
+        arrives, and reserves nothing.
+
+        Returns:
+            How many rounds were answered, and stay charged.
+
+        Raises:
+            InvalidTask: the job is not canonical.
+            JobRefused(UNKNOWN_TASK, UNAUTHORIZED, UNKNOWN_DATASET, JOB_CHANGED)
+        """
+        spec = decode(JobSpec, encoded)
+        job_id = spec.job_id
+        self._tasks.authorized(spec.task_id, caller)
+        self._datasets.stored(spec.dataset_id, spec.task_id)
+        self._ledger.close_job(spec)
+        state = self._ledger.job_state(job_id)
+        if state is None:
+            return 0  # its dataset takes no more jobs: it will never be started
+        if state.spec != spec:
+            raise JobRefused(
+                JobReason.JOB_CHANGED, "a job of this id was started with another content: it is not closed"
+            )
+        with self._lock:
+            self._running.pop(job_id, None)
+        self._noise.drop(job_id)
+        self._attempts.forget(job_id)
+        answered = state.progress.rounds_answered  # and no more from now on
+        _LOG.info("job closed: %d of %d rounds answered", answered, spec.rounds)
+        return answered
+
+    def _state_for(self, job_id: bytes, caller: Caller) -> StoredJob:
+        """The state of a job that the caller may act in."""
+        state = self._state(job_id)
+        try:
+            self._tasks.authorized(state.spec.task_id, caller)
+        except JobRefused:
+            raise _unknown() from None
+        return state
+
+    def _state(self, job_id: bytes) -> StoredJob:
+        state = self._ledger.job_state(job_id)
+        if state is None:
+            raise _unknown()
+        return state
+
+    def _computation(self, task: Task, spec: JobSpec, onnx: bytes) -> Computation:
+        model = parse(onnx, num_features=task.num_features)
+        if model.digest != spec.model_digest:
+            raise JobRefused(
+                JobReason.MALFORMED, "the ONNX file is not the model that the job's model_digest names"
+            )
+        num_classes = task.labels.size if task.labels.kind is LabelKind.CLASSES else None
+        check_loss(model, spec.loss, num_classes)
+        engine = self._engine_for(model, spec.loss, job_clip(task, spec), num_classes)
+        return Computation(spec=spec, model=model, engine=engine, numerics=numerics_digest(engine))
+
+    def _open(self, served: ServedTask, onnx: bytes, computation: Computation, interrupt: Interrupt) -> None:
+        """Every check that a new job must pass, the budget last.
+
+        If the same id is opened meanwhile, that one stands.
+        """
+        task, spec, model = served.task, computation.spec, computation.model
+        self._tasks.check_not_expired(task)
+        stored = self._datasets.stored(spec.dataset_id, served.task_id)
+        check_noise_fits_task(task, spec.noise_multiplier, whose="job")
+        check_sample_hides(task, spec, records=stored.size)
+        _check_path_hides(task, spec, computation.engine)
+        check_sums_fit(task, spec, records=stored.size, num_parameters=model.num_parameters)
+        evaluated = records_evaluated(task, spec, stored.size)
+        self._tasks.check_affordable(
+            round_seconds(model, computation.engine.path, records=evaluated, candidates=task.num_candidates)
+        )
+        new = Reservation(spec=spec, rounds=spec.rounds)
+
+        def check(before: Sequence[Reservation]) -> None:
+            check_fits(task, before, new)
+            interrupt()  # last, for the check takes its time
+
+        if self._ledger.open_job(spec, onnx, check):
+            _LOG.info(
+                "job opened: %d rounds over %d records, %d parameters",
+                spec.rounds,
+                stored.size,
+                model.num_parameters,
+            )
+
+    def _keep(self, computation: Computation) -> RunningJob:
+        """The job in memory.
+
+        The least recently started one makes room; it is read from the ledger when it is asked for again.
+        """
+        job_id = computation.spec.job_id
+        fresh = RunningJob(
+            computation=computation,
+            datasets=self._datasets,
+            ledger=self._ledger,
+            noise=self._noise,
+            attempts=self._attempts,
+        )
+        with self._lock:
+            running = self._running.setdefault(job_id, fresh)
+            self._running.move_to_end(job_id)
+            while len(self._running) > MAX_IN_MEMORY:
+                self._running.popitem(last=False)
+        return running
+
+    def _started(self, task: Task, computation: Computation, state: StoredJob) -> OpenedJob:
+        epsilons = cost(task, self._ledger.reservations(computation.spec.dataset_id))
+        return OpenedJob(
+            path=computation.engine.path,
+            reason=computation.engine.reason,
+            numerics=computation.numerics,
+            num_parameters=computation.model.num_parameters,
+            epsilon_spent=epsilons.ad_server,
+            collusion_epsilon_spent=epsilons.colluding,
+            rounds_answered=state.progress.rounds_answered,
+        )
+
+
+def _unknown() -> JobRefused:
+    return JobRefused(JobReason.UNKNOWN_JOB, "this helper does not know the job: start it first")
+
+
+def _check_path_hides(task: Task, spec: JobSpec, engine: GradientEngine) -> None:
+    """Refuse to count the secrecy of samples on the general path.
+
+    Its float64 values may differ between processors, and its time between records: a graph that is made for
+    it can show which records it was evaluated on.
+    """
+    if engine.path == "general" and spec.is_sample_secret and task.mechanism is not Mechanism.NONE:
+        raise JobRefused(
+            JobReason.MALFORMED,
+            "the model needs the general path, where samples are no secret: the job needs is_sample_public "
+            f"(--public-samples), and is charged without sampling ({engine.reason})",
+        )
+
+
+def _check_open(state: StoredJob) -> None:
+    if state.progress.is_closed:
+        raise _closed()
+
+
+def _closed() -> JobRefused:
+    return JobRefused(JobReason.JOB_CLOSED, "the job is closed: start another one")

@@ -1,0 +1,49 @@
+"""The name of a helper's numerics.
+
+Part of every round's transcript, so that helpers of different versions can never mix.
+"""
+
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+from helper.gradient.engine import GradientEngine
+from helper.gradient.exact.self_check import NUMERICS_DIGEST
+from maskedlark.canonical import digest
+
+_DECIDE_GENERAL_BITS: Final = ("numpy", "torch")
+"""The libraries whose version can change the last bit of the general path."""
+
+
+def numerics_digest(engine: GradientEngine) -> bytes:
+    """32 bytes that name the numerics of an engine.
+
+    Equal at two helpers only if their engines for a job are meant to give the same bits.
+    """
+    return _exact_digest() if engine.path == "exact" else _general_digest()
+
+
+def software_digest() -> bytes:
+    """32 bytes for a helper's status.
+
+    Equal at two helpers whose engines are meant to give the same bits for any job.
+    """
+    return digest("numerics of all paths", _exact_digest(), _general_digest())
+
+
+def _exact_digest() -> bytes:
+    """Of the golden vectors, which a helper reproduces before it serves.
+
+    Versions of libraries do not count: they change no integer.
+    """
+    return digest("exact numerics", NUMERICS_DIGEST)
+
+
+def _general_digest() -> bytes:
+    return digest("general numerics", *(f"{name} {_version(name)}".encode() for name in _DECIDE_GENERAL_BITS))
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "absent"

@@ -1,0 +1,234 @@
+"""Queries: checked, answered, paid for and only then released; the same query again gets the same bytes."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, TypeAlias
+
+from helper.datasets.datasets import Datasets
+from helper.datasets.updates import UpdateDatasets
+from helper.ledger.ledger import Ledger
+from helper.ledger.records import Reservation, StoredQuery
+from helper.ledger.spending import check_fits, cost
+from helper.releases.answering import Call, answer_once
+from helper.releases.scoring import score
+from helper.trust.tasks import ServedTask, Tasks
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.interrupt import Interrupt, interruptible
+from maskedlark.model import weights
+from maskedlark.model.graph import Model
+from maskedlark.model.limits import Limits
+from maskedlark.model.onnx_file import parse
+from maskedlark.model.weights import QuantisedTensor
+from maskedlark.privacy.accounting import Epsilons
+from maskedlark.privacy.noise import NoiseSource, noise_vector
+from maskedlark.randomness import STREAM_KEY_BYTES, Randomness, Stream
+from maskedlark.releases.discovery import DiscoverySpec, answer_discovery
+from maskedlark.releases.evaluation import EvaluationSpec, answer_evaluation, evaluated_loss
+from maskedlark.releases.grouping import answer_query, decode_domains
+from maskedlark.releases.kinds import AnyQuery
+from maskedlark.releases.query import QuerySpec
+from maskedlark.releases.release import AggregateShare
+from maskedlark.releases.update import UpdateSpec, answer_update, form_of
+from maskedlark.reports.report import InputShares
+from maskedlark.reports.updates import UpdateSum
+
+_LOG: Final = logging.getLogger(__name__)
+MAX_MODEL_BYTES: Final = Limits().max_bytes
+
+Beside: TypeAlias = Callable[[int], bytes]
+"""Reads what is sent beside a query, refusing more than so many bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnsweredQuery:
+    """What the ad server gets of a query.
+
+    Attributes:
+        answer: The encoded aggregate share.
+        spent: Of the dataset, all its jobs and queries.
+    """
+
+    answer: bytes = field(repr=False)
+    spent: Epsilons
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queries:
+    """The queries of one helper. Safe to call from many threads; the ledger decides between them."""
+
+    tasks: Tasks
+    datasets: Datasets
+    updates: UpdateDatasets
+    ledger: Ledger
+    randomness: Randomness
+
+    def answer(self, spec: AnyQuery, beside: Beside, call: Call) -> AnsweredQuery:
+        """The answer to a query of any kind, and what its dataset has spent with it.
+
+        Called by the ad server; idempotent.
+
+        Args:
+            spec: The query.
+            beside: Reads what was sent beside it; not called for a query that was answered before.
+            call: Who waits.
+
+        Guarantees: see `answer_once`.
+
+        Raises:
+            InvalidModel: the model of an evaluation is not accepted, does not fit the task's labels, or has
+                no exact form.
+            JobRefused(UNKNOWN_TASK, UNAUTHORIZED, TASK_REFUSED, TASK_EXPIRED, UNKNOWN_DATASET, DATASET_LOST,
+            MALFORMED, TOO_LARGE, UNDECLARED, DOMAIN_TOO_LARGE, NOISE_OUT_OF_RANGE, OVERFLOW,
+            BUDGET_EXHAUSTED, QUERY_CHANGED): MALFORMED also for another model, or other weights, than an
+                evaluation names; DATASET_LOST also for the dataset of another federated round.
+        """
+        served = self.tasks.served(spec.task_id, call.caller)
+
+        def checked() -> bytes:
+            self._check(served, spec)
+            call.check_awaited()
+            return self._computed(spec, served, beside, call.check_awaited).encode()
+
+        def commit(answer: bytes, check_awaited: Interrupt) -> bool:
+            def check(before: Sequence[Reservation]) -> None:
+                check_fits(served.task, before, Reservation(spec=spec, rounds=1))
+                check_awaited()
+
+            is_new = self.ledger.add_query(StoredQuery(spec=spec, answer=answer), check)
+            if is_new:
+                _LOG.info("query answered: %d bytes", len(answer))
+            return is_new
+
+        answer = answer_once(
+            call,
+            stored=lambda: self._stored(spec),
+            compute=checked,
+            commit=commit,
+            superseded=lambda: JobRefused(
+                JobReason.QUERY_CHANGED, "the id is of another query: take a new one"
+            ),
+        )
+        return AnsweredQuery(
+            answer=answer, spent=cost(served.task, self.ledger.reservations(spec.dataset_id))
+        )
+
+    def _computed(
+        self, spec: AnyQuery, served: ServedTask, beside: Beside, interrupt: Interrupt
+    ) -> AggregateShare:
+        task, pair = served.task, served.pair
+        match spec:
+            case QuerySpec():
+                limit = 4 * sum(axis.size for axis in spec.group_by if axis.codes_digest is not None)
+                domains = decode_domains(spec, beside(limit))
+                shares, noise = self._shares(spec), self._noise(interrupt)
+                return answer_query(
+                    task=task,
+                    spec=spec,
+                    pair=pair,
+                    shares=shares,
+                    domains=domains,
+                    noise=noise,
+                    interrupt=interrupt,
+                )
+            case DiscoverySpec():
+                shares = self._shares(spec)
+                return answer_discovery(
+                    task=task, spec=spec, pair=pair, role=served.role, shares=shares, interrupt=interrupt
+                )
+            case EvaluationSpec():
+                return self._evaluated(spec, served, beside, interrupt)
+            case UpdateSpec():
+                return self._summed(spec, served, interrupt)
+
+    def _evaluated(
+        self, spec: EvaluationSpec, served: ServedTask, beside: Beside, interrupt: Interrupt
+    ) -> AggregateShare:
+        model = parse(beside(MAX_MODEL_BYTES), num_features=served.task.num_features)
+        loss = evaluated_loss(served.task, model)
+        tensors = _named_weights(model, spec)
+        shares = self._shares(spec)
+        scores = score(model, loss, tensors, shares.features, spec.num_bins, interrupt=interrupt)
+        return answer_evaluation(
+            task=served.task,
+            spec=spec,
+            pair=served.pair,
+            shares=shares,
+            bins=scores.bins,
+            choices=scores.choices,
+            noise=self._noise(interrupt),
+            interrupt=interrupt,
+        )
+
+    def _summed(self, spec: UpdateSpec, served: ServedTask, interrupt: Interrupt) -> AggregateShare:
+        """The sum of the updates of a federated round.
+
+        Shares are read from disk one at a time: the work takes the memory of a few vectors, however many
+        devices there are.
+        """
+        summed = UpdateSum(form=form_of(served.task), role=served.role, task_id=served.task_id)
+        records = 0
+        for report_id, payload in self.updates.shares(spec.round, spec.dataset_id):
+            interrupt()
+            summed.add(report_id, payload)
+            records += 1
+        return answer_update(
+            task=served.task,
+            spec=spec,
+            pair=served.pair,
+            records=records,
+            vector=summed.total(),
+            noise=self._noise(interrupt),
+        )
+
+    def _shares(self, spec: AnyQuery) -> InputShares:
+        return self.datasets.opened(spec.dataset_id).shares
+
+    def _noise(self, interrupt: Interrupt) -> NoiseSource:
+        """Fresh noise of this helper alone, which can be interrupted while it is drawn."""
+        return partial(
+            noise_vector, randomness=interruptible(Stream(self.randomness(STREAM_KEY_BYTES)), interrupt)
+        )
+
+    def _stored(self, spec: AnyQuery) -> bytes | None:
+        """The query's answer if it was answered before; refused if it was another one."""
+        stored = self.ledger.query(spec.query_id)
+        if stored is None:
+            return None
+        if stored.spec != spec:
+            raise JobRefused(
+                JobReason.QUERY_CHANGED,
+                "a query of this id was charged with other values, groups or levels: "
+                "what was not charged together is not released together; take a new id",
+            )
+        return stored.answer
+
+    def _check(self, served: ServedTask, spec: AnyQuery) -> None:
+        """Every check that a new query must pass.
+
+        The budget once before the work, and again when it is charged.
+        """
+        task = served.task
+        self.tasks.check_not_expired(task)
+        size = self.datasets.stored(spec.dataset_id, served.task_id).size
+        spec.check(task, records=size)
+        # another call of the same query may have been charged since this one looked for its answer: it must
+        # not count twice
+        others = [one for one in self.ledger.reservations(spec.dataset_id) if one.spec != spec]
+        check_fits(task, others, Reservation(spec=spec, rounds=1))
+
+
+def _named_weights(model: Model, spec: EvaluationSpec) -> tuple[QuantisedTensor, ...]:
+    """The weights of a model on their grid, if the model and they are what the evaluation names."""
+    tensors = tuple(
+        weights.quantise(values, known.name)
+        for values, known in zip(model.initial_values, model.parameters, strict=True)
+    )
+    held = (model.digest, weights.digest(weights.encode(tensors)))
+    if held != (spec.model_digest, spec.weights_digest):
+        raise JobRefused(
+            JobReason.MALFORMED,
+            "the ONNX file is not the model, or has not the weights, that the evaluation names",
+        )
+    return tensors

@@ -1,0 +1,195 @@
+"""One job at work: answers its rounds, one at a time.
+
+Each answer is committed before anything of it leaves the helper.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from threading import Lock
+from typing import Final
+
+from helper.datasets.datasets import Datasets
+from helper.gradient.engine import GradientEngine, Interrupt
+from helper.ledger.ledger import Ledger
+from helper.ledger.records import StoredRound
+from helper.ledger.round_state import RoundState
+from helper.releases.answering import Call, answer_once
+from helper.releases.attempts import Attempts
+from helper.releases.noise_shelf import NoiseOrder, NoiseShelf, NoiseVector
+from helper.trust.tasks import ServedTask
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.model import weights as weights_format
+from maskedlark.model.graph import Model
+from maskedlark.privacy import adaptive_clip
+from maskedlark.privacy.clip import Clip
+from maskedlark.privacy.noise import Mechanism
+from maskedlark.releases.job import JobSpec, job_clip, noise_units, num_values
+from maskedlark.releases.round import aggregate, transcript
+
+_INTERRUPTED_EVERY_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Computation:
+    """What every round of a job computes with.
+
+    Attributes:
+        spec: The job.
+        model: Its parsed model.
+        engine: Its gradient.
+        numerics: The digest of the engine's numerics.
+    """
+
+    spec: JobSpec
+    model: Model = field(repr=False)
+    engine: GradientEngine = field(repr=False)
+    numerics: bytes
+
+
+class RunningJob:
+    """The rounds of one open job. Safe to call from many threads; the ledger decides between processes."""
+
+    def __init__(
+        self,
+        *,
+        computation: Computation,
+        datasets: Datasets,
+        ledger: Ledger,
+        noise: NoiseShelf,
+        attempts: Attempts,
+    ) -> None:
+        self.computation = computation
+        self._datasets = datasets
+        self._ledger = ledger
+        self._noise = noise
+        self._attempts = attempts
+        self._computing = Lock()
+
+    @property
+    def weights_length(self) -> int:
+        """How many bytes the encoded weights of a round have.
+
+        In an adaptive job the clip bound stands behind them.
+        """
+        bound = adaptive_clip.BOUND_BYTES if self.computation.spec.is_clip_adaptive else 0
+        return weights_format.encoded_length(self.computation.model.parameters) + bound
+
+    def answer(self, served: ServedTask, round_index: int, weights: bytes, call: Call) -> bytes:
+        """The encoded aggregate share of a round: computed once, then the same bytes for the same weights.
+
+        Args:
+            served: The task.
+            round_index: From 0.
+            weights: As the ad server encoded them.
+            call: Who waits; also while another round of the job is computed.
+
+        Guarantees: see `answer_once`; and a round is begun and left uncharged at most `MAX_UNCHARGED` times,
+            after which it is computed and charged also if the caller leaves.
+
+        Raises:
+            JobRefused(UNKNOWN_JOB, JOB_CLOSED, ROUND_CHANGED, ROUND_CLOSED, ROUND_BEYOND_PLAN,
+            ROUND_OUT_OF_ORDER, MALFORMED)
+        """
+        spec, interrupt = self.computation.spec, call.check_awaited
+
+        def compute() -> bytes:
+            nonlocal interrupt
+            interrupt()
+            if not self._attempts.begin(spec.job_id, round_index):
+                interrupt = call.check_serving
+            return self._compute(served, round_index, weights, interrupt)
+
+        def commit(encoded: bytes, _: Interrupt) -> bool:
+            stored = StoredRound(weights_digest=weights_format.digest(weights), answer=encoded)
+            interrupt()
+            is_new = self._ledger.add_round(spec.job_id, round_index, stored)
+            if is_new:
+                self._attempts.forget(spec.job_id)
+            if is_new and round_index + 1 < spec.rounds:
+                self.draw_ahead(served, self._clip(served, weights))
+            return is_new
+
+        with self._alone(call.check_awaited):
+            return answer_once(
+                call,
+                stored=lambda: self._stored_answer(round_index, weights),
+                compute=compute,
+                commit=commit,
+                superseded=lambda: JobRefused(
+                    JobReason.ROUND_OUT_OF_ORDER, f"round {round_index} is no longer the next one"
+                ),
+            )
+
+    @contextmanager
+    def _alone(self, interrupt: Interrupt) -> Iterator[None]:
+        """The job's rounds are computed one at a time; who waits for another one can still be interrupted."""
+        while not self._computing.acquire(timeout=_INTERRUPTED_EVERY_S):
+            interrupt()
+        try:
+            yield
+        finally:
+            self._computing.release()
+
+    def draw_ahead(self, served: ServedTask, clip: Clip | None = None) -> None:
+        """Begin to draw the next round's noise in the background.
+
+        That of an adaptive job on the guess that its bound stays.
+        """
+        spec = self.computation.spec
+        count = num_values(spec, self.computation.model.num_parameters)
+        order = NoiseOrder(
+            mechanism=served.task.mechanism, scale=noise_units(served.task, spec, clip), count=count
+        )
+        self._noise.prepare(spec.job_id, order)
+
+    def _stored_answer(self, round_index: int, weights: bytes) -> bytes | None:
+        """The bytes of an answered round, or None if it is the job's next one."""
+        spec = self.computation.spec
+        job = self._ledger.job_state(spec.job_id)
+        if job is None:
+            raise JobRefused(JobReason.UNKNOWN_JOB, "this helper does not know the job: start it first")
+        is_past = job.progress.state_of(round_index) in (RoundState.CHARGED, RoundState.CLOSED)
+        stored = self._ledger.round(spec.job_id, round_index) if is_past else None
+        if stored is not None and stored.weights_digest != weights_format.digest(weights):
+            raise JobRefused(JobReason.ROUND_CHANGED, f"round {round_index} was answered for other weights")
+        job.progress.check_answerable(round_index)
+        if stored is None:
+            return None
+        if stored.answer is None:  # it was closed since its state was read
+            raise JobRefused(JobReason.ROUND_CLOSED, f"the answer to round {round_index} is no longer kept")
+        return stored.answer
+
+    def _compute(self, served: ServedTask, round_index: int, weights: bytes, interrupt: Interrupt) -> bytes:
+        spec, model, engine = self.computation.spec, self.computation.model, self.computation.engine
+        clip, encoded_weights = self._clip(served, weights), weights
+        if spec.is_clip_adaptive:
+            engine, encoded_weights = engine.with_clip(clip), weights[: -adaptive_clip.BOUND_BYTES]
+        tensors = weights_format.decode(encoded_weights, model.parameters)
+        share = aggregate(
+            task=served.task,
+            job=spec,
+            pair=served.pair,
+            round_index=round_index,
+            round_transcript=transcript(
+                spec, round_index=round_index, weights=weights, numerics=self.computation.numerics
+            ),
+            shares=self._datasets.opened(spec.dataset_id).shares,
+            masked_sum=lambda batch: engine.masked_sum(tensors, batch, interrupt),
+            num_values=num_values(spec, model.num_parameters),
+            noise=partial(self._take_noise, interrupt),
+            clip=clip,
+        )
+        return share.encode()
+
+    def _clip(self, served: ServedTask, weights: bytes) -> Clip:
+        """The bound of a round: the task's, or the one behind the weights of an adaptive job."""
+        spec = self.computation.spec
+        bound = adaptive_clip.decode(weights, served.task.clip).bound if spec.is_clip_adaptive else None
+        return job_clip(served.task, spec, bound)
+
+    def _take_noise(self, interrupt: Interrupt, mechanism: Mechanism, scale: int, count: int) -> NoiseVector:
+        return self._noise.take(
+            self.computation.spec.job_id, NoiseOrder(mechanism=mechanism, scale=scale, count=count), interrupt
+        )

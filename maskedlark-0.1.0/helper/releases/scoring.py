@@ -1,0 +1,87 @@
+"""The score bin of each record, for a private evaluation.
+
+Integers that both helpers compute alike, on any machine.
+
+The model runs in the exact path, so its outputs are equal bits everywhere. A logit's bin is found by
+comparing it with the logits of the bins' edges, computed in decimal arithmetic; a softmax's from the exact
+path's integer table. No libm is asked.
+"""
+
+from dataclasses import dataclass
+from decimal import Context, Decimal
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from helper.gradient.exact.forward import ForwardPass
+from helper.gradient.exact.kernels.tables import exponential
+from helper.gradient.exact.layers.elementwise import softmax_weights
+from helper.gradient.exact.layers.layer import NotExact
+from maskedlark.errors import InvalidModel, ModelReason
+from maskedlark.interrupt import Interrupt, never
+from maskedlark.model.graph import Loss, Model
+from maskedlark.model.weights import QuantisedTensor
+
+_DIGITS = Context(prec=40)
+"""More than twice a double's digits: the nearest double is that of the true logarithm."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """What a model says of n records.
+
+    Attributes:
+        bins: (n,) of the probability of label 1, or of the confidence in the first choice.
+        choices: (n,) the first choice of the classes, the lower one of two that are equal; None for a model
+            of one output.
+    """
+
+    bins: NDArray[np.int64]
+    choices: NDArray[np.int64] | None
+
+
+def score(
+    model: Model,
+    loss: Loss,
+    weights: tuple[QuantisedTensor, ...],
+    features: NDArray[np.uint8],
+    num_bins: int,
+    *,
+    interrupt: Interrupt = never,
+) -> Scores:
+    """Score records. Called by a helper; `interrupt` at least once every 512 records.
+
+    Edge cases: a probability at an edge is in the bin above it; an output that is no number is in the highest
+    bin.
+
+    Raises:
+        InvalidModel(UNKNOWN_OPERATOR): the model has no exact form, in which alone the helpers surely agree
+        on every bin.
+    """
+    try:
+        forward = ForwardPass(model, loss)
+    except NotExact as error:
+        raise InvalidModel(
+            ModelReason.UNKNOWN_OPERATOR, f"{error}: only models with an exact form are evaluated"
+        ) from None
+    outputs = forward.outputs(weights, features, interrupt)
+    if loss is not Loss.CROSS_ENTROPY:
+        return Scores(
+            bins=np.searchsorted(edge_logits(num_bins), outputs[:, 0], side="right").astype(np.int64),
+            choices=None,
+        )
+    parts = np.empty(outputs.shape, np.int64)
+    softmax_weights(outputs, exponential(), parts)
+    whole = np.maximum(parts.sum(1), 1)
+    bins = np.minimum(
+        parts.max(1, initial=0) * num_bins // whole, num_bins - 1
+    )  # parts are at most 2^40, bins under 2^14
+    return Scores(bins=bins, choices=outputs.argmax(1).astype(np.int64))
+
+
+@lru_cache(maxsize=8)
+def edge_logits(num_bins: int) -> NDArray[np.float64]:
+    """(num_bins - 1,) log(k / (num_bins - k)), each the double nearest to it."""
+    ratios = (_DIGITS.divide(Decimal(k), Decimal(num_bins - k)) for k in range(1, num_bins))
+    return np.array([float(_DIGITS.ln(ratio)) for ratio in ratios])

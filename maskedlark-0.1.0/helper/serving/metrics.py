@@ -1,0 +1,63 @@
+"""What a helper tells its own operator in numbers.
+
+Nothing here says more than the ad server is told anyway.
+"""
+
+from collections import Counter as Tally
+from collections.abc import Iterable
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from helper.core import HelperCore
+from maskedlark.errors import ReportReason
+
+ADMITTED: Final = "admitted"
+_ID_DIGITS: Final = 12
+
+
+class HelperMetrics(Collector):
+    """The helper's numbers on a registry of their own. Safe to share between threads."""
+
+    def __init__(self, core: HelperCore) -> None:
+        """Count from zero; what the helper holds is asked for at each scrape."""
+        self.registry: Final = CollectorRegistry()
+        self._core = core
+        self._opens = Counter(
+            "helper_shares_opened",
+            "Report shares opened, by what became of them.",
+            ("outcome",),
+            registry=self.registry,
+        )
+        self.registry.register(self)
+
+    def count_opens(self, admitted: int, dropped: Tally[ReportReason]) -> None:
+        """A preparation is over."""
+        self._opens.labels(ADMITTED).inc(admitted)
+        for reason, count in dropped.items():
+            self._opens.labels(reason.value).inc(count)
+
+    def collect(self) -> Iterable[Metric]:
+        """What the helper holds. Called at each scrape."""
+        counts = self._core.counts()
+        yield GaugeMetricFamily("helper_tasks", "Tasks that this helper signed.", counts.tasks)
+        yield GaugeMetricFamily("helper_datasets", "Committed datasets.", counts.datasets)
+        yield GaugeMetricFamily("helper_open_jobs", "Jobs that may ask for rounds.", counts.open_jobs)
+        yield CounterMetricFamily(
+            "helper_rounds_answered", "Rounds answered, and so charged, ever.", counts.rounds_answered
+        )
+        yield GaugeMetricFamily(
+            "helper_preparing_bytes",
+            "Room that preparations take, of --max-preparing-bytes.",
+            self._core.datasets.preparing_bytes,
+        )
+        left = GaugeMetricFamily(
+            "helper_budget_left",
+            "Epsilon left of a dataset that a job or query ran over.",
+            labels=("dataset",),
+        )
+        for one in self._core.budgets_left.current():
+            left.add_metric((one.dataset_id.hex()[:_ID_DIGITS],), one.epsilon)
+        yield left

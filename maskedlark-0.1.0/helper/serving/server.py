@@ -1,0 +1,208 @@
+"""A helper's process: opens the data folder, serves, drains, and lets go of everything.
+
+It serves until it is asked to stop.
+"""
+
+import fcntl
+import logging
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from threading import Event
+from typing import Final
+
+from helper.core import HelperCore
+from helper.datasets.shelves import PREPARED_BYTES
+from helper.executors.processes import OpeningPool
+from helper.gradient.choose import engine_for
+from helper.ledger.ledger import LEDGER_FILE, Ledger, sqlite_url
+from helper.releases.release_grid import DEFAULT_STEP_MS, ReleaseGrid
+from helper.serving.metrics import HelperMetrics
+from helper.serving.service import HelperService
+from helper.serving.warmup import warm_up
+from helper.trust.floors import Floors
+from helper.trust.keys import FILE_NAME, HelperKeys
+from maskedlark.errors import InvalidTask, JobRefused
+from maskedlark.interrupt import Interrupt
+from maskedlark.observability.endpoint import OperatorEndpoint, Starting
+from maskedlark.observability.serving import ServerSettings, WatchedServer
+from maskedlark.rpc.admission import Admission
+from maskedlark.rpc.tls_files import TlsFiles
+from maskedlark.rpc.transport import is_loopback
+from maskedlark.runtime.database import open_database
+from maskedlark.runtime.hardening import forbid_core_files
+from maskedlark.runtime.ownership import check_data_folder, check_own
+from maskedlark.runtime.signals import wait_for
+from protos import helper_pb2_grpc
+
+DRAIN_S: Final = 30.0
+LIGHT_CALLS: Final = 4
+"""Threads that preparations, rounds and queries leave free for calls that take no time."""
+_LOCK_FILE: Final = "lock"
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeSettings:
+    """How a helper process runs.
+
+    Attributes:
+        data: The folder of its keys and datasets.
+        listen: host:port; port 0 for any.
+        tls: Its TLS files, or None for plaintext on loopback.
+        floors: The operator's.
+        database: A SQLAlchemy URL, or None for SQLite in `data`.
+        port_file: Where to write the address that was bound, or None.
+        threads: How many calls are answered at once.
+        opening_workers: Processes that open report shares; None for one a core.
+        round_threads: Threads that share the computation of one round; None for one a core.
+        max_preparing_bytes: Memory that reports may take together while they become datasets.
+        release_grid_ms: Answers are charged and leave a whole number of these milliseconds after their
+            requests.
+        metrics_listen: host:port on loopback of /metrics and /healthz, or None.
+    """
+
+    data: Path
+    listen: str
+    tls: TlsFiles | None
+    floors: Floors
+    database: str | None = None
+    port_file: Path | None = None
+    threads: int = 16
+    opening_workers: int | None = None
+    round_threads: int | None = None
+    max_preparing_bytes: int = PREPARED_BYTES
+    release_grid_ms: float = DEFAULT_STEP_MS
+    metrics_listen: str | None = None
+
+
+def serve(settings: ServeSettings, stop: Event) -> None:
+    """Serve until `stop` is set; then finish the calls that are under way, within `DRAIN_S`.
+
+    Health is answered at once, as not serving yet; other calls once this machine is checked.
+
+    Raises:
+        InvalidTask: the settings are unsafe, the keys cannot be read, they or the folder are another user's
+            or open to others, the folder is in use, the address is taken, or this machine's arithmetic does
+            not give the protocol's golden vectors.
+    """
+    host = settings.listen.rsplit(":", 1)[0]
+    if settings.floors.is_noise_optional and not is_loopback(host):
+        raise InvalidTask(f"--allow-no-noise is for debugging on loopback: it cannot be used on {host}")
+    forbid_core_files()
+    _check_files(settings)
+    with ExitStack() as stack:
+        core = _open_core(settings, stack)
+        with suppress(JobRefused):
+            core.witness.check(
+                None
+            )  # which logs it: a ledger that was rolled back is served too, with refusals
+        metrics = HelperMetrics(core)
+        # set when every call has ended: a thread that holds an answer back for its time would hold the
+        # process up
+        is_over = Event()
+        stack.callback(is_over.set)
+        service = HelperService(
+            core,
+            ReleaseGrid(step_s=settings.release_grid_ms / 1000, sleep=is_over.wait),
+            metrics,
+            Admission(max(1, settings.threads - LIGHT_CALLS)),
+            is_over=is_over,
+        )
+        watched = WatchedServer(
+            ServerSettings(listen=settings.listen, tls=settings.tls, threads=settings.threads),
+            metrics.registry,
+            core.check_well,
+        )
+        helper_pb2_grpc.add_HelperServicer_to_server(service, watched.server)
+        is_ready = Event()
+
+        def check_well() -> None:
+            if not is_ready.is_set():
+                raise Starting
+            core.check_well()
+
+        if settings.metrics_listen is not None:
+            stack.enter_context(OperatorEndpoint(settings.metrics_listen, metrics.registry, check_well))
+        watched.listen()
+        stack.callback(watched.drain, DRAIN_S)
+        address = f"{host}:{watched.port}"
+        _LOG.info(
+            "starting on %s: checking this machine's arithmetic; the first time, loops are compiled", address
+        )
+        with suppress(_Stopped):
+            warm_up(_stopping(stop))
+            watched.start()
+            is_ready.set()
+            if settings.port_file is not None:
+                _write_whole(settings.port_file, address)
+            _LOG.info("serving on %s (%s)", address, "TLS" if settings.tls else "plaintext, loopback only")
+            wait_for(stop)
+        _LOG.info("draining")
+
+
+class _Stopped(Exception):
+    """The helper was asked to stop before it was ready."""
+
+
+def _stopping(stop: Event) -> Interrupt:
+    """Ends what calls it once the event is set."""
+
+    def check() -> None:
+        if stop.is_set():
+            raise _Stopped
+
+    return check
+
+
+def _check_files(settings: ServeSettings) -> None:
+    """Refuse to serve from secrets or a folder that others may have read, or could replace."""
+    HelperKeys.read(settings.data)  # which refuses keys that others may read
+    check_data_folder(settings.data)
+    check_own(settings.data / FILE_NAME)
+    if settings.tls is not None:
+        check_own(settings.tls.private_key)
+        settings.tls.read()
+
+
+def _open_core(settings: ServeSettings, stack: ExitStack) -> HelperCore:
+    """The core on the data folder; what it holds open is closed when the stack unwinds."""
+    keys = HelperKeys.read(settings.data)
+    stack.enter_context(_only_process(settings.data))
+    ledger = stack.enter_context(
+        closing(Ledger(open_database(settings.database or sqlite_url(settings.data / LEDGER_FILE))))
+    )
+    pool = stack.enter_context(OpeningPool(settings.opening_workers))
+    return HelperCore(
+        data=settings.data,
+        keys=keys,
+        floors=settings.floors,
+        ledger=ledger,
+        pool=pool,
+        clock=time.time,
+        engine_for=partial(engine_for, threads=settings.round_threads or os.cpu_count() or 1),
+        max_preparing_bytes=settings.max_preparing_bytes,
+    )
+
+
+@contextmanager
+def _only_process(data: Path) -> Iterator[None]:
+    """Hold the data folder: two helpers on one folder would each believe that they alone write its files."""
+    with (data / _LOCK_FILE).open("wb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InvalidTask(f"another helper process uses {data}") from None
+        yield
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Write a file that readers see as a whole or not at all."""
+    unfinished = path.with_name(path.name + ".unfinished")
+    unfinished.write_text(text)
+    unfinished.replace(path)

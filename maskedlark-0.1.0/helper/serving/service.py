@@ -1,0 +1,305 @@
+"""The gRPC face of a helper: each method decodes, calls one function of the core, and encodes.
+
+No decision is taken here.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from threading import Event
+from typing import Final, TypeVar
+
+import grpc
+import numpy as np
+
+from helper.core import HelperCore
+from helper.datasets.preparing import Preparation
+from helper.datasets.updates import UpdatePreparation
+from helper.releases.answering import Call
+from helper.releases.queries import MAX_MODEL_BYTES
+from helper.releases.release_grid import ReleaseGrid
+from helper.serving.metrics import HelperMetrics
+from helper.trust.tasks import Caller
+from maskedlark.canonical import MAX_BYTES, decode, encode
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.releases.job import JobSpec
+from maskedlark.releases.kinds import BESIDE, QUERY_KINDS, decode_query
+from maskedlark.reports.dataset import ShareForHelper, as_told
+from maskedlark.rpc.admission import Admission
+from maskedlark.rpc.faults import answering
+from maskedlark.rpc.patience import within
+from maskedlark.rpc.receipts import METADATA_KEY, receipt_in
+from maskedlark.rpc.transport import client_names
+from maskedlark.rpc.wire import chunks, join, share_from_message
+from maskedlark.runtime.database import database_at_hand
+from protos import helper_pb2 as pb
+from protos import helper_pb2_grpc
+
+DEFAULT_HEAVY_CALLS: Final = 12
+BODY_S: Final = 60.0
+
+_Part = TypeVar("_Part", pb.PrepareRequest, pb.StartJobRequest, pb.RoundRequest, pb.QueryRequest)
+
+
+class HelperService(helper_pb2_grpc.HelperServicer):
+    """What the ad server calls; protos/helper.proto says what each method is for."""
+
+    def __init__(
+        self,
+        core: HelperCore,
+        grid: ReleaseGrid | None = None,
+        metrics: HelperMetrics | None = None,
+        admission: Admission | None = None,
+        body_s: float = BODY_S,
+        *,
+        is_over: Event | None = None,
+    ) -> None:
+        """Serve a core.
+
+        Args:
+            core: The helper.
+            grid: When answers to rounds leave; by default in steps of `DEFAULT_STEP_MS`.
+            metrics: Where things are counted.
+            admission: Room for preparations, job starts, rounds and queries; by default for
+                `DEFAULT_HEAVY_CALLS`.
+            body_s: How long a model, weights or codes may take to arrive, in all.
+            is_over: Set when the helper shuts down and every call has ended.
+        """
+        self._core = core
+        self._body_s = body_s
+        self._admission = admission or Admission(DEFAULT_HEAVY_CALLS)
+        self._grid = grid or ReleaseGrid()
+        self._metrics = metrics or HelperMetrics(core)
+        self._is_over = is_over or Event()
+
+    @contextmanager
+    def _acting(self, context: grpc.ServicerContext) -> Iterator[None]:
+        """Around every call that acts on the ledger.
+
+        Refused if the ledger was rolled back; errors become a status.
+        """
+        with answering(context), database_at_hand("the helper"):
+            self._core.witness.check(receipt_in(context.invocation_metadata()))
+            yield
+
+    def _call(self, context: grpc.ServicerContext) -> Call:
+        """Who waits for an answer; its time on the release grid begins now."""
+        return Call(
+            caller=client_names(context),
+            check_awaited=partial(_check_awaited, context),
+            hold=partial(self._grid.wait, self._grid.now()),
+            check_serving=partial(_check_serving, self._is_over),
+        )
+
+    def _give_receipt(self, context: grpc.ServicerContext) -> None:
+        """Tell the caller where the ledger stands now, for it to show with its next call.
+
+        Called before anything is told of what the ledger has committed.
+        """
+        context.set_trailing_metadata(((METADATA_KEY, self._core.witness.receipt()),))
+
+    def GetStatus(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.StatusReply:  # noqa: N802 (gRPC's name)
+        """Who this helper is; anyone may ask. How much it holds is told to callers on this machine only."""
+        with answering(context), database_at_hand("the helper"):
+            status = self._core.status()
+            reply = pb.StatusReply(
+                name=status.identity.name,
+                version=status.version,
+                verify_key=status.identity.verify_key,
+                agreement_key=status.identity.agreement_key,
+                key_list=encode(status.key_list),
+                numerics_digest=status.numerics,
+            )
+            if client_names(context) is None:
+                reply.tasks = status.counts.tasks
+                reply.datasets = status.counts.datasets
+                reply.open_jobs = status.counts.open_jobs
+                reply.rounds_answered = status.counts.rounds_answered
+            return reply
+
+    def RegisterTask(  # noqa: N802 (gRPC's name)
+        self, request: pb.RegisterTaskRequest, context: grpc.ServicerContext
+    ) -> pb.RegisterTaskReply:
+        """Sign a task."""
+        with self._acting(context):
+            return pb.RegisterTaskReply(
+                signature=self._core.tasks.register(request.task, client_names(context))
+            )
+
+    def PrepareDataset(  # noqa: N802 (gRPC's name)
+        self, requests: Iterator[pb.PrepareRequest], context: grpc.ServicerContext
+    ) -> Iterator[pb.PrepareReply]:
+        """Open shares: one reply for each chunk, then the totals."""
+        with self._acting(context):
+            header, caller = _first(requests, "header").header, client_names(context)
+            self._core.tasks.authorized(header.task_id, caller)
+            with (
+                self._admission.entered(caller),
+                self._preparation(header, caller) as preparation,
+            ):
+                for request in requests:
+                    admitted = preparation.add(
+                        [_share(message) for message in _expect(request, "chunk").chunk.shares]
+                    )
+                    self._metrics.count_opens(
+                        int(admitted.is_admitted.sum()), admitted.dropped
+                    )  # also if nobody reads on
+                    yield pb.PrepareReply(
+                        is_admitted=admitted.is_admitted.astype(np.uint8).tobytes(),
+                        view_tags=np.ascontiguousarray(admitted.view_tags).tobytes(),
+                    )
+                totals = preparation.finish()
+            yield pb.PrepareReply(
+                totals=pb.PrepareReply.Totals(
+                    received=totals.received,
+                    admitted=totals.admitted,
+                    admitted_digest=totals.admitted_digest,
+                    dropped={reason.value: count for reason, count in as_told(totals.dropped).items()},
+                )
+            )
+
+    def _preparation(
+        self, header: pb.PrepareRequest.Header, caller: Caller
+    ) -> Preparation | UpdatePreparation:
+        """What opens the shares of a stream: of labels, or of a federated round."""
+        is_of_updates = self._core.tasks.authorized(header.task_id, caller).updates is not None
+        if is_of_updates != bool(header.update_round):
+            raise JobRefused(
+                JobReason.MALFORMED, "update_round goes with a task of updates, and only with it"
+            )
+        if is_of_updates:
+            return self._core.updates.prepare(header.task_id, header.handle, header.update_round, caller)
+        return self._core.datasets.prepare(header.task_id, header.handle, caller)
+
+    def CommitDataset(self, request: pb.CommitRequest, context: grpc.ServicerContext) -> pb.CommitReply:  # noqa: N802 (gRPC's name)
+        """Make the chosen reports a dataset."""
+        with self._acting(context):
+            caller = client_names(context)
+            is_of_updates = self._core.tasks.authorized(request.task_id, caller).updates is not None
+            commit = self._core.updates.commit if is_of_updates else self._core.datasets.commit
+            size = commit(request.task_id, request.handle, request.chosen, request.dataset_id, caller)
+            self._give_receipt(context)
+            return pb.CommitReply(dataset_id=request.dataset_id, size=size)
+
+    def StartJob(  # noqa: N802 (gRPC's name)
+        self, requests: Iterator[pb.StartJobRequest], context: grpc.ServicerContext
+    ) -> pb.StartJobReply:
+        """Check a job and reserve its budget."""
+        with self._acting(context):
+            job = _first(requests, "job").job
+            if len(job) > MAX_BYTES:
+                raise JobRefused(JobReason.TOO_LARGE, f"a job has at most {MAX_BYTES} bytes")
+            caller = client_names(context)
+            self._core.tasks.authorized(decode(JobSpec, job).task_id, caller)
+            with self._admission.entered(caller):
+                pieces = (_expect(request, "model").model for request in requests)
+                with within(self._body_s, context):
+                    model = join(pieces, limit=MAX_MODEL_BYTES, what="the model")
+                started = self._core.jobs.start(job, model, self._call(context))
+            self._give_receipt(context)
+            return pb.StartJobReply(
+                path=started.path,
+                reason=started.reason,
+                numerics_digest=started.numerics,
+                num_parameters=started.num_parameters,
+                epsilon_spent=started.epsilon_spent,
+                collusion_epsilon_spent=started.collusion_epsilon_spent,
+                rounds_answered=started.rounds_answered,
+            )
+
+    def RunRound(  # noqa: N802 (gRPC's name)
+        self, requests: Iterator[pb.RoundRequest], context: grpc.ServicerContext
+    ) -> Iterator[pb.RoundReply]:
+        """Answer a round, in chunks."""
+        with self._acting(context):
+            header, caller = _first(requests, "header").header, client_names(context)
+            self._core.jobs.check_caller(header.job_id, caller)
+            with self._admission.entered(caller):
+                job = self._core.jobs.at_work(header.job_id, caller)  # after a restart it is made again
+                pieces = (_expect(request, "weights").weights for request in requests)
+                with within(self._body_s, context):
+                    weights = join(pieces, limit=job.running.weights_length, what="the weights")
+                answer = job.answer(header.round, weights, self._call(context))
+                self._give_receipt(context)
+                for chunk in chunks(answer):
+                    yield pb.RoundReply(chunk=chunk)
+
+    def CloseJob(self, request: pb.CloseJobRequest, context: grpc.ServicerContext) -> pb.CloseJobReply:  # noqa: N802 (gRPC's name)
+        """End a job."""
+        with self._acting(context):
+            rounds_answered = self._core.jobs.close(request.job, client_names(context))
+            self._give_receipt(context)
+            return pb.CloseJobReply(rounds_answered=rounds_answered)
+
+    def RunQuery(  # noqa: N802 (gRPC's name)
+        self, requests: Iterator[pb.QueryRequest], context: grpc.ServicerContext
+    ) -> Iterator[pb.QueryReply]:
+        """Answer a query, a discovery or an evaluation: what is spent, then the answer in chunks."""
+        with self._acting(context):
+            call = self._call(context)
+            asked = next(requests, pb.QueryRequest())
+            kind = asked.WhichOneof("part")
+            if kind not in QUERY_KINDS:
+                raise JobRefused(
+                    JobReason.MALFORMED, "the stream begins with no query, discovery, evaluation or update"
+                )
+            spec = decode_query(kind, getattr(asked, kind))
+            self._core.tasks.authorized(spec.task_id, call.caller)
+            with self._admission.entered(call.caller):
+                beside = partial(self._beside, BESIDE.get(kind, ""), requests, context)
+                answered = self._core.queries.answer(spec, beside, call)
+                self._give_receipt(context)
+                yield pb.QueryReply(
+                    spent=pb.QueryReply.Spent(
+                        epsilon=answered.spent.ad_server, collusion_epsilon=answered.spent.colluding
+                    )
+                )
+                for chunk in chunks(answered.answer):
+                    yield pb.QueryReply(chunk=chunk)
+
+    def _beside(
+        self, part: str, rest: Iterator[pb.QueryRequest], context: grpc.ServicerContext, limit: int
+    ) -> bytes:
+        """What is sent beside a query, in the messages after it."""
+        with within(self._body_s, context):
+            pieces = (getattr(_expect(request, part), part) for request in rest)
+            return join(pieces, limit=limit, what=f"the {part}")
+
+
+def _check_awaited(context: grpc.ServicerContext) -> None:
+    """Raise if nobody waits for the answer any more.
+
+    The call was cancelled, its deadline has passed, or the connection is gone.
+    """
+    if not context.is_active():
+        raise JobRefused(
+            JobReason.CANCELLED, "the caller has gone: the call was not finished, and is not charged"
+        )
+
+
+def _check_serving(is_over: Event) -> None:
+    """Give up a round that is to be charged whoever waits, if this process is to end."""
+    if is_over.is_set():
+        raise JobRefused(
+            JobReason.CANCELLED, "the helper shuts down: the call was not finished, and is not charged"
+        )
+
+
+def _first(requests: Iterator[_Part], part: str) -> _Part:
+    """The first message of a stream, which holds the part that names what the stream is about."""
+    for request in requests:
+        return _expect(request, part)
+    raise JobRefused(JobReason.MALFORMED, f"the stream is empty: it begins with its {part}")
+
+
+def _expect(request: _Part, part: str) -> _Part:
+    """A message of a stream that holds this part."""
+    if request.WhichOneof("part") != part:
+        raise JobRefused(JobReason.MALFORMED, f"a message of the stream holds no {part}")
+    return request
+
+
+def _share(message: pb.HelperShare) -> ShareForHelper:
+    return ShareForHelper(
+        report_id=message.report_id, time_bucket=message.time_bucket, share=share_from_message(message.share)
+    )

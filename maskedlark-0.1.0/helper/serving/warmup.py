@@ -1,0 +1,93 @@
+"""What a helper does before it serves: every loop compiled, and this machine's arithmetic checked.
+
+Compiled loops are kept (`helper.gradient.exact.kernels.compiled`), and `make setup`, images and `helper
+warmup` make them: where they are found, this takes a second or two. Where they are not, helpers of one
+machine that start together compile one after the other, and all but the first find everything.
+"""
+
+import fcntl
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import numba
+import numpy as np
+
+from helper.datasets.proofs import compiled_residues
+from helper.gradient.exact.kernels.compiled import cache_folder
+from helper.gradient.exact.self_check import SelfCheckFailed, self_check
+from maskedlark.errors import InvalidTask
+from maskedlark.interrupt import Interrupt, never
+from maskedlark.numbers.field import random_vector
+from maskedlark.randomness import seeded
+from maskedlark.reports.measurement import Measurement, Value
+from maskedlark.reports.proofs.check import ProofTable, residues
+from maskedlark.reports.proofs.shape import POINTS, proof_shape
+
+_LOCK: Final = "compiling"
+_PROOF_ROWS: Final = 4
+_MEASURED: Final = Measurement(
+    min_cell_count=1, values=(Value(name="bucketed", low=-3, high=9, bucket_starts=(-3, 0, 5)),)
+)
+"""With which a proof has parts of every kind."""
+
+
+def warm_up(interrupt: Interrupt = never) -> None:
+    """Compile what is not compiled yet, and check everything. Called by a helper before it serves.
+
+    Args:
+        interrupt: Called every few seconds at least, but while another process compiles.
+
+    Raises:
+        InvalidTask: this machine's arithmetic does not give the protocol's golden vectors.
+    """
+    folder = cache_folder()
+    done = folder / f"complete-{platform.python_version()}-numba-{numba.__version__}"
+    if done.exists():
+        _check(interrupt)
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with _alone(folder):
+        _check(interrupt)
+        done.touch()
+
+
+def _check(interrupt: Interrupt) -> None:
+    """Reproduce the golden vectors on every backend, and the residues of proofs.
+
+    It also loads or compiles the loops, so that no round waits for that.
+    """
+    try:
+        self_check(interrupt)
+        check_proofs()
+    except SelfCheckFailed as error:
+        raise InvalidTask(f"this machine must not serve: {error}") from None
+
+
+def check_proofs() -> None:
+    """Compare the compiled residues of proofs with the plain ones, at both roles.
+
+    Raises:
+        SelfCheckFailed: they differ.
+    """
+    randomness, shape = seeded(0, "warm-up"), proof_shape(3, _MEASURED)
+    elements, openings, points = (
+        random_vector(_PROOF_ROWS * width, randomness).reshape(_PROOF_ROWS, width)
+        for width in (shape.num_elements, shape.num_openings, POINTS)
+    )
+    digests = np.zeros((_PROOF_ROWS, 32), np.uint8)
+    table = ProofTable(openings=openings, others=digests, blinds=digests, elements=elements)
+    for role in (0, 1):
+        compiled, plain = (one(shape, role, table, points) for one in (compiled_residues, residues))
+        if not np.array_equal(compiled, plain):
+            raise SelfCheckFailed("the compiled residues of a proof are not the plain ones")
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold the folder: another process that wants to compile into it waits."""
+    with (folder / _LOCK).open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,154 @@
+"""What a helper's operator insists on, whatever a task says.
+
+The helper neither signs nor serves a task below these floors.
+"""
+
+import string
+from dataclasses import dataclass
+from typing import Final
+
+from maskedlark.canonical import digest
+from maskedlark.errors import InvalidTask, JobReason, JobRefused
+from maskedlark.privacy.noise import Mechanism, NoiseDivision
+from maskedlark.reports.task import HelperIdentity, Task
+
+_FINGERPRINT_DIGITS: Final = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Floors:
+    """The operator's limits.
+
+    A task is refused if it asks for less privacy, or for more memory, than they allow.
+
+    Attributes:
+        min_batch_size: The least min_batch_size (k) of a task, and min_cell_count of its measurement.
+        max_epsilon: The most that one dataset may spend against the ad server.
+        max_collusion_epsilon: The same, against the ad server together with the other helper.
+        max_delta: The largest delta that budgets may be read at.
+        min_decoys: The fewest decoy labels in each report.
+        max_dataset_size: The most reports in one dataset.
+        max_dataset_bytes: The most that one opened dataset may take in memory.
+        max_round_seconds: The most processor time of one core that one round may take, by estimate.
+        max_tasks_per_origin: The most tasks that one origin's host may have open.
+        is_split_noise_allowed: Whether tasks are served in which this helper adds only half of the noise's
+            variance, and so relies on the other one for the rest.
+        is_noise_optional: Whether tasks without noise are served: for debugging on loopback only.
+        is_proof_required: Whether tasks are refused whose reports prove nothing.
+        peers: Fingerprints of the helpers that this one works with; empty for any. What both helpers are
+            trusted not to do together, this operator can only ask of those that it knows.
+    """
+
+    min_batch_size: int = 20
+    max_epsilon: float = 8.0
+    max_collusion_epsilon: float = 16.0
+    max_delta: float = 1e-5
+    min_decoys: int = 1
+    max_dataset_size: int = 1 << 20
+    max_dataset_bytes: int = 4 << 30
+    max_tasks_per_origin: int = 200
+    max_round_seconds: float = 3_600.0
+    is_noise_optional: bool = False
+    is_split_noise_allowed: bool = False
+    is_proof_required: bool = False
+    peers: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        """Refuse what can be no fingerprint.
+
+        So that a misspelled list is noticed before it refuses every task.
+
+        Raises:
+            InvalidTask: naming it.
+        """
+        for one in self.peers:
+            if len(one) != _FINGERPRINT_DIGITS or not set(one) <= set(string.hexdigits.lower()):
+                raise InvalidTask(
+                    f"{one!r} is no fingerprint: `helper keygen` and `helper status` show one, "
+                    f"{_FINGERPRINT_DIGITS} digits"
+                )
+
+    def check(self, task: Task) -> None:
+        """Refuse a task below the floors.
+
+        Called before it is signed, and each time it is served: floors may have been raised since.
+
+        Raises:
+            JobRefused(TASK_REFUSED): naming the setting, the task's value and the floor.
+        """
+        if task.mechanism is Mechanism.NONE and not self.is_noise_optional:
+            _refuse(
+                "mechanism none is for loopback debugging: this helper was not started with --allow-no-noise"
+            )
+        if task.noise is NoiseDivision.SPLIT and not self.is_split_noise_allowed:
+            _refuse(
+                "noise is split between the helpers: this helper was not started with --allow-split-noise"
+            )
+        if not task.proof and task.updates is None and self.is_proof_required:
+            _refuse(
+                "reports of the task prove nothing (proof is off): this helper was started with "
+                "--require-proof"
+            )
+        at_least: tuple[tuple[str, int, int], ...] = (
+            ("min_batch_size", task.min_batch_size, self.min_batch_size),
+            ("num_decoys", task.num_decoys, self.min_decoys),
+        )
+        at_most = (
+            ("epsilon", task.epsilon, self.max_epsilon),
+            ("collusion_epsilon", task.collusion_epsilon, self.max_collusion_epsilon),
+            ("delta", task.delta, self.max_delta),
+            ("max_dataset_size", task.max_dataset_size, self.max_dataset_size),
+            (
+                "max_dataset_size times the share's bytes",
+                task.max_dataset_size * task.opened_length,
+                self.max_dataset_bytes,
+            ),
+        )
+        if task.measurement is not None:
+            at_least += (
+                ("measurement.min_cell_count", task.measurement.min_cell_count, self.min_batch_size),
+            )
+        for name, value, least in at_least:
+            if value < least:
+                _refuse(f"{name} is {value}, this helper requires at least {least}")
+        for setting, asked, most in at_most:
+            if not asked <= most:  # also where the limit is NaN
+                _refuse(f"{setting} is {asked:g}, this helper allows at most {most:g}")
+
+    def check_round(self, seconds: float) -> None:
+        """Refuse a job whose rounds take too long. Called before its budget is reserved.
+
+        Raises:
+            JobRefused(TOO_LARGE): naming the estimate and the limit.
+        """
+        if not seconds <= self.max_round_seconds:
+            raise JobRefused(
+                JobReason.TOO_LARGE,
+                f"a round of this job would take a core about {seconds:,.0f} s, and this helper gives one"
+                f" {self.max_round_seconds:,g}: use a smaller model, a smaller batch, or a graph that has an "
+                "exact form",
+            )
+
+    def check_peer(self, peer: HelperIdentity) -> None:
+        """Refuse a task whose other helper is not one of `peers`. Called whenever `check` is.
+
+        Raises:
+            JobRefused(TASK_REFUSED): naming the setting and the fingerprint.
+        """
+        if self.peers and fingerprint(peer) not in self.peers:
+            _refuse(
+                f"the other helper has the fingerprint {fingerprint(peer)}: this helper was not started with "
+                "it as a --peer"
+            )
+
+
+def fingerprint(helper: HelperIdentity) -> str:
+    """Both long-term keys of a helper as one hex number, for operators to compare.
+
+    Whoever has it under another name is the same.
+    """
+    return digest("helper identity", helper.verify_key, helper.agreement_key).hex()
+
+
+def _refuse(message: str) -> None:
+    raise JobRefused(JobReason.TASK_REFUSED, message)

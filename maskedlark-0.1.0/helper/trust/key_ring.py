@@ -1,0 +1,145 @@
+"""The HPKE keys of a helper over time.
+
+Pending, active, expired; pure, so that every rule about them stands here.
+
+A new key is *pending* until browsers may use it; then it is *active* and published first. The keys before it
+stay active, so that reports sealed to them still open, until their overlap is over; then they are *expired*
+and their secrets are erased. Ids are never used again: an expired key keeps its place without its secret.
+"""
+
+from dataclasses import replace
+from enum import StrEnum, unique
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from maskedlark.canonical import canonical
+from maskedlark.errors import InvalidTask
+from maskedlark.reports.sealing import HpkeKey, HpkeSuite, OpeningKey
+
+MAX_KEY_ID: Final = 255
+MAX_PUBLISHED: Final = 16
+LIST_LIFE_S: Final = 3 * 86_400
+"""How long browsers seal by one list: as long as a helper may be away before nobody can seal to it."""
+LIST_STEP_S: Final = 3_600
+"""Lists of one hour are the same, so that bundles do not change each time that a helper is asked."""
+
+
+@unique
+class KeyState(StrEnum):
+    """Where a key is in its life."""
+
+    PENDING = "pending"
+    ACTIVE = "active"
+    EXPIRED = "expired"
+
+
+@canonical
+class RingKey:
+    """One key.
+
+    Attributes:
+        key_id: Never used twice by one helper.
+        suite: What it is for.
+        active_from: When browsers may begin to use it (Unix seconds).
+        expires_at: When it opens no longer, or None while no newer key has followed it.
+        secret: The private key; empty once erased.
+    """
+
+    key_id: Annotated[int, Field(ge=0, le=MAX_KEY_ID)]
+    suite: HpkeSuite
+    active_from: Annotated[int, Field(ge=0)] = 0
+    expires_at: Annotated[int, Field(ge=0)] | None = None
+    secret: bytes = Field(max_length=96, repr=False)
+
+    def state(self, now: float) -> KeyState:
+        """Pending, active or expired at a moment."""
+        if not self.secret or (self.expires_at is not None and now >= self.expires_at):
+            return KeyState.EXPIRED
+        return KeyState.ACTIVE if now >= self.active_from else KeyState.PENDING
+
+
+Ring = tuple[RingKey, ...]
+"""All keys that a helper ever had, the oldest first."""
+
+
+def first_ring(suite: HpkeSuite) -> Ring:
+    """The ring of a new helper: one key, active from the start."""
+    return (_fresh(1, suite, active_from=0),)
+
+
+def opening_keys(ring: Ring, now: float) -> tuple[OpeningKey, ...]:
+    """The keys that open at a moment.
+
+    Pending ones do too: a browser's or another machine's clock may run ahead.
+    """
+    return tuple(
+        OpeningKey(key_id=key.key_id, suite=key.suite, secret=key.secret)
+        for key in ring
+        if key.state(now) is not KeyState.EXPIRED
+    )
+
+
+def published_keys(ring: Ring, now: float) -> tuple[HpkeKey, ...]:
+    """What browsers may seal to at a moment, the newest first; they use that one.
+
+    If none is active, as after a clock that ran ahead was set back, the next one is served early: it opens
+    already.
+
+    Raises:
+        InvalidTask: all keys have expired.
+    """
+    active = [key for key in ring if key.state(now) is KeyState.ACTIVE]
+    pending = [key for key in ring if key.state(now) is KeyState.PENDING]
+    if not active and not pending:
+        raise InvalidTask("all HPKE keys have expired: make one with `helper keys rotate`")
+    active = active or [min(pending, key=lambda key: (key.active_from, key.key_id))]
+    newest = sorted(active, key=lambda key: (key.active_from, key.key_id), reverse=True)[:MAX_PUBLISHED]
+    return tuple(OpeningKey(key_id=key.key_id, suite=key.suite, secret=key.secret).public() for key in newest)
+
+
+def list_ends_at(ring: Ring, now: float) -> int:
+    """The last second at which browsers may seal by the list of now: never after the key that they use."""
+    (newest, *_) = published_keys(ring, now)
+    expires_at = next(key.expires_at for key in ring if key.key_id == newest.key_id)
+    ends_at = int(now) // LIST_STEP_S * LIST_STEP_S + LIST_LIFE_S
+    return ends_at if expires_at is None else min(ends_at, expires_at)
+
+
+def rotated(ring: Ring, *, now: float, suite: HpkeSuite, active_in_s: int, overlap_s: int) -> Ring:
+    """The ring with a new key. Called by the operator.
+
+    Args:
+        ring: As it is.
+        now: Unix seconds.
+        suite: Of the new key.
+        active_in_s: How long the new key stays pending.
+        overlap_s: How long the keys before it open from then on. Reports that wait longer at the ad server
+            are lost.
+
+    Raises:
+        InvalidTask: all ids are used up.
+    """
+    key_id = max(key.key_id for key in ring) + 1
+    if key_id > MAX_KEY_ID:
+        raise InvalidTask(
+            f"all {MAX_KEY_ID} key ids were used, and none is used twice: this helper needs a new identity"
+        )
+    active_from = int(now) + active_in_s
+    kept = tuple(_erased(_ending(key, active_from + overlap_s), now) for key in ring)
+    return (*kept, _fresh(key_id, suite, active_from=active_from))
+
+
+def _fresh(key_id: int, suite: HpkeSuite, *, active_from: int) -> RingKey:
+    secret = OpeningKey.generate(key_id=key_id, suite=suite).secret_bytes()
+    return RingKey(key_id=key_id, suite=suite, active_from=active_from, secret=secret)
+
+
+def _ending(key: RingKey, expires_at: int) -> RingKey:
+    """The key with an end, if it had none."""
+    return key if key.expires_at is not None else replace(key, expires_at=expires_at)
+
+
+def _erased(key: RingKey, now: float) -> RingKey:
+    """The key without its secret if it is expired."""
+    return replace(key, secret=b"") if key.state(now) is KeyState.EXPIRED else key

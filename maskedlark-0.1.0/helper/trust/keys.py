@@ -1,0 +1,258 @@
+"""A helper's secrets, on its disk and in its memory: nothing else in this package touches key material.
+
+One file, `keys.json`, holds the long-term signing key (who this helper is), the agreement key (what it shares
+with the other helper of a task), the HPKE keys that open report shares, and the storage key that its datasets
+are encrypted under at rest.
+"""
+
+import fcntl
+import logging
+import os
+from pathlib import Path
+from threading import Lock
+from typing import Annotated, Final, Literal
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from pydantic import Field
+
+from helper.trust.key_ring import (
+    MAX_KEY_ID,
+    Ring,
+    RingKey,
+    first_ring,
+    list_ends_at,
+    opening_keys,
+    published_keys,
+    rotated,
+)
+from maskedlark.canonical import Bytes32, build, canonical, decode, encode
+from maskedlark.errors import InvalidTask
+from maskedlark.randomness import Randomness, derive_key, system_randomness
+from maskedlark.reports.pair import PairKey, pair_key
+from maskedlark.reports.sealing import HpkeSuite, OpeningKey, SignedKeyList, sign_keys
+from maskedlark.reports.task import HelperIdentity, Task, signing_bytes
+from maskedlark.runtime.durable_file import replacing
+from maskedlark.runtime.ownership import check_secret_file, keep_owner
+
+FILE_NAME: Final = "keys.json"
+STORAGE_KEY_BYTES: Final = 32
+_LOCK_NAME: Final = "keys.lock"
+_LOG: Final = logging.getLogger(__name__)
+_PRIVATE_FILE: Final = 0o600
+_PRIVATE_FOLDER: Final = 0o700
+
+
+@canonical
+class _KeyFile:
+    """The file, as canonical JSON."""
+
+    version: Literal[1] = 1
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    signing_key: Bytes32 = Field(repr=False)
+    agreement_key: Bytes32 = Field(repr=False)
+    storage_key: Bytes32 = Field(repr=False)
+    opening_keys: Annotated[tuple[RingKey, ...], Field(min_length=1, max_length=MAX_KEY_ID + 1)]
+
+
+class HelperKeys:
+    """One helper's secrets.
+
+    Its repr shows the operator's name only; its methods are the only use of the long-term keys.
+    """
+
+    __slots__ = ("_agreement", "_lock", "_path", "_ring", "_signing", "_stamp", "_storage_key", "name")
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        signing: Ed25519PrivateKey,
+        agreement: X25519PrivateKey,
+        storage_key: bytes,
+        ring: Ring,
+        path: Path | None = None,
+    ) -> None:
+        """Secrets of the file at `path`, whose HPKE keys are looked up again when it changes.
+
+        Or of no file.
+        """
+        self.name = name
+        self._ring = ring
+        self._path = path
+        self._stamp = _stamp(path)
+        self._lock = Lock()
+        self._signing = signing
+        self._agreement = agreement
+        self._storage_key = storage_key
+
+    @classmethod
+    def generate(
+        cls, *, name: str, suite: HpkeSuite, randomness: Randomness = system_randomness
+    ) -> "HelperKeys":
+        """Fresh secrets. Called by the operator, once."""
+        return cls(
+            name=name,
+            signing=Ed25519PrivateKey.generate(),
+            agreement=X25519PrivateKey.generate(),
+            storage_key=randomness(STORAGE_KEY_BYTES),
+            ring=first_ring(suite),
+        )
+
+    @classmethod
+    def read(cls, folder: Path) -> "HelperKeys":
+        """The secrets of a data folder.
+
+        Raises:
+            InvalidTask: there is no key file, others may read it, or it is damaged.
+        """
+        path = folder / FILE_NAME
+        try:
+            encoded = path.read_bytes()
+        except OSError as error:
+            raise InvalidTask(
+                f"cannot read {path}: {error.strerror}; make one with `helper keygen`"
+            ) from None
+        check_secret_file(path)
+        file = decode(_KeyFile, encoded)
+        _check_ring(path, file.opening_keys)
+        return cls(
+            name=file.name,
+            signing=Ed25519PrivateKey.from_private_bytes(file.signing_key),
+            agreement=X25519PrivateKey.from_private_bytes(file.agreement_key),
+            storage_key=file.storage_key,
+            ring=file.opening_keys,
+            path=path,
+        )
+
+    def write(self, folder: Path) -> Path:
+        """Keep the secrets in a data folder, readable by this user only; returns the file.
+
+        Raises:
+            InvalidTask: the folder has a key file already, or cannot be written.
+        """
+        path = folder / FILE_NAME
+        encoded = encode(self._as_file())
+        try:
+            folder.mkdir(mode=_PRIVATE_FOLDER, parents=True, exist_ok=True)
+            folder.chmod(_PRIVATE_FOLDER)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE_FILE)
+        except FileExistsError:
+            raise InvalidTask(
+                f"{path} exists already: keys are never overwritten; choose another folder"
+            ) from None
+        except OSError as error:
+            raise InvalidTask(f"cannot write {path}: {error.strerror}") from None
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(encoded)
+            stream.flush()
+            os.fsync(stream.fileno())
+        return path
+
+    @property
+    def identity(self) -> HelperIdentity:
+        """The public half of the long-term keys, as tasks name it."""
+        return HelperIdentity(
+            name=self.name,
+            verify_key=self._signing.public_key().public_bytes_raw(),
+            agreement_key=self._agreement.public_key().public_bytes_raw(),
+        )
+
+    def ring(self) -> Ring:
+        """The HPKE keys, as they stand in the file now; if it cannot be read at the moment, as they stood."""
+        with self._lock:
+            stamp = _stamp(self._path)
+            if self._path is not None and stamp is not None and stamp != self._stamp:
+                try:
+                    self._ring, self._stamp = HelperKeys.read(self._path.parent)._ring, stamp
+                except InvalidTask as error:
+                    _LOG.warning("the key file is not used yet, the keys before stay in use: %s", error)
+            return self._ring
+
+    def opening_keys(self, now: float) -> tuple[OpeningKey, ...]:
+        """The HPKE keys that open report shares now."""
+        return opening_keys(self.ring(), now)
+
+    def key_list(self, now: float) -> SignedKeyList:
+        """The HPKE keys that browsers seal to now, signed, and good for three days."""
+        ring = self.ring()
+        return sign_keys(self._signing, published_keys(ring, now), not_after=list_ends_at(ring, now))
+
+    def sign_task(self, task: Task) -> bytes:
+        """This helper's acceptance of a task."""
+        return self._signing.sign(signing_bytes(task))
+
+    def pair(self, task: Task, role: int) -> PairKey:
+        """The key that only the two helpers of a task share, or InvalidTask."""
+        return pair_key(self._agreement, task, role)
+
+    def vault_key(self, context: bytes) -> bytes:
+        """A 32-byte key for one file at rest."""
+        return derive_key(self._storage_key, b"dataset at rest", context)
+
+    def witness_key(self) -> bytes:
+        """The 32-byte key of the receipts that show whether the ledger was rolled back."""
+        return derive_key(self._storage_key, b"ledger receipt", b"")
+
+    def _as_file(self) -> _KeyFile:
+        return build(
+            _KeyFile,
+            {
+                "name": self.name,
+                "signing_key": self._signing.private_bytes_raw(),
+                "agreement_key": self._agreement.private_bytes_raw(),
+                "storage_key": self._storage_key,
+                "opening_keys": self._ring,
+            },
+        )
+
+    def __repr__(self) -> str:
+        return f"HelperKeys(name={self.name!r}, secrets=<redacted>)"
+
+
+def rotate(folder: Path, *, now: float, suite: HpkeSuite, active_in_s: int, overlap_s: int) -> Ring:
+    """Add a new HPKE key to a data folder.
+
+    Called by the operator; a helper that serves from it goes on, and sees the key.
+
+    Guarantees: a reader finds the file as it was or as it is, whatever happens; two rotations at once are two
+        rotations.
+
+    Raises:
+        InvalidTask: the keys cannot be read or written, or all ids are used up.
+    """
+    with (folder / _LOCK_NAME).open("wb") as lock:
+        keep_owner(lock.fileno(), folder / FILE_NAME)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        keys = HelperKeys.read(folder)
+        keys._ring = rotated(keys._ring, now=now, suite=suite, active_in_s=active_in_s, overlap_s=overlap_s)
+        _replace(folder / FILE_NAME, encode(keys._as_file()))
+        return keys._ring
+
+
+def _check_ring(path: Path, ring: Ring) -> None:
+    """Refuse secrets that are no keys now, and not when the first report comes."""
+    for key in ring:
+        try:
+            if key.secret:
+                OpeningKey(key_id=key.key_id, suite=key.suite, secret=key.secret)
+        except ValueError:
+            raise InvalidTask(
+                f"{path} is damaged: the secret of HPKE key {key.key_id} is not one of its suite"
+            ) from None
+
+
+def _replace(path: Path, encoded: bytes) -> None:
+    """Put a new file in another's place, durably and in one step; it belongs to the owner of the other."""
+    with replacing(path, path.with_name(path.name + ".unfinished")) as stream:
+        keep_owner(stream.fileno(), path)
+        stream.write(encoded)
+
+
+def _stamp(path: Path | None) -> tuple[int, int, int] | None:
+    """Something that differs once the file was replaced; None if there is none."""
+    try:
+        stat = path.stat() if path else None
+    except OSError:
+        return None
+    return stat and (stat.st_mtime_ns, stat.st_ino, stat.st_size)

@@ -1,0 +1,66 @@
+"""How many tasks each ad server has open at this helper.
+
+The limit keeps one ad server from filling the ledger, or the room of others, with tasks.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable
+from threading import Lock
+
+from helper.ledger.ledger import Ledger
+from maskedlark.canonical import decode
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.reports.task import Task
+from maskedlark.rpc.trust import host_of
+
+
+class OpenTasks:
+    """The tasks of each host that have not expired. Safe to call from many threads.
+
+    The ledger is read once, when the first task is registered. Tasks that another process on the same
+    database registers later are counted after a restart.
+    """
+
+    def __init__(self, ledger: Ledger, clock: Callable[[], float]) -> None:
+        """Nothing is read yet.
+
+        Args:
+            ledger: Where tasks are kept.
+            clock: Unix seconds.
+        """
+        self._ledger = ledger
+        self._clock = clock
+        self._lock = Lock()
+        self._ends: defaultdict[str, dict[bytes, int]] | None = None
+
+    def add(self, task: Task, most: int, keep: Callable[[], None]) -> None:
+        """Keep a task if its host has room for it, or has it already.
+
+        Args:
+            task: The task.
+            most: How many open tasks one host may have.
+            keep: Keeps the task durably; called under the lock, so that two at once cannot both be the last.
+
+        Raises:
+            JobRefused(TOO_MANY_TASKS)
+        """
+        with self._lock:
+            of_host = self._read()[host_of(task.origin)]
+            for task_id in [one for one, end in of_host.items() if end <= self._clock()]:
+                del of_host[task_id]
+            if task.task_id not in of_host and len(of_host) >= most:
+                raise JobRefused(
+                    JobReason.TOO_MANY_TASKS,
+                    f"this helper allows {most} open tasks of one origin, and {host_of(task.origin)} has "
+                    "them",
+                )
+            keep()
+            of_host[task.task_id] = task.expires_at
+
+    def _read(self) -> defaultdict[str, dict[bytes, int]]:
+        """Under the lock: the tasks by host."""
+        if self._ends is None:
+            self._ends = defaultdict(dict)
+            for task in (decode(Task, encoded) for encoded in self._ledger.encoded_tasks()):
+                self._ends[host_of(task.origin)][task.task_id] = task.expires_at
+        return self._ends

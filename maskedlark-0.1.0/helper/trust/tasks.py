@@ -1,0 +1,133 @@
+"""Which tasks this helper serves, and to whom. Every other call passes through `Tasks.served` first."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from helper.ledger.ledger import Ledger
+from helper.ledger.records import StoredTask
+from helper.trust.floors import Floors
+from helper.trust.keys import HelperKeys
+from helper.trust.open_tasks import OpenTasks
+from maskedlark.canonical import decode
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.reports.pair import PairKey
+from maskedlark.reports.task import Task
+from maskedlark.rpc.trust import host_of
+
+Clock: TypeAlias = Callable[[], float]
+"""The time now, in Unix seconds."""
+
+Caller: TypeAlias = frozenset[str] | None
+"""The names in the caller's certificate; None on plaintext, which only a loopback server speaks."""
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedTask:
+    """A task that this helper serves to the caller at hand, and what the helper needs to act in it."""
+
+    task: Task
+    task_id: bytes
+    role: int
+    pair: PairKey = field(repr=False)
+
+
+class Tasks:
+    """Accepts tasks, and lets callers act in those that were accepted."""
+
+    def __init__(self, *, keys: HelperKeys, floors: Floors, ledger: Ledger, clock: Clock) -> None:
+        self._keys = keys
+        self._floors = floors
+        self._ledger = ledger
+        self._clock = clock
+        self._open = OpenTasks(ledger, clock)
+
+    def register(self, encoded: bytes, caller: Caller) -> bytes:
+        """Check a task against the floors, sign it and keep it. Called by the ad server; idempotent.
+
+        Returns:
+            The Ed25519 signature.
+
+        Raises:
+            InvalidTask: not canonical, or the keys of the two helpers cannot work together.
+            JobRefused(UNAUTHORIZED, TASK_REFUSED, TASK_EXPIRED, TOO_MANY_TASKS)
+        """
+        task = decode(Task, encoded)
+        _authorize(task, caller)
+        self._floors.check(task)
+        self.check_not_expired(task)
+        role = self._checked_role(task)
+        self._keys.pair(task, role)
+        stored = StoredTask(encoded=encoded, role=role, signature=self._keys.sign_task(task))
+        self._open.add(
+            task, self._floors.max_tasks_per_origin, lambda: self._ledger.add_task(task.task_id, stored)
+        )
+        _LOG.info(
+            "task registered: role %d, %d features, mechanism %s", role, task.num_features, task.mechanism
+        )
+        return stored.signature
+
+    def served(self, task_id: bytes, caller: Caller) -> ServedTask:
+        """The task of an id, if the caller may use it and it still respects the floors.
+
+        Raises:
+            JobRefused(UNKNOWN_TASK, UNAUTHORIZED, TASK_REFUSED)
+        """
+        task = self.authorized(task_id, caller)
+        self._floors.check(task)
+        role = self._checked_role(task)
+        return ServedTask(task=task, task_id=task_id, role=role, pair=self._keys.pair(task, role))
+
+    def authorized(self, task_id: bytes, caller: Caller) -> Task:
+        """The task of an id, if the caller may use it, whatever the floors are by now.
+
+        Enough to give budget back.
+
+        Raises:
+            JobRefused(UNKNOWN_TASK, UNAUTHORIZED)
+        """
+        stored = self._ledger.task(task_id)
+        if stored is None:
+            raise JobRefused(JobReason.UNKNOWN_TASK, "this helper does not know the task: register it first")
+        task = decode(Task, stored.encoded)
+        _authorize(task, caller)
+        return task
+
+    def check_affordable(self, seconds: float) -> None:
+        """Refuse a job whose rounds take longer, by estimate, than this operator gives one.
+
+        Raises:
+            JobRefused(TOO_LARGE)
+        """
+        self._floors.check_round(seconds)
+
+    def check_not_expired(self, task: Task) -> None:
+        """Refuse to begin anything in a task that has expired.
+
+        Raises:
+            JobRefused(TASK_EXPIRED)
+        """
+        if self._clock() >= task.expires_at:
+            raise JobRefused(JobReason.TASK_EXPIRED, f"the task expired at {task.expires_at} (Unix seconds)")
+
+    def _checked_role(self, task: Task) -> int:
+        """This helper's role in the task, if the other role's helper is one that it works with."""
+        verify_key = self._keys.identity.verify_key
+        for role, helper in enumerate(task.helpers):
+            if helper.verify_key == verify_key:
+                self._floors.check_peer(task.helpers[1 - role])
+                return role
+        raise JobRefused(
+            JobReason.TASK_REFUSED, "the task names neither of its helpers by this helper's verify_key"
+        )
+
+
+def _authorize(task: Task, caller: Caller) -> None:
+    """A helper serves a task to the origin that it names, and to no other."""
+    if caller is None:
+        return
+    if caller.isdisjoint({task.origin, host_of(task.origin)}):
+        raise JobRefused(JobReason.UNAUTHORIZED, "the client's certificate does not name the task's origin")

@@ -1,0 +1,115 @@
+"""The bytes that several parties must agree on, built and parsed in exactly one place.
+
+A canonical object is a frozen dataclass declared with `@canonical`; its bytes are JSON with sorted keys, no
+spaces, ASCII only, byte strings in lower-case hex. `decode` accepts only what `encode` would have written, so
+one object has one encoding and a digest names it. pydantic checks types, ranges and unknown or missing
+fields; infinities and NaN are refused.
+
+>>> @canonical
+... class Point:
+...     x: int
+>>> encode(Point(x=3))
+b'{"x":3}'
+>>> decode(Point, b'{"x":3}')
+Point(x=3)
+"""
+
+import json
+from hashlib import sha256
+from typing import Annotated, Any, Final, TypeVar, dataclass_transform
+
+import pydantic
+from annotated_types import Len
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from maskedlark.errors import InvalidTask
+
+MAX_BYTES: Final = 64 * 1024
+
+Bytes16 = Annotated[bytes, Len(16, 16)]
+Bytes32 = Annotated[bytes, Len(32, 32)]
+Bytes64 = Annotated[bytes, Len(64, 64)]
+
+_T = TypeVar("_T")
+_ADAPTERS: Final[dict[type[Any], TypeAdapter[Any]]] = {}
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(pydantic.Field,))
+def canonical(cls: type[_T]) -> type[_T]:
+    """Declare a frozen, slotted, keyword-only dataclass.
+
+    Its fields are checked, and its bytes are canonical.
+    """
+    config = ConfigDict(
+        strict=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        val_json_bytes="hex",
+        ser_json_bytes="hex",
+    )
+    checked: type[_T] = dataclass(frozen=True, slots=True, kw_only=True, config=config)(cls)  # type: ignore[assignment]
+    return checked
+
+
+def _adapter(cls: type[Any]) -> TypeAdapter[Any]:
+    if cls not in _ADAPTERS:
+        _ADAPTERS[cls] = TypeAdapter(cls)
+    return _ADAPTERS[cls]
+
+
+def encode(value: Any) -> bytes:
+    """The canonical bytes of a canonical object."""
+    plain = _adapter(type(value)).dump_python(value, mode="json")
+    return json.dumps(
+        plain, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+    ).encode("ascii")
+
+
+def decode(cls: type[_T], encoded: bytes, *, max_bytes: int = MAX_BYTES) -> _T:
+    """Parse canonical bytes from a peer.
+
+    Raises:
+        InvalidTask: too long, not JSON, an unknown or missing field, a value out of range, or not the
+            canonical spelling.
+    """
+    if len(encoded) > max_bytes:
+        raise InvalidTask(f"a {cls.__name__} has at most {max_bytes} bytes, not {len(encoded)}")
+    try:
+        value: _T = _adapter(cls).validate_json(encoded)
+    except ValidationError as error:
+        raise InvalidTask(_explain(cls, error)) from None
+    if encode(value) != encoded:
+        raise InvalidTask(f"the {cls.__name__} is not in its canonical spelling")
+    return value
+
+
+def build(cls: type[_T], settings: Any) -> _T:
+    """Check settings from a person, and build a canonical object of them.
+
+    Settings are a mapping of plain values, with byte strings as bytes.
+
+    Raises:
+        InvalidTask: naming the first setting that is wrong, and why.
+    """
+    try:
+        value: _T = _adapter(cls).validate_python(settings, strict=False)
+    except ValidationError as error:
+        raise InvalidTask(_explain(cls, error)) from None
+    return value
+
+
+def digest(purpose: str, *parts: bytes) -> bytes:
+    """SHA-256 of a purpose and byte strings, each prefixed with its length so that no two lists collide."""
+    hasher = sha256(b"maskedlark/v1 " + purpose.encode("ascii"))
+    for part in parts:
+        hasher.update(len(part).to_bytes(8, "little"))
+        hasher.update(part)
+    return hasher.digest()
+
+
+def _explain(cls: type[Any], error: ValidationError) -> str:
+    """One line from pydantic's report: where and why, without echoing the input."""
+    first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+    where = ".".join(str(step) for step in first["loc"]) or "the whole"
+    return f"{cls.__name__}: {where}: {first['msg']}"

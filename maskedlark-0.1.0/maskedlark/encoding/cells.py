@@ -1,0 +1,36 @@
+"""What one cell of a table says: nothing, a number, or a word.
+
+The rules are few enough to be the same in any language, to the bit. Numbers are float64, read as IEEE 754
+rounds decimal text (Python's `float`, JavaScript's `Number`), and from there on only compared.
+
+>>> said(" Private "), said("N/A"), number("1e3"), number("0x10")
+('Private', None, 1000.0, None)
+"""
+
+import math
+import re
+from typing import Final
+
+SPACE: Final = " \t\n\r\f\v"
+"""What is removed from both ends of a cell."""
+
+MISSING: Final = ("", "?", "n/a", "na", "nan", "none", "null")
+"""Cells that say nothing, in lower case (ASCII)."""
+
+_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_TO_LOWER: Final = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
+_MAX_NUMBER_LENGTH: Final = 400
+
+
+def said(cell: str) -> str | None:
+    """The cell without space around it, or None where it says nothing."""
+    text = cell.strip(SPACE)
+    return None if text.translate(_TO_LOWER) in MISSING else text
+
+
+def number(text: str) -> float | None:
+    """The number that a cell says, or None if it is none, or not finite."""
+    if len(text) > _MAX_NUMBER_LENGTH or not _NUMBER.fullmatch(text):
+        return None
+    value = float(text)
+    return value if math.isfinite(value) else None

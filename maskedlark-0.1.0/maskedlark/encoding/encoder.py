@@ -1,0 +1,268 @@
+"""An encoder: which columns of a table are features, and which byte each cell becomes.
+
+It is fitted once (`maskedlark.encoding.fit`), stored as canonical JSON, named by its digest in the signed
+task, and used for every file and by every browser, so that equal cells give equal bytes everywhere.
+
+    a number      the byte of its bin: how many `edges` are at most the number
+    a word        the byte of its place among `categories`, or the one after the last for any other word
+    nothing       the byte `missing`
+
+Only comparisons of float64 numbers and integer arithmetic: any language can do the same bit for bit
+(tests/vectors/encoder holds vectors).
+
+>>> column = CategoryColumn(name="colour", first=1, categories=("red", "blue"), missing=0)
+>>> [column.byte(cell) for cell in ("red", "blue", "green", None)]
+[1, 2, 3, 0]
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Annotated, Final, Literal, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from maskedlark.canonical import canonical, decode, digest, encode
+from maskedlark.encoding.cells import number
+from maskedlark.errors import InvalidTask
+
+TOP: Final = 255
+MAX_ENCODER_BYTES: Final = 4 << 20
+MAX_WORD: Final = 200
+
+Byte = Annotated[int, Field(ge=0, le=TOP)]
+First = Annotated[int, Field(ge=0, le=1)]
+ColumnName = Annotated[str, Field(min_length=1, max_length=MAX_WORD)]
+Word = Annotated[str, Field(min_length=1, max_length=MAX_WORD)]
+
+
+_T = TypeVar("_T")
+
+
+class WrongCell(InvalidTask):
+    """A cell is not what its column holds.
+
+    Attributes:
+        column: The column's name.
+        row: The row's index, from 0, without the header.
+        why: What is wrong; it does not tell the cell.
+    """
+
+    def __init__(self, column: str, row: int, why: str) -> None:
+        super().__init__(f"column {column!r}, row {row + 1}: {why}")
+        self.column, self.row, self.why = column, row, why
+
+
+@canonical
+class NumberColumn:
+    """A column of numbers, cut into bins.
+
+    Attributes:
+        kind: "number".
+        name: The column's name.
+        edges: Where each bin but the first begins, ascending.
+        first: The first bin's byte: 1 where byte 0 stands for missing cells; the last bin's is 255.
+        missing: The byte of a missing cell.
+    """
+
+    kind: Literal["number"] = "number"
+    name: ColumnName
+    edges: Annotated[tuple[float, ...], Field(max_length=TOP)]
+    first: First
+    missing: Byte
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if any(later <= earlier for earlier, later in pairwise(self.edges)):
+            raise ValueError("edges ascend")
+        if len(self.edges) > TOP - self.first:
+            raise ValueError("there is a byte for each bin")
+        return self
+
+    def byte_of_bin(self, index: int) -> int:
+        """The byte of a bin: bins are spread evenly over the bytes, halves upwards."""
+        bins = len(self.edges)
+        return self.first + ((2 * index * (TOP - self.first) + bins) // (2 * bins) if bins else 0)
+
+    def byte(self, cell: str | None) -> int:
+        """The byte of one cell, None where missing; ValueError for a word."""
+        if cell is None:
+            return self.missing
+        value = number(cell)
+        if value is None:
+            raise ValueError("it holds a word, or a number that is not finite, where the encoder has numbers")
+        return self.byte_of_bin(bisect_right(self.edges, value))
+
+
+@canonical
+class CategoryColumn:
+    """A column of words.
+
+    Attributes:
+        kind: "category".
+        name: The column's name.
+        categories: The words that have a byte of their own, in the order of their bytes.
+        first: The first word's byte: 1 where byte 0 stands for missing cells.
+        missing: The byte of a missing cell.
+    """
+
+    kind: Literal["category"] = "category"
+    name: ColumnName
+    categories: Annotated[tuple[Word, ...], Field(max_length=TOP)]
+    first: First
+    missing: Byte
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if len(set(self.categories)) != len(self.categories):
+            raise ValueError("categories are distinct")
+        if self.other > TOP:
+            raise ValueError("there is a byte for each category and one for other words")
+        return self
+
+    @property
+    def other(self) -> int:
+        """The byte of every other word."""
+        return self.first + len(self.categories)
+
+    def byte(self, cell: str | None) -> int:
+        """The byte of one cell, None where missing."""
+        if cell is None:
+            return self.missing
+        return self.first + self.categories.index(cell) if cell in self.categories else self.other
+
+
+@canonical
+class ClassLabel:
+    """A label column of classes.
+
+    Attributes:
+        kind: "classes".
+        name: The column's name.
+        classes: The classes in the order of their numbers, from 0.
+    """
+
+    kind: Literal["classes"] = "classes"
+    name: ColumnName
+    classes: Annotated[tuple[Word, ...], Field(min_length=1, max_length=1 << 16)]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if len(set(self.classes)) != len(self.classes):
+            raise ValueError("classes are distinct")
+        return self
+
+    def label(self, cell: str | None) -> float:
+        """The class of one cell: by its text, or as a number; ValueError for any other."""
+        if cell is None:
+            raise ValueError("the label is missing")
+        if cell in self.classes:
+            return float(self.classes.index(cell))
+        value = number(cell)
+        for index, name in enumerate(self.classes):
+            if value is not None and number(name) == value:
+                return float(index)
+        raise ValueError(f"its label is none of the encoder's {len(self.classes)} classes")
+
+
+@canonical
+class ValueLabel:
+    """A label column of numbers.
+
+    Attributes:
+        kind: "values".
+        name: The column's name.
+    """
+
+    kind: Literal["values"] = "values"
+    name: ColumnName
+
+    def label(self, cell: str | None) -> float:
+        """The number of one cell; ValueError for a word."""
+        value = None if cell is None else number(cell)
+        if value is None:
+            raise ValueError("labels of kind values are finite numbers; it holds something else")
+        return value
+
+
+Column = Annotated[NumberColumn | CategoryColumn, Field(discriminator="kind")]
+Label = Annotated[ClassLabel | ValueLabel, Field(discriminator="kind")]
+
+
+@canonical
+class Encoder:
+    """How a table becomes features and labels.
+
+    Attributes:
+        version: Of these rules.
+        columns: One a feature, in the order of the report's bytes.
+        label: The label's column, or None for a table without labels.
+    """
+
+    version: Literal[1] = 1
+    columns: Annotated[tuple[Column, ...], Field(min_length=1, max_length=1 << 16)]
+    label: Label | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        names = [*(column.name for column in self.columns), *([self.label.name] if self.label else [])]
+        if len(set(names)) != len(names):
+            raise ValueError("names of columns are distinct")
+        return self
+
+    @property
+    def digest(self) -> bytes:
+        """What names this encoder in a task: 32 bytes."""
+        return digest("encoder", encode(self))
+
+    def features(self, cells: Mapping[str, Sequence[str | None]]) -> NDArray[np.uint8]:
+        """The bytes of a table, u8 (rows, columns); cells by column, as `said` gives them.
+
+        Raises:
+            WrongCell: a word in a column of numbers.
+            InvalidTask: a column is missing.
+        """
+        columns = [_each(column.name, _cells(cells, column.name), column.byte) for column in self.columns]
+        return np.array(columns, np.uint8).T.copy()
+
+    def labels(self, cells: Mapping[str, Sequence[str | None]]) -> NDArray[np.float64]:
+        """The labels of a table, (rows,).
+
+        Raises:
+            WrongCell: a label is missing, or none of the encoder's.
+            InvalidTask: there is no such column, or the encoder has no label.
+        """
+        if self.label is None:
+            raise InvalidTask("this encoder was fitted without a label")
+        return np.array(_each(self.label.name, _cells(cells, self.label.name), self.label.label), np.float64)
+
+
+def read_encoder(encoded: bytes) -> Encoder:
+    """An encoder from its canonical bytes.
+
+    Raises:
+        InvalidTask: they are none.
+    """
+    return decode(Encoder, encoded, max_bytes=MAX_ENCODER_BYTES)
+
+
+def _cells(cells: Mapping[str, Sequence[str | None]], name: str) -> Sequence[str | None]:
+    if name not in cells:
+        raise InvalidTask(f"the encoder reads column {name!r}, and the table has none of this name")
+    return cells[name]
+
+
+def _each(name: str, cells: Sequence[str | None], coded: Callable[[str | None], _T]) -> list[_T]:
+    """Each cell's code; equal cells are looked up once."""
+    known: dict[str | None, _T] = {}
+    codes = []
+    for row, cell in enumerate(cells):
+        if cell not in known:
+            try:
+                known[cell] = coded(cell)
+            except ValueError as error:
+                raise WrongCell(name, row, str(error)) from None
+        codes.append(known[cell])
+    return codes

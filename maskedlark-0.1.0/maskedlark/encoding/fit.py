@@ -1,0 +1,212 @@
+"""An encoder fitted to a table: where bins lie, which words get a byte, what classes there are.
+
+The origin fits it on data that it may see (a consented panel, its own inventory), and publishes it.
+
+`Binning.RANGE` is the default, since it trains best: a 30-50-50-1 ReLU net on byte/256 inputs reaches 0.973
+test accuracy on the Wisconsin data after 60 clipped steps of SGD with noise 0.5 per helper (4 splits, best of
+4 learning rates), against 0.961 with plain minimum and maximum, where an outlier squeezes everybody else, and
+0.939 with quantiles, which flatten the tails that tell the classes apart. `QUANTILE` wins where a column is
+long-tailed and its order says more than its size: on the online shoppers' sessions a 17-32-1 net reaches an
+AUC of 0.917 with it and 0.910 with `RANGE`.
+"""
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum, unique
+from fractions import Fraction
+from typing import Final
+
+from maskedlark.encoding.cells import number
+from maskedlark.encoding.encoder import (
+    MAX_WORD,
+    TOP,
+    CategoryColumn,
+    ClassLabel,
+    Encoder,
+    NumberColumn,
+    ValueLabel,
+    WrongCell,
+)
+from maskedlark.errors import InvalidTask
+
+Cells = Sequence[str | None]
+"""One column, as `maskedlark.encoding.cells.said` gives it."""
+
+_PERCENTILES: Final = (1, 99)
+_PARTS_OF_A_BIN: Final = 1_000
+
+
+@unique
+class Binning(StrEnum):
+    """How a numeric column is cut into bins."""
+
+    RANGE = "range"
+    """Even bins between the 1st and the 99th percentile; values beyond fall into the outer bins."""
+    QUANTILE = "quantile"
+    """Bins of even population."""
+
+
+@unique
+class ColumnKind(StrEnum):
+    """What a column holds, where a person knows better than its cells."""
+
+    NUMBER = "number"
+    CATEGORY = "category"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitSettings:
+    """How to fit.
+
+    Attributes:
+        label: The label's column, or None.
+        is_label_a_value: Whether labels are real values instead of classes.
+        binning: Where the bins of numeric columns lie.
+        bins: How many there are, 2 to 256.
+        kinds: What columns hold; others are numbers if all their cells are, else categories.
+    """
+
+    label: str | None = None
+    is_label_a_value: bool = False
+    binning: Binning = Binning.RANGE
+    bins: int = 256
+    kinds: Mapping[str, ColumnKind] = field(default_factory=dict)
+
+
+def fit(columns: Mapping[str, Cells], settings: FitSettings) -> Encoder:
+    """The encoder of a table's columns, in their order; the label's column is no feature.
+
+    Guarantees: the same table gives the same encoder, whatever the order of its rows.
+
+    Raises:
+        WrongCell: a label is missing, or a column said to hold numbers holds a word.
+        InvalidTask: no such column, or the table is larger than an encoder.
+    """
+    unknown = [name for name in (*settings.kinds, settings.label) if name is not None and name not in columns]
+    if unknown:
+        raise InvalidTask(f"there is no column {unknown[0]!r}; there are {', '.join(columns)}")
+    features = [_column(name, cells, settings) for name, cells in columns.items() if name != settings.label]
+    if not features:
+        raise InvalidTask("an encoder needs a column that is not the label")
+    label = None
+    if settings.label is not None:
+        as_classes, cells = not settings.is_label_a_value, columns[settings.label]
+        label = _classes(settings.label, cells) if as_classes else ValueLabel(name=settings.label)
+    return Encoder(columns=tuple(features), label=label)
+
+
+def number_column(
+    name: str, values: Sequence[float], *, has_missing: bool, binning: Binning, bins: int
+) -> NumberColumn:
+    """A column of numbers.
+
+    Args:
+        name: The column's name.
+        values: Those that are not missing, finite.
+        has_missing: Whether there are others; they keep byte 0. Where there are none, a missing cell of
+            another file gets the byte of the median.
+        binning: Where the bins lie.
+        bins: 2 to 256; values take one byte less where byte 0 is kept.
+    """
+    ascending = sorted(values)
+    first = int(has_missing)
+    wanted = min(bins, TOP + 1 - first)
+    edges = (_even_edges if binning is Binning.RANGE else _quantile_edges)(ascending, wanted)
+    column = NumberColumn(name=name, edges=edges, first=first, missing=0)
+    if has_missing or not ascending:
+        return column
+    median = column.byte_of_bin(bisect_right(edges, _at_share(ascending, 1, 2)))
+    return NumberColumn(name=name, edges=edges, first=first, missing=median)
+
+
+def category_column(name: str, cells: Cells) -> CategoryColumn:
+    """A column of words: the most frequent first, then by the alphabet; words beyond the bytes are "other".
+
+    Missing cells keep byte 0 where there are any; where there are none, one of another file is "other".
+    """
+    counts = Counter(cell for cell in cells if cell is not None and len(cell) <= MAX_WORD)
+    ranked = sorted(counts, key=lambda word: (-counts[word], word))
+    first = int(None in cells)
+    kept = tuple(ranked[: TOP - first])
+    return CategoryColumn(name=name, categories=kept, first=first, missing=0 if first else len(kept))
+
+
+def _column(name: str, cells: Cells, settings: FitSettings) -> NumberColumn | CategoryColumn:
+    kind = settings.kinds.get(name)
+    numbers = None if kind is ColumnKind.CATEGORY else _numbers(name, cells, must=kind is ColumnKind.NUMBER)
+    if numbers is None:
+        return category_column(name, cells)
+    return number_column(
+        name, numbers, has_missing=None in cells, binning=settings.binning, bins=settings.bins
+    )
+
+
+def _numbers(name: str, cells: Cells, *, must: bool) -> list[float] | None:
+    """The numbers of a column; None if some cell is a word, or all are missing."""
+    values = []
+    for row, cell in enumerate(cells):
+        value = None if cell is None else number(cell)
+        if value is not None:
+            values.append(value)
+        elif cell is not None and must:
+            raise WrongCell(name, row, "it holds a word where the column is said to hold numbers")
+        elif cell is not None:
+            return None
+    return values or None
+
+
+def _even_edges(ascending: Sequence[float], bins: int) -> tuple[float, ...]:
+    """Edges of even bins between two percentiles, rounded to a thousandth of a bin to be short."""
+    low, high = (_at_share(ascending, share, 100) for share in _PERCENTILES)
+    if low == high:  # nearly all values are equal: keep the few others apart
+        low, high = ascending[0], ascending[-1]
+    width = (Fraction(high) - Fraction(low)) / bins  # exact: nothing can overflow
+    if not width:
+        return ()
+    digits = _digits(width / _PARTS_OF_A_BIN)
+    edges = {float(round(Fraction(low) + index * width, digits)) for index in range(1, bins)}
+    return tuple(sorted(edges))
+
+
+def _digits(step: Fraction) -> int:
+    """The fewest digits after the point (fewer than none: zeros before it) that tell steps apart."""
+    digits = 0
+    while Fraction(10) ** -digits > step:
+        digits += 1
+    while Fraction(10) ** (1 - digits) <= step:
+        digits -= 1
+    return digits
+
+
+def _quantile_edges(ascending: Sequence[float], bins: int) -> tuple[float, ...]:
+    """Edges after each quantile; repeated values merge bins."""
+    edges = set()
+    for part in range(1, bins):
+        after = bisect_right(ascending, _at_share(ascending, part, bins))
+        if after < len(ascending):
+            edges.add(ascending[after])
+    return tuple(sorted(edges))
+
+
+def _at_share(ascending: Sequence[float], part: int, of: int) -> float:
+    """The least value that at least part/of of all values do not exceed."""
+    return ascending[max(0, -(-part * len(ascending) // of) - 1)]
+
+
+def _classes(name: str, cells: Cells) -> ClassLabel:
+    """The distinct labels, ascending: as numbers if all are, else by the alphabet."""
+    if None in cells:
+        raise WrongCell(name, list(cells).index(None), "the label is missing")
+    words = {cell for cell in cells if cell is not None}
+    numbers = {number(word) for word in words}
+    if None in numbers:
+        return ClassLabel(name=name, classes=tuple(sorted(words)))
+    ascending = sorted(value for value in numbers if value is not None)
+    return ClassLabel(name=name, classes=tuple(_spelled(value) for value in ascending))
+
+
+def _spelled(value: float) -> str:
+    """A number as people write it: 3 instead of 3.0."""
+    return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)

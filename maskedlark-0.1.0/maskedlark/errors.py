@@ -1,0 +1,220 @@
+"""Every error that one party can cause at another, as one small tree.
+
+    MaskedLarkError
+    ├── InvalidTask            our caller's task or key configuration is wrong
+    ├── InvalidModel(reason)   our caller's ONNX file, loss or weights are wrong
+    ├── ReportRejected(reason) drop this one report, count it, go on
+    ├── JobRefused(reason)     release nothing; the caller must change something before asking again
+    └── HelperUnavailable      the peer did not answer: the only error that is worth retrying
+
+Anything else is a bug: logged in full where it happened, and answered with INTERNAL and no detail.
+
+Messages name the parameter, its value if that is public, and the remedy; never a label, a mask, a key or a
+feature.
+"""
+
+from enum import StrEnum, unique
+from typing import Generic, Self, TypeVar
+
+
+class Reason(StrEnum):
+    """A stable code and what it means, for people and for docs/reference/errors.md."""
+
+    meaning: str
+
+    def __new__(cls, code: str, meaning: str = "") -> Self:
+        """One member: its value is the code."""
+        member = str.__new__(cls, code)
+        member._value_ = code
+        member.meaning = meaning
+        return member
+
+
+@unique
+class ReportReason(Reason):
+    """Why one report was dropped."""
+
+    MALFORMED = "malformed", "the bytes are no report: a field is missing or has the wrong size"
+    WRONG_LENGTH = (
+        "wrong_length",
+        "a share is shorter or longer than every share of the task: truncated, padded, or of another number "
+        "of features",
+    )
+    WRONG_TASK = "wrong_task", "the report names another task, or one that the ad server does not have"
+    WRONG_VERSION = "wrong_version", "the share is of another version of the protocol"
+    UNKNOWN_KEY = (
+        "unknown_key",
+        "the helper has no HPKE key of this id (any more): fetch the task bundle again",
+    )
+    NOT_OPENED = (
+        "not_opened",
+        "tampered with, sealed to another helper, or moved from another report, task or time; told to the ad "
+        "server also of wrong content",
+    )
+    LABEL_OUTSIDE_TASK = "label_outside_task", "a candidate label is not in the label space of the task"
+    LABELS_REPEAT = "labels_repeat", "a candidate label occurs twice"
+    DEFAULT_LABEL_MISSING = (
+        "default_label_missing",
+        "the default label of the task is not among the candidates",
+    )
+    KEY_OUTSIDE_TASK = "key_outside_task", "the code of a key is not below the size that the task declares"
+    MASK_NOT_CANONICAL = "mask_not_canonical", "a mask, value or proof element is not below the modulus"
+    NOT_PROVEN = (
+        "not_proven",
+        "the two helpers' tags of the report differ: its proof does not hold, or it told the helpers "
+        "different things",
+    )
+    OUTSIDE_TASK_PERIOD = (
+        "outside_task_period",
+        "the time bucket is before the task starts or after it expires",
+    )
+    DUPLICATE_ID = "duplicate_id", "a report of this id is there already; the first one counts"
+    UNKNOWN_ROUND = "unknown_round", "the update is of no round that this ad server opened for the task"
+    ROUND_OVER = "round_over", "the window of the update's round is over"
+    ROUND_CHANGED = (
+        "round_changed",
+        "the device has answered this round of the job with other weights or terms: it answers a round once",
+    )
+    CAP_REACHED = "cap_reached", "the device has answered as many rounds as its cap allows, drawn or not"
+    ALREADY_USED = "already_used", "the report is in another dataset of the task"
+    IMPLAUSIBLE = "implausible", "a returned model is too far from the instances that it was drawn from"
+
+
+@unique
+class ModelReason(Reason):
+    """Why a model was not accepted."""
+
+    NOT_ONNX = "not_onnx", "the bytes are no valid ONNX graph"
+    TOO_LARGE = "too_large", "over a limit on bytes, nodes, parameters or sizes"
+    EXTERNAL_DATA = "external_data", "weights lie in another file: export with external_data=False"
+    UNKNOWN_OPERATOR = "unknown_operator", "an operator is not on the allow-list"
+    UNSUPPORTED_ATTRIBUTE = (
+        "unsupported_attribute",
+        "an operator has an attribute or version that is not supported",
+    )
+    SUBGRAPH = "subgraph", "control flow (If, Loop, Scan) and model-local functions are not supported"
+    WRONG_SHAPE = "wrong_shape", "input, output or a tensor does not fit the task or the operator"
+    NOT_FINITE = "not_finite", "a weight is NaN or infinite"
+    DIVERGED = "diverged", "a step of training left the range of weights that a round can send"
+    NOTHING_TO_TRAIN = "nothing_to_train", "no trainable tensor was found"
+    UNKNOWN_LOSS = "unknown_loss", "no such loss"
+    WRONG_LOSS = "wrong_loss", "the loss does not fit the model output or the label space"
+
+
+@unique
+class JobReason(Reason):
+    """Why a helper or the ad server refused to act, and released nothing."""
+
+    UNKNOWN_TASK = "unknown_task", "no such task here: register it first"
+    TASK_REFUSED = (
+        "task_refused",
+        "the task does not respect this operator's floors, or does not name this helper",
+    )
+    TASK_EXPIRED = "task_expired", "the task is over"
+    TOO_MANY_TASKS = "too_many_tasks", "the origin has as many tasks open as this operator allows one origin"
+    UNKNOWN_DATASET = "unknown_dataset", "no such dataset or preparation here: prepare it again"
+    DATASET_LOST = (
+        "dataset_lost",
+        "the helper's file of the dataset is missing or damaged: its operator must bring it back, or another "
+        "dataset must be sealed",
+    )
+    DATASET_TOO_LARGE = "dataset_too_large", "more reports than the task allows in one dataset: seal several"
+    DATASET_EMPTY = "dataset_empty", "no report was admitted by both helpers"
+    DATASET_CHANGED = "dataset_changed", "the chosen reports do not give the expected dataset id"
+    REPORT_ALREADY_USED = "report_already_used", "a chosen report is in another dataset of the task"
+    MALFORMED = "malformed", "a message does not have the form of the wire contract"
+    UNKNOWN_JOB = "unknown_job", "no such job here"
+    JOB_CHANGED = "job_changed", "the id is of another job: make a new id for a new job"
+    JOB_CLOSED = "job_closed", "the job is closed and its unused budget given back: submit a new one"
+    TOO_MANY_JOBS = "too_many_jobs", "a helper remembers no more jobs of this dataset: seal another one"
+    WRONG_STATE = "wrong_state", "the job, dataset or report is in a state that does not allow this"
+    ROUND_CHANGED = "round_changed", "the round was answered for other weights"
+    ROUND_OUT_OF_ORDER = "round_out_of_order", "an earlier round was not asked yet"
+    ROUND_BEYOND_PLAN = "round_beyond_plan", "the job planned fewer rounds"
+    ROUND_CLOSED = "round_closed", "the answer was dropped after the job moved on"
+    UNKNOWN_QUERY = "unknown_query", "no query of this id was asked"
+    UNDECLARED = "undeclared", "the measurement of the task declares no such value, histogram or key"
+    NOTHING_FOUND = "nothing_found", "no code of a key occurs in enough reports to be shown"
+    DOMAIN_TOO_LARGE = (
+        "domain_too_large",
+        "the query has more cells than a helper answers: fewer keys, codes or values",
+    )
+    QUERY_CHANGED = (
+        "query_changed",
+        "the query of this id was charged with another content: values and levels that are released together "
+        "are charged together",
+    )
+    OVERFLOW = (
+        "overflow",
+        "a sum could wrap in the field: fewer records, a smaller clip norm or fewer frac_bits",
+    )
+    NOISE_OUT_OF_RANGE = (
+        "noise_out_of_range",
+        "no noise where the task requires it, or more than the samplers hold",
+    )
+    BUDGET_EXHAUSTED = (
+        "budget_exhausted",
+        "the privacy budget of the dataset, or of the task where it protects a person, does not allow it: "
+        "fewer rounds, more noise, or another dataset or task",
+    )
+    HELPERS_DISAGREE = "helpers_disagree", "the helpers did not sum the same values; the sum was thrown away"
+    SUM_OUT_OF_RANGE = (
+        "sum_out_of_range",
+        "no honest reports could give this sum: a report in the dataset has masks or values that it may not "
+        "have; the sum was thrown away",
+    )
+    UNAUTHORIZED = "unauthorized", "the caller's certificate does not name the origin of the task"
+    TOO_LARGE = "too_large", "a message or model is over its size limit"
+    LEDGER_ROLLED_BACK = (
+        "ledger_rolled_back",
+        "the helper's ledger has forgotten what it told before: its operator must bring back the newest one, "
+        "or make new keys",
+    )
+    CANCELLED = "cancelled", "the caller cancelled"
+    BAD_ANSWER = "bad_answer", "the peer's answer does not have the form of the wire contract"
+    PEER_FAILED = (
+        "peer_failed",
+        "the peer met an error of its own, and would meet it again: its operator's log says which",
+    )
+
+
+_R = TypeVar("_R", bound=Reason)
+
+
+class MaskedLarkError(Exception):
+    """Base of everything that one party can cause at another."""
+
+
+class InvalidTask(MaskedLarkError):
+    """A task, a label space or a published key is wrong."""
+
+
+class _Refusal(MaskedLarkError, Generic[_R]):
+    """Refused for one of an enum of reasons."""
+
+    def __init__(self, reason: _R, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class InvalidModel(_Refusal[ModelReason]):
+    """A model, its loss or its weights are not acceptable."""
+
+
+class ReportRejected(_Refusal[ReportReason]):
+    """One report is dropped and counted; the others go on."""
+
+
+class JobRefused(_Refusal[JobReason]):
+    """Nothing was released; asking again with the same content gives the same answer."""
+
+
+class HelperUnavailable(MaskedLarkError):
+    """The peer did not answer in time.
+
+    The same request may be sent again, at the earliest after `retry_after_s` if it says so.
+    """
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s

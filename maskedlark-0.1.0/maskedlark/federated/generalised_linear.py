@@ -1,0 +1,106 @@
+"""Generalised linear models for draw-and-discard: each device's gradient at weights of its own.
+
+A device's features are numbers in [0, 1]. The gradient of the loss is (predicted - true) times the features,
+for logistic and for multinomial regression alike.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Reals: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Batches:
+    """The examples of some devices, alike in number.
+
+    Attributes:
+        features: (devices, examples, features), in [0, 1].
+        labels: (devices, examples): 0 or 1, or a class.
+    """
+
+    features: NDArray[np.floating]
+    labels: NDArray[np.integer]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+class LinearModel(Protocol):
+    """What draw-and-discard needs of a model."""
+
+    @property
+    def size(self) -> int:
+        """How many weights."""
+
+    def mean_gradient(self, weights: Reals, batches: Batches) -> Reals:
+        """(devices, weights): each device's mean gradient over its examples, at its own row of weights."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logistic:
+    """P(label 1) = sigmoid(weights . features); an intercept is a feature that is always 1."""
+
+    features: int
+
+    @property
+    def size(self) -> int:
+        """One weight a feature."""
+        return self.features
+
+    def mean_gradient(self, weights: Reals, batches: Batches) -> Reals:
+        """See `LinearModel.mean_gradient`."""
+        scores = np.einsum("def,df->de", batches.features, weights)
+        errors = 1.0 / (1.0 + np.exp(-scores)) - batches.labels
+        gradient: Reals = np.einsum("de,def->df", errors, batches.features) / batches.labels.shape[1]
+        return gradient
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Multinomial:
+    """Softmax regression with an intercept a class: features x classes weights, then the intercepts."""
+
+    features: int
+    classes: int
+
+    @property
+    def size(self) -> int:
+        """All weights."""
+        return (self.features + 1) * self.classes
+
+    def mean_gradient(self, weights: Reals, batches: Batches) -> Reals:
+        """See `LinearModel.mean_gradient`. In float32: a step's rounding is far below its noise."""
+        devices, examples = batches.labels.shape
+        slopes = weights.astype(np.float32)
+        inputs = batches.features.astype(np.float32, copy=False)
+        matrix = slopes[:, : -self.classes].reshape(devices, self.features, self.classes)
+        scores = inputs @ matrix + slopes[:, None, -self.classes :]
+        shifted = np.exp(scores - scores.max(axis=2, keepdims=True))
+        errors = shifted / shifted.sum(axis=2, keepdims=True)
+        device, place = np.indices((devices, examples), sparse=True)
+        errors[device, place, batches.labels] -= 1
+        errors /= examples
+        gradient = np.empty((devices, self.size))
+        gradient[:, : -self.classes] = (inputs.transpose(0, 2, 1) @ errors).reshape(devices, -1)
+        gradient[:, -self.classes :] = errors.sum(axis=1)
+        return gradient
+
+    def scores(self, weights: Reals, features: NDArray[np.floating]) -> Reals:
+        """(examples, classes) at one row of weights."""
+        matrix = weights[: -self.classes].reshape(self.features, self.classes)
+        scores: Reals = features @ matrix + weights[-self.classes :]
+        return scores
+
+    def accuracy(self, weights: Reals, features: NDArray[np.floating], labels: NDArray[np.integer]) -> float:
+        """The share of examples whose largest score is their label's."""
+        return float(np.mean(self.scores(weights, features).argmax(axis=1) == labels))
+
+    def loss(self, weights: Reals, features: NDArray[np.floating], labels: NDArray[np.integer]) -> float:
+        """The mean cross-entropy, in nats."""
+        scores = self.scores(weights, features)
+        scores = scores - scores.max(axis=1, keepdims=True)
+        true = scores[np.arange(len(labels)), labels]
+        return float(np.mean(np.log(np.exp(scores).sum(axis=1)) - true))

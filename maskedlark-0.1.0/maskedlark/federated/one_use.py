@@ -1,0 +1,84 @@
+"""A device's logs under LINE's rule: each is in at most one update, and is deleted before the update leaves.
+
+    logs = OneUseLogs().recorded([b"log 1", b"log 2"])
+    taken = logs.take(2)                                # the logs to train on, and the state to store first
+    taken.rest.used_events, taken.rest.user_epsilon(sigma, delta)
+
+A log is *fresh*, then *taken*, and there is no way back: a device that dies between taking and sending has
+lost the log, which costs utility and no privacy. The device stores the state after `take` before it trains.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.privacy.analytic_gaussian import gaussian_delta
+
+_STEPS = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneUseLogs:
+    """What a device remembers of its logs.
+
+    Attributes:
+        fresh: Logs that no update used yet, oldest first.
+        seen: Digests of all logs ever recorded, so that a log cannot come in twice.
+        used_events: How many updates were made: each had an event's epsilon.
+    """
+
+    fresh: tuple[bytes, ...] = ()
+    seen: frozenset[bytes] = frozenset()
+    used_events: int = 0
+
+    def recorded(self, logs: Sequence[bytes]) -> "OneUseLogs":
+        """The state with new logs. A log that was recorded before is left out, used or not."""
+        fresh, seen = list(self.fresh), set(self.seen)
+        for log in logs:
+            digest = sha256(log).digest()
+            if digest not in seen:
+                seen.add(digest)
+                fresh.append(log)
+        return replace(self, fresh=tuple(fresh), seen=frozenset(seen))
+
+    def take(self, count: int) -> "Taken":
+        """Take the oldest logs for one update.
+
+        Raises:
+            JobRefused(WRONG_STATE): fewer fresh logs than asked.
+        """
+        if not 1 <= count <= len(self.fresh):
+            raise JobRefused(
+                JobReason.WRONG_STATE,
+                f"an update of {count} logs was asked, and {len(self.fresh)} are fresh: wait for new ones",
+            )
+        rest = replace(self, fresh=self.fresh[count:], used_events=self.used_events + 1)
+        return Taken(logs=self.fresh[:count], rest=rest)
+
+    def user_epsilon(self, sigma: float, delta: float) -> float:
+        """The epsilon of the *user*, all whose events may be replaced: updates compose, unlike for one event.
+
+        Args:
+            sigma: Each update's analytic sigma, at sensitivity 1.
+            delta: Of the whole.
+        """
+        if not self.used_events:
+            return 0.0
+        together = sigma / math.sqrt(self.used_events)
+        low, high = 0.0, 1.0
+        while gaussian_delta(together, high) > delta:
+            high *= 2
+        for _ in range(_STEPS):
+            middle = (low + high) / 2
+            low, high = (low, middle) if gaussian_delta(together, middle) <= delta else (middle, high)
+        return high
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """Logs for one update, and the state without them."""
+
+    logs: tuple[bytes, ...]
+    rest: OneUseLogs

@@ -1,0 +1,60 @@
+"""A device's secret coin: whether it answers a round with its update, with cover, or not at all.
+
+Devices sample themselves. With cover, a device that was not drawn sends a share of the zero vector, which
+nobody can tell from an update. Then sampling amplifies privacy against the ad server, against a helper, and
+against both together.
+
+What the caller must keep, or the claim is void: toss once a (task, job, round); store the coin, the report id
+and the sealed bytes before sending anything; send only those bytes again.
+"""
+
+from enum import StrEnum, unique
+from fractions import Fraction
+from math import floor
+from typing import Final
+
+from maskedlark.randomness import Randomness
+
+_WORD: Final = 1 << 64
+
+
+@unique
+class Part(StrEnum):
+    """What a device does in a round."""
+
+    UPDATE = "update"
+    COVER = "cover"
+    SILENT = "silent"
+
+
+def toss(sampling_rate: float, cover_rate: float, randomness: Randomness) -> Part:
+    """Toss a device's coin for one round.
+
+    Args:
+        sampling_rate: The probability q of an update, in (0, 1].
+        cover_rate: The probability c with which a device that is not drawn sends cover, in [0, 1].
+        randomness: 16 bytes are taken, always.
+
+    Guarantees: the probability of an update is q rounded down to a multiple of 2^-64, and that of cover,
+        among the others, is c rounded up: whoever sees an upload finds an update in it no more often than is
+        charged.
+
+    Raises:
+        ValueError: a rate is outside its range.
+    """
+    if not (0 < sampling_rate <= 1 and 0 <= cover_rate <= 1):
+        raise ValueError("sampling_rate must be in (0, 1] and cover_rate in [0, 1]")
+    drawn, covered = (int.from_bytes(randomness(8), "little") for _ in range(2))
+    if drawn < floor(Fraction(sampling_rate) * _WORD):
+        return Part.UPDATE
+    return Part.COVER if covered < Fraction(cover_rate) * _WORD else Part.SILENT
+
+
+def effective_rate(sampling_rate: float, cover_rate: float) -> float:
+    """The sampling rate q' = q / (q + (1 - q) c) that is charged against whoever sees which devices upload.
+
+    Among the devices that upload, an update has this probability. Without cover it is 1: sampling then hides
+    nothing from an adversary that sees the uploads. All rounds are charged, also those in which a device
+    stays silent.
+    """
+    return sampling_rate / (sampling_rate + (1.0 - sampling_rate) * cover_rate)

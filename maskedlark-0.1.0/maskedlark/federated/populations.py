@@ -1,0 +1,95 @@
+"""Which examples each device holds: a labelled set in shards, in equal parts, or by a user key.
+
+    population = in_shards(labels, devices=100, shards_each=2, shard_size=300, randomness=seeded(1))
+    population.examples(features, labels, device=7)
+
+A network's devices and a simulation that partition alike train the same model.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskedlark.errors import InvalidTask
+from maskedlark.federated.local_training import Examples, shuffled
+from maskedlark.randomness import Randomness
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Population:
+    """The examples of each device, by their numbers in one set; an example may be on several devices.
+
+    Attributes:
+        members: One array of example numbers a device.
+    """
+
+    members: tuple[NDArray[np.int64], ...]
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def examples(self, features: NDArray[np.uint8], labels: NDArray[np.int64], device: int) -> Examples:
+        """A device's examples, copied out of the set's features and labels."""
+        chosen = self.members[device]
+        return Examples(features=features[chosen], labels=labels[chosen])
+
+
+def in_shards(
+    labels: NDArray[np.integer], *, devices: int, shards_each: int, shard_size: int, randomness: Randomness
+) -> Population:
+    """Sort by label, cut into shards, and deal some to each device: most devices see two labels only.
+
+    Where there are more devices than shards for them, the shards are dealt again, in a new order.
+
+    Raises:
+        InvalidTask: the set does not hold the shards of one device.
+
+    Source: McMahan et al. 2017 and Geyer et al. 2017: MNIST in shards of 300, two a device.
+    """
+    shards = len(labels) // shard_size if shard_size > 0 else 0
+    if devices < 1 or shards_each < 1 or shards < shards_each:
+        raise InvalidTask(
+            f"{len(labels)} examples do not give {shards_each} shards of {shard_size} to a device: use "
+            "smaller shards"
+        )
+    order = np.argsort(labels, kind="stable")
+    members: list[NDArray[np.int64]] = []
+    while len(members) < devices:
+        dealt = shuffled(shards, randomness)[: shards // shards_each * shards_each].reshape(-1, shards_each)
+        for hand in dealt[: devices - len(members)]:
+            members.append(np.concatenate([order[one * shard_size : (one + 1) * shard_size] for one in hand]))
+    return Population(members=tuple(members))
+
+
+def in_equal_parts(count: int, *, each: int, randomness: Randomness) -> Population:
+    """Examples in random order, `each` to a device; a rest that is too small is left out.
+
+    Raises:
+        InvalidTask: fewer examples than one device takes.
+    """
+    devices = count // each if each > 0 else 0
+    if not devices:
+        raise InvalidTask(f"{count} examples are too few for {each} a device")
+    dealt = shuffled(count, randomness)[: devices * each].reshape(devices, each)
+    return Population(members=tuple(dealt))
+
+
+def by_user(users: Sequence[str], *, least: int = 1) -> Population:
+    """All examples of a user on one device, users in the order of their names.
+
+    Args:
+        users: Whose each example is.
+        least: Users with fewer examples are left out.
+
+    Raises:
+        InvalidTask: no user has enough examples.
+    """
+    held: dict[str, list[int]] = {}
+    for number, user in enumerate(users):
+        held.setdefault(user, []).append(number)
+    members = tuple(np.array(held[user], np.int64) for user in sorted(held) if len(held[user]) >= least)
+    if not members:
+        raise InvalidTask(f"no user has {least} examples: lower the least number")
+    return Population(members=members)

@@ -1,0 +1,54 @@
+"""The registry of strategies: a new one is a module here and a line below."""
+
+import json
+from typing import Final
+
+from maskedlark import canonical
+from maskedlark.errors import InvalidTask
+from maskedlark.federated.strategies.client_level import ClientLevel
+from maskedlark.federated.strategies.dp_fedavg import DpFedAvg
+from maskedlark.federated.strategies.dp_fedsgd import DpFedSgd
+from maskedlark.federated.strategies.fedprox import FedProx
+from maskedlark.federated.strategies.line import Line
+from maskedlark.federated.strategy import Strategy
+
+STRATEGIES: Final[dict[str, type[Strategy]]] = {
+    "dp-fedavg": DpFedAvg,
+    "dp-fedsgd": DpFedSgd,
+    "client-level": ClientLevel,
+    "line": Line,
+    "fedprox": FedProx,
+}
+
+
+def strategy_class(kind: str) -> type[Strategy]:
+    """The class of a kind.
+
+    Raises:
+        InvalidTask: there is no such strategy.
+    """
+    if kind not in STRATEGIES:
+        raise InvalidTask(f"there is no strategy {kind[:40]!r}: use one of {', '.join(STRATEGIES)}")
+    return STRATEGIES[kind]
+
+
+def encode(strategy: Strategy) -> bytes:
+    """The canonical bytes of a strategy, its kind among them. All parties."""
+    return canonical.encode(strategy)
+
+
+def decode(encoded: bytes) -> Strategy:
+    """Parse a strategy from a peer.
+
+    Raises:
+        InvalidTask: not canonical, a setting out of range, or an unknown kind.
+    """
+    if len(encoded) > canonical.MAX_BYTES:
+        raise InvalidTask(f"a strategy has at most {canonical.MAX_BYTES} bytes")
+    try:
+        parsed = json.loads(encoded)
+    except (ValueError, RecursionError):
+        raise InvalidTask("a strategy is a JSON object") from None
+    if not isinstance(parsed, dict) or not isinstance(kind := parsed.get("kind"), str):
+        raise InvalidTask("a strategy is a JSON object with its kind")
+    return canonical.decode(strategy_class(kind), encoded)

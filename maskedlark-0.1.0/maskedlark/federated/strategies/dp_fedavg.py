@@ -1,0 +1,46 @@
+"""DP-FedAvg: each drawn device trains locally, clips after every batch, and shares its whole difference.
+
+Source: McMahan, Ramage, Talwar, Zhang, "Learning Differentially Private Recurrent Language Models", 2018,
+algorithm 1.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from maskedlark.canonical import canonical
+from maskedlark.federated.bounding import projected
+from maskedlark.federated.local_training import Differences, Examples, LocalModel, batch_schedule
+from maskedlark.federated.strategy import Round, Strategy
+from maskedlark.randomness import Randomness
+
+
+@canonical
+class DpFedAvg(Strategy):
+    """Federated averaging with user-level privacy.
+
+    Attributes:
+        is_clipped_each_batch: Whether a device clips its difference after every batch, as the paper's
+            UserUpdate does, or only at the end. The sensitivity is the same.
+    """
+
+    kind: Literal["dp-fedavg"] = "dp-fedavg"
+    is_clipped_each_batch: bool = True
+
+    def local_differences(
+        self, model: LocalModel, asked: Round, stack: Sequence[Examples], randomness: Sequence[Randomness]
+    ) -> Differences:
+        """Passes of SGD, with the difference clipped to the round's bound after every batch."""
+        schedule = batch_schedule([len(examples) for examples in stack], self.local, randomness)
+        bound = asked.terms.bound
+
+        def project(differences: Differences) -> Differences:
+            return projected(differences, bound, model.layer_sizes)
+
+        is_projected = self.is_clipped_each_batch and not bound.is_weight_aware
+        return model.train(
+            asked.parameters,
+            stack,
+            schedule,
+            learning_rate=self.local.learning_rate,
+            project=project if is_projected else None,
+        )

@@ -1,0 +1,32 @@
+"""How work that takes long is ended when nobody waits for its result.
+
+It calls an `Interrupt` often, and lets through what that raises.
+"""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from maskedlark.randomness import Randomness
+
+Interrupt: TypeAlias = Callable[[], None]
+"""Called many times a second while a helper computes.
+
+What it raises ends the computation, because the caller has gone.
+"""
+
+
+def never() -> None:
+    """An `Interrupt` that does not."""
+
+
+def interruptible(randomness: Randomness, interrupt: Interrupt) -> Randomness:
+    """The same bytes, with a call of `interrupt` before each draw.
+
+    Samplers draw in batches, so long noise can be interrupted too.
+    """
+
+    def drawn(count: int) -> bytes:
+        interrupt()
+        return randomness(count)
+
+    return drawn

@@ -1,0 +1,97 @@
+"""Fully connected networks as ONNX files, written without torch.
+
+For `adserver model create`, demos and tests.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import sqrt
+from typing import Final
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper
+
+from maskedlark.errors import InvalidModel, ModelReason
+from maskedlark.randomness import Randomness, seeded, uniform
+
+HIDDEN_ACTIVATIONS: Final = {
+    "relu": "Relu",
+    "tanh": "Tanh",
+    "sigmoid": "Sigmoid",
+    "softplus": "Softplus",
+    "elu": "Elu",
+    "gelu": "Gelu",
+}
+FINAL_ACTIVATIONS: Final = {"linear": None, "sigmoid": "Sigmoid", "log_softmax": "LogSoftmax"}
+_OPSET: Final = 20
+_IR_VERSION: Final = 10
+
+
+def dense_network(layers: Sequence[int], activation: str, *, seed: int, final: str = "linear") -> bytes:
+    """An ONNX file of a fully connected network. Called by the ad server.
+
+    Args:
+        layers: Widths from the features to the outputs; at least two.
+        activation: After every layer but the last: a name of `HIDDEN_ACTIVATIONS`.
+        seed: Of the initial weights, which are uniform in +-1/sqrt(fan_in), as torch.nn.Linear's are.
+        final: After the last layer: a name of `FINAL_ACTIVATIONS`.
+
+    Guarantees: the same arguments give the same bytes with one version of onnx; the parameters are `0.weight`
+        (outputs, inputs), `0.bias`, `1.weight` and so on, and `parse` accepts the file.
+
+    Raises:
+        InvalidModel: WRONG_SHAPE (a width) or UNKNOWN_OPERATOR (an activation).
+    """
+    if len(layers) < 2 or min(layers) < 1:
+        raise InvalidModel(
+            ModelReason.WRONG_SHAPE, f"layers must be at least two positive widths, not {list(layers)}"
+        )
+    if activation not in HIDDEN_ACTIVATIONS or final not in FINAL_ACTIVATIONS:
+        raise InvalidModel(
+            ModelReason.UNKNOWN_OPERATOR,
+            f"activation must be one of {', '.join(HIDDEN_ACTIVATIONS)} and final one of "
+            f"{', '.join(FINAL_ACTIVATIONS)}",
+        )
+    randomness = seeded(seed, "dense_network")
+    nodes, initializers, value = [], [], "features"
+    last = len(layers) - 2
+    for index, (fan_in, width) in enumerate(pairwise(layers)):
+        initializers += _layer_parameters(index, fan_in, width, randomness)
+        nodes.append(
+            helper.make_node("Gemm", [value, f"{index}.weight", f"{index}.bias"], [f"{index}.sum"], transB=1)
+        )
+        value = f"{index}.sum"
+        operator = HIDDEN_ACTIVATIONS[activation] if index < last else FINAL_ACTIVATIONS[final]
+        if operator:
+            nodes.append(helper.make_node(operator, [value], [f"{index}.activation"]))
+            value = f"{index}.activation"
+    graph = helper.make_graph(
+        nodes,
+        "dense",
+        [_value_info("features", layers[0])],
+        [_value_info(value, layers[-1])],
+        initializer=initializers,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR_VERSION)
+    return bytes(model.SerializeToString(deterministic=True))
+
+
+def _layer_parameters(index: int, fan_in: int, width: int, randomness: Randomness) -> list[onnx.TensorProto]:
+    weight = _initial(width * fan_in, fan_in, randomness).reshape(width, fan_in)
+    return [_tensor(f"{index}.weight", weight), _tensor(f"{index}.bias", _initial(width, fan_in, randomness))]
+
+
+def _initial(count: int, fan_in: int, randomness: Randomness) -> NDArray[np.float32]:
+    return ((2.0 * uniform(count, randomness) - 1.0) / sqrt(fan_in)).astype(np.float32)
+
+
+def _tensor(name: str, value: NDArray[np.float32]) -> onnx.TensorProto:
+    return helper.make_tensor(
+        name, onnx.TensorProto.FLOAT, value.shape, value.astype("<f4").tobytes(), raw=True
+    )
+
+
+def _value_info(name: str, width: int) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["records", width])

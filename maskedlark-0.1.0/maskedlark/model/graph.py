@@ -1,0 +1,108 @@
+"""A model as both helpers and the ad server understand it.
+
+A checked, topologically ordered graph with named parameters.
+
+`maskedlark.model.onnx_file.parse` is the only maker of a `Model`; the gradient engines of the helper and the
+ad server's job runner are its readers.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum, unique
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+AttributeValue: TypeAlias = int | float | str | tuple[int, ...] | tuple[float, ...]
+Constant: TypeAlias = NDArray[Any]
+
+
+@unique
+class Loss(StrEnum):
+    """The loss of one record, as a function of the model's output z and the label y.
+
+    Gradients are of its sum over records.
+    """
+
+    BINARY_CROSS_ENTROPY = "binary_cross_entropy"
+    """-y log z - (1 - y) log(1 - z); z is a probability, one output."""
+    BINARY_CROSS_ENTROPY_WITH_LOGITS = "binary_cross_entropy_with_logits"
+    """log(1 + e^z) - y z; one output."""
+    CROSS_ENTROPY = "cross_entropy"
+    """log sum_c e^(z_c) - z_y; one output a class (a trailing LogSoftmax is harmless)."""
+    MSE = "mse"
+    """(z - y)^2; one output."""
+    POISSON = "poisson"
+    """e^z - y z, the log-rate parameterisation; one output."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One operator. Inputs and outputs are value names; an absent optional input is the empty string."""
+
+    operator: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, AttributeValue]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """A trainable tensor: an initializer, under the name that it has in the ONNX file."""
+
+    name: str
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """How many numbers it holds."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What one evaluation of a model for one record takes, counted before anything is computed.
+
+    Attributes:
+        multiplications: Of matrix products, convolutions and recurrences.
+        entries: Of all values of the graph together.
+    """
+
+    multiplications: int
+    entries: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A checked graph.
+
+    Attributes:
+        input_name: The value that holds the features: float32 of shape (records, input_width), each byte b as
+            b / 256.
+        output_name: The value that the loss reads: shape (records, output_width).
+        nodes: In topological order; Constant, Identity and inference-time Dropout are already resolved.
+        parameters: What a gradient is taken of, in the order in which the flat gradient vector holds them (C
+            order each).
+        initial_values: One float32 array a parameter.
+        constants: Every other initializer, by name.
+        work: What one evaluation takes; it follows from the rest.
+        digest: SHA-256 of everything above but the parameters' values: two models of one digest are the same
+            function of (weights, features).
+    """
+
+    input_name: str
+    input_width: int
+    output_name: str
+    output_width: int
+    nodes: tuple[Node, ...]
+    parameters: tuple[Parameter, ...]
+    initial_values: tuple[NDArray[np.float32], ...]
+    constants: Mapping[str, Constant]
+    work: Work
+    digest: bytes
+
+    @property
+    def num_parameters(self) -> int:
+        """The length of the flat gradient vector."""
+        return sum(parameter.size for parameter in self.parameters)

@@ -1,0 +1,165 @@
+"""What a rule is given about one use of an operator, and what it says about it.
+
+A rule turns the many spellings of ONNX (attributes that became inputs, implied defaults, shapes computed in
+the graph) into one: every size is a number, and everything that is not data is an attribute. The gradient
+engines read only that form.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from math import prod
+from typing import Final, NoReturn, cast
+
+import numpy as np
+
+from maskedlark.errors import InvalidModel, ModelReason
+from maskedlark.model.graph import AttributeValue, Constant
+
+Shape = tuple[int, ...]
+_MAX_LIST: Final = 256
+
+
+class Kind(Enum):
+    """What the entries of a value are."""
+
+    FLOAT = auto()
+    INTEGER = auto()
+    BOOLEAN = auto()
+
+
+KIND_OF_DTYPE = {"f": Kind.FLOAT, "i": Kind.INTEGER, "b": Kind.BOOLEAN}
+"""By the `kind` of a numpy dtype."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueType:
+    """The kind and shape of a value, for the number of records that the check runs with."""
+
+    kind: Kind
+    shape: Shape
+
+    @property
+    def size(self) -> int:
+        """The number of entries."""
+        return prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One use of an operator.
+
+    Attributes:
+        operator: As in the ONNX file.
+        inputs: Value names; "" for an absent optional input.
+        types: One an input; a placeholder for an absent one.
+        constants: The values that are known, by name.
+        attributes: Those given, and the defaults of the others that have one.
+        num_outputs: Outputs that the node names.
+        opset: The version of the default operator set.
+    """
+
+    operator: str
+    inputs: tuple[str, ...]
+    types: tuple[ValueType, ...]
+    constants: Mapping[str, Constant]
+    attributes: Mapping[str, AttributeValue]
+    num_outputs: int
+    opset: int
+
+    def refuse(self, why: str, reason: ModelReason = ModelReason.WRONG_SHAPE) -> NoReturn:
+        """Raise InvalidModel about this node."""
+        raise InvalidModel(reason, f"{self.operator}: {why}")
+
+    def has(self, position: int) -> bool:
+        """Whether an optional input is present."""
+        return position < len(self.inputs) and self.inputs[position] != ""
+
+    def shape(self, position: int = 0) -> Shape:
+        """The shape of an input."""
+        return self.types[position].shape
+
+    def require_kind(self, kind: Kind, *positions: int) -> None:
+        """Refuse unless each of these inputs has this kind."""
+        for position in positions:
+            if self.types[position].kind is not kind:
+                self.refuse(
+                    f"input {position} must be {kind.name.lower()}, not "
+                    f"{self.types[position].kind.name.lower()}"
+                )
+
+    def constant(self, position: int) -> Constant:
+        """The known value of an input."""
+        value = self.constants.get(self.inputs[position])
+        if value is None:
+            self.refuse(f"input {position} must be a constant")
+        return value
+
+    def integers(self, attribute: str, position: int) -> Shape | None:
+        """Integers that older operator sets give as an attribute and newer ones as an input.
+
+        None if neither is there.
+        """
+        if not self.has(position):
+            return self.integer_list(attribute)
+        if attribute in self.attributes:
+            self.refuse(f"{attribute} is given twice", ModelReason.UNSUPPORTED_ATTRIBUTE)
+        self.require_kind(Kind.INTEGER, position)
+        values = self.constant(position)
+        if values.ndim != 1 or values.size > _MAX_LIST:
+            self.refuse(f"input {position} must be a list of at most {_MAX_LIST} integers")
+        return tuple(int(value) for value in values)
+
+    def scalar(self, position: int) -> float:
+        """The known value of an input that must hold one number."""
+        values = self.constant(position)
+        if values.size != 1 or values.dtype.kind not in "fib":
+            self.refuse(f"input {position} must be one number")
+        return float(np.asarray(values).reshape(()))
+
+    def integer(self, attribute: str) -> int:
+        """An attribute of one integer that has a default, or that the caller has seen to be there."""
+        return cast("int", self.attributes[attribute])  # node_proto checked the type
+
+    def integer_list(self, attribute: str) -> Shape | None:
+        """An attribute that lists integers; None if it is not given."""
+        return cast("Shape | None", self.attributes.get(attribute))  # node_proto checked the type
+
+    def axis(self, axis: int, rank: int) -> int:
+        """An axis counted from the front."""
+        if not -rank <= axis < rank:
+            self.refuse(f"axis {axis} is outside a value of {rank} axes")
+        return axis % rank
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """A node in normal form.
+
+    Attributes:
+        operator: The normal operator, which may differ from the file's (Flatten becomes Reshape).
+        inputs: What it still reads.
+        attributes: All that it needs to know, with no default left out.
+        outputs: Their types, at least as many as the node names.
+        is_identity: The only output is the only input: the node can be left out.
+        multiplications: What it costs, for one record, where that is more than its entries.
+    """
+
+    operator: str
+    inputs: tuple[str, ...]
+    outputs: tuple[ValueType, ...]
+    attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
+    is_identity: bool = False
+    multiplications: int = 0
+
+
+def broadcast(call: Call, *shapes: Shape) -> Shape:
+    """The common shape of numpy's (and ONNX's) multidirectional broadcasting."""
+    rank = max(map(len, shapes))
+    result = []
+    for sizes in zip(*((1,) * (rank - len(shape)) + shape for shape in shapes), strict=True):
+        wanted = {size for size in sizes if size != 1}
+        if len(wanted) > 1:
+            call.refuse(f"shapes {', '.join(map(str, shapes))} do not broadcast")
+        result.append(wanted.pop() if wanted else 1)
+    return tuple(result)

@@ -1,0 +1,135 @@
+"""Rules of operators that act on each entry: arithmetic, activations, comparisons, casts."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import onnx
+
+from maskedlark.errors import ModelReason
+from maskedlark.model.graph import AttributeValue
+from maskedlark.model.operators.call import Call, Checked, Kind, ValueType, broadcast
+
+_CAST_KINDS: Final[Mapping[int, Kind]] = {
+    onnx.TensorProto.FLOAT: Kind.FLOAT,
+    onnx.TensorProto.DOUBLE: Kind.FLOAT,
+    onnx.TensorProto.FLOAT16: Kind.FLOAT,
+    onnx.TensorProto.BFLOAT16: Kind.FLOAT,
+    onnx.TensorProto.INT32: Kind.INTEGER,
+    onnx.TensorProto.INT64: Kind.INTEGER,
+}
+_CANONICAL_CAST: Final = {Kind.FLOAT: int(onnx.TensorProto.FLOAT), Kind.INTEGER: int(onnx.TensorProto.INT64)}
+
+
+def activation(call: Call) -> Checked:
+    """One float value in, one of the same shape out; the attributes stay."""
+    call.require_kind(Kind.FLOAT, 0)
+    return Checked(
+        operator=call.operator, inputs=call.inputs, attributes=call.attributes, outputs=(call.types[0],)
+    )
+
+
+def gelu(call: Call) -> Checked:
+    """Gelu, exact or by tanh."""
+    if call.attributes["approximate"] not in ("none", "tanh"):
+        call.refuse("approximate must be none or tanh", ModelReason.UNSUPPORTED_ATTRIBUTE)
+    return activation(call)
+
+
+def arithmetic(call: Call) -> Checked:
+    """Add, Sub, Mul, Div of two values of one kind.
+
+    Integers divide only where both are known, so that no helper rounds.
+    """
+    left, right = call.types
+    if left.kind is not right.kind or left.kind is Kind.BOOLEAN:
+        call.refuse(
+            f"inputs must both be float or both integer, not {left.kind.name.lower()} and "
+            f"{right.kind.name.lower()}"
+        )
+    if call.operator == "Div" and left.kind is Kind.INTEGER:
+        _require_known(call)
+    return _binary(call, left.kind)
+
+
+def modulo(call: Call) -> Checked:
+    """Mod of known integers: exporters compute shapes with it."""
+    if call.attributes["fmod"]:
+        call.refuse("fmod must be 0", ModelReason.UNSUPPORTED_ATTRIBUTE)
+    call.require_kind(Kind.INTEGER, 0, 1)
+    _require_known(call)
+    return _binary(call, Kind.INTEGER)
+
+
+def power(call: Call) -> Checked:
+    """Pow: a float base; the exponent may be an integer."""
+    call.require_kind(Kind.FLOAT, 0)
+    if call.types[1].kind is Kind.BOOLEAN:
+        call.refuse("the exponent must be a number")
+    return _binary(call, Kind.FLOAT)
+
+
+def greater(call: Call) -> Checked:
+    """Greater: two floats compared; only Where and Cast read the result."""
+    call.require_kind(Kind.FLOAT, 0, 1)
+    return _binary(call, Kind.BOOLEAN)
+
+
+def prelu(call: Call) -> Checked:
+    """PRelu: the slope broadcasts to the data, not the other way."""
+    call.require_kind(Kind.FLOAT, 0, 1)
+    if broadcast(call, call.shape(0), call.shape(1)) != call.shape(0):
+        call.refuse("the slope does not broadcast to the data")
+    return _binary(call, Kind.FLOAT)
+
+
+def where(call: Call) -> Checked:
+    """Where: a boolean chooses between two values of one kind."""
+    call.require_kind(Kind.BOOLEAN, 0)
+    call.require_kind(call.types[1].kind, 2)
+    shape = broadcast(call, *(kind.shape for kind in call.types))
+    return Checked(
+        operator=call.operator, inputs=call.inputs, outputs=(ValueType(call.types[1].kind, shape),)
+    )
+
+
+def cast(call: Call) -> Checked:
+    """Cast between float and integer.
+
+    Within a kind it does nothing, for both engines compute wider than any float type.
+    """
+    kind = _CAST_KINDS.get(call.integer("to")) if "to" in call.attributes else None
+    if kind is None:
+        call.refuse("can only cast to a float type, int32 or int64", ModelReason.UNSUPPORTED_ATTRIBUTE)
+    return Checked(
+        operator=call.operator,
+        inputs=call.inputs,
+        attributes={"to": _CANONICAL_CAST[kind]},
+        outputs=(ValueType(kind, call.shape()),),
+        is_identity=kind is call.types[0].kind,
+    )
+
+
+def clip(call: Call) -> Checked:
+    """Clip: known bounds become the attributes `min` and `max`, either of which may be absent."""
+    call.require_kind(Kind.FLOAT, 0)
+    bounds: dict[str, AttributeValue] = {}
+    for position, name in ((1, "min"), (2, "max")):
+        if call.has(position):
+            bounds[name] = call.scalar(position)
+    return Checked(
+        operator=call.operator,
+        inputs=call.inputs[:1],
+        attributes=bounds,
+        outputs=(call.types[0],),
+        is_identity=not bounds,
+    )
+
+
+def _require_known(call: Call) -> None:
+    for position in range(len(call.inputs)):
+        call.constant(position)
+
+
+def _binary(call: Call, kind: Kind) -> Checked:
+    shape = broadcast(call, call.shape(0), call.shape(1))
+    return Checked(operator=call.operator, inputs=call.inputs, outputs=(ValueType(kind, shape),))

@@ -1,0 +1,227 @@
+"""Rules of operators that sum: matrix products, convolution, pooling, normalisation, softmax, reductions."""
+
+from math import prod
+from typing import Final
+
+from maskedlark.errors import ModelReason
+from maskedlark.model.graph import AttributeValue
+from maskedlark.model.operators.call import Call, Checked, Kind, Shape, ValueType, broadcast
+
+_FIRST_OPSET_OF_PLAIN_SOFTMAX: Final = 13
+
+
+def gemm(call: Call) -> Checked:
+    """Gemm: alpha A' B' + beta C, C broadcast to the product."""
+    call.require_kind(Kind.FLOAT, *range(len(call.inputs)))
+    left, right = call.shape(0), call.shape(1)
+    if len(left) != 2 or len(right) != 2:
+        call.refuse(f"{left} and {right} are not matrices")
+    left = left[::-1] if call.integer("transA") else left
+    right = right[::-1] if call.integer("transB") else right
+    product = (left[0], right[1])
+    if left[1] != right[0] or (call.has(2) and broadcast(call, product, call.shape(2)) != product):
+        call.refuse(f"shapes {[kind.shape for kind in call.types]} do not fit")
+    attributes = {
+        **call.attributes,
+        "transA": int(bool(call.integer("transA"))),
+        "transB": int(bool(call.integer("transB"))),
+    }
+    return Checked(
+        operator="Gemm",
+        inputs=call.inputs if call.has(2) else call.inputs[:2],
+        attributes=attributes,
+        outputs=(ValueType(Kind.FLOAT, product),),
+        multiplications=prod(product) * left[1],
+    )
+
+
+def matmul(call: Call) -> Checked:
+    """MatMul as numpy's: vectors get an axis for the product, leading axes broadcast."""
+    call.require_kind(Kind.FLOAT, 0, 1)
+    left, right = call.shape(0), call.shape(1)
+    if not left or not right:
+        call.refuse("a factor has no axes")
+    rows, columns = left[-2:-1], right[-1:] if len(right) > 1 else ()
+    inner = right[-2] if len(right) > 1 else right[0]
+    if left[-1] != inner:
+        call.refuse(f"shapes {left} and {right} do not fit")
+    shape = broadcast(call, left[:-2], right[:-2]) + rows + columns
+    return Checked(
+        operator="MatMul",
+        inputs=call.inputs,
+        outputs=(ValueType(Kind.FLOAT, shape),),
+        multiplications=prod(shape) * inner,
+    )
+
+
+def batch_normalization(call: Call) -> Checked:
+    """BatchNormalization with the running mean and variance.
+
+    At training time it would mix records, and is refused.
+    """
+    if call.integer("training_mode"):
+        call.refuse(
+            "training_mode mixes records: export the model in eval mode", ModelReason.UNSUPPORTED_ATTRIBUTE
+        )
+    call.require_kind(Kind.FLOAT, *range(5))
+    if len(call.shape()) < 2 or any(call.shape(i) != call.shape()[1:2] for i in range(1, 5)):
+        call.refuse("scale, bias, mean and variance must have one entry a channel")
+    return Checked(
+        operator=call.operator,
+        inputs=call.inputs,
+        attributes={"epsilon": call.attributes["epsilon"]},
+        outputs=(call.types[0],),
+    )
+
+
+def layer_normalization(call: Call) -> Checked:
+    """LayerNormalization over the last axes; mean and deviation as further outputs are not given."""
+    call.require_kind(Kind.FLOAT, *(i for i in range(len(call.inputs)) if call.has(i)))
+    shape = call.shape()
+    axis = call.axis(call.integer("axis"), len(shape))
+    for position in range(1, len(call.inputs)):
+        if call.has(position) and broadcast(call, shape, call.shape(position)) != shape:
+            call.refuse("scale or bias does not broadcast to the data")
+    return Checked(
+        operator=call.operator,
+        inputs=call.inputs if call.has(2) else call.inputs[:2],
+        attributes={"axis": axis, "epsilon": call.attributes["epsilon"]},
+        outputs=(call.types[0],),
+    )
+
+
+def conv(call: Call) -> Checked:
+    """Conv in one or two dimensions with one group; padding becomes explicit."""
+    call.require_kind(Kind.FLOAT, *(i for i in range(len(call.inputs)) if call.has(i)))
+    source, weight = call.shape(0), call.shape(1)
+    if len(source) not in (3, 4) or len(weight) != len(source) or source[1] != weight[1]:
+        call.refuse(f"a kernel of {weight} does not fit data of {source} (1 or 2 dimensions, group 1)")
+    if call.integer("group") != 1:
+        call.refuse("only group 1 is supported", ModelReason.UNSUPPORTED_ATTRIBUTE)
+    if call.has(2) and call.shape(2) != weight[:1]:
+        call.refuse("the bias must have one entry a channel")
+    if call.attributes.get("kernel_shape", weight[2:]) != weight[2:]:
+        call.refuse("kernel_shape is not the weight's")
+    window, shape = _window(call, weight[2:])
+    result = (source[0], weight[0], *shape)
+    return Checked(
+        operator="Conv",
+        inputs=call.inputs if call.has(2) else call.inputs[:2],
+        attributes=window,
+        outputs=(ValueType(Kind.FLOAT, result),),
+        multiplications=prod(result) * prod(weight[1:]),
+    )
+
+
+def pool(call: Call) -> Checked:
+    """MaxPool and AveragePool in one or two dimensions, without ceil_mode; padding becomes explicit."""
+    call.require_kind(Kind.FLOAT, 0)
+    source = call.shape()
+    kernel = call.integer_list("kernel_shape")
+    if len(source) not in (3, 4) or kernel is None or len(kernel) != len(source) - 2:
+        call.refuse(f"a kernel of {kernel} does not fit data of {source} (1 or 2 dimensions)")
+    if call.integer("ceil_mode") or call.attributes.get("storage_order", 0):
+        call.refuse("ceil_mode and storage_order must be 0", ModelReason.UNSUPPORTED_ATTRIBUTE)
+    window, shape = _window(call, kernel)
+    attributes: dict[str, AttributeValue] = {**window, "kernel_shape": kernel}
+    if call.operator == "AveragePool":
+        if any(step != 1 for step in window["dilations"]):
+            call.refuse("dilations must be 1", ModelReason.UNSUPPORTED_ATTRIBUTE)
+        attributes["count_include_pad"] = int(bool(call.integer("count_include_pad")))
+    if any(pad >= size for pad, size in zip(window["pads"], kernel * 2, strict=True)):
+        call.refuse("the padding is as wide as the window")
+    return Checked(
+        operator=call.operator,
+        inputs=call.inputs,
+        attributes=attributes,
+        outputs=(ValueType(Kind.FLOAT, (*source[:2], *shape)),),
+        multiplications=prod(source[:2]) * prod(shape) * prod(kernel),
+    )
+
+
+def global_average_pool(call: Call) -> Checked:
+    """GlobalAveragePool, as ReduceMean over the spatial axes."""
+    rank = len(call.shape())
+    if rank < 3:
+        call.refuse("the data has no spatial axes")
+    return _reduced(call, "ReduceMean", tuple(range(2, rank)), keep=True)
+
+
+def reduce(call: Call) -> Checked:
+    """ReduceMean and ReduceSum over known axes."""
+    axes = call.integers("axes", 1)
+    if not axes and call.attributes.get("noop_with_empty_axes", 0):
+        return Checked(
+            operator=call.operator, inputs=call.inputs[:1], outputs=(call.types[0],), is_identity=True
+        )
+    rank = len(call.shape())
+    positive = tuple(sorted({call.axis(axis, rank) for axis in axes})) if axes else tuple(range(rank))
+    return _reduced(call, call.operator, positive, keep=bool(call.integer("keepdims")))
+
+
+def softmax(call: Call) -> Checked:
+    """Softmax and LogSoftmax along one axis.
+
+    Before opset 13 they joined all axes from `axis` on, which is the same for the last.
+    """
+    call.require_kind(Kind.FLOAT, 0)
+    rank = len(call.shape())
+    plain = call.opset >= _FIRST_OPSET_OF_PLAIN_SOFTMAX
+    axis = call.axis(call.integer("axis") if "axis" in call.attributes else -1 if plain else 1, rank)
+    if not plain and axis != rank - 1:
+        call.refuse("before opset 13 the axis must be the last", ModelReason.UNSUPPORTED_ATTRIBUTE)
+    return Checked(
+        operator=call.operator, inputs=call.inputs, attributes={"axis": axis}, outputs=(call.types[0],)
+    )
+
+
+def _reduced(call: Call, operator: str, axes: Shape, *, keep: bool) -> Checked:
+    call.require_kind(Kind.FLOAT, 0)
+    sizes = [(axis, size) for axis, size in enumerate(call.shape()) if keep or axis not in axes]
+    shape = tuple(1 if axis in axes else size for axis, size in sizes)
+    return Checked(
+        operator=operator,
+        inputs=call.inputs[:1],
+        attributes={"axes": axes, "keepdims": int(keep)},
+        outputs=(ValueType(Kind.FLOAT, shape),),
+    )
+
+
+def _window(call: Call, kernel: Shape) -> tuple[dict[str, Shape], Shape]:
+    """Strides, dilations and pads of a sliding window, and the spatial shape of its result."""
+    space = call.shape()[2:]
+    ones = (1,) * len(kernel)
+    strides = call.integer_list("strides") or ones
+    dilations = call.integer_list("dilations") or ones
+    if len(strides) != len(kernel) or len(dilations) != len(kernel) or min(strides + dilations + kernel) < 1:
+        call.refuse("strides, dilations or kernel do not fit the data")
+    reach = tuple((size - 1) * step + 1 for size, step in zip(kernel, dilations, strict=True))
+    pads = _pads(call, space, strides, reach)
+    padded = tuple(
+        size + before + after
+        for size, before, after in zip(space, pads[: len(space)], pads[len(space) :], strict=True)
+    )
+    if min(pads) < 0 or any(size < needed for size, needed in zip(padded, reach, strict=True)):
+        call.refuse(f"the window does not fit data of {call.shape()}")
+    shape = tuple(
+        (size - needed) // stride + 1 for size, needed, stride in zip(padded, reach, strides, strict=True)
+    )
+    return {"strides": strides, "dilations": dilations, "pads": pads}, shape
+
+
+def _pads(call: Call, space: Shape, strides: Shape, reach: Shape) -> Shape:
+    """Padding before each axis, then after each axis, as ONNX orders it."""
+    auto = call.attributes["auto_pad"]
+    given = call.integer_list("pads") or (0,) * (2 * len(space))
+    if auto in ("NOTSET", "VALID"):
+        if len(given) != 2 * len(space) or (auto == "VALID" and any(given)):
+            call.refuse("pads do not fit the data")
+        return given
+    if auto not in ("SAME_UPPER", "SAME_LOWER"):
+        call.refuse("auto_pad is unknown", ModelReason.UNSUPPORTED_ATTRIBUTE)
+    totals = [
+        max(0, (-(-size // step) - 1) * step + needed - size)
+        for size, step, needed in zip(space, strides, reach, strict=True)
+    ]
+    small, large = tuple(total // 2 for total in totals), tuple(total - total // 2 for total in totals)
+    return small + large if auto == "SAME_UPPER" else large + small

@@ -1,0 +1,216 @@
+"""Rules of operators that only move entries.
+
+Reshape and its relatives, Transpose, Slice, Split, Concat, Gather, Expand.
+"""
+
+from math import prod
+from typing import Final
+
+from maskedlark.errors import ModelReason
+from maskedlark.model.operators.call import Call, Checked, Kind, Shape, ValueType, broadcast
+
+_MAX_DIMENSION: Final = 1 << 31
+
+
+def flatten(call: Call) -> Checked:
+    """Flatten, as Reshape."""
+    shape = call.shape()
+    axis = call.integer("axis")
+    if not -len(shape) <= axis <= len(shape):
+        call.refuse(f"axis {axis} is outside a value of {len(shape)} axes")
+    split = axis if axis >= 0 else axis + len(shape)
+    return _reshaped(call, (prod(shape[:split]), prod(shape[split:])))
+
+
+def reshape(call: Call) -> Checked:
+    """Reshape to a known shape; 0 copies a dimension (unless allowzero) and one -1 is worked out."""
+    wanted = call.integers("shape", 1)
+    if wanted is None:
+        call.refuse("the shape is missing")
+    if any(not -1 <= size < _MAX_DIMENSION for size in wanted) or wanted.count(-1) > 1:
+        call.refuse(f"cannot reshape to {wanted}")
+    source = call.shape()
+    if not call.integer("allowzero"):
+        if any(size == 0 and position >= len(source) for position, size in enumerate(wanted)):
+            call.refuse(f"cannot copy a dimension of {source} to {wanted}")
+        wanted = tuple(source[position] if size == 0 else size for position, size in enumerate(wanted))
+    known = prod(size for size in wanted if size != -1)
+    if -1 in wanted:
+        if known == 0 or prod(source) % known:
+            call.refuse(f"cannot reshape {source} to {wanted}")
+        wanted = tuple(prod(source) // known if size == -1 else size for size in wanted)
+    return _reshaped(call, wanted)
+
+
+def squeeze(call: Call) -> Checked:
+    """Squeeze, as Reshape."""
+    shape = call.shape()
+    axes = call.integers("axes", 1)
+    gone = (
+        {call.axis(axis, len(shape)) for axis in axes}
+        if axes is not None
+        else {i for i, size in enumerate(shape) if size == 1}
+    )
+    if any(shape[axis] != 1 for axis in gone):
+        call.refuse(f"cannot remove axes {sorted(gone)} of {shape}")
+    return _reshaped(call, tuple(size for axis, size in enumerate(shape) if axis not in gone))
+
+
+def unsqueeze(call: Call) -> Checked:
+    """Unsqueeze, as Reshape."""
+    axes = call.integers("axes", 1)
+    if axes is None or len(axes) > len(call.shape()) + 8:
+        call.refuse("the axes are missing or too many")
+    rank = len(call.shape()) + len(axes)
+    added = {call.axis(axis, rank) for axis in axes}
+    if len(added) != len(axes):
+        call.refuse(f"axes {axes} repeat")
+    kept = iter(call.shape())
+    return _reshaped(call, tuple(1 if axis in added else next(kept) for axis in range(rank)))
+
+
+def transpose(call: Call) -> Checked:
+    """Transpose; without `perm` the axes are reversed."""
+    shape = call.shape()
+    axes = call.integer_list("perm") or tuple(reversed(range(len(shape))))
+    if sorted(axes) != list(range(len(shape))):
+        call.refuse(f"perm {axes} is not an order of {len(shape)} axes")
+    return Checked(
+        operator="Transpose",
+        inputs=call.inputs,
+        attributes={"perm": axes},
+        outputs=(ValueType(call.types[0].kind, tuple(shape[axis] for axis in axes)),),
+        is_identity=axes == tuple(range(len(shape))),
+    )
+
+
+def expand(call: Call) -> Checked:
+    """Expand: broadcast to a known shape."""
+    wanted = call.integers("shape", 1)
+    if wanted is None or any(not 0 < size < _MAX_DIMENSION for size in wanted):
+        call.refuse(f"cannot expand to {wanted}")
+    shape = broadcast(call, call.shape(), wanted)
+    return Checked(
+        operator="Expand",
+        inputs=call.inputs[:1],
+        attributes={"shape": shape},
+        outputs=(ValueType(call.types[0].kind, shape),),
+        is_identity=shape == call.shape(),
+    )
+
+
+def concat(call: Call) -> Checked:
+    """Concat along one axis."""
+    first = call.types[0]
+    rank = len(first.shape)
+    axis = call.axis(call.integer("axis"), rank)
+    for other in call.types[1:]:
+        if other.kind is not first.kind or len(other.shape) != rank:
+            call.refuse("inputs differ in kind or number of axes")
+        if any(other.shape[i] != first.shape[i] for i in range(rank) if i != axis):
+            call.refuse(f"shapes {first.shape} and {other.shape} differ beside axis {axis}")
+    total = sum(kind.shape[axis] for kind in call.types)
+    return Checked(
+        operator="Concat",
+        inputs=call.inputs,
+        attributes={"axis": axis},
+        outputs=(ValueType(first.kind, _with_axis(first.shape, axis, total)),),
+        is_identity=len(call.inputs) == 1,
+    )
+
+
+def slice_(call: Call) -> Checked:
+    """Slice with known bounds and positive steps; the bounds become in-range attributes."""
+    starts, ends = call.integers("starts", 1), call.integers("ends", 2)
+    if starts is None or ends is None:
+        call.refuse("starts or ends are missing")
+    axes = call.integers("axes", 3) or tuple(range(len(starts)))
+    steps = call.integers("steps", 4) or (1,) * len(starts)
+    if not len(starts) == len(ends) == len(axes) == len(steps):
+        call.refuse("starts, ends, axes and steps differ in length")
+    if any(step < 1 for step in steps):
+        call.refuse("steps must be positive", ModelReason.UNSUPPORTED_ATTRIBUTE)
+    shape = call.shape()
+    positive = tuple(call.axis(axis, len(shape)) for axis in axes)
+    if len(set(positive)) != len(positive):
+        call.refuse(f"axes {axes} repeat")
+    ranges = [
+        range(*slice(*cut).indices(shape[axis]))
+        for axis, *cut in zip(positive, starts, ends, steps, strict=True)
+    ]
+    for axis, kept in zip(positive, ranges, strict=True):
+        shape = _with_axis(shape, axis, len(kept))
+    return Checked(
+        operator="Slice",
+        inputs=call.inputs[:1],
+        attributes={
+            "starts": tuple(kept.start for kept in ranges),
+            "ends": tuple(kept.stop for kept in ranges),
+            "axes": positive,
+            "steps": tuple(kept.step for kept in ranges),
+        },
+        outputs=(ValueType(call.types[0].kind, shape),),
+        is_identity=shape == call.shape(),
+    )
+
+
+def split(call: Call) -> Checked:
+    """Split into known sizes.
+
+    Without any, into equal parts (the last may be smaller where `num_outputs` says so).
+    """
+    shape = call.shape()
+    axis = call.axis(call.integer("axis"), len(shape))
+    sizes = call.integers("split", 1)
+    if sizes is None:
+        part = -(-shape[axis] // call.num_outputs)
+        if shape[axis] % call.num_outputs and "num_outputs" not in call.attributes:
+            call.refuse(f"axis {axis} of {shape} has no {call.num_outputs} equal parts")
+        sizes = (part,) * (call.num_outputs - 1) + (shape[axis] - part * (call.num_outputs - 1),)
+    if call.attributes.get("num_outputs", len(sizes)) != len(sizes) or len(sizes) != call.num_outputs:
+        call.refuse("the number of parts differs from the number of outputs")
+    if any(size < 1 for size in sizes) or sum(sizes) != shape[axis]:
+        call.refuse(f"parts {sizes} do not add up to axis {axis} of {shape}")
+    return Checked(
+        operator="Split",
+        inputs=call.inputs[:1],
+        attributes={"axis": axis, "split": sizes},
+        outputs=tuple(ValueType(call.types[0].kind, _with_axis(shape, axis, size)) for size in sizes),
+    )
+
+
+def gather(call: Call) -> Checked:
+    """Gather.
+
+    Known indices are checked here, those that depend on the record by the engine (only for float tables).
+    """
+    call.require_kind(Kind.INTEGER, 1)
+    shape = call.shape()
+    axis = call.axis(call.integer("axis"), len(shape))
+    indices = call.constants.get(call.inputs[1])
+    if indices is None:
+        call.require_kind(Kind.FLOAT, 0)
+    elif indices.size and not (-shape[axis] <= indices.min() and indices.max() < shape[axis]):
+        call.refuse(f"an index is outside axis {axis} of {shape}")
+    return Checked(
+        operator="Gather",
+        inputs=call.inputs,
+        attributes={"axis": axis},
+        outputs=(ValueType(call.types[0].kind, shape[:axis] + call.shape(1) + shape[axis + 1 :]),),
+    )
+
+
+def _reshaped(call: Call, shape: Shape) -> Checked:
+    if prod(shape) != call.types[0].size:
+        call.refuse(f"cannot reshape {call.shape()} to {shape}")
+    return Checked(
+        operator="Reshape",
+        inputs=call.inputs[:1],
+        attributes={"shape": shape},
+        outputs=(ValueType(call.types[0].kind, shape),),
+        is_identity=shape == call.shape(),
+    )
+
+
+def _with_axis(shape: Shape, axis: int, size: int) -> Shape:
+    return (*shape[:axis], size, *shape[axis + 1 :])

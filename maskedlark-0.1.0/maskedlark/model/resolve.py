@@ -1,0 +1,248 @@
+"""From the file's nodes to the graph that an engine runs.
+
+Every shape known, constants computed, what does nothing left out.
+
+A model is a function of one record. All shapes are worked out for one record; a second pass with two of them
+shows that the record axis stays first, so that the ad server may also run records side by side.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Final, TypeVar, cast
+
+import numpy as np
+
+from maskedlark.errors import InvalidModel, ModelReason
+from maskedlark.model.graph import AttributeValue, Constant, Node, Work
+from maskedlark.model.limits import Limits
+from maskedlark.model.node_proto import RawNode
+from maskedlark.model.operators.call import KIND_OF_DTYPE, Call, Kind, ValueType
+from maskedlark.model.operators.folding import fold
+
+_ABSENT: Final = ValueType(Kind.FLOAT, ())
+_TRAINING_MODE: Final = 2  # the input of Dropout
+AnyNode = TypeVar("AnyNode", Node, RawNode)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawGraph:
+    """A file's graph with its initializers told apart.
+
+    Nodes are in an order in which every value is defined before it is used.
+    """
+
+    input_name: str
+    input_width: int
+    output_name: str
+    opset: int
+    nodes: tuple[RawNode, ...]
+    parameters: Mapping[str, Constant]
+    constants: Mapping[str, Constant]
+
+
+@dataclass(slots=True, kw_only=True)
+class ResolvedGraph:
+    """The graph in normal form, for one number of records."""
+
+    output_name: str
+    output: ValueType
+    nodes: tuple[Node, ...]
+    constants: Mapping[str, Constant]
+    work: Work
+
+
+@dataclass(slots=True)
+class _State:
+    """What is known after the nodes so far."""
+
+    types: dict[str, ValueType]
+    constants: dict[str, Constant]
+    same_as: dict[str, str] = field(default_factory=dict)
+    nodes: list[Node] = field(default_factory=list)
+    elements: int = 0
+    computed: int = 0
+    multiplications: int = 0
+
+
+def resolve(graph: RawGraph, records: int, limits: Limits) -> ResolvedGraph:
+    """Work out every shape for `records` records and bring the graph into normal form.
+
+    Guarantees: the result's nodes all lead to the output; its constants are those that they read.
+
+    Raises:
+        InvalidModel: WRONG_SHAPE, TOO_LARGE, UNSUPPORTED_ATTRIBUTE or NOT_ONNX.
+    """
+    initial = {**graph.parameters, **graph.constants}
+    types = {name: _type_of(value) for name, value in initial.items()}
+    types[graph.input_name] = ValueType(Kind.FLOAT, (records, graph.input_width))
+    state = _State(types, dict(graph.constants))
+    for node in graph.nodes:
+        _step(state, node, graph.opset, limits)
+    output_name = _with_column(state, state.same_as.get(graph.output_name, graph.output_name), records)
+    nodes = leading_to(output_name, state.nodes)
+    used = {name for node in nodes for name in node.inputs}
+    return ResolvedGraph(
+        output_name=output_name,
+        output=state.types[output_name],
+        nodes=nodes,
+        constants={name: value for name, value in state.constants.items() if name in used},
+        work=Work(multiplications=state.multiplications, entries=state.elements),
+    )
+
+
+def _with_column(state: _State, output_name: str, records: int) -> str:
+    """The output as (records, outputs): models of one output often end in `squeeze(-1)`, which is undone."""
+    if state.types[output_name] != ValueType(Kind.FLOAT, (records,)):
+        return output_name
+    column = (records, 1)
+    for node in state.nodes:
+        is_last = output_name in node.outputs and node.operator == "Reshape"
+        if is_last and state.types[node.inputs[0]].shape == column:
+            return node.inputs[0]
+    whole = f"{output_name}/column"
+    if whole in state.types:
+        raise InvalidModel(ModelReason.NOT_ONNX, f"the value {whole[:80]!r} is defined twice")
+    state.types[whole] = ValueType(Kind.FLOAT, column)
+    state.nodes.append(
+        Node(operator="Reshape", inputs=(output_name,), outputs=(whole,), attributes={"shape": column})
+    )
+    return whole
+
+
+def leading_to(output_name: str, nodes: Iterable[AnyNode]) -> tuple[AnyNode, ...]:
+    """The nodes that the output depends on, in their order."""
+    wanted = {output_name}
+    kept = []
+    for node in reversed(list(nodes)):
+        if not wanted.isdisjoint(name for name in node.outputs if name):
+            wanted.update(node.inputs)
+            kept.append(node)
+    return tuple(reversed(kept))
+
+
+def _type_of(value: Constant) -> ValueType:
+    return ValueType(KIND_OF_DTYPE[value.dtype.kind], value.shape)
+
+
+def _step(state: _State, node: RawNode, opset: int, limits: Limits) -> None:
+    """Bring one node into normal form and record what it gives."""
+    inputs = tuple(state.same_as.get(name, name) for name in node.inputs)
+    if node.row.rule is None:
+        _replace(state, replace(node, inputs=inputs), limits)
+        return
+    call = Call(
+        operator=node.operator,
+        inputs=inputs,
+        types=tuple(state.types[name] if name else _ABSENT for name in inputs),
+        constants=state.constants,
+        attributes=cast(
+            "Mapping[str, AttributeValue]", node.attributes
+        ),  # only Constant and its kin carry tensors
+        num_outputs=len(node.outputs),
+        opset=opset,
+    )
+    checked = node.row.rule(call)
+    if checked.is_identity:
+        state.same_as[node.outputs[0]] = inputs[0]
+        return
+    for value in checked.outputs:
+        _check_size(state, node.operator, value, limits)
+    state.multiplications += checked.multiplications
+    if state.multiplications > limits.max_multiplications:
+        raise InvalidModel(
+            ModelReason.TOO_LARGE,
+            f"the model needs more than {limits.max_multiplications} multiplications a record",
+        )
+    folded = None
+    if all(name in state.constants for name in checked.inputs):
+        _check_computed(state, checked.outputs[0].size, limits)
+        folded = fold(checked, [state.constants[name] for name in checked.inputs])
+    if folded is not None:
+        _define(state, node.outputs[0], folded)
+        return
+    state.types.update(zip(node.outputs, checked.outputs, strict=False))
+    state.nodes.append(
+        Node(
+            operator=checked.operator,
+            inputs=checked.inputs,
+            outputs=node.outputs,
+            attributes=checked.attributes,
+        )
+    )
+
+
+def _check_size(state: _State, operator: str, value: ValueType, limits: Limits) -> None:
+    state.elements += value.size
+    if (
+        value.size > limits.max_elements
+        or len(value.shape) > limits.max_rank
+        or state.elements > limits.max_total_elements
+    ):
+        raise InvalidModel(
+            ModelReason.TOO_LARGE,
+            f"{operator}: a value of shape {value.shape} is too large (at most {limits.max_rank} axes, "
+            f"{limits.max_elements} entries, "
+            f"{limits.max_total_elements} in all values together)",
+        )
+    if value.size == 0 and value.kind is Kind.FLOAT:
+        raise InvalidModel(ModelReason.WRONG_SHAPE, f"{operator}: a value of shape {value.shape} is empty")
+
+
+def _check_computed(state: _State, size: int, limits: Limits) -> None:
+    state.computed += size
+    if state.computed > limits.max_computed_elements:
+        raise InvalidModel(
+            ModelReason.TOO_LARGE,
+            f"the graph computes constants of more than {limits.max_computed_elements} entries",
+        )
+
+
+def _define(state: _State, name: str, value: Constant) -> None:
+    state.constants[name] = value
+    state.types[name] = _type_of(value)
+
+
+def _replace(state: _State, node: RawNode, limits: Limits) -> None:
+    """Do away with a node that is a constant or that passes its input on."""
+    if node.operator in ("Identity", "Dropout"):
+        mode = (
+            state.constants.get(node.inputs[_TRAINING_MODE])
+            if len(node.inputs) > _TRAINING_MODE
+            else np.False_
+        )
+        if mode is None or np.any(mode):
+            raise InvalidModel(
+                ModelReason.UNSUPPORTED_ATTRIBUTE,
+                "Dropout: training_mode must be false: export the model in eval mode",
+            )
+        state.same_as[node.outputs[0]] = node.inputs[0]
+    elif node.operator == "Constant":
+        _define(state, node.outputs[0], _constant(node))
+    elif node.operator == "ConstantOfShape":
+        _define(state, node.outputs[0], _filled(state, node, limits))
+    else:
+        cut = slice(cast("int", node.attributes["start"]), cast("int", node.attributes["end"]))
+        _define(state, node.outputs[0], np.array(state.types[node.inputs[0]].shape[cut], np.int64))
+
+
+def _constant(node: RawNode) -> Constant:
+    if len(node.attributes) != 1:
+        raise InvalidModel(ModelReason.NOT_ONNX, "Constant: needs exactly one value")
+    ((name, value),) = node.attributes.items()
+    return (
+        np.array(value) if name == "value" else np.array(value, np.float32 if "float" in name else np.int64)
+    )
+
+
+def _filled(state: _State, node: RawNode, limits: Limits) -> Constant:
+    shape = state.constants.get(node.inputs[0])
+    if shape is None or shape.ndim != 1 or shape.dtype.kind != "i" or (shape < 0).any():
+        raise InvalidModel(ModelReason.WRONG_SHAPE, "ConstantOfShape: the shape must be known integers")
+    value = np.asarray(node.attributes.get("value", np.zeros(1, np.float32)))
+    if value.size != 1:
+        raise InvalidModel(ModelReason.WRONG_SHAPE, "ConstantOfShape: the value must be one number")
+    sizes = tuple(int(size) for size in shape)
+    _check_size(state, node.operator, ValueType(KIND_OF_DTYPE[value.dtype.kind], sizes), limits)
+    _check_computed(state, prod(sizes), limits)
+    return np.full(sizes, value.reshape(()), value.dtype)

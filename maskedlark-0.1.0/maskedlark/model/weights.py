@@ -1,0 +1,102 @@
+"""The weights of one round: 14-bit signed integers with one power-of-two exponent a tensor.
+
+The ad server keeps float32 masters and sends these; a helper's gradient is of exactly these numbers. Fourteen
+bits are two balanced base-128 digits, which the exact engine multiplies without rounding
+(docs/explanation/numerics.md).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskedlark.errors import InvalidModel, JobReason, JobRefused, ModelReason
+from maskedlark.model.graph import Parameter
+
+MAX_MAGNITUDE: Final = 8127  # 63 + 63 * 128
+MIN_EXPONENT: Final = -16
+MAX_EXPONENT: Final = 48
+_MAGNITUDE_BITS: Final = 13
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantisedTensor:
+    """`values * 2^-exponent`; values are int16 of magnitude at most `MAX_MAGNITUDE`."""
+
+    values: NDArray[np.int16]
+    exponent: int
+
+    def to_float(self) -> NDArray[np.float64]:
+        """The exact reals."""
+        return np.ldexp(self.values.astype(np.float64), -self.exponent)
+
+
+def quantise(tensor: NDArray[np.float32], name: str = "tensor") -> QuantisedTensor:
+    """Round a tensor to the grid that its largest entry needs. Called by the ad server before each round.
+
+    Edge cases: an all-zero tensor has the largest exponent; an entry too small for the grid becomes zero.
+
+    Raises:
+        InvalidModel(NOT_FINITE): an entry is NaN, infinite or above 2^29.
+    """
+    largest = float(np.abs(tensor).max(initial=0.0))
+    if not largest < 2.0 ** (_MAGNITUDE_BITS - MIN_EXPONENT):  # also false for NaN
+        raise InvalidModel(ModelReason.NOT_FINITE, f"{name} holds a value that is not finite or above 2^29")
+    exponent = (
+        MAX_EXPONENT if largest == 0.0 else min(MAX_EXPONENT, _MAGNITUDE_BITS - int(np.frexp(largest)[1]))
+    )
+    grid = np.rint(np.ldexp(tensor.astype(np.float64), exponent))
+    return QuantisedTensor(
+        values=grid.clip(-MAX_MAGNITUDE, MAX_MAGNITUDE).astype(np.int16), exponent=exponent
+    )
+
+
+def encode(weights: Sequence[QuantisedTensor]) -> bytes:
+    """The wire form, little-endian, in C order.
+
+    For each tensor one signed byte of exponent and its int16 entries.
+    """
+    return b"".join(
+        w.exponent.to_bytes(1, "little", signed=True) + w.values.astype("<i2").tobytes() for w in weights
+    )
+
+
+def encoded_length(parameters: Sequence[Parameter]) -> int:
+    """The length of `encode`'s result, in bytes."""
+    return sum(1 + 2 * parameter.size for parameter in parameters)
+
+
+def decode(encoded: bytes, parameters: Sequence[Parameter]) -> tuple[QuantisedTensor, ...]:
+    """Parse one round's weights. Called by a helper.
+
+    Raises:
+        JobRefused(MALFORMED): the length, an exponent or a value is outside the format.
+    """
+    if len(encoded) != encoded_length(parameters):
+        raise JobRefused(
+            JobReason.MALFORMED,
+            f"weights have {len(encoded)} bytes, the model needs {encoded_length(parameters)}",
+        )
+    tensors = []
+    offset = 0
+    for parameter in parameters:
+        exponent = int.from_bytes(encoded[offset : offset + 1], "little", signed=True)
+        end = offset + 1 + 2 * parameter.size
+        values = (
+            np.frombuffer(encoded[offset + 1 : end], dtype="<i2").astype(np.int16).reshape(parameter.shape)
+        )
+        offset = end
+        if not MIN_EXPONENT <= exponent <= MAX_EXPONENT:
+            raise JobRefused(JobReason.MALFORMED, f"weights of {parameter.name!r} have exponent {exponent}")
+        if (np.abs(values.astype(np.int32)) > MAX_MAGNITUDE).any():
+            raise JobRefused(JobReason.MALFORMED, f"weights of {parameter.name!r} exceed {MAX_MAGNITUDE}")
+        tensors.append(QuantisedTensor(values=values, exponent=exponent))
+    return tuple(tensors)
+
+
+def digest(encoded: bytes) -> bytes:
+    """SHA-256 of the wire form, for the round's transcript."""
+    return sha256(b"maskedlark/v1 weights\0" + encoded).digest()

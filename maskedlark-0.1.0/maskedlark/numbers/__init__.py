@@ -1,0 +1,4 @@
+"""The prime field and fixed-point numbers.
+
+May import: the flat files of `maskedlark`.
+"""

@@ -1,0 +1,58 @@
+"""Real numbers as integers of the field, and the bound that keeps a sum of them from wrapping.
+
+A value x is carried as trunc(x * 2^frac_bits). Truncation is toward zero, so a clipped vector's norm stays
+within its bound.
+
+>>> decode(encode(np.array([1.5, -0.3]), frac_bits=4), frac_bits=4).tolist()
+[1.5, -0.25]
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.numbers.field import MAX_SIGNED, FieldVector, SignedVector, from_signed, to_signed
+
+
+def encode(values: NDArray[np.float64], frac_bits: int) -> FieldVector:
+    """Finite reals of magnitude below 2^62 / 2^frac_bits as field elements, rounded toward zero.
+
+    Raises:
+        ValueError: a value is not finite or too large.
+    """
+    scaled = np.trunc(np.ldexp(np.asarray(values, np.float64), frac_bits))
+    if not (np.abs(scaled) < 2.0**62).all():  # also false for NaN
+        raise ValueError("a value is not finite or does not fit the field")
+    return from_signed(scaled.astype(np.int64))
+
+
+def decode(vector: FieldVector, frac_bits: int) -> NDArray[np.float64]:
+    """The reals that a field vector stands for, correctly rounded to float64."""
+    return np.ldexp(to_signed(vector).astype(np.float64), -frac_bits)
+
+
+def decode_signed(values: SignedVector, frac_bits: int) -> NDArray[np.float64]:
+    """The reals that scaled integers stand for, correctly rounded to float64."""
+    return np.ldexp(values.astype(np.float64), -frac_bits)
+
+
+def check_no_overflow(*, records: int, sensitivity: int, noise_bound: int) -> None:
+    """Refuse a job whose sum could leave the signed range of the field.
+
+    Called by both helpers and the ad server before it runs.
+
+    Args:
+        records: The most records that one sum can hold.
+        sensitivity: The most that one record adds to one coordinate, in units of 2^-frac_bits.
+        noise_bound: The most that both helpers' noise adds to one coordinate, in the same units.
+
+    Raises:
+        JobRefused(OVERFLOW)
+    """
+    worst = records * sensitivity + noise_bound
+    if worst > MAX_SIGNED:
+        raise JobRefused(
+            JobReason.OVERFLOW,
+            f"a sum over {records} records could reach 2^{worst.bit_length()} units, past the field's 2^63: "
+            "use fewer records, a smaller clip_norm or fewer frac_bits",
+        )

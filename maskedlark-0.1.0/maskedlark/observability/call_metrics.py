@@ -1,0 +1,117 @@
+"""Counts every gRPC call of a server by method, status and reason.
+
+Also the TLS handshakes that never became a call.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Lock
+from time import monotonic
+from typing import Any, Final
+
+import grpc
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from maskedlark.rpc.faults import refusal_of
+from maskedlark.rpc.handlers import wrapped
+
+UNKNOWN_METHOD: Final = "unknown"
+_SECONDS: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+_MAX_CONNECTIONS: Final = 10_000
+
+
+class CallMetrics(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stubs make it generic, grpc does not
+    """A server interceptor; one per server and registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._begun = Counter(
+            "maskedlark_calls_begun",
+            "Calls that arrived, also those whose message was malformed or too large and that never ended "
+            "with OK.",
+            ("method",),
+            registry=registry,
+        )
+        self._malformed = Counter(
+            "maskedlark_malformed_messages", "Messages that did not parse.", ("method",), registry=registry
+        )
+        self._calls = Counter(
+            "maskedlark_calls", "gRPC calls that ended.", ("method", "code"), registry=registry
+        )
+        self._seconds = Histogram(
+            "maskedlark_call_seconds",
+            "How long calls took.",
+            ("method",),
+            registry=registry,
+            buckets=_SECONDS,
+        )
+        self._refusals = Counter(
+            "maskedlark_refusals", "Calls refused with a typed error.", ("kind", "reason"), registry=registry
+        )
+        self._slow = Counter(
+            "maskedlark_slow_clients",
+            "Calls ended because the client kept the server waiting.",
+            registry=registry,
+        )
+        self._handshakes = Counter(
+            "maskedlark_tls_handshakes", "TLS handshakes that clients began.", registry=registry
+        )
+        self._used = Counter(
+            "maskedlark_tls_connections",
+            "Connections that carried a call; the other handshakes were refused or idle.",
+            registry=registry,
+        )
+        self._lock = Lock()
+        self._peers: dict[str, None] = {}
+
+    def count_handshake(self) -> None:
+        """A client begins a TLS handshake."""
+        self._handshakes.inc()
+
+    def count_slow_client(self) -> None:
+        """A call was ended because its client kept the server waiting."""
+        self._slow.inc()
+
+    def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
+        """Let the call through, and count how it ends."""
+        handler = continuation(handler_call_details)
+        if handler is None:
+            self._calls.labels(UNKNOWN_METHOD, grpc.StatusCode.UNIMPLEMENTED.name).inc()
+            return None
+        method = handler_call_details.method.rsplit("/", 1)[-1]
+        self._begun.labels(method).inc()
+        return wrapped(
+            handler, lambda context: self._counted(method, context), self._malformed.labels(method).inc
+        )
+
+    @contextmanager
+    def _counted(self, method: str, context: grpc.ServicerContext) -> Iterator[None]:
+        self._count_connection(context)
+        began = monotonic()
+        try:
+            yield
+        finally:
+            self._seconds.labels(method).observe(monotonic() - began)
+            refusal = refusal_of(context)
+            if refusal is not None:
+                self._refusals.labels(refusal.kind, refusal.reason).inc()
+            self._calls.labels(method, _status(context).name).inc()
+
+    def _count_connection(self, context: grpc.ServicerContext) -> None:
+        if b"ssl" not in context.auth_context().get("transport_security_type", ()):
+            return
+        peer = context.peer()
+        with self._lock:
+            if peer in self._peers:
+                return
+            self._peers[peer] = None
+            if len(self._peers) > _MAX_CONNECTIONS:
+                self._peers.pop(next(iter(self._peers)))
+        self._used.inc()
+
+
+def _status(context: Any) -> grpc.StatusCode:
+    """How a call ends."""
+    code = context.code()
+    if isinstance(code, grpc.StatusCode):
+        return code
+    return grpc.StatusCode.OK if context.is_active() else grpc.StatusCode.CANCELLED

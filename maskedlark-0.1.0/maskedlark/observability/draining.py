@@ -1,0 +1,65 @@
+"""The beginning and the end of a gRPC server.
+
+Until it is ready, and once it ends, new calls are refused, to be made again; those under way are finished.
+Who asks for health is answered all the while.
+
+gRPC itself closes its port as soon as it is told to stop, so that nobody could be told that the server
+drains.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Condition
+from typing import Any, Final
+
+import grpc
+
+from maskedlark.rpc.handlers import wrapped
+
+_HEALTH: Final = "/grpc.health."
+_STARTING: Final = "the server is starting: call again"
+_ENDING: Final = "the server is ending: call again"
+
+
+class DrainInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stubs make it generic, grpc does not
+    """Knows how many calls are under way, and lets none in before `open` or once the server drains.
+
+    But for health, which may always be asked.
+    """
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self._under_way = 0
+        self._refusal: str | None = _STARTING
+
+    def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
+        """Let the call through, and count it."""
+        handler = continuation(handler_call_details)
+        if handler is None or handler_call_details.method.startswith(_HEALTH):
+            return handler
+        return wrapped(handler, self._counted)
+
+    def open(self) -> None:
+        """Let calls in from now on."""
+        with self._changed:
+            self._refusal = None
+
+    def drain(self, timeout_s: float) -> None:
+        """Refuse new calls from now on; return when those under way have ended, or after the timeout."""
+        with self._changed:
+            self._refusal = _ENDING
+            self._changed.wait_for(lambda: self._under_way == 0, timeout_s)
+
+    @contextmanager
+    def _counted(self, context: grpc.ServicerContext) -> Iterator[None]:
+        with self._changed:
+            refusal = self._refusal
+            self._under_way += refusal is None
+        if refusal is not None:
+            context.abort(grpc.StatusCode.UNAVAILABLE, refusal)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._under_way -= 1
+                self._changed.notify_all()

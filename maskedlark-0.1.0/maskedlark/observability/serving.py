@@ -1,0 +1,151 @@
+"""A gRPC server that its operator can watch.
+
+Counted, traced, patient within bounds, and answering the gRPC health protocol.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any, Final, NoReturn
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from prometheus_client import CollectorRegistry
+
+from maskedlark.observability.call_metrics import CallMetrics
+from maskedlark.observability.certificate_expiry import CertificateExpiry
+from maskedlark.observability.draining import DrainInterceptor
+from maskedlark.observability.tracing import ServerTracing
+from maskedlark.observability.wellness import Wellness
+from maskedlark.rpc.patience import WITH_KNOWN_CLIENTS, Patience, PatienceInterceptor
+from maskedlark.rpc.peer_room import REFUSING_THREADS, LightThreads, PeerRoom
+from maskedlark.rpc.tls_files import TlsFiles
+from maskedlark.rpc.transport import make_server
+
+_LOG: Final = logging.getLogger(__name__)
+_WHOLE_SERVER: Final = ""
+_AFTER_GRACE_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """How a gRPC server runs.
+
+    Attributes:
+        listen: host:port, port 0 for any.
+        tls: Its files, or None for plaintext on loopback.
+        threads: Calls answered at once, shared by the peers as `PeerRoom` says; status and health have
+            threads of their own.
+        is_open: Whether clients without a certificate are let in.
+        patience: What a slow client may cost.
+        is_traced: Whether each call is a span.
+    """
+
+    listen: str
+    tls: TlsFiles | None
+    threads: int
+    is_open: bool = False
+    patience: Patience = WITH_KNOWN_CLIENTS
+    is_traced: bool = True
+
+
+class _Probed(health.HealthServicer):
+    """Answers `Check`, as probes ask.
+
+    `Watch` would last as long as its client likes, on servers that let anybody in: there is none.
+    """
+
+    def __init__(self, wellness: Wellness) -> None:
+        super().__init__()
+        self._wellness = wellness
+
+    def Check(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802 (gRPC's name)
+        """What the server says of itself: it serves while it is neither starting nor draining, and well."""
+        told = super().Check(request, context)
+        if told.status == health_pb2.HealthCheckResponse.SERVING and not self._wellness.is_well:
+            return health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.NOT_SERVING)
+        return told
+
+    def Watch(  # noqa: N802 (gRPC's name)
+        self, request: Any, context: grpc.ServicerContext, send_response_callback: Any = None
+    ) -> NoReturn:
+        """Refused; gRPC clients that watch by themselves take this answer for healthy."""
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, "no Watch here: ask Check again")
+        raise AssertionError("context.abort returned")
+
+
+class WatchedServer:
+    """A gRPC server; add servicers to `server`, then `start`, and `drain` at the end.
+
+    One that is not ready at once calls `listen` before, and so tells that it is starting.
+    """
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        registry: CollectorRegistry,
+        check: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Bind it; raises as `make_server` does.
+
+        Args:
+            settings: How it runs.
+            registry: Where its calls are counted.
+            check: Returns if the service is well, and raises if not; asked when health is asked for, at most
+                once a second.
+        """
+        metrics = CallMetrics(registry)
+        if settings.tls is not None:
+            registry.register(CertificateExpiry(settings.tls))
+        self._is_listening = False
+        self._draining = DrainInterceptor()
+        self.server, self.port = make_server(
+            settings.listen,
+            settings.tls,
+            threads=settings.threads + REFUSING_THREADS,
+            is_open=settings.is_open,
+            interceptors=[
+                LightThreads(),
+                metrics,
+                *([ServerTracing()] if settings.is_traced else []),
+                self._draining,
+            ],
+            inside=[
+                PeerRoom(settings.threads),
+                PatienceInterceptor(settings.patience, metrics.count_slow_client),
+            ],
+            on_handshake=metrics.count_handshake,
+        )
+        self._health = _Probed(Wellness(check))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
+        self._health.set(_WHOLE_SERVER, health_pb2.HealthCheckResponse.NOT_SERVING)
+
+    def listen(self) -> None:
+        """Say to who asks for health that the server does not serve yet.
+
+        Other calls are refused, to be made again.
+        """
+        if not self._is_listening:
+            self._is_listening = True
+            self.server.start()
+
+    def start(self) -> None:
+        """Answer calls, and say so to who asks for health."""
+        self.listen()
+        self._draining.open()
+        self._health.set(_WHOLE_SERVER, health_pb2.HealthCheckResponse.SERVING)
+
+    def drain(self, grace_s: float) -> None:
+        """Tell who asks that it ends, take no new calls, and finish those under way.
+
+        Return soon after `grace_s` at the latest.
+        """
+        until = monotonic() + grace_s
+        self._health.enter_graceful_shutdown()
+        self._draining.drain(grace_s)
+        grace_s = max(0.0, until - monotonic())
+        # gRPC waits without end for a client that keeps its connection after a message that was refused as
+        # too large
+        if not self.server.stop(grace_s).wait(grace_s + _AFTER_GRACE_S):
+            _LOG.warning("a connection did not end in time; it is dropped")

@@ -1,0 +1,156 @@
+"""Traces across ad server and helpers.
+
+Which call at which helper belongs to which round of which job, and how long each part took.
+
+Context travels as W3C `traceparent` metadata. Uploads are not traced: a span for each would tell when
+somebody's browser reported.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum, unique
+from typing import Any, Final
+
+import grpc
+from opentelemetry import propagate, trace
+from opentelemetry.context import attach, detach
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import (
+    BatchSpanProcessor,
+    ConsoleSpanExporter,
+    SimpleSpanProcessor,
+    SpanExporter,
+)
+from opentelemetry.trace import SpanKind, Status, StatusCode
+
+from maskedlark.errors import InvalidTask
+from maskedlark.rpc.call_details import with_metadata
+from maskedlark.rpc.faults import refusal_of
+from maskedlark.rpc.handlers import wrapped
+
+_TRACER: Final = trace.get_tracer("maskedlark")
+
+
+@unique
+class Traces(StrEnum):
+    """Where spans go: nowhere, to standard error, where they mix with no result, or to a collector.
+
+    OTLP goes where the OTEL_EXPORTER_OTLP_* variables say, and needs the extra `traces`.
+    """
+
+    NONE = "none"
+    CONSOLE = "console"
+    OTLP = "otlp"
+
+
+@contextmanager
+def tracing(service: str, traces: Traces) -> Iterator[None]:
+    """Send this process's spans somewhere while the block runs. Entered once, by a command.
+
+    Raises:
+        InvalidTask: OTLP without its package.
+    """
+    if traces is Traces.NONE:
+        yield
+        return
+    provider = provider_of(service, None)
+    provider.add_span_processor(
+        BatchSpanProcessor(_otlp() if traces is Traces.OTLP else ConsoleSpanExporter(out=sys.stderr))
+    )
+    trace.set_tracer_provider(provider)
+    try:
+        yield
+    finally:
+        provider.shutdown()
+
+
+def provider_of(service: str, exporter: SpanExporter | None) -> TracerProvider:
+    """A provider that names the service and nothing else of this machine."""
+    provider = TracerProvider(resource=Resource({"service.name": service}))
+    if exporter is not None:
+        provider.add_span_processor(SimpleSpanProcessor(exporter))
+    return provider
+
+
+@contextmanager
+def span(name: str, **attributes: str | int) -> Iterator[None]:
+    """A part of what this service does; the attributes are public."""
+    with _TRACER.start_as_current_span(
+        name, attributes=attributes, record_exception=False, set_status_on_exception=False
+    ) as current:
+        try:
+            yield
+        except Exception as error:
+            current.set_status(Status(StatusCode.ERROR, type(error).__name__))
+            raise
+
+
+class ServerTracing(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stubs make it generic, grpc does not
+    """A span for each call that a server answers, as a part of the caller's trace."""
+
+    def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
+        """Let the call through, in a span."""
+        handler = continuation(handler_call_details)
+        if handler is None:
+            return None
+        method = handler_call_details.method.rsplit("/", 1)[-1]
+        return wrapped(handler, lambda context: _answering(method, context))
+
+
+@contextmanager
+def _answering(method: str, context: grpc.ServicerContext) -> Iterator[None]:
+    carrier = {key: value for key, value in context.invocation_metadata() if isinstance(value, str)}
+    parent = propagate.extract(carrier)
+    answering = _TRACER.start_span(method, parent, SpanKind.SERVER, record_exception=False)
+    token = attach(trace.set_span_in_context(answering, parent))
+    try:
+        yield
+    finally:
+        refusal = refusal_of(context)
+        if refusal is not None:
+            answering.set_attributes({"refusal.kind": refusal.kind, "refusal.reason": refusal.reason})
+            answering.set_status(Status(StatusCode.ERROR))
+        detach(token)
+        answering.end()
+
+
+class ClientTracing(
+    grpc.UnaryUnaryClientInterceptor,  # type: ignore[type-arg]  # grpc-stubs make them generic, grpc does not
+    grpc.UnaryStreamClientInterceptor,  # type: ignore[type-arg]
+    grpc.StreamUnaryClientInterceptor,  # type: ignore[type-arg]
+    grpc.StreamStreamClientInterceptor,  # type: ignore[type-arg]
+):
+    """A span for each call that a client makes, and its context sent with the call."""
+
+    def _intercept(self, continuation: Callable[[Any, Any], Any], details: Any, request: Any) -> Any:
+        calling = _TRACER.start_span(
+            str(details.method).rsplit("/", 1)[-1], kind=SpanKind.CLIENT, record_exception=False
+        )
+        carrier: dict[str, str] = {}
+        propagate.inject(carrier, trace.set_span_in_context(calling))
+        call = continuation(with_metadata(details, tuple(carrier.items())), request)
+        call.add_done_callback(lambda done: _end(calling, done))
+        return call
+
+    intercept_unary_unary = _intercept  # type: ignore[assignment]  # one body for all four shapes
+    intercept_unary_stream = _intercept  # type: ignore[assignment]  # one body for all four shapes
+    intercept_stream_unary = _intercept  # type: ignore[assignment]  # one body for all four shapes
+    intercept_stream_stream = _intercept  # type: ignore[assignment]  # one body for all four shapes
+
+
+def _end(calling: trace.Span, call: Any) -> None:
+    code = call.code()
+    calling.set_attribute("rpc.grpc.status_code", code.name)
+    if code is not grpc.StatusCode.OK:
+        calling.set_status(Status(StatusCode.ERROR))
+    calling.end()
+
+
+def _otlp() -> SpanExporter:
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    except ImportError:
+        raise InvalidTask("traces to a collector need a package: pip install 'maskedlark[traces]'") from None
+    return OTLPSpanExporter()

@@ -1,0 +1,4 @@
+"""Clipping, exact noise, and the accounting of both epsilons.
+
+May import: numbers, encoding and the flat files of `maskedlark`.
+"""

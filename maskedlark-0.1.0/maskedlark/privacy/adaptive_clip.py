@@ -1,0 +1,99 @@
+"""A clip bound that follows a quantile of the gradients' norms, privately.
+
+In a job that asks for it, every value carries one more coordinate: +w if its gradient was within the bound of
+the round, -w if it was clipped. It is masked, summed, blinded and noised like the others, and its part of the
+value's norm is part of the sensitivity (`Clip`), so that it is paid for by the noise on everything. From the
+noised sum the ad server reads about which share of the gradients was within, and moves the bound; it sends
+each round's bound behind the round's weights, and so binds it in the transcript. A helper takes any bound up
+to the task's clip_norm.
+
+Source: G. Andrew, O. Thakkar, H. B. McMahan, S. Ramaswamy, "Differentially Private Learning with Adaptive
+Clipping", 2021, algorithm 1: the geometric update, with their one noised count in place of a second
+mechanism.
+"""
+
+import math
+import struct
+from typing import Annotated, Final, NamedTuple
+
+from pydantic import Field
+
+from maskedlark.canonical import canonical
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.privacy.clip import Clip
+
+BOUND_BYTES: Final = 8
+STEPS_PER_OCTAVE: Final = 16
+"""Bounds are sent rounded to such steps.
+
+A bound that has settled stays the same, and so does the noise that helpers draw ahead.
+"""
+LEAST_BOUND: Final = 2.0**-12
+"""The smallest bound, as a share of the task's clip_norm."""
+
+
+@canonical
+class AdaptiveClip:
+    """How the ad server moves the bound; nothing that a helper needs to know.
+
+    Attributes:
+        quantile: The share of gradients that should be within the bound.
+        learning_rate: How fast it moves: a round in which all are within, or none, changes its logarithm by
+            about half of this.
+        initial: The first bound, as a share of the task's clip_norm.
+    """
+
+    quantile: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5
+    learning_rate: Annotated[float, Field(gt=0.0, le=2.0)] = 0.2
+    initial: Annotated[float, Field(ge=LEAST_BOUND, le=1.0)] = 0.1
+
+    def next(self, share_of_largest: float, excess: float) -> float:
+        """The bound after a round, as a share of the task's clip_norm.
+
+        Args:
+            share_of_largest: The bound before, in the same unit.
+            excess: The noised mean of +1 for each gradient within and -1 for each clipped; any number.
+        """
+        within = min(1.0, max(0.0, (1.0 + excess) / 2.0))
+        moved = share_of_largest * math.exp(-self.learning_rate * (within - self.quantile))
+        return min(1.0, max(LEAST_BOUND, moved))
+
+
+class RoundInput(NamedTuple):
+    """What the ad server sends for one round of such a job."""
+
+    weights: bytes
+    bound: float
+
+
+def on_grid(share_of_largest: float) -> float:
+    """The bound as it is sent: the next power of 2^(1/16) downwards."""
+    return float(2.0 ** (math.floor(math.log2(share_of_largest) * STEPS_PER_OCTAVE) / STEPS_PER_OCTAVE))
+
+
+def encode(sent: RoundInput) -> bytes:
+    """The weights, then the bound as a little-endian float64. Called by the ad server."""
+    return sent.weights + struct.pack("<d", sent.bound)
+
+
+def decode(encoded: bytes, clip: Clip) -> RoundInput:
+    """Parse a round's input. Called by a helper.
+
+    Args:
+        encoded: From the ad server.
+        clip: The largest that the task allows.
+
+    Raises:
+        JobRefused(MALFORMED): too short, or the bound is not in [LEAST_BOUND / 2, 1] times the task's.
+    """
+    if len(encoded) < BOUND_BYTES:
+        raise JobRefused(
+            JobReason.MALFORMED, f"a round of an adaptive job ends with its clip bound, {BOUND_BYTES} bytes"
+        )
+    weights, (bound,) = encoded[:-BOUND_BYTES], struct.unpack("<d", encoded[-BOUND_BYTES:])
+    if not clip.bound * LEAST_BOUND / 2 <= bound <= clip.bound:  # also false for NaN
+        raise JobRefused(
+            JobReason.MALFORMED,
+            f"the round's clip bound is {bound:g}, the task allows up to {clip.bound:g}, and 2^-13 of it",
+        )
+    return RoundInput(weights=weights, bound=bound)

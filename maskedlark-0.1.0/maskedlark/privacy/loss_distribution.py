@@ -1,0 +1,147 @@
+"""Privacy loss distributions on a grid, composed by Fourier transforms.
+
+    two = LossDistribution(remove=losses, add=losses).self_compose(2)
+    epsilon = two.get_epsilon_for_delta(1e-5)
+
+Delta at an epsilon is the expectation of (1 - e^(epsilon - loss))+, with a loss of infinity counted whole. It
+only grows when probability moves to a larger loss. So every loss is rounded up to the grid before it comes
+here; what is cut off below is moved up to the lowest point that stays, what is cut off above to infinity; and
+so is the most that the rounding of a transform can have hidden.
+
+Source: A. Koskela, J. Jaelkoe, A. Honkela, "Computing Tight Differential Privacy Guarantees Using FFT", 2020.
+Google's dp-accounting, which does the same at a second's cost of imports, is the oracle of the tests.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+_TAIL: Final = 1e-15
+"""What one composition may cut off, at each end."""
+_UNIT_ROUNDING: Final = 2.0**-52
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Losses:
+    """The losses in one direction.
+
+    Attributes:
+        grid: The distance between two losses.
+        lowest: The first loss, in steps of the grid.
+        masses: (n,) the probabilities of the losses from the first on.
+        at_infinity: The probability of an infinite loss.
+    """
+
+    grid: float
+    lowest: int
+    masses: NDArray[np.float64] = field(repr=False)
+    at_infinity: float
+
+    def compose(self, other: "Losses") -> "Losses":
+        """The sum of two independent losses on one grid."""
+        size = len(self.masses) + len(other.masses) - 1
+        width = 1 << (size - 1).bit_length()
+        spectrum = np.fft.rfft(self.masses, width) * np.fft.rfft(other.masses, width)
+        summed = np.maximum(np.fft.irfft(spectrum, width)[:size], 0.0)
+        # an entry of the convolution is off by no more than this (Higham 2002, theorem 24.2, with room)
+        norms = float(np.linalg.norm(self.masses) * np.linalg.norm(other.masses))
+        rounding = size * 8 * math.log2(width + 1) * _UNIT_ROUNDING * norms
+        infinite = self.at_infinity + other.at_infinity * (1 - self.at_infinity)
+        return Losses(
+            grid=self.grid,
+            lowest=self.lowest + other.lowest,
+            masses=summed,
+            at_infinity=min(1.0, infinite + rounding),
+        ).trimmed()
+
+    def trimmed(self) -> "Losses":
+        """The same without the outermost losses, which together weigh next to nothing."""
+        from_below = np.cumsum(self.masses)
+        from_above = np.cumsum(self.masses[::-1])
+        low = int(np.searchsorted(from_below, _TAIL))
+        high = len(self.masses) - int(np.searchsorted(from_above, _TAIL))
+        if low >= high:
+            return self
+        kept = self.masses[low:high].copy()
+        kept[0] += from_below[low - 1] if low else 0.0
+        cut_above = float(from_above[len(self.masses) - high - 1]) if high < len(self.masses) else 0.0
+        return Losses(
+            grid=self.grid,
+            lowest=self.lowest + low,
+            masses=kept,
+            at_infinity=min(1.0, self.at_infinity + cut_above),
+        )
+
+    def delta(self, epsilon: float) -> float:
+        """The delta at an epsilon of at least 0."""
+        losses = self.grid * (self.lowest + np.arange(len(self.masses)))
+        above = losses > epsilon
+        return self.at_infinity + math.fsum(-np.expm1(epsilon - losses[above]) * self.masses[above])
+
+    def epsilon(self, delta: float) -> float:
+        """The least epsilon, at least 0, at which delta is no more than this; infinity if there is none."""
+        if self.at_infinity > delta:
+            return math.inf
+        first = max(0, 1 - self.lowest)  # of the losses above 0: the others count for nothing
+        masses = self.masses[first:]
+        losses = self.grid * (self.lowest + first + np.arange(len(masses)))
+        # sums over all losses from a place on; at an epsilon below that loss, and not below the one before,
+        # delta is at_infinity + mass - e^epsilon weighted
+        mass = np.cumsum(masses[::-1])[::-1]
+        weighted = np.cumsum((masses * np.exp(-losses))[::-1])[::-1]
+        before = losses - self.grid
+        excess = self.at_infinity + mass - np.exp(before) * weighted > delta
+        places = np.flatnonzero(excess)
+        if not len(places):
+            return 0.0
+        last = int(places[-1])
+        found = math.log((self.at_infinity + float(mass[last]) - delta) / float(weighted[last]))
+        return min(max(0.0, found, float(before[last])), float(losses[last]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossDistribution:
+    """The losses of a mechanism in both directions: when a record is removed, and when it is added."""
+
+    remove: Losses
+    add: Losses
+
+    def for_dp_accounting(self) -> Any:
+        """The same as an object of dp-accounting, to be composed with others of it."""
+        from dp_accounting.pld.pld_pmf import DensePLDPmf
+        from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+        remove, add = (
+            DensePLDPmf(one.grid, one.lowest, one.masses, one.at_infinity, True)
+            for one in (self.remove, self.add)
+        )
+        return PrivacyLossDistribution(remove, add)
+
+    def compose(self, other: "LossDistribution") -> "LossDistribution":
+        """Both mechanisms, one after the other."""
+        return LossDistribution(remove=self.remove.compose(other.remove), add=self.add.compose(other.add))
+
+    def self_compose(self, count: int) -> "LossDistribution":
+        """The mechanism `count` times, at least once."""
+        total, power = None, self
+        while True:
+            if count & 1:
+                total = power if total is None else total.compose(power)
+            count >>= 1
+            if not count:
+                break
+            power = power.compose(power)
+        if total is None:
+            raise ValueError("a mechanism is composed at least once")
+        return total
+
+    def get_epsilon_for_delta(self, delta: float) -> float:
+        """The epsilon at a delta, of the worse direction."""
+        return max(self.remove.epsilon(delta), self.add.epsilon(delta))
+
+    def get_delta_for_epsilon(self, epsilon: float) -> float:
+        """The delta at an epsilon of at least 0, of the worse direction."""
+        return max(self.remove.delta(epsilon), self.add.delta(epsilon))

@@ -1,0 +1,174 @@
+"""Noise for a release: how much, and the bounds that go with it.
+
+A helper adds one noise vector to its share of a sum, once per round, before anything leaves it; a browser may
+add noise to its features before it seals them. Floating-point noise leaks through its rounding (Mironov
+2012), so the samplers (`samplers`) draw integers, exactly: if the bytes are uniform, the result has the
+stated distribution, with no error term. For the same reason the result is a function of the random stream
+alone, the same on every machine.
+
+Source: C. Canonne, G. Kamath, T. Steinke, "The Discrete Gaussian for Differential Privacy", 2020.
+
+>>> from maskedlark.randomness import system_randomness
+>>> scale = noise_scale(Mechanism.GAUSSIAN, noise_multiplier=2.0, sensitivity=1 << 16)
+>>> len(noise_vector(Mechanism.GAUSSIAN, scale, 1000, system_randomness))
+1000
+"""
+
+import math
+from collections.abc import Callable
+from enum import StrEnum, unique
+from fractions import Fraction
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskedlark.privacy.samplers import MAX_SCALE, check_parameters, discrete_gaussian, discrete_laplace
+from maskedlark.randomness import Randomness
+
+MIN_SCALE: Final = 1 << 10
+"""The smallest noise scale, in units, that a release may use.
+
+From there on the accountant's continuous mechanisms bound the discrete ones up to a slack that it charges
+(proof: docs/explanation/privacy.md)."""
+
+FEATURE_RANGE: Final = 255
+FEATURE_FRAC_BITS: Final = 16
+
+
+@unique
+class Mechanism(StrEnum):
+    """The distribution of the noise.
+
+    It decides the norm in which values are clipped: L1 for Laplace, L2 for Gaussian.
+    """
+
+    LAPLACE = "laplace"
+    GAUSSIAN = "gaussian"
+    NONE = "none"
+
+
+@unique
+class NoiseDivision(StrEnum):
+    """How much of a release's noise each helper adds."""
+
+    FULL = "full"
+    """Each helper adds all of it, so that either one's noise alone is enough."""
+    SPLIT = "split"
+    """Each helper adds half of the variance: the sum has it once, and one helper's noise alone is less.
+
+    Gaussian only, since the sum of two Gaussians is Gaussian and nothing like it holds of Laplace."""
+
+
+NoiseSource: TypeAlias = Callable[[Mechanism, int, int], NDArray[np.int64]]
+"""Gives the noise of one release, fresh at each call, for a mechanism, a scale and a count.
+
+It is `noise_vector` with its randomness bound, or what a helper drew ahead."""
+
+
+def noise_vector(mechanism: Mechanism, scale: int, count: int, randomness: Randomness) -> NDArray[np.int64]:
+    """The noise that one helper adds to a sum of `count` coordinates.
+
+    Zeros for `Mechanism.NONE`, whatever the scale.
+
+    Raises:
+        ValueError: `scale` or `count` is outside its range.
+    """
+    match mechanism:
+        case Mechanism.LAPLACE:
+            return discrete_laplace(scale, count, randomness)
+        case Mechanism.GAUSSIAN:
+            return discrete_gaussian(scale, count, randomness)
+        case Mechanism.NONE:
+            return np.zeros(count, np.int64)
+
+
+def noise_scale(mechanism: Mechanism, noise_multiplier: float, sensitivity: int) -> int:
+    """The noise scale, in units, of a noise multiplier.
+
+    Their product rounded up, so a release is never noised less than charged.
+
+    Args:
+        mechanism: What the scale is for.
+        noise_multiplier: Scale over sensitivity: b / L1 for Laplace, sigma / L2 for Gaussian.
+        sensitivity: The most that one report moves the sum in the mechanism's norm, in units of 2^-frac_bits,
+            at least 1.
+
+    Guarantees: the same integer for every party; 0 for `Mechanism.NONE`; otherwise `MIN_SCALE` to
+        `MAX_SCALE`.
+
+    Raises:
+        ValueError: a parameter is not positive and finite, or the scale leaves its range.
+    """
+    if sensitivity < 1:
+        raise ValueError(f"sensitivity must be at least 1 unit, not {sensitivity}: use more frac_bits")
+    if mechanism is Mechanism.NONE:
+        return 0
+    if not 0 < noise_multiplier < math.inf:
+        raise ValueError(f"noise_multiplier must be positive and finite, not {noise_multiplier}")
+    scale = math.ceil(Fraction(noise_multiplier) * sensitivity)
+    if not MIN_SCALE <= scale <= MAX_SCALE:
+        raise ValueError(
+            f"the noise scale is {scale} units, outside {MIN_SCALE}..{MAX_SCALE}: change frac_bits or "
+            "noise_multiplier"
+        )
+    return scale
+
+
+def split_scale(scale: int) -> int:
+    """The least scale of which two Gaussians have, together, at least the variance of one of `scale`."""
+    half = math.isqrt((scale * scale + 1) // 2)
+    return half if 2 * half * half >= scale * scale else half + 1
+
+
+def tail_bound(mechanism: Mechanism, scale: int, count: int) -> int:
+    """What the largest of `count` absolute noise values of one helper exceeds with probability at most 2^-64.
+
+    Proof: let c = 7/10 * (65 + bits of count) >= ln(2^65 count). With r = e^(-1/scale) a discrete Laplace
+        has P(|x| > t) = 2 r^(t+1) / (1 + r) <= e^(-t/scale), at most e^-c at t = scale * c. A discrete
+        Gaussian is sub-Gaussian (Canonne et al., lemma on its moment generating function), so P(|x| > t) <=
+        2 e^(-t^2 / (2 sigma^2)), at most 2 e^-c at t = sigma * sqrt(2 c). The union bound over `count` values
+        leaves at most 2^-64.
+
+    Raises:
+        ValueError: `scale` or `count` is outside its range.
+    """
+    if mechanism is Mechanism.NONE:
+        return 0
+    check_parameters(scale, count)
+    bits = 65 + count.bit_length()
+    if mechanism is Mechanism.LAPLACE:
+        return scale * bits * 7 // 10 + 1
+    return math.isqrt(scale * scale * bits * 14 // 10) + 1
+
+
+def noise_bytes(features: NDArray[np.uint8], epsilon: float, randomness: Randomness) -> NDArray[np.uint8]:
+    """Features with local differential privacy.
+
+    Each byte plus Laplace noise of scale 255 / epsilon, rounded and clipped to 0..255.
+
+    Called by a browser before it seals a report. The noise is drawn exactly, on a grid of 2^-16; its scale is
+    rounded up.
+
+    Args:
+        features: Any shape.
+        epsilon: *Per coordinate*. A record of d coordinates as a whole has d * epsilon.
+        randomness: Where the bytes come from.
+
+    Guarantees: for any two values of one coordinate, no result is more than e^epsilon times likelier under
+        one than the other.
+
+    Raises:
+        ValueError: `epsilon` is not positive and finite, or so small that its noise leaves the sampler's
+            range (under 1e-7).
+
+    Source: Masked LARk, section 4.2.3, equation 3 and its footnote.
+    """
+    if not 0 < epsilon < math.inf:
+        raise ValueError(f"epsilon must be positive and finite, not {epsilon}")
+    scale = math.ceil((FEATURE_RANGE << FEATURE_FRAC_BITS) / Fraction(epsilon))
+    noise = discrete_laplace(scale, features.size, randomness)
+    half = np.int64(1 << (FEATURE_FRAC_BITS - 1))
+    rounded = (noise + half) >> np.int64(FEATURE_FRAC_BITS)
+    noised = features.astype(np.int64) + rounded.reshape(features.shape)
+    return np.clip(noised, 0, FEATURE_RANGE).astype(np.uint8)

@@ -1,0 +1,98 @@
+"""Where random bytes come from: always an argument, so that every protocol step can be replayed.
+
+Production code passes `system_randomness`. Tests, simulations and everything that two parties must draw alike
+pass a `Stream`: AES-256 in counter mode under a 32-byte key, the extendable-output function of this protocol.
+
+>>> dice = seeded(7, "dice")
+>>> bool((below(6, 100, dice) < 6).all())
+True
+"""
+
+import hmac
+from collections.abc import Callable, MutableSequence
+from os import urandom
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from numpy.typing import NDArray
+
+Randomness = Callable[[int], bytes]
+"""A source of random bytes: called with a count, returns that many fresh bytes."""
+
+system_randomness: Randomness = urandom
+
+STREAM_KEY_BYTES = 32
+
+
+class Stream:
+    """A deterministic stream of pseudorandom bytes under one key.
+
+    Any party; both helpers draw the same bytes from the same key.
+
+    Guarantees: the concatenation of all returned bytes is the AES-256-CTR key stream with a zero initial
+        counter block, however the calls are sized.
+    """
+
+    __slots__ = ("_encrypt",)
+
+    def __init__(self, key: bytes) -> None:
+        if len(key) != STREAM_KEY_BYTES:
+            raise ValueError(f"a stream key has {STREAM_KEY_BYTES} bytes, not {len(key)}")
+        self._encrypt = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
+
+    def __call__(self, count: int) -> bytes:
+        """The next `count` bytes."""
+        return self._encrypt.update(bytes(count))
+
+    def __repr__(self) -> str:
+        return "Stream(<redacted>)"
+
+
+def derive_key(secret: bytes, purpose: bytes, context: bytes = b"") -> bytes:
+    """A 32-byte key for one purpose and context: HKDF-SHA256 (RFC 5869) with `purpose || context` as info."""
+    extracted = hmac.digest(bytes(STREAM_KEY_BYTES), secret, "sha256")
+    return hmac.digest(extracted, b"maskedlark/v1 " + purpose + b"\0" + context + b"\1", "sha256")
+
+
+def seeded(seed: int, purpose: str = "") -> Stream:
+    """The stream of an integer seed: for simulations and tests, never for secrets."""
+    return Stream(derive_key(seed.to_bytes(16, "little", signed=True), b"seed", purpose.encode()))
+
+
+def below(bound: int, count: int, randomness: Randomness) -> NDArray[np.uint64]:
+    """`count` independent uniform integers in [0, bound), bound <= 2^63, by rejection (no modulo bias)."""
+    if not 1 <= bound <= 1 << 63:
+        raise ValueError(f"bound must be in 1..2^63, not {bound}")
+    bits = np.uint64((1 << (bound - 1).bit_length()) - 1)
+    kept: list[NDArray[np.uint64]] = []
+    missing = count
+    while missing:
+        words = np.frombuffer(randomness(8 * missing), dtype="<u8").astype(np.uint64) & bits
+        words = words[words < np.uint64(bound)]
+        kept.append(words)
+        missing -= len(words)
+    return np.concatenate(kept) if kept else np.empty(0, np.uint64)
+
+
+def one_below(bound: int, randomness: Randomness) -> int:
+    """`below(bound, 1, randomness)`, from the same bytes, for callers that draw one number at a time."""
+    if not 1 <= bound <= 1 << 63:
+        raise ValueError(f"bound must be in 1..2^63, not {bound}")
+    bits = (1 << (bound - 1).bit_length()) - 1
+    while (word := int.from_bytes(randomness(8), "little") & bits) >= bound:
+        pass
+    return word
+
+
+def uniform(count: int, randomness: Randomness) -> NDArray[np.float64]:
+    """`count` uniform multiples of 2^-53 in [0, 1): for simulated behaviour, never for privacy noise."""
+    words = np.frombuffer(randomness(8 * count), dtype="<u8").astype(np.uint64)
+    return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def shuffle(items: MutableSequence[Any], randomness: Randomness) -> None:
+    """Put `items` in a uniformly random order, in place (Fisher and Yates)."""
+    for last in range(len(items) - 1, 0, -1):
+        chosen = one_below(last + 1, randomness)
+        items[last], items[chosen] = items[chosen], items[last]

@@ -1,0 +1,262 @@
+"""A dataset's two budgets as its parties show them.
+
+What is spent, reserved and left, and what each job and query takes alone.
+
+Helpers and ad server keep their own records and call the same sum. A helper *holds* for an open job all the
+rounds that it planned, since it reserved them when the job was opened; of a closed job only those that it
+answered. What is held beyond what is spent is *reserved*.
+
+Epsilons do not add up: two jobs together cost less than the sum of what each costs alone. So only the spent,
+reserved and left of the whole dataset add up to its budget.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from maskedlark.errors import InvalidTask
+from maskedlark.privacy.accounting import Charge, Epsilons, spent
+from maskedlark.privacy.noise import Mechanism
+from maskedlark.releases.job import JobSpec, charge_of_samples, samples_of
+from maskedlark.releases.release import QueryLike
+from maskedlark.reports.task import Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """One job or query on a dataset.
+
+    Attributes:
+        use_id: 16 bytes.
+        what: For people: the loss, or query.
+        state: For people.
+        rounds_answered: Of a query 1.
+        rounds_held: Answered, or still to be asked for.
+        noise_multiplier: As the job or query names it.
+        sampling_rate: 1 of a query.
+        spent: The charges of what was answered.
+        held: The charges of what is answered or reserved.
+    """
+
+    use_id: bytes
+    what: str
+    state: str
+    rounds_answered: int
+    rounds_held: int
+    noise_multiplier: float
+    sampling_rate: float
+    spent: tuple[Charge, ...]
+    held: tuple[Charge, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetedDataset:
+    """What a budget is of: the public facts of a dataset."""
+
+    dataset_id: bytes
+    task: Task
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """One of a dataset's two budgets.
+
+    Attributes:
+        budget: What all releases together may cost.
+        spent: What was answered costs.
+        held: What was answered and what is reserved cost.
+    """
+
+    budget: float
+    spent: float
+    held: float
+
+    @property
+    def reserved(self) -> float:
+        """What open jobs may add to the spent."""
+        return self.held - self.spent
+
+    @property
+    def left(self) -> float:
+        """What a new job may add to the held; never negative."""
+        return max(0.0, self.budget - self.held)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the held is within the budget."""
+        return self.held <= self.budget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostedUse:
+    """A job or query, with what it costs if it were alone on its dataset."""
+
+    use: Use
+    spent: Epsilons
+    held: Epsilons
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedJob:
+    """A job that nobody has submitted yet.
+
+    Attributes:
+        rounds: At least 1.
+        batch_size: Expected reports in a round; None: the whole dataset.
+        noise_multiplier: As the job would name it.
+        is_allocated: Whether it samples by random allocation.
+    """
+
+    rounds: int
+    batch_size: float | None
+    noise_multiplier: float
+    is_allocated: bool = False
+
+    def charge(self, dataset: BudgetedDataset) -> Charge:
+        """What all its rounds would be charged as.
+
+        Raises:
+            InvalidTask: a value is outside its range.
+        """
+        batch_size = dataset.size if self.batch_size is None else self.batch_size
+        if not 0 < batch_size <= dataset.size:
+            raise InvalidTask(
+                f"a batch of a dataset of {dataset.size} reports has more than 0 and at most all of them, "
+                f"not {batch_size:g}"
+            )
+        try:
+            samples = samples_of(
+                dataset.task,
+                batch_size=batch_size,
+                dataset_size=dataset.size,
+                is_allocated=self.is_allocated,
+            )
+            return charge_of_samples(dataset.task, self.noise_multiplier, rounds=self.rounds, samples=samples)
+        except ValueError as error:
+            raise InvalidTask(f"the planned job: {error}") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What a planned job would do to a dataset's budgets.
+
+    Attributes:
+        job: Which.
+        alone: What it would cost if nothing else were held.
+        ad_server: The budget against the ad server alone, with it.
+        colluding: The budget against the ad server with either helper, with it.
+    """
+
+    job: PlannedJob
+    alone: Epsilons
+    ad_server: Standing
+    colluding: Standing
+
+    @property
+    def fits(self) -> bool:
+        """Whether both helpers would open it."""
+        return self.ad_server.is_kept and self.colluding.is_kept
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetBudget:
+    """Both budgets of a dataset.
+
+    Attributes:
+        dataset: Which.
+        ad_server: The budget against the ad server alone; its delta is the task's.
+        colluding: The budget against the ad server with either helper.
+        uses: What takes of them, in the order given.
+        forecast: Of the job that was asked about, if one was, in a task with noise.
+    """
+
+    dataset: BudgetedDataset
+    ad_server: Standing
+    colluding: Standing
+    uses: tuple[CostedUse, ...]
+    forecast: Forecast | None
+
+    @property
+    def is_noisy(self) -> bool:
+        """False for a debug task.
+
+        It adds no noise, so nothing is private, every cost is infinite and no budget is kept.
+        """
+        return self.dataset.task.mechanism is not Mechanism.NONE
+
+
+def job_use(task: Task, spec: JobSpec, *, state: str, rounds_answered: int, is_open: bool) -> Use:
+    """A job's part of its dataset's budgets. Called by all parties."""
+    held = spec.rounds if is_open else rounds_answered
+    return Use(
+        use_id=spec.job_id,
+        what=spec.loss.value,
+        state=state,
+        rounds_answered=rounds_answered,
+        rounds_held=held,
+        noise_multiplier=spec.noise_multiplier,
+        sampling_rate=spec.sampling_rate,
+        spent=spec.charges(task, rounds_answered),
+        held=spec.charges(task, held),
+    )
+
+
+def query_use(task: Task, spec: QueryLike) -> Use:
+    """An answered query's part of its dataset's budgets. Called by all parties."""
+    charged = spec.charges(task, 1)
+    return Use(
+        use_id=spec.query_id,
+        what="query",
+        state="answered",
+        rounds_answered=1,
+        rounds_held=1,
+        noise_multiplier=spec.noise_multiplier,
+        sampling_rate=1.0,
+        spent=charged,
+        held=charged,
+    )
+
+
+def budget_of(
+    dataset: BudgetedDataset, uses: Sequence[Use], planned: PlannedJob | None = None
+) -> DatasetBudget:
+    """A dataset's budgets, with everything that is held on it. Called by all parties.
+
+    Guarantees: the held is what a helper compares with the budgets, if `uses` is what it has recorded;
+        infinite without noise.
+
+    Raises:
+        InvalidTask: the planned job's numbers are out of range.
+    """
+    delta = dataset.task.delta
+    before = spent([one for use in uses for one in use.spent], delta)
+    held = [one for use in uses for one in use.held]
+    ad_server, colluding = _standings(dataset.task, before, spent(held, delta))
+    forecast = None
+    if planned is not None and dataset.task.mechanism is not Mechanism.NONE:
+        new = planned.charge(dataset)
+        after = _standings(dataset.task, before, spent([*held, new], delta))
+        forecast = Forecast(job=planned, alone=spent([new], delta), ad_server=after[0], colluding=after[1])
+    return DatasetBudget(
+        dataset=dataset,
+        ad_server=ad_server,
+        colluding=colluding,
+        uses=tuple(
+            CostedUse(use=use, spent=spent(use.spent, delta), held=spent(use.held, delta)) for use in uses
+        ),
+        forecast=forecast,
+    )
+
+
+def _standings(task: Task, before: Epsilons, after: Epsilons) -> tuple[Standing, Standing]:
+    """Both budgets.
+
+    A bound on a longer list of releases bounds the shorter one, too, and is now and then the smaller
+    number.
+    """
+    return (
+        Standing(budget=task.epsilon, spent=min(before.ad_server, after.ad_server), held=after.ad_server),
+        Standing(
+            budget=task.collusion_epsilon, spent=min(before.colluding, after.colluding), held=after.colluding
+        ),
+    )

@@ -1,0 +1,275 @@
+"""Step 7 of a measurement: the answer to a query at one helper, as a pure function of its opened dataset.
+
+    match -> cells of each level -> noisy counts decide which cells are shown -> sums in the field -> blind ->
+    noise -> share
+
+Which cells are shown is decided by noise that both helpers draw alike from their common key, so that they
+leave out the same cells; the ad server sees sums of nothing plus noise there, as in a cell that is empty.
+Reports of a cell that is not shown join the rest of the cell above. All of it follows the keys, which both
+helpers read; no secret share is looked at before it is summed.
+
+Source: the paper, section 3.3 (Algorithm 2) and 3.3.1.
+"""
+
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.interrupt import Interrupt, interruptible, never
+from maskedlark.numbers.field import FieldVector, from_limbs, multiply
+from maskedlark.privacy.noise import NoiseSource, noise_vector
+from maskedlark.randomness import Randomness
+from maskedlark.releases.query import (
+    COUNT_UNITS,
+    Condition,
+    Domain,
+    QuerySpec,
+    codes_digest,
+    count_noise_units,
+    key_index,
+    measure_columns,
+    measurement_of,
+    num_numbers,
+    sum_noise_units,
+)
+from maskedlark.releases.release import AggregateShare, blinded
+from maskedlark.reports.measurement import Measurement
+from maskedlark.reports.pair import PairKey
+from maskedlark.reports.report import InputShares, MeasuredShares
+from maskedlark.reports.task import Task
+
+CellIndex = NDArray[np.int64]
+"""(n,) the cell of each record within its level, or `NOWHERE`."""
+
+NOWHERE: Final = -1
+_BLOCK: Final = 1 << 20
+"""Records summed together: 2^20 times 2^32 stays exact in the float64 that numpy's bincount adds in."""
+_LOW: Final = np.uint64(2**32 - 1)
+_32: Final = np.uint64(32)
+
+
+class _Level(NamedTuple):
+    """The cells of one level before any is left out.
+
+    `width` cells under each one above, the last of them its rest.
+
+    Attributes:
+        cell: Each record's own cell, or the rest where its code is outside the domain.
+        rest: The rest under the cell above; NOWHERE at level 0, which has none.
+        num_cells: Of the whole level.
+        width: Cells under each one above.
+    """
+
+    cell: CellIndex
+    rest: CellIndex
+    num_cells: int
+    width: int
+
+
+def answer_query(
+    *,
+    task: Task,
+    spec: QuerySpec,
+    pair: PairKey,
+    shares: InputShares,
+    domains: Sequence[Domain],
+    noise: NoiseSource,
+    interrupt: Interrupt = never,
+) -> AggregateShare:
+    """One helper's share of the answer: (level, cell, column) in units, flattened. Called by a helper.
+
+    `interrupt` is called for each level, and at least once every 2^20 records and every batch of noise; what
+    it raises ends the work.
+
+    Guarantees: without the other helper's answer to the same query the share is uniform. The sum of both
+        shares is, of every cell that is shown, the sum of its records' values times their scale, and zero of
+        the others, plus both helpers' noise. In a dataset of fewer than min_batch_size reports no cell is
+        shown.
+    """
+    measurement, measured = measurement_of(task), measured_shares(task, shares)
+    cells = shown_cells(
+        task,
+        spec,
+        interruptible(pair.common_noise(spec.transcript), interrupt),
+        measured,
+        domains,
+        interrupt=interrupt,
+    )
+    columns = [column for measure in spec.measures for column in measure_columns(measurement, measure)]
+    scales = [measure.scale for measure in spec.measures for _ in measure_columns(measurement, measure)]
+    sums = np.concatenate(
+        [
+            sum_groups(cell, measured.value_shares, columns, spec.num_cells(level), interrupt)
+            for level, cell in zip(spec.levels, cells, strict=True)
+        ]
+    )
+    return blinded(
+        pair=pair,
+        release_transcript=spec.transcript,
+        vector=multiply(sums, np.broadcast_to(np.array(scales, np.uint64), sums.shape)).reshape(-1),
+        values_digest=sha256(b"".join(cell.astype("<i4").tobytes() for cell in cells)).digest(),
+        noise=noise(task.mechanism, sum_noise_units(task, spec), num_numbers(task, spec)),
+    )
+
+
+def decode_domains(spec: QuerySpec, encoded: bytes) -> list[Domain]:
+    """The codes of a query's axes, as they are sent.
+
+    U32 little-endian, one axis with a digest after the other. Called by a helper.
+
+    Raises:
+        JobRefused(MALFORMED): not as many codes as the axes say, not ascending, or not of their digest.
+    """
+    listed = [axis for axis in spec.group_by if axis.codes_digest is not None]
+    if len(encoded) != 4 * sum(axis.size for axis in listed):
+        raise JobRefused(JobReason.MALFORMED, "the codes sent are not as many as the query's axes hold")
+    codes = np.frombuffer(encoded, "<u4").astype(np.uint32)
+    domains: list[Domain] = []
+    for axis in spec.group_by:
+        if axis.codes_digest is None:
+            domains.append(None)
+            continue
+        own, codes = codes[: axis.size], codes[axis.size :]
+        if codes_digest(own) != axis.codes_digest or (own[1:] <= own[:-1]).any():
+            raise JobRefused(
+                JobReason.MALFORMED,
+                f"the codes sent for key {axis.key!r} are not the ascending list that the query names",
+            )
+        domains.append(own)
+    return domains
+
+
+def shown_cells(
+    task: Task,
+    spec: QuerySpec,
+    common: Randomness,
+    measured: MeasuredShares,
+    domains: Sequence[Domain],
+    *,
+    interrupt: Interrupt = never,
+) -> tuple[CellIndex, ...]:
+    """The cell of each record at each level of a query, after the cells that are too small were left out.
+
+    First all cells' noisy counts are compared with k. From the coarsest level on, records of a cell that
+    fails move to the rest beside it, and are nowhere at finer levels. Then the rests' noisy counts are.
+    """
+    measurement = measurement_of(task)
+    levels = _levels(measurement, spec, measured, domains, interrupt)
+    is_shown = [_is_enough(task, spec, common, level.cell, level.num_cells) for level in levels]
+    alive = np.full(len(measured.keys), len(measured.keys) >= task.min_batch_size)
+    placed: list[CellIndex] = []
+    for level, shown in zip(levels, is_shown, strict=True):
+        interrupt()
+        own = alive & (level.cell >= 0) & (level.cell != level.rest)
+        alive_own = own & shown[level.cell]  # cell -1 reads the last one, and counts for nothing
+        in_rest = alive & (level.rest >= 0) & ~alive_own
+        placed.append(np.where(alive_own, level.cell, np.where(in_rest, level.rest, NOWHERE)))
+        alive = alive_own
+    return tuple(
+        _without_small_rests(task, spec, common, level, cell)
+        for level, cell in zip(levels, placed, strict=True)
+    )
+
+
+def sum_groups(
+    cell: CellIndex,
+    value_shares: FieldVector,
+    columns: Sequence[int],
+    count: int,
+    interrupt: Interrupt = never,
+) -> FieldVector:
+    """The field sums of some columns over the records of each cell.
+
+    Shapes: cell (n,), value_shares (n, W) -> (count, len(columns)).
+
+    The shares' 32-bit halves are added as float64, exactly within a block of 2^20 records, and from block to
+    block as integers.
+    """
+    low = np.zeros((count, len(columns)), np.uint64)
+    high = np.zeros_like(low)
+    for start in range(0, len(cell), _BLOCK):
+        interrupt()
+        here = cell[start : start + _BLOCK]
+        rows = np.flatnonzero(here >= 0)
+        cells = here[rows]
+        block = value_shares[start : start + _BLOCK]
+        for place, column in enumerate(columns):
+            shares = block[rows, column]
+            low[:, place] += np.bincount(cells, weights=shares & _LOW, minlength=count).astype(np.uint64)
+            high[:, place] += np.bincount(cells, weights=shares >> _32, minlength=count).astype(np.uint64)
+    return from_limbs(low, high)
+
+
+def _levels(
+    measurement: Measurement,
+    spec: QuerySpec,
+    measured: MeasuredShares,
+    domains: Sequence[Domain],
+    interrupt: Interrupt,
+) -> list[_Level]:
+    """Every record's cell and rest at each released level, those that match the query alone."""
+    parent = np.where(matching(measurement, measured, spec.where), 0, NOWHERE)
+    levels = [_Level(parent, np.full_like(parent, NOWHERE), 1, 1)] if spec.levels[0] == 0 else []
+    for depth, (axis, domain) in enumerate(zip(spec.group_by, domains, strict=True), start=1):
+        interrupt()
+        position = _positions(measured.keys[:, key_index(measurement, axis.key)], axis.size, domain)
+        if depth in spec.levels:
+            rest = np.where(parent >= 0, parent * (axis.size + 1) + axis.size, NOWHERE)
+            own = np.where((parent >= 0) & (position >= 0), parent * (axis.size + 1) + position, rest)
+            levels.append(_Level(own, rest, spec.num_cells(depth), axis.size + 1))
+        parent = np.where((parent >= 0) & (position >= 0), parent * axis.size + position, NOWHERE)
+    return levels
+
+
+def _positions(codes: NDArray[np.uint32], size: int, domain: Domain) -> NDArray[np.int64]:
+    """The place of each code in a domain, or NOWHERE."""
+    if domain is None:
+        return np.where(codes < size, codes.astype(np.int64), NOWHERE)
+    place = np.searchsorted(domain, codes)
+    place[place == len(domain)] = 0
+    return np.where(domain[place] == codes, place, NOWHERE)
+
+
+def matching(
+    measurement: Measurement, measured: MeasuredShares, where: Sequence[Condition]
+) -> NDArray[np.bool_]:
+    """(n,) whether all of a query's conditions hold of each record."""
+    matches = np.ones(len(measured.keys), np.bool_)
+    for condition in where:
+        matches &= measured.keys[:, key_index(measurement, condition.key)] == condition.code
+    return matches
+
+
+def _is_enough(
+    task: Task, spec: QuerySpec, common: Randomness, cell: CellIndex, count: int
+) -> NDArray[np.bool_]:
+    """(count,) whether each cell's noisy number of records reaches k."""
+    records = np.bincount(cell[cell >= 0], minlength=count).astype(np.int64)
+    noise = noise_vector(task.mechanism, count_noise_units(task, spec), count, common)
+    enough: NDArray[np.bool_] = (
+        records * COUNT_UNITS + noise >= measurement_of(task).min_cell_count * COUNT_UNITS
+    )
+    return enough
+
+
+def _without_small_rests(
+    task: Task, spec: QuerySpec, common: Randomness, level: _Level, cell: CellIndex
+) -> CellIndex:
+    """The same cells, without the rests that are too small."""
+    if level.width == 1:
+        return cell  # level 0 has no rest
+    in_rest = (cell >= 0) & (cell == level.rest)
+    above = np.where(in_rest, cell // level.width, NOWHERE)
+    enough = _is_enough(task, spec, common, above, level.num_cells // level.width)
+    return np.where(in_rest & ~enough[above], NOWHERE, cell)
+
+
+def measured_shares(task: Task, shares: InputShares) -> MeasuredShares:
+    """The keys and value shares of a dataset of a task with a measurement."""
+    if shares.measured is None:
+        raise AssertionError("a dataset of a task with a measurement holds keys and values")
+    return shares.measured

@@ -1,0 +1,309 @@
+"""Step 6: a training job, as both helpers hold it.
+
+Canonical bytes that fix everything but the weights of each round.
+"""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum, unique
+from operator import not_
+from typing import Annotated, ClassVar, Final, Literal, Self
+
+from pydantic import Field, model_validator
+
+from maskedlark.canonical import Bytes16, Bytes32, canonical, digest, encode
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.model.graph import Loss
+from maskedlark.numbers.field import SignedVector
+from maskedlark.numbers.fixed_point import check_no_overflow
+from maskedlark.privacy.accounting import Charge
+from maskedlark.privacy.clip import Clip, Norm
+from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.random_allocation import MAX_STEPS
+from maskedlark.privacy.sample_size import EXPOSURE, hides, least_batch
+from maskedlark.releases.possible_sums import check_length, check_within
+from maskedlark.releases.release import charge_of, check_holds_labels, noise_of_both, units_of_each_helper
+from maskedlark.reports.pair import SAMPLING_DENOMINATOR
+from maskedlark.reports.task import Task
+
+VERSION: Final = 1
+
+
+@canonical
+class JobSpec:
+    """What a job computes, each round, over one dataset.
+
+    Attributes:
+        version: The protocol's version.
+        job_id: 16 random bytes; a helper refuses the same id with another content.
+        task_id: The task; its clip bound, mechanism and budgets are not the job's to set.
+        dataset_id: The dataset.
+        model_digest: `Model.digest` of the graph.
+        loss: What the gradient is of.
+        rounds: The most rounds that will be asked for; the helpers reserve budget for all of them.
+        sampling_numerator: Each round uses each record with probability sampling_numerator / 2^32; with
+            epoch_steps it is 2^32 over those, rounded down.
+        noise_multiplier: The noise scale divided by the sensitivity: each helper's, or in a task of split
+            noise that of the two together; 0 only in a task without noise.
+        is_clip_per_layer: Whether each layer's part of a gradient is clipped by itself: of m layers to
+            1/sqrt(m) of the bound in L2, to 1/m in L1. On the exact path a layer's weights and bias are
+            clipped together, on the general path each tensor.
+        is_clip_adaptive: Whether each round names its own clip bound, up to the task's, and tells how many
+            values were within it.
+        epoch_steps: Random allocation: in each epoch of so many rounds each record takes part in exactly one.
+            None for samples that each round draws anew (Poisson).
+        is_sample_public: Whether the ad server is taken to know each round's sample, so that sampling saves
+            no budget: where a sample may be smaller than k, and on the general path.
+    """
+
+    kind: ClassVar[str] = "job"
+    is_query: ClassVar[bool] = False
+
+    version: Literal[1] = VERSION
+    job_id: Bytes16
+    task_id: Bytes32
+    dataset_id: Bytes32
+    model_digest: Bytes32
+    loss: Loss
+    rounds: Annotated[int, Field(ge=1, le=1_000_000)]
+    sampling_numerator: Annotated[int, Field(ge=1, le=SAMPLING_DENOMINATOR)]
+    noise_multiplier: Annotated[float, Field(ge=0.0, le=1e6)]
+    is_clip_per_layer: bool = False
+    is_clip_adaptive: bool = False
+    # Left out of the canonical bytes where they say nothing new: jobs from before they existed keep their
+    # digests.
+    epoch_steps: Annotated[int | None, Field(ge=2, le=MAX_STEPS, exclude_if=lambda steps: steps is None)] = (
+        None
+    )
+    is_sample_public: Annotated[bool, Field(exclude_if=not_)] = False
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.is_clip_per_layer and self.is_clip_adaptive:
+            raise ValueError("an adaptive clip is of the whole gradient, not per layer")
+        if (
+            self.epoch_steps is not None
+            and self.sampling_numerator != SAMPLING_DENOMINATOR // self.epoch_steps
+        ):
+            raise ValueError("sampling_numerator is 2^32 over epoch_steps, rounded down")
+        return self
+
+    @property
+    def release_id(self) -> bytes:
+        """The job's id."""
+        return self.job_id
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of the canonical bytes."""
+        return digest("job", encode(self))
+
+    @property
+    def sampling_rate(self) -> float:
+        """The probability that a record is in a round; exact."""
+        if self.epoch_steps is not None:
+            return 1 / self.epoch_steps
+        return self.sampling_numerator / SAMPLING_DENOMINATOR
+
+    @property
+    def is_sample_secret(self) -> bool:
+        """Whether the secrecy of the samples is counted."""
+        return self.sampling_rate < 1 and not self.is_sample_public
+
+    def charges(self, task: Task, rounds: int) -> tuple[Charge, ...]:
+        """What so many rounds are charged as; nothing for none. Called by all parties."""
+        return (charge(task, self, rounds),) if rounds else ()
+
+
+def epoch_steps(*, expected_batch_size: float, dataset_size: int) -> int | None:
+    """The steps of an epoch whose batches are about of a size; None where one batch is the whole dataset.
+
+    Called by the ad server. The expected batch is the dataset's size over the steps, at least what was asked
+    for.
+    """
+    steps = min(MAX_STEPS, int(dataset_size / expected_batch_size))
+    return steps if steps > 1 else None
+
+
+def sampling_numerator(*, expected_batch_size: float, dataset_size: int) -> int:
+    """The sampling rate that gives a batch of the expected size, at least one in 2^32 and at most all.
+
+    Called by the ad server.
+    """
+    return max(1, min(SAMPLING_DENOMINATOR, round(SAMPLING_DENOMINATOR * expected_batch_size / dataset_size)))
+
+
+def job_clip(task: Task, job: JobSpec, bound: float | None = None) -> Clip:
+    """The bound on one record's value in a round of a job.
+
+    The task's, or in an adaptive job the round's own.
+    """
+    return replace(
+        task.clip,
+        bound=task.clip.bound if bound is None else bound,
+        is_counted=job.is_clip_adaptive,
+        is_per_layer=job.is_clip_per_layer,
+    )
+
+
+def num_values(job: JobSpec, num_parameters: int) -> int:
+    """The length of a round's sum."""
+    return num_parameters + 1 if job.is_clip_adaptive else num_parameters
+
+
+def noise_units(task: Task, job: JobSpec, clip: Clip | None = None) -> int:
+    """Each helper's noise scale (Laplace scale or Gaussian sigma) in units of 2^-frac_bits.
+
+    The same integer for every party.
+
+    Args:
+        task: The task.
+        job: The job.
+        clip: The round's, where it is not the largest that the job may have.
+
+    Raises:
+        JobRefused(NOISE_OUT_OF_RANGE): no noise in a task that requires it, or more than the field can hold.
+    """
+    return units_of_each_helper(
+        task, job.noise_multiplier, (clip or job_clip(task, job)).released_sensitivity
+    )
+
+
+def charge(task: Task, job: JobSpec, rounds: int) -> Charge:
+    """What so many rounds of a job, at least one, are charged as. Called by all parties.
+
+    The charge is of the noise that each helper really adds. An epoch of random allocation is charged whole
+    once it has begun.
+    """
+    return charge_of_samples(
+        task,
+        job.noise_multiplier,
+        rounds=rounds,
+        samples=Samples(
+            sampling_numerator=job.sampling_numerator,
+            epoch_steps=job.epoch_steps,
+            is_public=job.is_sample_public,
+        ),
+    )
+
+
+def charge_of_samples(task: Task, noise_multiplier: float, *, rounds: int, samples: "Samples") -> Charge:
+    """What rounds with some samples are charged as. Called by the ad server to plan, and by `charge`."""
+    steps = samples.epoch_steps or 1
+    charged = charge_of(task, noise_multiplier, rounds=-(-rounds // steps))
+    if samples.is_public or samples.sampling_numerator == SAMPLING_DENOMINATOR:
+        return charged
+    if steps > 1:
+        return replace(charged, epoch_steps=steps, exposure=steps * EXPOSURE)
+    return replace(
+        charged, sampling_rate=samples.sampling_numerator / SAMPLING_DENOMINATOR, exposure=EXPOSURE
+    )
+
+
+@unique
+class Sampling(StrEnum):
+    """How a job takes its batches."""
+
+    ALLOCATION = "allocation"
+    """In each epoch each record takes part in one round, whose number is drawn for it alone."""
+    POISSON = "poisson"
+    """In each round each record takes part with the job's rate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Samples:
+    """How a job samples: see the attributes of `JobSpec`."""
+
+    sampling_numerator: int
+    epoch_steps: int | None = None
+    is_public: bool = False
+
+    @property
+    def rate(self) -> float:
+        """The probability that a record is in a round."""
+        if self.epoch_steps is not None:
+            return 1 / self.epoch_steps
+        return self.sampling_numerator / SAMPLING_DENOMINATOR
+
+
+def samples_of(
+    task: Task, *, batch_size: float, dataset_size: int, is_allocated: bool, is_public: bool = False
+) -> Samples:
+    """The samples of about a size. Called by the ad server.
+
+    They are public if that is asked for, or if their size may show who is in them.
+    """
+    steps = epoch_steps(expected_batch_size=batch_size, dataset_size=dataset_size) if is_allocated else None
+    if steps is not None:
+        numerator = SAMPLING_DENOMINATOR // steps
+    elif is_allocated:
+        numerator = SAMPLING_DENOMINATOR
+    else:
+        numerator = sampling_numerator(expected_batch_size=batch_size, dataset_size=dataset_size)
+    found = Samples(sampling_numerator=numerator, epoch_steps=steps, is_public=is_public)
+    is_hidden = hides(dataset_size=dataset_size, rate=found.rate, k=task.min_batch_size)
+    is_noisy = task.mechanism is not Mechanism.NONE
+    return found if is_hidden or not is_noisy else replace(found, is_public=True)
+
+
+def check_sample_hides(task: Task, job: JobSpec, *, records: int) -> None:
+    """Refuse to count the secrecy of samples whose size may show who is in them. Called by all parties.
+
+    Raises:
+        JobRefused(MALFORMED): saying what fits.
+    """
+    if task.mechanism is Mechanism.NONE or not job.is_sample_secret:
+        return
+    if not hides(dataset_size=records, rate=job.sampling_rate, k=task.min_batch_size):
+        least = least_batch(dataset_size=records, k=task.min_batch_size)
+        raise JobRefused(
+            JobReason.MALFORMED,
+            f"a batch of {job.sampling_rate * records:.4g} of {records} reports may be smaller than "
+            f"min_batch_size {task.min_batch_size}, which would show who is in it: from {least} on its "
+            "secrecy "
+            "counts; smaller ones need is_sample_public, and cost what they would if everybody knew them",
+        )
+
+
+def check_sums_fit(task: Task, job: JobSpec, *, records: int, num_parameters: int) -> None:
+    """Refuse a job whose sum, both helpers' noise included, could wrap in the field.
+
+    Called by all parties before it runs.
+
+    Raises:
+        JobRefused(UNDECLARED, OVERFLOW, NOISE_OUT_OF_RANGE)
+    """
+    check_holds_labels(task)
+    bound = noise_bound(task, job, num_values(job, num_parameters))
+    check_no_overflow(
+        records=records, sensitivity=job_clip(task, job).released_sensitivity, noise_bound=bound
+    )
+
+
+def noise_bound(task: Task, job: JobSpec, num_parameters: int) -> int:
+    """A bound on both helpers' noise in every coordinate of a round, in units of 2^-frac_bits.
+
+    The noise exceeds it with a probability of at most 2^-63.
+
+    Raises:
+        JobRefused(NOISE_OUT_OF_RANGE)
+    """
+    return noise_of_both(task, noise_units(task, job), num_parameters)
+
+
+def check_sum_possible(task: Task, job: JobSpec, total: SignedVector, *, records: int) -> None:
+    """Refuse a sum that honest reports cannot have. Called by the ad server before it takes a step.
+
+    Reports that prove nothing can have mask shares that add to neither 0 nor 1; no one helper can see that.
+    Random ones make the sum uniform in the field, which this notices; a factor that stays within the bound
+    goes unnoticed (docs/explanation/poisoning.md).
+
+    A coordinate is bounded by the clip in either norm; where the clip is L2, so is the sum's length.
+
+    Raises:
+        JobRefused(SUM_OUT_OF_RANGE)
+    """
+    most = records * job_clip(task, job).released_sensitivity
+    check_within(total, least=-most, most=most, noise=noise_bound(task, job, len(total)), records=records)
+    if task.norm is Norm.L2 and len(total):
+        units = 0 if task.mechanism is Mechanism.NONE else noise_units(task, job)
+        check_length(total, most=most, noise_units=units, records=records)

@@ -1,0 +1,392 @@
+"""Step 6 of a measurement.
+
+A query, as both helpers hold it, and the one place that bounds what a report can change in its answer.
+
+A query sums values over groups of reports. `group_by` names keys, each with a domain of codes; the cells of
+*level* l are the combinations of codes of the first l keys, and beside the codes of the l-th key a cell for
+the rest: the reports whose code is outside the domain, or whose own cell is too small to be shown. Level 0 is
+one cell. Levels that are released together roll up: cells add to the cell above them, and all of them are
+charged together.
+
+A *discovery* (`maskedlark.releases.discovery`) asks which codes of some keys occur at all, so that a domain
+need not be known beforehand.
+"""
+
+from dataclasses import replace
+from enum import StrEnum, unique
+from math import isqrt
+from typing import Annotated, ClassVar, Final, Literal, Protocol, Self, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from maskedlark.canonical import Bytes16, Bytes32, canonical, digest, encode
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.numbers.field import SignedVector
+from maskedlark.numbers.fixed_point import check_no_overflow
+from maskedlark.privacy.accounting import Charge
+from maskedlark.privacy.noise import Mechanism, noise_scale
+from maskedlark.releases.possible_sums import check_within
+from maskedlark.releases.release import (
+    AnsweredOnce,
+    charge_of,
+    check_noise_fits_task,
+    multiplier_for_each_helper,
+    noise_of_both,
+    units_of_each_helper,
+)
+from maskedlark.reports.measurement import COUNT, MAX_CODE, MAX_KEYS, MAX_VALUES, Measurement, Name
+from maskedlark.reports.task import Task
+
+VERSION: Final = 1
+MAX_NUMBERS: Final = 1 << 20
+"""The most numbers (cells times columns, all levels) in one answer."""
+MAX_DOMAIN: Final = 1 << 20
+COUNT_UNITS: Final = 1 << 16
+"""Counts of reports are compared with k, and noised, in units of 2^-16."""
+
+MAX_MULTIPLIER: Final = 4e6
+THRESHOLD_RATIO: Final = 4.0
+"""How much more noise a planned query puts on counts than on sums.
+
+Of the same epsilon the sums then bear an eighth more noise than without the counts (Laplace: half more)."""
+
+Multiplier = Annotated[float, Field(ge=0.0, le=MAX_MULTIPLIER)]
+Domain: TypeAlias = NDArray[np.uint32] | None
+"""The codes of one axis, ascending; None for 0 to its size less one."""
+
+
+@unique
+class MeasureKind(StrEnum):
+    """What is summed of a value."""
+
+    SUM = "sum"
+    """The value itself: one column."""
+    HISTOGRAM = "histogram"
+    """How many reports hold a value in each bucket: one column a bucket."""
+
+
+@canonical
+class Measure:
+    """One value of a query.
+
+    Attributes:
+        value: A declared value, or count.
+        kind: What is summed of it.
+        scale: The units that one of the value is carried as; it weighs the value's part of the common
+            sensitivity.
+    """
+
+    value: Name
+    kind: MeasureKind = MeasureKind.SUM
+    scale: Annotated[int, Field(ge=1, le=1 << 31)]
+
+
+@canonical
+class Axis:
+    """One key to group by, and the codes that get cells of their own.
+
+    Attributes:
+        key: A declared key.
+        size: How many codes.
+        codes_digest: `codes_digest` of the codes, sent beside the query; None: the codes 0 to size - 1.
+    """
+
+    key: Name
+    size: Annotated[int, Field(ge=1, le=MAX_DOMAIN)]
+    codes_digest: Bytes32 | None = None
+
+
+@canonical
+class Condition:
+    """Only reports whose key has this code are summed."""
+
+    key: Name
+    code: Annotated[int, Field(ge=0, le=MAX_CODE)]
+
+
+@canonical
+class QuerySpec(AnsweredOnce):
+    """Sums of values over groups of a dataset's reports, released once.
+
+    Attributes:
+        version: The protocol's version.
+        query_id: 16 random bytes; a helper refuses the same id with another content.
+        task_id: The task; its bounds, mechanism and budgets are not the query's to set.
+        dataset_id: The dataset.
+        measures: What is summed, released together.
+        group_by: The keys of the groups, the coarsest first.
+        levels: Which levels are released, ascending without gaps; the last one groups by all keys.
+        where: All of these hold of a summed report.
+        noise_multiplier: The noise scale divided by the sensitivity, as in a job; 0 only in a task without
+            noise.
+        threshold_noise_multiplier: The same, of the noise on the counts that decide which cells are shown.
+    """
+
+    kind: ClassVar[str] = "query"
+
+    version: Literal[1] = VERSION
+    query_id: Bytes16
+    task_id: Bytes32
+    dataset_id: Bytes32
+    measures: Annotated[tuple[Measure, ...], Field(min_length=1, max_length=2 * MAX_VALUES)]
+    group_by: Annotated[tuple[Axis, ...], Field(max_length=MAX_KEYS)] = ()
+    levels: Annotated[tuple[Annotated[int, Field(ge=0, le=MAX_KEYS)], ...], Field(min_length=1)]
+    where: Annotated[tuple[Condition, ...], Field(max_length=MAX_KEYS)] = ()
+    noise_multiplier: Multiplier
+    threshold_noise_multiplier: Multiplier
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.levels != tuple(range(self.levels[0], len(self.group_by) + 1)):
+            raise ValueError("levels ascend without gaps to the number of keys in group_by")
+        for names in ([axis.key for axis in self.group_by], [one.key for one in self.where]):
+            if len(set(names)) != len(names):
+                raise ValueError("a key occurs once")
+        if len({(one.value, one.kind) for one in self.measures}) != len(self.measures):
+            raise ValueError("a measure occurs once")
+        return self
+
+    @property
+    def transcript(self) -> bytes:
+        """What both helpers' blinds and common noise hang on."""
+        return digest("query", encode(self))
+
+    @property
+    def count_lists(self) -> int:
+        """A report is in one cell of each level."""
+        return len(self.levels)
+
+    @property
+    def count_multiplier(self) -> float:
+        """The noise multiplier on the counts that decide which cells are shown."""
+        return self.threshold_noise_multiplier
+
+    def num_cells(self, level: int) -> int:
+        """The cells of one level."""
+        cells = 1
+        for depth, axis in enumerate(self.group_by[:level], start=1):
+            cells *= axis.size + (depth == level)
+        return cells
+
+    def check(self, task: Task, *, records: int) -> None:
+        """Refuse a query that cannot be answered. Called by all parties before anything is charged.
+
+        Raises:
+            JobRefused(UNDECLARED, DOMAIN_TOO_LARGE, NOISE_OUT_OF_RANGE, OVERFLOW)
+        """
+        measurement = checked_conditions(task, self)
+        for axis in self.group_by:
+            key_index(measurement, axis.key)
+        numbers = num_numbers(task, self)
+        if numbers > MAX_NUMBERS:
+            raise JobRefused(
+                JobReason.DOMAIN_TOO_LARGE,
+                f"the answer would hold {numbers} numbers, a helper gives at most {MAX_NUMBERS}",
+            )
+        count_noise_units(task, self)
+        check_no_overflow(
+            records=records,
+            sensitivity=sensitivity(measurement, self, Mechanism.LAPLACE),
+            noise_bound=noise_of_both(task, sum_noise_units(task, self), numbers),
+        )
+
+    def charges(self, task: Task, rounds: int = 1) -> tuple[Charge, ...]:
+        """What a query is charged as: its sums, and every look at noisy counts. Called by all parties."""
+        # The cells are compared with k first, and then the rests, which hold what the cells left.
+        looks = 2 if self.group_by else 1
+        counts = count_charge(task, self.threshold_noise_multiplier, rounds=looks)
+        return (charge_of(task, self.noise_multiplier), counts) * rounds
+
+    def with_noise(self, task: Task, each_helpers: float) -> Self:
+        """The same query with this noise of each helper, and `THRESHOLD_RATIO` times it on the counts."""
+        return replace(
+            self,
+            noise_multiplier=multiplier_for_each_helper(task, each_helpers),
+            threshold_noise_multiplier=min(MAX_MULTIPLIER, THRESHOLD_RATIO * each_helpers),
+        )
+
+
+class CountingQuery(Protocol):
+    """A query that compares counts of reports with k: sums over groups, and discoveries."""
+
+    @property
+    def where(self) -> tuple[Condition, ...]:
+        """All of these hold of a counted report."""
+
+    @property
+    def noise_multiplier(self) -> float:
+        """The noise scale divided by the sensitivity."""
+
+    @property
+    def count_lists(self) -> int:
+        """How many counts one report is in at most: one of each list."""
+
+    @property
+    def count_multiplier(self) -> float:
+        """The noise multiplier on the counts."""
+
+
+def codes_digest(codes: NDArray[np.uint32]) -> bytes:
+    """What names a list of codes: u32 (n,), ascending."""
+    return digest("domain", codes.astype("<u4").tobytes())
+
+
+def measurement_of(task: Task) -> Measurement:
+    """What the task measures.
+
+    Raises:
+        JobRefused(UNDECLARED): nothing.
+    """
+    if task.measurement is None:
+        raise JobRefused(JobReason.UNDECLARED, "the task declares no measurement: it can only train")
+    return task.measurement
+
+
+def key_index(measurement: Measurement, name: str) -> int:
+    """Where a key stands in a report.
+
+    Raises:
+        JobRefused(UNDECLARED)
+    """
+    index = measurement.key_index(name)
+    if index is None:
+        known = ", ".join(key.name for key in measurement.keys) or "none"
+        raise JobRefused(JobReason.UNDECLARED, f"the task declares no key {name!r}; it declares {known}")
+    return index
+
+
+def measure_columns(measurement: Measurement, measure: Measure) -> range:
+    """Which of a report's value shares a measure sums.
+
+    Raises:
+        JobRefused(UNDECLARED)
+    """
+    columns = measurement.columns(measure.value)
+    if columns is None:
+        known = ", ".join([COUNT, *(value.name for value in measurement.values)])
+        raise JobRefused(
+            JobReason.UNDECLARED, f"the task declares no value {measure.value!r}; it declares {known}"
+        )
+    if measure.kind is MeasureKind.SUM:
+        return range(columns.value, columns.value + 1)
+    if not columns.buckets:
+        raise JobRefused(
+            JobReason.UNDECLARED,
+            f"the task declares no buckets of {measure.value!r}, so there is no histogram of it",
+        )
+    return range(columns.value + 1, columns.value + 1 + columns.buckets)
+
+
+def num_columns(task: Task, spec: QuerySpec) -> int:
+    """The columns of every cell, all measures together."""
+    return sum(len(measure_columns(measurement_of(task), measure)) for measure in spec.measures)
+
+
+def num_numbers(task: Task, spec: QuerySpec) -> int:
+    """The length of the answer."""
+    return sum(spec.num_cells(level) for level in spec.levels) * num_columns(task, spec)
+
+
+def sensitivity(measurement: Measurement, spec: QuerySpec, mechanism: Mechanism) -> int:
+    """The most that one report changes the sums of a query, in units: in L1 for Laplace, otherwise in L2.
+
+    The only place that says so.
+
+    A report is in at most one cell of each level. There it adds scale times its value to the column of a sum,
+    at most scale times the value's bound, and scale to one column of a histogram.
+    """
+    bounds = [measure.scale * _bound(measurement, measure) for measure in spec.measures]
+    if mechanism is Mechanism.LAPLACE:
+        return len(spec.levels) * sum(bounds)
+    return _root_up(len(spec.levels) * sum(bound * bound for bound in bounds))
+
+
+def count_sensitivity(spec: CountingQuery, mechanism: Mechanism) -> int:
+    """The most that one report changes the counts that are compared with k at once, in `COUNT_UNITS`.
+
+    It is in one cell of each level.
+    """
+    if mechanism is Mechanism.LAPLACE:
+        return COUNT_UNITS * spec.count_lists
+    return _root_up(COUNT_UNITS**2 * spec.count_lists)
+
+
+def check_answer_possible(task: Task, spec: QuerySpec, total: SignedVector, *, records: int) -> None:
+    """Refuse an answer that honest reports cannot have. Called by the ad server before it reads one.
+
+    A report is in one cell of each level at most, and adds a value within its range, or nothing.
+
+    Raises:
+        JobRefused(SUM_OUT_OF_RANGE)
+    """
+    measurement = measurement_of(task)
+    least: list[int] = []
+    most: list[int] = []
+    for measure in spec.measures:
+        value = measurement.value(measure.value)
+        is_value = value is not None and measure.kind is MeasureKind.SUM
+        columns = len(measure_columns(measurement, measure))
+        least += [records * measure.scale * (min(0, value.low) if is_value and value else 0)] * columns
+        most += [records * measure.scale * (max(0, value.high) if is_value and value else 1)] * columns
+    noise = noise_of_both(task, sum_noise_units(task, spec), len(total))
+    check_within(total.reshape(-1, len(least)), least=least, most=most, noise=noise, records=records)
+
+
+def sum_noise_units(task: Task, spec: QuerySpec) -> int:
+    """Each helper's noise scale on every sum of a query.
+
+    Raises:
+        JobRefused(NOISE_OUT_OF_RANGE)
+    """
+    return units_of_each_helper(
+        task, spec.noise_multiplier, sensitivity(measurement_of(task), spec, task.mechanism)
+    )
+
+
+def count_noise_units(task: Task, spec: CountingQuery) -> int:
+    """The scale of the common noise on counts of reports, in `COUNT_UNITS`.
+
+    Drawn once, whatever the task's division of noise.
+
+    Raises:
+        JobRefused(NOISE_OUT_OF_RANGE)
+    """
+    try:
+        return noise_scale(task.mechanism, spec.count_multiplier, count_sensitivity(spec, task.mechanism))
+    except ValueError as error:
+        raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, f"noise on counts: {error}") from None
+
+
+def checked_conditions(task: Task, spec: CountingQuery) -> Measurement:
+    """What the task measures, if a query's conditions and noise fit it."""
+    measurement = measurement_of(task)
+    for condition in spec.where:
+        key_index(measurement, condition.key)
+    check_noise_fits_task(task, spec.noise_multiplier, whose="query")
+    return measurement
+
+
+def count_charge(task: Task, noise_multiplier: float, *, rounds: int = 1, delta: float = 0.0) -> Charge:
+    """What looks at noisy counts of reports are charged as: both helpers draw the same noise, once."""
+    return Charge(
+        mechanism=task.mechanism,
+        noise_multiplier=noise_multiplier if task.mechanism is not Mechanism.NONE else 0.0,
+        sampling_rate=1.0,
+        rounds=rounds,
+        is_common=True,
+        delta=delta,
+        reports=task.reports_per_user,
+    )
+
+
+def _bound(measurement: Measurement, measure: Measure) -> int:
+    """The most that a report adds to a measure, in its own unit."""
+    value = measurement.value(measure.value)
+    return 1 if value is None or measure.kind is MeasureKind.HISTOGRAM else value.bound
+
+
+def _root_up(square: int) -> int:
+    """The square root of a positive integer, rounded up."""
+    return isqrt(square - 1) + 1

@@ -1,0 +1,291 @@
+"""What every release has in common: noise, each helper's answer, and how two answers add up.
+
+A release is one round of a job, or the answer to a query, a discovery or an evaluation. What is asked for is
+a *spec*; each kind of spec has a module of its own and offers what `ReleaseSpec` or `QueryLike` says. The
+table of the kinds is `maskedlark.releases.kinds`; helpers answer all of them in helper/releases/answering.py.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol, Self, TypeVar
+
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.numbers.field import (
+    FieldVector,
+    SignedVector,
+    add,
+    from_bytes,
+    from_signed,
+    reconstruct,
+    to_bytes,
+    to_signed,
+)
+from maskedlark.privacy.accounting import Charge, smallest_fitting
+from maskedlark.privacy.noise import MIN_SCALE, Mechanism, NoiseDivision, noise_scale, split_scale, tail_bound
+from maskedlark.reports.pair import PairKey
+from maskedlark.reports.task import Task
+
+TAG_BYTES = 32
+
+
+class ReleaseSpec(Protocol):
+    """What a job and every kind of query offer to ledgers and budgets.
+
+    Attributes:
+        kind: The kind's name, as ledgers and the wire spell it.
+        is_query: Whether it is answered once, and not in rounds.
+        rounds: The most rounds that will be asked for; 1 of a query.
+    """
+
+    kind: ClassVar[str]
+    is_query: ClassVar[bool]
+
+    @property
+    def release_id(self) -> bytes:
+        """16 random bytes; a helper refuses the same id with another content."""
+
+    @property
+    def task_id(self) -> bytes:
+        """The task."""
+
+    @property
+    def dataset_id(self) -> bytes:
+        """The dataset."""
+
+    @property
+    def rounds(self) -> int:
+        """See the class."""
+
+    @property
+    def noise_multiplier(self) -> float:
+        """The noise scale divided by the sensitivity."""
+
+    def charges(self, task: Task, rounds: int) -> tuple[Charge, ...]:
+        """What so many of its rounds are charged as; none for 0 rounds."""
+
+
+class QueryLike(ReleaseSpec, Protocol):
+    """What every kind of query offers besides."""
+
+    @property
+    def query_id(self) -> bytes:
+        """The same as `release_id`."""
+
+    def check(self, task: Task, *, records: int) -> None:
+        """Refuse a query that cannot be answered. Called by all parties before anything is charged.
+
+        Raises:
+            JobRefused(UNDECLARED, DOMAIN_TOO_LARGE, NOISE_OUT_OF_RANGE, OVERFLOW)
+        """
+
+    def with_noise(self, task: Task, each_helpers: float) -> Self:
+        """The same query with the noise multiplier that leaves each helper this one."""
+
+
+class AnsweredOnce:
+    """What the kinds of query have in common: one answer, under their own id."""
+
+    __slots__ = ()
+
+    is_query: ClassVar[bool] = True
+    rounds: ClassVar[int] = 1
+    query_id: bytes
+
+    @property
+    def release_id(self) -> bytes:
+        """The query's id."""
+        return self.query_id
+
+
+Q = TypeVar("Q", bound=QueryLike)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregateShare:
+    """One helper's answer to a release.
+
+    Attributes:
+        vector: (P,) uniform to anyone who lacks the other helper's share.
+        agreement_tag: 32 bytes; the ad server compares the two helpers'.
+    """
+
+    vector: FieldVector = field(repr=False)
+    agreement_tag: bytes
+
+    def encode(self) -> bytes:
+        """The stored and sent form: the tag, then 8 bytes an element."""
+        return self.agreement_tag + to_bytes(self.vector)
+
+    @classmethod
+    def decode(cls, encoded: bytes, count: int) -> "AggregateShare":
+        """Parse a helper's answer. Called by the ad server.
+
+        Raises:
+            JobRefused(MALFORMED)
+        """
+        try:
+            return cls(vector=from_bytes(encoded[TAG_BYTES:], count), agreement_tag=encoded[:TAG_BYTES])
+        except ValueError as error:
+            raise JobRefused(
+                JobReason.MALFORMED, f"an aggregate share is not {count} field elements: {error}"
+            ) from None
+
+
+def blinded(
+    *,
+    pair: PairKey,
+    release_transcript: bytes,
+    vector: FieldVector,
+    values_digest: bytes,
+    noise: SignedVector,
+) -> AggregateShare:
+    """What leaves a helper, of any release: its share of a sum, plus the blind, plus its noise, and a tag.
+
+    Called by a helper. Two tags are equal if both helpers summed the same values; one tag alone says nothing.
+
+    Guarantees: uniform without the other helper's answer to the same transcript.
+    """
+    return AggregateShare(
+        vector=add(add(vector, pair.blind(release_transcript, len(vector))), from_signed(noise)),
+        agreement_tag=pair.agreement_tag(release_transcript, values_digest),
+    )
+
+
+def combine(first: AggregateShare, second: AggregateShare) -> SignedVector:
+    """The sum of both helpers' answers: the noisy result, in the units of the release.
+
+    Called by the ad server.
+
+    Raises:
+        JobRefused(HELPERS_DISAGREE): the helpers did not sum the same values; the sum is garbage and must not
+            be used.
+    """
+    if first.agreement_tag != second.agreement_tag:
+        raise JobRefused(
+            JobReason.HELPERS_DISAGREE,
+            "the two helpers did not sum the same values: "
+            "they hold different weights, data or numerics versions",
+        )
+    return to_signed(reconstruct(first.vector, second.vector))
+
+
+def units_of_each_helper(task: Task, noise_multiplier: float, sensitivity: int) -> int:
+    """Each helper's noise scale, in units, for any release of a task. The same integer for every party.
+
+    Raises:
+        JobRefused(NOISE_OUT_OF_RANGE): no noise in a task that requires it, or more than the field can hold.
+    """
+    try:
+        scale = noise_scale(task.mechanism, noise_multiplier, sensitivity)
+    except ValueError as error:
+        raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, str(error)) from None
+    if task.noise is not NoiseDivision.SPLIT:
+        return scale
+    half = split_scale(scale)
+    if half < MIN_SCALE:
+        raise JobRefused(
+            JobReason.NOISE_OUT_OF_RANGE,
+            f"each half of the noise has {half} units, under {MIN_SCALE}: use more frac_bits",
+        )
+    return half
+
+
+def noise_of_both(task: Task, units: int, count: int) -> int:
+    """A bound on both helpers' noise in every coordinate, in units.
+
+    The noise exceeds it with a probability of at most 2^-63.
+
+    Args:
+        task: Its mechanism counts.
+        units: Each helper's noise scale.
+        count: How many coordinates.
+    """
+    return 2 * tail_bound(task.mechanism, units, count)
+
+
+def deviation_of_both(mechanism: Mechanism) -> float:
+    """The standard deviation of both helpers' noise in one coordinate, in scales of one helper's noise.
+
+    Of two Gaussians, or of two Laplace of variance 2 each.
+    """
+    return {Mechanism.NONE: 0.0, Mechanism.GAUSSIAN: math.sqrt(2), Mechanism.LAPLACE: 2.0}[mechanism]
+
+
+def multiplier_of_each_helper(task: Task, noise_multiplier: float) -> float:
+    """What a release's noise multiplier leaves to each helper.
+
+    All of it, or 1/sqrt(2) in a task of split noise.
+    """
+    return noise_multiplier / math.sqrt(2) if task.noise is NoiseDivision.SPLIT else noise_multiplier
+
+
+def multiplier_for_each_helper(task: Task, needed: float) -> float:
+    """The noise multiplier of a release that leaves each helper what is needed.
+
+    The inverse of `multiplier_of_each_helper`, rounded up.
+    """
+    return needed * math.sqrt(2) * (1 + 2.0**-50) if task.noise is NoiseDivision.SPLIT else needed
+
+
+def check_noise_fits_task(task: Task, noise_multiplier: float, *, whose: str) -> None:
+    """Refuse a release that asks for noise in a task that adds none.
+
+    Raises:
+        JobRefused(NOISE_OUT_OF_RANGE)
+    """
+    if task.mechanism is Mechanism.NONE and noise_multiplier != 0:
+        raise JobRefused(
+            JobReason.NOISE_OUT_OF_RANGE, f"the task adds no noise: the {whose}'s noise_multiplier must be 0"
+        )
+
+
+def check_holds_labels(task: Task) -> None:
+    """Refuse a job or an evaluation of labels where reports hold updates. Called by all parties.
+
+    Raises:
+        JobRefused(UNDECLARED)
+    """
+    if task.updates is not None:
+        raise JobRefused(
+            JobReason.UNDECLARED,
+            "the reports of this task hold updates and no labels: submit a job with --strategy",
+        )
+
+
+def charge_of(task: Task, noise_multiplier: float, *, rounds: int = 1, sampling_rate: float = 1.0) -> Charge:
+    """What rounds with a noise multiplier are charged as, with the noise that each helper really adds."""
+    is_noisy = task.mechanism is not Mechanism.NONE
+    return Charge(
+        mechanism=task.mechanism,
+        noise_multiplier=multiplier_of_each_helper(task, noise_multiplier) if is_noisy else 0.0,
+        sampling_rate=sampling_rate,
+        rounds=rounds,
+        reports=task.reports_per_user,
+    )
+
+
+def fitting(task: Task, spec: Q, *, epsilon: float, already: Sequence[Charge] = ()) -> Q:
+    """The same query with the least noise that keeps both budgets of its dataset.
+
+    Called by the ad server, and by a helper to advise.
+
+    Args:
+        task: Its mechanism, delta and collusion budget count.
+        spec: Its noise multipliers are replaced.
+        epsilon: What the query and `already` may cost together against the ad server.
+        already: What was charged to the dataset before.
+
+    Raises:
+        JobRefused(BUDGET_EXHAUSTED): no noise is enough.
+    """
+    if task.mechanism is Mechanism.NONE:
+        return spec.with_noise(task, 0.0)
+    least = smallest_fitting(
+        lambda each: spec.with_noise(task, each).charges(task, 1),
+        epsilon,
+        task.delta,
+        already=already,
+        collusion_epsilon=task.collusion_epsilon,
+    )
+    return spec.with_noise(task, least)

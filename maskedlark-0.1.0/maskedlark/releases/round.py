@@ -1,0 +1,148 @@
+"""Step 7: one round at one helper, as a pure function from an opened dataset to an aggregate share.
+
+And step 8's first half.
+
+    sample -> pad -> masked, clipped sum in the field -> blind -> noise -> aggregate share, with a tag of what
+    was summed
+
+The caller (helper/releases/rounds.py) has checked the job. It commits the charge and the answer before
+anything is released.
+
+The work of a round does not depend on the secret sample: f is evaluated on a number of records that follows
+from public settings, the sampled ones first, the rest with mask shares of zero. So the time of an answer does
+not tell how many were sampled, nor that they were too few.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskedlark.canonical import digest
+from maskedlark.numbers.field import FieldVector
+from maskedlark.privacy.clip import Clip
+from maskedlark.privacy.noise import NoiseSource
+from maskedlark.privacy.sample_size import padded_size
+from maskedlark.releases.job import JobSpec, job_clip
+from maskedlark.releases.release import AggregateShare, blinded, units_of_each_helper
+from maskedlark.reports.pair import PairKey
+from maskedlark.reports.report import InputShares
+from maskedlark.reports.task import Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskedSum:
+    """What a function f gives of a batch: see `SumFunction`.
+
+    Attributes:
+        vector: (P,) sum over records and candidate labels of mask_share * value, in the field.
+        values_digest: 32 bytes that depend on every value summed, and on no mask: equal at the two helpers if
+            (and but for a collision only if) they summed the same values of the same records.
+        sensitivity: A bound on the clip norm of every value summed, an integer in units of 2^-frac_bits: what
+            the noise is calibrated to.
+    """
+
+    vector: FieldVector = field(repr=False)
+    values_digest: bytes
+    sensitivity: int
+
+
+SumFunction = Callable[[InputShares], MaskedSum]
+"""f of one round: from the evaluated records, in canonical order, to their masked sum.
+
+No records give zeros.
+"""
+
+
+def transcript(job: JobSpec, *, round_index: int, weights: bytes, numerics: bytes) -> bytes:
+    """The digest of everything that defines a round: both helpers' blinds and samples hang on it.
+
+    Args:
+        job: Names task, dataset, model, loss, sampling and noise.
+        round_index: From 0.
+        weights: The encoded weights of the round.
+        numerics: The digest of the engine's golden vectors, so that helpers of different numerics never mix.
+    """
+    return digest("round", job.digest, round_index.to_bytes(8, "little"), weights, numerics)
+
+
+def aggregate(
+    *,
+    task: Task,
+    job: JobSpec,
+    pair: PairKey,
+    round_index: int,
+    round_transcript: bytes,
+    shares: InputShares,
+    masked_sum: SumFunction,
+    num_values: int,
+    noise: NoiseSource,
+    clip: Clip | None = None,
+) -> AggregateShare:
+    """Compute one helper's aggregate share of a round. Called by a helper.
+
+    `clip` is the round's own bound in an adaptive job; without it the noise is that of the largest one.
+
+    Guarantees: without the other helper's answer to the same transcript the share is uniform. The sum of both
+        shares is the sampled records' clipped values plus both helpers' full-scale noise. With fewer than
+        min_batch_size records in the dataset or in the sample, the sum is of no records: noise around zero,
+        of the same shape.
+    """
+    is_sampled = sampled(job, pair, round_index, round_transcript, len(shares))
+    is_enough = int(is_sampled.sum()) >= task.min_batch_size
+    summed = masked_sum(
+        _evaluated(
+            shares, is_sampled, is_enough=is_enough, at_least=records_evaluated(task, job, len(shares))
+        )
+    )
+    bound = clip or job_clip(task, job)
+    if summed.sensitivity > bound.released_sensitivity or bound.sensitivity > task.clip.sensitivity:
+        raise AssertionError("the sum function bounds its values by more than the task allows")
+    return blinded(
+        pair=pair,
+        release_transcript=round_transcript,
+        vector=summed.vector,
+        values_digest=summed.values_digest,
+        noise=noise(
+            task.mechanism, units_of_each_helper(task, job.noise_multiplier, summed.sensitivity), num_values
+        ),
+    )
+
+
+def sampled(
+    job: JobSpec, pair: PairKey, round_index: int, round_transcript: bytes, count: int
+) -> NDArray[np.bool_]:
+    """Which of a dataset's records, in canonical order, take part in a round. Called by a helper.
+
+    Guarantees: with random allocation each record takes part in one round of an epoch, whatever the rounds'
+        transcripts are. Otherwise each takes part with the job's rate, on its own.
+    """
+    if job.epoch_steps is None:
+        return pair.sample(round_transcript, count, job.sampling_numerator)
+    epoch, step = divmod(round_index, job.epoch_steps)
+    return np.asarray(pair.slots(job.digest, epoch, count, job.epoch_steps) == np.uint64(step))
+
+
+def records_evaluated(task: Task, job: JobSpec, dataset_size: int) -> int:
+    """On how many records a round evaluates f, from public settings alone.
+
+    A sample is larger with a probability that is charged (`maskedlark.privacy.sample_size`).
+    """
+    expected = dataset_size * job.sampling_numerator >> 32
+    return padded_size(expected=expected, least=task.min_batch_size, most=dataset_size)
+
+
+def _evaluated(
+    shares: InputShares, is_sampled: NDArray[np.bool_], *, is_enough: bool, at_least: int
+) -> InputShares:
+    """The sampled records among enough others, in canonical order.
+
+    Mask shares are zero but for sampled records, if they are enough.
+    """
+    spare = np.flatnonzero(~is_sampled)[: max(0, at_least - int(is_sampled.sum()))]
+    chosen = is_sampled.copy()
+    chosen[spare] = True
+    counts = (is_sampled & is_enough)[chosen]
+    masks = np.where(counts[:, None], shares.mask_shares[chosen], np.uint64(0))
+    return InputShares(features=shares.features[chosen], labels=shares.labels[chosen], mask_shares=masks)

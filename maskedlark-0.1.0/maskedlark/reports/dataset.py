@@ -1,0 +1,282 @@
+"""Step 5: a dataset, an immutable set of reports that both helpers opened and agree on.
+
+Sealing takes two steps. Each helper *prepares*: it opens every share and says which it admits, with a tag of
+what it read. The ad server keeps the reports that both admit with equal tags; each helper *commits* that set,
+and none of its reports can enter another dataset of the task. The dataset's id is the digest of the task, the
+ids and the tags: both helpers compute the same one if, and only if, they read the same.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskedlark.canonical import digest
+from maskedlark.errors import ReportReason, ReportRejected
+from maskedlark.reports.pair import VIEW_TAG_BYTES, PairKey
+from maskedlark.reports.proofs.check import ProofTable, Residues, gather_evidence, residues
+from maskedlark.reports.proofs.proving import Binding
+from maskedlark.reports.report import FOUND_INSIDE, InputShares, decode_shares, join_shares
+from maskedlark.reports.sealing import OpeningKey, share_info
+from maskedlark.reports.task import REPORT_ID_BYTES, Task
+from maskedlark.reports.upload import SealedShare, check_sealed_length
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareForHelper:
+    """One report as the ad server passes it to one helper."""
+
+    report_id: bytes
+    time_bucket: int
+    share: SealedShare
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmittedSet:
+    """What a helper tells the ad server of a sequence of n reports, in the order in which they came.
+
+    Attributes:
+        is_admitted: bool (n,).
+        view_tags: u8 (n, 16): equal at both helpers if they read the same nonce, features and labels, and in
+            a task with proofs only if the report's proof holds; zeros where not admitted.
+        dropped: How many were dropped, by reason.
+    """
+
+    is_admitted: NDArray[np.bool_]
+    view_tags: NDArray[np.uint8]
+    dropped: Counter[ReportReason]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedShares:
+    """What one helper read, and keeps to itself until the dataset is committed.
+
+    Attributes:
+        report_ids: u8 (n, 16).
+        shares: n rows; rows that are not admitted hold zeros or worse and are never used.
+        admitted: What the ad server is told.
+    """
+
+    report_ids: NDArray[np.uint8] = field(repr=False)
+    shares: InputShares
+    admitted: AdmittedSet
+
+
+class ShareOpener:
+    """Opens and checks one helper's shares of one task.
+
+    Called by a helper; pure but for the keys it holds.
+    """
+
+    def __init__(
+        self,
+        *,
+        task: Task,
+        role: int,
+        opening_keys: Sequence[OpeningKey],
+        pair: PairKey,
+        residues_of: Residues = residues,
+    ) -> None:
+        """Open shares of one role; `residues_of` may be a faster function of the same results."""
+        self._task = task
+        self._task_id = task.task_id
+        self._length = task.plaintext_length(role)
+        self._role = role
+        self._keys = {key.key_id: key for key in opening_keys}
+        self._pair = pair
+        self._residues_of = residues_of
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """To travel to another process of the same helper."""
+        return _opener, (self._task, self._role, tuple(self._keys.values()), self._pair, self._residues_of)
+
+    def open(self, incoming: Sequence[ShareForHelper]) -> PreparedShares:
+        """Open, parse and check a chunk of shares; drop what is wrong, each with its reason.
+
+        Ids that repeat within the chunk are dropped from the second on; the caller looks after repeats
+        between chunks.
+        """
+        rows = np.zeros((len(incoming), self._length), np.uint8)
+        reasons: list[ReportReason | None] = [None] * len(incoming)
+        for row, item in enumerate(incoming):
+            try:
+                rows[row] = np.frombuffer(self._plaintext(item), np.uint8)
+            except ReportRejected as rejection:
+                reasons[row] = rejection.reason
+        ids = [
+            item.report_id if len(item.report_id) == REPORT_ID_BYTES else bytes(REPORT_ID_BYTES)
+            for item in incoming
+        ]
+        decoded = decode_shares(self._task, rows, role=self._role, report_ids=ids, task_id=self._task_id)
+        reasons = [first or second for first, second in zip(reasons, decoded.reasons, strict=True)]
+        _mark_repeats(incoming, reasons)
+        is_admitted = np.array([reason is None for reason in reasons], np.bool_)
+        return PreparedShares(
+            report_ids=np.frombuffer(b"".join(ids), np.uint8).reshape(-1, REPORT_ID_BYTES),
+            shares=decoded.shares,
+            admitted=AdmittedSet(
+                is_admitted=is_admitted,
+                view_tags=self._view_tags(ids, rows, decoded.proofs, is_admitted),
+                dropped=Counter(reason for reason in reasons if reason is not None),
+            ),
+        )
+
+    def _plaintext(self, item: ShareForHelper) -> bytes:
+        if len(item.report_id) != REPORT_ID_BYTES:
+            raise ReportRejected(ReportReason.MALFORMED, f"a report id has {REPORT_ID_BYTES} bytes")
+        self._task.check_time_bucket(item.time_bucket)
+        check_sealed_length(self._length, item.share.ciphertext)
+        key = self._keys.get(item.share.key_id)
+        if key is None:
+            raise ReportRejected(ReportReason.UNKNOWN_KEY, f"this helper has no HPKE key {item.share.key_id}")
+        info = share_info(
+            task_id=self._task_id,
+            report_id=item.report_id,
+            time_bucket=item.time_bucket,
+            role=self._role,
+            key_id=item.share.key_id,
+        )
+        plaintext = key.open(item.share.ciphertext, info)
+        if len(plaintext) != self._length:
+            raise ReportRejected(
+                ReportReason.WRONG_LENGTH,
+                f"an input share of this task has {self._length} bytes, not {len(plaintext)}",
+            )
+        return plaintext
+
+    def _view_tags(
+        self,
+        ids: Sequence[bytes],
+        rows: NDArray[np.uint8],
+        proofs: ProofTable | None,
+        is_admitted: NDArray[np.bool_],
+    ) -> NDArray[np.uint8]:
+        """What the ad server compares: tags of the views.
+
+        In a task with proofs, tags of the evidence for them.
+        """
+        chosen = np.flatnonzero(is_admitted)
+        length = self._task.view_length
+        views = [rows[row, :length].tobytes() for row in chosen.tolist()]
+        covered = views
+        shape = self._task.proof_shape
+        if shape is not None and proofs is not None and len(chosen):
+            bindings = [
+                Binding(task_id=self._task_id, report_id=ids[row], view=view)
+                for row, view in zip(chosen.tolist(), views, strict=True)
+            ]
+            evidence = gather_evidence(shape, self._role, bindings, proofs.rows(chosen), self._residues_of)
+            told, width = evidence.tobytes(), evidence.shape[1]
+            covered = [view + told[at * width : (at + 1) * width] for at, view in enumerate(views)]
+        tags = np.zeros((len(rows), VIEW_TAG_BYTES), np.uint8)
+        found = [
+            self._pair.view_tag(ids[row], text) for row, text in zip(chosen.tolist(), covered, strict=True)
+        ]
+        tags[chosen] = np.frombuffer(b"".join(found), np.uint8).reshape(-1, VIEW_TAG_BYTES)
+        return tags
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedDataset:
+    """One helper's opened shares of a committed dataset, in canonical order (ascending report id).
+
+    Attributes:
+        dataset_id: 32 bytes, the same at both helpers.
+        report_ids: u8 (n, 16), ascending.
+        shares: n rows.
+    """
+
+    dataset_id: bytes
+    report_ids: NDArray[np.uint8] = field(repr=False)
+    shares: InputShares
+
+    def __len__(self) -> int:
+        return len(self.report_ids)
+
+
+def join_prepared(parts: Sequence[PreparedShares]) -> PreparedShares:
+    """All parts as one sequence of rows; at least one part. Called by a helper."""
+    return PreparedShares(
+        report_ids=np.concatenate([part.report_ids for part in parts]),
+        shares=join_shares([part.shares for part in parts]),
+        admitted=AdmittedSet(
+            is_admitted=np.concatenate([part.admitted.is_admitted for part in parts]),
+            view_tags=np.concatenate([part.admitted.view_tags for part in parts]),
+            dropped=sum((part.admitted.dropped for part in parts), Counter()),
+        ),
+    )
+
+
+def as_told(dropped: Counter[ReportReason]) -> Counter[ReportReason]:
+    """What a helper tells the ad server of the reports that it dropped.
+
+    Guarantees: what was wrong inside a share is `NOT_OPENED`, like a share that does not open, so asking
+        about one report, or about two sets that differ in one, tells nothing of what is in it but that it is
+        of no use. The helper's operator sees the true reasons.
+    """
+    told: Counter[ReportReason] = Counter()
+    for reason, count in dropped.items():
+        told[ReportReason.NOT_OPENED if reason in FOUND_INSIDE else reason] += count
+    return told
+
+
+def admitted_by_both(first: AdmittedSet, second: AdmittedSet) -> NDArray[np.bool_]:
+    """The reports that both helpers admit with equal views of them. Called by the ad server."""
+    same_view = (first.view_tags == second.view_tags).all(axis=1)
+    both: NDArray[np.bool_] = first.is_admitted & second.is_admitted & same_view
+    return both
+
+
+def open_dataset(task_id: bytes, prepared: PreparedShares, chosen: NDArray[np.bool_]) -> OpenedDataset:
+    """The dataset of the chosen rows, all admitted, sorted by report id.
+
+    Called by a helper when it commits.
+    """
+    rows = np.flatnonzero(chosen)
+    rows = rows[canonical_order(prepared.report_ids[rows])]
+    report_ids = prepared.report_ids[rows]
+    return OpenedDataset(
+        dataset_id=dataset_id(task_id, report_ids, prepared.admitted.view_tags[rows]),
+        report_ids=report_ids,
+        shares=prepared.shares.rows(rows),
+    )
+
+
+def dataset_id(task_id: bytes, report_ids: NDArray[np.uint8], view_tags: NDArray[np.uint8]) -> bytes:
+    """The id of a dataset: a digest of its task, its report ids and what was read of each, 32 bytes.
+
+    Of each report u8 (n, 16), in canonical order.
+
+    Guarantees: two helpers that read different features or labels of any report have different datasets. Jobs
+        and transcripts name the dataset, so their blinds do not cancel: an ad server that plants a share of
+        its own under somebody's report id gets noise.
+    """
+    return digest(
+        "dataset",
+        task_id,
+        np.ascontiguousarray(report_ids).tobytes(),
+        np.ascontiguousarray(view_tags).tobytes(),
+    )
+
+
+def canonical_order(report_ids: NDArray[np.uint8]) -> NDArray[np.intp]:
+    """The permutation that sorts u8 (n, 16) ids as byte strings."""
+    halves = np.ascontiguousarray(report_ids).view(">u8")
+    return np.lexsort((halves[:, 1], halves[:, 0]))
+
+
+def _opener(
+    task: Task, role: int, opening_keys: Sequence[OpeningKey], pair: PairKey, residues_of: Residues
+) -> ShareOpener:
+    return ShareOpener(task=task, role=role, opening_keys=opening_keys, pair=pair, residues_of=residues_of)
+
+
+def _mark_repeats(incoming: Sequence[ShareForHelper], reasons: list[ReportReason | None]) -> None:
+    seen: set[bytes] = set()
+    for row, item in enumerate(incoming):
+        if reasons[row] is None and item.report_id in seen:
+            reasons[row] = ReportReason.DUPLICATE_ID
+        seen.add(item.report_id)

@@ -1,0 +1,106 @@
+"""The key that only the two helpers share, and all that they draw from it without exchanging a message.
+
+Each helper computes the same X25519 secret from its own private key and the other's public key, which the
+task names. From it and a public context both derive: the tag by which the ad server sees that they read the
+same features and labels of a report, the blind of a round, the minibatch of a round, and the tag by which the
+ad server sees that they summed the same values.
+"""
+
+import hmac
+from hashlib import sha256
+from typing import Final
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from numpy.typing import NDArray
+
+from maskedlark.errors import InvalidTask
+from maskedlark.numbers.field import FieldVector, negate, random_vector
+from maskedlark.randomness import Randomness, Stream, below, derive_key
+from maskedlark.reports.task import Task
+
+SAMPLING_DENOMINATOR: Final = 1 << 32
+VIEW_TAG_BYTES: Final = 16
+
+
+class PairKey:
+    """The secret of the two helpers of one task. Redacted in its repr; its methods are the only use of it."""
+
+    __slots__ = ("_role", "_secret", "_view_key")
+
+    def __init__(self, *, secret: bytes, role: int) -> None:
+        self._secret = secret
+        self._role = role
+        self._view_key = derive_key(secret, b"view")
+
+    def __repr__(self) -> str:
+        return f"PairKey(role={self._role}, secret=<redacted>)"
+
+    def view_tag(self, report_id: bytes, view: bytes) -> bytes:
+        """16 bytes that tell the ad server whether the helpers' views of one report are equal.
+
+        They tell nothing else; a view is the features and labels.
+        """
+        return hmac.digest(self._view_key, report_id + view, sha256)[:VIEW_TAG_BYTES]
+
+    def blind(self, transcript: bytes, count: int) -> FieldVector:
+        """A uniform vector that the helper of role 0 adds and the helper of role 1 subtracts.
+
+        It cancels in the sum.
+
+        If the two helpers were shown different transcripts, the sum is uniform and tells nothing.
+        """
+        vector = random_vector(count, Stream(derive_key(self._secret, b"blind", transcript)))
+        return vector if self._role == 0 else negate(vector)
+
+    def sample(self, transcript: bytes, count: int, sampling_numerator: int) -> NDArray[np.bool_]:
+        """Poisson sampling: which of `count` records, in canonical order, this round uses.
+
+        Each with rate numerator / 2^32.
+
+        Guarantees: independent of the records' content; equal at both helpers; unpredictable to anyone else.
+        """
+        words = np.frombuffer(Stream(derive_key(self._secret, b"sample", transcript))(4 * count), dtype="<u4")
+        return words.astype(np.uint64) < np.uint64(sampling_numerator)
+
+    def slots(self, job_digest: bytes, epoch: int, count: int, steps: int) -> NDArray[np.uint64]:
+        """Random allocation: the step of an epoch that each of `count` records, in canonical order, is in.
+
+        Drawn from the pair's key, the job (whose digest binds task and dataset) and the epoch, and from
+        nothing that a round brings: whatever weights are sent, a record takes part once an epoch.
+
+        Guarantees: independent and uniform below `steps`, by rejection; equal at both helpers; unpredictable
+            to anyone else.
+        """
+        context = job_digest + epoch.to_bytes(8, "little")
+        return below(steps, count, Stream(derive_key(self._secret, b"slots", context)))
+
+    def common_noise(self, transcript: bytes) -> Randomness:
+        """A fresh stream of bytes that both helpers draw alike and nobody else can predict.
+
+        For decisions on what both see in clear.
+        """
+        return Stream(derive_key(self._secret, b"common noise", transcript))
+
+    def agreement_tag(self, transcript: bytes, values_digest: bytes) -> bytes:
+        """32 bytes, equal at the two helpers if they summed the same values in the same round.
+
+        They tell nothing else.
+        """
+        return hmac.digest(derive_key(self._secret, b"agreement"), transcript + values_digest, sha256)
+
+
+def pair_key(private_key: X25519PrivateKey, task: Task, role: int) -> PairKey:
+    """Agree with the other helper of a task. Called by a helper; no message is exchanged.
+
+    Raises:
+        InvalidTask: the other helper's agreement key is not a usable X25519 key.
+    """
+    ours, theirs = task.helpers[role], task.helpers[1 - role]
+    if ours.agreement_key != private_key.public_key().public_bytes_raw():
+        raise InvalidTask(f"the task's helper {role} has another agreement key than this helper")
+    try:
+        shared = private_key.exchange(X25519PublicKey.from_public_bytes(theirs.agreement_key))
+    except ValueError:
+        raise InvalidTask(f"the agreement key of helper {1 - role} is not a usable X25519 key") from None
+    return PairKey(secret=derive_key(shared, b"pair", task.task_id), role=role)

@@ -1,0 +1,163 @@
+"""A helper's half of a proof: what it computes of its own share, for its tag to cover.
+
+All functions take n reports at once.
+
+    evidence = gather_evidence(shape, role, bindings, table)     # u8 (n, width), covered by the view tags
+
+Each relation of a proof is linear in the shares once the openings are known. Role 1 takes its side of each
+relation as a *residue*; role 0 takes what the two sides must add to, less its own side. The residues of an
+honest report are equal at both roles, and each helper can compute them alone: they tell it nothing. The ad
+server compares the tags that cover them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskedlark.numbers.field import MODULUS, FieldVector, add, multiply, negate, subtract, total
+from maskedlark.reports.proofs.polynomials import range_tables
+from maskedlark.reports.proofs.proving import Binding, challenge, commit
+from maskedlark.reports.proofs.shape import POINTS, ProofShape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProofTable:
+    """What one helper read of n proofs, one row each; all elements are canonical.
+
+    Shapes: openings uint64 (n, num_openings); others and blinds u8 (n, 32); elements
+    uint64 (n, num_elements).
+
+    Attributes:
+        openings: Read by both helpers.
+        others: The other helper's commitments, as the browser tells them.
+        blinds: Of this helper's commitments.
+        elements: This helper's share.
+    """
+
+    openings: FieldVector = field(repr=False)
+    others: NDArray[np.uint8]
+    blinds: NDArray[np.uint8] = field(repr=False)
+    elements: FieldVector = field(repr=False)
+
+    def rows(self, chosen: NDArray[np.intp]) -> "ProofTable":
+        """These rows."""
+        return ProofTable(
+            openings=self.openings[chosen],
+            others=self.others[chosen],
+            blinds=self.blinds[chosen],
+            elements=self.elements[chosen],
+        )
+
+
+Residues: TypeAlias = Callable[[ProofShape, int, ProofTable, FieldVector], FieldVector]
+"""Computes the residues of n reports: see `residues`. A helper may bring a compiled one."""
+
+
+def gather_evidence(
+    shape: ProofShape, role: int, bindings: Sequence[Binding], table: ProofTable, residues_of: Residues
+) -> NDArray[np.uint8]:
+    """What a helper's tags cover beside the views: challenge, openings and residues. u8 (n, width).
+
+    A helper computes its own commitment from what it holds, so a challenge is equal at both helpers only if
+    each holds the share that the browser committed to.
+    """
+    told = (_rows(part) for part in (table.blinds, table.others, table.elements.astype("<u8", copy=False)))
+    seeds = [
+        _challenge(role, commit(binding, role, blind, share), other)
+        for binding, blind, other, share in zip(bindings, *told, strict=True)
+    ]
+    drawn = np.frombuffer(b"".join(seeds), "<u8").astype(np.uint64).reshape(len(seeds), -1)
+    words = drawn[:, :POINTS]
+    points = np.where(words >= np.uint64(MODULUS), words - np.uint64(MODULUS), words)
+    found = residues_of(shape, role, table, points)
+    return np.ascontiguousarray(_covered(drawn, table.openings, found), "<u8").view(np.uint8)
+
+
+def residues(shape: ProofShape, role: int, table: ProofTable, points: FieldVector) -> FieldVector:
+    """What is equal at both helpers if, and but for chance only if, the proofs hold: u64 (n, num_residues).
+
+    Order: for each vector and point, the opening's relation and its square's; for each histogram, that it
+    adds to the count; for each polynomial and point, the opening's relation and its square's.
+    """
+    places, elements = shape.places, table.elements
+    columns: list[FieldVector] = []
+    for index, place in enumerate(places.vectors):
+        opened = table.openings[:, POINTS * index : POINTS * (index + 1)]
+        rho, square = (
+            elements[:, part][:, POINTS * index : POINTS * (index + 1)]
+            for part in (places.rho, places.square)
+        )
+        first = add(_power_sums(elements[:, place], points), rho)
+        second = _power_sums(elements[:, place], multiply(points, points))
+        second = subtract(add(second, multiply(add(opened, opened), rho)), square)
+        columns += _pairs(role, opened, first, second)
+    count = total(elements[:, places.vectors[0]], axis=1)
+    for place in places.vectors[1:]:
+        rest = subtract(total(elements[:, place], axis=1), count)
+        columns.append(rest if role == 1 else negate(rest))
+    for index in range(len(shape.polynomials)):
+        start = POINTS * (len(shape.vectors) + index)
+        opened = table.openings[:, start : start + POINTS]
+        columns += _pairs(role, opened, *_range_sides(shape, index, elements, count, points))
+    return np.stack(columns, axis=1)
+
+
+def _covered(challenges: FieldVector, openings: FieldVector, found: FieldVector) -> FieldVector:
+    """All that must be equal, openings too: else a browser could tell the helpers different ones that fit."""
+    return np.concatenate([challenges, openings, found], axis=1)
+
+
+def _rows(table: NDArray[Any]) -> list[bytes]:
+    """The bytes of each row."""
+    encoded, width = table.tobytes(), table.itemsize * table.shape[1]
+    return [encoded[start : start + width] for start in range(0, len(encoded), width)]
+
+
+def _challenge(role: int, own: bytes, other: bytes) -> bytes:
+    return challenge(own, other) if role == 0 else challenge(other, own)
+
+
+def _pairs(role: int, opened: FieldVector, first: FieldVector, second: FieldVector) -> list[FieldVector]:
+    """For each point the two residues of an opening: the sides add to the opening, and to its square."""
+    if role == 0:
+        first, second = subtract(opened, first), subtract(multiply(opened, opened), second)
+    return [side[:, point] for point in range(POINTS) for side in (first, second)]
+
+
+def _power_sums(vectors: FieldVector, points: FieldVector) -> FieldVector:
+    """Sum of vectors[:, c - 1] points^c, c from 1: (n, length) and (n, k) to (n, k)."""
+    sums = np.zeros_like(points)
+    for column in range(vectors.shape[1] - 1, -1, -1):
+        sums = multiply(add(sums, vectors[:, column : column + 1]), points)
+    return sums
+
+
+def _range_sides(
+    shape: ProofShape, index: int, elements: FieldVector, count: FieldVector, points: FieldVector
+) -> tuple[FieldVector, FieldVector]:
+    """A helper's sides of f(t) = F and n + Z(t) H(t) = F^2: (n, 3) each."""
+    m, places = shape.polynomials[index], shape.places
+    tables = range_tables(m)
+    bits, phi, quotient = (
+        elements[:, part[index]] for part in (places.polynomial_bits, places.phi, places.quotient)
+    )
+    values = np.concatenate([subtract(add(bits, bits), count[:, None]), phi], axis=1)
+    steps = [subtract(points, np.full_like(points, node)) for node in range(1, 2 * m + POINTS + 3)]
+    z = np.ones_like(points)
+    for step in steps[:m]:
+        z = multiply(z, step)
+    f = _interpolated(multiply(values, tables.weights_f[None, :]), steps[: m + POINTS])
+    h = _interpolated(multiply(quotient, tables.weights_h[None, :]), steps[m:])
+    return f, add(count[:, None], multiply(z, h))
+
+
+def _interpolated(weighted: FieldVector, steps: Sequence[FieldVector]) -> FieldVector:
+    """Sum over nodes of the weighted value times (t - node') over all other nodes: (n, nodes) to (n, 3)."""
+    result, all_before = np.zeros_like(steps[0]), np.ones_like(steps[0])
+    for column, step in enumerate(steps):  # result = product of the nodes so far times the sum so far
+        result = add(multiply(result, step), multiply(weighted[:, column : column + 1], all_before))
+        all_before = multiply(all_before, step)
+    return result

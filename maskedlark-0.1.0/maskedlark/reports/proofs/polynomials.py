@@ -1,0 +1,88 @@
+"""The constants of the range check's polynomials, and their evaluation, for the browser and both helpers.
+
+A polynomial f of m bits has degree m + 2 and is given by its values at 1..m+3: 2 b_i - n at the bits' nodes
+1..m, and random blinds at m+1..m+3. Z = (X - 1) .. (X - m). The quotient H = (f^2 - n) / Z has degree m + 4
+and is given by its values at m+1..2m+5.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+
+from maskedlark.numbers.field import MODULUS, FieldVector, multiply, total
+from maskedlark.reports.proofs.shape import EXTRA_NODES, POINTS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeTables:
+    """Constants of polynomials of m bits.
+
+    Shapes:
+        weights_f: uint64 (m + 3,): barycentric weights of the nodes 1..m+3.
+        weights_h: uint64 (m + 5,): barycentric weights of the nodes m+1..2m+5.
+        extension: uint64 (m + 2, m + 3): from f at 1..m+3 to f at m+4..2m+5.
+        inverse_z: m + 5 integers: 1 / Z at m+1..2m+5.
+    """
+
+    weights_f: FieldVector = field(repr=False)
+    weights_h: FieldVector = field(repr=False)
+    extension: FieldVector = field(repr=False)
+    inverse_z: tuple[int, ...] = field(repr=False)
+
+
+@lru_cache(maxsize=64)
+def range_tables(num_bits: int) -> RangeTables:
+    """The constants of polynomials of `num_bits` bits."""
+    m, known = num_bits, num_bits + POINTS
+    weights = _barycentric(1, known)
+    z_nodes = range(m + 1, m + EXTRA_NODES + m + 1)
+    return RangeTables(
+        weights_f=np.array(weights, np.uint64),
+        weights_h=np.array(_barycentric(m + 1, m + EXTRA_NODES), np.uint64),
+        extension=np.array(
+            [_extension_row(at, weights) for at in range(known + 1, 2 * m + EXTRA_NODES + 1)], np.uint64
+        ),
+        inverse_z=tuple(pow(_product(at - node for node in range(1, m + 1)), -1, MODULUS) for at in z_nodes),
+    )
+
+
+def extended(tables: RangeTables, values: Sequence[int]) -> list[int]:
+    """The values of f at m+4..2m+5, from those at 1..m+3. Called by the browser."""
+    products = multiply(tables.extension, np.array(values, np.uint64)[None, :])
+    further: list[int] = total(products, axis=1).tolist()
+    return further
+
+
+def evaluate(values: Sequence[int], first: int, weights: Sequence[int], point: int) -> int:
+    """The polynomial with these values at first, first + 1, ..., at a point. Called by the browser."""
+    before = [1]
+    for node in range(first, first + len(values) - 1):
+        before.append(before[-1] * (point - node) % MODULUS)
+    after, result = 1, 0
+    for place in reversed(range(len(values))):
+        result += values[place] * weights[place] % MODULUS * before[place] % MODULUS * after
+        after = after * (point - first - place) % MODULUS
+    return result % MODULUS
+
+
+def _barycentric(first: int, count: int) -> list[int]:
+    """1 / product of (node - other) over all other nodes, for nodes first, first + 1, ..."""
+    nodes = range(first, first + count)
+    return [pow(_product(node - other for other in nodes if other != node), -1, MODULUS) for node in nodes]
+
+
+def _extension_row(at: int, weights: Sequence[int]) -> list[int]:
+    """The factors of f at 1, 2, ... in f at a further node."""
+    whole = _product(at - node for node in range(1, len(weights) + 1))
+    return [
+        whole * weight * pow(at - node, -1, MODULUS) % MODULUS for node, weight in enumerate(weights, start=1)
+    ]
+
+
+def _product(factors: Iterable[int]) -> int:
+    product = 1
+    for factor in factors:
+        product = product * factor % MODULUS
+    return product

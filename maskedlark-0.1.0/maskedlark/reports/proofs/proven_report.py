@@ -1,0 +1,129 @@
+"""The plaintexts of a report with a proof: what the browser encodes, and what a helper reads.
+
+    view | openings | the other helper's commitment | own blind | share
+
+Openings are u64 each, commitment and blind have 32 bytes. Role 0's share is a seed of 32 bytes, role 1's its
+elements, u64 each. Integers are little-endian. Openings, commitment, blind and the proof's elements are
+dropped once the helper has computed its tag: a dataset holds mask shares and value shares, as without proofs.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskedlark.numbers.field import (
+    ELEMENT_BYTES,
+    MODULUS,
+    FieldVector,
+    add,
+    from_signed,
+    multiply,
+    to_bytes,
+    total,
+)
+from maskedlark.randomness import Randomness
+from maskedlark.reports.measurement import Measurement
+from maskedlark.reports.proofs.check import ProofTable
+from maskedlark.reports.proofs.proving import Binding, Proof, prove, secret_elements
+from maskedlark.reports.proofs.shape import BLIND_BYTES, COMMITMENT_BYTES, ProofShape
+from maskedlark.reports.share_seed import SEED_BYTES, expand_shares
+
+
+def proven_plaintexts(
+    shape: ProofShape,
+    binding: Binding,
+    *,
+    mask: Sequence[int],
+    columns: Sequence[int],
+    measurement: Measurement | None,
+    randomness: Randomness,
+) -> tuple[bytes, bytes]:
+    """Both roles' plaintexts. Called by the browser.
+
+    Args:
+        shape: Of the task.
+        binding: The report, with its view, which the plaintexts begin with.
+        mask: A 1 at the real candidate.
+        columns: What a report shares of its measurement: see `Measurement.columns`; empty without
+            measurement.
+        measurement: The task's.
+        randomness: Draws the proof's blinds, the seed of share 0, the commitments' blinds, in this order.
+    """
+    vectors, values = [list(mask)], []
+    at = 1
+    for value in measurement.values if measurement else ():
+        buckets = len(value.bucket_starts)
+        values.append(columns[at])
+        if buckets:
+            vectors.append(list(columns[at + 1 : at + 1 + buckets]))
+        at += 1 + buckets
+    bits = shape.bits_of(values) if sum(mask) else [0] * sum(shape.polynomials)
+    elements = secret_elements(shape, vectors, bits, randomness)
+    proof = prove(shape, binding, elements, randomness)
+    return encode_proof(binding, proof, 0), encode_proof(binding, proof, 1)
+
+
+def encode_proof(binding: Binding, proof: Proof, role: int) -> bytes:
+    """One role's plaintext."""
+    openings = np.array(proof.openings, np.uint64)
+    share = proof.seed if role == 0 else to_bytes(proof.share_1)
+    return binding.view + to_bytes(openings) + proof.commitments[1 - role] + proof.blinds[role] + share
+
+
+def read_proofs(
+    shape: ProofShape, task_id: bytes, report_ids: Sequence[bytes], role: int, parts: NDArray[np.uint8]
+) -> tuple[ProofTable, NDArray[np.bool_]]:
+    """What a helper finds behind the views of n plaintexts. Called by a helper.
+
+    Args:
+        shape: Of the task.
+        task_id: The task.
+        report_ids: Of the n reports.
+        role: The helper's.
+        parts: u8 (n, proof_length): the plaintexts behind their views.
+
+    Returns:
+        The table, and for each row whether all its elements are below the modulus. A row of which that is not
+        true must be dropped before anything of it is hashed.
+    """
+    opened = ELEMENT_BYTES * shape.num_openings
+    others, blinds = opened + COMMITMENT_BYTES, opened + COMMITMENT_BYTES + BLIND_BYTES
+    openings, share = _words(parts[:, :opened]), parts[:, blinds:]
+    if role == 0:
+        told = share.tobytes()
+        seeds = [told[start : start + SEED_BYTES] for start in range(0, len(told), SEED_BYTES)]
+        elements = expand_shares(seeds, task_id, report_ids, role, shape.num_elements)
+    else:
+        elements = _words(share)
+    is_canonical = ~(_over(openings) | _over(elements))
+    table = ProofTable(
+        openings=openings, others=parts[:, opened:others], blinds=parts[:, others:blinds], elements=elements
+    )
+    return table, is_canonical
+
+
+def value_shares(shape: ProofShape, measurement: Measurement, elements: FieldVector) -> FieldVector:
+    """What sums use of a measurement, uint64 (n, W), see `Measurement.columns`."""
+    places = shape.places
+    count = total(elements[:, places.vectors[0]], axis=1)
+    columns = [count[:, None]]
+    bit, histogram = places.bits.start, 1
+    for low, weights, value in zip(shape.lows, shape.weights, measurement.values, strict=True):
+        weighed = multiply(elements[:, bit : bit + len(weights)], np.array(weights, np.uint64)[None, :])
+        least = multiply(count, np.broadcast_to(from_signed(np.array([low], np.int64)), count.shape))
+        columns.append(add(total(weighed, axis=1), least)[:, None])
+        bit += len(weights)
+        if value.bucket_starts:
+            columns.append(elements[:, places.vectors[histogram]])
+            histogram += 1
+    return np.concatenate(columns, axis=1)
+
+
+def _words(encoded: NDArray[np.uint8]) -> FieldVector:
+    return np.ascontiguousarray(encoded).view("<u8").astype(np.uint64)
+
+
+def _over(elements: FieldVector) -> NDArray[np.bool_]:
+    """Rows with an element at or above the modulus."""
+    return np.asarray((elements >= np.uint64(MODULUS)).any(axis=1), np.bool_)

@@ -1,0 +1,386 @@
+"""Step 2: from one example to two input shares, each alone independent of the label and values.
+
+And their strict codec.
+
+A report offers the helpers several candidate labels and, for each, a mask share. Both helpers see the same
+features and candidates; the two mask shares of a candidate add to 1 in the field if it is the real label and
+to 0 if it is a decoy. In a fake report every candidate is a decoy, so it adds nothing to any sum.
+
+Source: the paper, sections 4.1.1 (labels, decoys, quantisation) and 4.1.2 (masks), with field elements in
+place of its masks.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskedlark.errors import InvalidTask, ReportReason
+from maskedlark.numbers.field import MODULUS, FieldVector, from_signed, share, to_bytes
+from maskedlark.privacy.noise import noise_bytes
+from maskedlark.randomness import Randomness, one_below, shuffle
+from maskedlark.reports.measurement import MAX_CODE
+from maskedlark.reports.proofs.check import ProofTable
+from maskedlark.reports.proofs.proven_report import proven_plaintexts, read_proofs, value_shares
+from maskedlark.reports.proofs.proving import Binding
+from maskedlark.reports.task import VIEW_NONCE_BYTES, LabelKind, LabelSpace, Task
+
+SHARE_VERSION: Final = 1
+PROVEN_SHARE_VERSION: Final = 2
+"""The first byte of a plaintext: 2 in a task whose reports prove their form."""
+FOUND_INSIDE: Final = frozenset(
+    {
+        ReportReason.WRONG_VERSION,
+        ReportReason.LABEL_OUTSIDE_TASK,
+        ReportReason.LABELS_REPEAT,
+        ReportReason.KEY_OUTSIDE_TASK,
+        ReportReason.MASK_NOT_CANONICAL,
+        ReportReason.DEFAULT_LABEL_MISSING,
+    }
+)
+"""What is wrong with a share once it is open.
+
+Only the helper may know which of them it was: see `dataset.as_told`.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredValues:
+    """What one browser knows of a task's measurement.
+
+    Attributes:
+        keys: One code for each declared key.
+        values: One number for each declared value; a fake report counts as zeros, whatever they are.
+    """
+
+    keys: tuple[int, ...] = field(repr=False)
+    values: tuple[int, ...] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """What one browser knows: its features, and the label that came of the impression.
+
+    Attributes:
+        features: u8 (num_features,).
+        label: A class, or a real value for a label space of values; None makes a fake report.
+        measured: For a task with a measurement.
+    """
+
+    features: NDArray[np.uint8] = field(repr=False)
+    label: float | None = field(repr=False)
+    measured: MeasuredValues | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredShares:
+    """What one helper reads of a task's measurement from its shares of n reports.
+
+    Shapes: keys u32 (n, K); value_shares uint64 (n, W), see `Measurement.columns`.
+    """
+
+    keys: NDArray[np.uint32] = field(repr=False)
+    value_shares: FieldVector = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputShares:
+    """What one helper reads from its shares of n reports, one row each, in some order.
+
+    Shapes: features u8 (n, d); labels u32 (n, L); mask_shares uint64 (n, L); measured n rows, or None in a
+        task without measurement.
+    """
+
+    features: NDArray[np.uint8] = field(repr=False)
+    labels: NDArray[np.uint32] = field(repr=False)
+    mask_shares: FieldVector = field(repr=False)
+    measured: MeasuredShares | None = None
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def rows(self, chosen: NDArray[np.bool_] | NDArray[np.intp]) -> "InputShares":
+        """These rows."""
+        measured = self.measured
+        return InputShares(
+            features=self.features[chosen],
+            labels=self.labels[chosen],
+            mask_shares=self.mask_shares[chosen],
+            measured=measured
+            and MeasuredShares(keys=measured.keys[chosen], value_shares=measured.value_shares[chosen]),
+        )
+
+
+class SplitExample(NamedTuple):
+    """The two plaintexts of one report, by helper role."""
+
+    share_0: bytes
+    share_1: bytes
+
+
+class _Measured(NamedTuple):
+    keys: NDArray[np.uint32]
+    values: NDArray[np.int64]
+
+
+class _View(NamedTuple):
+    features: NDArray[np.uint8]
+    labels: NDArray[np.uint32]
+    keys: NDArray[np.uint32]
+    wrong: list[tuple[ReportReason, Any]]
+
+
+class _Candidates(NamedTuple):
+    labels: NDArray[np.uint32]
+    is_real: NDArray[np.uint64]
+
+
+def split(
+    task: Task, example: Example, randomness: Randomness, *, report_id: bytes, task_id: bytes
+) -> SplitExample:
+    """Add decoys, draw masks and encode both helpers' input shares. Called by the browser.
+
+    In a task with proofs the plaintexts also prove that the masks and values have the form of the task; the
+    proof is of this report id alone. `task_id` is the task's, computed once for many reports.
+
+    Guarantees: given the candidate labels, each plaintext alone is distributed independently of which one is
+        real, if any, and of all values; in a task with proofs, as far as AES-256 and SHA-256 hide. A role's
+        plaintexts have `task.plaintext_length(role)` bytes. Which candidates are offered can favour some
+        labels: with a default label, n classes and m < n - 1 decoys, a set {default, y, ...} comes (n - 1) /
+        m times as often from a real y as from a real default. Use all classes where that matters
+        (docs/explanation/pitfalls.md); two classes always are all.
+
+    Raises:
+        InvalidTask: the features, label, keys or values do not fit the task; nothing is sent.
+    """
+    features = example.features
+    if features.dtype != np.uint8 or features.shape != (task.num_features,):
+        raise InvalidTask(
+            f"the task takes {task.num_features} feature bytes; the example has shape {features.shape} of "
+            f"{features.dtype}"
+        )
+    if task.feature_epsilon is not None:
+        features = noise_bytes(features, task.feature_epsilon, randomness)
+    candidates = _candidates(task, example.label, randomness)
+    measured = _measured(task, example)
+    shape = task.proof_shape
+    if shape is not None:
+        nonce = randomness(VIEW_NONCE_BYTES)
+        view = _view(PROVEN_SHARE_VERSION, nonce, features, candidates.labels, measured.keys)
+        return SplitExample(
+            *proven_plaintexts(
+                shape,
+                Binding(task_id=task_id, report_id=report_id, view=view),
+                mask=candidates.is_real.tolist(),
+                columns=measured.values.tolist(),
+                measurement=task.measurement,
+                randomness=randomness,
+            )
+        )
+    masks = share(candidates.is_real, randomness)
+    values = share(from_signed(measured.values), randomness)
+    view = _view(SHARE_VERSION, randomness(VIEW_NONCE_BYTES), features, candidates.labels, measured.keys)
+    return SplitExample(
+        view + to_bytes(masks.share_0) + to_bytes(values.share_0),
+        view + to_bytes(masks.share_1) + to_bytes(values.share_1),
+    )
+
+
+def quantise(value: float, labels: LabelSpace, randomness: Randomness) -> int:
+    """Privatise a real label.
+
+    To a neighbouring bucket boundary, then to an integer, each at random and without bias.
+
+    Guarantees: the expectation of the result is `value`, exactly.
+
+    Raises:
+        InvalidTask: the value is not in [0, size - 1].
+    """
+    if not 0.0 <= value <= labels.size - 1:  # also false for NaN
+        raise InvalidTask(f"a label value lies outside 0..{labels.size - 1}")
+    boundaries = labels.boundaries()
+    position = Fraction(value) * (len(boundaries) - 1) / (labels.size - 1)
+    boundary = boundaries[_round_at_random(position, randomness)]
+    return _round_at_random(boundary, randomness)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodedShares:
+    """What a helper finds in n plaintexts.
+
+    Attributes:
+        shares: n rows; those with a reason hold anything.
+        reasons: For each row None, or why it must be dropped.
+        proofs: In a task with proofs, what the helper's tags must cover.
+    """
+
+    shares: InputShares
+    reasons: list[ReportReason | None]
+    proofs: ProofTable | None = None
+
+
+def decode_shares(
+    task: Task, plaintexts: NDArray[np.uint8], *, role: int, report_ids: Sequence[bytes], task_id: bytes
+) -> DecodedShares:
+    """Parse and check n plaintexts at once. Called by a helper.
+
+    Args:
+        task: The task that the reports were sealed to.
+        plaintexts: u8 (n, plaintext_length of the role).
+        role: The helper's.
+        report_ids: Of the n reports, 16 bytes each.
+        task_id: The task's, so that it is computed once for many chunks.
+    """
+    view = _read_view(task, plaintexts)
+    behind = plaintexts[:, task.view_length :]
+    shape, proofs = task.proof_shape, None
+    if shape is None:
+        elements = np.ascontiguousarray(behind).view("<u8").astype(np.uint64)
+        is_canonical = np.asarray((elements < np.uint64(MODULUS)).all(axis=1), np.bool_)
+        values = elements[:, task.num_candidates :]
+    else:
+        proofs, is_canonical = read_proofs(shape, task_id, report_ids, role, behind)
+        elements = proofs.elements
+        values = (
+            elements[:, :0] if task.measurement is None else value_shares(shape, task.measurement, elements)
+        )
+    reasons: list[ReportReason | None] = [None] * len(plaintexts)
+    for reason, is_wrong in reversed([*view.wrong, (ReportReason.MASK_NOT_CANONICAL, ~is_canonical)]):
+        for row in np.flatnonzero(is_wrong):
+            reasons[row] = reason
+    shares = InputShares(
+        features=view.features,
+        labels=view.labels,
+        mask_shares=elements[:, : task.num_candidates].copy(),
+        measured=None if task.measurement is None else MeasuredShares(keys=view.keys, value_shares=values),
+    )
+    return DecodedShares(shares=shares, reasons=reasons, proofs=proofs)
+
+
+def _read_view(task: Task, plaintexts: NDArray[np.uint8]) -> _View:
+    """The part that both helpers read alike, and what is wrong with it."""
+    start = 1 + VIEW_NONCE_BYTES
+    labels_start = start + task.num_features
+    keys_start = labels_start + 4 * task.num_candidates
+    labels = np.ascontiguousarray(plaintexts[:, labels_start:keys_start]).view("<u4").astype(np.uint32)
+    keys = np.ascontiguousarray(plaintexts[:, keys_start : task.view_length]).view("<u4").astype(np.uint32)
+    ordered = np.sort(labels, axis=1)
+    version = PROVEN_SHARE_VERSION if task.proof else SHARE_VERSION
+    wrong: list[tuple[ReportReason, Any]] = [
+        (ReportReason.WRONG_VERSION, plaintexts[:, 0] != version),
+        (
+            ReportReason.LABEL_OUTSIDE_TASK,
+            ~np.isin(labels, np.array(task.labels.reachable(), np.uint32)).all(axis=1),
+        ),
+        (ReportReason.LABELS_REPEAT, (ordered[:, 1:] == ordered[:, :-1]).any(axis=1)),
+        (ReportReason.KEY_OUTSIDE_TASK, (keys >= _key_sizes(task)).any(axis=1)),
+    ]
+    if task.labels.default_label is not None:
+        is_missing = ~(labels == task.labels.default_label).any(axis=1)
+        wrong.append((ReportReason.DEFAULT_LABEL_MISSING, is_missing))
+    return _View(features=plaintexts[:, start:labels_start].copy(), labels=labels, keys=keys, wrong=wrong)
+
+
+def join_shares(parts: Sequence[InputShares]) -> InputShares:
+    """The rows of at least one part, one after the other; all are of one task."""
+    measured = [part.measured for part in parts if part.measured is not None]
+    return InputShares(
+        features=np.concatenate([part.features for part in parts]),
+        labels=np.concatenate([part.labels for part in parts]),
+        mask_shares=np.concatenate([part.mask_shares for part in parts]),
+        measured=MeasuredShares(
+            keys=np.concatenate([one.keys for one in measured]),
+            value_shares=np.concatenate([one.value_shares for one in measured]),
+        )
+        if measured
+        else None,
+    )
+
+
+def _view(
+    version: int,
+    nonce: bytes,
+    features: NDArray[np.uint8],
+    labels: NDArray[np.uint32],
+    keys: NDArray[np.uint32],
+) -> bytes:
+    """Version u8 | nonce | features | labels u32 | keys u32, little-endian: what both helpers read alike.
+
+    The nonce is the same in both shares. It makes a view impossible to guess: without it, the ad server could
+    seal a guess of somebody's features to one helper under the same report id, and learn from equal view tags
+    that it guessed right.
+    """
+    return (
+        bytes([version])
+        + nonce
+        + features.tobytes()
+        + labels.astype("<u4").tobytes()
+        + keys.astype("<u4").tobytes()
+    )
+
+
+def _measured(task: Task, example: Example) -> _Measured:
+    """The keys, and the values as they are shared.
+
+    Count first; nothing at all in a task without measurement.
+    """
+    declared, measured = task.measurement, example.measured
+    if declared is None or measured is None:
+        if declared is not None or measured is not None:
+            raise InvalidTask("an example holds keys and values if, and only if, the task has a measurement")
+        return _Measured(np.empty(0, np.uint32), np.empty(0, np.int64))
+    if (len(measured.keys), len(measured.values)) != (len(declared.keys), len(declared.values)):
+        raise InvalidTask(f"the task declares {len(declared.keys)} keys and {len(declared.values)} values")
+    keys = np.array(measured.keys, np.int64)
+    if (keys < 0).any() or (keys >= _key_sizes(task)).any():
+        raise InvalidTask("the code of a key is not below the size that the task declares")
+    values = [1]
+    for value, held in zip(declared.values, measured.values, strict=True):
+        values += value.encoded(value.low if example.label is None else value.within(held))
+    return _Measured(keys.astype(np.uint32), np.array(values, np.int64) * (example.label is not None))
+
+
+def _key_sizes(task: Task) -> NDArray[np.int64]:
+    """For each key, what its codes are below: int64 (K,)."""
+    keys = task.measurement.keys if task.measurement else ()
+    return np.array([MAX_CODE + 1 if key.size is None else key.size for key in keys], np.int64)
+
+
+def _candidates(task: Task, label: float | None, randomness: Randomness) -> _Candidates:
+    """The candidate labels in random order, and a 1 at the real one."""
+    real = None if label is None else _integer_label(task.labels, label, randomness)
+    chosen = [] if real is None else [real]
+    default = task.labels.default_label
+    if default is not None and default != real:
+        chosen.append(default)
+    others = [other for other in task.labels.reachable() if other not in chosen]
+    missing = task.num_candidates - len(chosen)
+    for position in range(missing):  # a partial Fisher-Yates draw, without replacement
+        pick = position + one_below(len(others) - position, randomness)
+        others[position], others[pick] = others[pick], others[position]
+    chosen += others[:missing]
+    shuffle(chosen, randomness)
+    return _Candidates(np.array(chosen, np.uint32), np.array([one == real for one in chosen], np.uint64))
+
+
+def _integer_label(labels: LabelSpace, label: float, randomness: Randomness) -> int:
+    if labels.kind is LabelKind.VALUES:
+        return quantise(label, labels, randomness)
+    if not (0 <= label < labels.size and label == int(label)):
+        raise InvalidTask(f"a label is not one of the classes 0..{labels.size - 1}")
+    return int(label)
+
+
+def _round_at_random(value: Fraction, randomness: Randomness) -> int:
+    """The floor or the ceiling of a rational, with expectation exactly the value."""
+    floor = value.numerator // value.denominator
+    remainder = value.numerator - floor * value.denominator
+    # A uniform integer below a denominator of any size, by rejection.
+    bits = value.denominator.bit_length()
+    while True:
+        drawn = int.from_bytes(randomness((bits + 7) // 8), "little") & ((1 << bits) - 1)
+        if drawn < value.denominator:
+            return floor + (drawn < remainder)

@@ -1,0 +1,85 @@
+"""Role 0's share as a 32-byte seed.
+
+The browser sends the seed, and helper 0 expands it to the share's field elements.
+
+    seed = randomness(SEED_BYTES)                                    # the browser, once for each sealing
+    share_0 = expand_share(seed, task_id, report_id, 0, length)      # the browser, and later helper 0
+    share_1 = subtract(secret, share_0)                              # the browser
+
+A seed is fresh for each sealing. A seed that is used twice shows helper 1 the difference of two secrets, and
+a seed that can be guessed shows it the secret. Because share 0 is expanded from a seed, share 1 hides the
+secret computationally (AES-256), not unconditionally.
+"""
+
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Final
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import CTR
+
+from maskedlark.numbers.field import ELEMENT_BYTES, MODULUS, FieldVector, random_vector
+from maskedlark.randomness import Stream
+
+SEED_BYTES: Final = 32
+_PURPOSE: Final = b"share"
+_HALF_BLOCK: Final = bytes(32)
+_FROM_ZERO: Final = CTR(bytes(16))
+_INNER: Final = bytes(byte ^ 0x36 for byte in range(256))
+_OUTER: Final = bytes(byte ^ 0x5C for byte in range(256))
+
+
+def expand_share(seed: bytes, task_id: bytes, report_id: bytes, role: int, length: int) -> FieldVector:
+    """The `length` field elements that a seed stands for.
+
+    Called by the browser and by the helper that opened it.
+
+    The elements are the little-endian 8-byte words of the AES-256-CTR stream under a key that HKDF-Expand
+    makes of the seed, with "maskedlark/v1 share", 0, task id, report id and role as info. A seed is uniform
+    already, so nothing is extracted first (RFC 5869, section 3.3). Words at or above the modulus are skipped,
+    and reading goes on.
+
+    Guarantees: canonical elements; the elements of a shorter length are the first ones of a longer length.
+    """
+    return random_vector(length, _stream(seed, task_id, report_id, role))
+
+
+def expand_shares(
+    seeds: Sequence[bytes], task_id: bytes, report_ids: Sequence[bytes], role: int, length: int
+) -> FieldVector:
+    """`expand_share` of n seeds, one row each: uint64 (n, length).
+
+    Called by a helper for a chunk of reports.
+    """
+    domain, zeros = b"maskedlark/v1 " + _PURPOSE + b"\0" + task_id, bytes(ELEMENT_BYTES * length)
+    last = bytes((role, 1))
+    streams = [
+        _key_stream(_hmac(seed, b"".join((domain, report_id, last))), zeros)
+        for seed, report_id in zip(seeds, report_ids, strict=True)
+    ]
+    table = np.frombuffer(b"".join(streams), "<u8").astype(np.uint64).reshape(len(streams), length)
+    is_short = (table >= np.uint64(MODULUS)).any(axis=1)  # about one element in 2^32 is skipped
+    for row in np.flatnonzero(is_short).tolist():
+        table[row] = expand_share(seeds[row], task_id, report_ids[row], role, length)
+    return table
+
+
+def _hmac(key: bytes, message: bytes) -> bytes:
+    """HMAC-SHA256 under a key of 32 bytes, at half of the time that OpenSSL's takes to be set up.
+
+    HKDF-Expand (RFC 5869) of one block is one of these, over the info and the byte 1.
+    """
+    padded = key + _HALF_BLOCK
+    return sha256(padded.translate(_OUTER) + sha256(padded.translate(_INNER) + message).digest()).digest()
+
+
+def _key_stream(key: bytes, zeros: bytes) -> bytes:
+    """As many bytes of `Stream(key)` as there are zeros, without an object for them."""
+    return Cipher(AES256(key), _FROM_ZERO).encryptor().update(zeros)
+
+
+def _stream(seed: bytes, task_id: bytes, report_id: bytes, role: int) -> Stream:
+    info = b"maskedlark/v1 " + _PURPOSE + b"\0" + task_id + report_id + bytes([role])
+    return Stream(_hmac(seed, info + b"\1"))

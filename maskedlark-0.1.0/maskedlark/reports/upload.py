@@ -1,0 +1,155 @@
+"""Step 3 and 4: the report that travels, and the one call by which a browser makes it.
+
+A report is two sealed shares under one random id and a coarse time. The ad server stores it blind; it can
+check that the parts have the right sizes, and nothing else.
+"""
+
+from dataclasses import dataclass
+
+from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
+from maskedlark.randomness import Randomness
+from maskedlark.reports.report import Example, split
+from maskedlark.reports.sealing import MAX_OVERHEAD, MIN_OVERHEAD, SealingKey, share_info
+from maskedlark.reports.task import REPORT_ID_BYTES, Task, TaskBundle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealedShare:
+    """What one helper will open: the id of its HPKE key, and the encapsulated key with the ciphertext."""
+
+    key_id: int
+    ciphertext: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a browser uploads.
+
+    Attributes:
+        task_id: 32 bytes.
+        report_id: 16 random bytes: a report counts once.
+        time_bucket: The time of the upload, after its random delay, divided by the task's time_bucket_s.
+        shares: One for each helper, by role.
+        round_id: Of an update report: the round that it answers, 32 bytes; otherwise empty.
+    """
+
+    task_id: bytes
+    report_id: bytes
+    time_bucket: int
+    shares: tuple[SealedShare, SealedShare]
+    round_id: bytes = b""
+
+
+class Sealer:
+    """Makes reports of one task. The browser keeps one; its keys are verified when it is built."""
+
+    def __init__(self, bundle: TaskBundle, *, now: float) -> None:
+        """Check the bundle: its four signatures, that its key lists are not over, and that it takes labels.
+
+        Args:
+            bundle: As the task host serves it.
+            now: Unix seconds on the browser's own clock.
+
+        Raises:
+            InvalidTask: one of them is not so.
+        """
+        bundle.verify()
+        bundle.check_fresh(now)
+        self._bundle = bundle
+        if bundle.task.updates is not None:
+            raise InvalidTask(
+                "the task takes updates of a model, and no labels: its reports are made by a device that "
+                "trains"
+            )
+        self.task = bundle.task
+        self._task_id = bundle.task.task_id
+        self._keys = tuple(SealingKey(keys.key_list.keys[0]) for keys in bundle.key_lists)
+
+    def check_fresh(self, now: float) -> None:
+        """Refuse to go on sealing when the helpers' key lists are over, as `TaskBundle.check_fresh` does."""
+        self._bundle.check_fresh(now)
+
+    def report(self, example: Example, *, unix_s: float, randomness: Randomness) -> Report:
+        """Split an example and seal each share to its helper. Called by the browser.
+
+        Args:
+            example: A real example, or one without a label for a fake report.
+            unix_s: When the report is uploaded (not when the event happened: that would undo the random
+                delay); only its time bucket is sent.
+            randomness: Draws the report id, the decoys and the masks; HPKE's ephemeral keys are the library's
+                own.
+
+        Raises:
+            InvalidTask: the example does not fit the task.
+        """
+        time_bucket = self.task.time_bucket(unix_s)
+        report_id = randomness(REPORT_ID_BYTES)
+        plaintexts = split(self.task, example, randomness, report_id=report_id, task_id=self._task_id)
+        shares = []
+        for role, (key, plaintext) in enumerate(zip(self._keys, plaintexts, strict=True)):
+            info = share_info(
+                task_id=self._task_id,
+                report_id=report_id,
+                time_bucket=time_bucket,
+                role=role,
+                key_id=key.key_id,
+            )
+            shares.append(SealedShare(key_id=key.key_id, ciphertext=key.seal(plaintext, info)))
+        return Report(
+            task_id=self._task_id, report_id=report_id, time_bucket=time_bucket, shares=(shares[0], shares[1])
+        )
+
+
+class ReportCheck:
+    """What the ad server can see of a task's reports: task, period, id and sizes.
+
+    What it compares with is worked out once a task, not for each report: a task's id is a digest of all of
+    it.
+    """
+
+    __slots__ = ("_lengths", "_task", "_task_id")
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._task_id = task.task_id
+        self._lengths = (task.plaintext_length(0), task.plaintext_length(1))
+
+    def check(self, report: Report) -> None:
+        """Refuse a report that cannot be one of the task's.
+
+        Raises:
+            ReportRejected(WRONG_TASK, OUTSIDE_TASK_PERIOD, MALFORMED, WRONG_LENGTH)
+        """
+        if report.task_id != self._task_id or self._task.updates is not None or report.round_id:
+            raise ReportRejected(
+                ReportReason.WRONG_TASK, "the report is of another task, or of another form than the task's"
+            )
+        if len(report.report_id) != REPORT_ID_BYTES:
+            raise ReportRejected(
+                ReportReason.MALFORMED,
+                f"a report id has {REPORT_ID_BYTES} bytes, not {len(report.report_id)}",
+            )
+        self._task.check_time_bucket(report.time_bucket)
+        for length, share in zip(self._lengths, report.shares, strict=True):
+            if not 0 <= share.key_id <= 255:
+                raise ReportRejected(ReportReason.MALFORMED, "a key id is one byte")
+            check_sealed_length(length, share.ciphertext)
+
+
+def check_report(task: Task, report: Report) -> None:
+    """The same of one report alone. Raises as `ReportCheck.check` does."""
+    ReportCheck(task).check(report)
+
+
+def check_sealed_length(plaintext_length: int, ciphertext: bytes) -> None:
+    """Refuse a sealed share that no suite would make of a plaintext of this length.
+
+    Raises:
+        ReportRejected(WRONG_LENGTH)
+    """
+    least, most = plaintext_length + MIN_OVERHEAD, plaintext_length + MAX_OVERHEAD
+    if not least <= len(ciphertext) <= most:
+        raise ReportRejected(
+            ReportReason.WRONG_LENGTH,
+            f"a sealed share of this task has {least} to {most} bytes, not {len(ciphertext)}",
+        )

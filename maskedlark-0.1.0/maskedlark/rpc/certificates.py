@@ -1,0 +1,98 @@
+"""Certificates for mutual TLS between two parties that know each other.
+
+Self-signed, pinned, made by each party's keygen.
+
+There is no authority to run. A helper's operator hands its certificate to the ad server and gets the ad
+server's; each puts what it got into its file of trusted authorities. A certificate names its holder in its
+subject alternative names: a helper by host name, an ad server by its origin. Its common name is a label.
+"""
+
+from datetime import datetime, timedelta
+from hashlib import sha256
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from maskedlark.rpc.tls_files import TlsFiles
+
+_MAX_COMMON_NAME: Final = 64
+"""What X.509 allows."""
+_MAY_SIGN_HANDSHAKES_ONLY: Final = x509.KeyUsage(
+    digital_signature=True,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=False,
+    crl_sign=False,
+    encipher_only=False,
+    decipher_only=False,
+)
+"""Without it, TLS would let a trusted ad server certify a key of its own in another origin's name."""
+
+
+def write_certificate(
+    folder: Path, *, name: str, hosts: tuple[str, ...] = (), now: datetime, days: int = 825
+) -> TlsFiles:
+    """Make a P-256 key and a self-signed certificate in `folder`.
+
+    Called by `helper keygen` and `adserver keygen`.
+
+    Args:
+        folder: Gets tls.key (readable by its owner only), tls.crt, and trusted.crt, to which the operator
+            adds peers' certificates.
+        name: Whom the certificate names: a URI name if it is an origin, otherwise a host name or address.
+        hosts: DNS names and IP addresses that the holder serves at.
+        now: The start of the certificate's life.
+        days: How long it lives.
+    """
+    key = ec.generate_private_key(ec.SECP256R1())
+    holder = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, _label(name))])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(holder)
+        .issuer_name(holder)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(minutes=5))
+        .not_valid_after(now + timedelta(days=days))
+        .add_extension(x509.SubjectAlternativeName(_names(name, hosts)), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_MAY_SIGN_HANDSHAKES_ONLY, critical=True)
+        .add_extension(
+            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]),
+            critical=False,
+        )
+        .sign(key, hashes.SHA256())
+    )
+    files = TlsFiles.in_folder(folder)
+    files.private_key.touch(mode=0o600, exist_ok=False)
+    files.private_key.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    files.certificate.write_bytes(certificate.public_bytes(Encoding.PEM))
+    files.trusted_authorities.touch()
+    return files
+
+
+def _label(name: str) -> str:
+    """A common name: the name itself if it fits; never a part of it, which might be somebody else's name."""
+    return name if len(name) <= _MAX_COMMON_NAME else f"sha256 {sha256(name.encode()).hexdigest()[:40]}"
+
+
+def _names(name: str, hosts: tuple[str, ...]) -> list[x509.GeneralName]:
+    """The subject alternative names, without repetition."""
+    return list(dict.fromkeys(_general_name(one) for one in (name, *hosts)))
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    if "://" in name:
+        return x509.UniformResourceIdentifier(name)
+    try:
+        return x509.IPAddress(ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)

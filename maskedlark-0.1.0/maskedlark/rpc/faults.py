@@ -1,0 +1,195 @@
+"""Domain errors across gRPC.
+
+`answering` turns them into a status on the server, `calling` back into the same error at the client.
+
+The kind and reason travel as trailing metadata, so the client raises what the server refused with, and names
+the server. Anything that is not a `MaskedLarkError` is a bug: logged in full at the server, answered with
+INTERNAL and no detail, and raised at the client as JobRefused(PEER_FAILED), for asking again would run into
+it again. What the transport itself reports is worth asking again.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+import grpc
+
+from maskedlark.errors import (
+    HelperUnavailable,
+    InvalidModel,
+    InvalidTask,
+    JobReason,
+    JobRefused,
+    MaskedLarkError,
+    ModelReason,
+    ReportReason,
+    ReportRejected,
+)
+
+_LOG = logging.getLogger(__name__)
+_KIND: Final = "maskedlark-kind"
+_REASON: Final = "maskedlark-reason"
+_RETRY_AFTER: Final = "maskedlark-retry-after-s"
+_GRPC_IS_FULL: Final = "Concurrent RPC limit exceeded"
+"""What gRPC itself says when a server has `maximum_concurrent_rpcs` at work."""
+_ANSWER_TOO_LARGE: Final = re.compile(r"(SERVER: Sent|CLIENT: Received) message larger than max")
+"""What gRPC itself says of an answer over the limit: the request was acted on."""
+_NO_TALK: Final = re.compile(r"Socket closed|[Hh]andshake|SSL")
+"""What gRPC itself says of a connection that never carried a call."""
+_NO_TALK_HINT: Final = (
+    " (nobody is there, or TLS at one side only, or a certificate that the other side does not trust)"
+)
+_NOBODY_LISTENS: Final = re.compile(r"Connection refused")
+_FULL_RETRY_AFTER_S: Final = 1.0
+_LONGEST_HINT_S: Final = 600.0
+_WORTH_ANOTHER_TRY: Final = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.ABORTED,
+        grpc.StatusCode.INTERNAL,
+    }
+)
+"""INTERNAL without a kind is the transport's (a broken stream), not the server's body.
+
+Unless it says `_DOES_NOT_PARSE`.
+"""
+_DOES_NOT_PARSE: Final = re.compile(r"^Exception deserializing (request|response)!$")
+"""What gRPC itself says of a message that is none of the protocol: the same one would not parse again."""
+_FINAL: Final = {
+    grpc.StatusCode.CANCELLED: JobReason.CANCELLED,
+    grpc.StatusCode.UNAUTHENTICATED: JobReason.UNAUTHORIZED,
+    grpc.StatusCode.PERMISSION_DENIED: JobReason.UNAUTHORIZED,
+}
+_REFUSALS: Final[dict[str, Callable[[str, str], MaskedLarkError]]] = {
+    "InvalidTask": lambda _, message: InvalidTask(message),
+    "InvalidModel": lambda reason, message: InvalidModel(ModelReason(reason), message),
+    "ReportRejected": lambda reason, message: ReportRejected(ReportReason(reason), message),
+    "JobRefused": lambda reason, message: JobRefused(JobReason(reason), message),
+}
+_STATUS: Final = {
+    "InvalidTask": grpc.StatusCode.INVALID_ARGUMENT,
+    "InvalidModel": grpc.StatusCode.INVALID_ARGUMENT,
+    "ReportRejected": grpc.StatusCode.INVALID_ARGUMENT,
+    "JobRefused": grpc.StatusCode.FAILED_PRECONDITION,
+    "HelperUnavailable": grpc.StatusCode.UNAVAILABLE,
+}
+
+
+@contextmanager
+def answering(context: grpc.ServicerContext) -> Iterator[None]:
+    """Run a servicer's body; a domain error aborts the call with its kind, reason and message."""
+    try:
+        yield
+    except MaskedLarkError as error:
+        _abort(context, error)
+    except grpc.RpcError:
+        raise
+    except Exception as error:
+        if type(error) is Exception:  # context.abort has already ended this call
+            raise
+        _LOG.exception("a bug ended a call")
+        _abort_internal(context)
+
+
+@contextmanager
+def calling(peer: str) -> Iterator[None]:
+    """Run a client's call; a failed one raises the domain error that the server answered with.
+
+    Raises:
+        HelperUnavailable: the peer is down, too slow or overloaded; the call may be repeated.
+        MaskedLarkError: what the peer refused with.
+    """
+    try:
+        yield
+    except grpc.RpcError as error:
+        raise _domain_error(error, peer) from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """What a call was refused with: codes, no message."""
+
+    kind: str
+    reason: str
+
+
+def refusal_of(context: Any) -> Refusal | None:
+    """What `answering` refused a call with, or None. Called by the server, after the call's body."""
+    trailing = dict(context.trailing_metadata() or ())
+    kind = trailing.get(_KIND)
+    return None if kind is None else Refusal(kind=str(kind), reason=str(trailing.get(_REASON, "")))
+
+
+def hinted_s(told: str) -> float | None:
+    """When a peer that is full asks to be called again, in seconds from now.
+
+    None for what is no number, or longer than ten minutes.
+    """
+    try:
+        seconds = float(told)
+    except ValueError:
+        return None
+    return seconds if 0 <= seconds <= _LONGEST_HINT_S else None
+
+
+def _domain_error(error: grpc.RpcError, peer: str) -> MaskedLarkError:
+    code, details = error.code(), error.details() or ""
+    trailing = {item.key: str(item.value) for item in error.trailing_metadata() or ()}
+    refusal = _REFUSALS.get(trailing.get(_KIND, ""))
+    if refusal is not None:
+        try:
+            return refusal(trailing.get(_REASON, ""), f"{peer}: {details}")
+        except ValueError:
+            return JobRefused(
+                JobReason.BAD_ANSWER,
+                f"{peer} refused for a reason unknown to this version: {trailing.get(_REASON)}",
+            )
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return _exhausted(peer, details, trailing.get(_RETRY_AFTER))
+    hint = _NO_TALK_HINT if _NO_TALK.search(details) else ""
+    what = f"{peer}: {code.name.lower()}: {details}{hint}"
+    if _NOBODY_LISTENS.search(details):
+        what = f"{peer}: nobody listens there"
+    is_worth_another_try = code in _WORTH_ANOTHER_TRY and not _DOES_NOT_PARSE.match(details)
+    return (
+        HelperUnavailable(what)
+        if is_worth_another_try
+        else JobRefused(_FINAL.get(code, JobReason.PEER_FAILED), what)
+    )
+
+
+def _exhausted(peer: str, details: str, retry_after: str | None) -> MaskedLarkError:
+    """A server that is full says when to come again.
+
+    Without that, gRPC found a message over its size limit.
+    """
+    if _ANSWER_TOO_LARGE.search(details):
+        return JobRefused(JobReason.BAD_ANSWER, f"{peer}: {details}")
+    if retry_after is None and not details.startswith(_GRPC_IS_FULL):
+        return JobRefused(JobReason.TOO_LARGE, f"{peer}: {details}")
+    return HelperUnavailable(
+        f"{peer} is busy: {details}", retry_after_s=hinted_s(retry_after or "") or _FULL_RETRY_AFTER_S
+    )
+
+
+def _abort(context: grpc.ServicerContext, error: MaskedLarkError) -> NoReturn:
+    """End a call with an error's kind, reason and message."""
+    kind, reason = type(error).__name__, getattr(error, "reason", None)
+    status = _STATUS[kind]
+    trailing = [(_KIND, kind), (_REASON, str(reason.value) if reason else "")]
+    if isinstance(error, HelperUnavailable) and error.retry_after_s is not None:
+        status = grpc.StatusCode.RESOURCE_EXHAUSTED
+        trailing.append((_RETRY_AFTER, f"{error.retry_after_s:g}"))
+    context.set_trailing_metadata(tuple(trailing))
+    context.abort(status, str(error))
+    raise AssertionError("context.abort returned")
+
+
+def _abort_internal(context: grpc.ServicerContext) -> NoReturn:
+    context.set_trailing_metadata(((_KIND, JobRefused.__name__), (_REASON, JobReason.PEER_FAILED.value)))
+    context.abort(grpc.StatusCode.INTERNAL, "internal error")
+    raise AssertionError("context.abort returned")

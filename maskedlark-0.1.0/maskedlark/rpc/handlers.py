@@ -1,0 +1,94 @@
+"""Something around the body of every call of a server, whichever of gRPC's four shapes it has."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, Final, Protocol, TypeAlias
+
+import grpc
+from google.protobuf.message import DecodeError
+
+
+class Streams(Protocol):
+    """What is done with the messages of one call as they pass."""
+
+    def incoming(self, messages: Iterator[Any]) -> Iterator[Any]:
+        """The requests, as the body shall see them."""
+
+    def outgoing(self, messages: Iterator[Any]) -> Iterator[Any]:
+        """The replies, as the client shall see them."""
+
+
+_MALFORMED: Final = object()
+"""What stands for a message that does not parse, until the call is refused for it."""
+
+Around: TypeAlias = Callable[[grpc.ServicerContext], AbstractContextManager[Streams | None]]
+"""Given a call's context, what to enter before its body and to leave after it.
+
+What it yields sees the call's streams.
+"""
+
+
+def wrapped(
+    handler: "grpc.RpcMethodHandler[Any, Any]",
+    around: Around,
+    on_malformed: Callable[[], None] = lambda: None,
+) -> "grpc.RpcMethodHandler[Any, Any]":
+    """The same handler with `around` around its body, which holds a thread until its last reply.
+
+    A message that does not parse ends the call with INVALID_ARGUMENT, after `on_malformed`. gRPC by itself
+    would end it while its body runs, which ends it once more; the server then keeps the call, and waits for
+    it when it ends.
+    """
+    parse: Any = handler.request_deserializer
+
+    def parsed(encoded: bytes) -> Any:
+        try:
+            message = parse(encoded) if parse else encoded
+        except DecodeError:
+            message = _MALFORMED
+        if message is _MALFORMED:
+            on_malformed()
+        return message
+
+    def checked(requests: Any, context: grpc.ServicerContext, streams: Streams | None) -> Any:
+        if not handler.request_streaming:
+            return _well_formed(requests, context)
+        messages = (_well_formed(one, context) for one in requests)
+        return streams.incoming(messages) if streams else messages
+
+    def single(requests: Any, context: grpc.ServicerContext) -> Any:
+        with around(context) as streams:
+            return behaviour(checked(requests, context, streams), context)
+
+    def streaming(requests: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        with around(context) as streams:
+            replies = behaviour(checked(requests, context, streams), context)
+            yield from streams.outgoing(replies) if streams else replies
+
+    behaviour, make = _shape_of(handler)
+    made: grpc.RpcMethodHandler[Any, Any] = make(
+        streaming if handler.response_streaming else single,
+        request_deserializer=parsed,
+        response_serializer=handler.response_serializer,
+    )
+    return made
+
+
+def _shape_of(handler: "grpc.RpcMethodHandler[Any, Any]") -> tuple[Any, Any]:
+    """The function that answers, and what makes a handler of the same shape."""
+    match handler.request_streaming, handler.response_streaming:
+        case False, False:
+            return handler.unary_unary, grpc.unary_unary_rpc_method_handler
+        case False, True:
+            return handler.unary_stream, grpc.unary_stream_rpc_method_handler
+        case True, False:
+            return handler.stream_unary, grpc.stream_unary_rpc_method_handler
+        case _:
+            return handler.stream_stream, grpc.stream_stream_rpc_method_handler
+
+
+def _well_formed(message: Any, context: grpc.ServicerContext) -> Any:
+    """A message that did parse."""
+    if message is _MALFORMED:
+        context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a message does not parse")
+    return message

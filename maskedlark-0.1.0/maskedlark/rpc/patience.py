@@ -1,0 +1,157 @@
+"""How long a server waits for its clients.
+
+A call that stops, or drips, would otherwise hold a thread for as long as it likes.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Event, Thread, Timer
+from time import monotonic
+from typing import Any, Final
+
+import grpc
+
+from maskedlark.rpc.handlers import wrapped
+
+_POLL_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """What one call may cost a thread in waiting.
+
+    Attributes:
+        first_s: The longest wait for the first message, which a client has when it calls.
+        idle_s: The longest wait for another message to come, or for a reply to be taken.
+        total_s: The longest that all waits of a call may take together.
+    """
+
+    first_s: float = 10.0
+    idle_s: float = 60.0
+    total_s: float = 3_600.0
+
+
+WITH_KNOWN_CLIENTS: Final = Patience()
+"""For clients that showed who they are."""
+
+
+class _Waiting:
+    """How long one call has waited for its client, measured on its streams."""
+
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
+        self._since: float | None = None
+        self._before_s = 0.0
+        self._has_begun = False
+
+    def incoming(self, messages: Iterator[Any]) -> Iterator[Any]:
+        """The requests; waiting for each is counted."""
+        while True:
+            with self._counted():
+                message = next(messages, None)
+            if message is None:
+                return
+            self._has_begun = True
+            yield message
+
+    def outgoing(self, messages: Iterator[Any]) -> Iterator[Any]:
+        """The replies; waiting until each is taken is counted."""
+        for message in messages:
+            with self._counted():
+                yield message
+
+    def is_too_long(self) -> bool:
+        """Whether patience is at its end."""
+        since = self._since
+        waited = 0.0 if since is None else monotonic() - since
+        longest = self._patience.idle_s if self._has_begun else self._patience.first_s
+        return waited > longest or self._before_s + waited > self._patience.total_s
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        since = self._since = monotonic()
+        try:
+            yield
+        finally:
+            self._since = None
+            self._before_s += monotonic() - since
+
+
+class PatienceInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stubs make it generic, grpc does not
+    """Ends calls whose client keeps the server waiting.
+
+    Also for the one message of a call that is no stream.
+    """
+
+    def __init__(self, patience: Patience, on_slow: Callable[[], None] = lambda: None) -> None:
+        self._patience = patience
+        self._on_slow = on_slow
+
+    def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
+        """Let the call through, and watch its streams."""
+        handler = continuation(handler_call_details)
+        return None if handler is None else wrapped(_reading_its_message(handler), self._watched)
+
+    @contextmanager
+    def _watched(self, context: grpc.ServicerContext) -> Iterator[_Waiting]:
+        waiting = _Waiting(self._patience)
+        is_over = Event()
+
+        def watch() -> None:
+            while not is_over.wait(min(_POLL_S, self._patience.idle_s / 4, self._patience.first_s / 4)):
+                if waiting.is_too_long():
+                    self._on_slow()
+                    context.cancel()  # type: ignore[no-untyped-call]  # grpc-stubs
+                    return
+
+        watcher = Thread(target=watch, name="patience", daemon=True)
+        watcher.start()
+        try:
+            yield waiting
+        finally:
+            is_over.set()
+            watcher.join()
+
+
+@contextmanager
+def within(seconds: float, context: grpc.ServicerContext) -> Iterator[None]:
+    """End the call if the block takes longer.
+
+    Around reading what a client sends at once, whose size is bounded.
+    """
+    timer = Timer(seconds, context.cancel)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _reading_its_message(handler: "grpc.RpcMethodHandler[Any, Any]") -> "grpc.RpcMethodHandler[Any, Any]":
+    """The same handler, as one of a stream.
+
+    GRPC itself would wait for a single message without end, on a thread.
+    """
+    if handler.request_streaming:
+        return handler
+    behaviour: Any = handler.unary_stream if handler.response_streaming else handler.unary_unary
+
+    def of_first(messages: Iterator[Any], context: grpc.ServicerContext) -> Any:
+        for message in messages:
+            return behaviour(message, context)
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, "the call holds no message")
+        raise AssertionError("context.abort returned")
+
+    make: Any = (
+        grpc.stream_stream_rpc_method_handler
+        if handler.response_streaming
+        else grpc.stream_unary_rpc_method_handler
+    )
+    made: grpc.RpcMethodHandler[Any, Any] = make(
+        of_first,
+        request_deserializer=handler.request_deserializer,
+        response_serializer=handler.response_serializer,
+    )
+    return made

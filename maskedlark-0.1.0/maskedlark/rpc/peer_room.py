@@ -1,0 +1,112 @@
+"""Shares a server's threads among its peers, so that silent streams starve their own peer only.
+
+A call holds a thread from its first message, or the wait for it, until its last reply. A peer is known by the
+certificate that TLS checked, before anything that it sends is read; where anybody may call, by its address. A
+call beyond the peer's share is refused at once and costs a thread for no longer than that. Status and health
+have threads of their own.
+"""
+
+from collections.abc import Callable, Hashable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from ipaddress import IPv6Address, ip_address, ip_network
+from typing import Any, Final
+from urllib.parse import unquote
+
+import grpc
+
+from maskedlark.errors import HelperUnavailable
+from maskedlark.rpc.fair_room import FairRoom
+from maskedlark.rpc.faults import answering
+from maskedlark.rpc.handlers import wrapped
+from maskedlark.rpc.trust import host_of
+
+RETRY_AFTER_S: Final = 1.0
+LIGHT_THREADS: Final = 8
+REFUSING_THREADS: Final = 2
+"""Threads beside the shared ones, so that calls without room are refused also while all others are held."""
+_LIGHT: Final = ("/GetStatus", "/grpc.health.v1.Health/Check")
+_IPV6_OF_ONE_SITE: Final = 64
+
+
+class PeerRoom(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stubs make it generic, grpc does not
+    """Refuses calls of a peer that holds its share of the threads already."""
+
+    def __init__(self, threads: int) -> None:
+        """Share so many threads; those of status and health come on top."""
+        self._room = FairRoom(threads)
+        self._light_room = FairRoom(LIGHT_THREADS)
+
+    def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
+        """Let the call through as long as there is room for its peer."""
+        handler = continuation(handler_call_details)
+        if handler is None:
+            return None
+        room = self._light_room if is_light(handler_call_details.method) else self._room
+        return wrapped(handler, lambda context: _held(room, context))
+
+
+class LightThreads(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stubs make it generic, grpc does not
+    """Answers status and health on threads of their own.
+
+    It must be the first interceptor: gRPC looks at the outermost handler.
+    """
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(LIGHT_THREADS + REFUSING_THREADS, thread_name_prefix="light-call")
+
+    def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
+        """Let the call through, on a thread of the right kind."""
+        handler = continuation(handler_call_details)
+        if handler is not None and is_light(handler_call_details.method):
+            for behaviour in (handler.unary_unary, handler.stream_unary):
+                if behaviour is not None:
+                    behaviour.experimental_thread_pool = self._threads  # what grpcio-health-checking uses too
+        return handler
+
+
+def is_light(method: str) -> bool:
+    """Whether a method takes no time, and must be answered whatever else goes on."""
+    return method.endswith(_LIGHT)
+
+
+def peer_of(context: Any) -> Hashable:
+    """The identity of a caller: the first host that its certificate names, or else its address.
+
+    Of several names one counts: else the holder of an authority for n names could show up as 2^n peers, each
+    with another choice of them. None stands for a plaintext connection, which only this machine can make. An
+    address is that of a site: browsers behind one router count as one, and so does everything in one IPv6
+    network of 64 bits.
+    """
+    auth: Any = context.auth_context()
+    if b"ssl" not in auth.get("transport_security_type", ()):
+        return None
+    certificate = tuple(auth.get("x509_pem_cert", ()))
+    if not certificate:
+        return _site(context.peer())
+    names = auth.get("x509_subject_alternative_name", ())
+    return min((host_of(name.decode("utf-8", "replace")) for name in names), default=certificate)
+
+
+def _site(peer: str) -> str:
+    """The site of gRPC's `ipv4:1.2.3.4:567` or `ipv6:[2001:db8::1]:567`."""
+    host = unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]")
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if not isinstance(address, IPv6Address):
+        return str(address)
+    return str(address.ipv4_mapped or ip_network((address, _IPV6_OF_ONE_SITE), strict=False))
+
+
+@contextmanager
+def _held(room: FairRoom, context: grpc.ServicerContext) -> Iterator[None]:
+    with room.entered(peer_of(context)) as is_in:
+        if not is_in:
+            with answering(context):
+                raise HelperUnavailable(
+                    "this client has as many calls open as there is room for; ask again",
+                    retry_after_s=RETRY_AFTER_S,
+                )
+        yield

@@ -1,0 +1,63 @@
+"""A receipt: what a helper gives with its answers, and is shown with later calls.
+
+So it notices when its ledger was rolled back.
+
+To the ad server it is a name and a number; only the helper can make one. It travels as binary metadata beside
+the messages.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+METADATA_KEY: Final = "maskedlark-receipt-bin"
+_HELPER_BYTES: Final = 16
+_SEQUENCE_BYTES: Final = 8
+_DIGEST_BYTES: Final = 32
+_BYTES: Final = _HELPER_BYTES + _SEQUENCE_BYTES + 2 * _DIGEST_BYTES
+_MAX_SEQUENCE: Final = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """Where a helper's ledger stood.
+
+    Attributes:
+        helper_id: 16 bytes that stand for the helper's keys.
+        sequence: How often the ledger had moved on.
+        head: 32 bytes, the digest of all that it had committed.
+        tag: 32 bytes, the helper's own authentication of the two.
+    """
+
+    helper_id: bytes
+    sequence: int
+    head: bytes
+    tag: bytes
+
+    def is_newer_than(self, other: "Receipt | None") -> bool:
+        """Whether to show this one instead: it is of the same keys and later, or of other keys."""
+        return other is None or self.helper_id != other.helper_id or self.sequence > other.sequence
+
+
+def encode_receipt(receipt: Receipt) -> bytes:
+    """The wire form, 88 bytes."""
+    return receipt.helper_id + receipt.sequence.to_bytes(_SEQUENCE_BYTES, "big") + receipt.head + receipt.tag
+
+
+def decode_receipt(encoded: bytes) -> Receipt | None:
+    """Parse one; None if it is none."""
+    if len(encoded) != _BYTES:
+        return None
+    sequence_end = _HELPER_BYTES + _SEQUENCE_BYTES
+    sequence = int.from_bytes(encoded[_HELPER_BYTES:sequence_end], "big")
+    if sequence > _MAX_SEQUENCE:
+        return None
+    head, tag = encoded[sequence_end:-_DIGEST_BYTES], encoded[-_DIGEST_BYTES:]
+    return Receipt(helper_id=encoded[:_HELPER_BYTES], sequence=sequence, head=head, tag=tag)
+
+
+def receipt_in(metadata: Any) -> bytes | None:
+    """The receipt in a call's metadata, if there is one."""
+    for key, value in metadata or ():
+        if key == METADATA_KEY and isinstance(value, bytes):
+            return value
+    return None

@@ -1,0 +1,80 @@
+"""A party's certificate over time: how long it lasts, and its renewal in two steps, for peers pin it exactly.
+
+made = prepare(folder, now=..., days=825)     # a new key and certificate beside those in use
+...                                           # every peer adds made.certificate to its trusted.crt
+activate(folder)                              # put them in their place; servers read them at once
+"""
+
+import os
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+
+from maskedlark.errors import InvalidTask
+from maskedlark.rpc.certificates import write_certificate
+from maskedlark.rpc.tls_files import TlsFiles
+from maskedlark.rpc.trust import names_in
+from maskedlark.runtime.ownership import keep_owner
+
+RENEWAL_FOLDER: Final = "renewal"
+
+
+def prepare(folder: Path, *, now: datetime, days: int) -> TlsFiles:
+    """Make a new key and certificate of the same names in `folder`/renewal; what is in use stays.
+
+    Raises:
+        InvalidTask: there is no certificate to renew, or a renewal waits already.
+    """
+    in_use, new_folder = TlsFiles.in_folder(folder), folder / RENEWAL_FOLDER
+    names = sorted(names_in(certificate_in(in_use.certificate)), key=lambda name: ("://" not in name, name))
+    if not names:
+        raise InvalidTask(f"{in_use.certificate} names nobody: make another one")
+    new_folder.mkdir(mode=0o700, exist_ok=True)
+    if TlsFiles.in_folder(new_folder).certificate.exists():
+        raise InvalidTask(f"a renewal waits in {new_folder}: activate it, or remove the folder")
+    TlsFiles.in_folder(new_folder).private_key.unlink(missing_ok=True)  # of an attempt that was cut short
+    made = write_certificate(new_folder, name=names[0], hosts=tuple(names[1:]), now=now, days=days)
+    made.trusted_authorities.unlink()
+    for path, like in ((made.private_key, in_use.private_key), (made.certificate, in_use.certificate)):
+        with path.open("rb") as stream:
+            keep_owner(stream.fileno(), like)
+    descriptor = os.open(new_folder, os.O_RDONLY)
+    keep_owner(descriptor, in_use.private_key)
+    os.close(descriptor)
+    return made
+
+
+def activate(folder: Path) -> TlsFiles:
+    """Put a prepared key and certificate in the place of those in use; may be repeated after a crash.
+
+    A server that reads between the two moves finds a certificate of another key, and goes on with what it
+    has.
+
+    Raises:
+        InvalidTask: none is prepared.
+    """
+    in_use, new = TlsFiles.in_folder(folder), TlsFiles.in_folder(folder / RENEWAL_FOLDER)
+    if not new.certificate.exists():
+        raise InvalidTask(f"no renewal waits in {folder / RENEWAL_FOLDER}: prepare one")
+    if new.private_key.exists():
+        new.private_key.replace(in_use.private_key)
+    new.certificate.replace(in_use.certificate)
+    with suppress(OSError):
+        (folder / RENEWAL_FOLDER).rmdir()
+    in_use.read()
+    return in_use
+
+
+def certificate_in(path: Path) -> x509.Certificate:
+    """The first certificate of a PEM file.
+
+    Raises:
+        InvalidTask: there is none.
+    """
+    try:
+        return x509.load_pem_x509_certificates(path.read_bytes())[0]
+    except (OSError, ValueError) as error:
+        raise InvalidTask(f"cannot read a certificate from {path}: {type(error).__name__}") from None

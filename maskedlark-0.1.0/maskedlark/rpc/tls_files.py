@@ -1,0 +1,189 @@
+"""One party's TLS files, read again when they change: a certificate is renewed without a restart.
+
+Files are replaced one after the other, so a reader may find a new certificate beside the old key. Such a
+moment is not used: what was read before stays in use until the files fit together again.
+"""
+
+import logging
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import Final, Generic, Self, TypeAlias, TypeVar
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+
+from maskedlark.errors import InvalidTask
+from maskedlark.runtime.ownership import check_secret_file
+
+_LOG: Final = logging.getLogger(__name__)
+_Made = TypeVar("_Made")
+_Stamp: TypeAlias = tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsContents:
+    """What the files hold, in PEM; the certificate belongs to the key.
+
+    Attributes:
+        certificate: This party's chain.
+        private_key: Its key.
+        trusted_authorities: The certificates that it trusts peers by.
+        authority_names: What `trusted.names` says of those that can sign others (`maskedlark.rpc.trust`);
+            empty if there is none.
+    """
+
+    certificate: bytes
+    private_key: bytes = field(repr=False)
+    trusted_authorities: bytes
+    authority_names: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsFiles:
+    """PEM files of one party.
+
+    Its certificate chain, its private key, and the authorities that it trusts peers by.
+    """
+
+    certificate: Path
+    private_key: Path
+    trusted_authorities: Path
+
+    @classmethod
+    def in_folder(cls, folder: Path) -> Self:
+        """Where `helper keygen` and `adserver keygen` put them."""
+        return cls(
+            certificate=folder / "tls.crt",
+            private_key=folder / "tls.key",
+            trusted_authorities=folder / "trusted.crt",
+        )
+
+    @property
+    def authority_names(self) -> Path:
+        """Where the operator writes which names a trusted authority may certify; it need not be there."""
+        return self.trusted_authorities.with_suffix(".names")
+
+    @property
+    def missing(self) -> Path | None:
+        """The first of the three that is no file."""
+        return next(
+            (
+                path
+                for path in (self.certificate, self.private_key, self.trusted_authorities)
+                if not path.is_file()
+            ),
+            None,
+        )
+
+    def read(self) -> TlsContents:
+        """The contents.
+
+        Raises:
+            InvalidTask: a file cannot be read, others may read the key, a file is not PEM, or the certificate
+                is of another key.
+        """
+        check_secret_file(self.private_key)
+        try:
+            contents = TlsContents(
+                certificate=self.certificate.read_bytes(),
+                private_key=self.private_key.read_bytes(),
+                trusted_authorities=self.trusted_authorities.read_bytes(),
+                authority_names=self.authority_names.read_bytes() if self.authority_names.exists() else b"",
+            )
+        except OSError as error:
+            raise InvalidTask(f"cannot read a TLS file: {error.strerror}") from None
+        try:
+            own = x509.load_pem_x509_certificates(contents.certificate)[0].public_key()
+            held = load_pem_private_key(contents.private_key, None).public_key()
+            if contents.trusted_authorities.strip():
+                x509.load_pem_x509_certificates(contents.trusted_authorities)
+        except (ValueError, TypeError):
+            raise InvalidTask(
+                "the TLS files are not a PEM certificate, its key without a password, and PEM authorities"
+            ) from None
+        if not own.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo) == held.public_bytes(
+            Encoding.DER, PublicFormat.SubjectPublicKeyInfo
+        ):
+            raise InvalidTask("the TLS certificate is of another key than the TLS private key")
+        return contents
+
+    def stamp(self) -> _Stamp:
+        """Something that differs once a file was replaced or written."""
+        names = [self.authority_names] if self.authority_names.exists() else []
+        stats = [
+            path.stat() for path in (self.certificate, self.private_key, self.trusted_authorities, *names)
+        ]
+        return tuple((stat.st_mtime_ns, stat.st_ino, stat.st_size) for stat in stats)
+
+
+class Reloaded(Generic[_Made]):
+    """Something made of TLS files, made anew when they change. Safe to share between threads."""
+
+    def __init__(self, files: TlsFiles, make: Callable[[TlsContents], _Made]) -> None:
+        """Make it once.
+
+        Raises:
+            InvalidTask: the files do not fit together.
+        """
+        self._files = files
+        self._make = make
+        self._lock = Lock()
+        contents, self._stamp = files.read(), files.stamp()
+        self._made = make(contents)
+
+    def current(self) -> _Made:
+        """The newest that can be used."""
+        with self._lock:
+            self._look()
+            return self._made
+
+    def changed(self) -> _Made | None:
+        """The newest one if the files changed since the last look, or None."""
+        with self._lock:
+            return self._made if self._look() else None
+
+    def _look(self) -> bool:
+        try:
+            stamp = self._files.stamp()
+            if stamp == self._stamp:
+                return False
+            self._made = self._make(self._files.read())
+        except (OSError, InvalidTask) as error:
+            _LOG.warning("the TLS files are not used yet, those before stay in use: %s", error)
+            return False
+        self._stamp = stamp
+        _LOG.info("the TLS files were read again")
+        return True
+
+
+def server_context(files: TlsFiles) -> ssl.SSLContext:
+    """What an HTTP server proves who it is with; its clients show no certificate.
+
+    Renewed files are used from the next connection on.
+
+    Raises:
+        InvalidTask: the files do not fit together.
+    """
+    newest = Reloaded(files, lambda _: _plain_context(files))
+
+    def choose(
+        connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext
+    ) -> None:
+        connection.context = newest.current()
+
+    first = newest.current()
+    first.sni_callback = choose
+    return first
+
+
+def _plain_context(files: TlsFiles) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(files.certificate, files.private_key)
+    except (OSError, ssl.SSLError):
+        raise InvalidTask("the TLS certificate and its key cannot be used") from None
+    return context

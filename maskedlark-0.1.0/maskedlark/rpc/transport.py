@@ -1,0 +1,308 @@
+"""gRPC servers and channels with the limits and the TLS that every party uses.
+
+Messages stay within gRPC's default 4 MiB: long content streams in chunks. Plaintext is for loopback demos
+only, and only when asked for by name.
+"""
+
+import ipaddress
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Lock
+from typing import Any, Final
+
+import grpc
+
+from maskedlark.errors import InvalidTask
+from maskedlark.rpc.still_trusted import StillTrusted
+from maskedlark.rpc.tls_files import Reloaded, TlsContents, TlsFiles
+from maskedlark.rpc.trust import Trust
+from maskedlark.rpc.wire import MAX_REPORT_BYTES
+
+MAX_MESSAGE_BYTES: Final = 4 << 20
+MAX_METADATA_BYTES: Final = 16 << 10
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+    ("grpc.so_reuseport", 0),
+)
+_CALLS_A_THREAD: Final = 256
+_OPEN_CALLS_A_THREAD: Final = 32
+"""How many calls may wait for each thread, for a moment: `PeerRoom` refuses those beyond a peer's share.
+
+gRPC answers more, whoever's, with RESOURCE_EXHAUSTED, which `faults.calling` knows.
+"""
+
+_SERVER_OPTIONS: Final = (
+    *_OPTIONS,
+    (
+        "grpc.keepalive_time_ms",
+        60_000,
+    ),  # a client that is dead holds a connection no longer than this and the next
+    ("grpc.http2.ping_timeout_ms", 20_000),
+    (
+        "grpc.server_handshake_timeout_ms",
+        10_000,
+    ),  # who does not finish TLS and the HTTP/2 preface by then is gone
+    ("grpc.max_connection_idle_ms", 300_000),
+    ("grpc.max_concurrent_streams", 128),
+)
+_FRAMES_BYTES: Final = 64  # of the messages around a report
+_OPEN_SERVER_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", MAX_REPORT_BYTES + _FRAMES_BYTES),
+    ("grpc.http2.lookahead_bytes", 64 << 10),  # of each call, ahead of what is read
+    ("grpc.http2.bdp_probe", 0),  # which would let that grow to 4 MiB, also of calls that wait for a thread
+)
+"""Where anybody may call, with as many calls as there is room for.
+
+What all of them can make the server hold.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keepalive:
+    """How soon a dead peer is noticed while a call waits for it, however long that call may take.
+
+    The client pings on a connection that carries a call and is silent otherwise. gRPC answers pings by
+    itself, whatever the server's body computes.
+
+    Attributes:
+        every_s: Between two pings.
+        answer_s: How long an answer may take; then every call on the connection fails, as
+            `HelperUnavailable`.
+    """
+
+    every_s: float = 10.0
+    answer_s: float = 10.0
+
+    @property
+    def noticed_within_s(self) -> float:
+        """The longest that a peer can be dead unnoticed."""
+        return self.every_s + self.answer_s
+
+    def of_client(self) -> tuple[tuple[str, int], ...]:
+        """Channel options."""
+        return (
+            ("grpc.keepalive_time_ms", round(1_000 * self.every_s)),
+            ("grpc.keepalive_timeout_ms", round(1_000 * self.answer_s)),
+            (
+                "grpc.http2.ping_timeout_ms",
+                round(1_000 * self.answer_s),
+            ),  # without it gRPC waits a minute, whatever the line above says
+            ("grpc.http2.max_pings_without_data", 0),  # no limit: a round is silent for minutes
+        )
+
+    def of_server(self) -> tuple[tuple[str, int], ...]:
+        """Server options that permit what `of_client` sends, twice over.
+
+        GRPC's own limit, five minutes, would end the connection.
+        """
+        return (("grpc.http2.min_ping_interval_without_data_ms", round(500 * self.every_s)),)
+
+
+_KEEPALIVE: Final = Keepalive()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrustOnly:
+    """The authorities that a client without a certificate of its own, a browser, trusts the server by."""
+
+    trusted_authorities: Path
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address can only be reached from this machine."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def make_server(
+    address: str,
+    tls: TlsFiles | None,
+    *,
+    threads: int,
+    is_open: bool = False,
+    interceptors: "Sequence[grpc.ServerInterceptor[Any, Any]]" = (),
+    inside: "Sequence[grpc.ServerInterceptor[Any, Any]]" = (),
+    on_handshake: Callable[[], None] = lambda: None,
+    keepalive: Keepalive = _KEEPALIVE,
+) -> tuple[grpc.Server, int]:
+    """A server that listens on `address` (host:port, port 0 for any) once started, and the port it got.
+
+    With `tls` every client must show a certificate that is trusted (`maskedlark.rpc.trust`), and is held to
+    it again at each call, unless the server `is_open` to browsers, which have none. The files are read again
+    when they change. Without `tls` the address must be loopback. `interceptors` see every call, and those
+    `inside` only the calls of clients that are still trusted. `on_handshake` is called as a client begins
+    TLS, whether it will be let in or not. `keepalive` is that of the clients.
+
+    Raises:
+        InvalidTask: no TLS on an address that others can reach, TLS files that do not fit together, or the
+            address is taken.
+    """
+    server = grpc.server(
+        ThreadPoolExecutor(threads),
+        maximum_concurrent_rpcs=(_OPEN_CALLS_A_THREAD if is_open else _CALLS_A_THREAD) * threads,
+        options=tuple(
+            dict(
+                [*_SERVER_OPTIONS, *keepalive.of_server(), *(_OPEN_SERVER_OPTIONS if is_open else ())]
+            ).items()
+        ),
+        interceptors=[
+            *interceptors,
+            *([StillTrusted(tls)] if tls is not None and not is_open else []),
+            *inside,
+        ],
+    )
+    if tls is None:
+        if not is_loopback(address.rsplit(":", 1)[0]):
+            raise InvalidTask(f"without TLS a server listens on loopback only, not on {address}")
+        return server, _bind(server, address, None)
+    configuration = Reloaded(tls, _open_configuration if is_open else _closed_configuration)
+
+    def at_handshake() -> Any:
+        on_handshake()
+        return configuration.changed()
+
+    credentials = grpc.dynamic_ssl_server_credentials(
+        configuration.current(),
+        at_handshake,
+        require_client_authentication=not is_open,
+    )
+    return server, _bind(server, address, credentials)
+
+
+def make_channel(
+    address: str, tls: TlsFiles | TrustOnly | None, *, keepalive: Keepalive = _KEEPALIVE
+) -> grpc.Channel:
+    """A channel to a peer; without `tls` the peer must be on loopback.
+
+    Raises:
+        InvalidTask: no TLS to an address that is not loopback, or TLS files that cannot be used.
+    """
+    if isinstance(tls, TlsFiles):
+        return _secure_channel(address, tls.read(), keepalive)
+    if tls is None:
+        if not is_loopback(address.rsplit(":", 1)[0]):
+            raise InvalidTask(f"without TLS only loopback peers are called, not {address}")
+        return grpc.insecure_channel(address, options=_client_options(keepalive))
+    try:
+        trusted = tls.trusted_authorities.read_bytes()
+    except OSError as error:
+        raise InvalidTask(f"cannot read {tls.trusted_authorities}: {error.strerror}") from None
+    return grpc.secure_channel(
+        address, grpc.ssl_channel_credentials(root_certificates=trusted), options=_client_options(keepalive)
+    )
+
+
+class RenewedChannel:
+    """A channel to one peer, made anew when this party's TLS files change.
+
+    Safe to share between threads; close it.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        tls: TlsFiles | None,
+        interceptors: Sequence[Any] = (),
+        *,
+        keepalive: Keepalive = _KEEPALIVE,
+    ) -> None:
+        """Connect lazily, with gRPC client interceptors around each call; raises as `make_channel` does."""
+        self._newest = (
+            Reloaded(tls, lambda contents: _pinned_channel(address, contents, keepalive)) if tls else None
+        )
+        self._interceptors = tuple(interceptors)
+        self._lock = Lock()
+        self._opened: list[grpc.Channel] = [
+            self._newest.current() if self._newest else make_channel(address, tls, keepalive=keepalive)
+        ]
+
+    def current(self) -> grpc.Channel:
+        """The channel for the next call. Calls under way keep the one that they have."""
+        newest = self._newest.current() if self._newest else self._opened[0]
+        with self._lock:
+            if newest is not self._opened[-1]:
+                self._opened.append(newest)
+        return grpc.intercept_channel(newest, *self._interceptors)
+
+    def close(self) -> None:
+        """End every call and connection."""
+        for channel in self._opened:
+            channel.close()
+
+
+def _client_options(keepalive: Keepalive) -> tuple[tuple[str, int], ...]:
+    # gRPC's own longest wait before it connects again, 120 s, would outlast a helper's restart by far
+    return (*_OPTIONS, *keepalive.of_client(), ("grpc.max_reconnect_backoff_ms", 5_000))
+
+
+def _secure_channel(address: str, contents: TlsContents, keepalive: Keepalive) -> grpc.Channel:
+    credentials = grpc.ssl_channel_credentials(
+        root_certificates=_trusted(contents),
+        private_key=contents.private_key,
+        certificate_chain=contents.certificate,
+    )
+    return grpc.secure_channel(address, credentials, options=_client_options(keepalive))
+
+
+def _pinned_channel(address: str, contents: TlsContents, keepalive: Keepalive) -> grpc.Channel:
+    """A channel to a peer that is known by its own certificate, or by one of an authority for its host."""
+    host = address.rsplit(":", 1)[0].strip("[]")
+    return _secure_channel(
+        address, replace(contents, trusted_authorities=Trust.read(contents).roots(host)), keepalive
+    )
+
+
+def _closed_configuration(contents: TlsContents) -> Any:
+    """For clients with a certificate."""
+    pair = (contents.private_key, contents.certificate)
+    return grpc.ssl_server_certificate_configuration([pair], root_certificates=Trust.read(contents).roots())
+
+
+def _open_configuration(contents: TlsContents) -> Any:
+    """For clients without one."""
+    return grpc.ssl_server_certificate_configuration([(contents.private_key, contents.certificate)])
+
+
+def _trusted(contents: TlsContents) -> bytes:
+    """The authorities, of which there must be one.
+
+    Without any, TLS libraries would fall back to everybody's.
+    """
+    if not contents.trusted_authorities.strip():
+        raise InvalidTask("the file of trusted authorities is empty: add the peers' certificates to it")
+    return contents.trusted_authorities
+
+
+def client_names(context: grpc.ServicerContext) -> frozenset[str] | None:
+    """The subject alternative names in the client's certificate.
+
+    None on a plaintext (loopback) connection.
+
+    The common name does not count: it is a label of 64 characters that nobody checks.
+    """
+    auth: Any = context.auth_context()
+    if b"ssl" not in auth.get("transport_security_type", ()):
+        return None
+    return frozenset(
+        name.decode("utf-8", "replace") for name in auth.get("x509_subject_alternative_name", ())
+    )
+
+
+def _bind(server: grpc.Server, address: str, credentials: grpc.ServerCredentials | None) -> int:
+    try:
+        port = (
+            server.add_insecure_port(address)
+            if credentials is None
+            else server.add_secure_port(address, credentials)
+        )
+    except RuntimeError:
+        raise InvalidTask(f"cannot listen on {address}: is the port taken?") from None
+    return int(port)

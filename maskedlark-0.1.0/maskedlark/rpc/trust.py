@@ -1,0 +1,198 @@
+"""Whom a party lets in by certificate.
+
+Each one pinned exactly, and authorities only for the names that its operator wrote down.
+
+A certificate that can sign others would let its holder certify a key of its own under anybody's name, and TLS
+would believe it. So `trusted.crt` may hold such a certificate only if `trusted.names` beside it says which
+names it may certify, one line a certificate:
+
+    # SHA-256 of the certificate (openssl x509 -fingerprint -sha256), then origins or host names
+    3F:A1:...:9C https://ads.example ads.example
+
+The names stand in a file of their own because the text of `trusted.crt` comes from the peers.
+"""
+
+import string
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Final, Self, TypeAlias
+from urllib.parse import urlsplit
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from maskedlark.errors import InvalidTask
+from maskedlark.rpc.tls_files import TlsContents
+
+Names: TypeAlias = frozenset[str]
+"""Origins, host names and addresses, as a certificate's subject alternative names hold them."""
+
+_REMEMBERED: Final = 1_024
+_FINGERPRINT_DIGITS: Final = 64
+_NEVER: Final = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Authority:
+    """A certificate that may sign others, and the names that those may hold."""
+
+    certificate: x509.Certificate
+    names: Names
+
+    def may_certify(self, names: Names) -> bool:
+        """Whether a certificate of these names is within what the operator wrote down.
+
+        One without names never is.
+        """
+        allowed = self.names | {host_of(name) for name in self.names}
+        return bool(names) and names <= allowed
+
+
+class Trust:
+    """What one reading of the TLS files says of who is trusted.
+
+    Immutable, and safe to share between threads.
+    """
+
+    def __init__(self, pinned: frozenset[x509.Certificate], authorities: tuple[Authority, ...]) -> None:
+        self._pinned = pinned
+        self._authorities = authorities
+        self._until: Callable[[tuple[bytes, ...]], datetime] = lru_cache(_REMEMBERED)(self._vouched_until)
+
+    @classmethod
+    def read(cls, contents: TlsContents) -> Self:
+        """Read whom the TLS files trust.
+
+        Raises:
+            InvalidTask: a certificate can sign others and no names are written down for it, or the names
+                cannot be read.
+        """
+        trusted = contents.trusted_authorities
+        found = x509.load_pem_x509_certificates(trusted) if trusted.strip() else []
+        named = _named(contents.authority_names)
+        authorities = []
+        for certificate in filter(can_sign, found):
+            names = named.get(fingerprint(certificate))
+            if names is None:
+                raise InvalidTask(
+                    f"the trusted certificate {fingerprint(certificate)} can sign others, so whoever holds "
+                    "its key could come under"
+                    " any name: get a certificate with CA:FALSE from its owner, or, if it is an authority, "
+                    "write its fingerprint and the"
+                    " names that it may certify into trusted.names"
+                )
+            authorities.append(Authority(certificate=certificate, names=names))
+        return cls(frozenset(found) - {one.certificate for one in authorities}, tuple(authorities))
+
+    def vouches_for(self, chain: tuple[bytes, ...], now: datetime) -> bool:
+        """Whether a peer's certificate (PEM), followed by those that it sent along, is trusted at `now`."""
+        return now <= self._until(chain)
+
+    def roots(self, host: str | None = None) -> bytes:
+        """What TLS is told to trust, as PEM.
+
+        Of the authorities, if `host` is given, those that may certify it.
+
+        Raises:
+            InvalidTask: there is none: TLS libraries would fall back to everybody's.
+        """
+        authorities = [
+            one.certificate for one in self._authorities if host is None or one.may_certify(frozenset({host}))
+        ]
+        roots = [one.public_bytes(Encoding.PEM) for one in (*self._pinned, *authorities)]
+        if not roots:
+            raise InvalidTask("the file of trusted authorities is empty: add the peers' certificates to it")
+        return b"".join(roots)
+
+    def _vouched_until(self, chain: tuple[bytes, ...]) -> datetime:
+        """The end of the trust in a chain, or the beginning of time if there is none."""
+        try:
+            leaf, *others = [x509.load_pem_x509_certificate(one) for one in chain]
+        except ValueError:
+            return _NEVER
+        if leaf in self._pinned:
+            return leaf.not_valid_after_utc
+        names = names_in(leaf)
+        reached, best = {leaf: leaf.not_valid_after_utc}, _NEVER
+        waiting = [leaf]
+        while waiting:
+            certificate = waiting.pop()
+            until = reached[certificate]
+            for authority in self._authorities:
+                is_reached = certificate == authority.certificate or _issued(
+                    authority.certificate, certificate
+                )
+                if is_reached and authority.may_certify(names):
+                    best = max(best, min(until, authority.certificate.not_valid_after_utc))
+            for other in others:
+                if other not in reached and _issued(other, certificate):
+                    reached[other] = min(until, other.not_valid_after_utc)
+                    waiting.append(other)
+        return best
+
+
+def can_sign(certificate: x509.Certificate) -> bool:
+    """Whether TLS might take a certificate for an issuer.
+
+    Whatever does not say CA:FALSE, also the old forms that say nothing.
+    """
+    try:
+        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except (x509.ExtensionNotFound, ValueError):
+        return True
+
+
+def names_in(certificate: x509.Certificate) -> Names:
+    """The origins, host names and addresses that a certificate is for.
+
+    The common name is none of them: nobody checked it.
+    """
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (x509.ExtensionNotFound, ValueError):
+        return frozenset()
+    return frozenset(str(name.value) for name in found)
+
+
+def fingerprint(certificate: x509.Certificate) -> str:
+    """The SHA-256 of a certificate, in hexadecimal."""
+    return certificate.fingerprint(hashes.SHA256()).hex()
+
+
+def host_of(origin: str) -> str:
+    """The host of an origin that is a URL, as certificates name it; otherwise the origin itself."""
+    try:
+        return urlsplit(origin).hostname or origin
+    except ValueError:
+        return origin
+
+
+def _named(encoded: bytes) -> dict[str, Names]:
+    """The names that each fingerprint may certify, as `trusted.names` says."""
+    named: dict[str, Names] = {}
+    for line in encoded.decode("utf-8", "replace").splitlines():
+        shown, *names = line.partition("#")[0].split() or [""]
+        digits = shown.replace(":", "").lower()
+        if not shown:
+            continue
+        if len(digits) != _FINGERPRINT_DIGITS or not set(digits) <= set(string.hexdigits) or not names:
+            raise InvalidTask(
+                f"a line of trusted.names is no SHA-256 fingerprint with names behind it: {line[:120]!r}"
+            )
+        named[digits] = named.get(digits, frozenset()) | frozenset(names)
+    return named
+
+
+def _issued(issuer: x509.Certificate, certificate: x509.Certificate) -> bool:
+    """Whether one certificate, of an issuer of certificates, signed the other."""
+    if not can_sign(issuer):
+        return False
+    try:
+        certificate.verify_directly_issued_by(issuer)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True

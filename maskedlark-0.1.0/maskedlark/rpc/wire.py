@@ -1,0 +1,95 @@
+"""Messages to domain values and back, and long byte strings in chunks.
+
+Hostile messages raise typed errors here.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from maskedlark.errors import JobReason, JobRefused, ReportReason, ReportRejected
+from maskedlark.reports.upload import Report, SealedShare
+from protos import report_pb2
+
+CHUNK_BYTES: Final = 1 << 20
+MAX_REPORT_BYTES: Final = 1 << 20
+
+
+def chunks(encoded: bytes, size: int = CHUNK_BYTES) -> Iterator[bytes]:
+    """Consecutive pieces of at most `size` bytes; one empty piece of nothing."""
+    view = memoryview(encoded)
+    for start in range(0, max(len(view), 1), size):
+        yield bytes(view[start : start + size])
+
+
+def join(pieces: Iterable[bytes], *, limit: int, what: str) -> bytes:
+    """The pieces put together.
+
+    Raises:
+        JobRefused(TOO_LARGE): as soon as they pass `limit` bytes.
+    """
+    joined = bytearray()
+    for piece in pieces:
+        if len(joined) + len(piece) > limit:
+            raise JobRefused(JobReason.TOO_LARGE, f"{what} is over the limit of {limit} bytes")
+        joined += piece
+    return bytes(joined)
+
+
+def report_to_message(report: Report) -> report_pb2.Report:
+    """The wire form of a report."""
+    return report_pb2.Report(
+        task_id=report.task_id,
+        report_id=report.report_id,
+        time_bucket=report.time_bucket,
+        share_0=share_to_message(report.shares[0]),
+        share_1=share_to_message(report.shares[1]),
+        round_id=report.round_id,
+    )
+
+
+def report_from_message(message: report_pb2.Report) -> Report:
+    """The domain form of a report; sizes are checked by `maskedlark.reports.upload.check_report`.
+
+    Raises:
+        ReportRejected(MALFORMED): a share is missing.
+    """
+    if not (message.HasField("share_0") and message.HasField("share_1")):
+        raise ReportRejected(ReportReason.MALFORMED, "a report holds two shares")
+    return Report(
+        task_id=message.task_id,
+        report_id=message.report_id,
+        time_bucket=message.time_bucket,
+        shares=(share_from_message(message.share_0), share_from_message(message.share_1)),
+        round_id=message.round_id,
+    )
+
+
+def encode_report(report: Report) -> bytes:
+    """One binary report, as an HTTP body."""
+    return report_to_message(report).SerializeToString()
+
+
+def decode_report(encoded: bytes) -> Report:
+    """Parse one binary report.
+
+    Raises:
+        ReportRejected(MALFORMED, WRONG_LENGTH)
+    """
+    if len(encoded) > MAX_REPORT_BYTES:
+        raise ReportRejected(ReportReason.WRONG_LENGTH, f"a report has at most {MAX_REPORT_BYTES} bytes")
+    try:
+        return report_from_message(report_pb2.Report.FromString(encoded))
+    except DecodeError:
+        raise ReportRejected(ReportReason.MALFORMED, "not a report message") from None
+
+
+def share_to_message(share: SealedShare) -> report_pb2.SealedShare:
+    """The wire form of a sealed share."""
+    return report_pb2.SealedShare(key_id=share.key_id, ciphertext=share.ciphertext)
+
+
+def share_from_message(message: report_pb2.SealedShare) -> SealedShare:
+    """The domain form of a sealed share."""
+    return SealedShare(key_id=message.key_id, ciphertext=message.ciphertext)

@@ -1,0 +1,271 @@
+"""How the parties open their databases: durable, private to their owner, and of one schema version.
+
+A party declares its tables, `schema_version_of` among them, and calls `open_database`, then `create_tables`.
+SQLite and PostgreSQL run the same code. Nothing of the protocol is here; browsers do without this module.
+"""
+
+import logging
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any, Final
+
+from sqlalchemy import (
+    Column,
+    Connection,
+    Engine,
+    Integer,
+    MetaData,
+    Table,
+    create_engine,
+    event,
+    func,
+    insert,
+    inspect,
+    make_url,
+    select,
+    update,
+)
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as NoConnectionInTime
+
+from maskedlark.errors import HelperUnavailable, InvalidTask
+from maskedlark.runtime.disk import is_disk_full
+from maskedlark.runtime.migrations import Migrations, is_migratable, migrate
+
+_LOG: Final = logging.getLogger(__name__)
+_DIALECTS: Final = ("sqlite", "postgresql")
+_BUSY_TIMEOUT_MS: Final = 30_000
+_BUSY_AGAIN_S: Final = 0.005
+_VERSION_TABLE: Final = "schema_version"
+_PRIMARY_CODE: Final = 0xFF
+_SQLITE_AWAY: Final = frozenset(
+    {
+        sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PROTOCOL,
+    }
+)  # fmt: skip
+_POSTGRESQL_DISK_FULL: Final = "53100"
+_DURABLE_COMMITS: Final = frozenset({"on", "remote_write", "remote_apply"})
+"""Values of PostgreSQL's `synchronous_commit` that put what was acknowledged on this disk at least."""
+_CREATING_LOCK: Final = 0x6D6C61726B
+"""PostgreSQL's advisory lock of who creates tables: any number that others do not use."""
+
+
+def open_database(url: str, *, is_crash_proof: bool = True) -> Engine:
+    """Connect to a party's database.
+
+    Args:
+        url: Of SQLite or PostgreSQL.
+        is_crash_proof: If not, SQLite does not wait for the disk at each commit: a process that is killed
+            loses nothing, and a machine that loses power may lose its last commits, each whole.
+
+    Guarantees: a transaction that has committed survives a crash of the machine, also where PostgreSQL's
+        operator set `synchronous_commit` off. On SQLite, `engine.begin()` takes the write lock at once, so a
+        transaction that reads and then writes never fails half-way because another process wrote in between.
+        Wrap what only reads in `reading`, which takes no lock. A SQLite file is made readable by this user
+        only; what SQLite puts beside it is as readable as it is. A connection that the server has ended
+        meanwhile is replaced, not used. No error shows a stored value.
+
+    Raises:
+        InvalidTask: not a URL of an engine that the parties run on, or its file cannot be had.
+    """
+    try:
+        dialect = make_url(url).get_backend_name()
+        if dialect not in _DIALECTS:
+            raise InvalidTask(f"the database is one of {', '.join(_DIALECTS)}, not {dialect}")
+        # Every request thread may hold a connection for a moment; waiting for one must not fail a request.
+        engine = create_engine(url, pool_size=8, max_overflow=64, pool_pre_ping=True, hide_parameters=True)
+    except (ArgumentError, SQLAlchemyError, ImportError) as error:
+        raise InvalidTask(f"cannot use the database URL: {type(error).__name__}") from None
+    if dialect == "sqlite":
+        _make_private(engine.url.database)
+        event.listen(engine, "connect", _configure_sqlite)
+        if not is_crash_proof:
+            event.listen(engine, "connect", _without_waiting)
+        event.listen(engine, "begin", _begin_sqlite)
+    else:
+        event.listen(engine, "connect", _configure_postgresql)
+    return engine
+
+
+@contextmanager
+def reading(engine: Engine) -> Iterator[Connection]:
+    """A connection for reading: on SQLite it sees one state, waits for no writer and holds none up."""
+    with engine.connect().execution_options(sqlite_begin="DEFERRED") as connection:
+        yield connection
+
+
+def is_away(error: BaseException) -> bool:
+    """Whether an error says that the database or the disk cannot be had now, not that a statement is wrong.
+
+    The database may be down, restarted, locked or full, and the disk full.
+    """
+    if isinstance(error, DBAPIError):
+        if isinstance(error.orig, sqlite3.Error):  # to which a wrong statement is an OperationalError too
+            return (
+                getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & _PRIMARY_CODE in _SQLITE_AWAY
+            )
+        return isinstance(error, OperationalError | InterfaceError) or error.connection_invalidated
+    return isinstance(error, NoConnectionInTime) or is_disk_full(error)
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether an error says that there is no room left, for the database or for another file."""
+    if not isinstance(error, DBAPIError):
+        return is_disk_full(error)
+    code = getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_OK) & _PRIMARY_CODE
+    return code == sqlite3.SQLITE_FULL or getattr(error.orig, "sqlstate", None) == _POSTGRESQL_DISK_FULL
+
+
+@contextmanager
+def database_at_hand(whose: str) -> Iterator[None]:
+    """Around what a call does in a database, and to the files beside it.
+
+    The caller is told that it may ask again, and whether the disk is full; nothing else of the database.
+
+    Every call of the protocol may be repeated, also one whose commit was done while its answer was lost; a
+    report is stored once however often it comes.
+
+    Args:
+        whose: Named in the error.
+
+    Raises:
+        HelperUnavailable: the database is down, is being restarted, is locked or full, or has no connection
+            to spare; or the disk is full.
+    """
+    try:
+        yield
+    except (SQLAlchemyError, OSError) as error:
+        if not is_away(error):
+            raise
+        if is_full(error):
+            _LOG.warning("the disk is full: %s", error)
+            raise HelperUnavailable(
+                f"{whose}'s disk is full: its operator must make room; ask again"
+            ) from None
+        _LOG.warning("the database does not answer: %s", error)
+        raise HelperUnavailable(f"{whose}'s database does not answer; ask again") from None
+
+
+def schema_version_of(metadata: MetaData) -> Table:
+    """Declare the table of one row that says which schema version the others are of."""
+    return Table(_VERSION_TABLE, metadata, Column("version", Integer, primary_key=True))
+
+
+def create_tables(
+    engine: Engine, metadata: MetaData, *, version: int, whose: str, migrations: Migrations
+) -> None:
+    """Create all tables in an empty database, or bring those of an older version to this one.
+
+    Several processes may do so at once. Tables of this version are left as they are.
+
+    Args:
+        engine: The database.
+        metadata: All tables.
+        version: The version of all of them together; tables without a version are of version 1.
+        whose: Named in the refusal.
+        migrations: The steps from older versions.
+
+    Raises:
+        InvalidTask: the tables are of a newer version, or of one from which no steps lead here, or cannot be
+            read or migrated; they are left as they are.
+    """
+    try:
+        with engine.begin() as connection:  # which on SQLite lets in one process at a time
+            if engine.dialect.name == "postgresql":
+                connection.execute(select(func.pg_advisory_xact_lock(_CREATING_LOCK)))
+            found = _found_version(connection, metadata)
+            if found is None:
+                metadata.create_all(connection)
+                connection.execute(insert(metadata.tables[_VERSION_TABLE]).values(version=version))
+            elif is_migratable(found, version, migrations):
+                migrate(connection, found, version, migrations)
+                connection.execute(update(metadata.tables[_VERSION_TABLE]).values(version=version))
+                _LOG.warning("the database was of schema version %d and is now of %d", found, version)
+                found = version
+    except SQLAlchemyError as error:
+        raise InvalidTask(f"cannot use the database of the {whose}: {type(error).__name__}") from None
+    if found not in (None, version):
+        raise InvalidTask(
+            f"the database has tables of schema version {found}, and this {whose} needs {version}: run the "
+            "version that made"
+            " it until its tasks are over, and begin with an empty database (another --data or --database) "
+            "beside it"
+        )
+
+
+def _found_version(connection: Connection, metadata: MetaData) -> int | None:
+    """The schema version of the tables that are there, or None if there are none."""
+    names = inspect(connection).get_table_names()
+    if _VERSION_TABLE in names:
+        return int(connection.execute(select(metadata.tables[_VERSION_TABLE].c.version)).scalar_one())
+    return None if metadata.tables.keys().isdisjoint(names) else 1
+
+
+def _make_private(path: str | None) -> None:
+    """Create a SQLite file, if it is one and missing, and let nobody but its owner read it."""
+    if not path or path == ":memory:" or path.startswith("file:"):
+        return
+    try:
+        Path(path).touch(mode=0o600)
+        Path(path).chmod(0o600)
+    except OSError as error:
+        raise InvalidTask(f"cannot use the database file {path}: {error.strerror}") from None
+
+
+def _configure_sqlite(connection: Any, _record: object) -> None:
+    """Durable commits (FULL), and readers beside one writer (WAL).
+
+    Transactions begin in `_begin_sqlite`, not in the driver.
+    """
+    connection.isolation_level = None
+    connection.execute(f"PRAGMA busy_timeout={_BUSY_TIMEOUT_MS}").close()
+    _write_ahead(connection)
+    for pragma in ("synchronous=FULL", "foreign_keys=ON"):
+        connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _without_waiting(connection: Any, _record: object) -> None:
+    """Commits reach the disk when the write-ahead log is taken into the file, after 32 MiB."""
+    for pragma in ("synchronous=NORMAL", "wal_autocheckpoint=8192"):
+        connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _write_ahead(connection: Any) -> None:
+    """Turn the write-ahead log on.
+
+    While another process does so to a new file, SQLite is busy at once, whatever its timeout is.
+    """
+    until = monotonic() + _BUSY_TIMEOUT_MS / 1000
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL").close()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & _PRIMARY_CODE != sqlite3.SQLITE_BUSY or monotonic() >= until:
+                raise
+            sleep(_BUSY_AGAIN_S)
+        else:
+            return
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    connection.exec_driver_sql(f"BEGIN {connection.get_execution_options().get('sqlite_begin', 'IMMEDIATE')}")
+
+
+def _configure_postgresql(connection: Any, _record: object) -> None:
+    """Durable commits: an operator's default may be to acknowledge some that a crash then loses.
+
+    One that waits for standbys too stays.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW synchronous_commit")
+        (found,) = cursor.fetchone()
+        # set also to what it is: a default that is changed later would change it in this session
+        cursor.execute(
+            "SELECT set_config('synchronous_commit', %s, false)",
+            (found if found in _DURABLE_COMMITS else "on",),
+        )
+    connection.commit()  # what is set in a transaction that is rolled back is not set

@@ -1,0 +1,172 @@
+"""`make bench-start`: how soon everything answers, from a first start to the second round.
+
+A helper is started from a copy of this tree with the loops that `make setup` has compiled
+(`helper_ready_cold_s`), and once more with none (`helper_ready_uncompiled_s`). Then one small job runs, and
+commands are timed on what it left. Wall seconds, so the machine should be idle; beside them the processor
+seconds of the commands.
+"""
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from adserver.store.database import default_url
+from adserver.store.jobs import JobStore
+from docs.tutorial.fleet import ORIGIN, Fleet
+from maskedlark.rpc.transport import make_channel
+from maskedlark.runtime.database import open_database
+from tests.docs.reading import clone_into, free_ports, with_environment
+
+SERVING: Final = health_pb2.HealthCheckResponse.SERVING
+ROUNDS: Final = 20
+REPEATS: Final = 5
+BARS: Final = {
+    "helper_ready_cold_s": 10.0,
+    "first_round_over_later": 3.0,
+    "cli_help_s": 0.5,
+    "job_show_s": 1.0,
+    "job_plan_s": 5.0,
+}
+
+
+def started(clone: Path, folder: Path, environment: dict[str, str]) -> tuple[float, float]:
+    """Seconds until a helper answers health at all, and until it serves."""
+    program = str(clone / ".venv" / "bin" / "helper")
+    environment = {"HOME": str(folder), "PATH": os.defpath, **environment}
+    data, listen = str(folder / "helper"), f"127.0.0.1:{free_ports(1)[0]}"
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment}
+    subprocess.run([program, "keygen", "--data", data, "--name", "bench"], check=True, **quiet)  # type: ignore[call-overload]
+    began, answered = time.monotonic(), 0.0
+    command = [program, "serve", "--data", data, "--listen", listen, "--insecure"]
+    with subprocess.Popen(command, **quiet) as process, make_channel(listen, None) as channel:  # type: ignore[call-overload]
+        stub = health_pb2_grpc.HealthStub(channel)
+        try:
+            while True:
+                try:
+                    told = stub.Check(health_pb2.HealthCheckRequest(), timeout=5, wait_for_ready=True).status
+                except grpc.RpcError:  # it does not listen yet
+                    continue
+                answered = answered or time.monotonic() - began
+                if told == SERVING:
+                    return answered, time.monotonic() - began
+                time.sleep(0.02)
+        finally:
+            process.terminate()
+            shutil.rmtree(data)
+
+
+def timed(command: list[str]) -> tuple[float, float]:
+    """The least wall and processor seconds of a command that is run a few times."""
+
+    def once() -> tuple[float, float]:
+        used, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return time.monotonic() - began, after.ru_utime + after.ru_stime - used.ru_utime - used.ru_stime
+
+    runs = [once() for _ in range(REPEATS)]
+    return min(wall for wall, _ in runs), min(processor for _, processor in runs)
+
+
+def job(folder: Path, tell: Callable[[str], None]) -> dict[str, float]:
+    """Train the demo's model for a few rounds, and time the commands that look at it and plan the next."""
+    untrained, panel = folder / "untrained.onnx", folder / "panel.npz"
+    bin_folder = Path(sys.executable).parent
+    with Fleet(folder=folder) as fleet:
+        labels = ("--classes", "2", "--default-label", "0", "--num-features", "30")
+        privacy = (
+            "--min-batch-size",
+            "100",
+            "--clip-norm",
+            "1",
+            "--epsilon",
+            "8",
+            "--collusion-epsilon",
+            "32",
+        )
+        task = fleet.adserver(
+            "task", "create", "--name", "bench", "--origin", ORIGIN, *labels, *privacy
+        ).strip()
+        source = ("--source", "wbcd", "--seed", "1", "--holdout", str(panel))
+        fleet.browsers("--task", f"http://{fleet.http}/v1/tasks/{task}", "--to", fleet.grpc, *source)
+        fleet.adserver("dataset", "seal", "--task", task)
+        fleet.run("adserver", "model", "create", str(untrained), "--layers", "30,50,50,1")
+        training = ("--loss", "binary_cross_entropy_with_logits", "--learning-rate", "0.3", "--epsilon", "2")
+        tell("a job runs")
+        made = fleet.adserver_json(
+            "job", "submit", "--model", str(untrained), "--rounds", str(ROUNDS), *training,
+            "--eval-set", str(panel), "--wait", options=False,
+        )  # fmt: skip
+        data = fleet.data("adserver")
+    history = JobStore(open_database(default_url(data)), time.time).history(bytes.fromhex(made["job_id"]))
+    finished = [one.finished_at_s for one in history]
+    rounds = [after - before for before, after in pairwise(finished)]
+    tell("commands are timed")
+    adserver = str(bin_folder / "adserver")
+    helps, shows, plans = (
+        timed([adserver, *arguments])
+        for arguments in (
+            ("--help",),
+            ("job", "show", "--data", str(data)),
+            ("job", "plan", "--data", str(data), "--model", str(untrained)),
+        )
+    )
+    return {
+        "first_round_over_later": rounds[0] / statistics.median(rounds[1:]),
+        "cli_help_s": helps[0],
+        "cli_help_processor_s": helps[1],
+        "job_show_s": shows[0],
+        "job_show_processor_s": shows[1],
+        "job_plan_s": plans[0],
+        "job_plan_processor_s": plans[1],
+    }
+
+
+def measured(folder: Path, tell: Callable[[str], None]) -> dict[str, Any]:
+    """Every figure."""
+    tell("a helper starts, with and without compiled loops")
+    subprocess.run([sys.executable, "-c", "from helper.serving.warmup import warm_up; warm_up()"], check=True)
+    clone = with_environment(clone_into(folder))
+    first_answer, ready = started(clone, folder, {})
+    _, uncompiled = started(clone, folder, {"NUMBA_CACHE_DIR": str(folder / "no loops")})
+    return {
+        "helper_first_answer_s": first_answer,
+        "helper_ready_cold_s": ready,
+        "helper_ready_uncompiled_s": uncompiled,
+        **job(folder / "fleet", tell),
+        "load": os.getloadavg()[0],
+    }
+
+
+def main() -> None:
+    """Print the figures, those with a bar beside it."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="maskedlark-start-") as folder:
+        figures = measured(Path(folder), lambda what: print(what, file=sys.stderr))
+    if arguments.json:
+        print(json.dumps({name: round(figure, 3) for name, figure in figures.items()}))
+        return
+    for name, figure in figures.items():
+        print(f"{name:28} {figure:8.3f}" + (f"   (bar {BARS[name]:g})" if name in BARS else ""))
+
+
+if __name__ == "__main__":
+    main()
