@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := browser-sim,helper,helper-general,adserver,postgres,traces,dev
+EXTRAS := browser-sim,helper,helper-general,adserver,postgres,traces,dev,site
 
 .DEFAULT_GOAL := help
 .PHONY: help setup docs pages bench-job bench-memory bench-walls bench-load bench-updates chaos same-round demo demo-federated demo-no-noise test simulate test-fast check format protos audit bench-ingest bench-aggregate bench-proofs bench-gradient table figures federated clean
@@ -40,6 +40,13 @@ test: $(STAMP)  ## Run every test
 
 pages: $(STAMP)  ## Run every page in a fresh clone as a reader would, from `make setup` on, on a machine kept busy (ARGS=--quick)
 	$(BIN)/python -m tests.docs.pages $(ARGS)
+
+.PHONY: site dist
+site: $(STAMP)  ## Build the documentation as a site (writes site/); fails at a broken link
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+dist: $(STAMP)  ## Build the wheel and the sdist (writes dist/), and train with each, installed in an empty folder
+	$(BIN)/python -m tests.installed
 
 simulate: $(STAMP)  ## A million simulated operations under faults (ARGS="--operations 20000", or ARGS="--seed 7" for one seed)
 	$(BIN)/python -m tests.simulation $(ARGS)
@@ -137,4 +144,4 @@ federated: $(STAMP)  ## Every figure of the four federated papers beside ours (A
 	$(BIN)/python -m tests.bench.federated $(ARGS)
 
 clean:  ## Remove what make made
-	rm -rf $(VENV) demo-out build dist *.egg-info
+	rm -rf $(VENV) demo-out build dist site *.egg-info

@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 ORIGIN: Final = "https://ads.example"
 HOST: Final = "localhost"
 HELPERS: Final = ("helper-0", "helper-1")
-START_S: Final = 60.0
+START_S: Final = 600.0
 _BIN: Final = Path(sys.executable).parent
 
 

@@ -39,9 +39,10 @@ from protos import helper_pb2_grpc, ingest_pb2_grpc, report_pb2
 from tests.builders import shares_for
 from tests.chaos.uploads import Uploads
 from tests.e2e.same_round import FEATURES, job_over, new_reports, sealed_dataset
+from tests.patience import HANGS_S
 
 pytestmark = pytest.mark.slow
-WAIT_S: Final = 20.0
+WAIT_S: Final = HANGS_S
 HELD_S: Final = 2.0
 """How long helper 0 holds an answer that is ready."""
 SHORT_GRACE_S: Final = 1.0
@@ -300,7 +301,6 @@ def test_an_ad_server_that_is_asked_to_end_stores_what_it_acknowledges_and_ackno
         for report in streamed:
             messages.put(report_to_message(report))
         assert health(site.fleet.grpc) == health_pb2.HealthCheckResponse.SERVING
-        began = time.monotonic()
         with asked_to_end(site.fleet, "adserver") as ending:
             until(lambda: not listens(site.fleet.http))
             assert b'"accepted":20' in ends.finished()
@@ -308,7 +308,6 @@ def test_an_ad_server_that_is_asked_to_end_stores_what_it_acknowledges_and_ackno
             assert reply.result(WAIT_S).accepted == 20
             assert b'"accepted"' not in goes_on.heard()
             assert ending.wait(WAIT_S) == 0
-    assert time.monotonic() - began < 25
     site.fleet.start_adserver()
     for acknowledged in (before, finished, streamed):
         assert submitted(site.fleet, acknowledged) == (0, 20)

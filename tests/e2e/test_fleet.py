@@ -17,6 +17,7 @@ from onnx import numpy_helper
 
 from docs.tutorial import plain
 from docs.tutorial.fleet import ORIGIN, CommandFailed, Fleet
+from tests.patience import HANGS_S
 
 pytestmark = pytest.mark.slow
 LAYERS = (30, 8, 1)
@@ -52,7 +53,7 @@ class Sealed:
         return self.fleet.adserver_json("job", "show", job, options=False)
 
     def await_state(self, job: str, *states: str, at_least: int = 0) -> Any:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + HANGS_S
         while time.monotonic() < deadline:
             shown = self.show(job)
             if shown["state"] in states and shown["rounds_done"] >= at_least:

@@ -18,6 +18,7 @@ from maskedlark.reports.sealing import HpkeSuite
 from maskedlark.reports.upload import Sealer
 from tests.builders import examples
 from tests.chaos.uploads import Uploads
+from tests.patience import HANGS_S
 
 pytestmark = pytest.mark.slow
 ROTATIONS = 3
@@ -46,7 +47,7 @@ class Run:
 
     def await_newest(self, key_id: int) -> None:
         """Until browsers that fetch the bundle seal to this key of both helpers."""
-        until = time.monotonic() + 30
+        until = time.monotonic() + HANGS_S
         while {keys.key_list.keys[0].key_id for keys in self.uploads.bundle().key_lists} != {key_id}:
             assert time.monotonic() < until, "the ad server does not publish the new keys"
             time.sleep(0.1)

@@ -37,6 +37,7 @@ from maskedlark.rpc.transport import MAX_MESSAGE_BYTES, TrustOnly, make_channel
 from maskedlark.rpc.wire import encode_report, report_to_message
 from protos import helper_pb2, helper_pb2_grpc, ingest_pb2_grpc
 from tests.builders import examples
+from tests.patience import HANGS_S
 
 pytestmark = pytest.mark.slow
 OTHER_ORIGIN = "https://other.example"
@@ -307,12 +308,12 @@ def test_frames_of_garbage_end_their_connection_only_and_are_counted(site: Site,
         preface + bytes((0, 0, 4, 4)) + os.urandom(60),
     ):
         with (
-            socket.create_connection((host, int(port)), timeout=10) as plain,
+            socket.create_connection((host, int(port)), timeout=HANGS_S) as plain,
             context.wrap_socket(plain, server_hostname=HOST) as secure,
             suppress(ConnectionError, ssl.SSLError),
         ):
             secure.sendall(frames)
-            until = time.monotonic() + 15
+            until = time.monotonic() + HANGS_S
             while secure.recv(4096):
                 assert time.monotonic() < until, "the connection is still open"
     assert counted() >= before + 3
@@ -361,7 +362,7 @@ def test_silent_connections_hold_nobody_up_at_a_helper_and_are_ended_and_counted
     """
     host, port = site.helper.rsplit(":", 1)
     before = site.unused_connections(0)
-    silent = [socket.create_connection((host, int(port)), timeout=20) for _ in range(99)]
+    silent = [socket.create_connection((host, int(port)), timeout=HANGS_S) for _ in range(99)]
     began = time.monotonic()
     for one in silent[33:66]:
         one.sendall(b"\x16\x03\x01")  # the first bytes of a TLS hello
@@ -372,8 +373,7 @@ def test_silent_connections_hold_nobody_up_at_a_helper_and_are_ended_and_counted
     assert site.is_alive()
     for one in silent:
         with suppress(ConnectionError, ssl.SSLError):
-            while one.recv(4096):  # until the helper ends it; after 20 s this fails
-                assert time.monotonic() < began + 20
+            while one.recv(4096):  # until the helper ends it
+                assert time.monotonic() < began + HANGS_S
         one.close()
-    assert time.monotonic() < began + 20
     assert site.unused_connections(0) >= before + len(silent)

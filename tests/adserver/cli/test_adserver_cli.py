@@ -36,6 +36,7 @@ from maskedlark.runtime.database import open_database
 from maskedlark.terminal.exit_status import REFUSED, UNAVAILABLE
 from tests import builders
 from tests.adserver.fake_helper import FakeHelper, serving, unavailable
+from tests.patience import HANGS_S
 
 _TASK = (
     "--name",
@@ -329,7 +330,7 @@ def _server(shell: Shell) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     ]
     process = subprocess.Popen(command, env={**os.environ, **shell.environment}, stderr=subprocess.PIPE)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + HANGS_S
         while not addresses.exists():
             assert process.poll() is None, process.communicate()[1].decode()
             assert time.monotonic() < deadline

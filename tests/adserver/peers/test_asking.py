@@ -1,7 +1,6 @@
 """A query at two helpers: together, and no longer than it makes sense."""
 
 from threading import Event
-from time import monotonic
 
 import numpy as np
 import pytest
@@ -22,6 +21,7 @@ from maskedlark.errors import (
 )
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.releases.release import AggregateShare
+from tests.patience import HANGS_S
 
 _BACKOFF = Backoff(first_s=0.01, longest_s=0.02, give_up_after_s=0.1)
 _REFUSED = JobRefused(JobReason.BUDGET_EXHAUSTED, "nothing is left")
@@ -87,7 +87,7 @@ class Computes:
 
     def __call__(self, *, cancelled: Event | None) -> QueryAnswer:
         assert cancelled is not None
-        self.is_cancelled = cancelled.wait(30)
+        self.is_cancelled = cancelled.wait(HANGS_S)
         raise JobRefused(JobReason.CANCELLED, "the call was cancelled")
 
 
@@ -106,10 +106,8 @@ def test_when_one_helper_fails_the_others_work_is_ended_and_the_query_remembered
         computing, book = Computes(), Book()
         calls: list[asking.Question] = [computing, computing]
         calls[place] = Fails(error)
-        begun_s = monotonic()
         with pytest.raises(type(error), match=str(error)):
             ask(calls, book)
-        assert monotonic() - begun_s < 5
         assert computing.is_cancelled
         assert not book.is_forgotten  # it may have been charged in the moment before
 

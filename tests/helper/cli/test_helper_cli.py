@@ -32,6 +32,7 @@ from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import make_channel
 from maskedlark.terminal.exit_status import REFUSED, UNAVAILABLE
 from maskedlark.terminal.tls_options import tls_files
+from tests.patience import HANGS_S
 
 HELPER = [sys.executable, "-c", "from helper.cli.main import main; main()"]
 WIDE = {**os.environ, "COLUMNS": "300"}
@@ -61,7 +62,7 @@ def serving(data: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], 
     ]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=WIDE)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + HANGS_S
         while not port_file.exists():
             assert process.poll() is None, process.stderr and process.stderr.read()
             assert time.monotonic() < deadline

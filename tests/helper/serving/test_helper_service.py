@@ -44,6 +44,7 @@ from protos import helper_pb2_grpc
 from tests.builders import shares_for
 from tests.helper.datasets.test_sealing_a_dataset import hostile_shares
 from tests.helper.parties import MODEL, NUM_VALUES, WEIGHTS, FakeEngine, Scene
+from tests.patience import HANGS_S
 
 HANDLE = b"h" * 16
 
@@ -169,7 +170,7 @@ def test_the_room_of_a_stream_that_is_cancelled_is_free_again(scene: Scene, wire
     assert datasets.preparing_bytes > 0
     replies.cancel()
     ended.set()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + HANGS_S
     while datasets.preparing_bytes:
         assert time.monotonic() < deadline
         time.sleep(0.01)

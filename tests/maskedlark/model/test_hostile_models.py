@@ -27,10 +27,10 @@ Spoil = Callable[[onnx.ModelProto], object]
 
 
 def reason_of(file: bytes, limits: Limits | None = None) -> ModelReason:
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(InvalidModel) as refusal:
         parse(file, num_features=WIDTH, limits=limits or Limits())
-    assert time.perf_counter() - started < 1.0
+    assert time.process_time() - started < 1.0
     return refusal.value.reason
 
 

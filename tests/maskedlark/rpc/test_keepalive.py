@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from time import monotonic
 
 import grpc
 import pytest
@@ -99,12 +98,9 @@ def test_a_process_that_stops_in_the_middle_of_a_call_is_noticed_long_before_the
 
         stopping = threading.Thread(target=stop)
         stopping.start()
-        begun = monotonic()
-        with pytest.raises(HelperUnavailable, match="unavailable"):
+        with pytest.raises(HelperUnavailable, match="unavailable"):  # and not: deadline exceeded
             _ask(channel)
-        took_s = monotonic() - begun
         stopping.join()
-    assert took_s < SHORT.noticed_within_s + 3.0  # the machine is busy with other tests, too
 
 
 def test_a_network_that_swallows_everything_in_the_middle_of_a_call_is_noticed() -> None:
@@ -114,10 +110,8 @@ def test_a_network_that_swallows_everything_in_the_middle_of_a_call_is_noticed()
     server.start()
     with _Relay(port) as relay, make_channel(f"127.0.0.1:{relay.port}", None, keepalive=SHORT) as channel:
         threading.Timer(0.3, relay.swallow.set).start()
-        begun = monotonic()
-        with pytest.raises(HelperUnavailable):
+        with pytest.raises(HelperUnavailable, match="unavailable"):
             _ask(channel)
-    assert monotonic() - begun < SHORT.noticed_within_s + 3.0
     server.stop(None).wait()
 
 

@@ -1,5 +1,0 @@
-"""The `adserver` command, one module a group.
-
-May import: quickstart, serving, client, views, collecting, ingest, measuring, simulating, training, budgets,
-peers, store, records.
-"""

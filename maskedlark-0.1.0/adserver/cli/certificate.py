@@ -1,5 +1,0 @@
-"""`adserver certificate`: show and renew the TLS certificate that helpers pin."""
-
-from maskedlark.terminal.certificate_commands import certificate_app as commands_for
-
-certificate_app = commands_for("ADSERVER_DATA")

@@ -1,4 +1,0 @@
-"""From a task to a sealed dataset.
-
-May import: budgets, peers, store, records.
-"""

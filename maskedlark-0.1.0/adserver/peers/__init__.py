@@ -1,4 +1,0 @@
-"""The two helpers, as the ad server reaches them.
-
-May import: store, records.
-"""

@@ -1,4 +1,0 @@
-"""Plain data and state machines, without a database.
-
-May import: nothing of its own package.
-"""

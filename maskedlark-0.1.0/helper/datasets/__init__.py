@@ -1,4 +1,0 @@
-"""From sealed shares to a dataset on disk: opened, committed once, encrypted at rest.
-
-May import: executors, trust, ledger, gradient.
-"""

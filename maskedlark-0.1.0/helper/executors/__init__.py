@@ -1,4 +1,0 @@
-"""Where work on many records runs: the process pools of this machine.
-
-May import: ledger, gradient.
-"""

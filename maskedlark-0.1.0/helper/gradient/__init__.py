@@ -1,4 +1,0 @@
-"""The function f of a round: clipped, quantised gradients, masked and summed in the field.
-
-May import: nothing of its own package.
-"""

@@ -1,4 +1,0 @@
-"""Compiled loops and the integer functions that they share.
-
-May import: nothing of its own package.
-"""

@@ -1,4 +1,0 @@
-"""The gRPC service and the process around it.
-
-May import: core, releases, datasets, executors, trust, ledger, gradient.
-"""

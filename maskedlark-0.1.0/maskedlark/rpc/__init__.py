@@ -1,5 +1,0 @@
-"""The gRPC glue: channels, servers, certificates, faults. The only part that knows the wire messages.
-
-May import: runtime, releases, reports, federated, model, privacy, numbers, encoding and the flat files of
-`maskedlark`.
-"""

@@ -1,5 +1,0 @@
-"""What a long-running process stands on: its database, durable files, signals, hardening.
-
-May import: releases, reports, federated, model, privacy, numbers, encoding and the flat files of
-`maskedlark`.
-"""
