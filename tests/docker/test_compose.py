@@ -81,12 +81,36 @@ def test_helpers_meet_the_ad_server_only() -> None:
 def test_each_party_alone_mounts_its_secrets_and_others_only_read_its_certificate() -> None:
     mounts = [(name, *mount.split(":")) for name, one in SERVICES.items() for mount in one.get("volumes", [])]
     for name, volume, target, *mode in mounts:
+        if volume.startswith("./"):
+            assert (name, volume, target, mode) == ("browsers", "./tables", "/tables", ["ro"])
+            continue
         owner = volume.removesuffix("-data").removesuffix("-public")
         if name.removesuffix("-keygen") != owner:
             assert volume.endswith("-public"), f"{name} mounts the secrets of {owner}"
             assert mode == ["ro"]
         if target == "/data":
             assert volume == f"{name.removesuffix('-keygen')}-data"
+
+
+@pytest.mark.parametrize("role", [0, 1])
+def test_each_helper_serves_only_together_with_the_other(role: int) -> None:
+    keygen, helper = SERVICES[f"helper-{1 - role}-keygen"], SERVICES[f"helper-{role}"]
+    assert "> /public/fingerprint" in keygen["command"][0]
+    assert f"helper-{1 - role}-public:/peer:ro" in helper["volumes"]
+    assert '--peer "$$(cat /peer/fingerprint)"' in helper["command"][0]
+
+
+@pytest.mark.parametrize("party", ["helper", "adserver"])
+def test_the_images_of_both_services_bring_the_postgresql_driver(party: str) -> None:
+    body = DOCKERFILE.split(f"AS {party}\n")[1].split("\nFROM ")[0]
+    assert re.search(rf"{party},postgres\b", body)
+
+
+def test_every_image_lists_what_it_holds() -> None:
+    for stage in ("helper", "adserver", "browser_sim"):
+        body = DOCKERFILE.split(f"AS {stage}\n")[1].split("\nFROM ")[0]
+        assert "pip inspect --local > /usr/share/maskedlark/packages.json" in body
+        assert "org.opencontainers.image.title" in body
 
 
 def test_no_service_speaks_plaintext() -> None:
