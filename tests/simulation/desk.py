@@ -231,7 +231,7 @@ class Desk:
         batch_size = dataset.size * (
             1.0 if is_noisy else stream.uniform(0.3, 1)
         )  # without sampling the cost has a closed form: it is quick
-        steps = stream.choice((None, 2, 3)) if not is_noisy else None  # half of them by random allocation
+        steps = stream.choice((None, 2) if is_noisy else (None, 2, 3))
         numerator = sampling_numerator(expected_batch_size=batch_size, dataset_size=dataset.size)
         job = JobSpec(
             job_id=seeded(self.fleet.faults.seed, f"job {task.name} {number}")(16),
@@ -242,6 +242,7 @@ class Desk:
             rounds=rounds,
             sampling_numerator=numerator if steps is None else SAMPLING_DENOMINATOR // steps,
             epoch_steps=steps,
+            is_sample_public=is_noisy and steps is not None,  # so few records hide nobody's slot
             noise_multiplier=_JOB_NOISE if is_noisy else 0.0,
         )
         return TrainingPlan(

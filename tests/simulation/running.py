@@ -30,6 +30,8 @@ class Verdict:
         queries_read: Queries whose result a person has read.
         refused_for_budget: Jobs that a helper refused because they did not fit the budget.
         ledgers_rolled_back: Helpers whose past was brought back.
+        participations: Records that took part in an epoch of random allocation, at either helper.
+        computed_again: Rounds of random allocation that a helper computed more than once.
         digest: Of everything that was observed, in order: two runs of a seed have the same.
     """
 
@@ -41,6 +43,8 @@ class Verdict:
     queries_read: int
     refused_for_budget: int
     ledgers_rolled_back: int
+    participations: int
+    computed_again: int
     digest: str
 
 
@@ -70,6 +74,8 @@ def run_seed(
         queries_read=len(world.desk.results),
         refused_for_budget=len(world.desk.over_budget),
         ledgers_rolled_back=len(world.operators.restored),
+        participations=len(world.participation.rounds),
+        computed_again=len(world.participation.computed) - len(set(world.participation.computed)),
         digest=world.journal.digest(),
     )
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from sqlalchemy import delete, insert
 
@@ -24,8 +25,11 @@ from helper.trust.key_ring import Ring, opening_keys
 from maskedlark.canonical import encode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.privacy.noise import Mechanism
+from maskedlark.releases import round as release_round
+from maskedlark.releases.job import JobSpec
 from maskedlark.releases.kinds import MeasuringQuery
 from maskedlark.releases.release import combine
+from maskedlark.reports.pair import PairKey
 from maskedlark.reports.sealing import OpeningKey
 from maskedlark.reports.upload import Report
 from tests.simulation.operators import Restored
@@ -110,6 +114,16 @@ def _opens_with_the_newest_key_only(ring: Ring, now: float) -> tuple[OpeningKey,
     return opening_keys(ring, now)[-1:]
 
 
+def _slots_from_transcript(
+    job: JobSpec, pair: PairKey, round_index: int, round_transcript: bytes, count: int
+) -> Any:
+    """And so from weights, which the ad server chooses."""
+    if job.epoch_steps is None:
+        return pair.sample(round_transcript, count, job.sampling_numerator)
+    epoch, step = divmod(round_index, job.epoch_steps)
+    return pair.slots(round_transcript, epoch, count, job.epoch_steps) == np.uint64(step)
+
+
 def _never(*_: Any, **__: Any) -> None:
     return None
 
@@ -153,6 +167,9 @@ def _never(*_: Any, **__: Any) -> None:
             _refuses_a_round_for_its_budget,
             "although it was refused for its budget",
             id="refusal charged",
+        ),
+        pytest.param(
+            release_round, "sampled", _slots_from_transcript, "take part in rounds", id="slots ground"
         ),
         pytest.param(HelperClient, "close_job", lambda *_: 0, "keeps budget for job", id="job left open"),
         pytest.param(

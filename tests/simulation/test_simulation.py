@@ -33,6 +33,8 @@ def test_ten_thousand_operations_under_faults_break_nothing() -> None:
     assert told["failpoints"] >= _COVERED_HERE * len(expected()), told["failpoints_missed"]
     assert told["queries_read"] > 0
     assert told["refused_for_budget"] > 0
+    assert sum(verdict.participations for verdict in verdicts) > 0
+    assert sum(verdict.computed_again for verdict in verdicts) > 0
 
 
 def test_a_seed_replays_identically() -> None:

@@ -24,6 +24,7 @@ from tests.simulation.journal import Journal
 from tests.simulation.kernel import Kernel
 from tests.simulation.observer import Observer
 from tests.simulation.operators import Operators
+from tests.simulation.participation import Participation
 from tests.simulation.patches import patched
 from tests.simulation.steps import Cast, Scale, Step, steps
 
@@ -60,6 +61,7 @@ class World:
         self.desk = Desk(fleet=self.fleet, journal=self.journal)
         self.operators = Operators(fleet=self.fleet, journal=self.journal)
         self.observer = Observer(self.fleet, self.operators, self.journal.note)
+        self.participation = Participation()
 
     @property
     def operations(self) -> int:
@@ -75,7 +77,7 @@ class World:
         Returns:
             What must never happen, but did.
         """
-        with _errors_noted(self.kernel), patched(self.fleet):
+        with _errors_noted(self.kernel), patched(self.fleet), self.participation.counted():
             self.fleet.start_all()
             cast = Cast(browsers=self.browsers, desk=self.desk, operators=self.operators)
             for step in steps(cast, self.seed, self.scale):
@@ -84,7 +86,8 @@ class World:
                     self.kernel.at(step.at_s, partial(self._take, step))
             self.kernel.run(NOW + self.scale.spread_s)
             self._settle()
-            found = [*self.kernel.complaints, *self.observer.violations, *check(self)]
+            found = [*self.kernel.complaints, *self.observer.violations]
+            found += [*self.participation.violations(), *check(self)]
             self.fleet.stop_all()
         return found
 
