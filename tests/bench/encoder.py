@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import tempfile
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -64,7 +65,9 @@ def measure(path: Path, label: str, folder: Path) -> dict[str, object]:
     apart = np.concatenate([features(half, encoder, label) for half in halves])
     by_file = np.concatenate([features(half, None, label) for half in halves])
     network = MLPClassifier((32,), max_iter=8, random_state=0, early_stopping=True)
-    network.fit(whole.features[:MOST] / 256, whole.labels[:MOST])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it has not converged, and need not
+        network.fit(whole.features[:MOST] / 256, whole.labels[:MOST])
     model = as_onnx(network, len(encoder.columns))
     feed = raw(path, encoder)
     session = onnxruntime.InferenceSession(from_columns(model, encoder))
