@@ -94,9 +94,9 @@ def job(folder: Path, tell: Callable[[str], None]) -> dict[str, float]:
             "--clip-norm",
             "1",
             "--epsilon",
-            "8",
+            "4",
             "--collusion-epsilon",
-            "32",
+            "16",
         )
         task = fleet.adserver(
             "task", "create", "--name", "bench", "--origin", ORIGIN, *labels, *privacy

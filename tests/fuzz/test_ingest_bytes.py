@@ -39,7 +39,7 @@ WORLD = world()
 GOOD = [encode_report(report) for report in reports(WORLD, examples(WORLD.task, 3))]
 BATCH = report_pb2.ReportBatch(reports=map(report_pb2.Report.FromString, GOOD)).SerializeToString()
 TASK_PATH = f"/v1/tasks/{WORLD.task.task_id.hex()}".encode()
-ANSWERED_S: Final = 10.0
+ANSWERED_S: Final = HANGS_S
 FUZZ = settings(
     max_examples=120,
     deadline=None,

@@ -362,7 +362,7 @@ def test_a_server_says_where_it_listens_takes_reports_and_drains_on_sigterm(shel
             == (shell.data / "task.bin").read_bytes()
         )
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(HANGS_S) == 0
         assert b"1 accepted" in (process.stderr.read() if process.stderr else b"")
     with _server(shell) as (process, http):
         assert [

@@ -7,6 +7,7 @@ from threading import Event
 import pytest
 
 from adserver.store.together import Together
+from tests.patience import HANGS_S
 
 
 def test_calls_that_wait_share_the_next_batch() -> None:
@@ -16,12 +17,12 @@ def test_calls_that_wait_share_the_next_batch() -> None:
     def serve(calls: Sequence[int]) -> None:
         batches.append(list(calls))
         first_is_served.set()
-        assert go_on.wait(30)
+        assert go_on.wait(HANGS_S)
 
     together = Together(serve)
     with ThreadPoolExecutor(6) as pool:
         first = pool.submit(together.call, 0)
-        assert first_is_served.wait(30)
+        assert first_is_served.wait(HANGS_S)
         others = [pool.submit(together.call, number) for number in range(1, 6)]
         while len(together._queue) < 5:
             assert not first.done()
@@ -68,14 +69,14 @@ def test_a_batch_that_fails_is_raised_to_all_who_share_it() -> None:
     def serve(calls: Sequence[int]) -> None:
         if calls == [0]:
             is_served.set()
-            assert go_on.wait(30)
+            assert go_on.wait(HANGS_S)
             return
         raise OSError("the disk is full")
 
     together = Together(serve)
     with ThreadPoolExecutor(4) as pool:
         first = pool.submit(together.call, 0)
-        assert is_served.wait(30)
+        assert is_served.wait(HANGS_S)
         others = [pool.submit(together.call, number) for number in (1, 2, 3)]
         while len(together._queue) < 3:
             assert not first.done()

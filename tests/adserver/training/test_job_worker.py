@@ -564,7 +564,7 @@ def test_cancelling_stops_a_round_that_would_run_for_ever(site: Site, quiet: Sea
     job_id = site.submit(plan_for(quiet))
     worker = site.worker()
     worker.start()
-    assert site.helpers[0].holding.wait(30)
+    assert site.helpers[0].holding.wait(HANGS_S)
     began_s = monotonic()
     site.store.cancel(job_id)
     while not site.store.get(job_id).is_closed:
@@ -583,7 +583,7 @@ def test_stopping_the_worker_leaves_the_running_job_queued_for_the_next_one(
     job_id = site.submit(plan_for(quiet))
     worker = site.worker()
     worker.start()
-    assert site.helpers[0].holding.wait(30)
+    assert site.helpers[0].holding.wait(HANGS_S)
     worker.stop()
     assert site.store.get(job_id).state is JobState.QUEUED
     for helper in site.helpers:
@@ -598,7 +598,7 @@ def test_a_worker_that_lost_its_lease_lets_go_of_the_job(site: Site, quiet: Seal
     job_id = site.submit(plan_for(quiet))
     late = Thread(target=site.worker(lease_s=-1.0).run_one)  # its lease is over as soon as it is taken
     late.start()
-    assert site.helpers[0].holding.wait(30)
+    assert site.helpers[0].holding.wait(HANGS_S)
     taken = JobLeases(site.engine, site.clock, owner="another", lease_s=60.0).claim()
     late.join(30)
     assert taken is not None
@@ -631,7 +631,7 @@ def test_a_worker_that_was_stopped_at_a_checkpoint_does_not_undo_its_successors_
 
     monkeypatch.setattr(job_folder, "write_durably", stopping)
     paused.start()
-    assert stopped.wait(60)
+    assert stopped.wait(HANGS_S)
     site.worker().run_one()
     assert site.store.get(job_id).state is JobState.DONE
     go_on.set()

@@ -24,6 +24,7 @@ from maskedlark.reports.report import Example, MeasuredValues
 from maskedlark.reports.task import Task
 from tests.helper.parties import ASKED, Scene
 from tests.measured import SHOP
+from tests.patience import HANGS_S
 
 
 class Shop(Scene):
@@ -173,7 +174,7 @@ def test_a_scrape_does_not_wait_for_one_that_hangs(shop: Shop, monkeypatch: pyte
     monkeypatch.setattr("helper.ledger.budget_left.left", hanging)
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(budgets.current)
-        assert hangs.wait(30)
+        assert hangs.wait(HANGS_S)
         assert budgets.current() == first  # at once: in this very thread
         goes_on.set()
         assert [one.epsilon for one in slow.result()] == [0.5]

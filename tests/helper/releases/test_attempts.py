@@ -19,6 +19,7 @@ from maskedlark.model.weights import QuantisedTensor
 from maskedlark.releases.job import JobSpec
 from tests.helper.parties import OTHER_WEIGHTS, WEIGHTS, FakeEngine, Scene
 from tests.helper.releases.test_interrupted_rounds import asked, charged, serving
+from tests.patience import HANGS_S
 
 
 class Oracle:
@@ -148,7 +149,7 @@ def test_over_grpc_a_call_that_is_cancelled_once_too_often_is_charged(tmp_path: 
         for _ in range(MAX_UNCHARGED + 1):
             HeldEngine.began.clear()
             call = stub.RunRound(asked(spec), timeout=30)
-            assert HeldEngine.began.wait(10)
+            assert HeldEngine.began.wait(HANGS_S)
             call.cancel()
         assert charged(scene) == 0
         HeldEngine.let_go.set()

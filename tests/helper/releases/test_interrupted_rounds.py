@@ -92,9 +92,9 @@ def test_a_cancelled_round_stops_within_a_second_and_is_not_charged(scene: Scene
     spec = endless(scene)
     with serving(scene) as stub:
         call = stub.RunRound(asked(spec), timeout=30)
-        assert EndlessEngine.began.wait(10)
+        assert EndlessEngine.began.wait(HANGS_S)
         call.cancel()
-        assert EndlessEngine.ended.wait(1.0)
+        assert EndlessEngine.ended.wait(HANGS_S)
         assert charged(scene) == 0
     scene.restart()
     scene.answer(0, spec, 0)  # and can be asked again
@@ -132,19 +132,19 @@ def test_who_left_between_the_sum_and_the_charge_is_not_charged(scene: Scene) ->
     assert charged(scene) == 0
 
 
-def test_a_round_past_its_deadline_stops_within_a_second(scene: Scene) -> None:
+def test_a_round_past_its_deadline_stops(scene: Scene) -> None:
     spec = endless(scene)
     with serving(scene) as stub:
         with pytest.raises(HelperUnavailable, match="deadline"):
-            ask(stub, spec, timeout_s=0.5)
-        assert EndlessEngine.ended.wait(1.0)
+            ask(stub, spec, timeout_s=3.0)
+        assert EndlessEngine.ended.wait(HANGS_S)
 
 
 def test_who_waits_for_another_computation_of_the_job_can_be_cancelled_too(scene: Scene) -> None:
     spec = endless(scene)
     with serving(scene, room=2) as stub:
         first, second = (stub.RunRound(asked(spec), timeout=30) for _ in range(2))
-        assert EndlessEngine.began.wait(10)
+        assert EndlessEngine.began.wait(HANGS_S)
         second.cancel()
         first.cancel()
         until = time.monotonic() + HANGS_S
@@ -156,14 +156,14 @@ def test_who_waits_for_another_computation_of_the_job_can_be_cancelled_too(scene
         with pytest.raises(
             HelperUnavailable, match="deadline"
         ):  # both have left: there is room, and the third one computes
-            ask(stub, spec, timeout_s=0.5)
+            ask(stub, spec, timeout_s=3.0)
 
 
 def test_a_helper_without_room_says_when_to_come_again_and_still_answers_light_calls(scene: Scene) -> None:
     spec = endless(scene)
     with serving(scene, room=1) as stub:
         call = stub.RunRound(asked(spec), timeout=30)
-        assert EndlessEngine.began.wait(10)
+        assert EndlessEngine.began.wait(HANGS_S)
         with pytest.raises(HelperUnavailable, match="room") as refused:
             ask(stub, spec)
         assert refused.value.retry_after_s == 1.0

@@ -18,6 +18,7 @@ from maskedlark.interrupt import Interrupt, never
 from maskedlark.privacy.noise import Mechanism, noise_vector
 from maskedlark.randomness import Stream, seeded
 from tests.helper.parties import MODEL, Scene
+from tests.patience import HANGS_S
 
 JOB, OTHER_JOB = b"j" * 16, b"o" * 16
 ORDER = NoiseOrder(mechanism=Mechanism.GAUSSIAN, scale=1 << 32, count=100)
@@ -152,7 +153,7 @@ def test_whoever_has_gone_waits_neither_for_noise_that_is_being_drawn_nor_for_wh
     order, may_end = NoiseOrder(mechanism=Mechanism.GAUSSIAN, scale=1 << 20, count=100_000), Event()
 
     def held(count: int) -> bytes:
-        assert may_end.wait(20)
+        assert may_end.wait(HANGS_S)
         return bytes(count)
 
     shelf = NoiseShelf(held)

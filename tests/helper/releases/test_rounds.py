@@ -25,6 +25,7 @@ from tests.helper.parties import (
     Scene,
     fake_engine_for,
 )
+from tests.patience import HANGS_S
 
 
 @pytest.fixture
@@ -137,13 +138,13 @@ def test_two_processes_on_one_ledger_release_one_answer(tmp_path: Path) -> None:
             self, tensors: tuple[QuantisedTensor, ...], batch: Batch, interrupt: Interrupt = never
         ) -> MaskedSum:
             first_computes.set()
-            assert may_go_on.wait(10)
+            assert may_go_on.wait(HANGS_S)
             return super().masked_sum(tensors, batch)
 
     scene.restart(engine_for=lambda model, loss, clip, classes: SlowEngine(model.num_parameters, clip))
     with ThreadPoolExecutor(1) as threads:
         slow = threads.submit(scene.answer, 0, spec, 0)
-        assert first_computes.wait(10)
+        assert first_computes.wait(HANGS_S)
         fast = other.jobs.at_work(spec.job_id, None).answer(0, WEIGHTS, ASKED)
         may_go_on.set()
         assert slow.result() == fast

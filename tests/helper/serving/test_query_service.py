@@ -26,6 +26,7 @@ from protos import helper_pb2 as pb
 from protos import helper_pb2_grpc
 from tests.helper.parties import Scene
 from tests.measured import SHOP
+from tests.patience import HANGS_S
 
 CODES = np.arange(0, 400_000, 3, dtype=np.uint32)
 
@@ -167,7 +168,7 @@ def test_a_query_that_is_cancelled_while_it_is_computed_is_not_charged(
 
     def slow(**how: Any) -> AggregateShare:
         begun.set()
-        assert computed.wait(30)
+        assert computed.wait(HANGS_S)
         try:
             return answer_query(**how)
         finally:
@@ -178,11 +179,11 @@ def test_a_query_that_is_cancelled_while_it_is_computed_is_not_charged(
         asked = threads.submit(
             clients[0].run_query, spec, CODES.tobytes(), num_numbers(online.task, spec), cancelled=cancelled
         )
-        assert begun.wait(30)
+        assert begun.wait(HANGS_S)
         cancelled.set()
         with pytest.raises(JobRefused) as refused:
             asked.result(30)
         computed.set()
-        assert ended.wait(30)
+        assert ended.wait(HANGS_S)
     assert refused.value.reason is JobReason.CANCELLED
     assert online.cores[0].queries.ledger.query(spec.query_id) is None

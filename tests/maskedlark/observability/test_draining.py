@@ -64,7 +64,7 @@ def test_a_server_that_drains_says_so_takes_nothing_new_and_finishes_what_it_beg
     stub = helper_pb2_grpc.HelperStub(channel)
     assert health(channel) == health_pb2.HealthCheckResponse.SERVING
     under_way = stub.GetStatus.future(pb.StatusRequest(), timeout=GRACE_S)
-    assert slow.begun.wait(10)
+    assert slow.begun.wait(HANGS_S)
     draining = Thread(target=server.drain, args=(GRACE_S,))
     draining.start()
     while health(channel) == health_pb2.HealthCheckResponse.SERVING:  # until the thread has begun
@@ -116,7 +116,7 @@ def test_a_call_that_does_not_end_is_ended_after_the_grace(
 ) -> None:
     stub = helper_pb2_grpc.HelperStub(channel)
     under_way = stub.GetStatus.future(pb.StatusRequest(), timeout=GRACE_S)
-    assert slow.begun.wait(10)
+    assert slow.begun.wait(HANGS_S)
     server.drain(0.2)
     with pytest.raises(grpc.RpcError):
         under_way.result()

@@ -3,6 +3,7 @@
 from threading import Event, Thread
 
 from maskedlark.observability.wellness import FRESH_S, STALE_S, Wellness
+from tests.patience import HANGS_S
 
 
 class Service:
@@ -44,14 +45,14 @@ def test_who_asks_while_another_one_finds_out_does_not_wait() -> None:
 
     def check() -> None:
         begun.set()
-        assert may_end.wait(10)
+        assert may_end.wait(HANGS_S)
         raise RuntimeError("not well")
 
     service = Service()
     wellness = Wellness(check, service.clock)
     slow = Thread(target=lambda: wellness.is_well)
     slow.start()
-    assert begun.wait(10)
+    assert begun.wait(HANGS_S)
     service.now += STALE_S / 2
     assert wellness.is_well  # what was known before
     service.now += STALE_S / 2

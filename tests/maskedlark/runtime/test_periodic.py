@@ -6,6 +6,7 @@ from threading import Event
 import pytest
 
 from maskedlark.runtime.periodic import IsStopped, Periodic
+from tests.patience import HANGS_S
 
 
 def test_it_works_again_after_an_error_that_it_survives(caplog: pytest.LogCaptureFixture) -> None:
@@ -21,7 +22,7 @@ def test_it_works_again_after_an_error_that_it_survives(caplog: pytest.LogCaptur
     every = Periodic(work, name="sweep", every_s=0.001, survives=(OSError,))
     with caplog.at_level(logging.ERROR):
         every.start()
-        assert again.wait(30)
+        assert again.wait(HANGS_S)
         every.stop()
     assert "sweep failed" in caplog.text
 
@@ -37,6 +38,6 @@ def test_stopping_ends_the_wait_and_tells_the_work_that_is_under_way() -> None:
 
     every = Periodic(work, name="sweep", every_s=3_600.0, survives=())
     every.start()
-    assert begun.wait(30)
+    assert begun.wait(HANGS_S)
     every.stop()
     assert told.is_set()
