@@ -19,7 +19,6 @@ from adserver.cli.options import (
 from adserver.client import Client
 from adserver.measuring.evaluator import DEFAULT_BINS
 from adserver.peers.opening import Peers
-from adserver.records.federated_plan import FederatedPlan
 from adserver.store.job_folder import JobFolder
 from adserver.store.jobs import JobStore
 from adserver.training.model_file import read_model
@@ -88,11 +87,7 @@ def evaluate_command(
 
 def _trained(data: Path, database: str | None, job: str) -> bytes:
     """A job's model with its latest weights."""
-    from adserver.training.export import export_federated, export_model  # onnxruntime
+    from adserver.training.export import exported  # onnxruntime
 
     found = JobStore(open_store(data, database), time.time).find(job)
-    folder, plan = JobFolder(data, found.job_id), found.plan
-    exported = (
-        export_federated(folder, plan) if isinstance(plan, FederatedPlan) else export_model(folder, plan)
-    )
-    return exported.encoded
+    return exported(JobFolder(data, found.job_id), found.plan).encoded

@@ -30,6 +30,21 @@ SettingsOption = Annotated[
 LayersOption = Annotated[str, federated("Widths of the dense model, as 784,10.")]
 
 
+def settings_in(path: Path | None) -> dict[str, Any]:
+    """The JSON object in a file, or none without a file.
+
+    Raises:
+        InvalidTask: the file is no JSON object.
+    """
+    try:
+        settings = {} if path is None else json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        raise InvalidTask(f"{path} is not JSON in UTF-8") from None
+    if not isinstance(settings, dict):
+        raise InvalidTask(f"{path} holds no JSON object of settings")
+    return settings
+
+
 def read_settings(
     path: Path | None, *, rounds: int | None, noise_multiplier: float | None
 ) -> Mapping[str, Any]:
@@ -38,16 +53,8 @@ def read_settings(
     Raises:
         InvalidTask: the file is no JSON object.
     """
-    settings: dict[str, Any] = {}
-    if path is not None:
-        try:
-            settings = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
-            raise InvalidTask(f"{path.name} is not JSON in UTF-8") from None
-        if not isinstance(settings, dict):
-            raise InvalidTask(f"{path.name} holds no JSON object of settings")
     given = {"rounds": rounds, "noise_multiplier": noise_multiplier}
-    return settings | {name: value for name, value in given.items() if value is not None}
+    return settings_in(path) | {name: value for name, value in given.items() if value is not None}
 
 
 def read_widths(typed: str) -> tuple[int, ...]:

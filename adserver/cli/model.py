@@ -8,7 +8,6 @@ import typer
 
 from adserver.cli.options import DatabaseOption, DataOption, JsonOption, open_store
 from adserver.collecting.task_settings import encoder_from
-from adserver.records.federated_plan import FederatedPlan
 from adserver.store.job_folder import JobFolder
 from adserver.store.jobs import JobStore
 from adserver.store.tasks import TaskStore
@@ -121,7 +120,7 @@ def export_command(
 
     Its input is float32: each feature's byte over 256, unless --with-encoder or --with-bytes says otherwise.
     """
-    from adserver.training.export import InputForm, export_federated, export_model, with_input  # onnxruntime
+    from adserver.training.export import InputForm, exported, with_input  # onnxruntime
 
     if with_encoder and with_bytes:
         raise typer.BadParameter("give --with-encoder or --with-bytes, not both")
@@ -129,17 +128,15 @@ def export_command(
     found = JobStore(engine, time.time).find(job)
     folder = JobFolder(data, found.job_id)
     plan = found.plan
-    exported = (
-        export_federated(folder, plan) if isinstance(plan, FederatedPlan) else export_model(folder, plan)
-    )
+    made = exported(folder, plan)
     form = InputForm.COLUMNS if with_encoder else InputForm.BYTES if with_bytes else InputForm.SCALED
     fitted = encoder_from(encoder) or TaskStore(engine).encoder(plan.task.task_id)
-    exported = with_input(exported, plan.task, form, fitted)
-    write_durably(out, exported.encoded)
+    made = with_input(made, plan.task, form, fitted)
+    write_durably(out, made.encoded)
     takes = {
         InputForm.SCALED: "bytes over 256, float32",
         InputForm.BYTES: "bytes, uint8",
         InputForm.COLUMNS: "raw columns",
     }
-    rounds = f"{exported.rounds_done} of {found.plan.job.rounds} rounds"
+    rounds = f"{made.rounds_done} of {found.plan.job.rounds} rounds"
     typer.echo(f"the weights after {rounds}; the graph takes {takes[form]}")

@@ -1,18 +1,17 @@
 """`adserver federated simulate`: a strategy on thousands of devices in this process."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from adserver.cli.federated import settings_in
 from adserver.cli.options import JsonOption
 from adserver.simulating.example_files import ExampleSet, read_examples
 from adserver.simulating.simulator import Simulated, SimulatedRound, simulate
 from adserver.views.printing import print_json, progress_bars
 from adserver.views.simulation import SimulationResult, print_simulation, simulation_json, write_simulation
 from maskedlark.canonical import build
-from maskedlark.errors import InvalidTask
 from maskedlark.federated.dense import DenseModel
 from maskedlark.federated.local_training import Parameters
 from maskedlark.federated.moments2016 import MomentsStep, epsilon_2016
@@ -91,7 +90,7 @@ def simulate_command(
         "local": {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate},
     }
     defaults = {"sampling_rate": 0.1, "rounds": 20, "noise_multiplier": 0.0, "bound": {"clip_norm": 1.0}}
-    chosen = build(strategy_class(strategy), _merged(defaults, _merged(_read_settings(settings), given)))
+    chosen = build(strategy_class(strategy), _merged(defaults, _merged(settings_in(settings), given)))
     model = DenseModel(widths=(held.width, *(hidden or ()), held.classes))
     simulated = Simulated(
         strategy=chosen,
@@ -136,18 +135,6 @@ def _population(held: ExampleSet, *, devices: int, shard_size: int, least: int, 
         shard_size=shard_size,
         randomness=seeded(seed, "population"),
     )
-
-
-def _read_settings(path: Path | None) -> dict[str, Any]:
-    if path is None:
-        return {}
-    try:
-        read = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        raise InvalidTask(f"{path.name} is not JSON") from None
-    if not isinstance(read, dict):
-        raise InvalidTask(f"{path.name} is not a JSON object of settings")
-    return read
 
 
 def _merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

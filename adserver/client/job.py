@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Engine
 
 from adserver.client.tasks import read_encoder_of
-from adserver.records.federated_plan import FederatedPlan
 from adserver.records.frames import frame
 from adserver.records.job_state import STOPPED, JobState
 from adserver.records.round_figures import RoundFigures
@@ -86,15 +85,13 @@ class Job:
             JobRefused(WRONG_STATE): no round is done yet.
             InvalidTask: columns are wanted, and there is no encoder.
         """
-        from adserver.training.export import InputForm, export_federated, export_model, with_input
+        from adserver.training.export import InputForm, exported, with_input
 
         plan = self.record.plan
         folder = JobFolder(self._data, self.job_id)
-        exported = (
-            export_federated(folder, plan) if isinstance(plan, FederatedPlan) else export_model(folder, plan)
-        )
+        made = exported(folder, plan)
         fitted = read_encoder_of(encoder) or TaskStore(self._engine).encoder(plan.task.task_id)
-        encoded = with_input(exported, plan.task, InputForm(takes), fitted).encoded
+        encoded = with_input(made, plan.task, InputForm(takes), fitted).encoded
         if path is not None:
             write_durably(Path(path), encoded)
         return encoded

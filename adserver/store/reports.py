@@ -19,7 +19,7 @@ from sqlalchemy.sql import ColumnElement
 from adserver.records.report_state import ReportEvent, ReportState, arrows
 from adserver.store.database import insert_or_ignore
 from adserver.store.schema import reports
-from adserver.store.share_pages import MAX_PAGE_ROWS, share_pages
+from adserver.store.share_pages import MAX_PAGE_ROWS, sealed_row, share_pages
 from maskedlark.reports.dataset import ShareForHelper
 from maskedlark.reports.sealing import MAX_OVERHEAD
 from maskedlark.reports.task import REPORT_ID_BYTES, Task
@@ -79,7 +79,8 @@ class ReportStore:
         # In one order everywhere: two transactions with common ids in different orders would wait for each
         # other (PostgreSQL).
         rows = sorted(
-            (_row(report) for report in accepted), key=lambda row: (row["task_id"], row["report_id"])
+            ({"task_id": report.task_id, **sealed_row(report)} for report in accepted),
+            key=lambda row: (row["task_id"], row["report_id"]),
         )
         with self._writing, self._engine.begin() as connection:
             return len(connection.execute(self._insert, rows).all())
@@ -191,16 +192,3 @@ def _column(connection: Connection, column: Column[Any], task_id: bytes, handle:
         .order_by(reports.c.sequence)
     )
     return connection.execute(query).scalars().all()
-
-
-def _row(report: Report) -> dict[str, Any]:
-    first, second = report.shares
-    return {
-        "task_id": report.task_id,
-        "report_id": report.report_id,
-        "time_bucket": report.time_bucket,
-        "key_id_0": first.key_id,
-        "ciphertext_0": first.ciphertext,
-        "key_id_1": second.key_id,
-        "ciphertext_1": second.ciphertext,
-    }

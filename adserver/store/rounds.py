@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Engine, delete, func, select, update
 
 from adserver.store.database import insert_or_ignore
 from adserver.store.schema import update_reports, update_rounds
-from adserver.store.share_pages import share_pages
+from adserver.store.share_pages import sealed_row, share_pages
 from maskedlark.canonical import decode, encode
 from maskedlark.errors import ReportReason, ReportRejected
 from maskedlark.releases.update import UpdateRound
@@ -106,16 +106,7 @@ class RoundStore:
         Raises:
             ReportRejected(UNKNOWN_ROUND, ROUND_OVER)
         """
-        first, second = report.shares
-        row = {
-            "round_id": report.round_id,
-            "report_id": report.report_id,
-            "time_bucket": report.time_bucket,
-            "key_id_0": first.key_id,
-            "ciphertext_0": first.ciphertext,
-            "key_id_1": second.key_id,
-            "ciphertext_1": second.ciphertext,
-        }
+        row = {"round_id": report.round_id, **sealed_row(report)}
         query = select(update_rounds.c.state, update_rounds.c.task_id).where(
             update_rounds.c.round_id == report.round_id
         )

@@ -1,4 +1,4 @@
-"""Sealed shares as they are sent to a helper: in pages, in order of arrival."""
+"""Sealed shares as tables keep them, and as they are sent to a helper: in pages, in order of arrival."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -6,10 +6,18 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Engine, Table, select
 
 from maskedlark.reports.dataset import ShareForHelper
-from maskedlark.reports.upload import SealedShare
+from maskedlark.reports.upload import Report, SealedShare
 from maskedlark.runtime.database import reading
 
 MAX_PAGE_ROWS: Final = 1_000
+
+
+def sealed_row(report: Report) -> dict[str, Any]:
+    """What a table keeps of a report, or of an update, as it came in."""
+    row: dict[str, Any] = {"report_id": report.report_id, "time_bucket": report.time_bucket}
+    for role, share in enumerate(report.shares):
+        row |= {f"key_id_{role}": share.key_id, f"ciphertext_{role}": share.ciphertext}
+    return row
 
 
 def share_pages(

@@ -49,6 +49,11 @@ class ExportedModel:
     rounds_done: int
 
 
+def exported(folder: JobFolder, plan: TrainingPlan | FederatedPlan) -> ExportedModel:
+    """The model of a job of either kind; raises as `export_model`."""
+    return export_federated(folder, plan) if isinstance(plan, FederatedPlan) else export_model(folder, plan)
+
+
 def export_model(folder: JobFolder, plan: TrainingPlan) -> ExportedModel:
     """The latest float32 weights of a job in any state, as a file that onnxruntime was seen to run.
 

@@ -16,6 +16,28 @@ from maskedlark.releases.instructions import read_instructions
 from maskedlark.terminal.budget_view import epsilons_json, number
 
 
+def job_facts(job: JobRecord, epsilons: Epsilons | None, evaluated: RoundFigures | None) -> dict[str, Any]:
+    """What jobs of all kinds tell programs."""
+    spec, task = job.plan.job, job.plan.task
+    return {
+        "job_id": spec.job_id.hex(),
+        "task_id": spec.task_id.hex(),
+        "state": job.state.value,
+        "reason": job.stop.reason if job.stop else None,
+        "cause": job.stop.cause if job.stop else None,
+        "submitted_at": job.submitted_at_s,
+        "rounds": spec.rounds,
+        "rounds_done": job.rounds_done,
+        "mechanism": task.mechanism.value,
+        "delta": task.delta,
+        "epsilon_spent": epsilons.ad_server if epsilons else None,
+        "collusion_epsilon_spent": epsilons.colluding if epsilons else None,
+        "loss": evaluated.loss if evaluated else None,
+        "accuracy": evaluated.accuracy if evaluated else None,
+        "is_closed": job.is_closed,
+    }
+
+
 def federated_json(job: JobRecord, plan: FederatedPlan, evaluated: RoundFigures | None) -> dict[str, Any]:
     """A federated job for programs. Epsilons are of the rounds done, a person's, and null without noise."""
     is_noisy = plan.task.mechanism is not Mechanism.NONE
@@ -23,15 +45,8 @@ def federated_json(job: JobRecord, plan: FederatedPlan, evaluated: RoundFigures 
     strategy, model = read_instructions(plan.job)
     phase = plan.job.phase(min(job.rounds_done, plan.job.rounds - 1))
     return {
-        "job_id": plan.job.job_id.hex(),
-        "task_id": plan.job.task_id.hex(),
+        **job_facts(job, epsilons, evaluated),
         "strategy": strategy.kind,
-        "state": job.state.value,
-        "reason": job.stop.reason if job.stop else None,
-        "cause": job.stop.cause if job.stop else None,
-        "submitted_at": job.submitted_at_s,
-        "rounds": plan.job.rounds,
-        "rounds_done": job.rounds_done,
         "devices": strategy.devices,
         "least_devices": plan.least_devices,
         "window_s": plan.window_s,
@@ -39,15 +54,8 @@ def federated_json(job: JobRecord, plan: FederatedPlan, evaluated: RoundFigures 
         "cover": plan.task.updates.cover if plan.task.updates else None,
         "widths": list(model.widths),
         "parameters": model.size,
-        "mechanism": plan.task.mechanism.value,
         "noise_multiplier": phase.noise_multiplier,
         "unit": plan.task.unit.value,
-        "delta": plan.task.delta,
-        "epsilon_spent": epsilons.ad_server if epsilons else None,
-        "collusion_epsilon_spent": epsilons.colluding if epsilons else None,
-        "loss": evaluated.loss if evaluated else None,
-        "accuracy": evaluated.accuracy if evaluated else None,
-        "is_closed": job.is_closed,
     }
 
 

@@ -19,7 +19,7 @@ from adserver.records.job_state import STOPPED, JobState
 from adserver.records.round_figures import RoundFigures
 from adserver.store.jobs import JobRecord, JobStore
 from adserver.training.cost import job_epsilons, privacy_line
-from adserver.views.federated import federated_json, federated_rows
+from adserver.views.federated import federated_json, federated_rows, job_facts
 from adserver.views.printing import moment, print_table, short
 from maskedlark.privacy.noise import Mechanism
 
@@ -34,18 +34,10 @@ def job_json(job: JobRecord, history: tuple[RoundFigures, ...]) -> dict[str, Any
     spec = plan.job
     is_noisy = plan.task.mechanism is not Mechanism.NONE
     epsilons = job_epsilons(plan, job.rounds_done) if is_noisy else None
-    evaluated = last_evaluated(history)
     return {
-        "job_id": spec.job_id.hex(),
-        "task_id": spec.task_id.hex(),
+        **job_facts(job, epsilons, last_evaluated(history)),
         "dataset_id": spec.dataset_id.hex(),
-        "state": job.state.value,
-        "reason": job.stop.reason if job.stop else None,
-        "cause": job.stop.cause if job.stop else None,
-        "submitted_at": job.submitted_at_s,
-        "rounds": spec.rounds,
         "is_until_budget": plan.is_until_budget,
-        "rounds_done": job.rounds_done,
         "loss_name": spec.loss.value,
         "expected_batch_size": plan.denominator,
         "sampling_rate": spec.sampling_rate,
@@ -53,14 +45,7 @@ def job_json(job: JobRecord, history: tuple[RoundFigures, ...]) -> dict[str, Any
         "optimizer": plan.optimizer.kind.value,
         "learning_rate": plan.optimizer.learning_rate,
         "schedule": plan.schedule.kind.value,
-        "mechanism": plan.task.mechanism.value,
         "noise_multiplier": spec.noise_multiplier,
-        "delta": plan.task.delta,
-        "epsilon_spent": epsilons.ad_server if epsilons else None,
-        "collusion_epsilon_spent": epsilons.colluding if epsilons else None,
-        "loss": evaluated.loss if evaluated else None,
-        "accuracy": evaluated.accuracy if evaluated else None,
-        "is_closed": job.is_closed,
     }
 
 

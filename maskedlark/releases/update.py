@@ -29,12 +29,13 @@ from maskedlark.numbers.field import FieldVector, SignedVector
 from maskedlark.numbers.fixed_point import check_no_overflow, decode_signed
 from maskedlark.privacy.accounting import Charge
 from maskedlark.privacy.clip import Clip
-from maskedlark.privacy.noise import Mechanism, NoiseSource, tail_bound
+from maskedlark.privacy.noise import Mechanism, NoiseSource
 from maskedlark.releases.possible_sums import check_length, check_within
 from maskedlark.releases.release import (
     AggregateShare,
     blinded,
     multiplier_of_each_helper,
+    noise_of_both,
     units_of_each_helper,
 )
 from maskedlark.reports.pair import PairKey
@@ -271,7 +272,7 @@ def check_round(task: Task, one: UpdateRound, *, records: int) -> None:
             "the task adds no noise: the noise_multiplier of its rounds must be 0",
         )
     clip = round_clip(task, one)
-    noise = 2 * tail_bound(task.mechanism, noise_units(task, one), form.length)
+    noise = noise_of_both(task, noise_units(task, one), form.length)
     check_no_overflow(records=records, sensitivity=form.released_sensitivity(clip), noise_bound=noise)
 
 
@@ -352,7 +353,7 @@ def _check_possible(task: Task, one: UpdateRound, total: SignedVector, *, record
     """
     form, clip = form_of(task), round_clip(task, one)
     scale = noise_units(task, one)
-    noise = 2 * tail_bound(task.mechanism, scale, len(total))
+    noise = noise_of_both(task, scale, len(total))
     within, figure = records * clip.sensitivity, records * form.figure_units(clip)
     parameters = total[: form.num_parameters]
     check_within(parameters, least=-within, most=within, noise=noise, records=records)
