@@ -43,7 +43,7 @@ _MESSAGE_BYTES: Final = 128 << 10
 
 
 @dataclass(slots=True, kw_only=True)
-class Receipt:
+class Delivered:
     """What the ad server answered, added up.
 
     Attributes:
@@ -63,8 +63,8 @@ class Receipt:
         """Reports that the ad server holds."""
         return self.accepted + self.duplicates
 
-    def add(self, other: "Receipt") -> None:
-        """Count another receipt in."""
+    def add(self, other: "Delivered") -> None:
+        """Count another part in."""
         self.accepted += other.accepted
         self.duplicates += other.duplicates
         self.rejected.update(other.rejected)
@@ -74,7 +74,7 @@ class Receipt:
 class Sender(Protocol):
     """A connection to the ad server's intake."""
 
-    def send(self, reports: Sequence[Report]) -> Receipt:
+    def send(self, reports: Sequence[Report]) -> Delivered:
         """Upload one batch; HelperUnavailable if it may be sent again, JobRefused if not."""
 
     def __enter__(self) -> Self:
@@ -113,11 +113,11 @@ class GrpcSender(_Connection):
             self._opened.enter_context(make_channel(address, protection.tls))
         )
 
-    def send(self, reports: Sequence[Report]) -> Receipt:
+    def send(self, reports: Sequence[Report]) -> Delivered:
         """Upload one batch."""
         with calling(f"the ad server at {self._address}"):
             reply = self._stub.SubmitBatches(_in_messages(reports), timeout=REQUEST_TIMEOUT_S)
-        return _receipt(reply.accepted, reply.duplicates, reply.rejected)
+        return _delivered(reply.accepted, reply.duplicates, reply.rejected)
 
 
 class HttpSender(_Connection):
@@ -129,7 +129,7 @@ class HttpSender(_Connection):
         self._url = url.rstrip("/") + BATCH_PATH
         self._client = self._opened.enter_context(http_client(url, protection))
 
-    def send(self, reports: Sequence[Report]) -> Receipt:
+    def send(self, reports: Sequence[Report]) -> Delivered:
         """Upload one batch."""
         body = report_pb2.ReportBatch(reports=map(report_to_message, reports)).SerializeToString()
         headers = {"content-type": MEDIA_TYPE}
@@ -153,7 +153,7 @@ def deliver(
     *,
     on_progress: Callable[[int], None] = lambda _: None,
     pause: Callable[[float], None] = time.sleep,
-) -> Receipt:
+) -> Delivered:
     """Send all batches in order.
 
     Args:
@@ -167,27 +167,27 @@ def deliver(
             besides the time each attempt takes, and what an ad server that is full asks for).
         JobRefused: the ad server refused a whole batch.
     """
-    total = Receipt()
+    total = Delivered()
     for batch in batches:
         total.add(_send_persistently(sender, batch, pause))
         on_progress(len(batch))
     return total
 
 
-def _send_persistently(sender: Sender, batch: Sequence[Report], pause: Callable[[float], None]) -> Receipt:
+def _send_persistently(sender: Sender, batch: Sequence[Report], pause: Callable[[float], None]) -> Delivered:
     for attempt in range(_ATTEMPTS - 1):
         try:
-            receipt = sender.send(batch)
+            delivered = sender.send(batch)
         except HelperUnavailable as error:
             longest_s = min(_FIRST_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S)
             jittered_s = random.uniform(longest_s / 2, longest_s)  # noqa: S311  browsers that were turned away must not come back as one
             pause(max(jittered_s, error.retry_after_s or 0.0))
         else:
-            receipt.resent = int(attempt > 0)
-            return receipt
-    receipt = sender.send(batch)
-    receipt.resent = 1
-    return receipt
+            delivered.resent = int(attempt > 0)
+            return delivered
+    delivered = sender.send(batch)
+    delivered.resent = 1
+    return delivered
 
 
 def _in_messages(reports: Sequence[Report]) -> Iterator[ingest_pb2.EncodedBatch]:
@@ -223,10 +223,10 @@ def _check_status(response: httpx.Response) -> None:
     raise JobRefused(reason, f"the ad server answered {status} to a batch of reports")
 
 
-def _parse_reply(reply: bytes | None) -> Receipt:
+def _parse_reply(reply: bytes | None) -> Delivered:
     """The counts in the ad server's JSON."""
     try:
-        return _Counts.model_validate_json(reply or b"").to_receipt()
+        return _Counts.model_validate_json(reply or b"").to_delivered()
     except ValidationError:
         raise JobRefused(JobReason.MALFORMED, "the ad server's answer to a batch is not its counts") from None
 
@@ -238,15 +238,15 @@ class _Counts(BaseModel, strict=True):
     duplicates: NonNegativeInt
     rejected: dict[str, NonNegativeInt]
 
-    def to_receipt(self) -> Receipt:
+    def to_delivered(self) -> Delivered:
         """The same counts, of known reasons."""
-        return _receipt(self.accepted, self.duplicates, self.rejected)
+        return _delivered(self.accepted, self.duplicates, self.rejected)
 
 
-def _receipt(accepted: int, duplicates: int, rejected: Mapping[str, int]) -> Receipt:
+def _delivered(accepted: int, duplicates: int, rejected: Mapping[str, int]) -> Delivered:
     """Reasons of a newer ad server are counted as `other`."""
     known = {reason.value for reason in ReportReason}
     by_reason: Counter[str] = Counter()
     for reason, count in rejected.items():
         by_reason[reason if reason in known else "other"] += count
-    return Receipt(accepted=accepted, duplicates=duplicates, rejected=by_reason)
+    return Delivered(accepted=accepted, duplicates=duplicates, rejected=by_reason)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic, time
 
-from browser_sim.delivery import Receipt, connect, deliver
+from browser_sim.delivery import Delivered, connect, deliver
 from browser_sim.draws import Draws, permutation
 from browser_sim.endpoint import Protection, host_of
 from browser_sim.people import Campaign, Habits, live_through
@@ -105,10 +105,10 @@ def run(
         progress(len(campaign.uploads)) as on_progress,
     ):
         sealed = seal_all(bundle, campaign.uploads, records, settings.draws, workers=workers)
-        receipt = deliver(sender, sealed, on_progress=on_progress)
+        delivered = deliver(sender, sealed, on_progress=on_progress)
     _write_files(settings, cast, campaign)
     return _summary(
-        settings.draws, bundle.task, cast, campaign=campaign, receipt=receipt, seconds=monotonic() - began
+        settings.draws, bundle.task, cast, campaign=campaign, delivered=delivered, seconds=monotonic() - began
     )
 
 
@@ -185,7 +185,7 @@ def _write_files(settings: RunSettings, cast: _Cast, campaign: Campaign) -> None
 
 
 def _summary(
-    draws: Draws, task: Task, cast: _Cast, *, campaign: Campaign, receipt: Receipt, seconds: float
+    draws: Draws, task: Task, cast: _Cast, *, campaign: Campaign, delivered: Delivered, seconds: float
 ) -> Summary:
     uploads = campaign.uploads
     return Summary(
@@ -200,10 +200,10 @@ def _summary(
         fakes=campaign.fakes,
         too_late=campaign.too_late,
         reports=len(uploads),
-        accepted=receipt.accepted,
-        duplicates=receipt.duplicates,
-        rejected=receipt.rejected,
-        resent_batches=receipt.resent,
+        accepted=delivered.accepted,
+        duplicates=delivered.duplicates,
+        rejected=delivered.rejected,
+        resent_batches=delivered.resent,
         panel=len(cast.split.panel) if cast.split.panel else 0,
         simulated_s=uploads[-1].at_s - uploads[0].at_s if uploads else 0.0,
         seconds=seconds,

@@ -107,7 +107,7 @@ def abandon_command(
     found = store.find(dataset)
     if found.state is DatasetState.COMMITTED:
         raise typer.BadParameter("both helpers have committed this dataset; it stays")
-    store.release(found)
+    store.give_back(found)
     typer.echo(f"{found.received} reports wait again")
 
 

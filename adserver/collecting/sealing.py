@@ -105,7 +105,7 @@ class DatasetSealer:
             _check_enough(int(choice.is_chosen.sum()), least, "are admitted by both helpers")
             return store.choose(dataset, choice)
         except BaseException:
-            store.release(dataset)
+            store.give_back(dataset)
             raise
 
     def _prepare_at(self, dataset: Dataset, role: int, cancelled: Event) -> AdmittedSet:

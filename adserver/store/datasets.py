@@ -149,7 +149,7 @@ class DatasetStore:
             _change_state(connection, dataset.handle, DatasetEvent.FINISH)
             return _one(connection, select(datasets).where(datasets.c.handle == dataset.handle))
 
-    def release(self, dataset: Dataset) -> None:
+    def give_back(self, dataset: Dataset) -> None:
         """Forget a dataset that is not committed, and let its reports wait again.
 
         One that is committed stays.

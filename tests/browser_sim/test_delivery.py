@@ -4,7 +4,7 @@ from collections.abc import Sequence
 import pytest
 
 from browser_sim import delivery
-from browser_sim.delivery import GrpcSender, HttpSender, Receipt, connect, deliver
+from browser_sim.delivery import Delivered, GrpcSender, HttpSender, connect, deliver
 from browser_sim.endpoint import Protection
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
 from maskedlark.randomness import seeded
@@ -28,9 +28,9 @@ def test_reports_arrive_as_they_were_sealed_and_in_order(some_reports: list[Repo
     intake = Intake()
     progress: list[int] = []
     with sink(intake) as address, connect(address, INSECURE) as sender:  # type: ignore[operator]
-        receipt = deliver(sender, [some_reports[:4], some_reports[4:]], on_progress=progress.append)
+        delivered = deliver(sender, [some_reports[:4], some_reports[4:]], on_progress=progress.append)
     assert intake.order == some_reports
-    assert (receipt.accepted, receipt.duplicates, receipt.resent) == (7, 0, 0)
+    assert (delivered.accepted, delivered.duplicates, delivered.resent) == (7, 0, 0)
     assert progress == [4, 3]
 
 
@@ -41,9 +41,9 @@ def test_a_batch_whose_answer_is_lost_is_sent_again_and_counts_as_delivered(
     intake = Intake(lost_answers=2)
     pauses: list[float] = []
     with sink(intake) as address, connect(address, INSECURE) as sender:  # type: ignore[operator]
-        receipt = deliver(sender, [some_reports], pause=pauses.append)
+        delivered = deliver(sender, [some_reports], pause=pauses.append)
     assert intake.order == some_reports
-    assert (receipt.accepted, receipt.duplicates, receipt.delivered, receipt.resent) == (0, 7, 7, 1)
+    assert (delivered.accepted, delivered.duplicates, delivered.delivered, delivered.resent) == (0, 7, 7, 1)
     assert len(pauses) == 2
     assert (
         0.125 <= pauses[0] <= 0.25 <= pauses[1] <= 0.5
@@ -53,9 +53,9 @@ def test_a_batch_whose_answer_is_lost_is_sent_again_and_counts_as_delivered(
 @pytest.mark.parametrize("sink", [grpc_sink, http_sink])
 def test_rejections_are_counted_by_reason(some_reports: list[Report], sink: object) -> None:
     with sink(Intake(reject_every=3)) as address, connect(address, INSECURE) as sender:  # type: ignore[operator]
-        receipt = deliver(sender, [some_reports])
-    assert receipt.rejected == Counter(outside_task_period=2)
-    assert receipt.delivered == 5
+        delivered = deliver(sender, [some_reports])
+    assert delivered.rejected == Counter(outside_task_period=2)
+    assert delivered.delivered == 5
 
 
 def test_an_ad_server_that_stays_away_is_given_up_after_bounded_attempts(some_reports: list[Report]) -> None:
@@ -107,10 +107,10 @@ class Full:
             HelperUnavailable("full", retry_after_s=0.0),
         ]
 
-    def send(self, reports: Sequence[Report]) -> Receipt:
+    def send(self, reports: Sequence[Report]) -> Delivered:
         if self.errors:
             raise self.errors.pop(0)
-        return Receipt(accepted=len(reports))
+        return Delivered(accepted=len(reports))
 
     def __enter__(self) -> "Full":
         return self
@@ -190,6 +190,6 @@ def test_a_batch_is_sent_whole_in_messages_of_any_size(
 
 
 def test_receipts_add_up() -> None:
-    total = Receipt(accepted=1, rejected=Counter(malformed=1))
-    total.add(Receipt(accepted=2, duplicates=3, rejected=Counter(malformed=1, other=1), resent=1))
-    assert total == Receipt(accepted=3, duplicates=3, rejected=Counter(malformed=2, other=1), resent=1)
+    total = Delivered(accepted=1, rejected=Counter(malformed=1))
+    total.add(Delivered(accepted=2, duplicates=3, rejected=Counter(malformed=1, other=1), resent=1))
+    assert total == Delivered(accepted=3, duplicates=3, rejected=Counter(malformed=2, other=1), resent=1)

@@ -111,7 +111,7 @@ class Desk:
             except JobRefused as refusal:
                 if refusal.reason is not JobReason.DATASET_CHANGED:
                     raise
-                store.release(dataset)
+                store.give_back(dataset)
         return "commits finished"
 
     def abandon(self, task: Task, running: Running) -> str:
@@ -120,7 +120,7 @@ class Desk:
         dataset = store.committing(task.task_id)
         if dataset is None:
             return "nothing to abandon"
-        store.release(dataset)
+        store.give_back(dataset)
         return "abandoned"
 
     def submit(self, task: Task, number: int, running: Running) -> str:

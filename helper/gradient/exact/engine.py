@@ -24,8 +24,8 @@ from helper.gradient.exact.kernels.rows import Real, Value
 from helper.gradient.exact.kernels.within_count import WithinCount
 from helper.gradient.exact.layers.layer import NotExact, RoundSetup, Running
 from helper.gradient.exact.layers.losses import count_seeds, seeds
+from helper.gradient.exact.lowering.lowered import Lowered
 from helper.gradient.exact.lowering.lowering import lower
-from helper.gradient.exact.lowering.plan import Plan
 from helper.gradient.exact.products.fastest import FastestBackend
 from helper.gradient.exact.products.product import CHUNK_RECORDS, Backend
 from maskedlark.model.graph import Loss, Model
@@ -119,7 +119,7 @@ class ExactEngine:
 class _Work:
     """One round's arguments, and what a thread does with its part of the records."""
 
-    plan: Plan
+    plan: Lowered
     loss: Loss
     clip: Clip
     backend: Backend

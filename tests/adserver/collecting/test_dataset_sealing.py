@@ -266,7 +266,7 @@ def test_a_helper_that_no_longer_admits_what_it_admitted_stops_the_commit_and_a_
         broker.sealer.seal()
     assert refusal.value.reason is JobReason.DATASET_CHANGED
     store = broker.store()
-    store.release(store.all()[0])
+    store.give_back(store.all()[0])
     assert store.all() == []
     assert broker.counts() == ReportCounts(waiting=20, sealed=0, dropped=0)
 
@@ -339,7 +339,7 @@ def test_shares_go_to_the_helper_of_their_role(broker: Broker) -> None:
 def test_a_committed_dataset_can_not_be_given_up(broker: Broker) -> None:
     broker.receive(5)
     dataset = broker.sealer.seal()
-    broker.store().release(dataset)
+    broker.store().give_back(dataset)
     assert broker.store().all() == [dataset]
 
 
@@ -349,7 +349,7 @@ def test_a_dataset_given_up_while_it_is_committed_is_reported(broker: Broker) ->
     with pytest.raises(HelperUnavailable):
         broker.sealer.seal()
     dataset = broker.store().all()[0]
-    broker.store().release(dataset)
+    broker.store().give_back(dataset)
     with pytest.raises(JobRefused) as refusal:
         broker.store().finish(dataset)
     assert refusal.value.reason is JobReason.DATASET_CHANGED

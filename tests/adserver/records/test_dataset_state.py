@@ -83,7 +83,7 @@ def test_a_dataset_that_is_given_up_while_it_is_chosen_is_either_chosen_or_gone(
 
         def take_over(dataset: Dataset = dataset) -> None:
             both.wait()
-            store.release(dataset)
+            store.give_back(dataset)
 
         with ThreadPoolExecutor(2) as threads:
             chosen, over = threads.submit(choose), threads.submit(take_over)
@@ -93,7 +93,7 @@ def test_a_dataset_that_is_given_up_while_it_is_chosen_is_either_chosen_or_gone(
         assert len(left) <= 1  # chosen first and released then, or released first and not chosen
         if left:
             assert is_chosen
-            store.release(left[0])
+            store.give_back(left[0])
         assert ReportStore(engine).counts(_TASK_ID) == ReportCounts(waiting=3, sealed=0, dropped=0)
 
 
@@ -102,7 +102,7 @@ def test_a_committed_dataset_stays_whoever_gives_it_up(engine: Engine) -> None:
     store = DatasetStore(engine)
     chosen = store.choose(store.begin(_TASK_ID, bytes(16), limit=3, created_at=NOW), _choice(1))
     done = store.finish(chosen)
-    store.release(chosen)
+    store.give_back(chosen)
     assert store.all() == [done]
     assert store.finish(chosen) == done
     with pytest.raises(JobRefused):

@@ -142,7 +142,7 @@ def test_reports_of_a_dataset_that_is_given_up_expire_too(engine: Engine) -> Non
     begin(engine)
     assert expire(engine) == 0
     store = DatasetStore(engine)
-    store.release(store.all()[0])
+    store.give_back(store.all()[0])
     assert expire(engine) == len(MADE)
 
 

@@ -13,12 +13,12 @@ from helper.gradient.exact.layers.elementwise import Activation, Curve, Softmax
 from helper.gradient.exact.layers.layer import NotExact, Trainable
 from helper.gradient.exact.layers.normalisation import BatchNormalization
 from helper.gradient.exact.layers.pooling import AveragePool, MaxPool
-from helper.gradient.exact.lowering.plan import PlanBuilder, Value, attribute, integers
+from helper.gradient.exact.lowering.lowered import LoweredBuilder, Value, attribute, integers
 from helper.gradient.exact.products.product import MAX_POSITIONS, MAX_WIDTH
 from maskedlark.model.graph import Node
 
 
-def gemm(builder: PlanBuilder, node: Node) -> None:
+def gemm(builder: LoweredBuilder, node: Node) -> None:
     """A dense layer with its bias."""
     if attribute(node, "alpha") != 1.0 or attribute(node, "beta") != 1.0 or node.attributes["transA"]:
         raise NotExact("Gemm has a factor or a transposed first input")
@@ -26,7 +26,7 @@ def gemm(builder: PlanBuilder, node: Node) -> None:
     _dense(builder, node, bias, is_transposed=bool(node.attributes["transB"]), output=node.outputs[0])
 
 
-def matmul(builder: PlanBuilder, node: Node) -> None:
+def matmul(builder: LoweredBuilder, node: Node) -> None:
     """A dense layer, which takes in the Add of a bias that follows it."""
     follower = builder.only_reader(node.outputs[0], "Add")
     bias = next((name for name in follower.inputs if builder.is_parameter(name)), None) if follower else None
@@ -38,7 +38,7 @@ def matmul(builder: PlanBuilder, node: Node) -> None:
 
 
 def _dense(
-    builder: PlanBuilder, node: Node, bias_name: str | None, *, is_transposed: bool, output: str
+    builder: LoweredBuilder, node: Node, bias_name: str | None, *, is_transposed: bool, output: str
 ) -> None:
     name = node.inputs[1]
     if name in builder.transposed:
@@ -62,7 +62,7 @@ def _dense(
     builder.add(output, layer, (source,), (outputs,), has_parameters=True)
 
 
-def conv(builder: PlanBuilder, node: Node) -> None:
+def conv(builder: LoweredBuilder, node: Node) -> None:
     """A convolution."""
     source, weight = builder.value(node.inputs[0]), builder.parameter(node.inputs[1], "Conv")
     outputs, kernel = weight.shape[0], weight.shape[2:]
@@ -79,7 +79,7 @@ def conv(builder: PlanBuilder, node: Node) -> None:
     builder.add(node.outputs[0], layer, (source,), (outputs, *windows.result), has_parameters=True)
 
 
-def _bias(builder: PlanBuilder, node: Node, name: str | None, outputs: int) -> Trainable | None:
+def _bias(builder: LoweredBuilder, node: Node, name: str | None, outputs: int) -> Trainable | None:
     """A bias as a vector of one entry an output."""
     if name is None:
         return None
@@ -111,14 +111,14 @@ def _windows(source: Value, kernel: tuple[int, ...], node: Node) -> Windows:
     return windows
 
 
-def max_pool(builder: PlanBuilder, node: Node) -> None:
+def max_pool(builder: LoweredBuilder, node: Node) -> None:
     """The largest value of each window."""
     source = builder.value(node.inputs[0])
     windows = _windows(source, integers(node, "kernel_shape"), node)
     builder.add(node.outputs[0], MaxPool(windows=windows), (source,), (source.shape[0], *windows.result))
 
 
-def average_pool(builder: PlanBuilder, node: Node) -> None:
+def average_pool(builder: LoweredBuilder, node: Node) -> None:
     """The mean of each window."""
     source = builder.value(node.inputs[0])
     windows = _windows(source, integers(node, "kernel_shape"), node)
@@ -136,7 +136,7 @@ def average_pool(builder: PlanBuilder, node: Node) -> None:
     )
 
 
-def reduce(builder: PlanBuilder, node: Node) -> None:
+def reduce(builder: LoweredBuilder, node: Node) -> None:
     """ReduceMean or ReduceSum over some of a record's axes, as one pool.
 
     GlobalAveragePool becomes the first.
@@ -157,7 +157,7 @@ def reduce(builder: PlanBuilder, node: Node) -> None:
     builder.add(node.outputs[0], AveragePool(windows=windows, counts=counts), (source,), kept)
 
 
-def batch_normalization(builder: PlanBuilder, node: Node) -> None:
+def batch_normalization(builder: LoweredBuilder, node: Node) -> None:
     """Normalisation with the graph's running statistics."""
     source = builder.value(node.inputs[0])
     mean, variance = (builder.constant(name) for name in node.inputs[3:5])
@@ -176,10 +176,10 @@ def batch_normalization(builder: PlanBuilder, node: Node) -> None:
     builder.add(node.outputs[0], layer, (source,), source.shape, has_parameters=True)
 
 
-def activation(curve: Curve) -> Callable[[PlanBuilder, Node], None]:
+def activation(curve: Curve) -> Callable[[LoweredBuilder, Node], None]:
     """The lowering of one curve."""
 
-    def lowering(builder: PlanBuilder, node: Node) -> None:
+    def lowering(builder: LoweredBuilder, node: Node) -> None:
         source = builder.value(node.inputs[0])
         alpha = attribute(node, "alpha") if curve in (Curve.LEAKY_RELU, Curve.ELU) else 0.0
         builder.add(
@@ -189,7 +189,7 @@ def activation(curve: Curve) -> Callable[[PlanBuilder, Node], None]:
     return lowering
 
 
-def softmax(builder: PlanBuilder, node: Node) -> None:
+def softmax(builder: LoweredBuilder, node: Node) -> None:
     """Softmax over a vector."""
     source = builder.value(node.inputs[0])
     if len(source.shape) != 1:

@@ -13,13 +13,13 @@ from helper.gradient.exact.layers.elementwise import Join
 from helper.gradient.exact.layers.embedding import Embedding
 from helper.gradient.exact.layers.layer import NotExact
 from helper.gradient.exact.layers.layout import Concatenate, Fixed
-from helper.gradient.exact.lowering.plan import PlanBuilder, Shape, Value, attribute, integers
+from helper.gradient.exact.lowering.lowered import LoweredBuilder, Shape, Value, attribute, integers
 from maskedlark.model.graph import Constant, Node
 
 _BYTE_RANGE = 256.0
 
 
-def arithmetic(builder: PlanBuilder, node: Node) -> None:
+def arithmetic(builder: LoweredBuilder, node: Node) -> None:
     """A residual sum; or a value and a constant."""
     constants = [builder.constant(name) for name in node.inputs]
     if constants[0] is None and constants[1] is None:
@@ -39,7 +39,7 @@ def arithmetic(builder: PlanBuilder, node: Node) -> None:
     builder.add(node.outputs[0], layer, (source,), source.shape)
 
 
-def _join(builder: PlanBuilder, node: Node) -> None:
+def _join(builder: LoweredBuilder, node: Node) -> None:
     left, right = (builder.value(name) for name in node.inputs)
     if node.operator != "Add" or left.shape != right.shape:
         raise NotExact(
@@ -73,7 +73,7 @@ def _fitted(constant: NDArray[np.float64], shape: Shape) -> NDArray[np.float64]:
         raise NotExact("a constant changes the shape of the value that it is joined with") from None
 
 
-def cast(builder: PlanBuilder, node: Node) -> None:
+def cast(builder: LoweredBuilder, node: Node) -> None:
     """Features times 256 as integers: categorical bytes."""
     source = builder.stored(node.inputs[0])
     if not source.is_bytes or source.is_index or source.scale != _BYTE_RANGE:
@@ -81,7 +81,7 @@ def cast(builder: PlanBuilder, node: Node) -> None:
     builder.alias(node.outputs[0], replace(source, scale=1.0, is_index=True))
 
 
-def gather(builder: PlanBuilder, node: Node) -> None:
+def gather(builder: LoweredBuilder, node: Node) -> None:
     """Rows of a trained table by categorical bytes, or a fixed choice of entries."""
     axis = int(attribute(node, "axis"))
     chosen = builder.constant(node.inputs[1])
@@ -95,7 +95,7 @@ def gather(builder: PlanBuilder, node: Node) -> None:
     builder.add(node.outputs[0], layer, (indices,), (*indices.shape, table.shape[1]), has_parameters=True)
 
 
-def _choose(builder: PlanBuilder, node: Node, axis: int, chosen: Constant) -> None:
+def _choose(builder: LoweredBuilder, node: Node, axis: int, chosen: Constant) -> None:
     source = builder.stored(node.inputs[0])
     if axis == 0 or len(np.unique(chosen % source.shape[axis - 1])) != chosen.size:
         raise NotExact("Gather by constants is exact only along a record's axes, and of each entry once")
@@ -107,7 +107,7 @@ def _numbered(source: Value) -> NDArray[np.int64]:
     return np.arange(source.size).reshape(source.shape)
 
 
-def reshape(builder: PlanBuilder, node: Node) -> None:
+def reshape(builder: LoweredBuilder, node: Node) -> None:
     """Another shape of the same entries."""
     shape = integers(node, "shape")
     source = builder.stored(node.inputs[0])
@@ -116,7 +116,7 @@ def reshape(builder: PlanBuilder, node: Node) -> None:
     builder.alias(node.outputs[0], replace(source, shape=shape[1:]))
 
 
-def transpose(builder: PlanBuilder, node: Node) -> None:
+def transpose(builder: LoweredBuilder, node: Node) -> None:
     """Another order of a record's axes; of a matrix parameter, a note for the layer that multiplies by it."""
     perm = integers(node, "perm")
     if builder.is_parameter(node.inputs[0]):
@@ -130,7 +130,7 @@ def transpose(builder: PlanBuilder, node: Node) -> None:
     builder.rearrange(node.outputs[0], source, _numbered(source).transpose([axis - 1 for axis in perm[1:]]))
 
 
-def cut(builder: PlanBuilder, node: Node) -> None:
+def cut(builder: LoweredBuilder, node: Node) -> None:
     """A part of a value (Slice)."""
     source = builder.stored(node.inputs[0])
     cuts = [slice(None)] * len(source.shape)
@@ -143,7 +143,7 @@ def cut(builder: PlanBuilder, node: Node) -> None:
     builder.rearrange(node.outputs[0], source, _numbered(source)[tuple(cuts)])
 
 
-def split(builder: PlanBuilder, node: Node) -> None:
+def split(builder: LoweredBuilder, node: Node) -> None:
     """Several parts along one axis."""
     source, axis = builder.stored(node.inputs[0]), int(attribute(node, "axis"))
     if axis == 0:
@@ -154,7 +154,7 @@ def split(builder: PlanBuilder, node: Node) -> None:
             builder.rearrange(name, source, part)
 
 
-def concat(builder: PlanBuilder, node: Node) -> None:
+def concat(builder: LoweredBuilder, node: Node) -> None:
     """Values one after the other along an axis."""
     sources = [builder.value(name) for name in node.inputs]
     axis = int(attribute(node, "axis"))

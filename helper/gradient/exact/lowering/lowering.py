@@ -9,10 +9,10 @@ from typing import Final
 from helper.gradient.exact.layers.elementwise import Curve
 from helper.gradient.exact.layers.layer import NotExact
 from helper.gradient.exact.lowering import layers, layout
-from helper.gradient.exact.lowering.plan import Plan, PlanBuilder
+from helper.gradient.exact.lowering.lowered import Lowered, LoweredBuilder
 from maskedlark.model.graph import Loss, Model, Node
 
-_LOWERINGS: Final[Mapping[str, Callable[[PlanBuilder, Node], None]]] = {
+_LOWERINGS: Final[Mapping[str, Callable[[LoweredBuilder, Node], None]]] = {
     "Gemm": layers.gemm,
     "MatMul": layers.matmul,
     "Conv": layers.conv,
@@ -42,7 +42,7 @@ _LOWERINGS: Final[Mapping[str, Callable[[PlanBuilder, Node], None]]] = {
 }
 
 
-def lower(model: Model, loss: Loss) -> Plan:
+def lower(model: Model, loss: Loss) -> Lowered:
     """The exact form of a model under a loss.
 
     Raises:
@@ -52,7 +52,7 @@ def lower(model: Model, loss: Loss) -> Plan:
     foreign = sorted({node.operator for node in nodes} - set(_LOWERINGS))
     if foreign:
         raise NotExact(f"the model uses {', '.join(foreign)}, which the exact path does not have")
-    builder = PlanBuilder(model, nodes, output_name)
+    builder = LoweredBuilder(model, nodes, output_name)
     for node in nodes:
         if node.outputs[0] not in builder.taken_in:
             _LOWERINGS[node.operator](builder, node)

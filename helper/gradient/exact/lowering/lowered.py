@@ -32,7 +32,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Lowered:
     """A model in exact form.
 
     Attributes:
@@ -74,7 +74,7 @@ class Value:
         return prod(self.shape)
 
 
-class PlanBuilder:
+class LoweredBuilder:
     """Collects steps; lowering functions see the model through it."""
 
     def __init__(self, model: Model, nodes: Sequence[Node], output_name: str) -> None:
@@ -174,11 +174,11 @@ class PlanBuilder:
         self.add(name, Rearrange(order=order.reshape(-1)), (source,), order.shape)
         self._values[name] = replace(source, number=self._values[name].number, shape=order.shape)
 
-    def finish(self) -> Plan:
+    def finish(self) -> Lowered:
         """The plan that ends in the model's output."""
         if self._unused:
             raise NotExact(f"the parameter {min(self._unused)!r} is not reached by the exact path")
-        return Plan(
+        return Lowered(
             steps=tuple(self._steps),
             sizes=tuple(self._sizes),
             is_trained=tuple(self._is_trained),
