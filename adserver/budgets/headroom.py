@@ -13,7 +13,7 @@ from enum import StrEnum, unique
 from typing import Final
 
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
-from maskedlark.privacy.accounting import Charge, Epsilons, smallest_fitting, spent
+from maskedlark.privacy.accounting import Charge, Epsilons, smallest_fitting, spent, spent_in_turn
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.privacy.sample_size import least_batch
 from maskedlark.releases.job import Samples, charge_of_samples, samples_of
@@ -187,7 +187,8 @@ class Room:
         """
         charge = self.charge(rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier)
         return Cost(
-            alone=spent([charge], self.task.delta), together=spent([*self.already, charge], self.task.delta)
+            alone=spent([charge], self.task.delta),
+            together=spent_in_turn([[one] for one in (*self.already, charge)], self.task.delta),
         )
 
     def charge(self, *, rounds: int, batch_size: float, noise_multiplier: float) -> Charge:

@@ -14,7 +14,7 @@ from typing import Final
 from adserver.records.federated_plan import FederatedPlan
 from adserver.training.federated_submission import FederatedSubmission, plan_federated
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.privacy.accounting import Charge, Epsilons, spent
+from maskedlark.privacy.accounting import Charge, Epsilons, spent, spent_in_turn
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.releases.instructions import read_instructions
 from maskedlark.releases.release import multiplier_of_each_helper
@@ -76,7 +76,7 @@ def forecast(
     return FederatedForecast(
         plan=plan,
         alone=spent(charges, task.delta),
-        together=spent([*already, *charges], task.delta),
+        together=spent_in_turn([*([one] for one in already), charges], task.delta),
         leaked=spent(known, task.delta),
         noise_norm=_noise_norm(plan),
     )

@@ -14,7 +14,7 @@ from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.federated import strategies
 from maskedlark.federated.dense import DenseModel
 from maskedlark.federated.strategy import Strategy
-from maskedlark.privacy.accounting import Charge, smallest_fitting, spent
+from maskedlark.privacy.accounting import Charge, smallest_fitting, spent_in_turn
 from maskedlark.privacy.adaptive_clip import LEAST_BOUND
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.randomness import seeded
@@ -100,7 +100,7 @@ def plan_federated(
         raise InvalidTask("the strategy has no rounds")
     check_round(task, update_round(job, first), records=task.max_dataset_size)
     _check_noise(task, strategy, job)
-    _check_budget(task, [*already, *job_charges(task, job, job.rounds)])
+    _check_budget(task, [*([one] for one in already), job_charges(task, job, job.rounds)])
     least = task.min_batch_size if submission.least_devices is None else submission.least_devices
     if least > strategy.devices:
         raise InvalidTask(
@@ -210,10 +210,10 @@ def _check_noise(task: Task, strategy: Strategy, job: UpdateJob) -> None:
         index += phase.rounds
 
 
-def _check_budget(task: Task, charges: Sequence[Charge]) -> None:
+def _check_budget(task: Task, jobs: Sequence[Sequence[Charge]]) -> None:
     if task.mechanism is Mechanism.NONE:
         return
-    cost = spent(charges, task.delta)
+    cost = spent_in_turn(jobs, task.delta)
     if cost.ad_server > task.epsilon or cost.colluding > task.collusion_epsilon:
         raise JobRefused(
             JobReason.BUDGET_EXHAUSTED,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from helper.ledger.records import Reservation
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.privacy.accounting import Charge, Epsilons, spent, spent_against_ad_server
+from maskedlark.privacy.accounting import Charge, Epsilons, spent, spent_against_ad_server, spent_in_turn
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import fitting
@@ -21,7 +21,7 @@ def cost(task: Task, reservations: Sequence[Reservation]) -> Epsilons:
 
     Infinite without noise.
     """
-    return spent(_charges(task, reservations), task.delta)
+    return spent_in_turn(_jobs(task, reservations), task.delta)
 
 
 def left(task: Task, reservations: Sequence[Reservation]) -> float:
@@ -29,7 +29,7 @@ def left(task: Task, reservations: Sequence[Reservation]) -> float:
 
     Never negative, and 0 without noise.
     """
-    return max(0.0, task.epsilon - spent_against_ad_server(_charges(task, reservations), task.delta))
+    return max(0.0, task.epsilon - spent_against_ad_server(_jobs(task, reservations), task.delta))
 
 
 def check_fits(task: Task, before: Sequence[Reservation], new: Reservation) -> None:
@@ -54,6 +54,15 @@ def check_fits(task: Task, before: Sequence[Reservation], new: Reservation) -> N
         f"{_sentence('collusion_epsilon', already.colluding, after.colluding, task.collusion_epsilon)}. "
         f"{_way_out(task, before, new)}",
     )
+
+
+def _jobs(task: Task, reservations: Sequence[Reservation]) -> list[list[Charge]]:
+    """The charges of each job and query; all rounds of a federated job are one, fixed when it began."""
+    jobs: dict[bytes, list[Charge]] = {}
+    for one in reservations:
+        job = one.spec.round.job.digest if isinstance(one.spec, UpdateSpec) else one.id
+        jobs.setdefault(job, []).extend(one.spec.charges(task, one.rounds))
+    return list(jobs.values())
 
 
 def _charges(task: Task, reservations: Sequence[Reservation]) -> list[Charge]:

@@ -3,10 +3,11 @@
     spent([Charge(mechanism=Mechanism.GAUSSIAN, noise_multiplier=0.73, sampling_rate=1.0, rounds=7,
     epoch_steps=29)], delta=1e-5)
 
-Both helpers keep a list of `Charge`s per dataset, and ask `spent` before each job and each release; the ad
-server asks `fitting_noise_multiplier` to plan a job. Adjacent datasets differ in one report's contribution,
-which is there or is zeroed; the number of reports, and which exist, is public. (dp-accounting calls the same
-pairs of distributions ADD_OR_REMOVE_ONE.)
+Both helpers keep a list of `Charge`s per dataset, and ask `spent_in_turn` before each job and each release;
+the ad server asks `fitting_noise_multiplier` to plan a job. `spent` is what one job or query costs, and what
+several would if nothing that they release could change the settings of others. Adjacent datasets differ in
+one report's contribution, which is there or is zeroed; the number of reports, and which exist, is public.
+(dp-accounting calls the same pairs of distributions ADD_OR_REMOVE_ONE.)
 
     adversary                  noise counted                            samples and slots counted as secret
     ad server alone            Gaussian: both helpers'; Laplace: one's  yes, where sizes do not show them
@@ -29,7 +30,7 @@ from typing import Final
 
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.privacy.charge import GAUSSIAN_SLACK, LAPLACE_SLACK, NOISE_MULTIPLIERS, Charge
-from maskedlark.privacy.composition import composed_epsilon
+from maskedlark.privacy.composition import adaptive_epsilon, composed_epsilon, is_one_setting
 from maskedlark.privacy.noise import Mechanism
 
 __all__ = [
@@ -44,9 +45,12 @@ __all__ = [
     "smallest_fitting",
     "spent",
     "spent_against_ad_server",
+    "spent_in_turn",
 ]
 
 SEARCH_PRECISION: Final = 1.01
+
+_ADAPTIVE: Final = 1 / 8  # of delta: for jobs at several settings, which may hang on releases
 _FIRST_STEP: Final = 1.25
 
 _EXPOSURE_OF_ONE: Final = (
@@ -65,9 +69,9 @@ class Epsilons:
 
 
 def spent(charges: Sequence[Charge], delta: float) -> Epsilons:
-    """What a dataset's charges cost together.
+    """What charges cost together whose settings are fixed before anything is released.
 
-    Called by both helpers before each job and release, and by the ad server to show it.
+    Called by all parties for the charges of one job or query.
 
     Args:
         charges: In any order; charges at the same settings may be split or merged without changing the cost.
@@ -78,21 +82,53 @@ def spent(charges: Sequence[Charge], delta: float) -> Epsilons:
     Raises:
         ValueError: `delta` is outside its range.
     """
+    return spent_in_turn([charges], delta)
+
+
+def spent_in_turn(jobs: Sequence[Sequence[Charge]], delta: float) -> Epsilons:
+    """What jobs and queries cost together whose settings may hang on what those before them released.
+
+    Called by both helpers before each job and release, and by the ad server that plans one.
+
+    Args:
+        jobs: What each is charged as. The charges of one are fixed when it begins. In any order.
+        delta: See `spent`.
+
+    Guarantees: as `spent`, for jobs that are chosen adaptively; the same number for one job, for jobs at one
+        setting, and for Gaussian releases without sampling.
+    """
+    charges = [charge for job in jobs for charge in job]
+    is_in_turn = _is_in_turn(jobs)
     return Epsilons(
-        ad_server=spent_against_ad_server(charges, delta), colluding=_spent_colluding(charges, delta)
+        ad_server=_against_ad_server(charges, delta, is_in_turn=is_in_turn),
+        colluding=_colluding(charges, delta, is_in_turn=is_in_turn),
     )
 
 
-def _spent_colluding(charges: Sequence[Charge], delta: float) -> float:
-    """The second of `spent`'s two epsilons; mostly a closed form."""
-    return composed_epsilon((_known(charge) for charge in charges if not charge.is_common), delta)
+def _is_in_turn(jobs: Sequence[Sequence[Charge]]) -> bool:
+    """Whether some job can have hung on what another released."""
+    return sum(1 for job in jobs if job) > 1
 
 
-def spent_against_ad_server(charges: Sequence[Charge], delta: float) -> float:
-    """The first of `spent`'s two epsilons, without the work for the second.
+def _colluding(charges: Sequence[Charge], delta: float, *, is_in_turn: bool) -> float:
+    """The second of two epsilons; mostly a closed form."""
+    known = [_known(charge) for charge in charges if not charge.is_common]
+    if is_in_turn and not is_one_setting(known):
+        return adaptive_epsilon(known, _ADAPTIVE * delta)
+    return composed_epsilon(known, (1 - _ADAPTIVE) * delta)
+
+
+def spent_against_ad_server(jobs: Sequence[Sequence[Charge]], delta: float) -> float:
+    """The first of `spent_in_turn`'s two epsilons, without the work for the second.
 
     Arguments, guarantees and errors as there.
     """
+    charges = [charge for job in jobs for charge in job]
+    return _against_ad_server(charges, delta, is_in_turn=_is_in_turn(jobs))
+
+
+def _against_ad_server(charges: Sequence[Charge], delta: float, *, is_in_turn: bool) -> float:
+    """The first of two epsilons."""
     if not 0 <= delta < 1:
         raise ValueError(f"delta must be in [0, 1), not {delta}")
     failures = math.fsum(charge.rounds * charge.delta for charge in charges)
@@ -100,7 +136,10 @@ def spent_against_ad_server(charges: Sequence[Charge], delta: float) -> float:
         return math.inf
     # A release that fails with probability d is (0, d)-private in one direction and ln(1 / (1 - d)) <= 2 d in
     # the other.
-    return _with_exposures(charges, delta - failures) + 2 * failures
+    rest = delta - failures
+    if is_in_turn and not is_one_setting(charges):
+        return _adaptive_with_exposures(charges, _ADAPTIVE * rest) + 2 * failures
+    return _with_exposures(charges, (1 - _ADAPTIVE) * rest) + 2 * failures
 
 
 def _known(charge: Charge) -> Charge:
@@ -119,9 +158,7 @@ def _with_exposures(charges: Sequence[Charge], delta: float) -> float:
     The releases differ from ones in which no sample ever shows with probability d at most, in either dataset;
     so an (epsilon, delta') of those is an (epsilon, delta' + (1 + e^epsilon) d) of these.
     """
-    most = _EXPOSURE_OF_ONE * delta
-    hidden = [charge if charge.rounds * charge.exposure <= most else charge.unsampled() for charge in charges]
-    exposed = math.fsum(charge.rounds * charge.exposure for charge in hidden)
+    hidden, exposed = _hidden(charges, delta)
     if not exposed:
         return composed_epsilon(hidden, delta, noises=math.sqrt(2))
     for part in _EXPOSURE_OF_ALL:
@@ -129,6 +166,22 @@ def _with_exposures(charges: Sequence[Charge], delta: float) -> float:
         if epsilon < _LARGEST_EXPONENT and exposed * (1 + math.exp(epsilon)) <= part * delta:
             return epsilon
     return composed_epsilon(map(_known, charges), delta, noises=math.sqrt(2))
+
+
+def _adaptive_with_exposures(charges: Sequence[Charge], delta: float) -> float:
+    """The same of charges whose settings may hang on releases: half of delta is for samples that show."""
+    hidden, exposed = _hidden(charges, delta)
+    epsilon = adaptive_epsilon(hidden, delta / 2, noises=math.sqrt(2))
+    if not exposed or (epsilon < _LARGEST_EXPONENT and exposed * (1 + math.exp(epsilon)) <= delta / 2):
+        return epsilon
+    return adaptive_epsilon(map(_known, charges), delta / 2, noises=math.sqrt(2))
+
+
+def _hidden(charges: Sequence[Charge], delta: float) -> tuple[list[Charge], float]:
+    """Charges without the sampling of those that show too often, and how often the others show."""
+    most = _EXPOSURE_OF_ONE * delta
+    hidden = [charge if charge.rounds * charge.exposure <= most else charge.unsampled() for charge in charges]
+    return hidden, math.fsum(charge.rounds * charge.exposure for charge in hidden)
 
 
 def fitting_noise_multiplier(
@@ -156,8 +209,8 @@ def fitting_noise_multiplier(
         collusion_epsilon: The dataset's budget against the ad server with one helper; may be infinite.
         reports: Of one person in the dataset, at most.
 
-    Guarantees: `spent([*already, the job], delta)` is within both budgets at the result, which lies in
-        `NOISE_MULTIPLIERS`.
+    Guarantees: `spent_in_turn([*already, the job], delta)` is within both budgets at the result, which lies
+        in `NOISE_MULTIPLIERS`.
 
     Raises:
         ValueError: a parameter is outside its range.
@@ -208,18 +261,20 @@ def smallest_fitting(
     if not (epsilon > 0 and collusion_epsilon > 0):
         raise ValueError(f"both budgets must be positive, not {epsilon} and {collusion_epsilon}")
 
-    def together(noise_multiplier: float) -> list[Charge]:
-        return [*already, *(charges(noise_multiplier) if charges else ())]
+    def together(noise_multiplier: float) -> list[Sequence[Charge]]:
+        return [*([one] for one in already), charges(noise_multiplier) if charges else ()]
 
     def fits_colluding(noise_multiplier: float) -> bool:
-        return _spent_colluding(together(noise_multiplier), delta) <= collusion_epsilon
+        jobs = together(noise_multiplier)
+        composed = [one for job in jobs for one in job]
+        return _colluding(composed, delta, is_in_turn=_is_in_turn(jobs)) <= collusion_epsilon
 
     def fits_ad_server(noise_multiplier: float) -> bool:
         return epsilon == math.inf or spent_against_ad_server(together(noise_multiplier), delta) <= epsilon
 
     lowest, highest = NOISE_MULTIPLIERS
     if charges is None or not (fits_colluding(highest) and fits_ad_server(highest)):
-        before = spent(already, delta)
+        before = spent_in_turn([[one] for one in already], delta)
         raise JobRefused(
             JobReason.BUDGET_EXHAUSTED,
             f"no noise makes this fit: {before.ad_server:.4g} of {epsilon:.4g} is spent against the ad "

@@ -1,6 +1,7 @@
 """The epsilon of a list of charges under one trusted curator: of several valid bounds, the smallest.
 
-    composed_epsilon(charges, delta)
+    composed_epsilon(charges, delta)     # settings fixed before anything is released
+    adaptive_epsilon(charges, delta)     # settings that may hang on what was released
 
     pure epsilons       Laplace, and sampled Laplace: they add up, at any delta
     one Gaussian        Gaussian releases without sampling compose to a single one, in closed form
@@ -14,8 +15,13 @@ rarely far from the truth, for many small losses are nearly one Gaussian. Sample
 to fewer different ones, with less noise and a higher rate, and only the largest epochs of random allocation
 are credited for their secret slots. All of that can only cost more.
 
+`adaptive_epsilon` may use fewer of the bounds: pure epsilons, one Gaussian, and Renyi divergences at few
+orders, each with a part of delta (docs/explanation/privacy.md, "Settings that hang on releases").
+
 Source: I. Mironov, K. Talwar, L. Zhang, "Renyi Differential Privacy of the Sampled Gaussian Mechanism", 2019;
 Y. Zhu, J. Dong, Y.-X. Wang, "Optimal Accounting of Differential Privacy via Characteristic Function", 2022;
+V. Feldman, T. Zrnic, "Individual Privacy Accounting via a Renyi Filter", 2021; A. Smith, A. Thakurta, "Fully
+Adaptive Composition for Gaussian Differential Privacy", 2022;
 the losses of Poisson samples and of Laplace noise are computed by Google's dp-accounting.
 """
 
@@ -51,7 +57,10 @@ MAX_COMPOSED: Final = 8
 _MAX_CLASSES: Final = 24  # of sampled Gaussians, whose divergences take a third of a millisecond each
 _MAX_EPOCHS: Final = 8  # different settings of random allocation are computed: a tenth of a second each
 _RATIOS: Final = (1.01, 1.05, 1.25, 2.0, 8.0, 2.0**20)
+_FILTER_ORDERS: Final = (3, 5, 8, 12, 18, 28, 48, 96)
+"""The orders that may decide when settings are adaptive: each has an equal part of delta."""
 _TAILS: Final = 1e-3  # of delta, kept for what the ratios of random allocation leave out
+_FILTER_TAILS: Final = 0.25  # the same in a filter, whose delta is a small part
 
 
 Key: TypeAlias = tuple[Mechanism, float, float, int, int]
@@ -83,6 +92,37 @@ def composed_epsilon(charges: Iterable[Charge], delta: float, *, noises: float =
     return min(quick, _quick_epsilon(parts.unsampled(), delta)) if parts.sampled or parts.epochs else quick
 
 
+def adaptive_epsilon(charges: Iterable[Charge], delta: float, *, noises: float = 1.0) -> float:
+    """The same where each charge's settings may hang on what was released before.
+
+    Raises:
+        ValueError: `delta` is outside its range.
+    """
+    if not 0 <= delta < 1:
+        raise ValueError(f"delta must be in [0, 1), not {delta}")
+    parts = _parts(charges, noises)
+    if parts.is_noiseless:
+        return math.inf
+    if len(parts.laplace) + len(parts.sampled) + len(parts.epochs) > MAX_COMPOSED:
+        parts = parts.fewer()
+    filtered = _filtered_epsilon(parts, delta)
+    is_all_pure = not (parts.precision or parts.sampled) and parts.is_laplace
+    return min(filtered, _pure_sum(parts)) if is_all_pure else filtered
+
+
+def is_one_setting(charges: Iterable[Charge]) -> bool:
+    """Whether charges are all at one setting, or all unsampled Gaussians: they cost the same either way."""
+    return len({_setting(charge) for charge in charges}) <= 1
+
+
+def _setting(charge: Charge) -> Key | None:
+    """All but the number of rounds; one value for all unsampled Gaussians."""
+    if charge.mechanism is Mechanism.GAUSSIAN and not charge.is_sampled:
+        return None
+    noise = -charge.noise_multiplier if charge.is_common else charge.noise_multiplier
+    return charge.mechanism, noise, charge.sampling_rate, charge.epoch_steps, charge.reports
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Parts:
     """Charges, equal ones merged, by what bounds them.
@@ -100,6 +140,11 @@ class _Parts:
     sampled: dict[Key, int]
     epochs: dict[Key, int]
     is_noiseless: bool
+
+    @property
+    def is_laplace(self) -> bool:
+        """Whether no epoch is Gaussian."""
+        return all(key[0] is not Mechanism.GAUSSIAN for key in self.epochs)
 
     def others(self) -> tuple[Charge, ...]:
         """All but the unsampled Gaussians, in canonical order."""
@@ -246,10 +291,15 @@ def _quick_epsilon(parts: _Parts, delta: float) -> float:
     if not (parts.laplace or parts.sampled or parts.epochs):
         return _exact_gaussian_epsilon(parts.precision, delta)
     quick = _renyi_epsilon(parts, delta) if delta > 0 else math.inf
-    if parts.precision or parts.sampled or any(key[0] is Mechanism.GAUSSIAN for key in parts.epochs):
+    if parts.precision or parts.sampled or not parts.is_laplace:
         return quick
+    return min(quick, _pure_sum(parts))
+
+
+def _pure_sum(parts: _Parts) -> float:
+    """The sum of the epsilons of Laplace releases, valid at any delta."""
     rounds, pure = _pure_epsilons({**parts.laplace, **parts.epochs})
-    return min(quick, math.fsum(rounds * pure))
+    return math.fsum(rounds * pure)
 
 
 def _pure_epsilons(laplace: dict[Key, int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -276,6 +326,40 @@ def _exact_gaussian_epsilon(precision: float, delta: float) -> float:
 
 def _renyi_epsilon(parts: _Parts, delta: float) -> float:
     """The epsilon by adding Renyi divergences."""
+    divergences, left_out = _divergences(parts)
+    kept = (1 - _TAILS) * delta if left_out else delta
+    epsilon = _epsilon_of_divergences(divergences, kept)
+    if _covers(left_out, epsilon, _TAILS * delta):
+        return epsilon
+    return _quick_epsilon(parts.unsampled(), delta)
+
+
+def _filtered_epsilon(parts: _Parts, delta: float) -> float:
+    """The epsilon by a filter over few Renyi orders, each with its own part of delta.
+
+    With a sum S of divergences at order a, and a part d of delta, it is S + ln((a-1)/a) - ln(a d) / (a-1)
+    (Canonne, Kamath, Steinke 2020, proposition 12).
+    """
+    if delta <= 0:
+        return math.inf
+    divergences, left_out = _divergences(parts)
+    part = (1 - _FILTER_TAILS) * delta / len(_FILTER_ORDERS)
+    chosen = [_RENYI_ORDERS.index(order) for order in _FILTER_ORDERS]
+    orders = _ORDERS[chosen]
+    found = divergences[chosen] + np.log1p(-1 / orders) - np.log(orders * part) / (orders - 1)
+    epsilon = max(0.0, float(found.min()))
+    if _covers(left_out, epsilon, _FILTER_TAILS * delta):
+        return epsilon
+    return _filtered_epsilon(parts.unsampled(), delta)
+
+
+def _covers(left_out: float, epsilon: float, kept: float) -> bool:
+    """Whether what divergences leave out stays within the part of delta that is kept for it."""
+    return left_out == 0 or (epsilon < _LARGEST_EXPONENT and left_out * (1 + math.exp(epsilon)) <= kept)
+
+
+def _divergences(parts: _Parts) -> tuple[NDArray[np.float64], float]:
+    """The sums of Renyi divergences at each of `_RENYI_ORDERS`, and the probability that they leave out."""
     divergences = parts.precision * _ORDERS / 2
     if parts.laplace:  # a pure epsilon costs min(epsilon, order epsilon^2 / 2) (Bun and Steinke 2016)
         rounds, pure = _pure_epsilons(parts.laplace)
@@ -288,12 +372,7 @@ def _renyi_epsilon(parts: _Parts, delta: float) -> float:
         of_epoch, tails = _epoch_divergences(mechanism, _continuous(mechanism, noise), steps)
         divergences += count * of_epoch
         left_out += count * tails
-    kept = (1 - _TAILS) * delta if left_out else delta
-    epsilon = _epsilon_of_divergences(divergences, kept)
-    is_covered = left_out == 0 or (
-        epsilon < _LARGEST_EXPONENT and left_out * (1 + math.exp(epsilon)) <= _TAILS * delta
-    )
-    return epsilon if is_covered else _quick_epsilon(parts.unsampled(), delta)
+    return divergences, left_out
 
 
 def _epsilon_of_divergences(divergences: NDArray[np.float64], delta: float) -> float:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from maskedlark.errors import InvalidTask
-from maskedlark.privacy.accounting import Charge, Epsilons, spent
+from maskedlark.privacy.accounting import Charge, Epsilons, spent, spent_in_turn
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.releases.job import JobSpec, charge_of_samples, samples_of
 from maskedlark.releases.release import QueryLike
@@ -257,13 +257,13 @@ def budget_of(
         InvalidTask: the planned job's numbers are out of range.
     """
     delta = dataset.task.delta
-    before = spent([one for use in uses for one in use.spent], delta)
-    held = [one for use in uses for one in use.held]
-    ad_server, colluding = _standings(dataset.task, before, spent(held, delta))
+    before = spent_in_turn([use.spent for use in uses], delta)
+    held = [use.held for use in uses]
+    ad_server, colluding = _standings(dataset.task, before, spent_in_turn(held, delta))
     forecast = None
     if planned is not None and dataset.task.mechanism is not Mechanism.NONE:
         new = planned.charge(dataset)
-        after = _standings(dataset.task, before, spent([*held, new], delta))
+        after = _standings(dataset.task, before, spent_in_turn([*held, (new,)], delta))
         forecast = Forecast(job=planned, alone=spent([new], delta), ad_server=after[0], colluding=after[1])
     return DatasetBudget(
         dataset=dataset,

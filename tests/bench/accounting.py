@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 
 from maskedlark.privacy import composition, random_allocation
-from maskedlark.privacy.accounting import Charge, spent
+from maskedlark.privacy.accounting import Charge, spent, spent_in_turn
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.privacy.random_allocation import epoch_ratios
 from maskedlark.privacy.sample_size import EXPOSURE, hides, under
@@ -93,11 +93,10 @@ def never_below_monte_carlo(seed: int) -> bool:
                         losses[is_there] += np.log(np.exp((y - 0.5) / noise**2).mean(axis=1))
                 bound = epoch_ratios(Mechanism.GAUSSIAN, noise, steps).losses(1e-3).self_compose(count)
                 for epsilon in (0.05, 0.5, 2.0):
-                    for sampled, pmf in [(losses[1], bound._pmf_remove), (-losses[0], bound._pmf_add)]:
+                    for sampled, one in [(losses[1], bound.remove), (-losses[0], bound.add)]:
                         gains = np.maximum(-np.expm1(epsilon - sampled), 0)
-                        if gains.mean() - 5 * gains.std() / math.sqrt(DRAWS) > pmf.get_delta_for_epsilon(
-                            epsilon
-                        ):
+                        least = gains.mean() - 5 * gains.std() / math.sqrt(DRAWS)
+                        if least > one.delta(epsilon):
                             return False
     return True
 
@@ -129,11 +128,11 @@ def one_more_after(count: int, rng: random.Random) -> float:
     """The seconds of the slowest charge after so many different ones."""
     slowest = 0.0
     for make in different(rng).values():
-        charges = [make() for _ in range(count)]
-        spent(charges, DELTA)
+        jobs = [[make()] for _ in range(count)]
+        spent_in_turn(jobs, DELTA)
         for _ in range(3):
-            charges.append(make())
-            slowest = max(slowest, seconds(lambda charges=charges: spent(charges, DELTA)))  # type: ignore[misc]
+            jobs.append([make()])
+            slowest = max(slowest, seconds(lambda jobs=jobs: spent_in_turn(jobs, DELTA)))  # type: ignore[misc]
     return slowest
 
 

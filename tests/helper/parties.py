@@ -38,7 +38,7 @@ from maskedlark.reports.upload import Report, Sealer
 from maskedlark.runtime.database import open_database
 from tests.builders import NOW, examples, settings, shares_for
 
-FLOORS = Floors(min_batch_size=2, max_epsilon=16.0, max_collusion_epsilon=1000.0, is_noise_optional=True)
+FLOORS = Floors(min_batch_size=2, max_epsilon=1e6, max_collusion_epsilon=1e6, is_noise_optional=True)
 NO_WORKERS = 1
 
 

@@ -11,7 +11,7 @@ from adserver.budgets.headroom import Limit, Room
 from adserver.budgets.planner import Option, Planner, Wish
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.numbers.fixed_point import decode_signed
-from maskedlark.privacy.accounting import Charge, spent
+from maskedlark.privacy.accounting import Charge, spent_in_turn
 from maskedlark.privacy.noise import Mechanism, noise_vector
 from maskedlark.randomness import seeded
 from maskedlark.releases.release import units_of_each_helper
@@ -126,9 +126,8 @@ def test_what_is_spent_already_costs_noise() -> None:
         for of in (room(), room(already=EARLIER))
     )
     assert second.noise_multiplier > first.noise_multiplier
-    assert second.cost.together == spent(
-        [*EARLIER, room().charge(rounds=50, batch_size=500.0, noise_multiplier=second.noise_multiplier)], 1e-5
-    )
+    job = room().charge(rounds=50, batch_size=500.0, noise_multiplier=second.noise_multiplier)
+    assert second.cost.together == spent_in_turn([EARLIER, [job]], 1e-5)
 
 
 @pytest.mark.parametrize(

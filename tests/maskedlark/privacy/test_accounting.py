@@ -23,6 +23,7 @@ from maskedlark.privacy.accounting import (
     composed_epsilon,
     fitting_noise_multiplier,
     spent,
+    spent_in_turn,
 )
 from maskedlark.privacy.noise import MIN_SCALE, Mechanism
 
@@ -142,7 +143,7 @@ def test_unsampled_gaussian_rounds_cost_what_the_closed_form_says(
     epsilon = spent([gaussian(noise_multiplier, rounds=rounds)], DELTA).colluding
     assert norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(
         -mu / 2 - epsilon / mu
-    ) == pytest.approx(DELTA, rel=1e-3)
+    ) == pytest.approx(7 / 8 * DELTA, rel=1e-3)  # an eighth is kept for settings that hang on releases
 
 
 def test_the_ad_server_alone_faces_both_helpers_gaussian_noise() -> None:
@@ -360,10 +361,11 @@ def test_the_fitting_noise_is_the_smallest_within_both_budgets(
     mechanism: Mechanism, epsilon: float, collusion_epsilon: float, already: list[Charge]
 ) -> None:
     found = fit(epsilon, collusion_epsilon, mechanism=mechanism, already=already)
-    cost = spent([*already, charge(mechanism, found, 0.05, 300)], DELTA)
+    beside = [[one] for one in already]
+    cost = spent_in_turn([*beside, [charge(mechanism, found, 0.05, 300)]], DELTA)
     assert cost.ad_server <= epsilon
     assert cost.colluding <= collusion_epsilon
-    less = spent([*already, charge(mechanism, found / SEARCH_PRECISION, 0.05, 300)], DELTA)
+    less = spent_in_turn([*beside, [charge(mechanism, found / SEARCH_PRECISION, 0.05, 300)]], DELTA)
     assert less.ad_server > epsilon or less.colluding > collusion_epsilon
 
 

@@ -80,13 +80,10 @@ def test_simulated_epochs_lose_no_more_than_the_bound(
             )
             losses[is_there] += np.log(np.exp(step).mean(axis=1))
     bound = epoch_ratios(mechanism, noise, steps).losses(GRID).self_compose(epochs)
-    for sampled, pmf in [(losses[1], bound._pmf_remove), (-losses[0], bound._pmf_add)]:
+    for sampled, one in [(losses[1], bound.remove), (-losses[0], bound.add)]:
         gains = np.maximum(-np.expm1(epsilon - sampled), 0)
-        assert gains.mean() - 5 * gains.std() / math.sqrt(len(gains)) <= pmf.get_delta_for_epsilon(epsilon)
-        assert (
-            pmf.get_delta_for_epsilon(epsilon)
-            <= gains.mean() + 5 * gains.std() / math.sqrt(len(gains)) + 1e-3
-        )
+        error = 5 * gains.std() / math.sqrt(len(gains))
+        assert gains.mean() - error <= one.delta(epsilon) <= gains.mean() + error + 1e-3
 
 
 @pytest.mark.slow

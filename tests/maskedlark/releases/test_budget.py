@@ -11,7 +11,7 @@ from rich.console import Console
 
 from maskedlark.errors import InvalidTask
 from maskedlark.model.graph import Loss
-from maskedlark.privacy.accounting import Charge, spent
+from maskedlark.privacy.accounting import Charge, spent, spent_in_turn
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.privacy.sample_size import EXPOSURE
 from maskedlark.releases.budget import (
@@ -124,7 +124,7 @@ def test_a_planned_job_is_added_to_what_is_held_and_to_nothing_that_is_spent() -
     new = Charge(
         mechanism=Mechanism.GAUSSIAN, noise_multiplier=5.0, sampling_rate=0.125, rounds=30, exposure=EXPOSURE
     )
-    both = spent([charge(TASK, spec_of(), 50), new], TASK.delta)
+    both = spent_in_turn([[charge(TASK, spec_of(), 50)], [new]], TASK.delta)
     assert (budget.forecast.ad_server.held, budget.forecast.colluding.held) == (
         both.ad_server,
         both.colluding,
