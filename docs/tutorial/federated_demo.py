@@ -54,7 +54,8 @@ class Size:
         shard_size: Examples a shard.
         rounds: With noise.
         quiet_rounds: Without, to compare with a simulation.
-        least_devices: That a round waits for, and a task's k.
+        least_devices: That a round with noise waits for, and a task's k. The quiet rounds wait for all: a
+            simulation has no late devices.
     """
 
     devices: int = 100
@@ -106,6 +107,7 @@ def trained(
 ) -> tuple[Any, Any, onnx.ModelProto]:
     """A task and a trained model: the job, what became of devices' answers, and the model."""
     name, rounds = ("quiet", size.quiet_rounds) if is_no_noise else ("noisy", size.rounds)
+    least = size.devices if is_no_noise else size.least_devices
     privacy = ["--no-noise"] if is_no_noise else ["--mechanism", "gaussian"]
     task = fleet.adserver(
         "task", "create", "--name", f"digits at home, {name}", "--origin", ORIGIN, "--classes", "10",
@@ -125,7 +127,7 @@ def trained(
             "job", "submit", "--task", task, "--strategy", "dp-fedavg",
             "--settings", str(out / "strategy.json"), "--rounds", str(rounds),
             "--layers", ",".join(map(str, WIDTHS)), "--window", "30",
-            "--least-devices", str(size.least_devices), "--eval-set", str(out / "test.npz"),
+            "--least-devices", str(least), "--eval-set", str(out / "test.npz"),
             "--wait", *noise, options=False,
         )  # fmt: skip
         shown, _ = devices.communicate(timeout=120)
