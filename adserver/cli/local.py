@@ -85,7 +85,7 @@ def list_command(
         (
             short(one.job.job_id),
             one.job.kind,
-            "open" if one.is_open else "closed",
+            shown["state"],
             shown["updates"],
             f"{shown['epsilon']} a {shown['unit']}",
             moment(one.submitted_at),
@@ -149,7 +149,7 @@ def _told(jobs: LocalJobs, stored: StoredLocalJob) -> dict[str, Any]:
     told: dict[str, Any] = {
         "job_id": stored.job.job_id.hex(),
         "strategy": stored.job.kind,
-        "state": "open" if stored.is_open else "closed",
+        "state": _state(jobs, stored),
         "submitted_at": stored.submitted_at,
         "widths": list(stored.job.widths),
         "parameters": model.size,
@@ -166,6 +166,14 @@ def _told(jobs: LocalJobs, stored: StoredLocalJob) -> dict[str, Any]:
         "instances": settings.instances,
         "in_flight": round(jobs.instances.job(stored.job.job_id).in_flight, 3),
     }
+
+
+def _state(jobs: LocalJobs, stored: StoredLocalJob) -> str:
+    """Done after the last round of LINE; closed if somebody cancelled it; open to devices otherwise."""
+    settings, _ = read_local_job(stored.job)
+    if isinstance(settings, Line) and jobs.rounds.asked(stored.job.job_id, settings) is None:
+        return "done"
+    return "open" if stored.is_open else "closed"
 
 
 def _finite(value: float) -> float | None:

@@ -8,7 +8,11 @@ import pytest
 from typer.testing import CliRunner
 
 from adserver.cli.main import app
+from adserver.store.local_jobs import LocalJobs
+from adserver.store.local_schema import default_local_url, open_local
 from maskedlark.errors import InvalidTask, JobRefused
+from maskedlark.federated.local_job import LocalUpdate, read_local_job
+from maskedlark.federated.strategies.line import Line
 
 LINE: dict[str, object] = {"devices": 3, "rounds": 2, "bound": {"clip_norm": 1.0}, "epsilon": 4.0}
 DRAWS: dict[str, object] = {"instances": 4, "learning_rate": 0.01, "epsilon": 0.5}
@@ -72,3 +76,14 @@ def test_a_job_that_is_not_there_is_refused(folder: Path) -> None:
     assert folder.exists()
     with pytest.raises(JobRefused, match="no job"):
         local("show")
+
+
+def test_a_line_job_is_done_after_its_last_round(folder: Path) -> None:
+    job = bytes.fromhex(str(submitted(folder, "line", {**LINE, "devices": 1, "rounds": 1})["job_id"]))
+    jobs = LocalJobs(open_local(default_local_url(folder / "data")), lambda: 0.0)
+    settings, _ = read_local_job(jobs.get(job).job)
+    assert isinstance(settings, Line)
+    assert json.loads(local("show --json"))["state"] == "open"
+    vector = np.zeros(10, np.int64)
+    jobs.rounds.add(job, settings, LocalUpdate(update_id=bytes(16), position=0, vector=vector))
+    assert json.loads(local("show --json"))["state"] == "done"
