@@ -9,8 +9,6 @@ with a simulation.
 import argparse
 import json
 import shutil
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,37 +115,33 @@ def trained(
         "--epsilon", str(EPSILON), "--collusion-epsilon", str(COLLUSION_EPSILON), "--delta", str(DELTA),
         *privacy,
     ).strip()  # fmt: skip
-    say(f"both helpers signed task {task[:12]}; {size.devices} devices begin to look for rounds")
+    say(f"both helpers signed task {task[:12]}; {size.devices} devices look for its rounds")
+    noise = [] if is_no_noise else ["--epsilon", str(EPSILON)]
+    submitted = fleet.adserver_json(
+        "job", "submit", "--task", task, "--strategy", "dp-fedavg",
+        "--settings", str(out / "strategy.json"), "--rounds", str(rounds),
+        "--layers", ",".join(map(str, WIDTHS)), "--window", "30",
+        "--least-devices", str(least), "--eval-set", str(out / "test.npz"), *noise, options=False,
+    )  # fmt: skip
     where = [] if folder is None else ["--mnist-dir", str(folder)]
-    options = ["--store", str(out / f"{name}.sqlite3"), "--rounds", str(rounds), *where]
-    devices = start_devices(fleet, task, size, options)
-    try:
-        noise = [] if is_no_noise else ["--epsilon", str(EPSILON)]
-        job = fleet.adserver_json(
-            "job", "submit", "--task", task, "--strategy", "dp-fedavg",
-            "--settings", str(out / "strategy.json"), "--rounds", str(rounds),
-            "--layers", ",".join(map(str, WIDTHS)), "--window", "30",
-            "--least-devices", str(least), "--eval-set", str(out / "test.npz"),
-            "--wait", *noise, options=False,
-        )  # fmt: skip
-        shown, _ = devices.communicate(timeout=120)
-    finally:
-        devices.kill()
-    if devices.returncode != 0:
-        raise AssertionError("the devices ended with an error")
+    told = live(fleet, task, size, ["--store", str(out / f"{name}.sqlite3"), "--rounds", str(rounds), *where])
+    if told["rounds"] != rounds:
+        raise AssertionError(f"devices saw {told['rounds']} of {rounds} rounds")
+    job = fleet.adserver_json("job", "watch", submitted["job_id"], options=False)
     exported = out / f"{name}.onnx"
     fleet.adserver("model", "export", "--job", job["job_id"], str(exported), options=False)
-    return job, json.loads(shown), onnx.load(str(exported))
+    return job, told, onnx.load(str(exported))
 
 
-def start_devices(fleet: Fleet, task: str, size: Size, options: list[str]) -> "subprocess.Popen[str]":
-    """The devices, in a process of their own."""
-    command = [
-        str(Path(sys.executable).parent / "browser-sim"), "devices", "--site", f"http://{fleet.http}",
-        "--task", task, "--devices", str(size.devices), "--shard-size", str(size.shard_size),
-        "--seed", str(SEED), "--idle", "60", "--twice", "0.05", "--insecure", "--json", *options,
-    ]  # fmt: skip
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603 # our own program
+def live(fleet: Fleet, task: str, size: Size, options: list[str]) -> Any:
+    """The devices, in a process of their own, until they have answered every round; what they tell."""
+    return json.loads(
+        fleet.run(
+            "browser-sim", "devices", "--site", f"http://{fleet.http}", "--task", task,
+            "--devices", str(size.devices), "--shard-size", str(size.shard_size), "--seed", str(SEED),
+            "--idle", "300", "--twice", "0.05", "--insecure", "--json", *options,
+        )
+    )  # fmt: skip
 
 
 def tested(model: onnx.ModelProto, features: Any, labels: Any) -> float:

@@ -57,7 +57,7 @@ def measure_round(folder: Path, *, devices: int, mnist_dir: Path) -> RoundMemory
         people = fleet.start_command(
             "browser-sim", "devices", "--site", f"http://{fleet.http}", "--task", task, "--insecure",
             "--store", str(folder / "answers.sqlite3"), "--devices", str(devices), "--shard-size", "30",
-            "--mnist-dir", str(mnist_dir), "--rounds", "1", "--seed", "1",
+            "--mnist-dir", str(mnist_dir), "--rounds", "1", "--seed", "1", "--idle", "300",
         )  # fmt: skip
         watching = fleet.start_command(
             "adserver", "job", "watch", job["job_id"], "--data", str(fleet.data("adserver"))
