@@ -3,7 +3,7 @@ is killed again and again.
 
 Each kill comes while calls are under way, the first ones before the round was ever answered: during its first
 computation. A caller whose connection is lost asks again. There is noise, so that a second computation would
-show. Ends with one JSON object.
+show. Then whole epochs of random allocation (`same_epoch`). Ends with one JSON object.
 """
 
 import argparse
@@ -262,6 +262,8 @@ def job_over(task: str, dataset: str, model: Model) -> JobSpec:
 
 def main() -> None:
     """Run and print the one JSON object."""
+    from tests.e2e import same_epoch  # which asks as this module does
+
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -273,8 +275,14 @@ def main() -> None:
         shown("the same round", arguments.times) as show,
     ):
         outcome = run(fleet, arguments.times, show)
-    print(json.dumps(asdict(outcome)))  # the run's output
-    raise SystemExit(0 if outcome.is_right and outcome.sent == arguments.times else 1)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Fleet(folder=Path(folder), is_no_noise=True, helper_options=OPTIONS) as fleet,
+    ):
+        epochs = same_epoch.run(fleet)
+    print(json.dumps({**asdict(outcome), "random_allocation": asdict(epochs)}))  # the run's output
+    is_right = outcome.is_right and outcome.sent == arguments.times and epochs.is_right
+    raise SystemExit(0 if is_right else 1)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ It counts once, and has one answer.
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import grpc
 import pytest
@@ -16,7 +17,7 @@ from maskedlark.rpc.transport import make_channel
 from maskedlark.rpc.wire import encode_report, report_to_message
 from protos import ingest_pb2_grpc
 from tests.chaos.books import Books
-from tests.e2e import same_round
+from tests.e2e import same_epoch, same_round
 
 pytestmark = pytest.mark.slow
 SUBMISSIONS = 1_000
@@ -101,3 +102,9 @@ def test_the_same_round_sent_thousands_of_times_across_crashes_has_one_distinct_
     outcome = same_round.run(fleet, ROUNDS_SENT)
     assert outcome.is_right, outcome
     assert outcome.sent == ROUNDS_SENT
+
+
+def test_everybody_is_in_each_epoch_of_each_job_once_whatever_is_killed(tmp_path: Path) -> None:
+    with Fleet(folder=tmp_path, is_no_noise=True, helper_options=same_round.OPTIONS) as fleet:
+        outcome = same_epoch.run(fleet)
+    assert outcome.is_right, outcome

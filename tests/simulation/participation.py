@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
-from helper.releases import rounds
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import AggregateShare
-from maskedlark.releases.round import MaskedSum
+from maskedlark.releases.round import MaskedSum, aggregate
 from maskedlark.reports.pair import PairKey
 from maskedlark.reports.report import InputShares
 
@@ -38,7 +37,7 @@ class Participation:
     @contextmanager
     def counted(self) -> Iterator[None]:
         """Count while the block runs."""
-        with patch.object(rounds, "aggregate", self._counting(rounds.aggregate)):
+        with patch("helper.releases.rounds.aggregate", self._counting(aggregate)):
             yield
 
     def violations(self) -> list[str]:
@@ -50,7 +49,7 @@ class Participation:
             if len(indices) > 1
         ]
 
-    def _counting(self, aggregate: Callable[..., AggregateShare]) -> Callable[..., AggregateShare]:
+    def _counting(self, answer: Callable[..., AggregateShare]) -> Callable[..., AggregateShare]:
         def counted(
             *,
             job: JobSpec,
@@ -63,7 +62,7 @@ class Participation:
                 self._note(job, pair._role, round_index, batch)
                 return masked_sum(batch)
 
-            return aggregate(job=job, pair=pair, round_index=round_index, masked_sum=noting, **rest)
+            return answer(job=job, pair=pair, round_index=round_index, masked_sum=noting, **rest)
 
         return counted
 

@@ -120,7 +120,7 @@ def test_jobs_side_by_side_have_slots_of_their_own(exact: Scene, counted: Partic
     jobs = [exact.job(dataset, **ALLOCATED, job_id=name * 16) for name in (b"a", b"b")]
     for spec in jobs:
         exact.start(spec)
-    sums = {spec.job_id: [] for spec in jobs}
+    sums: dict[bytes, list[list[int]]] = {spec.job_id: [] for spec in jobs}
     for index in range(2 * STEPS):
         for spec in jobs:
             sums[spec.job_id].append(exact.run(spec, index).tolist())
