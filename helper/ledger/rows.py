@@ -13,8 +13,9 @@ from helper.ledger.round_state import Progress
 from helper.ledger.schema import DATASETS, JOBS, QUERIES, TASKS
 from maskedlark.canonical import decode
 from maskedlark.releases.job import JobSpec
-from maskedlark.releases.kinds import decode_query
+from maskedlark.releases.kinds import AnyQuery, decode_query
 
+_KEPT_QUERIES: Final = 1 << 14
 _PER_USER: Final = b'"unit":"user"'
 """What the bytes of a canonical task hold if, and only if, its unit is a person.
 
@@ -63,7 +64,13 @@ def reservations_of(connection: Connection, dataset_id: bytes) -> tuple[Reservat
     ]
     answered = select(QUERIES.c.kind, QUERIES.c.spec).where(QUERIES.c.dataset_id.in_(together))
     found = connection.execute(answered.order_by(QUERIES.c.query_id))
-    return (*jobs, *(Reservation(spec=decode_query(row.kind, row.spec), rounds=1) for row in found))
+    return (*jobs, *(Reservation(spec=_query(row.kind, row.spec), rounds=1) for row in found))
+
+
+@lru_cache(maxsize=_KEPT_QUERIES)
+def _query(kind: str, encoded: bytes) -> AnyQuery:
+    """A stored query: at thousands of them decoding takes as long as adding up what they cost."""
+    return decode_query(kind, encoded)
 
 
 def charged_together(connection: Connection, dataset_id: bytes) -> Any:
