@@ -6,6 +6,7 @@ A model is a function of one record. All shapes are worked out for one record; a
 shows that the record axis stays first, so that the ad server may also run records side by side.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -22,6 +23,7 @@ from maskedlark.model.operators.folding import fold
 
 _ABSENT: Final = ValueType(Kind.FLOAT, ())
 _TRAINING_MODE: Final = 2  # the input of Dropout
+_ACTIVATIONS: Final = frozenset({"Sigmoid", "Relu", "Tanh", "Softplus", "Exp", "Elu", "Gelu"})
 AnyNode = TypeVar("AnyNode", Node, RawNode)
 
 
@@ -96,10 +98,20 @@ def _with_column(state: _State, output_name: str, records: int) -> str:
     if state.types[output_name] != ValueType(Kind.FLOAT, (records,)):
         return output_name
     column = (records, 1)
-    for node in state.nodes:
-        is_last = output_name in node.outputs and node.operator == "Reshape"
-        if is_last and state.types[node.inputs[0]].shape == column:
+    made_by = {name: node for node in state.nodes for name in node.outputs}
+    read = Counter(name for node in state.nodes for name in node.inputs)
+    after: list[Node] = []  # activations between the squeeze and the output
+    name = output_name
+    while (node := made_by.get(name)) and node.operator in _ACTIVATIONS and read[node.inputs[0]] == 1:
+        after.append(node)
+        name = node.inputs[0]
+    if node and node.operator == "Reshape" and state.types[node.inputs[0]].shape == column:
+        if not after:
             return node.inputs[0]
+        first = after[-1]
+        state.nodes[state.nodes.index(first)] = replace(first, inputs=node.inputs)
+        state.types.update({one.outputs[0]: ValueType(Kind.FLOAT, column) for one in after})
+        return output_name
     whole = f"{output_name}/column"
     if whole in state.types:
         raise InvalidModel(ModelReason.NOT_ONNX, f"the value {whole[:80]!r} is defined twice")
