@@ -234,7 +234,12 @@ def worth(of: Room, *, steps: int, epochs: int) -> float:
 
 @pytest.mark.parametrize(
     "of",
-    [LARGE, replace(LARGE, epsilon=0.4), replace(LARGE, is_allocated=False), replace(LARGE, already=EARLIER)],
+    [
+        LARGE,
+        replace(LARGE, epsilon=0.4),
+        replace(LARGE, is_allocated=False),
+        replace(LARGE, already=(replace(EARLIER[0], rounds=10),)),
+    ],
     ids=["both", "asked", "poisson", "partly spent"],
 )
 def test_of_all_jobs_the_one_worth_most_steps_is_found_within_both_budgets(of: Room) -> None:

@@ -142,7 +142,7 @@ def test_a_task_is_made_with_the_defaults_of_the_command_and_its_encoder(tmp_pat
         made = client.create_task(encoder=encoder, measurement=measured, mechanism="laplace", **TASK)
         task = made.bundle.task
         assert (task.num_features, task.labels.size, task.encoder) == (2, 2, encoder.digest)
-        assert (task.norm, task.collusion_epsilon, task.proof) == ("l1", 8.0, True)
+        assert (task.norm, task.collusion_epsilon, task.proof) == ("l1", 4.0, True)
         assert task.measurement is not None
         assert task.measurement.keys[0].size == 2
         assert client.tasks() == [made]

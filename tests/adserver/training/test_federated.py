@@ -135,7 +135,7 @@ def test_a_round_whose_sum_helpers_may_have_charged_stays_charged_when_its_job_i
     [
         {"noise_multiplier": 1e-6},
         {"noise_multiplier": 1.0, "bound": {"clip_norm": 2.0**-15}},
-        {"noise_multiplier": 1e6},
+        {"noise_multiplier": 1e6, "bound": {"clip_norm": 64.0}},
     ],
 )
 def test_noise_that_helpers_would_refuse_in_some_round_is_refused_at_submission(

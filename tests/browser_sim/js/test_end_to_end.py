@@ -69,7 +69,7 @@ def new_task(fleet: Fleet, name: str) -> str:
 def trained(fleet: Fleet, task: str, model: Path) -> tuple[int, bytes]:
     """How many reports the dataset has, and the model that five rounds make."""
     dataset = fleet.adserver_json("dataset", "seal", "--task", task)
-    assert dataset["admitted"] == dataset["reports"]
+    assert dataset["admitted"] == dataset["received"]
     job = fleet.adserver_json(
         "job", "submit", "--dataset", dataset["dataset_id"], "--model", str(model), "--loss",
         "binary_cross_entropy_with_logits", "--rounds", "5", "--learning-rate", "0.5", "--wait",
