@@ -131,17 +131,18 @@ def test_a_round_whose_sum_helpers_may_have_charged_stays_charged_when_its_job_i
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("frac_bits", "settings"),
     [
-        {"noise_multiplier": 1e-6},
-        {"noise_multiplier": 1.0, "bound": {"clip_norm": 2.0**-15}},
-        {"noise_multiplier": 1e6, "bound": {"clip_norm": 64.0}},
+        (24, {"noise_multiplier": 1e-6}),
+        (24, {"noise_multiplier": 1.0, "bound": {"clip_norm": 2.0**-15}}),
+        (30, {"noise_multiplier": 1e6}),
     ],
 )
 def test_noise_that_helpers_would_refuse_in_some_round_is_refused_at_submission(
-    tmp_path: Path, settings: dict[str, Any]
+    tmp_path: Path, frac_bits: int, settings: dict[str, Any]
 ) -> None:
-    site = Site(tmp_path, {"mechanism": "gaussian", "epsilon": 1e6, "collusion_epsilon": 1e6})
+    changes = {"mechanism": "gaussian", "epsilon": 1e6, "collusion_epsilon": 1e6, "frac_bits": frac_bits}
+    site = Site(tmp_path, changes)
     with pytest.raises(JobRefused) as refusal:
         site.submit(settings={**SETTINGS, **settings})
     assert refusal.value.reason is JobReason.NOISE_OUT_OF_RANGE
