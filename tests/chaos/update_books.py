@@ -143,7 +143,7 @@ class UpdateBooks:
     def passed_budgets(self) -> int:
         """Budgets of the task that are overspent, as each helper says, or are not charged as the other's."""
         said = [self._budgets(helper) for helper in HELPERS]
-        over = sum(
+        over: int = sum(
             spent is not None and spent > budget * (1 + _ALIKE) for one in said for spent, budget in one
         )
         return over + (said[0] != said[1])
