@@ -39,14 +39,18 @@ class Killer:
         self._fleet = fleet
         self._trainings = trainings
         self._chance = random.Random(seed)
+        self._next: list[str] = []
+        self._start_s = 0.0
 
     def strike(self) -> None:
-        """Wait a little, kill one process, wait again, and start it again.
+        """Wait a little, kill one process, wait again, and start it again; all in turn, in random order.
 
-        Half of the time devices die, too, while a party is down.
+        Half of the time devices die, too, while a party is down. Where a party takes long to start, there is
+        more time before the next one dies: else nothing happens between kills.
         """
-        time.sleep(self._chance.uniform(*_PAUSE_S))
-        victim = self._chance.choice(VICTIMS)
+        time.sleep(self._chance.uniform(*_PAUSE_S) + self._chance.random() * self._start_s)
+        self._next = self._next or self._chance.sample(VICTIMS, len(VICTIMS))
+        victim = self._next.pop()
         if victim == WORKER:
             self.kills[victim] += self._kill_worker()
         elif victim == DEVICE_PROCESS:
@@ -57,10 +61,12 @@ class Killer:
             if self._chance.random() < _BOTH_CHANCE:
                 self._kill_devices()
             time.sleep(self._chance.uniform(*_DOWN_S))
+            began = time.monotonic()
             if victim == ADSERVER:
                 self._fleet.start_adserver()
             else:
                 self._fleet.start_helper(HELPERS.index(victim))
+            self._start_s = time.monotonic() - began
 
     def _kill_devices(self) -> None:
         self.kills[DEVICE_PROCESS] += self._chance.choice(self._trainings).devices.kill()

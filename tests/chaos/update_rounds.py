@@ -37,8 +37,8 @@ WIDTHS: Final = (FEATURES, CLASSES)
 EPSILON: Final = 16.0
 COLLUSION_EPSILON: Final = 64.0
 _SECONDS_A_ROUND: Final = 4.0
-_LEAST_ROUNDS: Final = 3
-_LEAST_KILLS: Final = 6
+_LEAST_ROUNDS: Final = 4
+_LEAST_KILLS: Final = 8
 """Also where processes take longer to start than the time that was given."""
 _WINDOW_S: Final = 1.0
 
