@@ -117,7 +117,7 @@ client:  ## Rebuild browser_sim/js/dist from its sources (needs npm)
 bench-load: $(STAMP)  ## Sustained ingest for five minutes: reports/s a core, latency, memory (ARGS="--seconds 30 --json")
 	$(BIN)/python -m tests.bench.load $(ARGS)
 
-chaos: $(STAMP)  ## Kill processes for five minutes while jobs and uploads run (ARGS="--seconds 60")
+chaos: $(STAMP)  ## Kill processes for five minutes while jobs and uploads run, then while federated rounds do (ARGS="--only updates --seconds 60")
 	$(BIN)/python -m tests.chaos.chaos $(ARGS)
 
 same-round: $(STAMP)  ## Send one round 10,000 times to a helper that is killed again and again: one answer (ARGS="--times 2000")

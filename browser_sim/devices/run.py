@@ -25,6 +25,9 @@ from maskedlark.reports.update_sealing import UpdateSealer
 
 MAX_ROUND_BYTES: Final = 1 << 20
 _POLL_S: Final = 0.1
+_ATTEMPTS: Final = 8
+_FIRST_PAUSE_S: Final = 0.1
+"""Twice as long after each attempt: an ad server may be away for 25 seconds."""
 _NOTHING: Final = 204
 _TAKEN: Final = (200, 201)
 
@@ -226,21 +229,27 @@ class DeviceFleet:
         self._answers.mark(device.number, asked.round, outcome)
 
     def _open_round(self) -> bytes | None:
-        url = f"{self._settings.site}/v1/tasks/{self._task_id.hex()}/round"
-        try:
-            with self._client.stream("GET", url) as response:
-                if response.status_code == _NOTHING:
-                    return None
-                if response.status_code != 200:
-                    raise HelperUnavailable(f"the ad server answered {response.status_code}")
-                return read_limited(response, MAX_ROUND_BYTES)
-        except httpx.HTTPError as error:
-            raise HelperUnavailable(f"the ad server does not answer: {type(error).__name__}") from None
+        """What the ad server asks now; asked again if it does not answer, as reports are sent again."""
+        url, said = f"{self._settings.site}/v1/tasks/{self._task_id.hex()}/round", ""
+        for attempt in range(_ATTEMPTS):
+            try:
+                with self._client.stream("GET", url) as response:
+                    if response.status_code == _NOTHING:
+                        return None
+                    if response.status_code == 200:
+                        return read_limited(response, MAX_ROUND_BYTES)
+                    said = f"answered {response.status_code}"
+                    if response.status_code < 500:
+                        break
+            except httpx.HTTPError as error:
+                said = f"does not answer: {type(error).__name__}"
+            self._pause(_FIRST_PAUSE_S * 2**attempt)
+        raise HelperUnavailable(f"the ad server {said}")
 
     def _post(self, report: bytes) -> httpx.Response:
         """Send a stored report, and again if no answer comes: the ad server stores an id once."""
         headers = {"content-type": MEDIA_TYPE}
-        for attempt in range(8):
+        for attempt in range(_ATTEMPTS):
             try:
                 response = self._client.post(
                     f"{self._settings.site}/v1/reports", content=report, headers=headers
@@ -249,7 +258,7 @@ class DeviceFleet:
                     return response
             except httpx.HTTPError:
                 pass
-            self._pause(0.1 * 2**attempt)
+            self._pause(_FIRST_PAUSE_S * 2**attempt)
         raise HelperUnavailable("the ad server does not take a report")
 
     def _training(self, round_index: int, device: int) -> Randomness:

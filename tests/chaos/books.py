@@ -52,7 +52,7 @@ class Books:
 
     def rows(self, party: str, query: str, *values: Any) -> list[Any]:
         """The answer of one party's database."""
-        [path] = (file for file in self.fleet.data(party).glob("*.sqlite3") if file.stem != "local")
+        path = self.fleet.data(party) / ("ledger.sqlite3" if party in HELPERS else "adserver.sqlite3")
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30)) as connection:
             return connection.execute(query, values).fetchall()
 

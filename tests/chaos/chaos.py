@@ -6,7 +6,9 @@ are sealed, and the helpers' keys are rotated.
 
 It shows that all jobs end once, with the same model to the bit; that no report is lost after the ad server
 acknowledged it, and none used twice; that both helpers charge each round that was used once, and no other;
-and that no state lasts longer than two leases. Ends with one JSON object.
+and that no state lasts longer than two leases. Then federated jobs run while their devices are killed too
+(`tests.chaos.update_rounds`), for a fifth of the time. Ends with one JSON object; federated rounds are under
+`updates`.
 """
 
 import argparse
@@ -18,9 +20,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from docs.tutorial.fleet import HELPERS, ORIGIN, CommandFailed, Fleet
+from tests.chaos import update_rounds
 from tests.chaos.books import Books
 from tests.chaos.disturbance import ADSERVER, Disturbance, Operator
 from tests.chaos.uploads import Uploads
@@ -28,10 +31,13 @@ from tests.chaos.watch import Stillness, watching
 from tests.progress import Show, shown
 
 JOBS: Final = 3
+PARTS: Final = ("jobs", "updates")
 LEASED: Final = frozenset({"running", "waiting"})
 LEASE_S: Final = 6.0
 _TRIAL_ROUNDS: Final = 25
 _BUSY_SHARE: Final = 0.8
+_UPDATES_SHARE: Final = 0.2
+"""Of the time: how long federated jobs are disturbed, after the others."""
 _QUIET_S: Final = 60.0
 """How much longer than the disturbance the jobs may take afterwards."""
 _SEALING_S: Final = 180.0
@@ -289,11 +295,22 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", choices=PARTS, help="one part, for all of --seconds; default: both")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, shown("chaos", 2 * arguments.seconds) as show:
-        outcome = run(arguments.seconds, Path(folder), arguments.seed, show)
-    print(json.dumps(asdict(outcome)))  # the benchmark's output
-    raise SystemExit(0 if outcome.is_right else 1)
+    told: dict[str, Any] = {}
+    is_right = True
+    with tempfile.TemporaryDirectory() as folder:
+        if arguments.only != "updates":
+            with shown("chaos", 2 * arguments.seconds) as show:
+                outcome = run(arguments.seconds, Path(folder) / "jobs", arguments.seed, show)
+            told, is_right = asdict(outcome), outcome.is_right
+        if arguments.only != "jobs":
+            seconds = arguments.seconds * (1.0 if arguments.only else _UPDATES_SHARE)
+            with shown("chaos of update rounds", 2 * seconds) as show:
+                updates = update_rounds.run(seconds, Path(folder) / "updates", arguments.seed, show)
+            told["updates"], is_right = asdict(updates), is_right and updates.is_right
+    print(json.dumps(told))  # the benchmark's output
+    raise SystemExit(0 if is_right else 1)
 
 
 if __name__ == "__main__":
