@@ -305,7 +305,7 @@ def plant_sums(run: Run, answer: Any) -> None:
 
 
 def rows(folder: Path, query: str, *values: bytes) -> list[tuple[bytes, ...]]:
-    path = folder / "adserver.sqlite3"
+    [path] = (file for file in folder.glob("*.sqlite3") if file.stem != "local")
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
         return connection.execute(query, values).fetchall()
 
