@@ -4,7 +4,6 @@ The checksums are of the uncompressed idx files, since mirrors pack them differe
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -21,6 +20,7 @@ from browser_sim.sources.mnist import (
     TRAIN_LABELS,
     unpack,
 )
+from maskedlark.frozen import frozen
 
 _CONNECT_S: Final = 5.0
 MIRRORS: Final = (
@@ -29,7 +29,7 @@ MIRRORS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class IdxFile:
     """One file of the data set.
 

@@ -5,7 +5,6 @@ online_shoppers   UCI Online Shoppers Purchasing Intention (Sakar, Kastro 2018; 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -15,11 +14,12 @@ import httpx
 from browser_sim.download import fetch, session
 from browser_sim.samples import ADULT_COLUMNS, write_sample
 from browser_sim.source import InvalidSource
+from maskedlark.frozen import frozen
 
 MAX_TABLE_BYTES: Final = 16 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PublicTable:
     """One file of a public table.
 
@@ -36,7 +36,7 @@ class PublicTable:
     to_csv: Callable[[str], str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PublicData:
     """A data set of one or more tables.
 

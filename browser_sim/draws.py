@@ -3,15 +3,14 @@
 One independent stream per purpose, replayable when there is a seed.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
+from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness, seeded, system_randomness, uniform
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Draws:
     """Random streams for everything that a run draws.
 

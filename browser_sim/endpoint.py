@@ -4,20 +4,20 @@ Addresses are parsed, and plaintext refused beyond loopback, in one place.
 """
 
 import ssl
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
 
 from maskedlark.errors import InvalidTask
+from maskedlark.frozen import frozen
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import TrustOnly, is_loopback
 
 REQUEST_TIMEOUT_S = 60.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Protection:
     """How connections are protected.
 

@@ -33,13 +33,14 @@ from numpy.typing import NDArray
 
 from browser_sim.draws import Draws, permutation
 from maskedlark.errors import InvalidTask
+from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness, uniform
 
 HOUR_S = 3_600.0
 DAY_S = 24 * HOUR_S
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Habits:
     """How people and browsers behave.
 
@@ -74,7 +75,7 @@ class Habits:
             raise InvalidTask(f"the consent rate is in [0, 1], not {self.consent_rate}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Upload:
     """A report that leaves a browser.
 
@@ -87,7 +88,7 @@ class Upload:
     row: int | None = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Campaign:
     """What came of all impressions.
 

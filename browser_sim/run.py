@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic, time
 
@@ -17,6 +17,7 @@ from browser_sim.summary import Summary
 from browser_sim.task_host import load_bundle, load_encoder_of
 from browser_sim.waiting import BRIEF_S, patiently
 from maskedlark.errors import InvalidTask
+from maskedlark.frozen import frozen
 from maskedlark.reports.task import Task
 from maskedlark.rpc.transport import is_loopback
 
@@ -24,7 +25,7 @@ Progress = Callable[[int], AbstractContextManager[Callable[[int], None]]]
 """Given the number of reports, a context whose value is called with how many more were answered for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RunSettings:
     """What `browser-sim run` was asked for.
 
@@ -65,7 +66,7 @@ class RunSettings:
     patience_s: float = BRIEF_S
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Cast:
     """Everything that a run starts from, checked."""
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from itertools import islice
 from multiprocessing import get_context
@@ -24,6 +24,7 @@ from browser_sim.draws import Draws
 from browser_sim.people import Upload
 from browser_sim.source import MeasuredRecords, Records
 from maskedlark import canonical
+from maskedlark.frozen import frozen
 from maskedlark.randomness import below
 from maskedlark.reports.report import Example, MeasuredValues
 from maskedlark.reports.task import Task, TaskBundle
@@ -35,7 +36,7 @@ _REPORTS_PER_WORKER: Final = 4_000
 """Starting a process costs about as much as sealing this many reports."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Batch:
     """Reports to seal together: picklable, and complete but for the task.
 

@@ -8,7 +8,7 @@ and every browser is served the same one. Without one, it is fitted to the sourc
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from browser_sim.draws import Draws, permutation
 from maskedlark.encoding.cells import number
 from maskedlark.errors import InvalidTask, MaskedLarkError
+from maskedlark.frozen import frozen
 from maskedlark.reports.measurement import Key
 from maskedlark.reports.task import LabelKind, Task
 
@@ -49,7 +50,7 @@ class InvalidCell(InvalidSource):
         self.file, self.line, self.column, self.why = file, line, column, why
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Cells:
     """A column as a measurement reads it, and where each cell stands.
 
@@ -66,7 +67,7 @@ class Cells:
     cells: Sequence[str | None] = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MeasuredRecords:
     """What n records hold of a task's measurement, in the order in which it declares them.
 
@@ -77,7 +78,7 @@ class MeasuredRecords:
     values: NDArray[np.int64] = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Records:
     """n records in clear: what the people know, never what anybody else does.
 
@@ -102,7 +103,7 @@ class Records:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Source:
     """A data set, ready to be lived through.
 
@@ -132,7 +133,7 @@ class Source:
     cells: Mapping[str, Cells] = field(default_factory=dict, repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PanelSplit:
     """Records to report, and the panel (if any).
 

@@ -2,14 +2,15 @@
 
 import json
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 
 from rich.table import Table
 
 from browser_sim.source import Source
+from maskedlark.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Summary:
     """A run in numbers.
 
@@ -74,7 +75,7 @@ class Summary:
         return table
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Description:
     """What `browser-sim describe` says of a source.
 

@@ -3,7 +3,6 @@
 What the gRPC service calls, and tests too.
 """
 
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -24,6 +23,7 @@ from helper.releases.queries import Queries
 from helper.trust.floors import PREPARED_BYTES, Floors
 from helper.trust.keys import HelperKeys
 from helper.trust.tasks import Clock, Tasks
+from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness, system_randomness
 from maskedlark.reports.sealing import SignedKeyList
 from maskedlark.reports.task import HelperIdentity
@@ -32,7 +32,7 @@ DATASETS_FOLDER: Final = "datasets"
 VERSION: Final = version("maskedlark")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Status:
     """Who a helper is and what it holds; all of it public."""
 

@@ -5,11 +5,11 @@ Whether to ask again, whether budget was charged, and what to do.
 `maskedlark.errors` says what happened; this says what follows. docs/reference/errors.md is written from both.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum, unique
 from typing import Final
 
 from maskedlark.errors import JobReason, ModelReason, Reason, ReportReason
+from maskedlark.frozen import frozen
 
 
 @unique
@@ -28,7 +28,7 @@ class Charged(StrEnum):
     """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Contract:
     """What follows from an error.
 

@@ -8,11 +8,11 @@ all that is held on it. The helpers decide by the same sum over their own ledger
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum, unique
 from typing import Final
 
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
+from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Charge, Epsilons, smallest_fitting, spent, spent_in_turn
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.privacy.sample_size import least_batch
@@ -35,7 +35,7 @@ class Limit(StrEnum):
     """The dataset's budget against the ad server with one helper, where sampling does not count."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Cost:
     """What a job costs.
 
@@ -48,7 +48,7 @@ class Cost:
     together: Epsilons
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Room:
     """What limits a job: its task, its dataset, what is held on that already, and what the job may cost.
 

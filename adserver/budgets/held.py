@@ -6,7 +6,6 @@ moment that it is asked. So what is shown is at least what both ledgers hold.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from sqlalchemy import Engine
 
@@ -19,6 +18,7 @@ from adserver.store.jobs import JobRecord, JobStore
 from adserver.store.queries import QueryStore
 from adserver.store.tasks import TaskStore
 from maskedlark.errors import JobReason, JobRefused
+from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Charge
 from maskedlark.releases import budget
 from maskedlark.releases.budget import DatasetBudget, PlannedJob, Use, job_use, query_use, update_use
@@ -26,7 +26,7 @@ from maskedlark.releases.instructions import read_instructions
 from maskedlark.reports.task import PrivacyUnit, Task
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Budgets:
     """The budgets of this ad server's datasets.
 

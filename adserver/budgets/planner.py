@@ -15,12 +15,12 @@ the noise can be.
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Final, TypeAlias, TypeVar
 
 from adserver.budgets.headroom import MAX_ROUNDS, Cost, Limit, Room
 from adserver.records.round_figures import noise_norm_of
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
+from maskedlark.frozen import frozen
 from maskedlark.releases.release import units_of_each_helper
 
 MAX_EPOCHS: Final = 10
@@ -39,7 +39,7 @@ def _says_nothing(_: int, __: int) -> None:
     """Progress that nobody watches."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Option:
     """A job that fits, and what it is predicted to be worth.
 
@@ -72,7 +72,7 @@ class Option:
         return self.rounds / (1 + self.noise_to_signal**2)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Wish:
     """What a person fixes of a job; None is left open.
 
@@ -89,7 +89,7 @@ class Wish:
     max_epochs: int = MAX_EPOCHS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Plan:
     """What comes of a wish.
 
@@ -104,7 +104,7 @@ class Plan:
     gradient_norm: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Planner:
     """Finds and ranks what fits.
 

@@ -1,7 +1,6 @@
 """`adserver aggregate`: sums, counts, means, histograms and quantiles of a dataset's reports, by groups."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -36,6 +35,7 @@ from adserver.views.query import (
     write_result,
 )
 from maskedlark.errors import JobReason, JobRefused
+from maskedlark.frozen import frozen
 from maskedlark.observability.traces import Traces
 from maskedlark.observability.tracing import span, tracing
 from maskedlark.reports.measurement import COUNT
@@ -45,7 +45,7 @@ _what = panel("What is measured")
 _groups = panel("Groups")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Statistic:
     """A mean or a quantile that was asked for: what it is called, and how it is read off a result."""
 

@@ -1,6 +1,7 @@
 """`adserver quickstart`: new, run, up, down."""
 
 import socket
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -59,7 +60,7 @@ def new_command(
 def run_command(folder: FolderArgument, as_json: JsonOption = False) -> None:
     """Train once as `lark.toml` says, from browsers' reports to a tested model in `runs/`."""
     result = run_project(Project.open(folder), tell=_tell)
-    told = {name: getattr(result, name) for name in type(result).__slots__}
+    told = asdict(result)
     if as_json:
         print_json(told)
     else:

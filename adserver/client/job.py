@@ -1,7 +1,7 @@
 """A job in a notebook: watch it, look at its figures, take its model."""
 
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +16,14 @@ from adserver.store.jobs import JobRecord, JobStore
 from adserver.store.tasks import TaskStore
 from adserver.views.job import job_json, watch
 from maskedlark.encoding.encoder import Encoder
+from maskedlark.frozen import frozen
 from maskedlark.runtime.durable_file import write_durably
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Job:
     """One job of this ad server. It is run by `adserver serve`, whatever becomes of this process.
 

@@ -9,7 +9,6 @@ run takes; one that dies while committing leaves a dataset that the next run fin
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from threading import Event
 from typing import TypeVar
@@ -26,6 +25,7 @@ from adserver.store.datasets import Choice, Dataset, DatasetStore, taken_over
 from adserver.store.reports import ReportStore
 from adserver.store.schema import HANDLE_BYTES
 from maskedlark.errors import JobReason, JobRefused, ReportReason
+from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness
 from maskedlark.reports.dataset import (
     AdmittedSet,
@@ -46,7 +46,7 @@ From two threads.
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DatasetSealer:
     """Seals datasets of one task.
 

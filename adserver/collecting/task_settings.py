@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from maskedlark import canonical
 from maskedlark.encoding.encoder import ClassLabel, Encoder, read_encoder
 from maskedlark.errors import InvalidTask
+from maskedlark.frozen import frozen
 from maskedlark.privacy.clip import Norm
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.reports.measurement import Measurement
@@ -21,7 +21,7 @@ DEFAULT_COLLUSION_FACTOR: Final = 2.0
 Jobs over whole datasets spend both budgets at about this ratio: the ad server alone faces two noises."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Period:
     """When a task's reports may date from, in Unix seconds: from the start, to before the end."""
 

@@ -24,7 +24,6 @@ look like a failure.
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, ParamSpec, TypeVar
 
 from starlette.applications import Starlette
@@ -44,6 +43,7 @@ from adserver.store.rounds import RoundStore
 from adserver.store.tasks import TaskStore
 from maskedlark.canonical import digest, encode
 from maskedlark.errors import HelperUnavailable, ReportReason, ReportRejected
+from maskedlark.frozen import frozen
 from maskedlark.rpc.wire import MAX_REPORT_BYTES, decode_report
 from maskedlark.runtime.database import database_at_hand
 
@@ -70,7 +70,7 @@ class _TooLarge(ReportRejected):
         super().__init__(ReportReason.WRONG_LENGTH, f"the body has at most {limit} bytes")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Endpoints:
     """What answers each path; see `http_app`."""
 

@@ -3,7 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from threading import Lock
 from typing import Final
 
@@ -11,6 +11,7 @@ from adserver.store.reports import ReportStore
 from adserver.store.rounds import RoundStore
 from adserver.store.tasks import TaskStore
 from maskedlark.errors import ReportReason, ReportRejected
+from maskedlark.frozen import frozen
 from maskedlark.reports.update_sealing import check_update_report
 from maskedlark.reports.upload import Report, ReportCheck
 from maskedlark.rpc.wire import report_from_message
@@ -22,7 +23,7 @@ _TRANSACTION_BYTES: Final = 1 << 20
 _LOG_EVERY_S: Final = 60.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class IntakeCounts:
     """What became of reports.
 

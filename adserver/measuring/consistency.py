@@ -12,15 +12,16 @@ Through Consistency", 2010; here for any fan-out, and with leaves at every level
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from maskedlark.frozen import frozen
+
 Numbers = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LevelEstimate:
     """The cells of one level.
 
@@ -33,7 +34,7 @@ class LevelEstimate:
     variances: Numbers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Merged:
     """A level after the way up.
 

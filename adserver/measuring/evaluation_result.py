@@ -9,7 +9,7 @@ truth: an interval holds both the sampling of records and the noise.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -19,6 +19,7 @@ from adserver.measuring import evaluation_metrics as metrics
 from adserver.measuring.evaluation_metrics import Figure, Histogram
 from adserver.measuring.result import CONFIDENCE, Estimate
 from adserver.records.frames import frame
+from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.noise import Mechanism
 
@@ -30,7 +31,7 @@ _MOST_NUMBERS: Final = 1 << 23
 _GROUPS: Final = 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Metric:
     """One figure.
 
@@ -43,7 +44,7 @@ class Metric:
     estimate: Estimate
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CurvePoint:
     """One point of a curve.
 
@@ -58,7 +59,7 @@ class CurvePoint:
     y: Estimate
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class EvaluationResult:
     """The answer to an evaluation.
 
@@ -113,7 +114,7 @@ class EvaluationResult:
         raise KeyError(f"no {name!r}: there are {', '.join(one.name for one in self.metrics)}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Readings:
     """What is read off a histogram."""
 

@@ -1,6 +1,5 @@
 """Ask both helpers how good a model is, and read their answer."""
 
-from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from typing import Final
@@ -14,6 +13,7 @@ from adserver.store.database import Clock
 from adserver.store.datasets import Dataset
 from adserver.store.queries import QueryStore
 from maskedlark.canonical import build
+from maskedlark.frozen import frozen
 from maskedlark.model import weights
 from maskedlark.model.graph import Loss
 from maskedlark.model.onnx_file import parse
@@ -84,7 +84,7 @@ def plan_evaluation(
     return PlannedQuery(spec=planned, beside=model)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Evaluator:
     """Asks evaluations over one dataset of a task."""
 

@@ -4,7 +4,7 @@ Ask both helpers, add their shares, and read the sums of every cell with what th
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product
 
@@ -22,6 +22,7 @@ from adserver.store.database import Clock
 from adserver.store.datasets import Dataset
 from adserver.store.queries import QueryStore
 from maskedlark.errors import JobReason, JobRefused
+from maskedlark.frozen import frozen
 from maskedlark.numbers.field import SignedVector
 from maskedlark.privacy.accounting import spent
 from maskedlark.privacy.noise import Mechanism
@@ -44,7 +45,7 @@ from maskedlark.reports.measurement import Key
 from maskedlark.reports.task import Task
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Measurer:
     """Asks queries over one dataset of a task."""
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from adserver.measuring.domains import Codes
@@ -10,6 +10,7 @@ from adserver.records.asked_query import PlannedQuery
 from adserver.store.datasets import Dataset
 from maskedlark.canonical import build
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
+from maskedlark.frozen import frozen
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.query import (
@@ -41,7 +42,7 @@ Every value bears noise in proportion to its own bounds.
 _MAX_FOUND: Final = 10_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Request:
     """What a person asks for.
 

@@ -5,13 +5,13 @@ And the statistics that follow from its sums at no further cost.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from adserver.records.frames import frame
 from maskedlark.errors import JobReason, JobRefused
+from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.reports.measurement import COUNT
@@ -24,7 +24,7 @@ ALL: Final = "(all)"
 REST: Final = "(rest)"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Estimate:
     """One number.
 
@@ -50,7 +50,7 @@ class Estimate:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Column:
     """What one number of every row is.
 
@@ -67,7 +67,7 @@ class Column:
     noise_scale: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Row:
     """One cell.
 
@@ -81,7 +81,7 @@ class Row:
     estimates: tuple[Estimate, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AggregateResult:
     """The answer to a query.
 

@@ -1,17 +1,17 @@
 """How to reach the two helpers, and clients of both."""
 
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 from sqlalchemy import Engine
 
 from adserver.peers.client import ROUND_DEADLINE_S, HelperClient
 from adserver.peers.retrying import BRIEF, Backoff
 from adserver.store.receipts import ReceiptBook
+from maskedlark.frozen import frozen
 from maskedlark.rpc.tls_files import TlsFiles
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Peers:
     """The two helpers, and how to reach them.
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import copy_context
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from threading import Event, Lock
 from typing import Any, Final, Protocol, TypeVar
@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol, TypeVar
 from adserver.peers.replies import StartedJob
 from adserver.peers.retrying import Backoff, with_retries
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
+from maskedlark.frozen import frozen
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import AggregateShare
 
@@ -88,7 +89,7 @@ def at_both(
     return first.result(), second.result()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class HelperPair:
     """The two helpers, for the length of one job.
 

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from maskedlark.canonical import build, decode
 from maskedlark.errors import InvalidTask, JobReason, JobRefused, ReportReason
+from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.releases.release import AggregateShare
 from maskedlark.reports.dataset import AdmittedSet
@@ -23,7 +24,7 @@ from protos import helper_pb2
 _DIGEST_BYTES: Final = 32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class HelperStatus:
     """Who a helper is and what it holds.
 
@@ -49,7 +50,7 @@ class HelperStatus:
     rounds_answered: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StartedJob:
     """What a helper says of a job that it has accepted.
 
@@ -72,7 +73,7 @@ class StartedJob:
     rounds_answered: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class QueryAnswer:
     """A helper's answer to a query.
 

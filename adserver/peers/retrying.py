@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from threading import Event
 from typing import Final, TypeVar
 
@@ -17,12 +16,13 @@ from tenacity import (
 from tenacity.wait import wait_base
 
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
+from maskedlark.frozen import frozen
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Backoff:
     """How long to wait between attempts: exponential with jitter.
 

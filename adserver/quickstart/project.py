@@ -5,12 +5,13 @@ project.settings.training.rounds
 """
 
 import tomllib
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from pathlib import Path
 from typing import Any, Final
 
 from maskedlark.canonical import build
 from maskedlark.errors import InvalidTask
+from maskedlark.frozen import frozen
 from maskedlark.model.graph import Loss
 
 CONFIG: Final = "lark.toml"
@@ -18,7 +19,7 @@ SAMPLE: Final = "wbcd"
 """The Wisconsin breast-cancer data, which come with scikit-learn."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Servers:
     """Where the three servers listen, as host:port."""
 
@@ -28,7 +29,7 @@ class Servers:
     adserver_http: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DataSettings:
     """What browsers report.
 
@@ -45,7 +46,7 @@ class DataSettings:
     panel: float = 0.2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TaskSettings:
     """What both helpers sign."""
 
@@ -55,7 +56,7 @@ class TaskSettings:
     collusion_epsilon: float = 8.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ModelSettings:
     """What is trained.
 
@@ -70,7 +71,7 @@ class ModelSettings:
     seed: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TrainingSettings:
     """How it is trained. Without a batch size, a round takes all reports.
 
@@ -85,7 +86,7 @@ class TrainingSettings:
     loss: Loss | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Settings:
     """What `lark.toml` says."""
 
@@ -96,7 +97,7 @@ class Settings:
     training: TrainingSettings = field(default_factory=TrainingSettings)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Project:
     """A folder and its settings."""
 

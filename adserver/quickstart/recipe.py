@@ -7,19 +7,20 @@ import json
 import os
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 from adserver.quickstart.project import Project
 from adserver.quickstart.running import Running, command
 from maskedlark.errors import InvalidTask
+from maskedlark.frozen import frozen
 from maskedlark.model.graph import Loss
 
 ORIGIN: Final = "https://ads.example"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Trained:
     """What `runs/N/summary.json` holds. Accuracy is of the rows that nobody reported.
 
@@ -41,7 +42,7 @@ class Trained:
     curves: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Described:
     """What is known of the table.
 
@@ -100,7 +101,7 @@ class Recipe:
             model=str(trained),
             curves=str(curves),
         )
-        (folder / "summary.json").write_text(json.dumps(_plain(result), indent=2) + "\n")
+        (folder / "summary.json").write_text(json.dumps(asdict(result), indent=2) + "\n")
         return result
 
     def _describe(self, folder: Path) -> Described:
@@ -258,7 +259,3 @@ def _loss(described: Described) -> Loss:
     """The usual one for so many classes, of a model with linear outputs."""
     is_binary = described.num_classes == 2
     return Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS if is_binary else Loss.CROSS_ENTROPY
-
-
-def _plain(result: Trained) -> dict[str, Any]:
-    return {name: getattr(result, name) for name in Trained.__slots__}

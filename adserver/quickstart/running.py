@@ -13,12 +13,12 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from adserver.quickstart.project import Project
 from maskedlark.errors import HelperUnavailable, InvalidTask
+from maskedlark.frozen import frozen
 
 _POLL_S: Final = 0.05
 _PATIENCE_S: Final = 1_800.0
@@ -27,7 +27,7 @@ _TELL_AFTER_S: Final = 3.0
 _STOP_S: Final = 60.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Server:
     """One process of the fleet.
 

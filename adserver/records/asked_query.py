@@ -1,8 +1,9 @@
 """Queries as they are put to the helpers, with what is sent beside them."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, Generic, TypeVar
 
+from maskedlark.frozen import frozen
 from maskedlark.releases.kinds import AnyQuery
 
 QUERY_ID_BYTES: Final = 16
@@ -10,7 +11,7 @@ QUERY_ID_BYTES: Final = 16
 S = TypeVar("S", bound=AnyQuery)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PlannedQuery(Generic[S]):
     """A query of any kind.
 

@@ -4,18 +4,18 @@ Nothing here decides anything.
 """
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from maskedlark.frozen import frozen
 from maskedlark.privacy.clip import Clip
 from maskedlark.releases.job import JobSpec, noise_units
 from maskedlark.releases.release import deviation_of_both
 from maskedlark.reports.task import Task
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RoundFigures:
     """A job after some rounds.
 

@@ -6,16 +6,16 @@ docs/reference/errors.md is written from here, too.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from adserver.ingest.json_error import INTERNAL
 from adserver.store.leases import WORKERS_LOST
 from adserver.training.worker import BUDGET_SPENT, HELPER_UNAVAILABLE, INTERNAL_ERROR, INVALID_TASK
 from maskedlark.error_contract import Charged, Contract
+from maskedlark.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class FurtherReason:
     """A reason that is no typed error's.
 

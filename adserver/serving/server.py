@@ -5,7 +5,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from typing import Final
@@ -30,6 +29,7 @@ from adserver.store.reports import ReportStore
 from adserver.store.rounds import RoundStore
 from adserver.store.tasks import TaskStore
 from adserver.training.worker import JobWorker
+from maskedlark.frozen import frozen
 from maskedlark.observability.endpoint import OperatorEndpoint
 from maskedlark.observability.serving import ServerSettings, WatchedServer
 from maskedlark.rpc.patience import Patience
@@ -47,7 +47,7 @@ _WITH_BROWSERS: Final = Patience(idle_s=30.0, total_s=120.0)
 _DRAIN_S: Final = 10.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Addresses:
     """Where a running ad server listens, as host:port."""
 
@@ -111,7 +111,7 @@ def running_ingest(
         yield Addresses(grpc=_with_port(grpc_listen, watched.port), http=_with_port(http_listen, http.port))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ServeSettings:
     """How an ad server's process runs.
 

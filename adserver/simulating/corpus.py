@@ -9,7 +9,6 @@ import gzip
 import json
 import re
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from maskedlark.errors import InvalidTask
 from maskedlark.federated.local_training import Examples, shuffled
 from maskedlark.federated.populations import Population
+from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness
 
 BEGIN: Final = 1
@@ -26,7 +26,7 @@ END: Final = 2
 _WORD: Final = re.compile(r"[a-z']+")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Corpus:
     """Sequences of words by speaker.
 

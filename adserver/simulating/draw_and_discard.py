@@ -2,18 +2,18 @@
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from maskedlark.federated.draw_and_discard import DrawAndDiscard
 from maskedlark.federated.generalised_linear import Batches, LinearModel, Reals
+from maskedlark.frozen import frozen
 from maskedlark.numbers.field import SignedVector
 from maskedlark.randomness import Randomness
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class DrawSimulation:
     """Clients that come one after the other.
 

@@ -9,7 +9,6 @@ kept for evaluation.
 
 import csv
 import gzip
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from maskedlark.errors import InvalidTask
 from maskedlark.federated.local_training import Examples
+from maskedlark.frozen import frozen
 
 _TRAIN: Final = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
 _TEST: Final = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
@@ -25,7 +25,7 @@ _UNSIGNED_BYTE: Final = 8
 _EVALUATED: Final = 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class ExampleSet:
     """Examples to train and to evaluate on.
 

@@ -12,7 +12,6 @@ one. It is trained on as any word is, and predicting it always counts as wrong.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -20,13 +19,14 @@ import torch
 from numpy.typing import NDArray
 
 from maskedlark.federated.local_training import IDLE, Differences, Examples, Parameters, Projection
+from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness, uniform
 
 UNKNOWN: Final = 0
 _GATES: Final = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class WordModel:
     """A next-word model with tied embeddings.
 

@@ -11,7 +11,7 @@ side by side.
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 import numpy as np
@@ -21,6 +21,7 @@ from maskedlark.federated.local_training import Examples, LocalModel, Parameters
 from maskedlark.federated.participation import Part, toss
 from maskedlark.federated.populations import Population
 from maskedlark.federated.strategy import Round, ServerState, Strategy, device_stream
+from maskedlark.frozen import frozen
 from maskedlark.numbers.field import SignedVector
 from maskedlark.numbers.fixed_point import check_no_overflow
 from maskedlark.privacy.noise import Mechanism, noise_scale, noise_vector, tail_bound
@@ -33,7 +34,7 @@ Evaluate = Callable[[Parameters], Mapping[str, float]]
 """Scores of a model, by name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Simulated:
     """A strategy and the devices that it runs on.
 
@@ -59,7 +60,7 @@ class Simulated:
         return Examples(features=self.features[chosen], labels=self.labels[chosen])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class SimulatedRound:
     """What came of one round.
 
@@ -84,7 +85,7 @@ class SimulatedRound:
     diagnostics: "Diagnostics | None" = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Diagnostics:
     """How much clients agree (Geyer et al. 2017, section 3). They are not private: no network run gives them.
 
@@ -148,7 +149,7 @@ def simulate(
         asked = following
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Collected:
     """A round's sum before noise, and who took part."""
 

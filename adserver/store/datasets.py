@@ -7,7 +7,6 @@ is durable, and the same commit is sent until both helpers have it.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,10 +18,11 @@ from adserver.store import reports
 from adserver.store.database import find_id
 from adserver.store.schema import datasets, dropped_reports
 from maskedlark.errors import JobReason, JobRefused, ReportReason
+from maskedlark.frozen import frozen
 from maskedlark.runtime.database import reading
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Dataset:
     """A dataset and what became of the reports that it took.
 
@@ -64,7 +64,7 @@ class Dataset:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Choice:
     """What comes of a preparation at both helpers.
 

@@ -25,6 +25,7 @@ from maskedlark.canonical import decode, encode
 from maskedlark.errors import JobReason, JobRefused, ReportReason, ReportRejected
 from maskedlark.federated.draw_and_discard import DrawAndDiscard
 from maskedlark.federated.spam import SpamTest
+from maskedlark.frozen import frozen
 from maskedlark.numbers.field import SignedVector
 from maskedlark.randomness import Randomness
 from maskedlark.runtime.database import reading
@@ -62,7 +63,7 @@ _COUNTED: Final = (
 """Statements are built once: building one takes as long as running it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Drawn:
     """What a device gets.
 
@@ -76,7 +77,7 @@ class Drawn:
     returns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class InstanceJob:
     """A job's public state.
 
@@ -93,7 +94,7 @@ class InstanceJob:
     in_flight: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Returned:
     """What a device sends back.
 

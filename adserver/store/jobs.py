@@ -6,7 +6,7 @@ Every change of state goes through `change_state`, which asks `adserver.records.
 """
 
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, fields
 from functools import lru_cache
 from typing import Any, Final
 
@@ -20,12 +20,13 @@ from adserver.store.database import Clock, find_id
 from adserver.store.schema import job_rounds, jobs
 from maskedlark.canonical import decode, encode
 from maskedlark.errors import JobReason, JobRefused
+from maskedlark.frozen import frozen
 from maskedlark.runtime.database import reading
 
 _FIGURES: Final = tuple(field.name for field in fields(RoundFigures))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Stop:
     """Why a job stopped, or what it waits for.
 
@@ -38,7 +39,7 @@ class Stop:
     cause: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class JobRecord:
     """A job as stored.
 

@@ -8,7 +8,6 @@ A job is open until it is closed; devices are told when it is.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,11 +24,12 @@ from maskedlark.federated.dense import DenseModel
 from maskedlark.federated.draw_and_discard import DrawAndDiscard
 from maskedlark.federated.local_job import LocalJob, read_local_job
 from maskedlark.federated.strategies.line import Line
+from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness, system_randomness
 from maskedlark.runtime.database import reading
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StoredLocalJob:
     """A job as stored.
 

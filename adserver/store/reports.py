@@ -7,7 +7,6 @@ which asks it. No column tells who sent a report or when it came in.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Final, NamedTuple
 
@@ -20,6 +19,7 @@ from adserver.records.report_state import ReportEvent, ReportState, arrows
 from adserver.store.database import insert_or_ignore
 from adserver.store.schema import reports
 from adserver.store.share_pages import MAX_PAGE_ROWS, sealed_row, share_pages
+from maskedlark.frozen import frozen
 from maskedlark.reports.dataset import ShareForHelper
 from maskedlark.reports.sealing import MAX_OVERHEAD
 from maskedlark.reports.task import REPORT_ID_BYTES, Task
@@ -30,7 +30,7 @@ _PAGE_BYTES: Final = 1 << 19
 _ROW_OVERHEAD_BYTES: Final = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ReportCounts:
     """How many reports of a task are stored.
 

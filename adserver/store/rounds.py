@@ -8,7 +8,7 @@ What a round is (its bytes) never changes; each method is one transaction.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum, unique
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from adserver.store.schema import update_reports, update_rounds
 from adserver.store.share_pages import sealed_row, share_pages
 from maskedlark.canonical import decode, encode
 from maskedlark.errors import ReportReason, ReportRejected
+from maskedlark.frozen import frozen
 from maskedlark.releases.update import UpdateRound
 from maskedlark.reports.dataset import ShareForHelper
 from maskedlark.reports.task import REPORT_ID_BYTES
@@ -40,7 +41,7 @@ class RoundState(StrEnum):
     RELEASED = "released"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StoredRound:
     """A round as stored.
 

@@ -1,6 +1,5 @@
 """The tasks that browsers are served; the ad server is a task host."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Engine, select
@@ -10,11 +9,12 @@ from adserver.store.schema import encoders, tasks
 from maskedlark import canonical
 from maskedlark.encoding.encoder import Encoder, read_encoder
 from maskedlark.errors import InvalidTask, JobReason
+from maskedlark.frozen import frozen
 from maskedlark.reports.task import Task, TaskBundle
 from maskedlark.runtime.database import reading
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StoredTask:
     """A task as the ad server keeps it.
 

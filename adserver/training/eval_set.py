@@ -7,7 +7,7 @@ The file is an .npz with `features` u8 (n, d) and `labels` (n,), as `browser-sim
 
 import math
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import field
 from io import BytesIO
 from tokenize import TokenError
 from typing import Any, Final
@@ -18,6 +18,7 @@ from numpy.lib.format import read_array_header_1_0, read_array_header_2_0, read_
 from numpy.typing import NDArray
 
 from maskedlark.errors import JobReason, JobRefused
+from maskedlark.frozen import frozen
 from maskedlark.model.graph import Loss, Model
 
 MAX_BYTES: Final = 1 << 30
@@ -29,7 +30,7 @@ _NOT_NPZ: Final = (
 """What zipfile and numpy raise at bytes of another form."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class EvalSet:
     """Labelled examples.
 

@@ -3,7 +3,7 @@
 The latest checkpoint's weights in the ONNX file that was submitted.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum, unique
 from itertools import pairwise
 
@@ -18,6 +18,7 @@ from adserver.training.trainer import Checkpoint
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.federated.strategy import ServerState
+from maskedlark.frozen import frozen
 from maskedlark.model.onnx_file import parse, replace_parameters
 from maskedlark.randomness import seeded
 from maskedlark.releases.instructions import read_instructions
@@ -36,7 +37,7 @@ class InputForm(StrEnum):
     """The raw columns of the task's encoder."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ExportedModel:
     """A model and how far it was trained.
 

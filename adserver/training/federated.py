@@ -13,7 +13,6 @@ A process that dies anywhere goes on with the same round, and ends in the same b
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -34,6 +33,7 @@ from maskedlark.canonical import encode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.federated.local_training import Examples
 from maskedlark.federated.strategy import Round, ServerState
+from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness, seeded
 from maskedlark.releases.instructions import read_instructions, update_round
 from maskedlark.releases.release import combine
@@ -44,7 +44,7 @@ _POLL_S: Final = 0.05
 _LOG: Final = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class FederatedRun:
     """One worker's run of one federated job, from its checkpoint on.
 

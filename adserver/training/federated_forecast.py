@@ -8,12 +8,13 @@ Without `rounds` in the settings, it finds the most rounds that a given noise al
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from adserver.records.federated_plan import FederatedPlan
 from adserver.training.federated_submission import FederatedSubmission, plan_federated
 from maskedlark.errors import JobReason, JobRefused
+from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Charge, Epsilons, spent, spent_in_turn
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.releases.instructions import read_instructions
@@ -26,7 +27,7 @@ MOST_ROUNDS: Final = 10_000
 _ANY_ID: Final = bytes(16)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class FederatedForecast:
     """A federated job that nobody has submitted yet.
 

@@ -4,7 +4,7 @@ Everything that can be checked here is, before it is stored.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from adserver.records.federated_plan import FederatedPlan
@@ -14,6 +14,7 @@ from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.federated import strategies
 from maskedlark.federated.dense import DenseModel
 from maskedlark.federated.strategy import Strategy
+from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Charge, smallest_fitting, spent_in_turn
 from maskedlark.privacy.adaptive_clip import LEAST_BOUND
 from maskedlark.privacy.noise import Mechanism
@@ -34,7 +35,7 @@ _MOST_NOISE = 1e6
 """What a strategy takes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class FederatedSubmission:
     """What a person asks for.
 

@@ -6,13 +6,13 @@ onnxruntime runs the file that the model came from, after the parser has accepte
 evaluated is what was trained.
 """
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from maskedlark.errors import InvalidModel, ModelReason
+from maskedlark.frozen import frozen
 from maskedlark.model.graph import Loss
 from maskedlark.model.onnx_file import parse
 
@@ -24,7 +24,7 @@ _ERRORS_ONLY: Final = 3
 _SMALLEST_PROBABILITY: Final = 1e-12
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Evaluation:
     """How a model does on examples.
 

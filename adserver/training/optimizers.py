@@ -9,13 +9,13 @@ on every machine, and a worker that only trains never loads torch.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adserver.records.training_plan import Optimizer, OptimizerKind
+from maskedlark.frozen import frozen
 
 _Array: TypeAlias = NDArray[np.float32]
 Arrays: TypeAlias = tuple[_Array, ...]
@@ -63,7 +63,7 @@ def step(
         take(now, master, [moment[index] for moment in moments], gradient)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Now:
     """The numbers of one step, this one counted."""
 

@@ -4,7 +4,7 @@ Everything that can be checked here is checked before it is stored.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from adserver.budgets.headroom import Room, check_batch
@@ -13,6 +13,7 @@ from adserver.store.datasets import Dataset
 from adserver.training.eval_set import read_eval_set
 from maskedlark import canonical
 from maskedlark.errors import JobReason, JobRefused
+from maskedlark.frozen import frozen
 from maskedlark.model.losses import check_loss, loss_named
 from maskedlark.model.onnx_file import parse
 from maskedlark.privacy.accounting import Charge
@@ -25,7 +26,7 @@ JOB_ID_BYTES: Final = 16
 _EVALUATIONS: Final = 50
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Submission:
     """What a person asks for.
 
@@ -143,7 +144,7 @@ def plan_job(
     return plan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Fixed:
     """What a job's settings become once nothing is left open."""
 

@@ -4,7 +4,6 @@ Everything that decides the next step is in the checkpoint, so a process that wa
 bits.
 """
 
-from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
 
@@ -15,6 +14,7 @@ from adserver.records.training_plan import TrainingPlan
 from adserver.training import torch_checkpoint
 from adserver.training.optimizers import fresh_moments, step
 from maskedlark.errors import InvalidModel, ModelReason
+from maskedlark.frozen import frozen
 from maskedlark.model.graph import Model, Parameter
 from maskedlark.model.weights import encode, quantise
 from maskedlark.privacy import adaptive_clip
@@ -25,7 +25,7 @@ Masters = tuple[NDArray[np.float32], ...]
 """One array a parameter, in the model's order."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Checkpoint:
     """The state of training between two rounds.
 

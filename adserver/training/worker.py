@@ -9,7 +9,6 @@ helpers of jobs that are over.
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 from threading import Event, Thread
@@ -38,6 +37,7 @@ from maskedlark.errors import (
     MaskedLarkError,
     ModelReason,
 )
+from maskedlark.frozen import frozen
 from maskedlark.observability.tracing import span
 from maskedlark.randomness import system_randomness
 from maskedlark.runtime.database import is_away
@@ -322,7 +322,7 @@ class JobWorker:
             self._leases.mark_closed(job.job_id, rounds_charged=max(charged))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Ended:
     """A job that this worker still holds and runs no more."""
 

@@ -4,13 +4,14 @@ Solid what is spent, dashed what is reserved, dotted the budgets.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from matplotlib.axes import Axes
 
 from maskedlark.errors import JobReason, JobRefused
+from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Charge, Epsilons, spent
 from maskedlark.releases.budget import DatasetBudget
 from maskedlark.runtime.durable_file import write_durably
@@ -20,7 +21,7 @@ _POINTS: Final = 12
 """For each job."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Point:
     """What so many releases on a dataset cost."""
 

@@ -2,7 +2,6 @@
 
 import csv
 from collections.abc import Sequence
-from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any, Final
@@ -10,13 +9,14 @@ from typing import Any, Final
 from adserver.simulating.simulator import SimulatedRound
 from adserver.views.printing import print_table
 from maskedlark.errors import InvalidTask
+from maskedlark.frozen import frozen
 from maskedlark.runtime.durable_file import write_durably
 from maskedlark.terminal.pictures import as_png, new_figure
 
 _COLUMNS: Final = ("round", "devices", "covers", "clip_norm", "accuracy", "loss", "seconds")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class SimulationResult:
     """What a simulation gave.
 

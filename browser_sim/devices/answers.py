@@ -8,11 +8,12 @@ claimed of sampling. A round in which a device stays silent is stored too.
 """
 
 import sqlite3
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum, unique
 from pathlib import Path
 from typing import Self
 
+from maskedlark.frozen import frozen
 from maskedlark.releases.update import UpdateRound
 
 _TABLE = """
@@ -38,7 +39,7 @@ class Outcome(StrEnum):
     """The ad server refused it for another reason."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Answer:
     """A device's answer to a round.
 

@@ -9,7 +9,7 @@ from a device's conduct whether it was drawn.
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 import numpy as np
@@ -21,6 +21,7 @@ from maskedlark.federated.dense import DenseModel
 from maskedlark.federated.local_training import Examples
 from maskedlark.federated.participation import Part, toss
 from maskedlark.federated.strategy import Round, Strategy
+from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness
 from maskedlark.releases.instructions import check_fits, read_instructions, update_round
 from maskedlark.releases.update import UpdateRound, round_clip
@@ -33,7 +34,7 @@ _LENGTH_BYTES: Final = 4
 _LOG: Final = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Asked:
     """A round as a device has checked it.
 
@@ -79,7 +80,7 @@ def read_round(body: bytes, task: Task) -> Asked:
     return Asked(round=one, content=content, strategy=strategy, model=model)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Device:
     """One person's device.
 

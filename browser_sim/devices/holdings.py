@@ -3,7 +3,7 @@
 import csv
 import gzip
 import json
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum, unique
 from pathlib import Path
 from typing import Final
@@ -18,6 +18,7 @@ from browser_sim.sources.table import TableSettings, load_table
 from maskedlark.errors import InvalidTask
 from maskedlark.federated.local_training import Examples
 from maskedlark.federated.populations import Population, by_user, in_shards
+from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness
 
 CONTEXT: Final = 8
@@ -35,7 +36,7 @@ class HoldingKind(StrEnum):
     TEXT = "text"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Holdings:
     """All examples, and which device holds which.
 

@@ -31,6 +31,7 @@ from maskedlark.federated.local_job import LocalJob, LocalUpdate, check_epsilon,
 from maskedlark.federated.local_training import Examples
 from maskedlark.federated.strategies.line import Line
 from maskedlark.federated.strategy import Round, device_stream
+from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness, system_randomness
 
 MAX_BODY_BYTES: Final = 4 << 20
@@ -44,7 +45,7 @@ _TAKEN: Final = (200, 201)
 _TRIES: Final = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LocalSettings:
     """How devices behave.
 
@@ -96,7 +97,7 @@ class LocalTold:
         }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LocalAsked:
     """What a device downloads, checked."""
 

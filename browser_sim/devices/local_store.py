@@ -9,12 +9,13 @@ twice. Logs are numbered as the device holds them, oldest first, over all jobs.
 """
 
 import sqlite3
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 from maskedlark.federated.one_use import OneUseLogs
+from maskedlark.frozen import frozen
 
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS logs (device INTEGER PRIMARY KEY, used INTEGER NOT NULL);
@@ -29,7 +30,7 @@ CREATE TABLE IF NOT EXISTS local_updates (
 _NUMBER_BYTES: Final = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Waiting:
     """An update that no answer came for.
 

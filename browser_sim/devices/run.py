@@ -19,6 +19,7 @@ from browser_sim.draws import Draws
 from browser_sim.endpoint import Protection, http_client, read_limited
 from maskedlark.errors import HelperUnavailable, ReportReason, ReportRejected
 from maskedlark.federated.strategy import device_stream
+from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness, system_randomness, uniform
 from maskedlark.reports.task import TaskBundle
 from maskedlark.reports.update_sealing import UpdateSealer
@@ -32,7 +33,7 @@ _NOTHING: Final = 204
 _TAKEN: Final = (200, 201)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Churn:
     """What happens to devices in a round, each with a probability of its own.
 
@@ -76,7 +77,7 @@ class Told:
         return {**plain, "silent": self.silent, **counted}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class FleetSettings:
     """How devices behave.
 

@@ -1,6 +1,5 @@
 """The sources of records: one module each, chosen by name."""
 
-from dataclasses import dataclass
 from enum import StrEnum, unique
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from browser_sim.sources.mnist import default_folder, load_mnist
 from browser_sim.sources.synthetic import draw_truth, save_truth, synthesise
 from browser_sim.sources.table import TableSettings, load_table
 from browser_sim.sources.wbcd import load_wbcd
+from maskedlark.frozen import frozen
 
 
 @unique
@@ -22,7 +22,7 @@ class SourceKind(StrEnum):
     SYNTHETIC = "synthetic"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SourceSettings:
     """Which source, and what each needs.
 

@@ -1,7 +1,6 @@
 """A world whose truth is known: a logistic model with weights drawn from the seed decides who converts."""
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 
 from browser_sim.draws import Draws
 from browser_sim.source import Records, Source
+from maskedlark.frozen import frozen
 from maskedlark.randomness import uniform
 
 _LOGIT_SPREAD: Final = 2.0
@@ -17,7 +17,7 @@ _LOGIT_SPREAD: Final = 2.0
 _BASE_LOGIT: Final = -1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LogisticTruth:
     """P(label 1) = 1 / (1 + exp(-(weights . features/256 + bias))).
 

@@ -6,7 +6,7 @@ One that was fitted before, or one that is fitted to this table.
 import csv
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Final
 
@@ -15,12 +15,13 @@ from maskedlark.encoding.cells import said
 from maskedlark.encoding.encoder import CategoryColumn, ClassLabel, Encoder, WrongCell
 from maskedlark.encoding.fit import Binning, ColumnKind, FitSettings, fit
 from maskedlark.errors import InvalidTask
+from maskedlark.frozen import frozen
 from maskedlark.reports.task import LabelKind
 
 _IS: Final = "=="
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TableSettings:
     """How to read a table.
 
@@ -50,7 +51,7 @@ class TableSettings:
     keys: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Table:
     """Cells by column, None where missing, all of one length; and the line that each row ends on."""
 

@@ -1,10 +1,10 @@
 """What `helper status` asks a running helper."""
 
-from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
 from helper.trust.floors import fingerprint
 from maskedlark.canonical import build, decode
+from maskedlark.frozen import frozen
 from maskedlark.reports.sealing import SignedKeyList
 from maskedlark.reports.task import HelperIdentity
 from maskedlark.rpc.faults import calling
@@ -17,7 +17,7 @@ _COUNTS: Final[tuple[_Count, ...]] = get_args(_Count)
 """Told on a plaintext connection only."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StatusRow:
     """One line of a helper's status."""
 

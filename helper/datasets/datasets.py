@@ -5,7 +5,7 @@ Make the chosen reports a dataset, once and for good; and give it to the jobs th
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 import numpy as np
@@ -20,6 +20,7 @@ from helper.ledger.ledger import Ledger
 from helper.ledger.records import StoredDataset
 from helper.trust.tasks import Caller, Tasks
 from maskedlark.errors import JobReason, JobRefused
+from maskedlark.frozen import frozen
 from maskedlark.reports.dataset import OpenedDataset, open_dataset
 from maskedlark.reports.sealing import OpeningKey
 from maskedlark.rpc.trust import host_of
@@ -29,7 +30,7 @@ HANDLE_BYTES: Final = 16
 _LOG: Final = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Datasets:
     """The datasets of one helper."""
 

@@ -6,7 +6,7 @@ pushed out; all preparations together have a bounded room there, which is taken 
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Self
 
 import numpy as np
@@ -17,6 +17,7 @@ from helper.executors.processes import OpeningPool
 from helper.ledger.ledger import Ledger
 from helper.trust.tasks import ServedTask
 from maskedlark.errors import JobReason, JobRefused, ReportReason
+from maskedlark.frozen import frozen
 from maskedlark.reports.dataset import (
     AdmittedSet,
     PreparedShares,
@@ -36,7 +37,7 @@ _SEEN_BYTES: Final = 128
 """Of one report id in a set, and on its way to the ledger."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PreparedTotals:
     """What a helper says of a whole preparation.
 

@@ -5,12 +5,12 @@ Prepared shares until they are committed, and opened datasets.
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
 from threading import Lock
 from typing import Final
 
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
+from maskedlark.frozen import frozen
 from maskedlark.reports.dataset import OpenedDataset, PreparedShares
 
 MAX_PREPARED_PER_TASK: Final = 2
@@ -26,7 +26,7 @@ RETRY_AFTER_S: Final = 5.0
 OPENED_BYTES: Final = 1 << 30
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Handle:
     """The name that an ad server gave to a preparation within its task.
 
@@ -38,7 +38,7 @@ class Handle:
     name: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Kept:
     """A finished preparation, the room that it takes, and when it was finished."""
 

@@ -13,7 +13,7 @@ the number of its preparations and by the floors on a task's dataset.
 import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from threading import Lock
 from typing import Final, Self
 
@@ -31,6 +31,7 @@ from helper.ledger.records import StoredDataset
 from helper.trust.tasks import Caller, ServedTask, Tasks
 from maskedlark.canonical import decode
 from maskedlark.errors import JobReason, JobRefused, ReportReason, ReportRejected
+from maskedlark.frozen import frozen
 from maskedlark.releases.update import UpdateRound, check_round, form_of
 from maskedlark.reports.dataset import AdmittedSet, ShareForHelper, canonical_order, dataset_id
 from maskedlark.reports.pair import VIEW_TAG_BYTES
@@ -45,7 +46,7 @@ MAX_PREPARED: Final = 16
 _LOG: Final = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PreparedUpdates:
     """A finished preparation.
 
@@ -64,7 +65,7 @@ class PreparedUpdates:
     is_admitted: NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class UpdateDatasets:
     """The datasets of updates of one helper. Safe to call from many threads."""
 

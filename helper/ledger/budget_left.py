@@ -4,7 +4,6 @@ Asked for at each scrape, computed only where something has changed.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from threading import Lock
 from time import monotonic
 from typing import Final
@@ -13,6 +12,7 @@ from helper.ledger.budget_report import BudgetReport
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import Position, Reservation
 from helper.ledger.spending import left
+from maskedlark.frozen import frozen
 from maskedlark.releases.budget import BudgetedDataset
 
 MAX_DATASETS: Final = 200
@@ -23,7 +23,7 @@ A computation that has begun is finished, for the next scrape if this one does n
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class BudgetLeft:
     """One dataset's, against the ad server.
 

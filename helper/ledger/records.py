@@ -1,15 +1,16 @@
 """What a ledger holds, as plain values: what its methods take and give."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 from helper.ledger.round_state import Progress
+from maskedlark.frozen import frozen
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.kinds import AnyQuery, AnySpec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StoredTask:
     """A task that this helper signed: its canonical bytes, this helper's role in it, and the signature."""
 
@@ -18,7 +19,7 @@ class StoredTask:
     signature: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StoredDataset:
     """A committed dataset."""
 
@@ -26,7 +27,7 @@ class StoredDataset:
     size: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StoredJob:
     """A job, and how far it is."""
 
@@ -34,7 +35,7 @@ class StoredJob:
     progress: Progress
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Reservation:
     """What one job or query takes of its dataset's budget.
 
@@ -53,7 +54,7 @@ class Reservation:
         return self.spec.release_id
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StoredRound:
     """An answered, and so charged, round; the answer is None once the job has moved on."""
 
@@ -61,7 +62,7 @@ class StoredRound:
     answer: bytes | None = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StoredQuery:
     """An answered, and so charged, query."""
 
@@ -69,7 +70,7 @@ class StoredQuery:
     answer: bytes = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Position:
     """Where a ledger stands.
 
@@ -80,7 +81,7 @@ class Position:
     head: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Counts:
     """How much the ledger holds."""
 

@@ -20,11 +20,11 @@ job is and the answers that are kept; the states follow from how far the job is,
 <RoundState.CLOSED: 'closed'>
 """
 
-from dataclasses import dataclass
 from enum import StrEnum, unique
 from typing import Final
 
 from maskedlark.errors import JobReason, JobRefused
+from maskedlark.frozen import frozen
 
 KEPT_ANSWERS: Final = 2
 """Answers that a helper keeps of a job: of the rounds charged last."""
@@ -43,7 +43,7 @@ class RoundState(StrEnum):
     UNPLANNED = "unplanned"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Progress:
     """How far a job is.
 

@@ -23,15 +23,15 @@ The kind of release decides only what is looked up, computed and committed.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from helper.releases.release_grid import Hold, at_once
 from helper.trust.tasks import Caller
 from maskedlark.errors import JobRefused
+from maskedlark.frozen import frozen
 from maskedlark.interrupt import Interrupt, never
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Call:
     """A call of the ad server that waits for an answer.
 

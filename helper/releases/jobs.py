@@ -3,7 +3,6 @@
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from threading import Lock
 from typing import Final, TypeAlias
 
@@ -21,6 +20,7 @@ from helper.releases.rounds import Computation, RunningJob
 from helper.trust.tasks import Caller, ServedTask, Tasks
 from maskedlark.canonical import decode
 from maskedlark.errors import JobReason, JobRefused
+from maskedlark.frozen import frozen
 from maskedlark.model.graph import Loss, Model
 from maskedlark.model.losses import check_loss
 from maskedlark.model.onnx_file import parse
@@ -40,7 +40,7 @@ EngineFor: TypeAlias = Callable[[Model, Loss, Clip, int | None], GradientEngine]
 _LOG: Final = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class OpenedJob:
     """What the ad server is told of a job that this helper will run.
 
@@ -63,7 +63,7 @@ class OpenedJob:
     rounds_answered: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class JobAtWork:
     """An open job and the task that its caller may use."""
 

@@ -10,13 +10,14 @@ attempt gets a fresh one. (A retry of an answered round gets the stored answer.)
 
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import field
 from threading import Lock
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from maskedlark.frozen import frozen
 from maskedlark.interrupt import Interrupt, interruptible, never
 from maskedlark.privacy.noise import Mechanism, noise_vector
 from maskedlark.randomness import STREAM_KEY_BYTES, Randomness, Stream
@@ -31,7 +32,7 @@ _INTERRUPTED_EVERY_S: Final = 0.1
 NoiseVector = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class NoiseOrder:
     """What a round's noise must be."""
 
@@ -40,7 +41,7 @@ class NoiseOrder:
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Ahead:
     order: NoiseOrder
     vector: "Future[NoiseVector]" = field(repr=False)

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -15,6 +15,7 @@ from helper.releases.answering import Call, answer_once
 from helper.releases.scoring import score
 from helper.trust.tasks import ServedTask, Tasks
 from maskedlark.errors import JobReason, JobRefused
+from maskedlark.frozen import frozen
 from maskedlark.interrupt import Interrupt, interruptible
 from maskedlark.model import weights
 from maskedlark.model.graph import Model
@@ -41,7 +42,7 @@ Beside: TypeAlias = Callable[[int], bytes]
 """Reads what is sent beside a query, refusing more than so many bytes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AnsweredQuery:
     """What the ad server gets of a query.
 
@@ -54,7 +55,7 @@ class AnsweredQuery:
     spent: Epsilons
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Queries:
     """The queries of one helper. Safe to call from many threads; the ledger decides between them."""
 

@@ -13,9 +13,10 @@ by cancelling.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import ceil
 from typing import Final, TypeAlias
+
+from maskedlark.frozen import frozen
 
 DEFAULT_STEP_MS: Final = 10
 
@@ -27,7 +28,7 @@ def at_once() -> None:
     """A `Hold` that does not."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ReleaseGrid:
     """A schedule of releases.
 

@@ -8,13 +8,13 @@ label: chains of 60 Exp and of 60 Tanh take 4 ns an entry, dense networks of 0.4
 0.06 and 0.11 ns a parameter. The prices are about twice that.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
+from maskedlark.frozen import frozen
 from maskedlark.model.graph import Model
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Prices:
     """What an engine takes for one record and one candidate label, in nanoseconds.
 

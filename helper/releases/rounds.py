@@ -5,7 +5,7 @@ Each answer is committed before anything of it leaves the helper.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from threading import Lock
 from typing import Final
@@ -20,6 +20,7 @@ from helper.releases.attempts import Attempts
 from helper.releases.noise_shelf import NoiseOrder, NoiseShelf, NoiseVector
 from helper.trust.tasks import ServedTask
 from maskedlark.errors import JobReason, JobRefused
+from maskedlark.frozen import frozen
 from maskedlark.model import weights as weights_format
 from maskedlark.model.graph import Model
 from maskedlark.privacy import adaptive_clip
@@ -31,7 +32,7 @@ from maskedlark.releases.round import aggregate, transcript
 _INTERRUPTED_EVERY_S: Final = 0.1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Computation:
     """What every round of a job computes with.
 

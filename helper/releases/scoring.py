@@ -7,7 +7,6 @@ comparing it with the logits of the bins' edges, computed in decimal arithmetic;
 path's integer table. No libm is asked.
 """
 
-from dataclasses import dataclass
 from decimal import Context, Decimal
 from functools import lru_cache
 
@@ -19,6 +18,7 @@ from helper.gradient.exact.kernels.tables import exponential
 from helper.gradient.exact.layers.elementwise import softmax_weights
 from helper.gradient.exact.layers.layer import NotExact
 from maskedlark.errors import InvalidModel, ModelReason
+from maskedlark.frozen import frozen
 from maskedlark.interrupt import Interrupt, never
 from maskedlark.model.graph import Loss, Model
 from maskedlark.model.weights import QuantisedTensor
@@ -27,7 +27,7 @@ _DIGITS = Context(prec=40)
 """More than twice a double's digits: the nearest double is that of the true logarithm."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Scores:
     """What a model says of n records.
 

@@ -9,7 +9,6 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -26,6 +25,7 @@ from helper.serving.warmup import warm_up
 from helper.trust.floors import PREPARED_BYTES, Floors
 from helper.trust.keys import FILE_NAME, HelperKeys
 from maskedlark.errors import InvalidTask, JobRefused
+from maskedlark.frozen import frozen
 from maskedlark.interrupt import Interrupt
 from maskedlark.observability.endpoint import OperatorEndpoint, Starting
 from maskedlark.observability.serving import ServerSettings, WatchedServer
@@ -46,7 +46,7 @@ _LOCK_FILE: Final = "lock"
 _LOG: Final = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ServeSettings:
     """How a helper process runs.
 

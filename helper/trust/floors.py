@@ -4,10 +4,10 @@ The helper neither signs nor serves a task below these floors.
 """
 
 import string
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
+from maskedlark.frozen import frozen
 
 if TYPE_CHECKING:
     from maskedlark.reports.task import HelperIdentity, Task
@@ -17,7 +17,7 @@ PREPARED_BYTES: Final = 4 << 30
 _FINGERPRINT_DIGITS: Final = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Floors:
     """The operator's limits.
 

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, TypeAlias
 
 from helper.ledger.ledger import Ledger
@@ -12,6 +12,7 @@ from helper.trust.keys import HelperKeys
 from helper.trust.open_tasks import OpenTasks
 from maskedlark.canonical import decode
 from maskedlark.errors import JobReason, JobRefused
+from maskedlark.frozen import frozen
 from maskedlark.reports.pair import PairKey
 from maskedlark.reports.task import Task
 from maskedlark.rpc.trust import host_of
@@ -25,7 +26,7 @@ Caller: TypeAlias = frozenset[str] | None
 _LOG: Final = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ServedTask:
     """A task that this helper serves to the caller at hand, and what the helper needs to act in it."""
 

@@ -13,7 +13,7 @@ AUC of 0.917 with it and 0.910 with `RANGE`.
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum, unique
 from fractions import Fraction
 from typing import Final
@@ -30,6 +30,7 @@ from maskedlark.encoding.encoder import (
     WrongCell,
 )
 from maskedlark.errors import InvalidTask
+from maskedlark.frozen import frozen
 
 Cells = Sequence[str | None]
 """One column, as `maskedlark.encoding.cells.said` gives it."""
@@ -56,7 +57,7 @@ class ColumnKind(StrEnum):
     CATEGORY = "category"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class FitSettings:
     """How to fit.
 

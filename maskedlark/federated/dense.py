@@ -9,7 +9,6 @@ through products of its own, so a device trains to the same bits alone and besid
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -17,13 +16,14 @@ from numpy.typing import NDArray
 
 from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.federated.local_training import IDLE, Differences, Examples, Parameters, Projection
+from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness, uniform
 
 FEATURE_RANGE: Final = np.float32(255)
 """Features are bytes; the network sees them divided by this."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DenseModel:
     """A dense network with ReLU between layers and softmax cross-entropy at the end.
 

@@ -4,16 +4,17 @@ A device's features are numbers in [0, 1]. The gradient of the loss is (predicte
 for logistic and for multinomial regression alike.
 """
 
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from maskedlark.frozen import frozen
+
 Reals: TypeAlias = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Batches:
     """The examples of some devices, alike in number.
 
@@ -40,7 +41,7 @@ class LinearModel(Protocol):
         """(devices, weights): each device's mean gradient over its examples, at its own row of weights."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Logistic:
     """P(label 1) = sigmoid(weights . features); an intercept is a feature that is always 1."""
 
@@ -59,7 +60,7 @@ class Logistic:
         return gradient
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Multinomial:
     """Softmax regression with an intercept a class: features x classes weights, then the intercepts."""
 

@@ -14,7 +14,7 @@ epsilon that its owner allows.
 
 import math
 import struct
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Final, Literal, NamedTuple, Self, TypeAlias
 
 import numpy as np
@@ -26,6 +26,7 @@ from maskedlark.federated.dense import DenseModel
 from maskedlark.federated.draw_and_discard import DrawAndDiscard
 from maskedlark.federated.generalised_linear import Multinomial
 from maskedlark.federated.strategies.line import Line
+from maskedlark.frozen import frozen
 from maskedlark.numbers.field import SignedVector
 from maskedlark.privacy.noise import Mechanism, tail_bound
 
@@ -153,7 +154,7 @@ def check_epsilon(job: LocalJob, most: float) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class LocalUpdate:
     """What a device sends: noised already.
 

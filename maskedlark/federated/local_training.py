@@ -5,7 +5,6 @@ model that needs torch lives with the party that installs torch.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Final, Protocol, TypeAlias
 
 import numpy as np
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from maskedlark.canonical import canonical
+from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness
 
 Parameters: TypeAlias = NDArray[np.float32]
@@ -28,7 +28,7 @@ IDLE: Final = -1
 """In a schedule of batches: no example at this place."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Examples:
     """The examples of one device.
 

@@ -12,13 +12,14 @@ moments.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from maskedlark.frozen import frozen
 
 MOMENTS: Final = range(1, 33)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MomentsStep:
     """Rounds of the sampled Gaussian mechanism at the same settings.
 

@@ -10,16 +10,17 @@ lost the log, which costs utility and no privacy. The device stores the state af
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 
 from maskedlark.errors import JobReason, JobRefused
+from maskedlark.frozen import frozen
 from maskedlark.privacy.analytic_gaussian import gaussian_delta
 
 _STEPS = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class OneUseLogs:
     """What a device remembers of its logs.
 
@@ -76,7 +77,7 @@ class OneUseLogs:
         return high
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Taken:
     """Logs for one update, and the state without them."""
 

@@ -7,17 +7,17 @@ A network's devices and a simulation that partition alike train the same model.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from maskedlark.errors import InvalidTask
 from maskedlark.federated.local_training import Examples, shuffled
+from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Population:
     """The examples of each device, by their numbers in one set; an example may be on several devices.
 

@@ -10,7 +10,6 @@ Source: Reddi et al. 2021, "Adaptive Federated Optimization", algorithm 2 (FedAd
 epsilon).
 """
 
-from dataclasses import dataclass
 from enum import StrEnum, unique
 from typing import Annotated, TypeAlias
 
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from maskedlark.canonical import canonical
+from maskedlark.frozen import frozen
 
 Masters: TypeAlias = NDArray[np.float64]
 """The model in training, flat."""
@@ -34,7 +34,7 @@ class ServerOptimizerKind(StrEnum):
     YOGI = "yogi"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class OptimizerState:
     """The model and the optimizer's memory of past updates.
 

@@ -22,7 +22,6 @@ Source: Pihur et al. 2018, section III-D4; the pooled statistics are ours.
 """
 
 from collections import deque
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -30,6 +29,7 @@ from numpy.typing import NDArray
 
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.federated.draw_and_discard import DrawAndDiscard
+from maskedlark.frozen import frozen
 from maskedlark.numbers.field import SignedVector
 from maskedlark.randomness import Randomness
 
@@ -48,7 +48,7 @@ class Statistics(NamedTuple):
     step: NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SpamTest:
     """Limits on the pooled statistics.
 

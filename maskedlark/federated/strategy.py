@@ -7,7 +7,6 @@ sum.
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from io import BytesIO
 from typing import Annotated, Final, Self
 
@@ -26,6 +25,7 @@ from maskedlark.federated.local_training import (
     batch_schedule,
 )
 from maskedlark.federated.server_optimizer import Masters, OptimizerState, ServerOptimizer
+from maskedlark.frozen import frozen
 from maskedlark.numbers.field import SignedVector
 from maskedlark.privacy import adaptive_clip
 from maskedlark.privacy.accounting import Charge
@@ -54,7 +54,7 @@ class RoundTerms:
     bound: UpdateBound
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Round:
     """What the ad server asks of devices: the weights to train from, and the terms."""
 
@@ -99,7 +99,7 @@ class Round:
         return canonical.digest("federated round", self.encode())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class ServerState:
     """The state of a federated job between two rounds.
 

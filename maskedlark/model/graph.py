@@ -7,12 +7,13 @@ ad server's job runner are its readers.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum, unique
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from maskedlark.frozen import frozen
 
 AttributeValue: TypeAlias = int | float | str | tuple[int, ...] | tuple[float, ...]
 Constant: TypeAlias = NDArray[Any]
@@ -37,7 +38,7 @@ class Loss(StrEnum):
     """e^z - y z, the log-rate parameterisation; one output."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Node:
     """One operator. Inputs and outputs are value names; an absent optional input is the empty string."""
 
@@ -47,7 +48,7 @@ class Node:
     attributes: Mapping[str, AttributeValue]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Parameter:
     """A trainable tensor: an initializer, under the name that it has in the ONNX file."""
 
@@ -60,7 +61,7 @@ class Parameter:
         return int(np.prod(self.shape, dtype=np.int64))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Work:
     """What one evaluation of a model for one record takes, counted before anything is computed.
 
@@ -73,7 +74,7 @@ class Work:
     entries: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Model:
     """A checked graph.
 

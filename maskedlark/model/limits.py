@@ -3,10 +3,10 @@
 The bounds that a hostile file meets before any work is done.
 """
 
-from dataclasses import dataclass
+from maskedlark.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Limits:
     """Upper bounds on one ONNX file; a file past any of them is refused as TOO_LARGE.
 

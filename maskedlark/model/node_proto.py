@@ -1,13 +1,13 @@
 """One ONNX node, checked against the allow-list: nothing of it is read that the list does not name."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import isfinite
 from typing import Final, TypeAlias, TypeVar
 
 import onnx
 
 from maskedlark.errors import InvalidModel, ModelReason
+from maskedlark.frozen import frozen
 from maskedlark.model.graph import AttributeValue, Constant
 from maskedlark.model.limits import Limits
 from maskedlark.model.operators.table import OPERATORS, Attribute, Operator, Tensor
@@ -29,7 +29,7 @@ _MAX_LIST: Final = 1 << 16
 Number = TypeVar("Number", int, float)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RawNode:
     """A node as the file has it, with the defaults of its attributes filled in.
 

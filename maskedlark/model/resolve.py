@@ -15,6 +15,7 @@ from typing import Final, TypeVar, cast
 import numpy as np
 
 from maskedlark.errors import InvalidModel, ModelReason
+from maskedlark.frozen import frozen
 from maskedlark.model.graph import AttributeValue, Constant, Node, Work
 from maskedlark.model.limits import Limits
 from maskedlark.model.node_proto import RawNode
@@ -27,7 +28,7 @@ _ACTIVATIONS: Final = frozenset({"Sigmoid", "Relu", "Tanh", "Softplus", "Exp", "
 AnyNode = TypeVar("AnyNode", Node, RawNode)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RawGraph:
     """A file's graph with its initializers told apart.
 

@@ -4,7 +4,6 @@ onnx's own reader follows a tensor's path into the file system and trusts its sh
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 from typing import Final
 
@@ -12,11 +11,12 @@ import numpy as np
 import onnx
 
 from maskedlark.errors import InvalidModel, ModelReason
+from maskedlark.frozen import frozen
 from maskedlark.model.graph import Constant
 from maskedlark.model.limits import Limits
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Encoding:
     """How one data type is stored, and what it becomes here."""
 

@@ -6,7 +6,6 @@ bits are two balanced base-128 digits, which the exact engine multiplies without
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final
 
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskedlark.errors import InvalidModel, JobReason, JobRefused, ModelReason
+from maskedlark.frozen import frozen
 from maskedlark.model.graph import Parameter
 
 MAX_MAGNITUDE: Final = 8127  # 63 + 63 * 128
@@ -22,7 +22,7 @@ MAX_EXPONENT: Final = 48
 _MAGNITUDE_BITS: Final = 13
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class QuantisedTensor:
     """`values * 2^-exponent`; values are int16 of magnitude at most `MAX_MAGNITUDE`."""
 

@@ -9,7 +9,6 @@ Source: the protobuf wire format (protobuf.dev/programming-guides/encoding); the
 onnx's own descriptors.
 """
 
-from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cache
 from typing import Any, Final
@@ -17,6 +16,7 @@ from typing import Any, Final
 import onnx
 
 from maskedlark.errors import InvalidModel, ModelReason
+from maskedlark.frozen import frozen
 from maskedlark.model.limits import Limits
 
 _MAX_DEPTH: Final = 12
@@ -75,7 +75,7 @@ class _Kind(Enum):
     OTHER = auto()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Field:
     """One field of a message type."""
 

@@ -5,7 +5,6 @@ Counted, traced, patient within bounds, and answering the gRPC health protocol.
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final, NoReturn
 
@@ -13,6 +12,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry
 
+from maskedlark.frozen import frozen
 from maskedlark.observability.call_metrics import CallMetrics
 from maskedlark.observability.certificate_expiry import CertificateExpiry
 from maskedlark.observability.draining import DrainInterceptor
@@ -28,7 +28,7 @@ _WHOLE_SERVER: Final = ""
 _AFTER_GRACE_S: Final = 2.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ServerSettings:
     """How a gRPC server runs.
 

@@ -25,10 +25,10 @@ themselves are in composition.py.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from maskedlark.errors import JobReason, JobRefused
+from maskedlark.frozen import frozen
 from maskedlark.privacy.charge import GAUSSIAN_SLACK, LAPLACE_SLACK, NOISE_MULTIPLIERS, Charge
 from maskedlark.privacy.composition import adaptive_epsilon, composed_epsilon, is_one_setting
 from maskedlark.privacy.noise import Mechanism
@@ -60,7 +60,7 @@ _EXPOSURE_OF_ALL: Final = (1e-3, 0.02, 0.5)  # of delta: tried in this order
 _LARGEST_EXPONENT: Final = 700.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Epsilons:
     """The epsilons at one delta: against the ad server alone, and with either helper colluding."""
 

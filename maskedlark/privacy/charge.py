@@ -4,9 +4,10 @@ The settings that its privacy follows from, and nothing of what it released.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
+from maskedlark.frozen import frozen
 from maskedlark.privacy.noise import Mechanism
 
 GAUSSIAN_SLACK: Final = 1 - 2.0**-17
@@ -28,7 +29,7 @@ Less noise costs infinity, more is counted as the most.
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Charge:
     """Rounds, or epochs, of one job on one dataset, at the same settings.
 

@@ -1,9 +1,11 @@
 """The bound on what one record can add to a sum: the number that every privacy claim is calibrated to."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum, unique
 from fractions import Fraction
 from math import isqrt, ldexp
+
+from maskedlark.frozen import frozen
 
 
 @unique
@@ -17,7 +19,7 @@ class Norm(StrEnum):
     L2 = "l2"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Clip:
     """A clip bound on fixed-point vectors.
 

@@ -28,13 +28,14 @@ the losses of Poisson samples and of Laplace noise are computed by Google's dp-a
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from maskedlark.frozen import frozen
 from maskedlark.privacy import random_allocation
 from maskedlark.privacy.analytic_gaussian import gaussian_epsilon
 from maskedlark.privacy.charge import GAUSSIAN_SLACK, LAPLACE_SLACK, NOISE_MULTIPLIERS, Charge
@@ -123,7 +124,7 @@ def _setting(charge: Charge) -> Key | None:
     return charge.mechanism, noise, charge.sampling_rate, charge.epoch_steps, charge.reports
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Parts:
     """Charges, equal ones merged, by what bounds them.
 

@@ -13,18 +13,20 @@ Google's dp-accounting, which does the same at a second's cost of imports, is th
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from maskedlark.frozen import frozen
 
 _TAIL: Final = 1e-15
 """What one composition may cut off, at each end."""
 _UNIT_ROUNDING: Final = 2.0**-52
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Losses:
     """The losses in one direction.
 
@@ -102,7 +104,7 @@ class Losses:
         return min(max(0.0, found, float(before[last])), float(losses[last]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LossDistribution:
     """The losses of a mechanism in both directions: when a record is removed, and when it is added."""
 

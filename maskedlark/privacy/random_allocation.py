@@ -24,13 +24,14 @@ Approximations of Privacy Loss Distributions", 2022 (the spread of one mechanism
 """
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from maskedlark.frozen import frozen
 from maskedlark.privacy.loss_distribution import LossDistribution, Losses
 from maskedlark.privacy.noise import Mechanism
 
@@ -54,7 +55,7 @@ _TRIMMED: Final = 1e-17
 _ROUNDING: Final = 1e-12  # added to the loss of infinity, for the rounding of the sums
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Ratios:
     """A distribution of likelihood ratios, without the record, on a geometric grid.
 

@@ -12,7 +12,7 @@ Source: rejection from strips: L. Devroye, "Non-Uniform Random Variate Generatio
 Two-way tables: A. J. Walker 1977; M. D. Vose 1991.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 from enum import Enum, unique
 from functools import lru_cache
@@ -20,6 +20,8 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from maskedlark.frozen import frozen
 
 COLUMNS: Final = 256
 TAIL: Final = COLUMNS - 1
@@ -40,7 +42,7 @@ class Law(Enum):
     GAUSSIAN = "gaussian"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Strips:
     """The strips of one law and scale.
 

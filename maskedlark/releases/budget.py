@@ -11,9 +11,9 @@ reserved and left of the whole dataset add up to its budget.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from maskedlark.errors import InvalidTask
+from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Charge, Epsilons, spent, spent_in_turn
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.releases.job import JobSpec, charge_of_samples, samples_of
@@ -22,7 +22,7 @@ from maskedlark.releases.update import UpdateJob, job_charges
 from maskedlark.reports.task import Task
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Use:
     """One job or query on a dataset.
 
@@ -49,7 +49,7 @@ class Use:
     held: tuple[Charge, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class BudgetedDataset:
     """What a budget is of: the public facts of a dataset, or of a task whose unit is a person.
 
@@ -66,7 +66,7 @@ class BudgetedDataset:
     is_person: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Standing:
     """One of a dataset's two budgets.
 
@@ -96,7 +96,7 @@ class Standing:
         return self.held <= self.budget
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CostedUse:
     """A job or query, with what it costs if it were alone on its dataset."""
 
@@ -105,7 +105,7 @@ class CostedUse:
     held: Epsilons
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PlannedJob:
     """A job that nobody has submitted yet.
 
@@ -145,7 +145,7 @@ class PlannedJob:
             raise InvalidTask(f"the planned job: {error}") from None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Forecast:
     """What a planned job would do to a dataset's budgets.
 
@@ -167,7 +167,7 @@ class Forecast:
         return self.ad_server.is_kept and self.colluding.is_kept
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DatasetBudget:
     """Both budgets of a dataset.
 

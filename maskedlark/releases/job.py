@@ -3,7 +3,7 @@
 Canonical bytes that fix everything but the weights of each round.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum, unique
 from operator import not_
 from typing import Annotated, ClassVar, Final, Literal, Self
@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from maskedlark.canonical import Bytes16, Bytes32, canonical, digest, encode
 from maskedlark.errors import JobReason, JobRefused
+from maskedlark.frozen import frozen
 from maskedlark.model.graph import Loss
 from maskedlark.numbers.field import SignedVector
 from maskedlark.numbers.fixed_point import check_no_overflow
@@ -209,7 +210,7 @@ class Sampling(StrEnum):
     """In each round each record takes part with the job's rate."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Samples:
     """How a job samples: see the attributes of `JobSpec`."""
 

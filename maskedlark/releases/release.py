@@ -7,10 +7,11 @@ table of the kinds is `maskedlark.releases.kinds`; helpers answer all of them in
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar, Protocol, Self, TypeVar
 
 from maskedlark.errors import JobReason, JobRefused
+from maskedlark.frozen import frozen
 from maskedlark.numbers.field import (
     FieldVector,
     SignedVector,
@@ -101,7 +102,7 @@ class AnsweredOnce:
 Q = TypeVar("Q", bound=QueryLike)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AggregateShare:
     """One helper's answer to a release.
 

@@ -14,12 +14,13 @@ not tell how many were sampled, nor that they were too few.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from maskedlark.canonical import digest
+from maskedlark.frozen import frozen
 from maskedlark.numbers.field import FieldVector
 from maskedlark.privacy.clip import Clip
 from maskedlark.privacy.noise import NoiseSource
@@ -31,7 +32,7 @@ from maskedlark.reports.report import InputShares
 from maskedlark.reports.task import Task
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MaskedSum:
     """What a function f gives of a batch: see `SumFunction`.
 

@@ -8,7 +8,7 @@ ids and the tags: both helpers compute the same one if, and only if, they read t
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from maskedlark.canonical import digest
 from maskedlark.errors import ReportReason, ReportRejected
+from maskedlark.frozen import frozen
 from maskedlark.reports.pair import VIEW_TAG_BYTES, PairKey
 from maskedlark.reports.proofs.check import ProofTable, Residues, gather_evidence, residues
 from maskedlark.reports.proofs.proving import Binding
@@ -25,7 +26,7 @@ from maskedlark.reports.task import REPORT_ID_BYTES, Task
 from maskedlark.reports.upload import SealedShare, check_sealed_length
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ShareForHelper:
     """One report as the ad server passes it to one helper."""
 
@@ -34,7 +35,7 @@ class ShareForHelper:
     share: SealedShare
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AdmittedSet:
     """What a helper tells the ad server of a sequence of n reports, in the order in which they came.
 
@@ -50,7 +51,7 @@ class AdmittedSet:
     dropped: Counter[ReportReason]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PreparedShares:
     """What one helper read, and keeps to itself until the dataset is committed.
 
@@ -180,7 +181,7 @@ class ShareOpener:
         return tags
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class OpenedDataset:
     """One helper's opened shares of a committed dataset, in canonical order (ascending report id).
 

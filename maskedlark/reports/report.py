@@ -11,7 +11,7 @@ place of its masks.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from fractions import Fraction
 from typing import Any, Final, NamedTuple
 
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskedlark.errors import InvalidTask, ReportReason
+from maskedlark.frozen import frozen
 from maskedlark.numbers.field import MODULUS, FieldVector, from_signed, share, to_bytes
 from maskedlark.privacy.noise import noise_bytes
 from maskedlark.randomness import Randomness, one_below, shuffle
@@ -47,7 +48,7 @@ Only the helper may know which of them it was: see `dataset.as_told`.
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MeasuredValues:
     """What one browser knows of a task's measurement.
 
@@ -60,7 +61,7 @@ class MeasuredValues:
     values: tuple[int, ...] = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Example:
     """What one browser knows: its features, and the label that came of the impression.
 
@@ -75,7 +76,7 @@ class Example:
     measured: MeasuredValues | None = field(default=None, repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MeasuredShares:
     """What one helper reads of a task's measurement from its shares of n reports.
 
@@ -86,7 +87,7 @@ class MeasuredShares:
     value_shares: FieldVector = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class InputShares:
     """What one helper reads from its shares of n reports, one row each, in some order.
 
@@ -207,7 +208,7 @@ def quantise(value: float, labels: LabelSpace, randomness: Randomness) -> int:
     return _round_at_random(boundary, randomness)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DecodedShares:
     """What a helper finds in n plaintexts.
 

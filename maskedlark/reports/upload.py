@@ -4,16 +4,15 @@ A report is two sealed shares under one random id and a coarse time. The ad serv
 check that the parts have the right sizes, and nothing else.
 """
 
-from dataclasses import dataclass
-
 from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
+from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness
 from maskedlark.reports.report import Example, split
 from maskedlark.reports.sealing import MAX_OVERHEAD, MIN_OVERHEAD, SealingKey, share_info
 from maskedlark.reports.task import REPORT_ID_BYTES, Task, TaskBundle
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SealedShare:
     """What one helper will open: the id of its HPKE key, and the encapsulated key with the ciphertext."""
 
@@ -21,7 +20,7 @@ class SealedShare:
     ciphertext: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Report:
     """What a browser uploads.
 

@@ -12,7 +12,6 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 import grpc
@@ -28,6 +27,7 @@ from maskedlark.errors import (
     ReportReason,
     ReportRejected,
 )
+from maskedlark.frozen import frozen
 
 _LOG = logging.getLogger(__name__)
 _KIND: Final = "maskedlark-kind"
@@ -109,7 +109,7 @@ def calling(peer: str) -> Iterator[None]:
         raise _domain_error(error, peer) from None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Refusal:
     """What a call was refused with: codes, no message."""
 

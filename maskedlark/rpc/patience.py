@@ -5,19 +5,19 @@ A call that stops, or drips, would otherwise hold a thread for as long as it lik
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from threading import Event, Thread, Timer
 from time import monotonic
 from typing import Any, Final
 
 import grpc
 
+from maskedlark.frozen import frozen
 from maskedlark.rpc.handlers import wrapped
 
 _POLL_S: Final = 0.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Patience:
     """What one call may cost a thread in waiting.
 

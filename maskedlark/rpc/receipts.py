@@ -6,8 +6,9 @@ To the ad server it is a name and a number; only the helper can make one. It tra
 the messages.
 """
 
-from dataclasses import dataclass
 from typing import Any, Final
+
+from maskedlark.frozen import frozen
 
 METADATA_KEY: Final = "maskedlark-receipt-bin"
 _HELPER_BYTES: Final = 16
@@ -17,7 +18,7 @@ _BYTES: Final = _HELPER_BYTES + _SEQUENCE_BYTES + 2 * _DIGEST_BYTES
 _MAX_SEQUENCE: Final = (1 << 63) - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Receipt:
     """Where a helper's ledger stood.
 

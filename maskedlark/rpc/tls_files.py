@@ -7,7 +7,7 @@ moment is not used: what was read before stays in use until the files fit togeth
 import logging
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from threading import Lock
 from typing import Final, Generic, Self, TypeAlias, TypeVar
@@ -16,6 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from maskedlark.errors import InvalidTask
+from maskedlark.frozen import frozen
 from maskedlark.runtime.ownership import check_secret_file
 
 _LOG: Final = logging.getLogger(__name__)
@@ -23,7 +24,7 @@ _Made = TypeVar("_Made")
 _Stamp: TypeAlias = tuple[tuple[int, int, int], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TlsContents:
     """What the files hold, in PEM; the certificate belongs to the key.
 
@@ -41,7 +42,7 @@ class TlsContents:
     authority_names: bytes = b""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TlsFiles:
     """PEM files of one party.
 

@@ -7,7 +7,7 @@ only, and only when asked for by name.
 import ipaddress
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
@@ -15,6 +15,7 @@ from typing import Any, Final
 import grpc
 
 from maskedlark.errors import InvalidTask
+from maskedlark.frozen import frozen
 from maskedlark.rpc.still_trusted import StillTrusted
 from maskedlark.rpc.tls_files import Reloaded, TlsContents, TlsFiles
 from maskedlark.rpc.trust import Trust
@@ -61,7 +62,7 @@ What all of them can make the server hold.
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Keepalive:
     """How soon a dead peer is noticed while a call waits for it, however long that call may take.
 
@@ -105,7 +106,7 @@ class Keepalive:
 _KEEPALIVE: Final = Keepalive()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TrustOnly:
     """The authorities that a client without a certificate of its own, a browser, trusts the server by."""
 

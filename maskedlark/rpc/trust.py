@@ -14,7 +14,6 @@ The names stand in a file of their own because the text of `trusted.crt` comes f
 
 import string
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final, Self, TypeAlias
@@ -26,6 +25,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from maskedlark.errors import InvalidTask
+from maskedlark.frozen import frozen
 from maskedlark.rpc.tls_files import TlsContents
 
 Names: TypeAlias = frozenset[str]
@@ -36,7 +36,7 @@ _FINGERPRINT_DIGITS: Final = 64
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Authority:
     """A certificate that may sign others, and the names that those may hold."""
 

@@ -10,7 +10,6 @@ bit: sums are exact.
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Self
 
@@ -28,6 +27,7 @@ from helper.gradient.exact.lowering.lowered import Lowered
 from helper.gradient.exact.lowering.lowering import lower
 from helper.gradient.exact.products.fastest import FastestBackend
 from helper.gradient.exact.products.product import CHUNK_RECORDS, Backend
+from maskedlark.frozen import frozen
 from maskedlark.model.graph import Loss, Model
 from maskedlark.model.weights import QuantisedTensor
 from maskedlark.numbers.field import FieldVector
@@ -115,7 +115,7 @@ class ExactEngine:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Work:
     """One round's arguments, and what a thread does with its part of the records."""
 

@@ -7,7 +7,6 @@ goes into every round's transcript: helpers whose numerics differ derive differe
 import base64
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +19,7 @@ from helper.gradient.exact.engine import ExactEngine
 from helper.gradient.exact.products.float64 import Float64Backend
 from helper.gradient.exact.products.int8 import Int8Backend
 from helper.gradient.exact.products.product import CHUNK_RECORDS, Backend
+from maskedlark.frozen import frozen
 from maskedlark.interrupt import Interrupt, never
 from maskedlark.model.graph import Loss
 from maskedlark.model.onnx_file import parse
@@ -130,7 +130,7 @@ def _require_equal(what: str, first: NDArray[Any], second: NDArray[Any]) -> None
         raise SelfCheckFailed(f"the two backends differ in a {what} of shape {first.shape} at extreme values")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GoldenResult:
     """What one golden vector came to, beside what it should."""
 

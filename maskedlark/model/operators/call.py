@@ -14,6 +14,7 @@ from typing import Final, NoReturn, cast
 import numpy as np
 
 from maskedlark.errors import InvalidModel, ModelReason
+from maskedlark.frozen import frozen
 from maskedlark.model.graph import AttributeValue, Constant
 
 Shape = tuple[int, ...]
@@ -45,7 +46,7 @@ class ValueType:
         return prod(self.shape)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Call:
     """One use of an operator.
 
@@ -132,7 +133,7 @@ class Call:
         return axis % rank
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Checked:
     """A node in normal form.
 

@@ -6,11 +6,12 @@ on its way is still found.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 import numpy as np
 
+from maskedlark.frozen import frozen
 from maskedlark.model.graph import AttributeValue
 from maskedlark.model.operators import elementwise, layers, layout, recurrent
 from maskedlark.model.operators.call import Call, Checked
@@ -18,7 +19,7 @@ from maskedlark.model.operators.call import Call, Checked
 Rule = Callable[[Call], Checked]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Attribute:
     """One attribute: its type, whether it is a list, and its default, if it has one.
 
@@ -30,7 +31,7 @@ class Attribute:
     is_list: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Operator:
     """One row of the allow-list.
 

@@ -11,19 +11,20 @@ server compares the tags that cover them.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from maskedlark.frozen import frozen
 from maskedlark.numbers.field import MODULUS, FieldVector, add, multiply, negate, subtract, total
 from maskedlark.reports.proofs.polynomials import range_tables
 from maskedlark.reports.proofs.proving import Binding, challenge, commit
 from maskedlark.reports.proofs.shape import POINTS, ProofShape
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ProofTable:
     """What one helper read of n proofs, one row each; all elements are canonical.
 

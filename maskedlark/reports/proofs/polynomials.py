@@ -6,16 +6,17 @@ and is given by its values at m+1..2m+5.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 
 import numpy as np
 
+from maskedlark.frozen import frozen
 from maskedlark.numbers.field import MODULUS, FieldVector, multiply, total
 from maskedlark.reports.proofs.shape import EXTRA_NODES, POINTS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RangeTables:
     """Constants of polynomials of m bits.
 

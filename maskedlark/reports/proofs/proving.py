@@ -13,12 +13,13 @@ proofs of the same authors (CRYPTO 2019).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 import numpy as np
 
 from maskedlark.canonical import digest
+from maskedlark.frozen import frozen
 from maskedlark.numbers.field import MODULUS, FieldVector, random_vector, subtract, to_bytes
 from maskedlark.randomness import Randomness
 from maskedlark.reports.proofs.polynomials import evaluate, extended, range_tables
@@ -44,7 +45,7 @@ class Binding(NamedTuple):
         return f"Binding(task_id={self.task_id!r}, report_id={self.report_id!r})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Proof:
     """What a report holds behind its view.
 

@@ -14,11 +14,11 @@ zeros with n = 0 spell 0.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Final
 
+from maskedlark.frozen import frozen
 from maskedlark.numbers.field import ELEMENT_BYTES
 from maskedlark.reports.measurement import Measurement
 from maskedlark.reports.share_seed import SEED_BYTES
@@ -33,7 +33,7 @@ EXTRA_NODES: Final = 2 * POINTS - 1
 """The quotient of a polynomial of m bits has degree m + 4, so it is given by m + 5 values."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Places:
     """Where the parts of the shared elements stand. Polynomials follow one another.
 
@@ -56,7 +56,7 @@ class Places:
     quotient: tuple[slice, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ProofShape:
     """What the reports of a task prove.
 

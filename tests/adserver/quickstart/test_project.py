@@ -1,6 +1,7 @@
 """A project's settings are a file that people read and change; what is wrong in it is told by name."""
 
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,7 @@ def test_every_setting_is_in_the_file_or_named_in_a_comment(tmp_path: Path) -> N
     new_project(tmp_path / "play", SETTINGS)
     text = (tmp_path / "play" / CONFIG).read_text()
     assert tomllib.loads(text).keys() == {"data", "task", "model", "training", "servers"}
-    assert all(f"{name} = " in text for name in TrainingSettings.__slots__)
+    assert all(f"{each.name} = " in text for each in fields(TrainingSettings))
 
 
 def test_a_changed_line_is_what_the_next_run_takes(tmp_path: Path) -> None:
@@ -101,7 +102,7 @@ def test_the_command_makes_a_project_on_ports_of_its_own(tmp_path: Path) -> None
     made = CliRunner().invoke(app, ["quickstart", "new", str(tmp_path / "play")], catch_exceptions=False)
     assert made.exit_code == 0
     servers = Project.open(tmp_path / "play").settings.servers
-    assert len({getattr(servers, name) for name in Servers.__slots__}) == 4
+    assert len({getattr(servers, each.name) for each in fields(servers)}) == 4
     environment = (tmp_path / "play" / "env.sh").read_text()
     assert f"export ADSERVER_HELPER_1='{servers.helper_1}'" in environment
 

@@ -3,7 +3,6 @@
 Specification and proof: docs/explanation/numerics.md, sections "Clipping" and "Why the bound holds".
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 
 from helper.gradient.exact.kernels.compiled import kernel
 from helper.gradient.exact.kernels.rows import Real
+from maskedlark.frozen import frozen
 from maskedlark.privacy.clip import Clip, Norm
 
 MARGIN_BITS: Final = 40
@@ -60,7 +60,7 @@ def _factors(norms: Real, coefficients: Real, bound: float, factors: Real) -> No
                 factors[r, k] = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Masking:
     """What every trained layer needs to write its masked values, for one block of records.
 

@@ -6,13 +6,13 @@ A row is one record's values at one place of the graph (or its deltas for one se
 Specification: docs/explanation/numerics.md, section "Rows".
 """
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from helper.gradient.exact.kernels.compiled import inlined, kernel
+from maskedlark.frozen import frozen
 from maskedlark.privacy.clip import Norm
 
 Real = NDArray[np.float64]
@@ -46,7 +46,7 @@ def power_of(k: NDArray[np.int64]) -> Real:
     return result
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Rows:
     """Quantised rows.
 

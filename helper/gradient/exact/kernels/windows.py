@@ -4,17 +4,18 @@ The places of an image that each output of a convolution or a pooling reads.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from maskedlark.frozen import frozen
+
 PADDING = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Windows:
     """A window sliding over one channel.
 

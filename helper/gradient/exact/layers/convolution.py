@@ -9,8 +9,6 @@ A record's whole input is one row, and so are its whole deltas. All sums are exa
 2^20 positions.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,12 +18,13 @@ from helper.gradient.exact.kernels.rows import Real, Rows, Value, from_bytes, po
 from helper.gradient.exact.kernels.whole_gradient import WholeGradient
 from helper.gradient.exact.kernels.windows import Windows
 from helper.gradient.exact.layers.layer import RoundSetup, Running, Trainable
+from maskedlark.frozen import frozen
 from maskedlark.numbers.field import FieldVector
 
 Patches = NDArray[np.int16]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Convolution:
     """A Conv of one group.
 

@@ -9,8 +9,6 @@ norm      |q_d|^2 (|q_a|^2 2^(-2 e_a) + 1) 2^(-2 e_d), the 1 for the bias
 masked    sum over records of q_a x u(d), see `masking`
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from helper.gradient.exact.kernels.clipping import Masking
@@ -25,12 +23,13 @@ from helper.gradient.exact.kernels.rows import (
     scaled_norm,
 )
 from helper.gradient.exact.layers.layer import RoundSetup, Running, Trainable
+from maskedlark.frozen import frozen
 from maskedlark.numbers.field import FieldVector
 
 _NO_BIAS = np.empty(0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Dense:
     """A Gemm, or a MatMul with the Add that follows it.
 

@@ -6,7 +6,6 @@ An activation computes its value and its slope at once; going back is one produc
 is one rounded operation on reals that are themselves exactly defined, or a table look-up (see `tables`).
 """
 
-from dataclasses import dataclass
 from enum import IntEnum, unique
 
 import numpy as np
@@ -16,6 +15,7 @@ from helper.gradient.exact.kernels.compiled import kernel
 from helper.gradient.exact.kernels.rows import Real, Value, to_real
 from helper.gradient.exact.kernels.tables import ONE, Table, exponential, look_up, softplus_tail
 from helper.gradient.exact.layers.layer import RoundSetup, Running
+from maskedlark.frozen import frozen
 
 
 @unique
@@ -30,7 +30,7 @@ class Curve(IntEnum):
     SOFTPLUS = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Activation:
     """One curve on every value; alpha is the slope of LeakyRelu and the depth of Elu."""
 
@@ -113,7 +113,7 @@ def _activate(
                     slope[r, j] = y
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Softmax:
     """Softmax over all of a record's values."""
 
@@ -168,7 +168,7 @@ def _softmax_back(value: Real, deltas: Real, result: Real) -> None:
                 result[s, r, c] = value[r, c] * (deltas[s, r, c] - dot)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Join:
     """A residual sum of two values of one shape."""
 

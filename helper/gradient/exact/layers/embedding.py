@@ -6,8 +6,6 @@ The masked values are added straight to the table's rows. An index outside the t
 gradient zero.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,10 +15,11 @@ from helper.gradient.exact.kernels.field import add
 from helper.gradient.exact.kernels.masking import Hashed, hash_keys, hash_operand, mask_rows
 from helper.gradient.exact.kernels.rows import Bytes, Real, Rows, Value, quantise, scaled_norm
 from helper.gradient.exact.layers.layer import RoundSetup, Running, Trainable
+from maskedlark.frozen import frozen
 from maskedlark.numbers.field import FieldVector
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Embedding:
     """A Gather of rows of a trained (rows, width) table by byte features.
 

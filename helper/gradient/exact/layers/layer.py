@@ -7,7 +7,6 @@ reverse, `add_norm`, and, once the clip factors are known, `mask`. `begin` and `
 of a chunk, `write` ends the round.
 """
 
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from helper.gradient.exact.kernels.clipping import Masking
 from helper.gradient.exact.kernels.rows import Real, Value
 from helper.gradient.exact.products.product import Backend
+from maskedlark.frozen import frozen
 from maskedlark.model.weights import QuantisedTensor
 from maskedlark.numbers.field import FieldVector
 from maskedlark.privacy.clip import Norm
@@ -24,7 +24,7 @@ class NotExact(Exception):
     """The graph has no exact form; the message says in one sentence why."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Trainable:
     """Where a parameter is: in the round's weights, and in the flat gradient vector."""
 
@@ -42,7 +42,7 @@ class Trainable:
         return vector[self.offset : self.offset + self.size].reshape(self.shape)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RoundSetup:
     """What is the same for all records of a round.
 

@@ -3,16 +3,15 @@
 Transposition, slices, concatenation, and constants added to or multiplied with values.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from helper.gradient.exact.kernels.rows import Real, Value, to_real
 from helper.gradient.exact.layers.layer import RoundSetup, Running
+from maskedlark.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Rearrange:
     """Output entry j is input entry order[j]; no input is taken twice."""
 
@@ -43,7 +42,7 @@ class _RunningRearrange(Running):
         return (result,)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Concatenate:
     """The inputs one after the other, as reals."""
 
@@ -70,7 +69,7 @@ class _RunningConcatenate(Running):
         return tuple(np.split(deltas, np.cumsum(self._layer.sizes)[:-1], axis=2))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Fixed:
     """z = x * factor + offset with constants of the graph: one rounded product, then one rounded sum.
 

@@ -7,8 +7,6 @@ and coefficients 1.
 Specification: docs/explanation/numerics.md, section "Losses".
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,12 +15,13 @@ from helper.gradient.exact.kernels.rows import Real
 from helper.gradient.exact.kernels.tables import MAX_RATE_LOG, ONE, Table, exponential, look_up
 from helper.gradient.exact.layers.elementwise import softmax_weights
 from maskedlark.errors import JobReason, JobRefused
+from maskedlark.frozen import frozen
 from maskedlark.model.graph import Loss
 
 Labels = NDArray[np.uint32]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Seeds:
     """What a loss hands to the way back.
 

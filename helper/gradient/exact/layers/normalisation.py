@@ -6,8 +6,6 @@ The statistics are constants of the graph; scale and bias are trained. A record'
 the sum over its positions of q_d q_x~, and of q_d, exact integers.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,10 +13,11 @@ from helper.gradient.exact.kernels.clipping import Masking
 from helper.gradient.exact.kernels.rows import Real, Rows, Value, quantise, to_real
 from helper.gradient.exact.kernels.whole_gradient import WholeGradient
 from helper.gradient.exact.layers.layer import RoundSetup, Running, Trainable
+from maskedlark.frozen import frozen
 from maskedlark.numbers.field import FieldVector
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class BatchNormalization:
     """One scale and bias a channel.
 

@@ -1,6 +1,5 @@
 """Pools: the largest value of each window, or the mean of its quantised values."""
 
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -10,12 +9,13 @@ from helper.gradient.exact.kernels.compiled import kernel
 from helper.gradient.exact.kernels.rows import Real, Value, from_bytes, power, quantise, to_real
 from helper.gradient.exact.kernels.windows import Windows
 from helper.gradient.exact.layers.layer import RoundSetup, Running
+from maskedlark.frozen import frozen
 from maskedlark.privacy.clip import Norm
 
 Places = NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MaxPool:
     """The largest value of each window; of equal ones the first, which alone gets the delta."""
 
@@ -51,7 +51,7 @@ class _RunningMaxPool(Running):
         return (result,)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AveragePool:
     """The exact sum of each window's quantised values over its count, in one division.
 

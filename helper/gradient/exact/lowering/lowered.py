@@ -7,7 +7,7 @@ order of their ONNX shape without the record axis.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Final
 
@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from helper.gradient.exact.layers.layer import Layer, NotExact, Trainable
 from helper.gradient.exact.layers.layout import Fixed, Rearrange
+from maskedlark.frozen import frozen
 from maskedlark.model.graph import Constant, Model, Node
 
 Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Step:
     """One layer, the numbers of the values that it reads and writes, and whether it is trained."""
 
@@ -31,7 +32,7 @@ class Step:
     has_parameters: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Lowered:
     """A model in exact form.
 
@@ -50,7 +51,7 @@ class Lowered:
     num_parameters: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Value:
     """What is known of a value while lowering.
 

@@ -8,7 +8,6 @@ once a process, by timing each way on the shapes of a middling layer, some tens 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache, partial
 from time import thread_time
 from typing import Final
@@ -19,6 +18,7 @@ from helper.gradient.exact.kernels.rows import Real
 from helper.gradient.exact.products.float64 import Float64Backend
 from helper.gradient.exact.products.int8 import Int8Backend
 from helper.gradient.exact.products.product import Accumulator, Backend, Factor, Operand, Weights
+from maskedlark.frozen import frozen
 
 _RECORDS: Final = 512
 _WIDTH: Final = 512
@@ -26,7 +26,7 @@ _OUTPUTS: Final = 128
 _TURNS: Final = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Choice:
     """Which backend takes which kind of product.
 

@@ -5,18 +5,17 @@ Float64 matrix products (numpy's BLAS) in which every partial sum is an integer 
 Such sums are exact in any order and with or without fused multiply-add, so BLAS's freedom changes no bit.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from helper.gradient.exact.kernels.compiled import kernel
 from helper.gradient.exact.kernels.field import add, from_signed, multiply
 from helper.gradient.exact.kernels.rows import Real
 from helper.gradient.exact.products.product import Accumulator, Operand, Weights, use_one_blas_thread
+from maskedlark.frozen import frozen
 from maskedlark.numbers.field import FieldVector
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class FloatWeights:
     """A weight matrix as float64."""
 

@@ -6,7 +6,6 @@ base-128 digits where it does not (AVX2 adds two products in 16 bits: 2 * 255 * 
 of the two changes the speed and no bit.
 """
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
@@ -19,6 +18,7 @@ from helper.gradient.exact.kernels.compiled import kernel
 from helper.gradient.exact.kernels.field import add, from_signed, multiply
 from helper.gradient.exact.kernels.rows import Bytes, Real
 from helper.gradient.exact.products.product import Accumulator, Operand, Weights, use_one_blas_thread
+from maskedlark.frozen import frozen
 from maskedlark.numbers.field import MODULUS, FieldVector
 
 Digits = NDArray[np.int8]
@@ -36,7 +36,7 @@ _HALF: Final = np.uint64(MODULUS // 2)
 _P: Final = np.uint64(MODULUS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DigitWeights:
     """A (K, N) weight matrix as digits (K, 2N), low digit first.
 
