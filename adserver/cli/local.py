@@ -3,29 +3,37 @@
 The strategies are LINE's averaging and draw and discard; `adserver serve` takes the updates.
 """
 
-import math
 import os
 import time
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import numpy as np
 import typer
 
 from adserver.cli.federated import read_settings, read_widths
 from adserver.cli.options import DataOption, JsonOption, LocalDatabaseOption
-from adserver.store.local_jobs import LocalJobs, StoredLocalJob
+from adserver.store.local_jobs import LocalJobs, LocalState
 from adserver.store.local_schema import default_local_url, open_local
-from adserver.views.printing import moment, print_json, print_table, short
+from adserver.views.local import (
+    forecast_json,
+    local_json,
+    print_local_forecast,
+    print_local_jobs,
+    watch,
+)
+from adserver.views.printing import print_json, print_table
 from maskedlark.canonical import build
 from maskedlark.errors import InvalidTask
 from maskedlark.federated.draw_and_discard import DrawAndDiscard
-from maskedlark.federated.local_job import LocalSettings, cost_of, local_job, read_local_job
+from maskedlark.federated.local_forecast import forecast
+from maskedlark.federated.local_job import LocalJob, LocalSettings, local_job
 from maskedlark.federated.strategies.line import Line
 from maskedlark.terminal.options import option
 
 _STRATEGIES: Final[dict[str, type[LocalSettings]]] = {"line": Line, "draw-and-discard": DrawAndDiscard}
 _JOB_ID_BYTES: Final = 16
+STOPPED_EARLY: Final = 1
 
 local_app = typer.Typer(
     no_args_is_help=True,
@@ -37,13 +45,32 @@ JobArgument = Annotated[
 ]
 
 
+StrategyOption = Annotated[str, option("line or draw-and-discard.")]
+SettingsOption = Annotated[Path, option("JSON: the strategy's settings.", exists=True, dir_okay=False)]
+LayersOption = Annotated[str, option("Widths of the model, as 784,10; two of draw-and-discard.")]
+
+
+@local_app.command("plan")
+def plan_command(
+    *,
+    strategy: StrategyOption,
+    settings: SettingsOption,
+    layers: LayersOption,
+    updates_each: Annotated[int, option("How many updates a person sends.", min=1)] = 1,
+    as_json: JsonOption = False,
+) -> None:
+    """Check a job, and show what it would cost a person and how much noise it would meet. Stores nothing."""
+    expected = forecast(_job(strategy, settings, layers), updates_each=updates_each)
+    print_json(forecast_json(expected)) if as_json else print_local_forecast(expected)
+
+
 @local_app.command("submit")
 def submit_command(
     *,
     data: DataOption,
-    strategy: Annotated[str, option("line or draw-and-discard.")],
-    settings: Annotated[Path, option("JSON: the strategy's settings.", exists=True, dir_okay=False)],
-    layers: Annotated[str, option("Widths of the model, as 784,10; two of draw-and-discard.")],
+    strategy: StrategyOption,
+    settings: SettingsOption,
+    layers: LayersOption,
     model_seed: Annotated[int, option("line: of the model's first weights.", min=0)] = 0,
     spam_test: Annotated[
         bool,
@@ -56,16 +83,11 @@ def submit_command(
     as_json: JsonOption = False,
 ) -> None:
     """Check a job and open it to devices. Prints its id, which devices are given."""
-    if strategy not in _STRATEGIES:
-        raise InvalidTask(f"a strategy without helpers is one of {', '.join(_STRATEGIES)}, not {strategy!r}")
-    given = dict(read_settings(settings, rounds=None, noise_multiplier=None))
-    if strategy == "line":
-        given = {"sampling_rate": 1.0, "noise_multiplier": 0.0, **given}
-    job = local_job(os.urandom(_JOB_ID_BYTES), build(_STRATEGIES[strategy], given), read_widths(layers))
+    job = _job(strategy, settings, layers)
     jobs = _jobs(data, local_database)
     jobs.submit(job, seed=model_seed, is_tested=spam_test)
     if as_json:
-        print_json(_told(jobs, jobs.get(job.job_id)))
+        print_json(local_json(jobs, jobs.get(job.job_id)))
     else:
         typer.echo(job.job_id.hex())
 
@@ -76,23 +98,11 @@ def list_command(
 ) -> None:
     """List all jobs without helpers, the oldest first."""
     jobs = _jobs(data, local_database)
-    told = [_told(jobs, one) for one in jobs.all()]
+    found = jobs.all()
     if as_json:
-        print_json(told)
-        return
-    columns = ("job", "strategy", "state", "updates", "epsilon of an update", "submitted")
-    rows = [
-        (
-            short(one.job.job_id),
-            one.job.kind,
-            shown["state"],
-            shown["updates"],
-            f"{shown['epsilon']} a {shown['unit']}",
-            moment(one.submitted_at),
-        )
-        for one, shown in zip(jobs.all(), told, strict=True)
-    ]
-    print_table(columns, rows)
+        print_json([local_json(jobs, one) for one in found])
+    else:
+        print_local_jobs(jobs, found)
 
 
 @local_app.command("show")
@@ -104,11 +114,32 @@ def show_command(
 ) -> None:
     """Show a job: its settings, what an update costs its device, and how many came."""
     jobs = _jobs(data, local_database)
-    told = _told(jobs, jobs.find(job))
+    told = local_json(jobs, jobs.find(job))
     if as_json:
         print_json(told)
     else:
         print_table(("", ""), list(told.items()))
+
+
+@local_app.command("watch")
+def watch_command(
+    data: DataOption,
+    job: JobArgument = "",
+    local_database: LocalDatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Follow a job until it is done or closed; the exit status is 1 unless LINE took its last step.
+
+    Draw and discard has no last step: it goes on until it is closed.
+    """
+    jobs = _jobs(data, local_database)
+    job_id = jobs.find(job).job.job_id
+    state = watch(jobs, job_id, is_shown=not as_json)
+    stored = jobs.get(job_id)
+    told = local_json(jobs, stored)
+    print_json(told) if as_json else print_table(("", ""), list(told.items()))
+    if state is not LocalState.DONE:
+        raise typer.Exit(STOPPED_EARLY)
 
 
 @local_app.command("cancel")
@@ -120,6 +151,17 @@ def cancel_command(
     found = jobs.find(job).job
     jobs.close(found.job_id)
     typer.echo(f"closed after {jobs.accepted(found)} updates; `adserver local export` still has its model")
+
+
+@local_app.command("resume")
+def resume_command(
+    data: DataOption, job: JobArgument = "", local_database: LocalDatabaseOption = None
+) -> None:
+    """Open a cancelled job to devices again: it goes on with the round, or the instances, that it has."""
+    jobs = _jobs(data, local_database)
+    found = jobs.find(job).job
+    jobs.reopen(found.job_id)
+    typer.echo(f"open again, after {jobs.accepted(found)} updates")
 
 
 @local_app.command("export")
@@ -142,39 +184,15 @@ def _jobs(data: Path, local_database: str | None) -> LocalJobs:
     return LocalJobs(open_local(local_database or default_local_url(data)), time.time)
 
 
-def _told(jobs: LocalJobs, stored: StoredLocalJob) -> dict[str, Any]:
-    """A job for programs. Epsilons are null without noise."""
-    settings, model = read_local_job(stored.job)
-    cost = cost_of(stored.job)
-    told: dict[str, Any] = {
-        "job_id": stored.job.job_id.hex(),
-        "strategy": stored.job.kind,
-        "state": _state(jobs, stored),
-        "submitted_at": stored.submitted_at,
-        "widths": list(stored.job.widths),
-        "parameters": model.size,
-        "updates": jobs.accepted(stored.job),
-        "unit": cost.unit,
-        "epsilon": _finite(cost.epsilon),
-        "epsilon_of_a_whole_update": _finite(cost.whole_update),
-        "delta": cost.delta,
-    }
-    if isinstance(settings, Line):
-        rounds_done = jobs.rounds.state(stored.job.job_id).rounds_done
-        return told | {"rounds": settings.rounds, "rounds_done": rounds_done, "devices": settings.devices}
-    return told | {
-        "instances": settings.instances,
-        "in_flight": round(jobs.instances.job(stored.job.job_id).in_flight, 3),
-    }
+def _job(strategy: str, settings: Path, layers: str) -> LocalJob:
+    """A new job of these settings, checked.
 
-
-def _state(jobs: LocalJobs, stored: StoredLocalJob) -> str:
-    """Done after the last round of LINE; closed if somebody cancelled it; open to devices otherwise."""
-    settings, _ = read_local_job(stored.job)
-    if isinstance(settings, Line) and jobs.rounds.asked(stored.job.job_id, settings) is None:
-        return "done"
-    return "open" if stored.is_open else "closed"
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    Raises:
+        InvalidTask, InvalidModel: naming the setting.
+    """
+    if strategy not in _STRATEGIES:
+        raise InvalidTask(f"a strategy without helpers is one of {', '.join(_STRATEGIES)}, not {strategy!r}")
+    given = dict(read_settings(settings, rounds=None, noise_multiplier=None))
+    if strategy == "line":
+        given = {"sampling_rate": 1.0, "noise_multiplier": 0.0, **given}
+    return local_job(os.urandom(_JOB_ID_BYTES), build(_STRATEGIES[strategy], given), read_widths(layers))

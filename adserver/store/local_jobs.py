@@ -2,12 +2,14 @@
 
     jobs = LocalJobs(open_local(url), clock)
     jobs.submit(job, seed=0)
-    jobs.find("3f").job;  jobs.close(job_id);  jobs.parameters(job)
+    jobs.find("3f").job;  jobs.close(job_id);  jobs.reopen(job_id);  jobs.parameters(job)
 
-A job is open until it is closed; devices are told when it is.
+A job is open until it is closed, and may be opened again; devices are told what it is. A job of LINE is done
+after its last round.
 """
 
 from collections.abc import Callable
+from enum import StrEnum, unique
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,18 @@ from maskedlark.federated.strategies.line import Line
 from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness, system_randomness
 from maskedlark.runtime.database import reading
+
+
+@unique
+class LocalState(StrEnum):
+    """Where a job is."""
+
+    OPEN = "open"
+    """It takes updates."""
+    CLOSED = "closed"
+    """It was closed, and may be opened again."""
+    DONE = "done"
+    """LINE took its last step."""
 
 
 @frozen
@@ -115,10 +129,28 @@ class LocalJobs:
             found = find_id(connection, local_jobs.c.job_id, prefix, missing=JobReason.UNKNOWN_JOB)
         return self.get(found)
 
+    def state(self, stored: StoredLocalJob) -> LocalState:
+        """Where a job is."""
+        settings, _ = read_local_job(stored.job)
+        if isinstance(settings, Line) and self.rounds.asked(stored.job.job_id, settings) is None:
+            return LocalState.DONE
+        return LocalState.OPEN if stored.is_open else LocalState.CLOSED
+
     def close(self, job_id: bytes) -> None:
         """Take no more updates of a job; its model stays."""
-        with self._engine.begin() as connection:
-            connection.execute(update(local_jobs).where(local_jobs.c.job_id == job_id).values(is_open=False))
+        self._set_open(job_id, is_open=False)
+
+    def reopen(self, job_id: bytes) -> None:
+        """Take updates again of a job that was closed: it goes on with the round, or instances, it has.
+
+        Raises:
+            JobRefused(UNKNOWN_JOB): there is none of this id.
+            JobRefused(WRONG_STATE): it is open or done.
+        """
+        state = self.state(self.get(job_id))
+        if state is not LocalState.CLOSED:
+            raise JobRefused(JobReason.WRONG_STATE, f"the job is {state}, not closed")
+        self._set_open(job_id, is_open=True)
 
     def accepted(self, job: LocalJob) -> int:
         """How many updates were taken in."""
@@ -134,6 +166,11 @@ class LocalJobs:
         if isinstance(settings, DrawAndDiscard):
             return settings.mean(self.instances.instances(job.job_id))
         return self.rounds.state(job.job_id).optimizer.masters
+
+    def _set_open(self, job_id: bytes, *, is_open: bool) -> None:
+        wanted = update(local_jobs).where(local_jobs.c.job_id == job_id)
+        with self._engine.begin() as connection:
+            connection.execute(wanted.values(is_open=is_open))
 
 
 def _stored(row: Any) -> StoredLocalJob:

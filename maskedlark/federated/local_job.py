@@ -154,6 +154,11 @@ def check_epsilon(job: LocalJob, most: float) -> None:
         )
 
 
+def update_bytes(length: int) -> int:
+    """How many bytes an update of so many values has."""
+    return _HEADER.size + 8 * length
+
+
 @frozen(eq=False)
 class LocalUpdate:
     """What a device sends: noised already.
@@ -180,10 +185,10 @@ class LocalUpdate:
             ReportRejected(WRONG_LENGTH): another number of values than the job's model has.
             ReportRejected(MALFORMED): a negative position.
         """
-        if len(body) != _HEADER.size + 8 * length:
+        if len(body) != update_bytes(length):
             raise ReportRejected(
                 ReportReason.WRONG_LENGTH,
-                f"an update of this job has {_HEADER.size + 8 * length} bytes, not {len(body)}",
+                f"an update of this job has {update_bytes(length)} bytes, not {len(body)}",
             )
         update_id, position = _HEADER.unpack_from(body)
         if position < 0:
