@@ -81,9 +81,11 @@ def test_unfinished_bodies_take_no_more_than_the_room_and_give_it_back(port: int
 def test_a_lie_about_the_length_takes_no_room(port: int, room: BodyRoom) -> None:
     connections = [half_sent(port, 8 << 20, 10) for _ in range(5)]
     wait_for_free(room, ROOM_BYTES - 50, ROOM_BYTES - 50)
+    assert room.free_bytes == ROOM_BYTES - 50  # what has come, not what was declared
     for connection in connections:
         connection.close()
     wait_for_free(room, ROOM_BYTES, ROOM_BYTES)
+    assert room.free_bytes == ROOM_BYTES
 
 
 def test_what_does_not_fit_is_not_taken() -> None:

@@ -89,7 +89,10 @@ def test_with_unit_report_each_dataset_has_a_budget_of_its_own(tmp_path: Path) -
     scene = Scene(tmp_path, **{**PERSON, "unit": "report"})
     most = most_rounds(scene.task)
     for number in (1, 2):
-        scene.start(job(scene, scene.seal(seed=number), number, rounds=most))
+        dataset = scene.seal(seed=number)
+        scene.start(job(scene, dataset, number, rounds=most))
+        reason, _ = reason_of(lambda dataset=dataset: scene.start(job(scene, dataset, 7, rounds=1)))
+        assert reason is JobReason.BUDGET_EXHAUSTED  # its own budget is spent, and the next has all of one
 
 
 def test_a_restart_and_an_early_end_leave_the_task_what_was_really_spent(tmp_path: Path) -> None:

@@ -85,6 +85,7 @@ def test_a_started_job_may_be_asked_for_again_after_the_task_expired(scene: Scen
     scene.start(spec)
     scene.parties[0].now = scene.task.expires_at
     scene.start(spec)
+    assert refusal(scene, replace(spec, job_id=b"new".ljust(16))).reason is JobReason.TASK_EXPIRED
 
 
 def test_a_job_on_an_expired_task_is_refused(scene: Scene) -> None:
@@ -251,6 +252,8 @@ def test_each_dataset_has_its_own_budget(noisy: Scene) -> None:
     ]
     for number, dataset in enumerate(datasets):
         noisy.start(noisy.job(dataset, job_id=bytes([number]) * 16, noise_multiplier=10.0, rounds=15))
+    again = noisy.job(datasets[0], job_id=b"again".ljust(16), noise_multiplier=10.0, rounds=15)
+    assert refusal(noisy, again).reason is JobReason.BUDGET_EXHAUSTED
 
 
 def test_a_job_that_is_closed_before_it_is_started_reserves_nothing(noisy: Scene) -> None:

@@ -48,11 +48,11 @@ def test_origins_of_one_host_share_its_room(scene: Scene) -> None:
 def test_a_task_that_is_over_makes_room(scene: Scene) -> None:
     for name in ("second", "third"):
         register(scene, named(scene, name))
+    later = named(scene, "later", starts_at=scene.task.expires_at, expires_at=scene.task.expires_at + 3_600)
+    with pytest.raises(JobRefused):
+        register(scene, later)
     scene.parties[0].now = scene.task.expires_at
-    register(
-        scene,
-        named(scene, "later", starts_at=scene.task.expires_at, expires_at=scene.task.expires_at + 3_600),
-    )
+    assert register(scene, later)
 
 
 def test_a_restart_forgets_no_task(scene: Scene) -> None:

@@ -219,4 +219,4 @@ def test_a_noisy_sum_of_the_most_that_devices_send_is_never_thrown_away() -> Non
     most = np.array([3 * UNIT, 0, 0, 0, 0, 3 * (UNIT >> 3), -3 * (UNIT >> 3)])
     for _ in range(2_000):
         noisy = most + np.rint(drawn.normal(0, scale * np.sqrt(2), FORM.length)).astype(np.int64)
-        read_sum(TASK, ROUND, noisy, records=3)
+        assert read_sum(TASK, ROUND, noisy, records=3).values[0] == pytest.approx(noisy[0] / UNIT)

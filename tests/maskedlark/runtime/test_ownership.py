@@ -81,7 +81,9 @@ def test_a_user_that_cannot_give_files_away_keeps_its_own(
     def refuse(*_: object) -> None:
         raise PermissionError
 
+    before = file.stat().st_uid
     monkeypatch.setattr(os, "fchown", refuse)
     monkeypatch.setattr(ownership, "_stat", lambda _: Stat())
     with file.open("wb") as stream:
         keep_owner(stream.fileno(), file)
+    assert file.stat().st_uid == before
