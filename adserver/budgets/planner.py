@@ -15,6 +15,7 @@ the noise can be.
 
 import math
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
 from adserver.budgets.headroom import MAX_ROUNDS, Cost, Limit, Room
@@ -228,7 +229,7 @@ class Planner:
             if most <= best and (len(found) >= _ALTERNATIVES or most < best / _WITHIN):
                 break
             on_progress(number, len(promised))
-            some, refused = _fitting(lambda batch, of=rounds: self._with_noise(of, batch), [batch_size])  # type: ignore[misc]
+            some, refused = _fitting(partial(self._with_noise, rounds), [batch_size])
             found, refusal = [*found, *some], refused or refusal
         if not found:
             raise refusal or JobRefused(JobReason.BUDGET_EXHAUSTED, "no job fits this dataset's budgets")

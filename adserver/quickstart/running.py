@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -99,8 +100,7 @@ class Running:
         for _, pid in running:
             os.kill(pid, signal.SIGTERM)
         for one, pid in running:
-            self._wait(lambda one=one: self._pid(one) is None, _STOP_S)  # type: ignore[misc]
-            if self._pid(one) is not None:
+            if not self._wait(partial(self._has_ended, one), _STOP_S):
                 os.kill(pid, signal.SIGKILL)
             self._pid_file(one).unlink(missing_ok=True)
 
@@ -163,7 +163,7 @@ class Running:
 
     def _await(self, server: Server) -> None:
         def is_over() -> bool:
-            return server.ready.exists() or self._pid(server) is None
+            return server.ready.exists() or self._has_ended(server)
 
         if not self._wait(is_over, _TELL_AFTER_S):
             self._tell(f"waiting for {server.name}: its first start compiles for up to a minute")
@@ -179,6 +179,9 @@ class Running:
         while not is_over() and time.monotonic() < until:
             time.sleep(_POLL_S)
         return is_over()
+
+    def _has_ended(self, server: Server) -> bool:
+        return self._pid(server) is None
 
     def _pid(self, server: Server) -> int | None:
         """The process of a server that runs; a number that another process has by now is none."""

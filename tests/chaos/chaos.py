@@ -6,9 +6,9 @@ are sealed, and the helpers' keys are rotated.
 
 It shows that all jobs end once, with the same model to the bit; that no report is lost after the ad server
 acknowledged it, and none used twice; that both helpers charge each round that was used once, and no other;
-and that no state lasts longer than two leases. Then federated jobs run while their devices are killed too
-(`tests.chaos.update_rounds`), for a fifth of the time. Ends with one JSON object; federated rounds are under
-`updates`.
+and that no state lasts longer than two leases, on a machine of one's own. Then federated jobs run while
+their devices are killed too (`tests.chaos.update_rounds`), for a fifth of the time. Ends with one JSON
+object; federated rounds are under `updates`.
 """
 
 import argparse
@@ -25,9 +25,9 @@ from typing import Any, Final
 from docs.tutorial.fleet import HELPERS, ORIGIN, CommandFailed, Fleet
 from tests.chaos import update_rounds
 from tests.chaos.books import Books
-from tests.chaos.disturbance import ADSERVER, Disturbance, Operator
+from tests.chaos.disturbance import ADSERVER, SEALING, WORKER, Disturbance, Operator
 from tests.chaos.uploads import Uploads
-from tests.chaos.watch import Stillness, watching
+from tests.chaos.watch import Stillness, share_of_processors, watching
 from tests.progress import Show, shown
 
 JOBS: Final = 3
@@ -169,20 +169,26 @@ class Watched:
 
     def look(self) -> None:
         """Take note of how things are."""
-        down = self._disturbance.down
+        down, share = self._disturbance.down, share_of_processors()
         found = self._books.rows(ADSERVER, "SELECT job_id, state, rounds_done, lease_until_s FROM jobs")
         for job, state, rounds_done, lease_until_s in found:
             if bytes(job) in self._leases:
-                self._leases[bytes(job)].look(lease_until_s, may_rest=state not in LEASED or ADSERVER in down)
-                self._waits[bytes(job)].look(rounds_done, may_rest=state != "waiting" or bool(down))
+                self._leases[bytes(job)].look(
+                    lease_until_s, may_rest=state not in LEASED or ADSERVER in down, share=share
+                )
+                self._waits[bytes(job)].look(
+                    rounds_done, may_rest=state != "waiting" or bool(down), share=share
+                )
         states = [state for _, state, _, _ in found]
+        interrupted = self._disturbance.kills[SEALING] + self._disturbance.kills[WORKER]
         for handle, state in self._books.rows(
             ADSERVER, "SELECT handle, state FROM datasets WHERE state != 'committed'"
         ):
-            self._datasets[bytes(handle)].look(state, may_rest=bool(down))
+            self._datasets[bytes(handle)].look((state, interrupted), may_rest=bool(down), share=share)
         self._queue.look(
             states.count("queued"),
             may_rest="queued" not in states or bool(LEASED & set(states)) or ADSERVER in down,
+            share=share,
         )
 
 
@@ -276,7 +282,7 @@ def seal_the_rest(fleet: Fleet, books: Books, task: str) -> None:
                 task,
                 "--allow-small",
                 "--deadline",
-                "10",
+                "60",
                 "--round-deadline",
                 "60",
             )

@@ -9,4 +9,5 @@ from tests.chaos.chaos import run
 @pytest.mark.timeout(280)
 def test_killing_any_process_loses_nothing_and_charges_nothing_twice(tmp_path: Path) -> None:
     outcome = run(30.0, tmp_path, seed=7)
-    assert outcome.is_right, outcome
+    if not outcome.is_right:
+        pytest.fail(str(outcome))  # an assertion would cut the numbers out of its message

@@ -3,8 +3,8 @@
 No state of a job may last longer than two leases while those who could change it are up.
 
 What counts is the time that was watched, not what a clock says: a look that comes late, because the machine
-is busy with something else, counts as one that came in time. So an overloaded machine hides a little, and
-accuses nobody.
+is busy with something else, counts as one that came in time; and where more want a processor than there are,
+each look counts as much less. So an overloaded machine hides a little, and accuses nobody.
 """
 
 from collections.abc import Callable, Hashable, Iterator
@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Event, Thread
 from typing import Final
+
+import psutil
 
 LOOK_EVERY_S: Final = 0.5
 
@@ -30,16 +32,22 @@ class Stillness:
     _seen: Hashable = None
     _still_s: float = 0.0
 
-    def look(self, state: Hashable, *, may_rest: bool) -> None:
+    def look(self, state: Hashable, *, may_rest: bool, share: float = 1.0) -> None:
         """One look, `LOOK_EVERY_S` after the one before.
 
-        `may_rest`: nobody who could change the state is up, or nothing is to be done.
+        `may_rest`: nobody who could change the state is up, or nothing is to be done. `share`: of the
+        processors that those who could change it want, what they get.
         """
-        self._still_s = 0.0 if may_rest or state != self._seen else self._still_s + LOOK_EVERY_S
+        self._still_s = 0.0 if may_rest or state != self._seen else self._still_s + share * LOOK_EVERY_S
         self._seen = state
         if self._still_s > self.limit_s:
             self.times += 1
             self._still_s = 0.0
+
+
+def share_of_processors() -> float:
+    """What each of those who want a processor gets of one, at most 1, over the last minute."""
+    return min(1.0, (psutil.cpu_count() or 1) / max(1.0, psutil.getloadavg()[0]))
 
 
 @contextmanager

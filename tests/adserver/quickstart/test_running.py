@@ -46,13 +46,17 @@ def test_servers_are_started_once_found_again_and_ended(
     told: list[str] = []
     first, second = Running(project, told.append), Running(project, told.append)
     assert not first.is_up
-    first.up()
-    pids = {path.read_text() for path in project.parties.glob("*.pid")}
-    assert second.is_up
-    second.up()
-    assert {path.read_text() for path in project.parties.glob("*.pid")} == pids
-    assert len(told) == 1
-    second.down()
+    try:
+        first.up()
+        assert "two helpers and an ad server run" in told[-1]
+        pids = {path.read_text() for path in project.parties.glob("*.pid")}
+        assert second.is_up
+        of_the_start = list(told)
+        second.up()
+        assert told == of_the_start
+        assert {path.read_text() for path in project.parties.glob("*.pid")} == pids
+    finally:
+        second.down()
     assert not first.is_up
     assert not list(project.parties.glob("*.pid"))
 
