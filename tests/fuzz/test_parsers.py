@@ -163,7 +163,7 @@ PARSERS = {
 
 @pytest.mark.parametrize("name", PARSERS)
 def test_what_each_parser_is_fuzzed_from_is_right(name: str) -> None:
-    assert PARSERS[name].parse(PARSERS[name].valid) is not None
+    PARSERS[name].parse(PARSERS[name].valid)
 
 
 @pytest.mark.parametrize("name", PARSERS)

@@ -251,8 +251,8 @@ def test_each_dataset_has_its_own_budget(noisy: Scene) -> None:
         for n, part in enumerate((reports[:20], reports[20:]))
     ]
     for number, dataset in enumerate(datasets):
-        noisy.start(noisy.job(dataset, job_id=bytes([number]) * 16, noise_multiplier=10.0, rounds=15))
-    again = noisy.job(datasets[0], job_id=b"again".ljust(16), noise_multiplier=10.0, rounds=15)
+        noisy.start(noisy.job(dataset, job_id=bytes([number]) * 16, noise_multiplier=10.0, rounds=30))
+    again = noisy.job(datasets[0], job_id=b"again".ljust(16), noise_multiplier=10.0, rounds=30)
     assert refusal(noisy, again).reason is JobReason.BUDGET_EXHAUSTED
 
 

@@ -186,9 +186,8 @@ def test_both_helpers_leave_out_the_same_cells_though_noise_decides() -> None:
         threshold_noise_multiplier=20.0,
     )
     first, second = answers(of, spec, keys, columns, [None, None])
-    assert len(combine(first, second)) == len(
-        first.values
-    )  # the tags bind each record's cell: it raises if they differ
+    # The tags bind each record's cell: it raises if they differ.
+    assert len(combine(first, second)) == len(first.vector)
 
 
 def test_the_noise_on_counts_makes_the_threshold_soft() -> None:
