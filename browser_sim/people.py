@@ -88,12 +88,11 @@ class Upload:
     row: int | None = field(repr=False)
 
 
-@frozen
-class Campaign:
-    """What came of all impressions.
+@dataclass(slots=True, kw_only=True)
+class Counts:
+    """What came of all impressions, in numbers.
 
     Attributes:
-        uploads: In the order of their times.
         people: Who saw an ad.
         impressions: Ads seen, one for each record.
         no_consent: Impressions of people whose browsers report nothing.
@@ -103,14 +102,26 @@ class Campaign:
         too_late: Reports, real or fake, not sent since the task had expired by then.
     """
 
-    uploads: tuple[Upload, ...]
     people: int
     impressions: int
-    no_consent: int
-    conversions: int
-    expired: int
-    fakes: int
-    too_late: int
+    no_consent: int = 0
+    conversions: int = 0
+    expired: int = 0
+    fakes: int = 0
+    too_late: int = 0
+
+
+@frozen
+class Campaign:
+    """What came of all impressions.
+
+    Attributes:
+        uploads: In the order of their times.
+        counts: What happened, in numbers.
+    """
+
+    uploads: tuple[Upload, ...]
+    counts: Counts
 
     def reported_rows(self) -> NDArray[np.intp]:
         """The records that were really reported, in upload order."""
@@ -137,14 +148,6 @@ class _Event(NamedTuple):
     sequence: int
     moment: _Moment
     row: int | None
-
-
-@dataclass(slots=True)
-class _Counts:
-    no_consent: int = 0
-    conversions: int = 0
-    expired: int = 0
-    too_late: int = 0
 
 
 def live_through(
@@ -179,11 +182,11 @@ class _World:
         person_of_place = np.arange(len(converts)) // habits.impressions_per_person
         self._person_of = np.empty_like(person_of_place)
         self._person_of[permutation(len(converts), draws.stream("people"))] = person_of_place
-        self._people = int(person_of_place[-1]) + 1 if len(converts) else 0
-        self._consents = uniform(self._people, draws.stream("consent")) < habits.consent_rate
+        people = int(person_of_place[-1]) + 1 if len(converts) else 0
+        self._consents = uniform(people, draws.stream("consent")) < habits.consent_rate
         self._queue: list[_Event] = []
         self._sequence = count()
-        self._counts = _Counts()
+        self._counts = Counts(people=people, impressions=len(converts))
         self._uploads: list[Upload] = []
 
     def run(self, starts_at_s: float) -> Campaign:
@@ -198,16 +201,7 @@ class _World:
                 self._show(event)
             else:
                 self._report(event)
-        return Campaign(
-            uploads=tuple(self._uploads),
-            people=self._people,
-            impressions=len(self._converts),
-            no_consent=self._counts.no_consent,
-            conversions=self._counts.conversions,
-            expired=self._counts.expired,
-            fakes=sum(upload.row is None for upload in self._uploads),
-            too_late=self._counts.too_late,
-        )
+        return Campaign(uploads=tuple(self._uploads), counts=self._counts)
 
     def _schedule(self, at_s: float, moment: _Moment, row: int | None) -> None:
         heapq.heappush(self._queue, _Event(at_s, next(self._sequence), moment, row))
@@ -243,6 +237,7 @@ class _World:
         if event.at_s >= self._expires_at_s:
             self._counts.too_late += 1
         else:
+            self._counts.fakes += event.row is None
             self._uploads.append(Upload(at_s=event.at_s, row=event.row))
 
 

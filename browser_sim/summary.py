@@ -3,9 +3,11 @@
 import json
 from collections import Counter
 from dataclasses import asdict, field
+from typing import Any
 
 from rich.table import Table
 
+from browser_sim.people import Counts
 from browser_sim.source import Source
 from maskedlark.frozen import frozen
 
@@ -21,13 +23,7 @@ class Summary:
         task_id: In hex.
         source: Its name.
         seed: What the run was drawn from, or None for real randomness.
-        people: Who saw an ad.
-        impressions: Ads seen, one per record.
-        no_consent: Impressions of people whose browsers report nothing.
-        conversions: Impressions that converted.
-        expired: Impressions that did not, reported with the default label.
-        fakes: Fake reports sent.
-        too_late: Reports not sent since the task had expired.
+        counts: What came of all impressions.
         reports: Reports sent, real and fake.
         accepted: Stored by the ad server.
         duplicates: Reports that the ad server held already.
@@ -41,13 +37,7 @@ class Summary:
     task_id: str
     source: str
     seed: int | None
-    people: int
-    impressions: int
-    no_consent: int
-    conversions: int
-    expired: int
-    fakes: int
-    too_late: int
+    counts: Counts
     reports: int
     accepted: int
     duplicates: int
@@ -57,18 +47,25 @@ class Summary:
     simulated_s: float
     seconds: float
 
+    def _figures(self) -> dict[str, Any]:
+        """The attributes by name, with each of the counts in their place."""
+        named: dict[str, Any] = {}
+        for name, value in asdict(self).items():
+            named |= value if name == "counts" else {name: value}
+        return named
+
     def to_json(self) -> str:
-        """One JSON object with the attributes as keys."""
-        return json.dumps(asdict(self))
+        """One JSON object with the attributes as keys; each of the counts is one."""
+        return json.dumps(self._figures())
 
     def to_table(self) -> Table:
         """For people."""
-        counts = asdict(self)
-        rejected = counts.pop("rejected")
+        figures = self._figures()
+        rejected = figures.pop("rejected")
         table = Table(title="browser-sim run", show_header=False)
         table.add_column(style="bold")
         table.add_column(justify="right")
-        for name, value in counts.items():
+        for name, value in figures.items():
             table.add_row(name.replace("_", " "), f"{value:,.1f}" if isinstance(value, float) else str(value))
         for reason, count in sorted(rejected.items()):
             table.add_row(f"rejected: {reason}", str(count))

@@ -24,6 +24,7 @@ look like a failure.
 import asyncio
 import logging
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Final, ParamSpec, TypeVar
 
 from starlette.applications import Starlette
@@ -51,14 +52,10 @@ MAX_BATCH_BYTES: Final = 8 << 20
 BODY_DEADLINE_S: Final = 30.0
 
 _LOG = logging.getLogger(__name__)
-_STATUS: Final = {ReportReason.MALFORMED: 400, ReportReason.WRONG_TASK: 404}
-_OTHER_STATUS: Final = 422
-_TOO_LARGE: Final = 413
-_TOO_SLOW: Final = 408
-_NO_ROOM: Final = 503
-_NOTHING: Final = 204
-_UNCHANGED: Final = 304
-_AWAY: Final = 503
+_STATUS: Final = {
+    ReportReason.MALFORMED: HTTPStatus.BAD_REQUEST,
+    ReportReason.WRONG_TASK: HTTPStatus.NOT_FOUND,
+}
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -103,17 +100,17 @@ class _Endpoints:
     async def get_task(self, request: Request) -> Response:
         bundle = await _in_thread(self.tasks.get, _task_id(request))
         if bundle is None:
-            raise HTTPException(404, "no such task")
+            raise HTTPException(HTTPStatus.NOT_FOUND, "no such task")
         encoded = encode(bundle)
         headers = {"etag": f'"{digest("etag", encoded).hex()}"', "cache-control": "no-cache"}
         if headers["etag"] in request.headers.get("if-none-match", ""):
-            return Response(status_code=_UNCHANGED, headers=headers)
+            return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
         return Response(encoded, headers=headers, media_type="application/json")
 
     async def get_encoder(self, request: Request) -> Response:
         encoder = await _in_thread(self.tasks.encoder, _task_id(request))
         if encoder is None:
-            raise HTTPException(404, "no such task, or it names no encoder")
+            raise HTTPException(HTTPStatus.NOT_FOUND, "no such task, or it names no encoder")
         return Response(encode(encoder), media_type="application/json")
 
     async def get_round(self, request: Request) -> Response:
@@ -121,7 +118,7 @@ class _Endpoints:
             None if self.rounds is None else await _in_thread(self.rounds.newest_open, _task_id(request))
         )
         if open_one is None:
-            return Response(status_code=_NOTHING)
+            return Response(status_code=HTTPStatus.NO_CONTENT)
         encoded = encode(open_one.round)
         body = len(encoded).to_bytes(4, "little") + encoded + open_one.content
         return Response(body, media_type="application/octet-stream")
@@ -231,10 +228,12 @@ async def _body(request: Request, limit: int, held: Held) -> bytes:
                 body += piece
     except NoRoom:
         raise HTTPException(
-            _NO_ROOM, "as many bodies are on their way as there is room for; send it again"
+            HTTPStatus.SERVICE_UNAVAILABLE,
+            "as many bodies are on their way as there is room for; send it again",
         ) from None
     except TimeoutError:
-        raise HTTPException(_TOO_SLOW, f"the body did not arrive within {BODY_DEADLINE_S:.0f} s") from None
+        late = f"the body did not arrive within {BODY_DEADLINE_S:.0f} s"
+        raise HTTPException(HTTPStatus.REQUEST_TIMEOUT, late) from None
     return bytes(body)
 
 
@@ -248,13 +247,16 @@ def _task_id(request: Request) -> bytes:
     try:
         return bytes.fromhex(request.path_params["task_id"])
     except ValueError:
-        raise HTTPException(404, "a task id is hexadecimal") from None
+        raise HTTPException(HTTPStatus.NOT_FOUND, "a task id is hexadecimal") from None
 
 
 async def _rejected(_request: Request, error: Exception) -> Response:
     if not isinstance(error, ReportRejected):
         raise error
-    status = _TOO_LARGE if isinstance(error, _TooLarge) else _STATUS.get(error.reason, _OTHER_STATUS)
+    if isinstance(error, _TooLarge):
+        status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+    else:
+        status = _STATUS.get(error.reason, HTTPStatus.UNPROCESSABLE_ENTITY)
     return json_error("ReportRejected", error.reason.value, str(error), status)
 
 
@@ -265,15 +267,15 @@ async def _refused(_request: Request, error: Exception) -> Response:
 
 
 async def _away(_request: Request, error: Exception) -> Response:
-    return refusal(_AWAY, str(error))
+    return refusal(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
 
 
 async def _disconnected(_request: Request, _error: Exception) -> Response:
     """The browser is gone; nobody reads this."""
-    return Response(status_code=400)
+    return Response(status_code=HTTPStatus.BAD_REQUEST)
 
 
 async def _failed(_request: Request, error: Exception) -> Response:
     """A bug: the details stay here."""
     _LOG.error("a bug ended a request", exc_info=error)
-    return json_error("Internal", INTERNAL, "internal error", 500)
+    return json_error("Internal", INTERNAL, "internal error", HTTPStatus.INTERNAL_SERVER_ERROR)

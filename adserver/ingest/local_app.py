@@ -11,6 +11,7 @@ success, as of a report.
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 from threading import Lock
 from typing import Final, TypeVar
 
@@ -34,7 +35,6 @@ from maskedlark.runtime.database import database_at_hand
 
 LARGEST_WEIGHT: Final = 1 << 62
 """Beyond it a device's integers could wrap."""
-_NOTHING: Final = 204
 _T = TypeVar("_T")
 ReadBody = Callable[[Request, int], Awaitable[bytes]]
 
@@ -147,7 +147,7 @@ def local_routes(local: LocalIntake, read_body: ReadBody) -> list[Route]:
         job_id = _job_id(request)
         body = await _in_thread(lambda: local.served(job_id))
         if body is None:
-            return Response(status_code=_NOTHING)
+            return Response(status_code=HTTPStatus.NO_CONTENT)
         return Response(body, media_type="application/octet-stream")
 
     async def post_update(request: Request) -> Response:
@@ -168,11 +168,11 @@ async def _in_thread(look_up: Callable[[], _T]) -> _T:
         try:
             return await run_in_threadpool(look_up)
         except JobRefused:
-            raise HTTPException(404, "no such job") from None
+            raise HTTPException(HTTPStatus.NOT_FOUND, "no such job") from None
 
 
 def _job_id(request: Request) -> bytes:
     try:
         return bytes.fromhex(request.path_params["job_id"])
     except ValueError:
-        raise HTTPException(404, "a job id is hexadecimal") from None
+        raise HTTPException(HTTPStatus.NOT_FOUND, "a job id is hexadecimal") from None

@@ -18,7 +18,6 @@ from adserver.peers.replies import (
     HelperStatus,
     PreparedReplies,
     QueryAnswer,
-    StartedJob,
     bad_answer,
     commit_from_reply,
     reading_answer,
@@ -34,6 +33,7 @@ from maskedlark.observability.tracing import ClientTracing
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.kinds import BESIDE, AnyQuery
 from maskedlark.releases.release import TAG_BYTES, AggregateShare
+from maskedlark.releases.started_job import StartedJob
 from maskedlark.reports.dataset import AdmittedSet, ShareForHelper
 from maskedlark.reports.task import Task
 from maskedlark.rpc.faults import calling

@@ -12,12 +12,12 @@ from functools import partial
 from threading import Event, Lock
 from typing import Any, Final, Protocol, TypeVar
 
-from adserver.peers.replies import StartedJob
 from adserver.peers.retrying import Backoff, with_retries
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import AggregateShare
+from maskedlark.releases.started_job import StartedJob
 
 _T = TypeVar("_T")
 _POLL_S: Final = 0.1

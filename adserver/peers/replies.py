@@ -15,6 +15,7 @@ from maskedlark.errors import InvalidTask, JobReason, JobRefused, ReportReason
 from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.releases.release import AggregateShare
+from maskedlark.releases.started_job import StartedJob
 from maskedlark.reports.dataset import AdmittedSet
 from maskedlark.reports.pair import VIEW_TAG_BYTES
 from maskedlark.reports.sealing import SignedKeyList
@@ -48,29 +49,6 @@ class HelperStatus:
     datasets: int | None
     open_jobs: int | None
     rounds_answered: int | None
-
-
-@frozen
-class StartedJob:
-    """What a helper says of a job that it has accepted.
-
-    Attributes:
-        path: The gradient engine it will use: exact or general.
-        path_reason: Why not the exact one, or empty.
-        numerics_digest: 32 bytes; helpers with different ones can not work together.
-        num_parameters: The length of each round's answer.
-        epsilon_spent: Of the dataset against the ad server: all jobs so far, with all rounds of this one.
-        collusion_epsilon_spent: The same, against the ad server together with one helper.
-        rounds_answered: Of this job, before now.
-    """
-
-    path: str
-    path_reason: str
-    numerics_digest: bytes
-    num_parameters: int
-    epsilon_spent: float
-    collusion_epsilon_spent: float
-    rounds_answered: int
 
 
 @frozen
@@ -178,7 +156,7 @@ def started_job_from_reply(reply: helper_pb2.StartJobReply, peer: str) -> Starte
         require(spent >= 0 and not math.isnan(spent), peer, "a spent budget that is no amount")
     return StartedJob(
         path=reply.path,
-        path_reason=reply.reason,
+        reason=reply.reason,
         numerics_digest=reply.numerics_digest,
         num_parameters=reply.num_parameters,
         epsilon_spent=reply.epsilon_spent,

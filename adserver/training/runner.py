@@ -24,7 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adserver.peers.pair import HelperPair
-from adserver.peers.replies import StartedJob
 from adserver.records.round_figures import RoundFigures, noise_norm, noise_to_signal, norm
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.database import Clock
@@ -40,6 +39,7 @@ from maskedlark.numbers.fixed_point import decode_signed
 from maskedlark.privacy.clip import Clip
 from maskedlark.releases.job import check_sum_possible, num_values
 from maskedlark.releases.release import AggregateShare, combine
+from maskedlark.releases.started_job import StartedJob
 
 Evaluate = Callable[[Masters], Evaluation]
 

@@ -5,14 +5,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import TextColumn
 
 from adserver.records.federated_plan import FederatedPlan
 from adserver.records.job_state import STOPPED, JobState
@@ -20,7 +13,7 @@ from adserver.records.round_figures import RoundFigures
 from adserver.store.jobs import JobRecord, JobStore
 from adserver.training.cost import job_epsilons, privacy_line
 from adserver.views.federated import federated_json, federated_rows, job_facts
-from adserver.views.printing import moment, print_table, short
+from adserver.views.printing import moment, print_table, progress_on, short
 from maskedlark.privacy.noise import Mechanism
 
 _POLL_S: Final = 0.3
@@ -114,17 +107,8 @@ def watch(
     store: JobStore, job_id: bytes, *, is_shown: bool, sleep: Callable[[float], None] = time.sleep
 ) -> JobRecord:
     """Follow a job, from any process, until it stops; shows its progress on standard error."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[figures]}"),
-    )
-    with Progress(
-        *columns, console=Console(stderr=True), disable=not is_shown, refresh_per_second=2
-    ) as progress:
+    figures = TextColumn("{task.fields[figures]}")
+    with progress_on(Console(stderr=True), figures, is_shown=is_shown, transient=False) as progress:
         bar = progress.add_task("queued", total=None, figures="")
         evaluated: RoundFigures | None = None
         seen = -1

@@ -12,6 +12,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -58,18 +59,26 @@ def sealing_bars(*, is_shown: bool = True) -> Iterator[Callable[[int, int, int],
 
 @contextmanager
 def progress_bars(*, is_shown: bool = True) -> Iterator[Progress]:
-    """Progress bars with the time that is left.
+    """Progress bars with the time that is left, on a terminal or in a notebook, until the end.
 
     On standard error: standard output is for programs.
     """
+    console = Console(stderr=True)
+    is_seen = is_shown and (console.is_terminal or console.is_jupyter)
+    with progress_on(console, is_shown=is_seen, transient=True) as progress:
+        yield progress
+
+
+def progress_on(console: Console, *further: ProgressColumn, is_shown: bool, transient: bool) -> Progress:
+    """Bars with what they are of, how much of it is done, the times, and `further` columns."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
+        *further,
     )
-    console = Console(stderr=True)
-    is_seen = is_shown and (console.is_terminal or console.is_jupyter)
-    with Progress(*columns, console=console, transient=True, disable=not is_seen) as progress:
-        yield progress
+    return Progress(
+        *columns, console=console, transient=transient, disable=not is_shown, refresh_per_second=2
+    )

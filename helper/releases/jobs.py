@@ -30,6 +30,7 @@ from maskedlark.randomness import Randomness
 from maskedlark.releases.job import JobSpec, check_sample_hides, check_sums_fit, job_clip
 from maskedlark.releases.release import check_noise_fits_task
 from maskedlark.releases.round import records_evaluated
+from maskedlark.releases.started_job import StartedJob
 from maskedlark.reports.task import LabelKind, Task
 
 MAX_IN_MEMORY: Final = 32
@@ -38,29 +39,6 @@ EngineFor: TypeAlias = Callable[[Model, Loss, Clip, int | None], GradientEngine]
 """See `helper.gradient.choose.engine_for`."""
 
 _LOG: Final = logging.getLogger(__name__)
-
-
-@frozen
-class OpenedJob:
-    """What the ad server is told of a job that this helper will run.
-
-    Attributes:
-        path: The gradient engine: exact or general.
-        reason: Why this one.
-        numerics: The digest of its numerics, 32 bytes.
-        num_parameters: The length of each round's answer.
-        epsilon_spent: Of the dataset against the ad server, all jobs, this one with all its rounds.
-        collusion_epsilon_spent: The same, against the ad server with the other helper.
-        rounds_answered: Of this job.
-    """
-
-    path: str
-    reason: str
-    numerics: bytes
-    num_parameters: int
-    epsilon_spent: float
-    collusion_epsilon_spent: float
-    rounds_answered: int
 
 
 @frozen
@@ -96,7 +74,7 @@ class Jobs:
         self._lock = Lock()
         self._running: OrderedDict[bytes, RunningJob] = OrderedDict()
 
-    def start(self, encoded: bytes, onnx: bytes, call: Call) -> OpenedJob:
+    def start(self, encoded: bytes, onnx: bytes, call: Call) -> StartedJob:
         """Check a job and its model, and reserve the budget of all its rounds.
 
         Called by the ad server; idempotent.
@@ -264,12 +242,12 @@ class Jobs:
                 self._running.popitem(last=False)
         return running
 
-    def _started(self, task: Task, computation: Computation, state: StoredJob) -> OpenedJob:
+    def _started(self, task: Task, computation: Computation, state: StoredJob) -> StartedJob:
         epsilons = cost(task, self._ledger.reservations(computation.spec.dataset_id))
-        return OpenedJob(
+        return StartedJob(
             path=computation.engine.path,
             reason=computation.engine.reason,
-            numerics=computation.numerics,
+            numerics_digest=computation.numerics,
             num_parameters=computation.model.num_parameters,
             epsilon_spent=epsilons.ad_server,
             collusion_epsilon_spent=epsilons.colluding,

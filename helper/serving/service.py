@@ -5,6 +5,7 @@ No decision is taken here.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
 from threading import Event
 from typing import Final, TypeVar
@@ -197,15 +198,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
                     model = join(pieces, limit=MAX_MODEL_BYTES, what="the model")
                 started = self._core.jobs.start(job, model, self._call(context))
             self._give_receipt(context)
-            return pb.StartJobReply(
-                path=started.path,
-                reason=started.reason,
-                numerics_digest=started.numerics,
-                num_parameters=started.num_parameters,
-                epsilon_spent=started.epsilon_spent,
-                collusion_epsilon_spent=started.collusion_epsilon_spent,
-                rounds_answered=started.rounds_answered,
-            )
+            return pb.StartJobReply(**asdict(started))
 
     def RunRound(  # noqa: N802 (gRPC's name)
         self, requests: Iterator[pb.RoundRequest], context: grpc.ServicerContext

@@ -17,6 +17,7 @@ coordinate).
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import isqrt
 from typing import Annotated, Final, Self
 
@@ -105,15 +106,7 @@ class UpdateBound:
 
     def at(self, clip_norm: float) -> "UpdateBound":
         """The same with another bound S."""
-        return UpdateBound(
-            clip_norm=clip_norm,
-            frac_bits=self.frac_bits,
-            is_per_layer=self.is_per_layer,
-            weight_cap=self.weight_cap,
-            is_weight_aware=self.is_weight_aware,
-            is_weight_summed=self.is_weight_summed,
-            is_counted=self.is_counted,
-        )
+        return replace(self, clip_norm=clip_norm)
 
     def weights(self, counts: Sequence[int]) -> NDArray[np.float64]:
         """Each device's weight in [0, 1]; 0 for a device without examples."""

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Engine
 
-from adserver.peers.replies import StartedJob
 from adserver.peers.retrying import Backoff
 from adserver.records.training_plan import Optimizer, OptimizerKind, Schedule, TrainingPlan
 from adserver.store.database import create_tables, default_url
@@ -35,6 +34,7 @@ from maskedlark.releases import round as rounds
 from maskedlark.releases.job import JobSpec, sampling_numerator
 from maskedlark.releases.release import AggregateShare
 from maskedlark.releases.round import MaskedSum
+from maskedlark.releases.started_job import StartedJob
 from maskedlark.reports.dataset import OpenedDataset
 from maskedlark.reports.report import InputShares
 from maskedlark.reports.task import Task
@@ -139,7 +139,7 @@ class MemoryHelper:
         self.jobs[job.job_id] = job
         return StartedJob(
             path="exact",
-            path_reason="",
+            reason="",
             numerics_digest=self.numerics,
             num_parameters=parse(model, num_features=NUM_FEATURES).num_parameters,
             epsilon_spent=0.0,

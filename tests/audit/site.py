@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adserver.peers.client import HelperClient
-from adserver.peers.replies import StartedJob
 from helper.core import HelperCore
 from helper.executors.processes import OpeningPool
 from helper.gradient.choose import engine_for
@@ -32,6 +31,7 @@ from maskedlark.model.onnx_file import parse
 from maskedlark.randomness import Randomness, Stream, seeded
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import AggregateShare, combine
+from maskedlark.releases.started_job import StartedJob
 from maskedlark.reports.dataset import admitted_by_both, canonical_order, dataset_id
 from maskedlark.reports.report import Example
 from maskedlark.reports.task import Task, TaskBundle

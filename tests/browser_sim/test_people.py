@@ -50,12 +50,20 @@ def test_every_impression_has_one_fate_and_every_report_is_counted(
         consent_rate=consent_rate,
         impressions_per_person=impressions_per_person,
     )
-    assert lived.impressions == len(converts) == lived.no_consent + lived.conversions + lived.expired
-    assert lived.people == -(-len(converts) // impressions_per_person)
+    assert (
+        lived.counts.impressions
+        == len(converts)
+        == lived.counts.no_consent + lived.counts.conversions + lived.counts.expired
+    )
+    assert lived.counts.people == -(-len(converts) // impressions_per_person)
     rows = lived.reported_rows().tolist()
     assert len(rows) == len(set(rows))
-    assert lived.fakes == len(lived.uploads) - len(rows)
-    assert len(lived.uploads) + lived.too_late >= lived.conversions + lived.expired >= len(rows)
+    assert lived.counts.fakes == len(lived.uploads) - len(rows)
+    assert (
+        len(lived.uploads) + lived.counts.too_late
+        >= lived.counts.conversions + lived.counts.expired
+        >= len(rows)
+    )
     times = [upload.at_s for upload in lived.uploads]
     assert times == sorted(times)
     assert all(START <= time < START + lifetime_days * DAY_S for time in times)
@@ -64,7 +72,13 @@ def test_every_impression_has_one_fate_and_every_report_is_counted(
 def test_without_fakes_and_refusals_every_record_is_reported_exactly_once() -> None:
     lived = campaign([True, False] * 200)
     assert sorted(lived.reported_rows()) == list(range(400))
-    assert (lived.conversions, lived.expired, lived.fakes, lived.too_late, lived.no_consent) == (
+    assert (
+        lived.counts.conversions,
+        lived.counts.expired,
+        lived.counts.fakes,
+        lived.counts.too_late,
+        lived.counts.no_consent,
+    ) == (
         200,
         200,
         0,
@@ -118,7 +132,7 @@ def test_impressions_are_spread_over_the_duration() -> None:
 def test_the_share_of_fakes_among_all_reports_is_the_rate() -> None:
     lived = campaign([True] * 4000, fake_rate=0.4)
     # Standard error of the share: sqrt(0.4 * 0.6 / 6667) = 0.006.
-    assert abs(lived.fakes / len(lived.uploads) - 0.4) < 0.03
+    assert abs(lived.counts.fakes / len(lived.uploads) - 0.4) < 0.03
 
 
 def test_arrival_times_of_fakes_are_distributed_like_those_of_real_reports() -> None:
@@ -134,19 +148,24 @@ def test_arrival_times_of_fakes_are_distributed_like_those_of_real_reports() -> 
 
 def test_without_consent_nothing_is_reported_not_even_fakes() -> None:
     lived = campaign([True, False] * 50, consent_rate=0.0, fake_rate=0.5)
-    assert (len(lived.uploads), lived.no_consent, lived.conversions, lived.expired) == (0, 100, 0, 0)
+    assert (len(lived.uploads), lived.counts.no_consent, lived.counts.conversions, lived.counts.expired) == (
+        0,
+        100,
+        0,
+        0,
+    )
 
 
 def test_consent_is_given_by_people_and_not_by_impressions() -> None:
     lived = campaign([True] * 400, consent_rate=0.5, impressions_per_person=10)
-    assert lived.people == 40
-    assert lived.no_consent % 10 == 0
-    assert 0 < lived.no_consent < 400
+    assert lived.counts.people == 40
+    assert lived.counts.no_consent % 10 == 0
+    assert 0 < lived.counts.no_consent < 400
 
 
 def test_nothing_is_sent_to_an_expired_task() -> None:
     lived = campaign([False] * 20, expires_at_s=START + DAY_S, attribution_window_s=DAY_S)
-    assert (len(lived.uploads), lived.too_late, lived.expired) == (0, 20, 20)
+    assert (len(lived.uploads), lived.counts.too_late, lived.counts.expired) == (0, 20, 20)
 
 
 @pytest.mark.parametrize(

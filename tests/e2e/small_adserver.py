@@ -6,7 +6,6 @@ from threading import Event
 from typing import Any
 
 from adserver.peers.client import HelperClient
-from adserver.peers.replies import StartedJob
 from adserver.peers.retrying import Backoff
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.database import create_tables, default_url
@@ -15,6 +14,7 @@ from adserver.store.jobs import JobStore
 from adserver.training.worker import JobWorker
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import AggregateShare
+from maskedlark.releases.started_job import StartedJob
 from maskedlark.runtime.database import open_database
 from tests.audit.site import Site
 from tests.builders import NOW

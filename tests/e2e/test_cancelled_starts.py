@@ -10,7 +10,6 @@ from threading import Event, Thread
 import pytest
 from sqlalchemy import Engine
 
-from adserver.peers.replies import StartedJob
 from adserver.peers.retrying import Backoff
 from adserver.records.job_state import JobState
 from adserver.records.training_plan import Optimizer, OptimizerKind, Schedule, TrainingPlan
@@ -24,6 +23,7 @@ from maskedlark.canonical import encode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import AggregateShare
+from maskedlark.releases.started_job import StartedJob
 from maskedlark.runtime.database import open_database
 from tests.adserver.job_world import Killed, SetClock
 from tests.helper.parties import MODEL, Scene

@@ -60,7 +60,7 @@ def test_a_started_job_says_how_it_will_run(scene: Scene) -> None:
         NUM_VALUES,
         0,
     )
-    assert len(started.numerics) == 32
+    assert len(started.numerics_digest) == 32
     assert (started.epsilon_spent, started.collusion_epsilon_spent) == (math.inf, math.inf)  # no noise
 
 

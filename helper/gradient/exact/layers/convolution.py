@@ -12,12 +12,11 @@ A record's whole input is one row, and so are its whole deltas. All sums are exa
 import numpy as np
 from numpy.typing import NDArray
 
-from helper.gradient.exact.kernels.clipping import Masking
 from helper.gradient.exact.kernels.compiled import kernel
 from helper.gradient.exact.kernels.rows import Real, Rows, Value, from_bytes, power, power_of, quantise
 from helper.gradient.exact.kernels.whole_gradient import WholeGradient
 from helper.gradient.exact.kernels.windows import Windows
-from helper.gradient.exact.layers.layer import RoundSetup, Running, Trainable
+from helper.gradient.exact.layers.layer import RoundSetup, Running, Trainable, Whole
 from maskedlark.frozen import frozen
 from maskedlark.numbers.field import FieldVector
 
@@ -49,19 +48,7 @@ class Convolution:
         return _RunningConvolution(self, setup)
 
 
-class _RunningConvolution(Running):
-    __slots__ = (
-        "_back",
-        "_bias",
-        "_exponent",
-        "_forward",
-        "_gradient",
-        "_layer",
-        "_operand",
-        "_patches",
-        "_setup",
-    )
-
+class _RunningConvolution(Whole):
     def __init__(self, layer: Convolution, setup: RoundSetup) -> None:
         weight = setup.weights[layer.weight.index]
         matrix = weight.values.reshape(len(weight.values), -1)  # (outputs, channels * kernel)
@@ -128,15 +115,6 @@ class _RunningConvolution(Running):
         if self._layer.bias is not None:
             result[:, :, size:] = left.sum(3).swapaxes(0, 1) * scale
         return result.reshape(seeds * records, -1)
-
-    def add_norm(self, squares: Real) -> None:
-        """See `Running`."""
-        self._gradient.add_norm(squares)
-
-    def mask(self, masking: Masking, first: int) -> None:
-        """See `Running`."""
-        del first
-        self._gradient.mask(masking)
 
     def write(self, vector: FieldVector) -> None:
         """See `Running`."""

@@ -55,22 +55,6 @@ class Dense:
 
 
 class _RunningDense(Running):
-    __slots__ = (
-        "_accumulator",
-        "_back",
-        "_bias",
-        "_bias_keys",
-        "_bias_total",
-        "_deltas",
-        "_exponent",
-        "_keys",
-        "_layer",
-        "_operand",
-        "_operand_keys",
-        "_setup",
-        "_weights",
-    )
-
     def __init__(self, layer: Dense, setup: RoundSetup) -> None:
         weight = setup.weights[layer.weight.index]
         matrix = weight.values.T if layer.is_transposed else weight.values

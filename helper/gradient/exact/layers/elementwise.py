@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from helper.gradient.exact.kernels.compiled import kernel
 from helper.gradient.exact.kernels.rows import Real, Value, to_real
 from helper.gradient.exact.kernels.tables import ONE, Table, exponential, look_up, softplus_tail
-from helper.gradient.exact.layers.layer import RoundSetup, Running
+from helper.gradient.exact.layers.layer import RoundSetup, Running, Stateless
 from maskedlark.frozen import frozen
 
 
@@ -44,8 +44,6 @@ class Activation:
 
 
 class _RunningActivation(Running):
-    __slots__ = ("_layer", "_slope")
-
     def __init__(self, layer: Activation) -> None:
         self._layer = layer
         self._slope: Real
@@ -124,8 +122,6 @@ class Softmax:
 
 
 class _RunningSoftmax(Running):
-    __slots__ = ("_value",)
-
     def __init__(self) -> None:
         self._value: Real
 
@@ -169,17 +165,8 @@ def _softmax_back(value: Real, deltas: Real, result: Real) -> None:
 
 
 @frozen
-class Join:
+class Join(Stateless):
     """A residual sum of two values of one shape."""
-
-    def start(self, setup: RoundSetup) -> Running:
-        """See `Layer`."""
-        del setup
-        return _RunningJoin()
-
-
-class _RunningJoin(Running):
-    __slots__ = ()
 
     def forward(self, *inputs: Value) -> Real:
         """See `Running`."""

@@ -37,18 +37,6 @@ class Embedding:
 
 
 class _RunningEmbedding(Running):
-    __slots__ = (
-        "_deltas",
-        "_indices",
-        "_is_outside",
-        "_keys",
-        "_layer",
-        "_operand_keys",
-        "_setup",
-        "_table",
-        "_total",
-    )
-
     def __init__(self, layer: Embedding, setup: RoundSetup) -> None:
         self._layer, self._setup = layer, setup
         self._table = setup.weights[layer.table.index].to_float()

@@ -13,6 +13,7 @@ import numpy as np
 
 from helper.gradient.exact.kernels.clipping import Masking
 from helper.gradient.exact.kernels.rows import Real, Value
+from helper.gradient.exact.kernels.whole_gradient import WholeGradient
 from helper.gradient.exact.products.product import Backend
 from maskedlark.frozen import frozen
 from maskedlark.model.weights import QuantisedTensor
@@ -94,6 +95,32 @@ class Running:
 
     def write(self, vector: FieldVector) -> None:
         """Set the layer's part of the flat sum."""
+
+
+class Stateless(Running):
+    """A layer that keeps nothing from `forward` to `backward`: it is its own running form."""
+
+    __slots__ = ()
+
+    def start(self, setup: RoundSetup) -> Running:
+        """See `Layer`."""
+        del setup
+        return self
+
+
+class Whole(Running):
+    """A layer at work that writes out each record's gradient before it masks it."""
+
+    _gradient: WholeGradient
+
+    def add_norm(self, squares: Real) -> None:
+        """See `Running`."""
+        self._gradient.add_norm(squares)
+
+    def mask(self, masking: Masking, first: int) -> None:
+        """See `Running`."""
+        del first
+        self._gradient.mask(masking)
 
 
 class Layer(Protocol):

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from helper.gradient.exact.kernels.rows import Real, Value, to_real
-from helper.gradient.exact.layers.layer import RoundSetup, Running
+from helper.gradient.exact.layers.layer import RoundSetup, Running, Stateless
 from maskedlark.frozen import frozen
 
 
@@ -24,8 +24,6 @@ class Rearrange:
 
 
 class _RunningRearrange(Running):
-    __slots__ = ("_layer", "_size")
-
     def __init__(self, layer: Rearrange) -> None:
         self._layer = layer
         self._size = 0
@@ -43,22 +41,10 @@ class _RunningRearrange(Running):
 
 
 @frozen
-class Concatenate:
+class Concatenate(Stateless):
     """The inputs one after the other, as reals."""
 
     sizes: tuple[int, ...]
-
-    def start(self, setup: RoundSetup) -> Running:
-        """See `Layer`."""
-        del setup
-        return _RunningConcatenate(self)
-
-
-class _RunningConcatenate(Running):
-    __slots__ = ("_layer",)
-
-    def __init__(self, layer: Concatenate) -> None:
-        self._layer = layer
 
     def forward(self, *inputs: Value) -> Real:
         """See `Running`."""
@@ -66,11 +52,11 @@ class _RunningConcatenate(Running):
 
     def backward(self, deltas: Real) -> tuple[Real | None, ...]:
         """See `Running`."""
-        return tuple(np.split(deltas, np.cumsum(self._layer.sizes)[:-1], axis=2))
+        return tuple(np.split(deltas, np.cumsum(self.sizes)[:-1], axis=2))
 
 
 @frozen
-class Fixed:
+class Fixed(Stateless):
     """z = x * factor + offset with constants of the graph: one rounded product, then one rounded sum.
 
     Attributes:
@@ -81,22 +67,10 @@ class Fixed:
     factor: NDArray[np.float64]
     offset: NDArray[np.float64]
 
-    def start(self, setup: RoundSetup) -> Running:
-        """See `Layer`."""
-        del setup
-        return _RunningFixed(self)
-
-
-class _RunningFixed(Running):
-    __slots__ = ("_layer",)
-
-    def __init__(self, layer: Fixed) -> None:
-        self._layer = layer
-
     def forward(self, *inputs: Value) -> Real:
         """See `Running`."""
-        return to_real(inputs[0]) * self._layer.factor + self._layer.offset
+        return to_real(inputs[0]) * self.factor + self.offset
 
     def backward(self, deltas: Real) -> tuple[Real | None, ...]:
         """See `Running`."""
-        return (deltas * self._layer.factor,)
+        return (deltas * self.factor,)

@@ -9,10 +9,9 @@ the sum over its positions of q_d q_x~, and of q_d, exact integers.
 import numpy as np
 from numpy.typing import NDArray
 
-from helper.gradient.exact.kernels.clipping import Masking
 from helper.gradient.exact.kernels.rows import Real, Rows, Value, quantise, to_real
 from helper.gradient.exact.kernels.whole_gradient import WholeGradient
-from helper.gradient.exact.layers.layer import RoundSetup, Running, Trainable
+from helper.gradient.exact.layers.layer import RoundSetup, Running, Trainable, Whole
 from maskedlark.frozen import frozen
 from maskedlark.numbers.field import FieldVector
 
@@ -40,9 +39,7 @@ class BatchNormalization:
         return _RunningBatchNormalization(self, setup)
 
 
-class _RunningBatchNormalization(Running):
-    __slots__ = ("_bias", "_gradient", "_layer", "_normal", "_scale", "_setup")
-
+class _RunningBatchNormalization(Whole):
     def __init__(self, layer: BatchNormalization, setup: RoundSetup) -> None:
         self._layer, self._setup = layer, setup
         self._scale = setup.weights[layer.scale.index].to_float()[:, None]
@@ -76,15 +73,6 @@ class _RunningBatchNormalization(Running):
         self._gradient.take(np.concatenate([scales, biases], axis=2).reshape(seeds * records, -1))
         back = deltas.reshape(seeds, records, channels, -1) * self._scale * self._layer.inverse[:, None]
         return (back.reshape(deltas.shape),)
-
-    def add_norm(self, squares: Real) -> None:
-        """See `Running`."""
-        self._gradient.add_norm(squares)
-
-    def mask(self, masking: Masking, first: int) -> None:
-        """See `Running`."""
-        del first
-        self._gradient.mask(masking)
 
     def write(self, vector: FieldVector) -> None:
         """See `Running`."""

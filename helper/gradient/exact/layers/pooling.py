@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from helper.gradient.exact.kernels.compiled import kernel
 from helper.gradient.exact.kernels.rows import Real, Value, from_bytes, power, quantise, to_real
 from helper.gradient.exact.kernels.windows import Windows
-from helper.gradient.exact.layers.layer import RoundSetup, Running
+from helper.gradient.exact.layers.layer import RoundSetup, Running, Stateless
 from maskedlark.frozen import frozen
 from maskedlark.privacy.clip import Norm
 
@@ -28,8 +28,6 @@ class MaxPool:
 
 
 class _RunningMaxPool(Running):
-    __slots__ = ("_chosen", "_windows")
-
     def __init__(self, windows: Windows) -> None:
         self._windows = windows
         self._chosen: Places
@@ -52,7 +50,7 @@ class _RunningMaxPool(Running):
 
 
 @frozen
-class AveragePool:
+class AveragePool(Stateless):
     """The exact sum of each window's quantised values over its count, in one division.
 
     With counts of 1 a sum.
@@ -65,34 +63,22 @@ class AveragePool:
     windows: Windows
     counts: NDArray[np.float64]
 
-    def start(self, setup: RoundSetup) -> Running:
-        """See `Layer`."""
-        del setup
-        return _RunningAveragePool(self)
-
-
-class _RunningAveragePool(Running):
-    __slots__ = ("_layer",)
-
-    def __init__(self, layer: AveragePool) -> None:
-        self._layer = layer
-
     def forward(self, *inputs: Value) -> Real:
         """See `Running`."""
         rows = from_bytes(inputs[0], Norm.L1) if inputs[0].dtype == np.uint8 else quantise(inputs[0], Norm.L1)
-        channels = rows.q.shape[1] // prod(self._layer.windows.space)
-        result = np.empty((len(rows.q), channels * len(self._layer.counts)))
-        _mean(rows.q, rows.exponent, self._layer.windows.places, self._layer.counts, channels, result)
+        channels = rows.q.shape[1] // prod(self.windows.space)
+        result = np.empty((len(rows.q), channels * len(self.counts)))
+        _mean(rows.q, rows.exponent, self.windows.places, self.counts, channels, result)
         return result
 
     def backward(self, deltas: Real) -> tuple[Real | None, ...]:
         """See `Running`."""
         seeds, records, size = deltas.shape
-        channels = size // len(self._layer.counts)
-        shares = deltas.reshape(seeds * records, channels, -1) / self._layer.counts
+        channels = size // len(self.counts)
+        shares = deltas.reshape(seeds * records, channels, -1) / self.counts
         rows = quantise(shares.reshape(seeds * records, size), Norm.L1)
-        result = np.zeros((seeds * records, channels * prod(self._layer.windows.space)))
-        _spread(rows.q, rows.exponent, self._layer.windows.places, channels, result)
+        result = np.zeros((seeds * records, channels * prod(self.windows.space)))
+        _spread(rows.q, rows.exponent, self.windows.places, channels, result)
         return (result.reshape(seeds, records, -1),)
 
 
