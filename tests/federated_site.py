@@ -23,10 +23,12 @@ from adserver.store.jobs import JobRecord, JobStore
 from adserver.store.reports import ReportStore
 from adserver.store.rounds import RoundStore
 from adserver.store.tasks import TaskStore
+from adserver.training.federated_model import federated_model
 from adserver.training.federated_submission import FederatedSubmission, plan_federated
 from adserver.training.worker import JobWorker
 from browser_sim.devices.answers import AnswerStore
 from browser_sim.devices.device import Device, read_round
+from browser_sim.devices.trainers import TrainerKind
 from helper.core import HelperCore
 from helper.releases.answering import Call
 from helper.releases.release_grid import ReleaseGrid
@@ -35,11 +37,10 @@ from maskedlark.canonical import encode
 from maskedlark.errors import ReportRejected
 from maskedlark.federated.bounding import UpdateBound
 from maskedlark.federated.dense import DenseModel
-from maskedlark.federated.local_training import Examples
+from maskedlark.federated.local_training import Examples, LocalModel, Parameters
 from maskedlark.federated.populations import Population
 from maskedlark.federated.strategies.dp_fedavg import DpFedAvg
 from maskedlark.federated.strategy import device_stream
-from maskedlark.model.dense import dense_network
 from maskedlark.randomness import seeded
 from maskedlark.releases.release import AggregateShare
 from maskedlark.releases.update import UpdateSpec
@@ -129,6 +130,7 @@ class Site:
     now_s: float = float(NOW)
     job_id: bytes = b"f" * 16
     database: str | None = None
+    trainer: TrainerKind = TrainerKind.NUMPY
 
     def __post_init__(self) -> None:
         settings = {
@@ -165,7 +167,8 @@ class Site:
         )
         plan = plan_federated(submission, task=self.scene.task, job_id=self.job_id, now_s=self.now_s)
         folder = JobFolder(self.folder / "adserver", self.job_id)
-        folder.write_submission(dense_network(WIDTHS, "relu", seed=0), None)
+        asked = federated_model(submission.model, submission.widths, self.scene.task, seed=0)
+        folder.write_submission(asked.file, submission.eval_set)
         self.store.submit(plan)
 
     def devices_answer(self, dies_after: int | None = None) -> list[bytes]:
@@ -174,7 +177,8 @@ class Site:
         if stored is None:
             return []
         encoded = encode(stored.round)
-        asked = read_round(len(encoded).to_bytes(4, "little") + encoded + stored.content, self.scene.task)
+        body = len(encoded).to_bytes(4, "little") + encoded + stored.content
+        asked = read_round(body, self.scene.task, self.trainer)
         sent = []
         with AnswerStore(self.answers) as answers:
             for number in range(DEVICES)[:dies_after]:
@@ -229,17 +233,18 @@ class Site:
     def state(self) -> bytes | None:
         return JobFolder(self.folder / "adserver", self.job_id).checkpoint()
 
-    def simulated(self) -> bytes:
+    def simulated(self, model: LocalModel = MODEL, first: Parameters | None = None) -> bytes:
+        """The state that a simulation of the same seeds ends in."""
         bound = UpdateBound(clip_norm=1.0, frac_bits=24)
         strategy = DpFedAvg(**SETTINGS, noise_multiplier=0.0, bound=bound)
         what = Simulated(
             strategy=strategy,
-            model=MODEL,
+            model=model,
             population=self.population,
             features=self.examples.features,
             labels=self.examples.labels,
         )
-        first = MODEL.initial(seeded(0, "first weights"))
+        first = MODEL.initial(seeded(0, "first weights")) if first is None else first
         *_, last = simulate(what, first, seed=SEED, evaluate=lambda _: {})
         return last.state.encode()
 

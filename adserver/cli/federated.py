@@ -12,10 +12,10 @@ from sqlalchemy import Engine
 from adserver.budgets.held import Budgets
 from adserver.store.job_folder import JobFolder
 from adserver.store.jobs import JobStore
+from adserver.training.federated_model import federated_model
 from adserver.training.federated_submission import FederatedSubmission, plan_federated
 from adserver.training.submission import JOB_ID_BYTES
 from maskedlark.errors import InvalidTask
-from maskedlark.model.dense import dense_network
 from maskedlark.reports.task import Task
 from maskedlark.terminal.options import panel
 
@@ -27,7 +27,9 @@ StrategyOption = Annotated[
 SettingsOption = Annotated[
     Path | None, federated("JSON: the strategy's settings.", exists=True, dir_okay=False)
 ]
-LayersOption = Annotated[str, federated("Widths of the dense model, as 784,10.")]
+LayersOption = Annotated[
+    str, federated("Widths of the dense model, as 784,10; or give --model, which devices with torch train.")
+]
 
 
 def settings_in(path: Path | None) -> dict[str, Any]:
@@ -79,7 +81,7 @@ def submit_federated(engine: Engine, data: Path, submission: FederatedSubmission
         now_s=time.time(),
         already=Budgets(engine=engine, clock=time.time).held_of_task(task),
     )
-    model = dense_network(submission.widths, "relu", seed=submission.seed)
-    JobFolder(data, job_id).write_submission(model, submission.eval_set)
+    submitted = federated_model(submission.model, submission.widths, task, seed=submission.seed)
+    JobFolder(data, job_id).write_submission(submitted.file, submission.eval_set)
     JobStore(engine, time.time).submit(plan)
     return job_id

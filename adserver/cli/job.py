@@ -140,7 +140,8 @@ def submit_command(
         asked = FederatedSubmission(
             kind=strategy,
             settings=read_settings(settings, rounds=rounds, noise_multiplier=noise_multiplier),
-            widths=read_widths(layers),
+            widths=read_widths(layers) if layers else (),
+            model=read_model(model) if model else None,
             epsilon=epsilon,
             window_s=window,
             least_devices=least_devices,

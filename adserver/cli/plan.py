@@ -97,7 +97,8 @@ def plan_command(
         asked = FederatedSubmission(
             kind=strategy,
             settings=read_settings(settings, rounds=rounds, noise_multiplier=noise_multiplier),
-            widths=read_widths(layers),
+            widths=read_widths(layers) if layers else (),
+            model=read_model(model) if model else None,
             epsilon=epsilon,
             window_s=0.0,
             least_devices=None,

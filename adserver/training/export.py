@@ -5,13 +5,13 @@ The latest checkpoint's weights in the ONNX file that was submitted.
 
 from dataclasses import field
 from enum import StrEnum, unique
-from itertools import pairwise
 
 import numpy as np
 
 from adserver.records.federated_plan import FederatedPlan
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.job_folder import JobFolder
+from adserver.training.federated_model import first_parameters, trained_file
 from adserver.training.forward import check_loads, predict
 from adserver.training.pipeline import ENCODER_IS, INPUT_IS, SCALED, described, from_bytes, from_columns
 from adserver.training.trainer import Checkpoint
@@ -20,7 +20,6 @@ from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.federated.strategy import ServerState
 from maskedlark.frozen import frozen
 from maskedlark.model.onnx_file import parse, replace_parameters
-from maskedlark.randomness import seeded
 from maskedlark.releases.instructions import read_instructions
 from maskedlark.reports.task import Task
 
@@ -76,27 +75,11 @@ def export_model(folder: JobFolder, plan: TrainingPlan) -> ExportedModel:
 
 
 def export_federated(folder: JobFolder, plan: FederatedPlan) -> ExportedModel:
-    """The model of a federated job after its latest round, as an ONNX file of a dense network.
-
-    The file takes features as bytes over 256, as all models of this product do; devices divide them by 255,
-    which the first layer's weights make up for.
-    """
-    strategy, model = read_instructions(plan.job)
-    stored = folder.checkpoint()
-    first = strategy.start(model.initial(seeded(plan.seed, "first weights")))
-    state = first if stored is None else ServerState.decode(stored)
-    values, start = [], 0
-    for index, (fan_in, width) in enumerate(pairwise(model.widths)):
-        middle, end = start + fan_in * width, start + (fan_in + 1) * width
-        scale = np.float32(256 / 255 if index == 0 else 1)
-        values += [
-            state.parameters[start:middle].reshape(fan_in, width).T * scale,
-            state.parameters[middle:end],
-        ]
-        start = end
-    encoded = folder.model()
-    parsed = parse(encoded, num_features=model.widths[0])
-    trained = replace_parameters(encoded, parsed, tuple(values))
+    """The model of a federated job after its latest round, as an ONNX file that takes bytes over 256."""
+    strategy, _ = read_instructions(plan.job)
+    stored, file = folder.checkpoint(), folder.model()
+    state = strategy.start(first_parameters(plan, file)) if stored is None else ServerState.decode(stored)
+    trained = trained_file(plan, file, state.parameters)
     return ExportedModel(encoded=described(trained, **_notes(plan.task)), rounds_done=state.rounds_done)
 
 

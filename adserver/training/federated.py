@@ -28,13 +28,13 @@ from adserver.store.leases import JobLeases
 from adserver.store.rounds import RoundState, RoundStore, StoredRound
 from adserver.store.schema import HANDLE_BYTES
 from adserver.training.curves import CurveWriter
-from adserver.training.eval_set import EvalSet, read_eval_set
+from adserver.training.eval_set import read_eval_set
+from adserver.training.federated_model import first_parameters, scores
 from maskedlark.canonical import encode
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.federated.local_training import Examples
 from maskedlark.federated.strategy import Round, ServerState
 from maskedlark.frozen import frozen
-from maskedlark.randomness import Randomness, seeded
+from maskedlark.randomness import Randomness
 from maskedlark.releases.instructions import read_instructions, update_round
 from maskedlark.releases.release import combine
 from maskedlark.releases.update import UpdateRound, UpdateSpec, form_of, read_sum
@@ -100,8 +100,8 @@ class FederatedRun:
                 self.rounds.release_before(self.plan.job.job_id, state.rounds_done)
 
     def _first_state(self) -> ServerState:
-        strategy, model = read_instructions(self.plan.job)
-        return strategy.start(model.initial(seeded(self.plan.seed, "first weights")))
+        strategy, _ = read_instructions(self.plan.job)
+        return strategy.start(first_parameters(self.plan, self.folder.model()))
 
     def _summed(self, asked: Round) -> NDArray[np.int64]:
         """The noisy sum of one round, however far an earlier run came with it."""
@@ -198,20 +198,19 @@ class FederatedRun:
 
     def _evaluator(self) -> Callable[[RoundFigures, ServerState], RoundFigures]:
         """How figures get loss and accuracy: on the job's evaluation set, if there is one."""
-        _, model = read_instructions(self.plan.job)
         stored = self.folder.eval_set()
         if stored is None:
             return lambda figures, _: figures
-        held: EvalSet = read_eval_set(stored)
-        examples = Examples(features=held.features, labels=held.labels.astype(np.int64))
+        held, file = read_eval_set(stored), self.folder.model()
 
         def evaluated(figures: RoundFigures, state: ServerState) -> RoundFigures:
+            found = scores(self.plan, file, state.parameters, held)
             return RoundFigures(
                 rounds_done=figures.rounds_done,
                 finished_at_s=figures.finished_at_s,
                 gradient_norm=figures.gradient_norm,
-                loss=model.loss(state.parameters, examples),
-                accuracy=model.accuracy(state.parameters, examples),
+                loss=found.loss,
+                accuracy=found.accuracy,
             )
 
         return evaluated

@@ -9,16 +9,17 @@ from typing import Any
 
 from adserver.records.federated_plan import FederatedPlan
 from adserver.training.eval_set import read_eval_set
+from adserver.training.federated_model import federated_model, initial_parameters
 from maskedlark import canonical
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.federated import strategies
 from maskedlark.federated.dense import DenseModel
+from maskedlark.federated.graph_model import GraphModel
 from maskedlark.federated.strategy import Strategy
 from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Charge, smallest_fitting, spent_in_turn
 from maskedlark.privacy.adaptive_clip import LEAST_BOUND
 from maskedlark.privacy.noise import Mechanism
-from maskedlark.randomness import seeded
 from maskedlark.releases.instructions import check_fits, update_job, update_round
 from maskedlark.releases.update import (
     UpdateJob,
@@ -42,12 +43,13 @@ class FederatedSubmission:
     Attributes:
         kind: A name of `strategies.STRATEGIES`.
         settings: The strategy's, as docs/reference lists them; what the task says need not be repeated.
-        widths: Of the dense model that devices train.
+        widths: Of the dense model that devices train; empty with `model`.
         epsilon: What all rounds may cost a person against the ad server; None where `settings` have the
             noise.
         window_s: How long devices have for a round.
         least_devices: Fewer keep a round open; None: the task's min_batch_size.
-        seed: Of the first weights.
+        model: An ONNX file that devices with torch train from its own weights, or None.
+        seed: Of the first weights of a dense model.
         eval_set: An .npz file, or None.
         eval_every: Rounds between evaluations; None: about fifty in all.
     """
@@ -58,6 +60,7 @@ class FederatedSubmission:
     epsilon: float | None
     window_s: float
     least_devices: int | None
+    model: bytes | None = field(default=None, repr=False)
     seed: int = 0
     eval_set: bytes | None = field(default=None, repr=False)
     eval_every: int | None = None
@@ -89,14 +92,15 @@ def plan_federated(
         raise JobRefused(
             JobReason.TASK_EXPIRED, f"the task {task.name!r} has expired: helpers take no more rounds of it"
         )
-    model = DenseModel(widths=submission.widths)
+    submitted = federated_model(submission.model, submission.widths, task, seed=submission.seed)
+    model = submitted.model
     strategy = _strategy(submission, task)
     check_fits(task, strategy, model)
     if submission.eval_set is not None:
         read_eval_set(submission.eval_set)
-    strategy = _with_noise(submission, task, strategy, job_id, already)
+    strategy = _with_noise(submission, task, strategy, model, job_id=job_id, already=already)
     job = update_job(job_id=job_id, task_id=task.task_id, strategy=strategy, model=model)
-    first = strategy.next_round(strategy.start(model.initial(seeded(submission.seed, "first weights"))))
+    first = strategy.next_round(strategy.start(initial_parameters(submitted, seed=submission.seed)))
     if first is None:
         raise InvalidTask("the strategy has no rounds")
     check_round(task, update_round(job, first), records=task.max_dataset_size)
@@ -142,7 +146,13 @@ def _strategy(submission: FederatedSubmission, task: Task) -> Strategy:
 
 
 def _with_noise(
-    submission: FederatedSubmission, task: Task, strategy: Strategy, job_id: bytes, already: Sequence[Charge]
+    submission: FederatedSubmission,
+    task: Task,
+    strategy: Strategy,
+    model: DenseModel | GraphModel,
+    *,
+    job_id: bytes,
+    already: Sequence[Charge],
 ) -> Strategy:
     """The strategy with the least noise that its epsilon and the task's budgets allow."""
     is_given = "noise_multiplier" in submission.settings
@@ -164,7 +174,6 @@ def _with_noise(
             type(strategy), {**_plain(strategy), "noise_multiplier": min(multiplier, _MOST_NOISE)}
         )
 
-    model = DenseModel(widths=submission.widths)
     at_one = update_job(job_id=job_id, task_id=task.task_id, strategy=with_noise(1.0), model=model)
 
     def charges(multiplier: float) -> Sequence[Charge]:

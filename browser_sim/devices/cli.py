@@ -20,6 +20,7 @@ from browser_sim.devices.holdings import (
 from browser_sim.devices.local import LocalSettings, run_local
 from browser_sim.devices.local_store import LocalStore
 from browser_sim.devices.run import Churn, FleetSettings, run_devices
+from browser_sim.devices.trainers import TrainerKind
 from browser_sim.draws import Draws
 from browser_sim.endpoint import Protection
 from browser_sim.options import (
@@ -96,6 +97,9 @@ def devices_command(
         Path, option("File of stored answers: one for each task, job and round.", dir_okay=False)
     ],
     holdings: Holdings,
+    trainer: Annotated[
+        TrainerKind, option("What trains: torch, of the extra devices-torch, also trains ONNX graphs.")
+    ] = TrainerKind.NUMPY,
     consent: Annotated[float, _churn("The share of people who take part.", min=0.0, max=1.0)] = 1.0,
     cap: Annotated[int | None, _churn("The most rounds that a device answers.", min=1)] = None,
     drop_out: Annotated[float, _churn("Goes away before it sends.", min=0.0, max=1.0)] = 0.0,
@@ -117,6 +121,8 @@ def devices_command(
     site = site.rstrip("/")
     if bool(task) == bool(local_job):
         raise typer.BadParameter("give either --task or --local-job")
+    if local_job and trainer is not TrainerKind.NUMPY:
+        raise typer.BadParameter("a job without helpers trains a dense network, in numpy: leave --trainer")
     if local_job:
         local = LocalSettings(
             site=site,
@@ -141,6 +147,7 @@ def devices_command(
         cap=cap,
         churn=Churn(drop_out=drop_out, late=late, twice=twice, not_ready=not_ready),
         seed=seed,
+        trainer=trainer,
         rounds=rounds,
         idle_s=idle,
     )

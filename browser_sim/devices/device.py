@@ -15,10 +15,10 @@ from typing import Final
 import numpy as np
 
 from browser_sim.devices.answers import Answer, AnswerStore
+from browser_sim.devices.trainers import TrainerKind, local_model
 from maskedlark.canonical import decode
 from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
-from maskedlark.federated.dense import DenseModel
-from maskedlark.federated.local_training import Examples
+from maskedlark.federated.local_training import Examples, LocalModel
 from maskedlark.federated.participation import Part, toss
 from maskedlark.federated.strategy import Round, Strategy
 from maskedlark.frozen import frozen
@@ -42,23 +42,29 @@ class Asked:
         round: What its sealed report binds.
         content: The weights and terms.
         strategy: The job's.
-        model: The job's.
+        model: The job's, ready to be trained.
     """
 
     round: UpdateRound
     content: Round = field(repr=False)
     strategy: Strategy
-    model: DenseModel
+    model: LocalModel
 
 
-def read_round(body: bytes, task: Task) -> Asked:
+def read_round(body: bytes, task: Task, trainer: TrainerKind = TrainerKind.NUMPY) -> Asked:
     """Parse and check what the ad server asks. Called by a device.
+
+    Args:
+        body: From the ad server.
+        task: The task.
+        trainer: What trains on the device.
 
     Guarantees: the round's id binds the weights and terms that the device trains with, and the terms are
         those of the job that helpers charge.
 
     Raises:
-        InvalidTask, InvalidModel: the bytes are no round, or the round is not one of the task and its job.
+        InvalidTask, InvalidModel: the bytes are no round, or the round is not one of the task and its job; or
+            the device cannot train the job's model.
     """
     end = _LENGTH_BYTES + int.from_bytes(body[:_LENGTH_BYTES], "little")
     one = decode(UpdateRound, body[_LENGTH_BYTES:end])
@@ -77,7 +83,7 @@ def read_round(body: bytes, task: Task) -> Asked:
         or terms.bound.clip_norm > strategy.bound.clip_norm
     ):
         raise InvalidTask("the round's bound is not one of the strategy")
-    return Asked(round=one, content=content, strategy=strategy, model=model)
+    return Asked(round=one, content=content, strategy=strategy, model=local_model(model, trainer))
 
 
 @frozen

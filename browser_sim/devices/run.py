@@ -15,6 +15,7 @@ from browser_sim.delivery import MEDIA_TYPE
 from browser_sim.devices.answers import Answer, AnswerStore, Outcome
 from browser_sim.devices.device import Asked, Device, read_round
 from browser_sim.devices.holdings import Holdings
+from browser_sim.devices.trainers import TrainerKind
 from browser_sim.draws import Draws
 from browser_sim.endpoint import Protection, http_client, read_limited
 from maskedlark.errors import HelperUnavailable, ReportReason, ReportRejected
@@ -91,6 +92,7 @@ class FleetSettings:
         churn: What happens to them.
         seed: Replays coins, batches and churn, as a simulation of the same seed does; None: the system's
             randomness.
+        trainer: What trains on a device.
         rounds: Stop after so many rounds; None: go on.
         idle_s: Stop once there was no round for so long.
     """
@@ -103,6 +105,7 @@ class FleetSettings:
     cap: int | None = None
     churn: Churn = Churn()
     seed: int | None = None
+    trainer: TrainerKind = TrainerKind.NUMPY
     rounds: int | None = None
     idle_s: float = 30.0
 
@@ -150,14 +153,15 @@ class DeviceFleet:
         """Answer rounds until there are no more.
 
         Raises:
-            InvalidTask, InvalidModel: the ad server asks what is no round of the task and its job.
+            InvalidTask, InvalidModel: the ad server asks what is no round of the task and its job, or
+                devices cannot train the job's model.
             HelperUnavailable: the ad server does not answer.
         """
         seen: bytes | None = None
         waited_s = 0.0
         while waited_s < self._settings.idle_s:
             body = self._open_round()
-            asked = None if body is None else read_round(body, self._settings.bundle.task)
+            asked = None if body is None else self._read(body)
             if asked is None or asked.round.round_id == seen:
                 self._pause(_POLL_S)
                 waited_s += _POLL_S
@@ -172,6 +176,9 @@ class DeviceFleet:
                 break
         self._send_late()
         return self.told
+
+    def _read(self, body: bytes) -> Asked:
+        return read_round(body, self._settings.bundle.task, self._settings.trainer)
 
     def _answer_all(self, asked: Asked) -> None:
         """All devices answer, and only then the first one sends.

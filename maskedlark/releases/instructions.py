@@ -7,7 +7,7 @@ Helpers see the job too, and read of it only how likely a device is drawn and ho
 """
 
 from itertools import groupby
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -15,6 +15,7 @@ from maskedlark.canonical import canonical, decode, encode
 from maskedlark.errors import InvalidTask
 from maskedlark.federated import strategies
 from maskedlark.federated.dense import DenseModel
+from maskedlark.federated.graph_model import MAX_GRAPH_CHARACTERS, GraphModel
 from maskedlark.federated.strategy import Round, Strategy
 from maskedlark.releases.update import Phase, UpdateJob, UpdateRound
 from maskedlark.reports.task import Task
@@ -22,7 +23,7 @@ from maskedlark.reports.task import Task
 
 @canonical
 class Instructions:
-    """The content of `UpdateJob.instructions`.
+    """The content of `UpdateJob.instructions` where devices train a dense network.
 
     Attributes:
         strategy: `strategies.encode` of the strategy.
@@ -33,14 +34,39 @@ class Instructions:
     widths: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=2, max_length=64)]
 
 
+@canonical
+class GraphInstructions:
+    """The content of `UpdateJob.instructions` where devices train an ONNX graph.
+
+    Attributes:
+        version: Of this layout.
+        graph: `GraphModel.packed`.
+        layer_sizes: `GraphModel.layer_sizes`.
+        strategy: `strategies.encode` of the strategy.
+        widths: Features and classes.
+    """
+
+    version: Literal[1] = 1
+    graph: Annotated[str, Field(max_length=MAX_GRAPH_CHARACTERS)]
+    layer_sizes: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1, max_length=256)]
+    strategy: Annotated[str, Field(max_length=8_192)]
+    widths: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=2, max_length=2)]
+
+
+_GRAPH_FIRST = b'{"graph":'
+"""How the canonical spelling of `GraphInstructions` begins, and that of `Instructions` does not."""
+
+
 class Read(NamedTuple):
     """What a device reads."""
 
     strategy: Strategy
-    model: DenseModel
+    model: DenseModel | GraphModel
 
 
-def update_job(*, job_id: bytes, task_id: bytes, strategy: Strategy, model: DenseModel) -> UpdateJob:
+def update_job(
+    *, job_id: bytes, task_id: bytes, strategy: Strategy, model: DenseModel | GraphModel
+) -> UpdateJob:
     """The job of a strategy: rounds at the same settings are one phase. Called by the ad server."""
     terms = [strategy.terms(index) for index in range(strategy.rounds)]
     settings = ((one.sampling_rate, one.noise_multiplier) for one in terms)
@@ -48,7 +74,12 @@ def update_job(*, job_id: bytes, task_id: bytes, strategy: Strategy, model: Dens
         Phase(rounds=len(list(same)), sampling_rate=rate, noise_multiplier=noise)
         for (rate, noise), same in groupby(settings)
     )
-    written = Instructions(strategy=strategies.encode(strategy).decode("ascii"), widths=model.widths)
+    spelt = strategies.encode(strategy).decode("ascii")
+    written: Instructions | GraphInstructions = Instructions(strategy=spelt, widths=model.widths)
+    if isinstance(model, GraphModel):
+        written = GraphInstructions(
+            graph=model.packed, layer_sizes=model.layer_sizes, strategy=spelt, widths=model.widths
+        )
     return UpdateJob(
         job_id=job_id, task_id=task_id, phases=phases, instructions=encode(written).decode("ascii")
     )
@@ -61,7 +92,13 @@ def read_instructions(job: UpdateJob) -> Read:
         InvalidTask: not canonical, an unknown strategy, or a setting out of range.
         InvalidModel: no such model.
     """
-    written = decode(Instructions, job.instructions.encode("ascii", "replace"))
+    spelt = job.instructions.encode("ascii", "replace")
+    if spelt.startswith(_GRAPH_FIRST):
+        graph = decode(GraphInstructions, spelt)
+        features, classes = graph.widths
+        model = GraphModel(widths=(features, classes), layer_sizes=graph.layer_sizes, packed=graph.graph)
+        return Read(strategies.decode(graph.strategy.encode("ascii", "replace")), model)
+    written = decode(Instructions, spelt)
     return Read(
         strategies.decode(written.strategy.encode("ascii", "replace")), DenseModel(widths=written.widths)
     )
@@ -80,7 +117,7 @@ def update_round(job: UpdateJob, asked: Round) -> UpdateRound:
     )
 
 
-def check_fits(task: Task, strategy: Strategy, model: DenseModel) -> None:
+def check_fits(task: Task, strategy: Strategy, model: DenseModel | GraphModel) -> None:
     """Refuse a strategy or model that the task's reports do not hold.
 
     Called by all who read it, before anything runs.

@@ -1,5 +1,5 @@
 """What a long-running process stands on: its database, durable files, signals, hardening.
 
-May import: releases, reports, federated, model, privacy, numbers, encoding and the flat files of
+May import: autodiff, releases, reports, federated, model, privacy, numbers, encoding and the flat files of
 `maskedlark`.
 """

@@ -118,6 +118,7 @@ class UpdateBooks:
         """
         plan = self.plan()
         strategy, model = read_instructions(plan.job)
+        assert isinstance(model, DenseModel)
         length = form_of(plan.task).length
         first, second = (
             [AggregateShare.decode(answer, length) for _, answer in self.answers(helper)]

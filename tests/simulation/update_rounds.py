@@ -263,8 +263,8 @@ class World:
 
     def in_the_clear(self) -> bytes:
         """The model that the acknowledged updates of each round give, added up in the clear."""
-        strategy, model = read_instructions(self.plan.job)
-        state: ServerState = strategy.start(model.initial(seeded(self.plan.seed, "first weights")))
+        strategy, _ = read_instructions(self.plan.job)
+        state: ServerState = strategy.start(MODEL.initial(seeded(self.plan.seed, "first weights")))
         while (asked := strategy.next_round(state)) is not None:
             total = np.zeros(MODEL.size, np.int64)
             for number in self.acknowledged[state.rounds_done].values():

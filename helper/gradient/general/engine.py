@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from helper.gradient.engine import Batch, Interrupt, MaskedSum, never
-from helper.gradient.general.interpreter import Interpreter
 from helper.gradient.general.masked_products import MAX_ROWS, MaskedProducts
 from helper.gradient.general.output_gradients import output_gradients
-from helper.gradient.general.processor import one_thread
 from helper.gradient.general.rounding import MAX_SENSITIVITY, clip_to_integers, with_count
+from maskedlark.autodiff.interpreter import Interpreter
+from maskedlark.autodiff.one_thread import one_thread
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.model.graph import Loss, Model
 from maskedlark.model.losses import check_loss

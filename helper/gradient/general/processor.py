@@ -1,7 +1,4 @@
-"""How this processor computes in float64: its state while a round runs, and a digest of what it gives.
-
-    with one_thread():
-        gradients = ...
+"""How this processor computes in float64: a digest of what it gives in the state that rounds run in.
 
 torch and numpy choose their loops by what a processor can do, and loops of other widths add in another order:
 with one torch, 16 of 100 dot products of 64 terms differ between AVX2 and AVX-512. So versions do not say
@@ -10,7 +7,6 @@ that hang on the loops. Helpers of other bits are told before a round is charged
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from hashlib import sha256
 from typing import Final
@@ -20,35 +16,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from maskedlark.autodiff.one_thread import one_thread
 from maskedlark.randomness import seeded
 
 _SIZES: Final = (3, 8, 17, 64, 65, 257, 1000)
 """Lengths of sums: below, at and between the widths of registers and the blocks of matrix products."""
 _ROWS: Final = (1, 5, 64)
-_DENORMAL: Final = 5e-324
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Run torch on one thread, and count numbers that are not normal as zero.
-
-    How a sum is split over threads would decide its last bits. Arithmetic on subnormal numbers takes a
-    hundred times longer, so a graph that is made for it could show by the time which records it was evaluated
-    on. The state before is brought back; it is of this thread of the process alone.
-    """
-    threads, was_flushed = torch.get_num_threads(), is_flushed()
-    torch.set_num_threads(1)
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(was_flushed)
-        torch.set_num_threads(threads)
-
-
-def is_flushed() -> bool:
-    """Whether this thread counts subnormal numbers as zero."""
-    return not bool((torch.full((1,), _DENORMAL, dtype=torch.float64) * 1.0).item())
 
 
 @lru_cache(maxsize=1)

@@ -14,7 +14,7 @@ from torch.func import grad
 from torch.nn import functional
 
 from helper.gradient.engine import Batch
-from helper.gradient.general.interpreter import Interpreter
+from maskedlark.autodiff.interpreter import Interpreter
 from maskedlark.model.graph import Loss, Model
 from maskedlark.model.onnx_file import parse
 from maskedlark.model.weights import QuantisedTensor, quantise

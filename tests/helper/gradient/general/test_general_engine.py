@@ -15,8 +15,8 @@ from helper.gradient.choose import engine_for
 from helper.gradient.engine import Batch, MaskedSum
 from helper.gradient.general import engine as general
 from helper.gradient.general.engine import GeneralEngine
-from helper.gradient.general.interpreter import Interpreter
 from helper.gradient.general.rounding import clip_to_integers
+from maskedlark.autodiff.interpreter import Interpreter
 from maskedlark.errors import InvalidModel, JobReason, JobRefused, ModelReason
 from maskedlark.model.dense import dense_network
 from maskedlark.model.graph import Loss, Model

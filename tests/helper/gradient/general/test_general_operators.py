@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 import torch
 
-from helper.gradient.general.interpreter import _OPERATORS, Interpreter
+from maskedlark.autodiff.interpreter import _OPERATORS, Interpreter
 from maskedlark.model.onnx_file import parse
 from maskedlark.model.operators.table import OPERATORS
 from tests.onnx_builders import encoded, features, node, tensor, weights

@@ -11,7 +11,8 @@ import torch
 
 from helper.gradient.general import processor
 from helper.gradient.general.engine import GeneralEngine
-from helper.gradient.general.processor import golden_digest, is_flushed, one_thread
+from helper.gradient.general.processor import golden_digest
+from maskedlark.autodiff.one_thread import is_flushed, one_thread
 from maskedlark.model.graph import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.model.weights import quantise

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from helper.gradient.general.recurrent import gru, lstm
+from maskedlark.autodiff.recurrent import gru, lstm
 from maskedlark.model.graph import Constant, Model
 
 _Attributes: TypeAlias = Mapping[str, Any]  # maskedlark.model.operators fixed their types

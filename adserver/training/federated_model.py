@@ -1,0 +1,117 @@
+"""The model of a federated job as the ad server handles it: a dense network, or any ONNX graph.
+
+    model, file = federated_model(submission.model, submission.widths, task, seed=0)   # at submission
+    first_parameters(plan, file)                                                  # what round 0 trains from
+    trained_file(plan, file, parameters)                                          # what is exported
+    scores(plan, file, parameters, held)                                          # loss and accuracy
+
+Neither takes torch: a graph is trained by devices, and evaluated by onnxruntime.
+"""
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adserver.records.federated_plan import FederatedPlan
+from adserver.training.eval_set import EvalSet
+from adserver.training.forward import Evaluation, evaluate
+from maskedlark.errors import InvalidTask
+from maskedlark.federated.dense import DenseModel
+from maskedlark.federated.graph_model import GraphModel
+from maskedlark.federated.local_training import Examples, Parameters
+from maskedlark.model.dense import dense_network
+from maskedlark.model.graph import Loss, Model
+from maskedlark.model.losses import check_loss
+from maskedlark.model.onnx_file import parse, replace_parameters
+from maskedlark.randomness import seeded
+from maskedlark.releases.instructions import read_instructions
+from maskedlark.reports.task import Task
+
+
+class Submitted(NamedTuple):
+    """A model that devices are to train.
+
+    Attributes:
+        model: What devices are told.
+        file: The ONNX file that is kept with the job.
+    """
+
+    model: DenseModel | GraphModel
+    file: bytes
+
+
+def federated_model(encoded: bytes | None, widths: tuple[int, ...], task: Task, *, seed: int) -> Submitted:
+    """The model of a submission: an ONNX file, or the widths of a dense network.
+
+    Raises:
+        InvalidTask: both are given, or neither.
+        InvalidModel: there is no such model, the parser refuses it, or it is too large for a job.
+    """
+    if (encoded is None) == (not widths):
+        raise InvalidTask("give either the widths of a dense network or an ONNX file")
+    if encoded is None:
+        return Submitted(DenseModel(widths=widths), dense_network(widths, "relu", seed=seed))
+    parsed = parse(encoded, num_features=task.num_features)
+    check_loss(parsed, Loss.CROSS_ENTROPY, task.labels.size)
+    zeros = tuple(np.zeros_like(value) for value in parsed.initial_values)
+    model = GraphModel.of_file(
+        replace_parameters(encoded, parsed, zeros),
+        widths=(task.num_features, parsed.output_width),
+        layer_sizes=tuple(parameter.size for parameter in parsed.parameters),
+    )
+    return Submitted(model, encoded)
+
+
+def initial_parameters(submitted: Submitted, *, seed: int) -> Parameters:
+    """What round 0 trains from: a graph's own weights, or a dense network's by the seed."""
+    model, file = submitted
+    if isinstance(model, DenseModel):
+        return model.initial(seeded(seed, "first weights"))
+    return np.concatenate([value.ravel() for value in _parsed(model, file).initial_values])
+
+
+def first_parameters(plan: FederatedPlan, file: bytes) -> Parameters:
+    """`initial_parameters` of a stored job."""
+    return initial_parameters(Submitted(read_instructions(plan.job).model, file), seed=plan.seed)
+
+
+def trained_file(plan: FederatedPlan, file: bytes, parameters: Parameters) -> bytes:
+    """The job's ONNX file with these weights. It takes features as bytes over 256.
+
+    Devices divide the features of a dense network by 255, which the first layer's weights make up for.
+    """
+    _, model = read_instructions(plan.job)
+    if isinstance(model, GraphModel):
+        return _with_parameters(model, file, parameters)
+    values: list[NDArray[np.float32]] = []
+    start = 0
+    for index, (fan_in, width) in enumerate(pairwise(model.widths)):
+        middle, end = start + fan_in * width, start + (fan_in + 1) * width
+        scale = np.float32(256 / 255 if index == 0 else 1)
+        values += [parameters[start:middle].reshape(fan_in, width).T * scale, parameters[middle:end]]
+        start = end
+    return replace_parameters(file, parse(file, num_features=model.widths[0]), tuple(values))
+
+
+def scores(plan: FederatedPlan, file: bytes, parameters: Parameters, held: EvalSet) -> Evaluation:
+    """Loss and accuracy on the ad server's own examples."""
+    _, model = read_instructions(plan.job)
+    labels = held.labels.astype(np.int64)
+    if isinstance(model, GraphModel):
+        trained = _with_parameters(model, file, parameters)
+        return evaluate(trained, held.features, labels, Loss.CROSS_ENTROPY)
+    examples = Examples(features=held.features, labels=labels)
+    return Evaluation(loss=model.loss(parameters, examples), accuracy=model.accuracy(parameters, examples))
+
+
+def _parsed(model: GraphModel, file: bytes) -> Model:
+    return parse(file, num_features=model.widths[0])
+
+
+def _with_parameters(model: GraphModel, file: bytes, parameters: Parameters) -> bytes:
+    parsed = _parsed(model, file)
+    parts = np.split(parameters, np.cumsum(model.layer_sizes)[:-1])
+    values = tuple(part.reshape(one.shape) for part, one in zip(parts, parsed.parameters, strict=True))
+    return replace_parameters(file, parsed, values)

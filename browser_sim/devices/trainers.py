@@ -1,0 +1,46 @@
+"""What trains on a device: plain numpy, or torch where the extra `devices-torch` is installed.
+
+    model = local_model(DenseModel(widths=(784, 10)), TrainerKind.NUMPY)
+
+numpy is the default, and trains dense networks. torch trains ONNX graphs too. Either is behind the same
+strategies: clipping, noise and cover do not depend on it. A device that cannot train a job's model says so
+before it tosses a coin for its rounds.
+"""
+
+from enum import StrEnum, unique
+from functools import lru_cache
+
+from maskedlark.errors import InvalidTask
+from maskedlark.federated.dense import DenseModel
+from maskedlark.federated.graph_model import GraphModel
+from maskedlark.federated.local_training import LocalModel
+
+
+@unique
+class TrainerKind(StrEnum):
+    """What computes gradients on a device."""
+
+    NUMPY = "numpy"
+    TORCH = "torch"
+
+
+@lru_cache(maxsize=4)
+def local_model(model: DenseModel | GraphModel, trainer: TrainerKind) -> LocalModel:
+    """The model of a job, ready to be trained.
+
+    Raises:
+        InvalidTask: the job trains a graph, and the trainer is numpy; or torch is not installed.
+        InvalidModel: the graph is not accepted.
+    """
+    if trainer is TrainerKind.NUMPY:
+        if isinstance(model, DenseModel):
+            return model
+        raise InvalidTask("the job trains an ONNX graph, which takes torch: use --trainer torch")
+    try:
+        from maskedlark.autodiff.torch_models import torch_model
+    except ModuleNotFoundError as missing:
+        raise InvalidTask(
+            f"--trainer torch needs {missing.name}: install the extra devices-torch, as in"
+            " `pip install 'maskedlark[browser-sim,devices-torch]'`"
+        ) from None
+    return torch_model(model)
