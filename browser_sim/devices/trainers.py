@@ -24,7 +24,6 @@ class TrainerKind(StrEnum):
     TORCH = "torch"
 
 
-@lru_cache(maxsize=4)
 def local_model(model: DenseModel | GraphModel, trainer: TrainerKind) -> LocalModel:
     """The model of a job, ready to be trained.
 
@@ -36,6 +35,12 @@ def local_model(model: DenseModel | GraphModel, trainer: TrainerKind) -> LocalMo
         if isinstance(model, DenseModel):
             return model
         raise InvalidTask("the job trains an ONNX graph, which takes torch: use --trainer torch")
+    return _by_torch(model)
+
+
+@lru_cache(maxsize=4)
+def _by_torch(model: DenseModel | GraphModel) -> LocalModel:
+    """The model in torch; a graph is checked once, not in each round."""
     try:
         from maskedlark.autodiff.torch_models import torch_model
     except ModuleNotFoundError as missing:
