@@ -81,6 +81,7 @@ class HelperCore:
             ledger=ledger,
             engine_for=engine_for,
             randomness=randomness,
+            noise_key=keys.noise_key,
         )
         self.updates = UpdateDatasets(
             tasks=self.tasks,

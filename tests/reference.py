@@ -391,3 +391,36 @@ def field_elements(key: bytes, count: int) -> Vector:
     words = stream(key, 8 * count + 64)
     elements = [int.from_bytes(words[i : i + 8], "little") for i in range(0, len(words), 8)]
     return [element for element in elements if element < P][:count]
+
+
+def correlated_noise(
+    carried: int,
+    scale: int,
+    gaussian: Callable[[bytes, int], Vector],
+    *,
+    kept: bytes,
+    own: bytes,
+    before: bytes | None,
+) -> Vector:
+    """One helper's noise of one step, of which the next one takes `carried` 64ths out again.
+
+    `gaussian` draws discrete Gaussians of a scale from the AES stream of a key. The step keeps 64 u + v.
+    """
+    each = (scale + 63) // 64
+    noise = [64 * u + v for u, v in zip(gaussian(kept, each), gaussian(own, 512), strict=True)]
+    if before is not None:
+        noise = [n - carried * u for n, u in zip(noise, gaussian(before, each), strict=True)]
+    return noise
+
+
+def correlated_key(
+    storage_key: bytes, job_digest: bytes, purpose: bytes, round_index: int, weights: bytes, numerics: bytes
+) -> bytes:
+    """The key of one stream of a round's correlated noise; `purpose` is kept or own.
+
+    It hangs on the helper's own secret, on the job, and on what defines the round: other weights, other noise.
+    """
+    digest = hashlib.sha256(b"maskedlark/v1 weights\0" + weights).digest()
+    job_key = hkdf(storage_key, b"correlated noise", job_digest)
+    context = round_index.to_bytes(8, "little") + digest + numerics
+    return hkdf(job_key, b"step noise " + purpose, context)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from maskedlark.frozen import frozen
 from maskedlark.privacy.clip import Clip
-from maskedlark.releases.job import JobSpec, noise_units
+from maskedlark.releases.job import JobSpec, round_units
 from maskedlark.releases.release import deviation_of_both
 from maskedlark.reports.task import Task
 
@@ -47,7 +47,7 @@ def noise_norm(
     An adaptive job has it of each round's `clip`.
     """
     return noise_norm_of(
-        task, noise_units(task, job, clip), num_parameters=num_parameters, denominator=denominator
+        task, round_units(task, job, clip), num_parameters=num_parameters, denominator=denominator
     )
 
 

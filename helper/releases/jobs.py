@@ -13,6 +13,7 @@ from helper.ledger.records import Reservation, StoredJob
 from helper.ledger.spending import check_fits, cost
 from helper.releases.answering import Call
 from helper.releases.attempts import Attempts
+from helper.releases.carried_noise import CarriedNoise
 from helper.releases.noise_shelf import NoiseShelf
 from helper.releases.numerics import numerics_digest
 from helper.releases.round_cost import round_seconds
@@ -64,12 +65,15 @@ class Jobs:
         ledger: Ledger,
         engine_for: EngineFor,
         randomness: Randomness,
+        noise_key: Callable[[bytes], bytes],
     ) -> None:
+        """Make them; `noise_key` gives the secret of a job's correlated noise by the job's digest."""
         self._tasks = tasks
         self._datasets = datasets
         self._ledger = ledger
         self._engine_for = engine_for
         self._noise = NoiseShelf(randomness)
+        self._carried = CarriedNoise(noise_key, ledger)
         self._attempts = Attempts()
         self._lock = Lock()
         self._running: OrderedDict[bytes, RunningJob] = OrderedDict()
@@ -233,6 +237,7 @@ class Jobs:
             datasets=self._datasets,
             ledger=self._ledger,
             noise=self._noise,
+            carried=self._carried,
             attempts=self._attempts,
         )
         with self._lock:
@@ -260,7 +265,7 @@ def _unknown() -> JobRefused:
 
 
 def _check_path_hides(task: Task, spec: JobSpec, engine: GradientEngine) -> None:
-    """Refuse to count the secrecy of samples on the general path.
+    """Refuse to count the secrecy of samples on the general path, and correlated noise there.
 
     Its float64 values may differ between processors, and its time between records: a graph that is made for
     it can show which records it was evaluated on.
@@ -270,6 +275,12 @@ def _check_path_hides(task: Task, spec: JobSpec, engine: GradientEngine) -> None
             JobReason.MALFORMED,
             "the model needs the general path, where samples are no secret: the job needs is_sample_public "
             f"(--public-samples), and is charged without sampling ({engine.reason})",
+        )
+    if engine.path == "general" and spec.carried is not None:
+        raise JobRefused(
+            JobReason.MALFORMED,
+            "the model needs the general path, whose sums may differ from one machine to another: correlated "
+            f"noise is for the exact path; submit the job with independent noise ({engine.reason})",
         )
 
 

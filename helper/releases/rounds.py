@@ -6,9 +6,11 @@ Each answer is committed before anything of it leaves the helper.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import field
-from functools import partial
 from threading import Lock
 from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from helper.datasets.datasets import Datasets
 from helper.gradient.engine import GradientEngine, Interrupt
@@ -17,7 +19,8 @@ from helper.ledger.records import StoredRound
 from helper.ledger.round_state import RoundState
 from helper.releases.answering import Call, answer_once
 from helper.releases.attempts import Attempts
-from helper.releases.noise_shelf import NoiseOrder, NoiseShelf, NoiseVector
+from helper.releases.carried_noise import CarriedNoise
+from helper.releases.noise_shelf import NoiseOrder, NoiseShelf
 from helper.trust.tasks import ServedTask
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
@@ -25,7 +28,7 @@ from maskedlark.model import weights as weights_format
 from maskedlark.model.graph import Model
 from maskedlark.privacy import adaptive_clip
 from maskedlark.privacy.clip import Clip
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.noise import Mechanism, NoiseSource
 from maskedlark.releases.job import JobSpec, job_clip, noise_units, num_values
 from maskedlark.releases.round import aggregate, transcript
 
@@ -59,12 +62,14 @@ class RunningJob:
         datasets: Datasets,
         ledger: Ledger,
         noise: NoiseShelf,
+        carried: CarriedNoise,
         attempts: Attempts,
     ) -> None:
         self.computation = computation
         self._datasets = datasets
         self._ledger = ledger
         self._noise = noise
+        self._carried = carried
         self._attempts = attempts
         self._computing = Lock()
 
@@ -136,9 +141,12 @@ class RunningJob:
     def draw_ahead(self, served: ServedTask, clip: Clip | None = None) -> None:
         """Begin to draw the next round's noise in the background.
 
-        That of an adaptive job on the guess that its bound stays.
+        That of an adaptive job on the guess that its bound stays; correlated noise hangs on the round's
+        weights, and is drawn when they are there.
         """
         spec = self.computation.spec
+        if spec.carried is not None:
+            return
         count = num_values(spec, self.computation.model.num_parameters)
         order = NoiseOrder(
             mechanism=served.task.mechanism, scale=noise_units(served.task, spec, clip), count=count
@@ -179,7 +187,7 @@ class RunningJob:
             shares=self._datasets.opened(spec.dataset_id).shares,
             masked_sum=lambda batch: engine.masked_sum(tensors, batch, interrupt),
             num_values=num_values(spec, model.num_parameters),
-            noise=partial(self._take_noise, interrupt),
+            noise=self._noise_source(served, round_index, weights, interrupt),
             clip=clip,
         )
         return share.encode()
@@ -190,7 +198,28 @@ class RunningJob:
         bound = adaptive_clip.decode(weights, served.task.clip).bound if spec.is_clip_adaptive else None
         return job_clip(served.task, spec, bound)
 
-    def _take_noise(self, interrupt: Interrupt, mechanism: Mechanism, scale: int, count: int) -> NoiseVector:
-        return self._noise.take(
-            self.computation.spec.job_id, NoiseOrder(mechanism=mechanism, scale=scale, count=count), interrupt
-        )
+    def _noise_source(
+        self, served: ServedTask, round_index: int, weights: bytes, interrupt: Interrupt
+    ) -> NoiseSource:
+        """What was drawn ahead for the job, or its correlated noise of this round and these weights."""
+        spec = self.computation.spec
+
+        def independent(mechanism: Mechanism, scale: int, count: int) -> NDArray[np.int64]:
+            order = NoiseOrder(mechanism=mechanism, scale=scale, count=count)
+            return self._noise.take(spec.job_id, order, interrupt)
+
+        def correlated(mechanism: Mechanism, scale: int, count: int) -> NDArray[np.int64]:
+            whole = noise_units(served.task, spec)  # one scale in all rounds
+            if mechanism is not Mechanism.GAUSSIAN or scale > whole:
+                raise AssertionError("correlated noise is Gaussian, of the job's scale")
+            return self._carried.of_round(
+                spec,
+                round_index,
+                weights_digest=weights_format.digest(weights),
+                numerics=self.computation.numerics,
+                scale=whole,
+                count=count,
+                interrupt=interrupt,
+            )
+
+        return independent if spec.carried is None else correlated

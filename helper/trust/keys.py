@@ -190,6 +190,10 @@ class HelperKeys:
         """A 32-byte key for one file at rest."""
         return derive_key(self._storage_key, b"dataset at rest", context)
 
+    def noise_key(self, job_digest: bytes) -> bytes:
+        """The 32-byte key of a job's correlated noise: this helper's alone, not the pair's."""
+        return derive_key(self._storage_key, b"correlated noise", job_digest)
+
     def witness_key(self) -> bytes:
         """The 32-byte key of the receipts that show whether the ledger was rolled back."""
         return derive_key(self._storage_key, b"ledger receipt", b"")

@@ -17,6 +17,7 @@ from maskedlark.model.graph import Loss
 from maskedlark.numbers.field import SignedVector
 from maskedlark.numbers.fixed_point import check_no_overflow
 from maskedlark.privacy.accounting import Charge
+from maskedlark.privacy import correlated
 from maskedlark.privacy.clip import Clip, Norm
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.privacy.random_allocation import MAX_STEPS
@@ -54,6 +55,8 @@ class JobSpec:
             None for samples that each round draws anew (Poisson).
         is_sample_public: Whether the ad server is taken to know each round's sample, so that sampling saves
             no budget: where a sample may be smaller than k, and on the general path.
+        carried: Correlated noise: how many 64ths of a round's noise the next round takes out again; None for
+            noise of each round's own. Its slots are charged as public.
     """
 
     kind: ClassVar[str] = "job"
@@ -76,6 +79,9 @@ class JobSpec:
         None
     )
     is_sample_public: Annotated[bool, Field(exclude_if=not_)] = False
+    carried: Annotated[
+        int | None, Field(ge=1, lt=correlated.DENOMINATOR, exclude_if=lambda parts: parts is None)
+    ] = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -86,6 +92,8 @@ class JobSpec:
             and self.sampling_numerator != SAMPLING_DENOMINATOR // self.epoch_steps
         ):
             raise ValueError("sampling_numerator is 2^32 over epoch_steps, rounded down")
+        if self.carried is not None:
+            _check_carries(self)
         return self
 
     @property
@@ -108,7 +116,7 @@ class JobSpec:
     @property
     def is_sample_secret(self) -> bool:
         """Whether the secrecy of the samples is counted."""
-        return self.sampling_rate < 1 and not self.is_sample_public
+        return self.sampling_rate < 1 and not self.is_sample_public and self.carried is None
 
     def charges(self, task: Task, rounds: int) -> tuple[Charge, ...]:
         """What so many rounds are charged as; nothing for none. Called by all parties."""
@@ -183,13 +191,21 @@ def charge(task: Task, job: JobSpec, rounds: int) -> Charge:
             sampling_numerator=job.sampling_numerator,
             epoch_steps=job.epoch_steps,
             is_public=job.is_sample_public,
+            carried=job.carried,
         ),
     )
 
 
 def charge_of_samples(task: Task, noise_multiplier: float, *, rounds: int, samples: "Samples") -> Charge:
-    """What rounds with some samples are charged as. Called by the ad server to plan, and by `charge`."""
+    """What rounds with some samples are charged as. Called by the ad server to plan, and by `charge`.
+
+    Epochs of correlated noise, the begun ones together, are one release without sampling.
+    """
     steps = samples.epoch_steps or 1
+    if samples.carried is not None:
+        one = charge_of(task, noise_multiplier)
+        length = correlated.sensitivity(samples.carried, steps=steps, epochs=-(-rounds // steps))
+        return replace(one, noise_multiplier=one.noise_multiplier / length)
     charged = charge_of(task, noise_multiplier, rounds=-(-rounds // steps))
     if samples.is_public or samples.sampling_numerator == SAMPLING_DENOMINATOR:
         return charged
@@ -210,6 +226,16 @@ class Sampling(StrEnum):
     """In each round each record takes part with the job's rate."""
 
 
+@unique
+class StepNoise(StrEnum):
+    """How the noise of a job's rounds hangs together."""
+
+    INDEPENDENT = "independent"
+    """Each round has noise of its own."""
+    CORRELATED = "correlated"
+    """Each round takes a part of the noise of the round before out again."""
+
+
 @frozen
 class Samples:
     """How a job samples: see the attributes of `JobSpec`."""
@@ -217,6 +243,7 @@ class Samples:
     sampling_numerator: int
     epoch_steps: int | None = None
     is_public: bool = False
+    carried: int | None = None
 
     @property
     def rate(self) -> float:
@@ -265,6 +292,39 @@ def check_sample_hides(task: Task, job: JobSpec, *, records: int) -> None:
         )
 
 
+def _check_carries(job: JobSpec) -> None:
+    """Refuse correlated noise where it gains nothing, or where nothing is proven."""
+    if job.epoch_steps is None:
+        raise ValueError(
+            "correlated noise gains nothing where each round uses all records, and is not proven for Poisson "
+            "samples: it needs random allocation with epoch_steps of 2 or more"
+        )
+    if job.is_clip_adaptive:
+        raise ValueError("correlated noise needs one clip bound in all rounds: leave out the adaptive clip")
+    if -(-job.rounds // job.epoch_steps) > correlated.MAX_EPOCHS:
+        raise ValueError(f"correlated noise is for at most {correlated.MAX_EPOCHS} epochs")
+
+
+def check_carries_in_task(task: Task, job: JobSpec) -> None:
+    """Refuse correlated noise in a task that has none, Laplace noise, or too little. Called by all parties.
+
+    Raises:
+        JobRefused(MALFORMED, NOISE_OUT_OF_RANGE): saying what fits.
+    """
+    if job.carried is None:
+        return
+    if task.mechanism is not Mechanism.GAUSSIAN:
+        raise JobRefused(
+            JobReason.MALFORMED,
+            f"correlated noise is Gaussian, and the task's mechanism is {task.mechanism.value}: submit the "
+            "job with independent noise",
+        )
+    try:
+        correlated.kept_scale(noise_units(task, job))
+    except ValueError as error:
+        raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, str(error)) from None
+
+
 def check_sums_fit(task: Task, job: JobSpec, *, records: int, num_parameters: int) -> None:
     """Refuse a job whose sum, both helpers' noise included, could wrap in the field.
 
@@ -274,6 +334,7 @@ def check_sums_fit(task: Task, job: JobSpec, *, records: int, num_parameters: in
         JobRefused(UNDECLARED, OVERFLOW, NOISE_OUT_OF_RANGE)
     """
     check_holds_labels(task)
+    check_carries_in_task(task, job)
     bound = noise_bound(task, job, num_values(job, num_parameters))
     check_no_overflow(
         records=records, sensitivity=job_clip(task, job).released_sensitivity, noise_bound=bound
@@ -288,7 +349,20 @@ def noise_bound(task: Task, job: JobSpec, num_parameters: int) -> int:
     Raises:
         JobRefused(NOISE_OUT_OF_RANGE)
     """
-    return noise_of_both(task, noise_units(task, job), num_parameters)
+    units = noise_units(task, job)
+    if job.carried is not None:
+        return 2 * correlated.correlated_tail(job.carried, units, num_parameters)
+    return noise_of_both(task, units, num_parameters)
+
+
+def round_units(task: Task, job: JobSpec, clip: Clip | None = None) -> int:
+    """The deviation of one helper's noise in a round: its scale, more where noise is taken out again.
+
+    Raises:
+        JobRefused(NOISE_OUT_OF_RANGE)
+    """
+    units = noise_units(task, job, clip)
+    return units if job.carried is None else correlated.correlated_units(job.carried, units)
 
 
 def check_sum_possible(task: Task, job: JobSpec, total: SignedVector, *, records: int) -> None:
@@ -306,5 +380,5 @@ def check_sum_possible(task: Task, job: JobSpec, total: SignedVector, *, records
     most = records * job_clip(task, job).released_sensitivity
     check_within(total, least=-most, most=most, noise=noise_bound(task, job, len(total)), records=records)
     if task.norm is Norm.L2 and len(total):
-        units = 0 if task.mechanism is Mechanism.NONE else noise_units(task, job)
+        units = 0 if task.mechanism is Mechanism.NONE else round_units(task, job)
         check_length(total, most=most, noise_units=units, records=records)

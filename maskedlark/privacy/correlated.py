@@ -1,0 +1,201 @@
+"""Noise of which the next step takes a part out again: how it is drawn, and what it costs.
+
+    n_i = v_i + D u_i - b u_(i-1)        D = 64, u_i and v_i discrete Gaussians, b = the job's `carried`
+
+So the weights, which add up all steps, keep (1 - beta) of a step's noise, beta = b / D, and the steps that a
+record is in tell more together than one by one. Everything is an integer. v_i is small; it hides the
+remainder modulo D that D u_i would show.
+
+A whole job costs what one Gaussian release of `sensitivity` does: the length of C g, C the inverse of what u
+is multiplied with (over D), at the worst slots, one in each epoch (docs/explanation/privacy.md, "Noise that
+is taken out again"; docs/adr/0009-correlated-noise.md).
+
+>>> round(sensitivity(0, steps=29, epochs=7) ** 2, 6)
+7.0
+>>> round(sensitivity(61, steps=29, epochs=7), 3)
+12.703
+>>> best_carried(steps=29, epochs=7, momentum=0.9)
+61
+
+Source: S. Denisov, B. McMahan, K. Rush, A. Smith, A. Thakurta, "Improved Differential Privacy for SGD via
+Optimal Private Linear Operators on Adaptive Streams", 2022; sums of discrete Gaussians: C. Peikert, "An
+Efficient and Parallel Gaussian Sampler for Lattices", 2010.
+"""
+
+import math
+from functools import lru_cache
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskedlark.frozen import frozen
+from maskedlark.privacy.noise import MIN_SCALE, Mechanism, tail_bound
+from maskedlark.privacy.samplers import discrete_gaussian
+from maskedlark.randomness import Randomness
+
+DENOMINATOR: Final = 64
+"""D: a step takes out `carried` parts of so many."""
+LEAST_SCALE: Final = DENOMINATOR * MIN_SCALE
+"""The smallest noise scale, in units, whose 64th part still has `MIN_SCALE`."""
+MAX_EPOCHS: Final = 1_000
+OWN_SCALE: Final = 8 * DENOMINATOR
+"""Of v, in units.
+
+The proof asks for three times D + b, under 384; at `LEAST_SCALE` it adds a 16,000th to a step's variance.
+"""
+
+_POINTS: Final = 32
+_UPWARD: Final = 1 + 2.0**-40
+
+NoiseVector: TypeAlias = NDArray[np.int64]
+_Points: TypeAlias = list[tuple[float, float]]
+
+
+@frozen
+class StepStreams:
+    """Where the noise of one step comes from: the streams of u_i, of v_i, and of u_(i-1) if there is one."""
+
+    kept: Randomness
+    own: Randomness
+    before: Randomness | None
+
+
+def correlated_noise(carried: int, scale: int, count: int, streams: StepStreams) -> NoiseVector:
+    """One helper's noise of one step, `count` coordinates. Called by a helper.
+
+    Args:
+        carried: b, 1 to 63.
+        scale: What an independent step would have, at least `LEAST_SCALE` units.
+        count: How many coordinates.
+        streams: Each is read from its beginning; `before` is the `kept` of the step before.
+
+    Guarantees: exact. Over steps whose streams are independent, every linear combination of the noise has at
+        least the variance that it would have for D u_i of the full scale.
+
+    Raises:
+        ValueError: a parameter is outside its range.
+    """
+    _check(carried)
+    each = kept_scale(scale)
+    noise = discrete_gaussian(OWN_SCALE, count, streams.own)
+    noise += DENOMINATOR * discrete_gaussian(each, count, streams.kept)
+    if streams.before is not None:
+        noise -= carried * discrete_gaussian(each, count, streams.before)
+    return noise
+
+
+def kept_scale(scale: int) -> int:
+    """The scale of u: a 64th of the noise's, rounded up.
+
+    Raises:
+        ValueError: `scale` is under `LEAST_SCALE`.
+    """
+    if scale < LEAST_SCALE:
+        raise ValueError(
+            f"correlated noise needs a scale of at least {LEAST_SCALE} units, not {scale}: use more frac_bits"
+        )
+    return -(-scale // DENOMINATOR)
+
+
+def correlated_tail(carried: int, scale: int, count: int) -> int:
+    """What the largest of `count` values of one helper's step exceeds with probability at most 2^-62."""
+    _check(carried)
+    of_u = tail_bound(Mechanism.GAUSSIAN, kept_scale(scale), count)
+    return tail_bound(Mechanism.GAUSSIAN, OWN_SCALE, count) + (DENOMINATOR + carried) * of_u
+
+
+def correlated_units(carried: int, scale: int) -> int:
+    """At least the standard deviation of one helper's step in one coordinate."""
+    square = OWN_SCALE**2 + (DENOMINATOR**2 + carried**2) * kept_scale(scale) ** 2
+    return math.isqrt(square) + 1
+
+
+@lru_cache(maxsize=4096)
+def sensitivity(carried: int, *, steps: int, epochs: int) -> float:
+    """The length of what one record does to a job's noise, at the worst slots; in units of the clip norm.
+
+    Never less, whatever the weights are; for `carried` 0 the root of the epochs.
+
+    With beta = carried / 64 it is the root of sum over epochs e, f of beta^|s_e - s_f| / (1 - beta^2), at the
+    slots s that make it largest. Each summand is convex in each slot, since slots of other epochs lie all
+    before or all behind: so the largest is among first and last slots. Those are looked at epoch after epoch:
+    h, the sum of beta^(s_f - s_e) over e <= f, and the total so far, of which a pair counts only if no other
+    has more of both. Of more than 32 pairs neighbours are merged upward.
+
+    Raises:
+        ValueError: a parameter is outside its range.
+    """
+    if not 0 <= carried < DENOMINATOR:
+        raise ValueError(f"carried must be in 0..{DENOMINATOR - 1}, not {carried}")
+    if steps < 1 or not 1 <= epochs <= MAX_EPOCHS:
+        raise ValueError(
+            f"correlated noise is for 1 to {MAX_EPOCHS} epochs of steps, not {epochs} of {steps}"
+        )
+    beta = carried / DENOMINATOR  # exact
+    same, far, near = beta**steps, beta ** (2 * steps - 1), beta
+    first: _Points = [(1.0, 1.0)]
+    last: _Points = [(1.0, 1.0)]
+    for _ in range(epochs - 1):
+        first, last = (
+            _dominating(_moved(first, same) + _moved(last, near)),
+            _dominating(_moved(first, far) + _moved(last, same)),
+        )
+    return math.sqrt(max(total for _, total in first + last) / (1 - beta * beta)) * _UPWARD
+
+
+def _moved(points: _Points, factor: float) -> _Points:
+    """Each pair after one more epoch."""
+    return [(1 + factor * h, total + 1 + 2 * factor * h) for h, total in points]
+
+
+def _dominating(points: _Points) -> _Points:
+    """The pairs of which no other has more of both, at most `_POINTS` or a little more on a grid above them."""
+    kept: _Points = []
+    for h, total in sorted(points, reverse=True):
+        if not kept or total > kept[-1][1]:
+            kept.append((h, total))
+    if len(kept) <= _POINTS:
+        return kept
+    size = -(-len(kept) // _POINTS)  # of a run, the first has the largest h and the last the largest total
+    return [(run[0][0], run[-1][1]) for run in (kept[i : i + size] for i in range(0, len(kept), size))]
+
+
+def trajectory_error(carried: int, *, rounds: int, momentum: float) -> float:
+    """The root mean square error of the weights over all steps, per unit of a step's noise scale.
+
+    Called by the ad server, whose optimizer has the momentum.
+    """
+    powers = np.power(momentum, np.arange(1, rounds + 1))
+    of_step = (1 - powers) / (1 - momentum)
+    left = of_step - carried / DENOMINATOR * np.concatenate(([0.0], of_step[:-1]))
+    return math.sqrt(float(np.cumsum(left * left).mean()))
+
+
+def gain(carried: int, *, steps: int, epochs: int, momentum: float) -> float:
+    """The error of the weights' trajectory at equal cost, over that of independent noise."""
+    rounds = steps * epochs
+    return (
+        sensitivity(carried, steps=steps, epochs=epochs)
+        * trajectory_error(carried, rounds=rounds, momentum=momentum)
+        / (math.sqrt(epochs) * trajectory_error(0, rounds=rounds, momentum=momentum))
+    )
+
+
+@lru_cache(maxsize=1024)
+def best_carried(*, steps: int, epochs: int, momentum: float) -> int:
+    """The `carried` that makes the error smallest at equal cost. Called by the ad server."""
+    low, high = 1, DENOMINATOR - 1
+    while high - low > 2:
+        third = (high - low) // 3
+        left, right = low + third, high - third
+        at_left, at_right = (
+            gain(one, steps=steps, epochs=epochs, momentum=momentum) for one in (left, right)
+        )
+        low, high = (low, right - 1) if at_left <= at_right else (left + 1, high)
+    return min(range(low, high + 1), key=lambda one: gain(one, steps=steps, epochs=epochs, momentum=momentum))
+
+
+def _check(carried: int) -> None:
+    if not 1 <= carried < DENOMINATOR:
+        raise ValueError(f"carried must be in 1..{DENOMINATOR - 1}, not {carried}")

@@ -1,0 +1,106 @@
+"""What correlated noise is charged as, in tasks of every kind, and sums that it can have."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from maskedlark.errors import JobRefused
+from maskedlark.privacy.accounting import spent, spent_in_turn
+from maskedlark.privacy.correlated import sensitivity
+from maskedlark.releases.job import (
+    JobSpec,
+    Samples,
+    charge,
+    charge_of_samples,
+    check_sum_possible,
+    noise_bound,
+    noise_units,
+    round_units,
+)
+from tests.builders import world
+from tests.maskedlark.releases.test_split_noise import FULL, SPLIT, job
+
+STEPS, EPOCHS, CARRIED = 4, 5, 56
+ALLOCATED: dict[str, Any] = {
+    "epoch_steps": STEPS,
+    "sampling_numerator": 2**32 // STEPS,
+    "rounds": STEPS * EPOCHS,
+    "noise_multiplier": 6.0,
+}
+
+
+def correlated_job(of: Any = FULL, **changes: Any) -> JobSpec:
+    return job(of, **{**ALLOCATED, "carried": CARRIED, **changes})
+
+
+@pytest.mark.parametrize(("rounds", "epochs"), [(1, 1), (STEPS, 1), (STEPS + 1, 2), (STEPS * EPOCHS, EPOCHS)])
+def test_begun_epochs_are_one_release_at_less_noise(rounds: int, epochs: int) -> None:
+    charged = charge(FULL.task, correlated_job(), rounds)
+    assert (charged.rounds, charged.epoch_steps, charged.exposure) == (1, 1, 0.0)
+    assert not charged.is_sampled
+    length = sensitivity(CARRIED, steps=STEPS, epochs=epochs)
+    assert charged.noise_multiplier == pytest.approx(6.0 / length, rel=1e-12)
+    assert charged.noise_multiplier * length <= 6.0 * (1 + 1e-15)
+
+
+def test_both_helpers_noise_counts_against_the_ad_server_alone() -> None:
+    charged = charge(FULL.task, correlated_job(), STEPS * EPOCHS)
+    more = replace(charged, noise_multiplier=charged.noise_multiplier * math.sqrt(2))
+    assert spent([charged], 1e-6).ad_server == pytest.approx(spent([more], 1e-6).colluding, rel=1e-9)
+
+
+def test_jobs_that_hang_on_each_other_cost_no_more_than_fixed_ones() -> None:
+    """Each is one Gaussian, so a filter adds up their precisions."""
+    jobs = [[charge(FULL.task, correlated_job(carried=one), 7)] for one in (8, 32, 60)]
+    flat = [one for job_ in jobs for one in job_]
+    assert spent_in_turn(jobs, 1e-6).colluding == pytest.approx(spent(flat, 1e-6).colluding, rel=1e-12)
+
+
+def test_split_noise_counts_a_half_of_the_variance() -> None:
+    whole = charge(FULL.task, correlated_job(), STEPS)
+    half = charge(SPLIT.task, correlated_job(SPLIT), STEPS)
+    assert half.noise_multiplier == pytest.approx(whole.noise_multiplier / math.sqrt(2), rel=1e-9)
+
+
+def test_a_person_with_several_reports_moves_each_of_their_slots() -> None:
+    """m reports in slots of their own shift at most m times as far as one."""
+    person = world(mechanism="gaussian", unit="user", reports_per_user=3)
+    charged = charge(person.task, correlated_job(person), STEPS)
+    alone = charge(FULL.task, correlated_job(), STEPS)
+    assert charged.reports == 3
+    at_a_third = replace(alone, noise_multiplier=alone.noise_multiplier / 3)
+    assert spent([charged], 1e-6).colluding == pytest.approx(spent([at_a_third], 1e-6).colluding, rel=1e-9)
+
+
+def test_slots_are_no_secret() -> None:
+    assert not correlated_job().is_sample_secret
+    assert job(FULL, **ALLOCATED).is_sample_secret
+
+
+def test_a_step_has_more_noise_than_its_scale() -> None:
+    scale = noise_units(FULL.task, correlated_job())
+    assert round_units(FULL.task, correlated_job()) == pytest.approx(
+        scale * math.sqrt(1 + (CARRIED / 64) ** 2), rel=1e-6
+    )
+    assert round_units(FULL.task, job(FULL, **ALLOCATED)) == scale
+
+
+def test_a_sum_that_correlated_noise_can_have_is_possible_and_more_is_not() -> None:
+    spec = correlated_job()
+    bound = noise_bound(FULL.task, spec, 1)
+    assert bound > noise_bound(FULL.task, replace(spec, carried=None), 1)
+    deviation = math.sqrt(2) * round_units(FULL.task, spec)
+    check_sum_possible(FULL.task, spec, np.array([int(6 * deviation)]), records=1)
+    with pytest.raises(JobRefused):
+        check_sum_possible(FULL.task, spec, np.array([4 * bound]), records=1)
+
+
+def test_a_plan_is_charged_as_its_job_is() -> None:
+    spec = correlated_job()
+    samples = Samples(
+        sampling_numerator=spec.sampling_numerator, epoch_steps=STEPS, is_public=True, carried=CARRIED
+    )
+    assert charge_of_samples(FULL.task, 6.0, rounds=9, samples=samples) == charge(FULL.task, spec, 9)
