@@ -414,11 +414,17 @@ def correlated_noise(
 
 
 def correlated_key(
-    storage_key: bytes, job_digest: bytes, purpose: bytes, round_index: int, weights: bytes, numerics: bytes
+    storage_key: bytes,
+    job_digest: bytes,
+    purpose: bytes,
+    *,
+    round_index: int,
+    weights: bytes,
+    numerics: bytes,
 ) -> bytes:
     """The key of one stream of a round's correlated noise; `purpose` is kept or own.
 
-    It hangs on the helper's own secret, on the job, and on what defines the round: other weights, other noise.
+    It hangs on the helper's own secret, on the job and on what defines the round: other weights, other noise.
     """
     digest = hashlib.sha256(b"maskedlark/v1 weights\0" + weights).digest()
     job_key = hkdf(storage_key, b"correlated noise", job_digest)

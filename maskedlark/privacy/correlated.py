@@ -150,7 +150,7 @@ def _moved(points: _Points, factor: float) -> _Points:
 
 
 def _dominating(points: _Points) -> _Points:
-    """The pairs of which no other has more of both, at most `_POINTS` or a little more on a grid above them."""
+    """The pairs of which no other has more of both; of too many, fewer that are above them."""
     kept: _Points = []
     for h, total in sorted(points, reverse=True):
         if not kept or total > kept[-1][1]:

@@ -16,8 +16,8 @@ from maskedlark.frozen import frozen
 from maskedlark.model.graph import Loss
 from maskedlark.numbers.field import SignedVector
 from maskedlark.numbers.fixed_point import check_no_overflow
-from maskedlark.privacy.accounting import Charge
 from maskedlark.privacy import correlated
+from maskedlark.privacy.accounting import Charge
 from maskedlark.privacy.clip import Clip, Norm
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.privacy.random_allocation import MAX_STEPS

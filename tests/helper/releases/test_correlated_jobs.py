@@ -57,7 +57,7 @@ def scene(tmp_path: Path) -> Scene:
 
 
 def gaussian(key: bytes, scale: int) -> list[int]:
-    return discrete_gaussian(scale, NUM_VALUES, Stream(key)).tolist()
+    return [int(value) for value in discrete_gaussian(scale, NUM_VALUES, Stream(key))]
 
 
 def wanted_noise(scene: Scene, spec: JobSpec, role: int, index: int, sent: list[bytes]) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""Correlated noise: its sensitivity against all slots, its distribution, and an adversary who sees every step."""
+"""Correlated noise: its sensitivity against all slots, its law, and an adversary who sees every step."""
 
 import math
 from itertools import pairwise, product
@@ -112,7 +112,7 @@ def test_merged_points_only_cost_more(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("carried", "epochs"), [(-1, 1), (DENOMINATOR, 1), (1, 0), (1, MAX_EPOCHS + 1)])
 def test_a_sensitivity_outside_its_range_is_refused(carried: int, epochs: int) -> None:
-    with pytest.raises(ValueError, match="carried must be|correlated noise is for"):
+    with pytest.raises(ValueError, match=r"carried must be|correlated noise is for"):
         sensitivity(carried, steps=2, epochs=epochs)
 
 
@@ -121,7 +121,7 @@ def test_a_sensitivity_outside_its_range_is_refused(carried: int, epochs: int) -
 
 def test_a_step_is_what_the_reference_says() -> None:
     def gaussian(key: bytes, scale: int) -> list[int]:
-        return discrete_gaussian(scale, 50, Stream(key)).tolist()
+        return [int(value) for value in discrete_gaussian(scale, 50, Stream(key))]
 
     keys = [derive_key(b"a", purpose) for purpose in (b"kept", b"own", b"before")]
     drawn = correlated_noise(
