@@ -4,6 +4,7 @@ The checksums are of the uncompressed idx files, since mirrors pack them differe
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -68,25 +69,51 @@ def download(
     with session() as client:
         for wanted in files:
             path = folder / f"{wanted.name}.gz"
-            if not (path.is_file() and _is_right(path.read_bytes(), wanted)):
+            if not (path.is_file() and _right(wanted, path.read_bytes())):
                 _fetch_one(client, path, wanted, mirrors)
             on_file(path.name)
 
 
 def _fetch_one(client: httpx.Client, path: Path, wanted: IdxFile, mirrors: Sequence[str]) -> None:
+    packed = fetched(
+        client, mirrors, path.name, most=MAX_IDX_BYTES, digest=wanted.digest, right=partial(_right, wanted)
+    )
+    unfinished = path.with_suffix(".partial")
+    unfinished.write_bytes(packed)
+    unfinished.replace(path)
+
+
+def fetched(
+    client: httpx.Client,
+    mirrors: Sequence[str],
+    name: str,
+    *,
+    most: int,
+    digest: str,
+    right: Callable[[bytes], bytes | None],
+) -> bytes:
+    """A file from the first mirror that has the right one.
+
+    Args:
+        client: From `session`.
+        mirrors: Folders, as URLs, in the order in which they are asked.
+        name: The file's, below each mirror.
+        most: A longer body is no answer.
+        digest: Of the file; for the message.
+        right: What is kept of a body; None where it is not the file.
+
+    Raises:
+        InvalidSource: none has it; the message says what each answered.
+    """
     failures = []
     for mirror in mirrors:
-        url = f"{mirror.rstrip('/')}/{path.name}"
-        packed = fetch(client, url, MAX_IDX_BYTES)
-        if packed is None:
-            failures.append(f"{url}: no answer")
-        elif not _is_right(packed, wanted):
-            failures.append(f"{url}: not the file with SHA-256 {wanted.digest}")
-        else:
-            partial = path.with_suffix(".partial")
-            partial.write_bytes(packed)
-            partial.replace(path)
-            return
+        url = f"{mirror.rstrip('/')}/{name}"
+        body = _fetch(client, url, most)
+        kept = None if body is None else right(body)
+        if kept is not None:
+            return kept
+        why = "no answer" if body is None else f"not the file with SHA-256 {digest}"
+        failures.append(f"{url}: {why}")
     raise InvalidSource("; ".join(failures))
 
 
@@ -96,7 +123,7 @@ def session() -> httpx.Client:
     return httpx.Client(timeout=timeout, follow_redirects=True)
 
 
-def fetch(client: httpx.Client, url: str, most: int) -> bytes | None:
+def _fetch(client: httpx.Client, url: str, most: int) -> bytes | None:
     """The body, or None if the mirror does not have it or it has more than `most` bytes."""
     try:
         with client.stream("GET", url, headers={"accept-encoding": "identity"}) as response:
@@ -105,8 +132,8 @@ def fetch(client: httpx.Client, url: str, most: int) -> bytes | None:
         return None
 
 
-def _is_right(packed: bytes, wanted: IdxFile) -> bool:
+def _right(wanted: IdxFile, packed: bytes) -> bytes | None:
     try:
-        return sha256(unpack(packed, wanted.name)).hexdigest() == wanted.digest
+        return packed if sha256(unpack(packed, wanted.name)).hexdigest() == wanted.digest else None
     except InvalidSource:
-        return False
+        return None

@@ -11,7 +11,7 @@ from typing import Final
 
 import httpx
 
-from browser_sim.download import fetch, session
+from browser_sim.download import fetched, session
 from browser_sim.samples import ADULT_COLUMNS, write_sample
 from browser_sim.source import InvalidSource
 from maskedlark.frozen import frozen
@@ -131,15 +131,10 @@ def download_or_sample(
 
 
 def _fetched(client: httpx.Client, table: PublicTable, mirrors: Sequence[str]) -> str:
-    failures = []
-    for mirror in mirrors:
-        url = f"{mirror.rstrip('/')}/{table.remote}"
-        content = fetch(client, url, MAX_TABLE_BYTES)
-        if content is None:
-            failures.append(f"{url}: no answer")
-            continue
+    def right(content: bytes) -> bytes | None:
         text = content.replace(b"\r\n", b"\n")
-        if sha256(text).hexdigest() == table.digest:
-            return text.decode("utf-8")
-        failures.append(f"{url}: not the file with SHA-256 {table.digest}")
-    raise InvalidSource("; ".join(failures))
+        return text if sha256(text).hexdigest() == table.digest else None
+
+    return fetched(
+        client, mirrors, table.remote, most=MAX_TABLE_BYTES, digest=table.digest, right=right
+    ).decode("utf-8")

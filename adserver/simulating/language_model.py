@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from maskedlark.federated.local_training import IDLE, Differences, Examples, Parameters, Projection
+from maskedlark.federated.local_training import IDLE, Differences, Examples, Parameters, Steps
 from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness, uniform
 
@@ -66,31 +66,22 @@ class WordModel:
             parts.append((2.0 * uniform(size, randomness) - 1.0) * limit)
         return np.concatenate(parts).astype(np.float32)
 
-    def train(
-        self,
-        parameters: Parameters,
-        stack: Sequence[Examples],
-        schedule: NDArray[np.int64],
-        *,
-        learning_rate: float,
-        proximal: float = 0.0,
-        project: Projection | None = None,
-    ) -> Differences:
+    def train(self, parameters: Parameters, stack: Sequence[Examples], steps: Steps) -> Differences:
         """See `LocalModel.train`."""
-        devices, steps, _ = schedule.shape
+        devices, count, _ = steps.schedule.shape
         start = torch.from_numpy(parameters.copy())
         trained = start.repeat(devices, 1)
-        for step in range(steps):
+        for step in range(count):
             # Devices that are done stand aside: most of a stack's last steps are of few devices.
-            busy = np.flatnonzero(schedule[:, step, 0] != IDLE)
-            words, targets = _batch([stack[device] for device in busy.tolist()], schedule[busy, step])
+            busy = np.flatnonzero(steps.schedule[:, step, 0] != IDLE)
+            words, targets = _batch([stack[device] for device in busy.tolist()], steps.schedule[busy, step])
             moved = trained[busy]
             gradient = self._gradient(moved, words, targets)
-            if proximal:
-                gradient += proximal * (moved - start)
-            moved = moved - learning_rate * gradient
-            if project is not None:
-                moved = start + torch.from_numpy(project((moved - start).numpy()))
+            if steps.proximal:
+                gradient += steps.proximal * (moved - start)
+            moved = moved - steps.learning_rate * gradient
+            if steps.project is not None:
+                moved = start + torch.from_numpy(steps.project((moved - start).numpy()))
             trained[busy] = moved
         differences: Differences = (trained - start).numpy()
         return differences

@@ -6,6 +6,7 @@ Two engines exist: `exact` (integers throughout, the same bits on every machine)
 autograd for graphs outside the exact set). `choose.engine_for` picks one for a job and says why.
 """
 
+from copy import copy
 from typing import Protocol, Self, TypeAlias
 
 from maskedlark.interrupt import Interrupt, never
@@ -42,4 +43,16 @@ class GradientEngine(Protocol):
         """
 
 
-__all__ = ["Batch", "GradientEngine", "Interrupt", "MaskedSum", "never"]
+class Reclippable:
+    """An engine whose clip bound stands in `_clip`, and nowhere else."""
+
+    _clip: Clip
+
+    def with_clip(self, clip: Clip) -> Self:
+        """See `GradientEngine`."""
+        other = copy(self)
+        other._clip = clip
+        return other
+
+
+__all__ = ["Batch", "GradientEngine", "Interrupt", "MaskedSum", "Reclippable", "never"]

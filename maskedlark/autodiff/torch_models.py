@@ -1,7 +1,7 @@
 """Models that devices train with torch: dense networks and any ONNX graph that the parser accepts.
 
     model = torch_model(DenseModel(widths=(784, 32, 10)))     # or a GraphModel
-    differences = model.train(parameters, [examples], schedule, learning_rate=0.1)
+    differences = model.train(parameters, [examples], Steps(schedule=schedule, learning_rate=0.1))
 
 Strategies see a `LocalModel` and do not know which. Gradients are computed in float64, weights are kept in
 float32. Each device trains by itself, on one thread: on one machine, with one version of torch, a device's
@@ -24,7 +24,7 @@ from maskedlark.autodiff.one_thread import one_thread
 from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.federated.dense import DenseModel
 from maskedlark.federated.graph_model import GraphModel
-from maskedlark.federated.local_training import IDLE, Differences, Examples, Parameters, Projection
+from maskedlark.federated.local_training import IDLE, Differences, Examples, Parameters, Steps
 from maskedlark.frozen import frozen
 from maskedlark.model.graph import Loss
 from maskedlark.model.losses import check_loss
@@ -56,28 +56,12 @@ class TorchModel:
         """How many parameters."""
         return sum(self.layer_sizes)
 
-    def train(
-        self,
-        parameters: Parameters,
-        stack: Sequence[Examples],
-        schedule: NDArray[np.int64],
-        *,
-        learning_rate: float,
-        proximal: float = 0.0,
-        project: Projection | None = None,
-    ) -> Differences:
+    def train(self, parameters: Parameters, stack: Sequence[Examples], steps: Steps) -> Differences:
         """See `LocalModel.train`."""
         with one_thread():
             rows = [
-                self._trained(
-                    parameters,
-                    examples,
-                    places,
-                    rate=np.float32(learning_rate),
-                    proximal=proximal,
-                    project=project,
-                )
-                for examples, places in zip(stack, schedule, strict=True)
+                self._trained(parameters, examples, places, steps)
+                for examples, places in zip(stack, steps.schedule, strict=True)
             ]
         differences: Differences = np.concatenate(rows) - parameters
         return differences
@@ -102,10 +86,7 @@ class TorchModel:
         start: Parameters,
         examples: Examples,
         places: NDArray[np.int64],
-        *,
-        rate: np.float32,
-        proximal: float,
-        project: Projection | None,
+        steps: Steps,
     ) -> Parameters:
         """One device's weights (1, parameters) after its steps."""
         trained = start[None].astype(np.float32)
@@ -114,11 +95,11 @@ class TorchModel:
             if not len(real):
                 continue
             gradient = self._gradient(trained[0], examples, real)
-            if proximal:
-                gradient += np.float32(proximal) * (trained[0] - start)
-            trained = trained - rate * gradient
-            if project is not None:
-                trained = start + project(trained - start)
+            if steps.proximal:
+                gradient += np.float32(steps.proximal) * (trained[0] - start)
+            trained = trained - np.float32(steps.learning_rate) * gradient
+            if steps.project is not None:
+                trained = start + steps.project(trained - start)
         return trained
 
     def _gradient(

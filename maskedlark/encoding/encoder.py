@@ -56,22 +56,31 @@ class WrongCell(InvalidTask):
 
 
 @canonical
-class NumberColumn:
+class _Column:
+    """What columns of numbers and of words have in common.
+
+    Attributes:
+        name: The column's name.
+        first: The byte of the first bin or word: 1 where byte 0 stands for missing cells.
+        missing: The byte of a missing cell.
+    """
+
+    name: ColumnName
+    first: First
+    missing: Byte
+
+
+@canonical
+class NumberColumn(_Column):
     """A column of numbers, cut into bins.
 
     Attributes:
         kind: "number".
-        name: The column's name.
-        edges: Where each bin but the first begins, ascending.
-        first: The first bin's byte: 1 where byte 0 stands for missing cells; the last bin's is 255.
-        missing: The byte of a missing cell.
+        edges: Where each bin but the first begins, ascending. The last bin's byte is 255.
     """
 
     kind: Literal["number"] = "number"
-    name: ColumnName
     edges: Annotated[tuple[float, ...], Field(max_length=TOP)]
-    first: First
-    missing: Byte
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -97,22 +106,16 @@ class NumberColumn:
 
 
 @canonical
-class CategoryColumn:
+class CategoryColumn(_Column):
     """A column of words.
 
     Attributes:
         kind: "category".
-        name: The column's name.
         categories: The words that have a byte of their own, in the order of their bytes.
-        first: The first word's byte: 1 where byte 0 stands for missing cells.
-        missing: The byte of a missing cell.
     """
 
     kind: Literal["category"] = "category"
-    name: ColumnName
     categories: Annotated[tuple[Word, ...], Field(max_length=TOP)]
-    first: First
-    missing: Byte
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -2,7 +2,7 @@
 
     model = DenseModel(widths=(784, 10))                      # softmax regression
     parameters = model.initial(seeded(1))
-    differences = model.train(parameters, [examples], schedule, learning_rate=0.1)
+    differences = model.train(parameters, [examples], Steps(schedule=schedule, learning_rate=0.1))
 
 With two widths it is multinomial logistic regression; more widths add ReLU layers. Each device's rows go
 through products of its own, so a device trains to the same bits alone and beside a thousand others.
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskedlark.errors import InvalidModel, ModelReason
-from maskedlark.federated.local_training import IDLE, Differences, Examples, Parameters, Projection
+from maskedlark.federated.local_training import IDLE, Differences, Examples, Parameters, Steps
 from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness, uniform
 
@@ -63,30 +63,21 @@ class DenseModel:
             weights[0] = ((2.0 * drawn - 1.0) * limit).astype(np.float32)
         return parameters
 
-    def train(
-        self,
-        parameters: Parameters,
-        stack: Sequence[Examples],
-        schedule: NDArray[np.int64],
-        *,
-        learning_rate: float,
-        proximal: float = 0.0,
-        project: Projection | None = None,
-    ) -> Differences:
+    def train(self, parameters: Parameters, stack: Sequence[Examples], steps: Steps) -> Differences:
         """See `LocalModel.train`. Examples have uint8 features (n, widths[0]) and labels in 0..classes-1."""
-        devices, steps, _ = schedule.shape
+        devices, count, _ = steps.schedule.shape
         trained = np.repeat(parameters[None].astype(np.float32), devices, axis=0)
-        rate = np.float32(learning_rate)
-        for step in range(steps):
-            places = schedule[:, step]
+        rate = np.float32(steps.learning_rate)
+        for step in range(count):
+            places = steps.schedule[:, step]
             features, labels = _batch(stack, places)
             gradient = self.mean_gradient(trained, features, labels)
-            if proximal:
-                gradient += np.float32(proximal) * (trained - parameters)
+            if steps.proximal:
+                gradient += np.float32(steps.proximal) * (trained - parameters)
             is_active = (places[:, :1] != IDLE).astype(np.float32)
             trained -= rate * is_active * gradient
-            if project is not None:
-                trained = parameters + project(trained - parameters)
+            if steps.project is not None:
+                trained = parameters + steps.project(trained - parameters)
         return trained - parameters
 
     def mean_gradient(

@@ -59,6 +59,23 @@ class LocalTraining:
     learning_rate: Annotated[float, Field(gt=0.0, le=1e6)] = 0.1
 
 
+@frozen
+class Steps:
+    """How the devices of a stack take their SGD steps.
+
+    Attributes:
+        schedule: (devices, steps, batch_size) from `batch_schedule`.
+        learning_rate: Of each step.
+        proximal: The weight mu of FedProx's term mu/2 |theta - start|^2.
+        project: Applied to trained minus received weights after each step; None for nothing.
+    """
+
+    schedule: NDArray[np.int64]
+    learning_rate: float
+    proximal: float = 0.0
+    project: Projection | None = None
+
+
 class LocalModel(Protocol):
     """A model that many devices train side by side, each on its own copy."""
 
@@ -66,25 +83,13 @@ class LocalModel(Protocol):
     def layer_sizes(self) -> tuple[int, ...]:
         """How many parameters each vector of weights has; their sum is the length of `Parameters`."""
 
-    def train(
-        self,
-        parameters: Parameters,
-        stack: Sequence[Examples],
-        schedule: NDArray[np.int64],
-        *,
-        learning_rate: float,
-        proximal: float = 0.0,
-        project: Projection | None = None,
-    ) -> Differences:
+    def train(self, parameters: Parameters, stack: Sequence[Examples], steps: Steps) -> Differences:
         """Let every device of a stack take its SGD steps from the same start.
 
         Args:
             parameters: The round's weights.
             stack: The devices' examples.
-            schedule: (devices, steps, batch_size) from `batch_schedule`.
-            learning_rate: Of each step.
-            proximal: The weight mu of FedProx's term mu/2 |theta - start|^2.
-            project: Applied to trained minus received weights after each step; None for nothing.
+            steps: How they train.
 
         Guarantees: a device's row does not depend on which other devices are in the stack.
         """

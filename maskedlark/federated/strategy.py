@@ -22,6 +22,7 @@ from maskedlark.federated.local_training import (
     LocalModel,
     LocalTraining,
     Parameters,
+    Steps,
     batch_schedule,
 )
 from maskedlark.federated.server_optimizer import Masters, OptimizerState, ServerOptimizer
@@ -229,8 +230,12 @@ class Strategy:
         self, model: LocalModel, asked: Round, stack: Sequence[Examples], randomness: Sequence[Randomness]
     ) -> Differences:
         """What training on each device changes, before it is bounded: plain SGD here."""
+        return model.train(asked.parameters, stack, self.steps(stack, randomness))
+
+    def steps(self, stack: Sequence[Examples], randomness: Sequence[Randomness]) -> Steps:
+        """The passes over each device's examples, in a random order, as `local` says."""
         schedule = batch_schedule([len(examples) for examples in stack], self.local, randomness)
-        return model.train(asked.parameters, stack, schedule, learning_rate=self.local.learning_rate)
+        return Steps(schedule=schedule, learning_rate=self.local.learning_rate)
 
     def cover_vector(self, model: LocalModel) -> SignedVector:
         """What a device shares that is not drawn: zeros in all coordinates."""

@@ -1,37 +1,27 @@
 """The identity of a graph: one hash of everything that makes it a function of (weights, features)."""
 
 import json
-from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
 import numpy as np
 
 from maskedlark.canonical import digest
-from maskedlark.model.graph import Constant, Node, Parameter
+from maskedlark.model.graph import Constant, Model, Node
 
 
-def graph_digest(
-    *,
-    input_name: str,
-    input_width: int,
-    output_name: str,
-    output_width: int,
-    nodes: Sequence[Node],
-    parameters: Sequence[Parameter],
-    constants: Mapping[str, Constant],
-) -> bytes:
-    """32 bytes that both helpers and the ad server compute alike.
+def graph_digest(model: Model) -> bytes:
+    """32 bytes that both helpers and the ad server compute alike; its own `digest` is not read.
 
     The canonical form is JSON of plain lists: attributes and constants in the order of their names, floats as
     Python's shortest exact decimals (an int and a float of one value differ), each constant by the hash of
     its little-endian bytes.
     """
     structure = [
-        [input_name, input_width, output_name, output_width],
-        [_node(node) for node in nodes],
-        [[parameter.name, parameter.shape] for parameter in parameters],
-        [[name, *_array(constants[name])] for name in sorted(constants)],
+        [model.input_name, model.input_width, model.output_name, model.output_width],
+        [_node(node) for node in model.nodes],
+        [[parameter.name, parameter.shape] for parameter in model.parameters],
+        [[name, *_array(model.constants[name])] for name in sorted(model.constants)],
     ]
     return digest(
         "model",

@@ -10,6 +10,7 @@ classes is used, and only `InvalidModel` comes out.
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -264,7 +265,7 @@ def _model(graph: RawGraph, resolved: ResolvedGraph, width: int) -> Model:
             ModelReason.NOTHING_TO_TRAIN, "no float32 initializer of the graph is a trainable parameter"
         )
     parameters = tuple(Parameter(name=name, shape=value.shape) for name, value in values.items())
-    return Model(
+    model = Model(
         input_name=graph.input_name,
         input_width=graph.input_width,
         output_name=resolved.output_name,
@@ -274,13 +275,6 @@ def _model(graph: RawGraph, resolved: ResolvedGraph, width: int) -> Model:
         initial_values=tuple(values.values()),
         constants=resolved.constants,
         work=resolved.work,
-        digest=graph_digest(
-            input_name=graph.input_name,
-            input_width=graph.input_width,
-            output_name=resolved.output_name,
-            output_width=width,
-            nodes=resolved.nodes,
-            parameters=parameters,
-            constants=resolved.constants,
-        ),
+        digest=b"",
     )
+    return replace(model, digest=graph_digest(model))

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from maskedlark.canonical import Bytes16, Bytes32, canonical, digest, encode
+from maskedlark.canonical import Bytes16, Bytes32, canonical
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.interrupt import Interrupt, interruptible, never
 from maskedlark.privacy.accounting import Charge
@@ -72,11 +72,6 @@ class DiscoverySpec(AnsweredOnce):
         if len(set(self.keys)) != len(self.keys) or len({one.key for one in self.where}) != len(self.where):
             raise ValueError("a key occurs once")
         return self
-
-    @property
-    def transcript(self) -> bytes:
-        """What both helpers' blinds and common noise hang on."""
-        return digest("discovery", encode(self))
 
     @property
     def count_lists(self) -> int:

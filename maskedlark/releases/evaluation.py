@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from maskedlark.canonical import Bytes16, Bytes32, canonical, digest, encode
+from maskedlark.canonical import Bytes16, Bytes32, canonical
 from maskedlark.errors import InvalidModel, JobReason, JobRefused, ModelReason
 from maskedlark.interrupt import Interrupt, never
 from maskedlark.model.graph import Loss, Model
@@ -93,11 +93,6 @@ class EvaluationSpec(AnsweredOnce):
     weights_digest: Bytes32
     num_bins: Annotated[int, Field(ge=2, le=1 << 30)]
     noise_multiplier: Annotated[float, Field(ge=0.0, le=_MAX_MULTIPLIER)]
-
-    @property
-    def transcript(self) -> bytes:
-        """What both helpers' blinds hang on."""
-        return digest("evaluation", encode(self))
 
     @property
     def num_numbers(self) -> int:

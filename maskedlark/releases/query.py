@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from maskedlark.canonical import Bytes16, Bytes32, canonical, digest, encode
+from maskedlark.canonical import Bytes16, Bytes32, canonical, digest
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.numbers.field import SignedVector
 from maskedlark.numbers.fixed_point import check_no_overflow
@@ -147,11 +147,6 @@ class QuerySpec(AnsweredOnce):
         if len({(one.value, one.kind) for one in self.measures}) != len(self.measures):
             raise ValueError("a measure occurs once")
         return self
-
-    @property
-    def transcript(self) -> bytes:
-        """What both helpers' blinds and common noise hang on."""
-        return digest("query", encode(self))
 
     @property
     def count_lists(self) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import field
 from typing import ClassVar, Protocol, Self, TypeVar
 
+from maskedlark.canonical import digest, encode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.numbers.field import (
@@ -89,9 +90,15 @@ class AnsweredOnce:
 
     __slots__ = ()
 
+    kind: ClassVar[str]
     is_query: ClassVar[bool] = True
     rounds: ClassVar[int] = 1
     query_id: bytes
+
+    @property
+    def transcript(self) -> bytes:
+        """What both helpers' blinds and their common noise hang on."""
+        return digest(self.kind, encode(self))
 
     @property
     def release_id(self) -> bytes:

@@ -195,7 +195,7 @@ class UpdateSpec:
     @property
     def transcript(self) -> bytes:
         """What both helpers' blinds hang on."""
-        return digest("update", encode(self))
+        return digest(self.kind, encode(self))
 
     def check(self, task: Task, *, records: int) -> None:
         """Refuse a round that cannot be released: see `check_round`."""

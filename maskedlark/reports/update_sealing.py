@@ -14,13 +14,14 @@ moved to another round, job, model or task does not open.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
 from maskedlark.privacy.clip import Clip
 from maskedlark.randomness import Randomness
 from maskedlark.reports.pair import PairKey
-from maskedlark.reports.sealing import MAX_OVERHEAD, MIN_OVERHEAD, OpeningKey, SealingKey
+from maskedlark.reports.sealing import MAX_OVERHEAD, MIN_OVERHEAD, OpeningKey
 from maskedlark.reports.task import REPORT_ID_BYTES, Task, TaskBundle
 from maskedlark.reports.updates import (
     ROUND_ID_BYTES,
@@ -31,35 +32,18 @@ from maskedlark.reports.updates import (
     split_update,
     update_info,
 )
-from maskedlark.reports.upload import Report, SealedShare
+from maskedlark.reports.upload import BundleSealer, Report, SealedShare
 
 _LARGEST_KEY_ID: Final = 255
 
 
-class UpdateSealer:
-    """Makes the update reports of one task. A device keeps one; its keys are verified when it is built."""
+class UpdateSealer(BundleSealer):
+    """Makes the update reports of one task. A device keeps one."""
 
     def __init__(self, bundle: TaskBundle, *, now: float) -> None:
-        """Check the bundle's four signatures, and that its key lists are not over.
-
-        Args:
-            bundle: As the task host serves it.
-            now: Unix seconds on the device's own clock.
-
-        Raises:
-            InvalidTask: one is wrong or over, or the task's reports hold labels instead.
-        """
-        bundle.verify()
-        bundle.check_fresh(now)
-        self._bundle = bundle
-        self.task = bundle.task
+        """Check the bundle, and that the task takes updates; see `BundleSealer`."""
+        super().__init__(bundle, now=now)
         self.form = _form(bundle.task)
-        self._task_id = bundle.task.task_id
-        self._keys = tuple(SealingKey(keys.key_list.keys[0]) for keys in bundle.key_lists)
-
-    def check_fresh(self, now: float) -> None:
-        """Refuse to go on sealing when the helpers' key lists are over, as `TaskBundle.check_fresh` does."""
-        self._bundle.check_fresh(now)
 
     def report(
         self, round_id: bytes, clip: Clip, vector: UpdateVector, *, unix_s: float, randomness: Randomness
@@ -82,23 +66,18 @@ class UpdateSealer:
         time_bucket = self.task.time_bucket(unix_s)
         report_id = randomness(REPORT_ID_BYTES)
         plaintexts = split_update(vector, task_id=self._task_id, report_id=report_id, randomness=randomness)
-        shares = []
-        for role, (key, plaintext) in enumerate(zip(self._keys, plaintexts, strict=True)):
-            info = update_info(
-                task_id=self._task_id,
-                round_id=round_id,
-                report_id=report_id,
-                time_bucket=time_bucket,
-                role=role,
-                key_id=key.key_id,
-            )
-            shares.append(SealedShare(key_id=key.key_id, ciphertext=key.seal(plaintext, info)))
-        first, second = shares
+        info = partial(
+            update_info,
+            task_id=self._task_id,
+            round_id=round_id,
+            report_id=report_id,
+            time_bucket=time_bucket,
+        )
         return Report(
             task_id=self._task_id,
             report_id=report_id,
             time_bucket=time_bucket,
-            shares=(first, second),
+            shares=self._sealed(plaintexts, info),
             round_id=round_id,
         )
 

@@ -4,6 +4,9 @@ A report is two sealed shares under one random id and a coarse time. The ad serv
 check that the parts have the right sizes, and nothing else.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
 from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness
@@ -39,15 +42,15 @@ class Report:
     round_id: bytes = b""
 
 
-class Sealer:
-    """Makes reports of one task. The browser keeps one; its keys are verified when it is built."""
+class BundleSealer:
+    """What seals shares to the helpers of one task, whose keys are verified when it is built."""
 
     def __init__(self, bundle: TaskBundle, *, now: float) -> None:
-        """Check the bundle: its four signatures, that its key lists are not over, and that it takes labels.
+        """Check the bundle: its four signatures, that its key lists are not over, and what its reports hold.
 
         Args:
             bundle: As the task host serves it.
-            now: Unix seconds on the browser's own clock.
+            now: Unix seconds on the browser's or the device's own clock.
 
         Raises:
             InvalidTask: one of them is not so.
@@ -55,11 +58,6 @@ class Sealer:
         bundle.verify()
         bundle.check_fresh(now)
         self._bundle = bundle
-        if bundle.task.updates is not None:
-            raise InvalidTask(
-                "the task takes updates of a model, and no labels: its reports are made by a device that "
-                "trains"
-            )
         self.task = bundle.task
         self._task_id = bundle.task.task_id
         self._keys = tuple(SealingKey(keys.key_list.keys[0]) for keys in bundle.key_lists)
@@ -67,6 +65,29 @@ class Sealer:
     def check_fresh(self, now: float) -> None:
         """Refuse to go on sealing when the helpers' key lists are over, as `TaskBundle.check_fresh` does."""
         self._bundle.check_fresh(now)
+
+    def _sealed(
+        self, plaintexts: tuple[bytes, bytes], info: Callable[..., bytes]
+    ) -> tuple[SealedShare, SealedShare]:
+        """Each share for its helper, bound by `info` of its role and key_id."""
+        first, second = (
+            SealedShare(key_id=key.key_id, ciphertext=key.seal(plaintext, info(role=role, key_id=key.key_id)))
+            for role, (key, plaintext) in enumerate(zip(self._keys, plaintexts, strict=True))
+        )
+        return first, second
+
+
+class Sealer(BundleSealer):
+    """Makes reports of one task. The browser keeps one."""
+
+    def __init__(self, bundle: TaskBundle, *, now: float) -> None:
+        """Check the bundle, and that the task takes labels; see `BundleSealer`."""
+        super().__init__(bundle, now=now)
+        if bundle.task.updates is not None:
+            raise InvalidTask(
+                "the task takes updates of a model, and no labels: its reports are made by a device that "
+                "trains"
+            )
 
     def report(self, example: Example, *, unix_s: float, randomness: Randomness) -> Report:
         """Split an example and seal each share to its helper. Called by the browser.
@@ -84,18 +105,12 @@ class Sealer:
         time_bucket = self.task.time_bucket(unix_s)
         report_id = randomness(REPORT_ID_BYTES)
         plaintexts = split(self.task, example, randomness, report_id=report_id, task_id=self._task_id)
-        shares = []
-        for role, (key, plaintext) in enumerate(zip(self._keys, plaintexts, strict=True)):
-            info = share_info(
-                task_id=self._task_id,
-                report_id=report_id,
-                time_bucket=time_bucket,
-                role=role,
-                key_id=key.key_id,
-            )
-            shares.append(SealedShare(key_id=key.key_id, ciphertext=key.seal(plaintext, info)))
+        info = partial(share_info, task_id=self._task_id, report_id=report_id, time_bucket=time_bucket)
         return Report(
-            task_id=self._task_id, report_id=report_id, time_bucket=time_bucket, shares=(shares[0], shares[1])
+            task_id=self._task_id,
+            report_id=report_id,
+            time_bucket=time_bucket,
+            shares=self._sealed(plaintexts, info),
         )
 
 

@@ -9,13 +9,12 @@ bit: sums are exact.
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from copy import copy
 from itertools import pairwise
-from typing import Final, Self
+from typing import Final
 
 import numpy as np
 
-from helper.gradient.engine import Batch, Interrupt, MaskedSum, never
+from helper.gradient.engine import Batch, Interrupt, MaskedSum, Reclippable, never
 from helper.gradient.exact.kernels.clipping import MAX_SENSITIVITY, Masking, clip_factors
 from helper.gradient.exact.kernels.field import add_to
 from helper.gradient.exact.kernels.masking import ValuesDigest
@@ -41,7 +40,7 @@ _MIN_BLOCK: Final = 8
 _MIN_PART: Final = 128
 
 
-class ExactEngine:
+class ExactEngine(Reclippable):
     """A `GradientEngine` whose values are the same integers on every machine.
 
     Args:
@@ -69,12 +68,6 @@ class ExactEngine:
         self._plan, self._loss, self._clip = lower(model, loss), loss, clip
         self._threads = threads
         self._backend: Backend = FastestBackend() if backend is None else backend
-
-    def with_clip(self, clip: Clip) -> Self:
-        """See `GradientEngine`."""
-        other = copy(self)
-        other._clip = clip
-        return other
 
     def masked_sum(
         self, weights: tuple[QuantisedTensor, ...], batch: Batch, interrupt: Interrupt = never

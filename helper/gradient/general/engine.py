@@ -9,16 +9,15 @@ the round.
 """
 
 from collections.abc import Sequence
-from copy import copy
 from hashlib import sha256
-from typing import Final, Self
+from typing import Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from helper.gradient.engine import Batch, Interrupt, MaskedSum, never
+from helper.gradient.engine import Batch, Interrupt, MaskedSum, Reclippable, never
 from helper.gradient.general.masked_products import MAX_ROWS, MaskedProducts
 from helper.gradient.general.output_gradients import output_gradients
 from helper.gradient.general.rounding import MAX_SENSITIVITY, clip_to_integers, with_count
@@ -36,7 +35,7 @@ _CHUNK_NUMBERS: Final = 1 << 22
 _MAX_CHUNK_RECORDS: Final = 512
 
 
-class GeneralEngine:
+class GeneralEngine(Reclippable):
     """The gradient of one job's model and loss, for any model (a `GradientEngine`)."""
 
     def __init__(
@@ -83,12 +82,6 @@ class GeneralEngine:
     def reason(self) -> str:
         """One sentence on why this path was taken."""
         return f"{self._why}: gradients are float64, coarsely rounded"
-
-    def with_clip(self, clip: Clip) -> Self:
-        """See `GradientEngine`."""
-        other = copy(self)
-        other._clip = clip
-        return other
 
     def masked_sum(
         self, weights: tuple[QuantisedTensor, ...], batch: Batch, interrupt: Interrupt = never

@@ -5,11 +5,12 @@ algorithm 1.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 from maskedlark.canonical import canonical
 from maskedlark.federated.bounding import projected
-from maskedlark.federated.local_training import Differences, Examples, LocalModel, batch_schedule
+from maskedlark.federated.local_training import Differences, Examples, LocalModel
 from maskedlark.federated.strategy import Round, Strategy
 from maskedlark.randomness import Randomness
 
@@ -30,17 +31,11 @@ class DpFedAvg(Strategy):
         self, model: LocalModel, asked: Round, stack: Sequence[Examples], randomness: Sequence[Randomness]
     ) -> Differences:
         """Passes of SGD, with the difference clipped to the round's bound after every batch."""
-        schedule = batch_schedule([len(examples) for examples in stack], self.local, randomness)
         bound = asked.terms.bound
 
         def project(differences: Differences) -> Differences:
             return projected(differences, bound, model.layer_sizes)
 
         is_projected = self.is_clipped_each_batch and not bound.is_weight_aware
-        return model.train(
-            asked.parameters,
-            stack,
-            schedule,
-            learning_rate=self.local.learning_rate,
-            project=project if is_projected else None,
-        )
+        steps = replace(self.steps(stack, randomness), project=project if is_projected else None)
+        return model.train(asked.parameters, stack, steps)

@@ -5,10 +5,11 @@ algorithm 1.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 from maskedlark.canonical import canonical
-from maskedlark.federated.local_training import Differences, Examples, LocalModel, batch_schedule
+from maskedlark.federated.local_training import Differences, Examples, LocalModel
 from maskedlark.federated.strategy import Round, Strategy
 from maskedlark.randomness import Randomness
 
@@ -23,5 +24,5 @@ class DpFedSgd(Strategy):
         self, model: LocalModel, asked: Round, stack: Sequence[Examples], randomness: Sequence[Randomness]
     ) -> Differences:
         """One step on the first batch of a random order: a batch drawn without replacement."""
-        schedule = batch_schedule([len(examples) for examples in stack], self.local, randomness)[:, :1]
-        return model.train(asked.parameters, stack, schedule, learning_rate=self.local.learning_rate)
+        passes = self.steps(stack, randomness)
+        return model.train(asked.parameters, stack, replace(passes, schedule=passes.schedule[:, :1]))

@@ -8,12 +8,13 @@ algorithm 2.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from maskedlark.canonical import canonical
-from maskedlark.federated.local_training import Differences, Examples, LocalModel, batch_schedule
+from maskedlark.federated.local_training import Differences, Examples, LocalModel
 from maskedlark.federated.strategy import Round, Strategy
 from maskedlark.randomness import Randomness
 
@@ -33,11 +34,5 @@ class FedProx(Strategy):
         self, model: LocalModel, asked: Round, stack: Sequence[Examples], randomness: Sequence[Randomness]
     ) -> Differences:
         """Passes of SGD on the loss with the proximal term."""
-        schedule = batch_schedule([len(examples) for examples in stack], self.local, randomness)
-        return model.train(
-            asked.parameters,
-            stack,
-            schedule,
-            learning_rate=self.local.learning_rate,
-            proximal=self.proximal,
-        )
+        steps = replace(self.steps(stack, randomness), proximal=self.proximal)
+        return model.train(asked.parameters, stack, steps)

@@ -89,14 +89,7 @@ def expand(call: Call) -> Checked:
     wanted = call.integers("shape", 1)
     if wanted is None or any(not 0 < size < _MAX_DIMENSION for size in wanted):
         call.refuse(f"cannot expand to {wanted}")
-    shape = broadcast(call, call.shape(), wanted)
-    return Checked(
-        operator="Expand",
-        inputs=call.inputs[:1],
-        attributes={"shape": shape},
-        outputs=(ValueType(call.types[0].kind, shape),),
-        is_identity=shape == call.shape(),
-    )
+    return _of_shape(call, "Expand", broadcast(call, call.shape(), wanted))
 
 
 def concat(call: Call) -> Checked:
@@ -203,8 +196,13 @@ def gather(call: Call) -> Checked:
 def _reshaped(call: Call, shape: Shape) -> Checked:
     if prod(shape) != call.types[0].size:
         call.refuse(f"cannot reshape {call.shape()} to {shape}")
+    return _of_shape(call, "Reshape", shape)
+
+
+def _of_shape(call: Call, operator: str, shape: Shape) -> Checked:
+    """The first input in another shape, which the operator takes as an attribute."""
     return Checked(
-        operator="Reshape",
+        operator=operator,
         inputs=call.inputs[:1],
         attributes={"shape": shape},
         outputs=(ValueType(call.types[0].kind, shape),),

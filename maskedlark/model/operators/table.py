@@ -81,12 +81,25 @@ _WINDOW: Final = {
 }
 _POOL: Final = {**_WINDOW, "ceil_mode": _integer(0)}
 _REDUCE: Final = {"axes": _INTEGERS, "keepdims": _integer(1), "noop_with_empty_axes": _integer(0)}
-_RECURRENT: Final = {
-    "hidden_size": _integer(),
-    "direction": _text("forward"),
-    "layout": _integer(0),
-    "activations": Attribute(type=str, is_list=True),
-}
+
+
+def _recurrent(flag: str, *, max_inputs: int, max_outputs: int) -> Operator:
+    """LSTM and GRU, which differ in one flag and in what they take and give."""
+    return Operator(
+        rule=recurrent.recurrent,
+        min_inputs=3,
+        max_inputs=max_inputs,
+        max_outputs=max_outputs,
+        attributes={
+            "hidden_size": _integer(),
+            "direction": _text("forward"),
+            "layout": _integer(0),
+            "activations": Attribute(type=str, is_list=True),
+            flag: _integer(0),
+        },
+        parameters=frozenset({1, 2, 3}),
+    )
+
 
 _ACTIVATION: Final = Operator(rule=elementwise.activation)
 _ARITHMETIC: Final = Operator(rule=elementwise.arithmetic, min_inputs=2, max_inputs=2, parameters=_BOTH)
@@ -163,22 +176,8 @@ OPERATORS: Final[Mapping[str, Operator]] = {
     ),
     "ReduceMean": Operator(rule=layers.reduce, max_inputs=2, attributes=_REDUCE),
     "ReduceSum": Operator(rule=layers.reduce, max_inputs=2, attributes=_REDUCE),
-    "LSTM": Operator(
-        rule=recurrent.recurrent,
-        min_inputs=3,
-        max_inputs=7,
-        max_outputs=3,
-        attributes={**_RECURRENT, "input_forget": _integer(0)},
-        parameters=frozenset({1, 2, 3}),
-    ),
-    "GRU": Operator(
-        rule=recurrent.recurrent,
-        min_inputs=3,
-        max_inputs=6,
-        max_outputs=2,
-        attributes={**_RECURRENT, "linear_before_reset": _integer(0)},
-        parameters=frozenset({1, 2, 3}),
-    ),
+    "LSTM": _recurrent("input_forget", max_inputs=7, max_outputs=3),
+    "GRU": _recurrent("linear_before_reset", max_inputs=6, max_outputs=2),
     # resolved while parsing
     "Constant": Operator(
         rule=None,
