@@ -88,6 +88,23 @@ class Upload:
     row: int | None = field(repr=False)
 
 
+@frozen
+class Campaign:
+    """What came of all impressions.
+
+    Attributes:
+        uploads: In the order of their times.
+        counts: What happened, in numbers.
+    """
+
+    uploads: tuple[Upload, ...]
+    counts: "Counts"
+
+    def reported_rows(self) -> NDArray[np.intp]:
+        """The records that were really reported, in upload order."""
+        return np.array([upload.row for upload in self.uploads if upload.row is not None], np.intp)
+
+
 @dataclass(slots=True, kw_only=True)
 class Counts:
     """What came of all impressions, in numbers.
@@ -109,23 +126,6 @@ class Counts:
     expired: int = 0
     fakes: int = 0
     too_late: int = 0
-
-
-@frozen
-class Campaign:
-    """What came of all impressions.
-
-    Attributes:
-        uploads: In the order of their times.
-        counts: What happened, in numbers.
-    """
-
-    uploads: tuple[Upload, ...]
-    counts: Counts
-
-    def reported_rows(self) -> NDArray[np.intp]:
-        """The records that were really reported, in upload order."""
-        return np.array([upload.row for upload in self.uploads if upload.row is not None], np.intp)
 
 
 @unique

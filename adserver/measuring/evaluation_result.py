@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 
 from adserver.measuring import evaluation_metrics as metrics
 from adserver.measuring.evaluation_metrics import Figure, Histogram
-from adserver.measuring.result import CONFIDENCE, Estimate
+from adserver.measuring.result import CONFIDENCE, Estimate, ReleasedResult
 from adserver.records.frames import frame
 from maskedlark.frozen import frozen
-from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.noise import Mechanism
 
 if TYPE_CHECKING:
@@ -60,13 +59,10 @@ class CurvePoint:
 
 
 @frozen
-class EvaluationResult:
+class EvaluationResult(ReleasedResult):
     """The answer to an evaluation.
 
     Attributes:
-        query_id: Hex; the same evaluation may be asked again for nothing.
-        task_id: Hex.
-        dataset_id: Hex.
         is_of_classes: Whether positives are records whose first choice among classes is right, not those of
             label 1.
         metrics: The figures.
@@ -74,29 +70,16 @@ class EvaluationResult:
         pr: The precision-recall curve, where there is a precision.
         calibration: Groups of about equally many records, from the lowest score up.
         num_bins: The score bins.
-        mechanism: The noise.
         noise_scale: Each helper's, in records.
-        records: Reports in the dataset, fake ones included.
-        delta: What all epsilons are read at.
-        cost: Of this evaluation.
-        dataset_spent: Of the dataset, by the helpers' ledgers.
     """
 
-    query_id: str
-    task_id: str
-    dataset_id: str
     is_of_classes: bool
     metrics: tuple[Metric, ...]
     roc: tuple[CurvePoint, ...]
     pr: tuple[CurvePoint, ...]
     calibration: tuple[CurvePoint, ...]
     num_bins: int
-    mechanism: Mechanism
     noise_scale: float
-    records: int
-    delta: float
-    cost: Epsilons
-    dataset_spent: Epsilons
 
     def to_pandas(self) -> "pd.DataFrame":
         """A row for each metric: its estimate, standard error and 99 % interval."""

@@ -82,39 +82,48 @@ class Row:
 
 
 @frozen
-class AggregateResult:
-    """The answer to a query.
-
-    A cell of fewer than min_cell_count reports shows noise around zero; its reports are in the rest beside
-    it.
+class ReleasedResult:
+    """What every answer says of itself.
 
     Attributes:
-        query_id: Hex; the same query may be asked again for nothing.
+        query_id: Hex; the same query or evaluation may be asked again for nothing.
         task_id: Hex.
         dataset_id: Hex.
-        group_by: The keys, the coarsest first.
-        columns: What the numbers are.
-        rows: The cells, the coarsest level first.
         mechanism: The noise.
-        records: Reports in the dataset.
-        min_cell_count: The k of each cell.
+        records: Reports in the dataset, fake ones included.
         delta: What all epsilons are read at.
-        cost: Of this query, with what it took to discover its groups.
+        cost: Of this release, with what it took to discover a query's groups.
         dataset_spent: Of the dataset, by the helpers' ledgers.
     """
 
     query_id: str
     task_id: str
     dataset_id: str
-    group_by: tuple[str, ...]
-    columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
     mechanism: Mechanism
     records: int
-    min_cell_count: int
     delta: float
     cost: Epsilons
     dataset_spent: Epsilons
+
+
+@frozen
+class AggregateResult(ReleasedResult):
+    """The answer to a query.
+
+    A cell of fewer than min_cell_count reports shows noise around zero; its reports are in the rest beside
+    it.
+
+    Attributes:
+        group_by: The keys, the coarsest first.
+        columns: What the numbers are.
+        rows: The cells, the coarsest level first.
+        min_cell_count: The k of each cell.
+    """
+
+    group_by: tuple[str, ...]
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    min_cell_count: int
 
     def to_pandas(self) -> "pd.DataFrame":
         """A row for each cell: its keys, then each column's estimate, standard error and 99 % interval."""

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adserver.measuring.evaluation_result import CurvePoint, EvaluationResult
-from adserver.views.query import cost_line, estimate_json, release_json, shown
+from adserver.views.query import estimate_json, noise_lines, release_json, shown
 from maskedlark.errors import InvalidTask
-from maskedlark.privacy.noise import Mechanism
 from maskedlark.runtime.durable_file import write_durably
 from maskedlark.terminal.pictures import as_png, new_figure
 
@@ -35,16 +34,10 @@ def evaluation_json(result: EvaluationResult) -> dict[str, Any]:
 
 def evaluation_lines(result: EvaluationResult) -> list[str]:
     """What stands under the tables."""
-    lines = [
-        f"{result.records:,} reports, {result.num_bins} score bins; ± is half of a 99 % interval of sampling"
-        " and noise"
-    ]
-    if result.mechanism is Mechanism.NONE:
-        return [*lines, "no noise: no privacy"]
     return [
-        *lines,
-        f"{result.mechanism} noise of each helper on every bin: {result.noise_scale:.4g} records",
-        cost_line(result),
+        f"{result.records:,} reports, {result.num_bins} score bins; ± is half of a 99 % interval of sampling"
+        " and noise",
+        *noise_lines(result, f" on every bin: {result.noise_scale:.4g} records"),
     ]
 
 

@@ -12,8 +12,7 @@ from io import BytesIO, StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from adserver.measuring.evaluation_result import EvaluationResult
-from adserver.measuring.result import AggregateResult, Estimate, Row
+from adserver.measuring.result import AggregateResult, Estimate, ReleasedResult, Row
 from maskedlark.errors import InvalidTask
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.runtime.durable_file import write_durably
@@ -72,26 +71,25 @@ def shown(estimate: Estimate) -> str:
 
 def summary_lines(result: AggregateResult) -> list[str]:
     """What stands under the table: how many reports, the noise, and what it cost."""
-    lines = [
-        f"{result.records:,} reports; cells of fewer than {result.min_cell_count} are in the rest, and show"
-        " noise around zero"
-    ]
-    if result.mechanism is Mechanism.NONE:
-        return [*lines, "no noise: no privacy"]
     scales = ", ".join(
         f"{column.name} {column.noise_scale:.4g}" for column in result.columns if column.bucket is None
     )
+    scales = scales or f"{result.columns[0].noise_scale:.4g}"
     return [
-        *lines,
-        (
-            f"{result.mechanism} noise of each helper: {scales or f'{result.columns[0].noise_scale:.4g}'}; ±"
-            " is half of a 99 % interval"
-        ),
-        cost_line(result),
+        f"{result.records:,} reports; cells of fewer than {result.min_cell_count} are in the rest, and show"
+        " noise around zero",
+        *noise_lines(result, f": {scales}; ± is half of a 99 % interval"),
     ]
 
 
-def release_json(result: AggregateResult | EvaluationResult) -> dict[str, Any]:
+def noise_lines(result: ReleasedResult, scale: str) -> list[str]:
+    """The noise, with its scale in words, and what the release cost."""
+    if result.mechanism is Mechanism.NONE:
+        return ["no noise: no privacy"]
+    return [f"{result.mechanism} noise of each helper{scale}", cost_line(result)]
+
+
+def release_json(result: ReleasedResult) -> dict[str, Any]:
     """What every release says of itself, for programs."""
     is_noisy = result.mechanism is not Mechanism.NONE
     return {
@@ -106,7 +104,7 @@ def release_json(result: AggregateResult | EvaluationResult) -> dict[str, Any]:
     }
 
 
-def cost_line(result: AggregateResult | EvaluationResult) -> str:
+def cost_line(result: ReleasedResult) -> str:
     """What a release cost, and what its dataset has spent, for people."""
     cost, whole = result.cost, result.dataset_spent
     return (

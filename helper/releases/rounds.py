@@ -52,26 +52,17 @@ class Computation:
     numerics: bytes
 
 
+@frozen(eq=False)
 class RunningJob:
     """The rounds of one open job. Safe to call from many threads; the ledger decides between processes."""
 
-    def __init__(
-        self,
-        *,
-        computation: Computation,
-        datasets: Datasets,
-        ledger: Ledger,
-        noise: NoiseShelf,
-        carried: CarriedNoise,
-        attempts: Attempts,
-    ) -> None:
-        self.computation = computation
-        self._datasets = datasets
-        self._ledger = ledger
-        self._noise = noise
-        self._carried = carried
-        self._attempts = attempts
-        self._computing = Lock()
+    computation: Computation
+    datasets: Datasets
+    ledger: Ledger
+    noise: NoiseShelf
+    carried: CarriedNoise
+    attempts: Attempts
+    _computing: Lock = field(default_factory=Lock, init=False)
 
     @property
     def weights_length(self) -> int:
@@ -103,16 +94,16 @@ class RunningJob:
         def compute() -> bytes:
             nonlocal interrupt
             interrupt()
-            if not self._attempts.begin(spec.job_id, round_index):
+            if not self.attempts.begin(spec.job_id, round_index):
                 interrupt = call.check_serving
             return self._compute(served, round_index, weights, interrupt)
 
         def commit(encoded: bytes, _: Interrupt) -> bool:
             stored = StoredRound(weights_digest=weights_format.digest(weights), answer=encoded)
             interrupt()
-            is_new = self._ledger.add_round(spec.job_id, round_index, stored)
+            is_new = self.ledger.add_round(spec.job_id, round_index, stored)
             if is_new:
-                self._attempts.forget(spec.job_id)
+                self.attempts.forget(spec.job_id)
             if is_new and round_index + 1 < spec.rounds:
                 self.draw_ahead(served, self._clip(served, weights))
             return is_new
@@ -151,16 +142,16 @@ class RunningJob:
         order = NoiseOrder(
             mechanism=served.task.mechanism, scale=noise_units(served.task, spec, clip), count=count
         )
-        self._noise.prepare(spec.job_id, order)
+        self.noise.prepare(spec.job_id, order)
 
     def _stored_answer(self, round_index: int, weights: bytes) -> bytes | None:
         """The bytes of an answered round, or None if it is the job's next one."""
         spec = self.computation.spec
-        job = self._ledger.job_state(spec.job_id)
+        job = self.ledger.job_state(spec.job_id)
         if job is None:
             raise JobRefused(JobReason.UNKNOWN_JOB, "this helper does not know the job: start it first")
         is_past = job.progress.state_of(round_index) in (RoundState.CHARGED, RoundState.CLOSED)
-        stored = self._ledger.round(spec.job_id, round_index) if is_past else None
+        stored = self.ledger.round(spec.job_id, round_index) if is_past else None
         if stored is not None and stored.weights_digest != weights_format.digest(weights):
             raise JobRefused(JobReason.ROUND_CHANGED, f"round {round_index} was answered for other weights")
         job.progress.check_answerable(round_index)
@@ -184,7 +175,7 @@ class RunningJob:
             round_transcript=transcript(
                 spec, round_index=round_index, weights=weights, numerics=self.computation.numerics
             ),
-            shares=self._datasets.opened(spec.dataset_id).shares,
+            shares=self.datasets.opened(spec.dataset_id).shares,
             masked_sum=lambda batch: engine.masked_sum(tensors, batch, interrupt),
             num_values=num_values(spec, model.num_parameters),
             noise=self._noise_source(served, round_index, weights, interrupt),
@@ -206,13 +197,13 @@ class RunningJob:
 
         def independent(mechanism: Mechanism, scale: int, count: int) -> NDArray[np.int64]:
             order = NoiseOrder(mechanism=mechanism, scale=scale, count=count)
-            return self._noise.take(spec.job_id, order, interrupt)
+            return self.noise.take(spec.job_id, order, interrupt)
 
         def correlated(mechanism: Mechanism, scale: int, count: int) -> NDArray[np.int64]:
             whole = noise_units(served.task, spec)  # one scale in all rounds
             if mechanism is not Mechanism.GAUSSIAN or scale > whole:
                 raise AssertionError("correlated noise is Gaussian, of the job's scale")
-            return self._carried.of_round(
+            return self.carried.of_round(
                 spec,
                 round_index,
                 weights_digest=weights_format.digest(weights),

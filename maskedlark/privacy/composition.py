@@ -82,9 +82,7 @@ def composed_epsilon(charges: Iterable[Charge], delta: float, *, noises: float =
     Raises:
         ValueError: `delta` is outside its range.
     """
-    if not 0 <= delta < 1:
-        raise ValueError(f"delta must be in [0, 1), not {delta}")
-    parts = _parts(charges, noises)
+    parts = _checked_parts(charges, noises, delta)
     if parts.is_noiseless:
         return math.inf
     if len(parts.laplace) + len(parts.sampled) + len(parts.epochs) <= MAX_COMPOSED:
@@ -99,9 +97,7 @@ def adaptive_epsilon(charges: Iterable[Charge], delta: float, *, noises: float =
     Raises:
         ValueError: `delta` is outside its range.
     """
-    if not 0 <= delta < 1:
-        raise ValueError(f"delta must be in [0, 1), not {delta}")
-    parts = _parts(charges, noises)
+    parts = _checked_parts(charges, noises, delta)
     if parts.is_noiseless:
         return math.inf
     if len(parts.laplace) + len(parts.sampled) + len(parts.epochs) > MAX_COMPOSED:
@@ -181,6 +177,12 @@ class _Parts:
             else:
                 laplace[mechanism, noise, 1.0, 1, 1] += rounds[key]
         return math.fsum(precisions), dict(laplace)
+
+
+def _checked_parts(charges: Iterable[Charge], noises: float, delta: float) -> _Parts:
+    if not 0 <= delta < 1:
+        raise ValueError(f"delta must be in [0, 1), not {delta}")
+    return _parts(charges, noises)
 
 
 def _parts(charges: Iterable[Charge], noises: float) -> _Parts:

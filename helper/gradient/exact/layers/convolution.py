@@ -16,7 +16,7 @@ from helper.gradient.exact.kernels.compiled import kernel
 from helper.gradient.exact.kernels.rows import Real, Rows, Value, from_bytes, power, power_of, quantise
 from helper.gradient.exact.kernels.whole_gradient import WholeGradient
 from helper.gradient.exact.kernels.windows import Windows
-from helper.gradient.exact.layers.layer import RoundSetup, Running, Trainable, Whole
+from helper.gradient.exact.layers.layer import Described, RoundSetup, Trainable, Whole
 from maskedlark.frozen import frozen
 from maskedlark.numbers.field import FieldVector
 
@@ -24,7 +24,7 @@ Patches = NDArray[np.int16]
 
 
 @frozen
-class Convolution:
+class Convolution(Described):
     """A Conv of one group.
 
     Attributes:
@@ -42,10 +42,6 @@ class Convolution:
     reads_bytes: bool
     passes_back: bool
     number: int
-
-    def start(self, setup: RoundSetup) -> Running:
-        """See `Layer`."""
-        return _RunningConvolution(self, setup)
 
 
 class _RunningConvolution(Whole):
@@ -122,6 +118,9 @@ class _RunningConvolution(Whole):
         weight.place(vector)[...] = self._gradient.total[: weight.size].reshape(weight.shape)
         if self._layer.bias is not None:
             self._layer.bias.place(vector)[...] = self._gradient.total[weight.size :]
+
+
+Convolution.running = _RunningConvolution
 
 
 @kernel

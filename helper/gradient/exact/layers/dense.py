@@ -22,7 +22,7 @@ from helper.gradient.exact.kernels.rows import (
     scale_rows,
     scaled_norm,
 )
-from helper.gradient.exact.layers.layer import RoundSetup, Running, Trainable
+from helper.gradient.exact.layers.layer import Described, RoundSetup, Running, Trainable
 from maskedlark.frozen import frozen
 from maskedlark.numbers.field import FieldVector
 
@@ -30,7 +30,7 @@ _NO_BIAS = np.empty(0)
 
 
 @frozen
-class Dense:
+class Dense(Described):
     """A Gemm, or a MatMul with the Add that follows it.
 
     Attributes:
@@ -48,10 +48,6 @@ class Dense:
     reads_bytes: bool
     passes_back: bool
     number: int
-
-    def start(self, setup: RoundSetup) -> Running:
-        """See `Layer`."""
-        return _RunningDense(self, setup)
 
 
 class _RunningDense(Running):
@@ -125,3 +121,6 @@ class _RunningDense(Running):
         self._layer.weight.place(vector)[...] = total.T if self._layer.is_transposed else total
         if self._layer.bias is not None:
             self._layer.bias.place(vector)[...] = self._bias_total
+
+
+Dense.running = _RunningDense

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from helper.gradient.exact.kernels.compiled import kernel
 from helper.gradient.exact.kernels.rows import Real, Value, to_real
 from helper.gradient.exact.kernels.tables import ONE, Table, exponential, look_up, softplus_tail
-from helper.gradient.exact.layers.layer import RoundSetup, Running, Stateless
+from helper.gradient.exact.layers.layer import Described, RoundSetup, Running, Stateless
 from maskedlark.frozen import frozen
 
 
@@ -31,20 +31,15 @@ class Curve(IntEnum):
 
 
 @frozen
-class Activation:
+class Activation(Described):
     """One curve on every value; alpha is the slope of LeakyRelu and the depth of Elu."""
 
     curve: Curve
     alpha: float
 
-    def start(self, setup: RoundSetup) -> Running:
-        """See `Layer`."""
-        del setup
-        return _RunningActivation(self)
-
 
 class _RunningActivation(Running):
-    def __init__(self, layer: Activation) -> None:
+    def __init__(self, layer: Activation, _setup: RoundSetup) -> None:
         self._layer = layer
         self._slope: Real
 
@@ -69,6 +64,9 @@ class _RunningActivation(Running):
     def backward(self, deltas: Real) -> tuple[Real | None, ...]:
         """See `Running`."""
         return (deltas * self._slope,)
+
+
+Activation.running = _RunningActivation
 
 
 @kernel
@@ -112,17 +110,12 @@ def _activate(
 
 
 @frozen
-class Softmax:
+class Softmax(Described):
     """Softmax over all of a record's values."""
-
-    def start(self, setup: RoundSetup) -> Running:
-        """See `Layer`."""
-        del setup
-        return _RunningSoftmax()
 
 
 class _RunningSoftmax(Running):
-    def __init__(self) -> None:
+    def __init__(self, _layer: Softmax, _setup: RoundSetup) -> None:
         self._value: Real
 
     def forward(self, *inputs: Value) -> Real:
@@ -138,6 +131,9 @@ class _RunningSoftmax(Running):
         result = np.empty(deltas.shape)
         _softmax_back(self._value, deltas, result)
         return (result,)
+
+
+Softmax.running = _RunningSoftmax
 
 
 @kernel

@@ -14,13 +14,13 @@ from helper.gradient.exact.kernels.compiled import kernel
 from helper.gradient.exact.kernels.field import add
 from helper.gradient.exact.kernels.masking import Hashed, hash_keys, hash_operand, mask_rows
 from helper.gradient.exact.kernels.rows import Bytes, Real, Rows, Value, quantise, scaled_norm
-from helper.gradient.exact.layers.layer import RoundSetup, Running, Trainable
+from helper.gradient.exact.layers.layer import Described, RoundSetup, Running, Trainable
 from maskedlark.frozen import frozen
 from maskedlark.numbers.field import FieldVector
 
 
 @frozen
-class Embedding:
+class Embedding(Described):
     """A Gather of rows of a trained (rows, width) table by byte features.
 
     Attributes:
@@ -30,10 +30,6 @@ class Embedding:
 
     table: Trainable
     number: int
-
-    def start(self, setup: RoundSetup) -> Running:
-        """See `Layer`."""
-        return _RunningEmbedding(self, setup)
 
 
 class _RunningEmbedding(Running):
@@ -82,6 +78,9 @@ class _RunningEmbedding(Running):
     def write(self, vector: FieldVector) -> None:
         """See `Running`."""
         self._layer.table.place(vector)[...] = self._total
+
+
+Embedding.running = _RunningEmbedding
 
 
 def _unit(records: int) -> Rows:

@@ -7,7 +7,8 @@ reverse, `add_norm`, and, once the clip factors are known, `mask`. `begin` and `
 of a chunk, `write` ends the round.
 """
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -95,6 +96,18 @@ class Running:
 
     def write(self, vector: FieldVector) -> None:
         """Set the layer's part of the flat sum."""
+
+
+class Described:
+    """A layer's description, beside the class of its running form: `running`."""
+
+    __slots__ = ()
+
+    running: ClassVar[Callable[[Any, RoundSetup], Running]]
+
+    def start(self, setup: RoundSetup) -> Running:
+        """See `Layer`."""
+        return type(self).running(self, setup)
 
 
 class Stateless(Running):

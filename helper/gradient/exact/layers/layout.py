@@ -7,24 +7,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from helper.gradient.exact.kernels.rows import Real, Value, to_real
-from helper.gradient.exact.layers.layer import RoundSetup, Running, Stateless
+from helper.gradient.exact.layers.layer import Described, RoundSetup, Running, Stateless
 from maskedlark.frozen import frozen
 
 
 @frozen
-class Rearrange:
+class Rearrange(Described):
     """Output entry j is input entry order[j]; no input is taken twice."""
 
     order: NDArray[np.int64]
 
-    def start(self, setup: RoundSetup) -> Running:
-        """See `Layer`."""
-        del setup
-        return _RunningRearrange(self)
-
 
 class _RunningRearrange(Running):
-    def __init__(self, layer: Rearrange) -> None:
+    def __init__(self, layer: Rearrange, _setup: RoundSetup) -> None:
         self._layer = layer
         self._size = 0
 
@@ -38,6 +33,9 @@ class _RunningRearrange(Running):
         result = np.zeros((*deltas.shape[:2], self._size))
         result[:, :, self._layer.order] = deltas
         return (result,)
+
+
+Rearrange.running = _RunningRearrange
 
 
 @frozen

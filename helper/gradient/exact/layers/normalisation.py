@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from helper.gradient.exact.kernels.rows import Real, Rows, Value, quantise, to_real
 from helper.gradient.exact.kernels.whole_gradient import WholeGradient
-from helper.gradient.exact.layers.layer import RoundSetup, Running, Trainable, Whole
+from helper.gradient.exact.layers.layer import Described, RoundSetup, Trainable, Whole
 from maskedlark.frozen import frozen
 from maskedlark.numbers.field import FieldVector
 
 
 @frozen
-class BatchNormalization:
+class BatchNormalization(Described):
     """One scale and bias a channel.
 
     Attributes:
@@ -33,10 +33,6 @@ class BatchNormalization:
     mean: NDArray[np.float64]
     inverse: NDArray[np.float64]
     number: int
-
-    def start(self, setup: RoundSetup) -> Running:
-        """See `Layer`."""
-        return _RunningBatchNormalization(self, setup)
 
 
 class _RunningBatchNormalization(Whole):
@@ -79,3 +75,6 @@ class _RunningBatchNormalization(Whole):
         channels = len(self._layer.mean)
         self._layer.scale.place(vector)[...] = self._gradient.total[:channels]
         self._layer.bias.place(vector)[...] = self._gradient.total[channels:]
+
+
+BatchNormalization.running = _RunningBatchNormalization

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from helper.gradient.exact.kernels.compiled import kernel
 from helper.gradient.exact.kernels.rows import Real, Value, from_bytes, power, quantise, to_real
 from helper.gradient.exact.kernels.windows import Windows
-from helper.gradient.exact.layers.layer import RoundSetup, Running, Stateless
+from helper.gradient.exact.layers.layer import Described, RoundSetup, Running, Stateless
 from maskedlark.frozen import frozen
 from maskedlark.privacy.clip import Norm
 
@@ -16,20 +16,15 @@ Places = NDArray[np.int32]
 
 
 @frozen
-class MaxPool:
+class MaxPool(Described):
     """The largest value of each window; of equal ones the first, which alone gets the delta."""
 
     windows: Windows
 
-    def start(self, setup: RoundSetup) -> Running:
-        """See `Layer`."""
-        del setup
-        return _RunningMaxPool(self.windows)
-
 
 class _RunningMaxPool(Running):
-    def __init__(self, windows: Windows) -> None:
-        self._windows = windows
+    def __init__(self, layer: MaxPool, _setup: RoundSetup) -> None:
+        self._windows = layer.windows
         self._chosen: Places
 
     def forward(self, *inputs: Value) -> Real:
@@ -47,6 +42,9 @@ class _RunningMaxPool(Running):
         result = np.zeros((*deltas.shape[:2], channels * prod(self._windows.space)))
         _send_to_chosen(deltas, self._chosen, result)
         return (result,)
+
+
+MaxPool.running = _RunningMaxPool
 
 
 @frozen

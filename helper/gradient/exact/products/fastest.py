@@ -20,9 +20,7 @@ from helper.gradient.exact.products.int8 import Int8Backend
 from helper.gradient.exact.products.product import Accumulator, Backend, Factor, Operand, Weights
 from maskedlark.frozen import frozen
 
-_RECORDS: Final = 512
-_WIDTH: Final = 512
-_OUTPUTS: Final = 128
+_RECORDS, _WIDTH, _OUTPUTS = 512, 512, 128  # of the layer that is timed
 _TURNS: Final = 3
 
 
