@@ -48,6 +48,10 @@ site: $(STAMP)  ## Build the documentation as a site (writes site/); fails at a 
 dist: $(STAMP)  ## Build the wheel and the sdist (writes dist/), and train with each, installed in an empty folder
 	$(BIN)/python -m tests.installed
 
+.PHONY: images
+images: $(STAMP)  ## Build the images of docker/compose.yaml and train in them, on PostgreSQL (CONTAINER_ENGINE=podman; ARGS=--built)
+	$(BIN)/python -m tests.docker.images $(ARGS)
+
 simulate: $(STAMP)  ## A million simulated operations under faults (ARGS="--operations 20000", or ARGS="--seed 7" for one seed)
 	$(BIN)/python -m tests.simulation $(ARGS)
 

@@ -53,7 +53,7 @@ class _Statistic:
     read: Callable[[AggregateResult], Iterable[tuple[Row, Estimate]]]
 
 
-@takes(peers=peers_of, without=["wait"])
+@takes(peers=peers_of)
 def aggregate_command(
     *,
     data: DataOption,

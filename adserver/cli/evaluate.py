@@ -37,7 +37,7 @@ from maskedlark.terminal.options import option, panel, takes
 _what = panel("What is evaluated")
 
 
-@takes(peers=peers_of, without=["wait"])
+@takes(peers=peers_of)
 def evaluate_command(
     *,
     data: DataOption,

@@ -31,7 +31,7 @@ from adserver.measuring.request import Request
 from adserver.measuring.result import AggregateResult
 from adserver.peers.client import ROUND_DEADLINE_S
 from adserver.peers.opening import Peers
-from adserver.peers.retrying import BRIEF, with_retries
+from adserver.peers.retrying import BRIEF, Backoff, with_retries
 from adserver.records.asked_query import QUERY_ID_BYTES
 from adserver.records.training_plan import Optimizer, Schedule
 from adserver.store.database import create_tables, default_url
@@ -69,6 +69,7 @@ class Client:
         database: str | None = None,
         deadline_s: float = 60.0,
         round_deadline_s: float = ROUND_DEADLINE_S,
+        backoff: Backoff = BRIEF,
     ) -> None:
         """Reach the ad server's store and both helpers.
 
@@ -80,6 +81,7 @@ class Client:
             database: SQLAlchemy URL of another database than SQLite in `data`.
             deadline_s: What a helper has for an answer that takes it no time.
             round_deadline_s: What it has for a query or an evaluation.
+            backoff: How long a helper that does not answer is asked again.
 
         Raises:
             ValueError: neither insecure nor TLS files, or both.
@@ -92,6 +94,7 @@ class Client:
         self._stack = ExitStack()
         peers = Peers(addresses=helpers, tls=tls, deadline_s=deadline_s, round_deadline_s=round_deadline_s)
         self._helpers = peers.open(self._stack, self._engine)
+        self._backoff = backoff
 
     @classmethod
     def of(cls, peers: Peers, *, data: Path, database: str | None) -> Self:
@@ -104,6 +107,7 @@ class Client:
             database=database,
             deadline_s=peers.deadline_s,
             round_deadline_s=peers.round_deadline_s,
+            backoff=peers.backoff,
         )
 
     @classmethod
@@ -203,7 +207,7 @@ class Client:
             days=days,
             more=more,
         )
-        bundle = with_retries(lambda: create_task(self._helpers, fields), BRIEF)
+        bundle = with_retries(lambda: create_task(self._helpers, fields), self._backoff)
         task_id = TaskStore(self._engine).add(bundle, created_at=time.time(), encoder=fitted)
         return TaskStore(self._engine).find(task_id.hex())
 
@@ -235,7 +239,7 @@ class Client:
                 clock=time.time,
                 randomness=os.urandom,
                 progress=show,
-                backoff=BRIEF,
+                backoff=self._backoff,
             )
             return sealer.seal(max_reports=max_reports, is_small_allowed=allow_small)
 
@@ -454,6 +458,7 @@ class Client:
             dataset=dataset,
             store=QueryStore(self._engine),
             clock=time.time,
+            backoff=self._backoff,
         )
 
     def measurer(self, dataset: Dataset) -> Measurer:
@@ -465,6 +470,7 @@ class Client:
             store=QueryStore(self._engine),
             clock=time.time,
             randomness=os.urandom,
+            backoff=self._backoff,
         )
 
     def _task(self, dataset: Dataset) -> StoredTask:

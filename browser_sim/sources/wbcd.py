@@ -1,35 +1,33 @@
-"""The Wisconsin diagnostic breast-cancer data, which ships inside scikit-learn.
+"""The Wisconsin diagnostic breast-cancer data: 569 records, 30 measurements, two classes, in wbcd.csv.
 
-569 records, 30 measurements, two classes.
+W. Wolberg, O. Mangasarian, N. Street, W. Street, Breast Cancer Wisconsin (Diagnostic), UCI Machine Learning
+Repository, 1993, https://doi.org/10.24432/C5DW2B, under CC BY 4.0. The rows are in scikit-learn's order (a
+test compares both); the last column is new: 1 for malignant.
 """
 
+import csv
 from bisect import bisect_right
+from importlib import resources
 
 import numpy as np
 from numpy.typing import NDArray
 
-from browser_sim.source import InvalidSource, Records, Source
+from browser_sim.source import Records, Source
 from maskedlark.encoding.fit import Binning, number_column
 
 
 def load_wbcd() -> Source:
-    """The data with label malignant = 1; a benign record stands for an impression that did not convert.
-
-    Raises:
-        InvalidSource: scikit-learn is not installed.
-    """
-    try:
-        from sklearn.datasets import (
-            load_breast_cancer,
-        )  # an extra, and slow to import: only for those who ask for this source
-    except ImportError:
-        raise InvalidSource("source wbcd needs scikit-learn: install maskedlark[browser-sim]") from None
-    table = load_breast_cancer()
-    columns = [_bytes(column.tolist()) for column in table.data.T]
+    """The data with label malignant = 1; a benign record stands for an impression that did not convert."""
+    with resources.files("browser_sim.sources").joinpath("wbcd.csv").open(encoding="utf-8") as file:
+        names, *rows = csv.reader(file)
+    *columns, malignant = zip(*(map(float, row) for row in rows), strict=True)
     return Source(
         name="wbcd",
-        records=Records(features=np.stack(columns, axis=1), labels=(table.target == 0).astype(np.float64)),
-        feature_names=tuple(str(name) for name in table.feature_names),
+        records=Records(
+            features=np.stack([_bytes(list(column)) for column in columns], axis=1),
+            labels=np.array(malignant, np.float64),
+        ),
+        feature_names=tuple(names[:-1]),
         label_names=("benign", "malignant"),
         default_label=0,
         scaling="each column in 256 even bins between its 1st and 99th percentile",

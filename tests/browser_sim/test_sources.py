@@ -1,5 +1,6 @@
 import gzip
 import json
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,18 @@ def test_wbcd_is_the_wisconsin_data_with_malignant_as_conversion() -> None:
     malignant = source.records.labels == 1
     radius = source.records.features[:, source.feature_names.index("mean radius")]
     assert radius[malignant].mean() > radius[~malignant].mean() + 50
+
+
+def test_the_wisconsin_table_that_comes_along_is_scikit_learns() -> None:
+    from sklearn.datasets import load_breast_cancer  # of the dev extra
+
+    text = resources.files("browser_sim.sources").joinpath("wbcd.csv").read_text(encoding="utf-8")
+    header, *rows = text.splitlines()
+    table = load_breast_cancer()
+    assert header.split(",") == [*table.feature_names, "malignant"]
+    ours = np.array([[float(cell) for cell in row.split(",")] for row in rows])
+    assert np.array_equal(ours[:, :-1], table.data)
+    assert np.array_equal(ours[:, -1] == 1, table.target == 0)
 
 
 def test_csv_numbers_are_binned_and_words_coded(tmp_path: Path) -> None:

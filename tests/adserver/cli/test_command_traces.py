@@ -1,4 +1,4 @@
-"""Commands that ask helpers trace what they do, beside their result and not in it.
+"""Commands that ask helpers wait for them as asked, and trace what they do beside their result.
 
 `tests/e2e/test_canaries.py` follows a trace further.
 """
@@ -6,9 +6,19 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from adserver.cli.main import app
+from adserver.cli.options import LONG
+from adserver.client import Client
+from adserver.peers.opening import Peers
+from adserver.peers.retrying import BRIEF, Backoff
+
+RUNNER = CliRunner()
 COMMANDS = ("aggregate", "evaluate")
 _ADSERVER = Path(sys.executable).parent / "adserver"
 
@@ -45,3 +55,21 @@ def test_a_commands_span_goes_to_standard_error_and_names_no_detail_of_its_failu
 
 def test_nothing_is_traced_unless_asked_for(tmp_path: Path) -> None:
     assert "span_id" not in said(tmp_path, COMMANDS[0]).stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(("more", "longest"), [([], BRIEF), (["--wait"], LONG)])
+def test_a_command_waits_for_helpers_as_long_as_it_is_asked_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, more: list[str], longest: Backoff
+) -> None:
+    monkeypatch.setattr(Peers, "open", lambda *_: (None, None))
+    reach = ["--helper-0", "127.0.0.1:1", "--helper-1", "127.0.0.1:2", "--insecure", "--again", "abcd"]
+    made: list[Client] = []
+    monkeypatch.setattr(Client, "__enter__", lambda client: made.append(client) or client)
+    RUNNER.invoke(app, [command, "--data", str(tmp_path), *reach, *more])
+    (client,) = made
+    task = SimpleNamespace(bundle=SimpleNamespace(task=None))
+    monkeypatch.setattr(Client, "_task", lambda *_: task)
+    dataset: Any = None
+    for asker in (client.measurer(dataset), client.evaluator(dataset)):
+        assert asker.backoff.give_up_after_s == longest.give_up_after_s
