@@ -52,6 +52,7 @@ from maskedlark.runtime.database import open_database
 from protos import helper_pb2_grpc
 from tests.builders import NOW
 from tests.helper.update_parties import UpdateScene
+from tests.patience import HANGS_S
 
 WIDTHS = (4, 2)
 MODEL = DenseModel(widths=WIDTHS)
@@ -277,7 +278,7 @@ class NetworkSite(Site):
 
     def post(self, report: bytes) -> httpx.Response:
         """What the ad server answers to an upload."""
-        return httpx.post(f"{self.http}/v1/reports", content=report, timeout=30)
+        return httpx.post(f"{self.http}/v1/reports", content=report, timeout=HANGS_S)
 
     def take(self, report: bytes) -> None:
         self.post(report)

@@ -24,6 +24,15 @@ def run(*command: str, folder: Path, path: str = PLAIN_PATH) -> None:
     subprocess.run(command, cwd=folder, env=environment, check=True)
 
 
+def said(python: Path, program: str, folder: Path) -> str:
+    """What a Python program prints, in a folder, with nothing of ours on the way."""
+    environment = {"HOME": str(folder), "PATH": PLAIN_PATH}
+    ran = subprocess.run(
+        [python, "-c", program], cwd=folder, env=environment, capture_output=True, text=True, check=True
+    )
+    return ran.stdout
+
+
 def packed(out: Path) -> tuple[Path, Path]:
     """The wheel and the source distribution, in a folder that held neither."""
     shutil.rmtree(out, ignore_errors=True)
@@ -45,19 +54,34 @@ def installed(package: Path, folder: Path) -> Path:
     return environment / "bin"
 
 
+def check_loops(python: Path, folder: Path) -> None:
+    """What is installed brings every loop that a helper's start needs: it compiles none."""
+    count = (
+        "from helper.gradient.exact.kernels.compiled import cache_folder; "
+        "print(len(list(cache_folder().glob('*.nbc'))))"
+    )
+    started = "from helper.serving.warmup import warm_up; warm_up(); "
+
+    def loops(program: str) -> int:
+        return int(said(python, program, folder))
+
+    brought, after = loops(count), loops(started + count)
+    if not 0 < brought == after:
+        raise SystemExit(f"{brought} compiled loops were brought, and {after} are needed")
+
+
 def check(package: Path) -> None:
     """Install a package, and train with it in an empty folder."""
     with tempfile.TemporaryDirectory(prefix="maskedlark-installed-") as name:
         folder = Path(name)
         commands = installed(package, folder)
         where = "import maskedlark, helper, adserver, browser_sim; print(maskedlark.__file__)"
-        shown = subprocess.run(
-            [commands / "python", "-c", where], cwd=folder, capture_output=True, text=True, check=True
-        )
-        if not Path(shown.stdout.strip()).is_relative_to(folder):
-            raise SystemExit(f"what runs is not what was installed: {shown.stdout}")
+        shown = said(commands / "python", where, folder).strip()
+        if not Path(shown).is_relative_to(folder):
+            raise SystemExit(f"what runs is not what was installed: {shown}")
         for program in ("helper", "adserver", "browser-sim"):
             run(str(commands / program), "--help", folder=folder)
+        check_loops(commands / "python", folder)
         run(str(commands / "adserver"), "quickstart", "new", "play", folder=folder)
         run(str(commands / "adserver"), "quickstart", "run", "play", folder=folder)
 

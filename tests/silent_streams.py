@@ -11,6 +11,7 @@ import grpc
 
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import TrustOnly
+from tests.patience import HANGS_S
 
 AGAIN_AFTER_S: Final = 1.0
 """What a server that has no room asks for."""
@@ -94,11 +95,11 @@ def silent_streams(
     thread = Thread(target=lambda: asyncio.run(run()), daemon=True)
     thread.start()
     try:
-        assert silence.has_settled.wait(60), f"{silence.num_open} calls are open, {silence.ended} ended"
+        assert silence.has_settled.wait(HANGS_S), f"{silence.num_open} calls are open, {silence.ended} ended"
         yield silence
     finally:
         silence.is_over.set()
-        thread.join(30)
+        thread.join(HANGS_S)
 
 
 def _credentials(tls: TlsFiles | TrustOnly) -> grpc.ChannelCredentials:

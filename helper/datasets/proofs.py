@@ -14,40 +14,53 @@ _ZERO = np.uint64(0)
 
 
 def compiled_residues(shape: ProofShape, role: int, table: ProofTable, points: FieldVector) -> FieldVector:
-    """`proof_check.residues`, bit for bit. Called by a helper's processes that open shares."""
-    places, elements = shape.places, table.elements
-    out = np.empty((len(elements), shape.num_residues), np.uint64)
-    count = np.empty(len(elements), np.uint64)
-    at = 0
+    """`proof_check.residues`, bit for bit. Called by a helper's processes that open shares.
+
+    Every array that a loop gets is contiguous and writable, whatever the shape and however many rows there
+    are: so each loop is compiled once, in `warm_up`, and never while a dataset is prepared.
+    """
+    places, rows = shape.places, len(table.elements)
+
+    def part(place: slice) -> FieldVector:
+        return _whole(table.elements[:, place])
+
+    columns: list[FieldVector] = []
     for index, place in enumerate(places.vectors):
-        opened = table.openings[:, POINTS * index : POINTS * (index + 1)]
-        rho, square = (
-            elements[:, part][:, POINTS * index : POINTS * (index + 1)]
-            for part in (places.rho, places.square)
+        here = slice(POINTS * index, POINTS * (index + 1))
+        rho, square = (_whole(table.elements[:, one][:, here]) for one in (places.rho, places.square))
+        sides = np.empty((rows, 2 * POINTS), np.uint64)
+        _vector_residues(
+            role, part(place), rho, square, _whole(table.openings[:, here]), _whole(points), sides
         )
-        _vector_residues(role, elements[:, place], rho, square, opened, points, out[:, at : at + 2 * POINTS])
-        at += 2 * POINTS
-    _row_sums(elements[:, places.vectors[0]], count)
+        columns.append(sides)
+    count = np.empty(rows, np.uint64)
+    _row_sums(part(places.vectors[0]), count)
     for place in places.vectors[1:]:
-        _sum_residues(role, elements[:, place], count, out[:, at])
-        at += 1
+        rest = np.empty(rows, np.uint64)
+        _sum_residues(role, part(place), count, rest)
+        columns.append(rest[:, np.newaxis])
     for index, m in enumerate(shape.polynomials):
         start = POINTS * (len(shape.vectors) + index)
-        tables = range_tables(m)
+        tables, sides = range_tables(m), np.empty((rows, 2 * POINTS), np.uint64)
         _range_residues(
             role,
             count,
-            elements[:, places.polynomial_bits[index]],
-            elements[:, places.phi[index]],
-            elements[:, places.quotient[index]],
-            table.openings[:, start : start + POINTS],
-            points,
-            tables.weights_f,
-            tables.weights_h,
-            out[:, at : at + 2 * POINTS],
+            part(places.polynomial_bits[index]),
+            part(places.phi[index]),
+            part(places.quotient[index]),
+            _whole(table.openings[:, start : start + POINTS]),
+            _whole(points),
+            _whole(tables.weights_f),
+            _whole(tables.weights_h),
+            sides,
         )
-        at += 2 * POINTS
-    return out
+        columns.append(sides)
+    return np.concatenate(columns, axis=1)
+
+
+def _whole(array: FieldVector) -> FieldVector:
+    """The array itself, or a copy that is contiguous and writable."""
+    return np.require(array, requirements=["C_CONTIGUOUS", "WRITEABLE"])
 
 
 @inlined

@@ -6,17 +6,15 @@ machine that start together compile one after the other, and all but the first f
 """
 
 import fcntl
-import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-import numba
 import numpy as np
 
 from helper.datasets.proofs import compiled_residues
-from helper.gradient.exact.kernels.compiled import cache_folder
+from helper.gradient.exact.kernels.compiled import cache_folder, complete
 from helper.gradient.exact.self_check import SelfCheckFailed, self_check
 from maskedlark.errors import InvalidTask
 from maskedlark.interrupt import Interrupt, never
@@ -44,7 +42,7 @@ def warm_up(interrupt: Interrupt = never) -> None:
         InvalidTask: this machine's arithmetic does not give the protocol's golden vectors.
     """
     folder = cache_folder()
-    done = folder / f"complete-{platform.python_version()}-numba-{numba.__version__}"
+    done = complete(folder)
     if done.exists():
         _check(interrupt)
         return

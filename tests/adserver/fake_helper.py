@@ -27,6 +27,7 @@ from maskedlark.rpc.transport import make_server
 from maskedlark.rpc.wire import share_from_message
 from protos import helper_pb2, helper_pb2_grpc
 from tests.builders import FAR, HelperKeys, helper_keys
+from tests.patience import HANGS_S
 
 NUMERICS = bytes(32)
 
@@ -140,7 +141,7 @@ class FakeHelper(helper_pb2_grpc.HelperServicer):
                 context.cancel()  # type: ignore[no-untyped-call]  # grpc-stubs
                 return
             if self.hold_rounds is not None:
-                self.hold_rounds.wait(30)
+                self.hold_rounds.wait(HANGS_S)
             yield helper_pb2.RoundReply(
                 chunk=self.answer_round(b"".join(one.weights for one in requests[1:]))
             )

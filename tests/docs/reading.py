@@ -9,10 +9,13 @@ really sets up, and reads with no loop compiled and a machine that is busy.
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -96,16 +99,35 @@ def read(page: str, clone: Path) -> Reading:
     home = clone.parent / "home"
     home.mkdir(exist_ok=True)
     python = Path(sys.executable).resolve().parent  # `python3` of make, where the system has none
-    done = subprocess.run(
-        ["/bin/bash", "-c", script],
-        cwd=clone,
-        env={"HOME": str(home), "PATH": f"{PLAIN_PATH}{os.pathsep}{python}"},
-        capture_output=True,
-        text=True,
-        timeout=_LONGEST_S,
-        check=False,
+    done = in_one_shell(
+        script, folder=clone, environment={"HOME": str(home), "PATH": f"{PLAIN_PATH}{os.pathsep}{python}"}
     )
     return Reading(clone=clone, returncode=done.returncode, stdout=done.stdout, stderr=done.stderr)
+
+
+def in_one_shell(
+    script: str, *, folder: Path, environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """Run a script of bash to its end; whatever it started in the background ends with it in any case.
+
+    Raises:
+        subprocess.TimeoutExpired: it hangs.
+    """
+    with subprocess.Popen(
+        ["/bin/bash", "-c", script],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as shell:
+        try:
+            said, complained = shell.communicate(timeout=_LONGEST_S)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(shell.pid, signal.SIGKILL)
+    return subprocess.CompletedProcess(shell.args, shell.returncode, said, complained)
 
 
 def free_ports(count: int) -> list[int]:

@@ -3,11 +3,12 @@
 import os
 import re
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.docs.reading import in_one_shell
 
 TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial" / "federated.md"
 BLOCK = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -28,15 +29,7 @@ def test_the_federated_tutorial_runs_from_top_to_bottom(tmp_path: Path) -> None:
     listening = re.compile(r"^(.*(?:--listen|--http-listen) (127\.0\.0\.1):(\d+).* &)$", re.MULTILINE)
     script = f"await() {{ {waiting}; }}\n" + listening.sub(r"\1\nawait \2/\3", script)
     env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    done = subprocess.run(
-        ["/bin/bash", "-c", script],
-        cwd=tmp_path,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+    done = in_one_shell(script, folder=tmp_path, environment=env)
     assert done.returncode == 0, done.stderr[-3000:]
     assert (tmp_path / "play" / "trained.onnx").exists()
     assert "a person in task 'visits at home': 30 devices" in done.stdout

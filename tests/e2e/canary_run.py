@@ -58,6 +58,7 @@ from tests.e2e.canary_people import (
     sealed,
 )
 from tests.e2e.span_reading import Span, spans_in
+from tests.patience import HANGS_S
 
 IN_ALL_FORMS = 10
 """So many reports are searched for in every form; the others as they are."""
@@ -85,7 +86,7 @@ class Run:
 
     def keep_metrics(self, when: str) -> None:
         for name, port in zip((*HELPERS, "adserver"), self.ports, strict=True):
-            with urlopen(f"http://{HOST}:{port}/metrics", timeout=10) as answer:  # our own server
+            with urlopen(f"http://{HOST}:{port}/metrics", timeout=HANGS_S) as answer:  # our own server
                 self.seen[f"metrics of {name} {when}"] = answer.read()
 
     def shares(self, task: Task, role: int) -> InputShares:

@@ -27,6 +27,7 @@ from maskedlark.releases.started_job import StartedJob
 from maskedlark.runtime.database import open_database
 from tests.adserver.job_world import Killed, SetClock
 from tests.helper.parties import MODEL, Scene
+from tests.patience import HANGS_S
 
 
 class SlowWay:
@@ -113,11 +114,11 @@ def test_a_start_that_arrives_after_the_job_was_cancelled_reserves_nothing(
 
     running = Thread(target=run)
     running.start()
-    assert all(helper.sent.wait(30) for helper in helpers)
+    assert all(helper.sent.wait(HANGS_S) for helper in helpers)
     if killed:
-        running.join(30)
+        running.join(HANGS_S)
     store.cancel(spec.job_id)
-    running.join(30)
+    running.join(HANGS_S)
     worker().run_one()
     job = store.get(spec.job_id)
     assert (job.state, job.is_closed, job.rounds_charged) == (JobState.CANCELLED, True, 0)

@@ -57,7 +57,9 @@ class Run:
 
     def opened(self, role: int, outcome: str) -> float:
         """A helper's own count of shares that it opened, or did not."""
-        with urlopen(f"http://{HOST}:{self.ports[role]}/metrics", timeout=10) as answer:  # our own server
+        with urlopen(
+            f"http://{HOST}:{self.ports[role]}/metrics", timeout=HANGS_S
+        ) as answer:  # our own server
             lines = answer.read().decode().splitlines()
         start = f'helper_shares_opened_total{{outcome="{outcome}"}} '
         return sum(float(line.removeprefix(start)) for line in lines if line.startswith(start))

@@ -18,6 +18,7 @@ from maskedlark.rpc.wire import encode_report, report_to_message
 from protos import ingest_pb2_grpc
 from tests.chaos.books import Books
 from tests.e2e import same_epoch, same_round
+from tests.patience import HANGS_S
 
 pytestmark = pytest.mark.slow
 SUBMISSIONS = 1_000
@@ -81,7 +82,7 @@ def test_of_a_thousand_submissions_at_once_over_grpc_one_is_accepted_and_all_oth
         submit = ingest_pb2_grpc.IngestStub(channel).Submit
         while missing := SUBMISSIONS - answers.total():
             for call in [
-                submit.future(iter([report_to_message(report)]), timeout=60) for _ in range(missing)
+                submit.future(iter([report_to_message(report)]), timeout=HANGS_S) for _ in range(missing)
             ]:
                 try:
                     reply = call.result()

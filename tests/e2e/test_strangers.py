@@ -62,7 +62,9 @@ class Site:
 
     def metric(self, party: int, start: str) -> float:
         """The sum of a party's samples that begin so."""
-        with urlopen(f"http://{HOST}:{self.ports[party]}/metrics", timeout=10) as answer:  # our own server
+        with urlopen(
+            f"http://{HOST}:{self.ports[party]}/metrics", timeout=HANGS_S
+        ) as answer:  # our own server
             lines = answer.read().decode().splitlines()
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(start))
 
@@ -75,11 +77,11 @@ class Site:
     def register(self, tls: TlsFiles | TrustOnly | None) -> bytes:
         with make_channel(self.helper, tls) as channel:
             request = helper_pb2.RegisterTaskRequest(task=canonical.encode(self.bundle.task))
-            return bytes(helper_pb2_grpc.HelperStub(channel).RegisterTask(request, timeout=20).signature)
+            return bytes(helper_pb2_grpc.HelperStub(channel).RegisterTask(request, timeout=HANGS_S).signature)
 
     def browser(self) -> httpx.Client:
         context = ssl.create_default_context(cafile=str(self.fleet.data("adserver") / "tls.crt"))
-        return httpx.Client(base_url=f"https://{self.fleet.http}", verify=context, timeout=20)
+        return httpx.Client(base_url=f"https://{self.fleet.http}", verify=context, timeout=HANGS_S)
 
     def is_alive(self) -> bool:
         with self.browser() as browser:
@@ -187,7 +189,7 @@ def test_another_tenant_cannot_use_the_task(site: Site) -> None:
 def test_a_browsers_upload_to_a_helper_finds_no_such_method(site: Site) -> None:
     with make_channel(site.helper, site.ours) as channel, pytest.raises(grpc.RpcError) as refused:
         ingest_pb2_grpc.IngestStub(channel).Submit(
-            iter([report_to_message(sealed_reports(site)[0])]), timeout=20
+            iter([report_to_message(sealed_reports(site)[0])]), timeout=HANGS_S
         )
     assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
     assert site.metric(0, 'maskedlark_calls_total{code="UNIMPLEMENTED",method="unknown"}') == 1
@@ -205,7 +207,7 @@ def unlimited_channel(address: str, tls: TlsFiles) -> grpc.Channel:
 def at_helper(site: Site, method: str, encoded: bytes, **call: Any) -> grpc.StatusCode:
     """How bytes of our own choice are answered."""
     with unlimited_channel(site.helper, site.ours) as channel, pytest.raises(grpc.RpcError) as refused:
-        channel.unary_unary(f"/maskedlark.v1.Helper/{method}", None, None)(encoded, timeout=20, **call)
+        channel.unary_unary(f"/maskedlark.v1.Helper/{method}", None, None)(encoded, timeout=HANGS_S, **call)
     code: grpc.StatusCode = refused.value.code()
     return code
 
@@ -236,7 +238,7 @@ def test_a_stream_over_a_helpers_limit_is_refused_and_counted(site: Site) -> Non
     )
     with make_channel(site.helper, site.ours) as channel, pytest.raises(grpc.RpcError):
         helper_pb2_grpc.HelperStub(channel).StartJob(
-            chain([helper_pb2.StartJobRequest(job=canonical.encode(job))], pieces), timeout=60
+            chain([helper_pb2.StartJobRequest(job=canonical.encode(job))], pieces), timeout=HANGS_S
         )
     assert site.metric(0, 'maskedlark_refusals_total{kind="JobRefused",reason="too_large"}') == 1
 
@@ -331,7 +333,9 @@ def test_slow_browsers_are_ended_and_counted_and_hold_nobody_up(site: Site) -> N
         b"POST /v1/reports HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nslow",
     )
     slow = [
-        context.wrap_socket(socket.create_connection((host, int(port)), timeout=60), server_hostname=HOST)
+        context.wrap_socket(
+            socket.create_connection((host, int(port)), timeout=HANGS_S), server_hostname=HOST
+        )
         for _ in range(3 * 20)
     ]
     for number, connection in enumerate(slow):
@@ -339,7 +343,7 @@ def test_slow_browsers_are_ended_and_counted_and_hold_nobody_up(site: Site) -> N
     with make_channel(site.fleet.grpc, TrustOnly(trusted_authorities=site.ours.certificate)) as channel:
         submit = ingest_pb2_grpc.IngestStub(channel).Submit
         message = report_to_message(sealed_reports(site)[0])
-        calls = [submit.future(dripping(message), timeout=100) for _ in range(20)]
+        calls = [submit.future(dripping(message), timeout=HANGS_S) for _ in range(20)]
         assert site.is_alive()
         for connection in slow:
             said = b"".join(iter(lambda one=connection: one.recv(4096), b""))  # type: ignore[misc]  # bound at once

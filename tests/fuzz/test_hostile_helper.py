@@ -33,6 +33,7 @@ from tests.builders import examples, reports, shares_for, world
 from tests.fuzz.mutations import almost
 from tests.maskedlark.query_specs import query
 from tests.measured import measuring_world
+from tests.patience import HANGS_S
 
 WORLD = world()
 MEASURING = measuring_world()
@@ -145,7 +146,7 @@ def client(hostile: Hostile) -> Iterator[HelperClient]:
     server.start()
     with HelperClient(f"127.0.0.1:{port}", None, 0.5) as opened:
         yield opened
-    server.stop(1).wait(5)
+    server.stop(1).wait(HANGS_S)
 
 
 PRINTABLE = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=20)
@@ -185,7 +186,7 @@ def test_what_each_call_is_fuzzed_from_is_accepted(name: str, hostile: Hostile, 
 @pytest.mark.parametrize("name", CALLS)
 @settings(
     max_examples=30,
-    deadline=10_000,
+    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     derandomize=True,
 )

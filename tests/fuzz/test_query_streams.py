@@ -27,10 +27,11 @@ from protos import helper_pb2_grpc
 from tests.fuzz.mutations import almost, almost_json
 from tests.helper.parties import MODEL, WEIGHTS, Scene
 from tests.measured import SHOP
+from tests.patience import HANGS_S
 
 FUZZ = settings(
     max_examples=120,
-    deadline=5_000,
+    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     derandomize=True,
 )
@@ -97,14 +98,14 @@ def channel(asked: Asked) -> Iterator[grpc.Channel]:
     opened = make_channel(f"127.0.0.1:{port}", None)
     yield opened
     opened.close()
-    server.stop(1).wait(5)
+    server.stop(1).wait(HANGS_S)
 
 
 def run_query(channel: grpc.Channel, messages: list[bytes]) -> grpc.StatusCode:
     """How a stream of these bytes ends."""
     call: Any = channel.stream_stream("/maskedlark.v1.Helper/RunQuery", None, None)
     try:
-        list(call(iter(messages), timeout=10))
+        list(call(iter(messages), timeout=HANGS_S))
     except grpc.RpcError as error:
         status: Any = error
         code: grpc.StatusCode = status.code()

@@ -30,10 +30,11 @@ from protos import helper_pb2_grpc
 from tests.builders import NOW, examples, reports, shares_for, world
 from tests.fuzz.mutations import almost
 from tests.helper.parties import MODEL, WEIGHTS, Scene
+from tests.patience import HANGS_S
 
 FUZZ = settings(
     max_examples=60,
-    deadline=5_000,
+    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     derandomize=True,
 )
@@ -57,7 +58,7 @@ def channel(scene: Scene) -> Iterator[grpc.Channel]:
     opened = make_channel(f"127.0.0.1:{port}", None)
     yield opened
     opened.close()
-    server.stop(1).wait(5)
+    server.stop(1).wait(HANGS_S)
 
 
 def valid_messages(scene: Scene) -> list[bytes]:
@@ -93,7 +94,7 @@ def test_streams_of_random_messages_get_typed_answers(
     method = data.draw(st.sampled_from(METHODS))
     call: Any = channel.stream_stream(f"/maskedlark.v1.Helper/{method}", None, None)
     try:
-        list(call(iter(messages), timeout=10))
+        list(call(iter(messages), timeout=HANGS_S))
     except grpc.RpcError as error:
         status: Any = error
         assert status.code() in ANSWERS or "deserializing" in status.details(), (
@@ -102,7 +103,7 @@ def test_streams_of_random_messages_get_typed_answers(
         )
     assert not [record for record in caplog.records if "a bug" in record.getMessage()]
     stub = helper_pb2_grpc.HelperStub(channel)
-    assert stub.GetStatus(pb.StatusRequest(), timeout=10).name == "north"
+    assert stub.GetStatus(pb.StatusRequest(), timeout=HANGS_S).name == "north"
 
 
 @FUZZ
@@ -114,7 +115,7 @@ def test_single_messages_of_random_bytes_get_typed_answers(
     message = data.draw(almost(*valid_messages(scene)))
     method = data.draw(st.sampled_from(("RegisterTask", "CommitDataset", "CloseJob", "GetStatus")))
     try:
-        channel.unary_unary(f"/maskedlark.v1.Helper/{method}", None, None)(message, timeout=10)
+        channel.unary_unary(f"/maskedlark.v1.Helper/{method}", None, None)(message, timeout=HANGS_S)
     except grpc.RpcError as error:
         status: Any = error
         assert status.code() in ANSWERS or "deserializing" in status.details(), (

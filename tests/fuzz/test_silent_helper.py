@@ -16,6 +16,7 @@ from maskedlark.model.graph import Loss
 from maskedlark.releases.job import JobSpec
 from maskedlark.rpc.transport import make_server
 from tests.builders import examples, reports, shares_for, world
+from tests.patience import HANGS_S
 
 WORLD = world()
 SHARES = shares_for(reports(WORLD, examples(WORLD.task, 2)), 0)
@@ -53,7 +54,7 @@ def client() -> Iterator[HelperClient]:
     server.start()
     with HelperClient(f"127.0.0.1:{port}", None, 10.0) as opened:
         yield opened
-    server.stop(1).wait(5)
+    server.stop(1).wait(HANGS_S)
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -18,6 +18,7 @@ from maskedlark.canonical import encode
 from maskedlark.rpc.wire import report_to_message
 from maskedlark.runtime.database import open_database
 from tests.builders import NOW, World, examples, reports, world
+from tests.patience import HANGS_S
 
 OF = world()
 
@@ -66,7 +67,7 @@ def test_every_answer_may_be_read(url: str, method: str, path: str, content: str
 
 def test_an_answer_to_what_is_no_request_may_be_read_too(url: str) -> None:
     host, port = url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=60) as connection:
+    with socket.create_connection((host, int(port)), timeout=HANGS_S) as connection:
         connection.sendall(b"\x00 this is no request\r\n\r\n")
         told = b"".join(iter(lambda: connection.recv(4096), b"")).decode()
     assert told.startswith("HTTP/1.1 400")

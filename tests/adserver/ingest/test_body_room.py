@@ -49,7 +49,7 @@ def port(tmp_path: Path, room: BodyRoom) -> Iterator[int]:
 
 
 def half_sent(port: int, declared: int, sent: int) -> socket.socket:
-    connection = socket.create_connection(("127.0.0.1", port), timeout=10)
+    connection = socket.create_connection(("127.0.0.1", port), timeout=HANGS_S)
     connection.sendall(
         f"POST /v1/reports/batch HTTP/1.1\r\nHost: x\r\nContent-Length: {declared}\r\n\r\n".encode()
         + bytes(sent)

@@ -42,6 +42,7 @@ from maskedlark.runtime.database import open_database, reading
 from protos import ingest_pb2, ingest_pb2_grpc, report_pb2
 from tests import builders
 from tests.builders import world
+from tests.patience import HANGS_S
 from tests.silent_streams import silent_streams
 
 _KNOWN = world()
@@ -79,7 +80,7 @@ class Door:
         return f"http://{self.addresses.http}{path}"
 
     def post(self, body: bytes, path: str = "/v1/reports") -> httpx.Response:
-        return httpx.post(self.url(path), content=body, timeout=30)
+        return httpx.post(self.url(path), content=body, timeout=HANGS_S)
 
     def stored(self) -> int:
         with reading(self.engine) as connection:
@@ -103,7 +104,7 @@ def door(tmp_path: Path) -> Iterator[Door]:
 
 def _submit(door: Door, messages: list[report_pb2.Report]) -> tuple[int, int, dict[str, int]]:
     with make_channel(door.addresses.grpc, None) as channel:
-        reply = ingest_pb2_grpc.IngestStub(channel).Submit(iter(messages), timeout=30)
+        reply = ingest_pb2_grpc.IngestStub(channel).Submit(iter(messages), timeout=HANGS_S)
     return reply.accepted, reply.duplicates, dict(reply.rejected)
 
 
@@ -143,7 +144,7 @@ def test_a_stream_longer_than_a_transaction_is_stored_whole(door: Door) -> None:
 def _submit_batches(door: Door, *batches: bytes) -> tuple[int, int, dict[str, int]]:
     messages = [ingest_pb2.EncodedBatch(reports=batch) for batch in batches]
     with make_channel(door.addresses.grpc, None) as channel:
-        reply = ingest_pb2_grpc.IngestStub(channel).SubmitBatches(iter(messages), timeout=30)
+        reply = ingest_pb2_grpc.IngestStub(channel).SubmitBatches(iter(messages), timeout=HANGS_S)
     return reply.accepted, reply.duplicates, dict(reply.rejected)
 
 
@@ -204,7 +205,7 @@ def test_a_stream_that_breaks_off_stores_no_report_twice_when_it_is_sent_again(d
         raise RuntimeError("the browser's proxy dies")
 
     with make_channel(door.addresses.grpc, None) as channel, pytest.raises(grpc.RpcError):
-        ingest_pb2_grpc.IngestStub(channel).Submit(breaking(), timeout=30)
+        ingest_pb2_grpc.IngestStub(channel).Submit(breaking(), timeout=HANGS_S)
     accepted, duplicates, rejected = _submit(door, messages)
     assert (accepted + duplicates, rejected) == (1_500, {})
     assert door.stored() == 1_500
@@ -213,7 +214,7 @@ def test_a_stream_that_breaks_off_stores_no_report_twice_when_it_is_sent_again(d
 def test_of_200_concurrent_submissions_of_one_report_exactly_one_is_accepted(door: Door) -> None:
     body = encode_report(_GOOD)
     with (
-        httpx.Client(limits=httpx.Limits(max_connections=50), timeout=60) as client,
+        httpx.Client(limits=httpx.Limits(max_connections=50), timeout=HANGS_S) as client,
         ThreadPoolExecutor(50) as pool,
     ):
         answers = list(pool.map(lambda _: client.post(door.url("/v1/reports"), content=body), range(200)))
@@ -296,7 +297,7 @@ def test_a_body_that_is_no_message_is_malformed_and_counted(door: Door) -> None:
 @pytest.mark.parametrize("path", ["/v1/reports", "/v1/reports/batch"])
 def test_a_body_over_the_limit_is_refused_before_it_is_read(door: Door, path: str) -> None:
     host, port = door.addresses.http.split(":")
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
+    with socket.create_connection((host, int(port)), timeout=HANGS_S) as connection:
         connection.sendall(
             f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {1 << 40}\r\n\r\nx".encode()
         )
@@ -320,7 +321,7 @@ def test_a_body_of_undeclared_length_is_refused_once_it_passes_the_limit(door: D
     with contextlib.suppress(
         httpx.WriteError, httpx.ReadError
     ):  # the server hangs up while the client is still sending
-        assert httpx.post(door.url("/v1/reports"), content=pieces(), timeout=30).status_code == 413
+        assert httpx.post(door.url("/v1/reports"), content=pieces(), timeout=HANGS_S).status_code == 413
     assert sent * (1 << 16) < 50 * MAX_REPORT_BYTES
     assert door.stored() == 0
 
@@ -432,7 +433,7 @@ def test_counts_are_logged_each_minute(tmp_path: Path, caplog: pytest.LogCapture
 def test_a_body_that_comes_too_slowly_is_given_up(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_app_module, "BODY_DEADLINE_S", 0.05)
     host, port = door.addresses.http.split(":")
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
+    with socket.create_connection((host, int(port)), timeout=HANGS_S) as connection:
         connection.sendall(
             f"POST /v1/reports HTTP/1.1\r\nHost: {host}\r\nContent-Length: 100\r\n\r\nslow".encode()
         )
@@ -467,7 +468,7 @@ def test_with_tls_browsers_know_the_server_and_need_no_certificate(tmp_path: Pat
         with make_channel(addresses.grpc, TrustOnly(trusted_authorities=files.certificate)) as channel:
             assert (
                 ingest_pb2_grpc.IngestStub(channel)
-                .Submit(iter([report_to_message(_GOOD)]), timeout=30)
+                .Submit(iter([report_to_message(_GOOD)]), timeout=HANGS_S)
                 .duplicates
                 == 1
             )
@@ -502,7 +503,7 @@ def test_a_renewed_certificate_is_shown_to_the_next_browser_without_a_restart(tm
         with make_channel(addresses.grpc, TrustOnly(trusted_authorities=served.certificate)) as channel:
             assert (
                 ingest_pb2_grpc.IngestStub(channel)
-                .Submit(iter([report_to_message(_GOOD)]), timeout=30)
+                .Submit(iter([report_to_message(_GOOD)]), timeout=HANGS_S)
                 .accepted
                 == 1
             )
@@ -523,6 +524,8 @@ def test_silent_streams_of_one_address_get_half_of_the_threads(tmp_path: Path) -
             make_channel(addresses.grpc, browser) as channel,
         ):
             assert silence.ended["RESOURCE_EXHAUSTED"] == 500 - half
-            health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=30)
+            health = health_pb2_grpc.HealthStub(channel).Check(
+                health_pb2.HealthCheckRequest(), timeout=HANGS_S
+            )
             assert health.status == health_pb2.HealthCheckResponse.SERVING
     engine.dispose()

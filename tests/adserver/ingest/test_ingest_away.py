@@ -27,6 +27,7 @@ from maskedlark.rpc.wire import encode_report, report_to_message
 from maskedlark.runtime.database import open_database
 from protos import ingest_pb2_grpc, report_pb2
 from tests.builders import NOW, examples, reports, world
+from tests.patience import HANGS_S
 
 WORLD = world()
 SOME = reports(WORLD, examples(WORLD.task, 6))
@@ -48,7 +49,7 @@ class Site:
 
     def submit(self) -> int:
         with make_channel(self.addresses.grpc, None) as channel:
-            reply = ingest_pb2_grpc.IngestStub(channel).Submit(map(report_to_message, SOME), timeout=30)
+            reply = ingest_pb2_grpc.IngestStub(channel).Submit(map(report_to_message, SOME), timeout=HANGS_S)
         return int(reply.accepted)
 
     def fail(self, *_: object) -> None:
@@ -98,7 +99,7 @@ def test_a_sender_outlasts_a_database_that_is_away_and_loses_nothing(
 
 
 def post(site: Site, path: str, body: bytes) -> httpx.Response:
-    return httpx.post(site.url(path), content=body, timeout=30)
+    return httpx.post(site.url(path), content=body, timeout=HANGS_S)
 
 
 BATCH = report_pb2.ReportBatch(reports=map(report_to_message, SOME)).SerializeToString()
@@ -142,7 +143,7 @@ def test_over_grpc_a_database_that_is_away_is_unavailable(site: Site) -> None:
 def test_grpc_health_says_that_the_database_is_away(site: Site) -> None:
     site.is_away.set()
     with make_channel(site.addresses.grpc, None) as channel:
-        told = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=30)
+        told = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=HANGS_S)
     assert told.status == health_pb2.HealthCheckResponse.NOT_SERVING
 
 
@@ -172,8 +173,8 @@ def test_health_says_that_the_disk_is_full(tmp_path: Path) -> None:
         ) as addresses,
         make_channel(addresses.grpc, None) as channel,
     ):
-        answer = httpx.get(f"http://{addresses.http}/healthz", timeout=30)
-        health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=30)
+        answer = httpx.get(f"http://{addresses.http}/healthz", timeout=HANGS_S)
+        health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=HANGS_S)
     engine.dispose()
     assert (answer.status_code, "0 bytes free" in answer.text) == (503, True)
     assert health.status == health_pb2.HealthCheckResponse.NOT_SERVING

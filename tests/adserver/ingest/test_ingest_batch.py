@@ -21,6 +21,7 @@ from maskedlark.rpc.wire import encode_report, report_to_message
 from maskedlark.runtime.database import open_database
 from protos import report_pb2
 from tests.builders import NOW, examples, reports, world
+from tests.patience import HANGS_S
 
 WORLD = world()
 GOOD = reports(WORLD, examples(WORLD.task, 1))[0]
@@ -42,7 +43,7 @@ def url(tmp_path: Path) -> Iterator[str]:
 
 
 def post(url: str, body: bytes) -> httpx.Response:
-    return httpx.post(f"{url}/v1/reports/batch", content=body, timeout=60)
+    return httpx.post(f"{url}/v1/reports/batch", content=body, timeout=HANGS_S)
 
 
 def test_a_body_full_of_empty_reports_is_refused_at_once_and_takes_no_memory_to_speak_of(url: str) -> None:

@@ -26,6 +26,7 @@ from maskedlark.rpc.wire import MAX_REPORT_BYTES, report_to_message
 from maskedlark.runtime.database import open_database
 from protos import ingest_pb2_grpc, report_pb2
 from tests.builders import NOW, examples, reports, world
+from tests.patience import HANGS_S
 
 WIDE = world(num_features=60_000)
 [ONE] = reports(WIDE, examples(WIDE.task, 1))
@@ -66,7 +67,7 @@ def test_a_stream_that_finds_no_thread_is_refused_and_not_read(addresses: Addres
 
     def silent() -> Iterator[report_pb2.Report]:
         yield report_pb2.Report()  # counted as malformed, and then nothing
-        over.wait(30)
+        over.wait(HANGS_S)
 
     whole = report_to_message(replace(ONE, report_id=os.urandom(16)))
 
@@ -77,17 +78,19 @@ def test_a_stream_that_finds_no_thread_is_refused_and_not_read(addresses: Addres
             yield message
 
     with grpc.insecure_channel(addresses.grpc) as first, grpc.insecure_channel(addresses.grpc) as second:
-        holding = ingest_pb2_grpc.IngestStub(first).Submit.future(silent(), timeout=60)
+        holding = ingest_pb2_grpc.IngestStub(first).Submit.future(silent(), timeout=HANGS_S)
         while not httpx.get(f"http://{addresses.http}/v1/counts").json()["rejected"]:
             assert not holding.done()
-        waiting = ingest_pb2_grpc.IngestStub(second).Submit.future(eager(), timeout=60)
+        waiting = ingest_pb2_grpc.IngestStub(second).Submit.future(eager(), timeout=HANGS_S)
         assert settled(lambda: sent) * REPORT_BYTES < MIB
         with pytest.raises(grpc.RpcError) as refused:
             waiting.result()
         assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         over.set()
         holding.result()
-        again = ingest_pb2_grpc.IngestStub(second).Submit(repeat(whole, 100), timeout=60, wait_for_ready=True)
+        again = ingest_pb2_grpc.IngestStub(second).Submit(
+            repeat(whole, 100), timeout=HANGS_S, wait_for_ready=True
+        )
         assert again.accepted == 1
 
 
@@ -104,6 +107,6 @@ def settled(count: Callable[[], int]) -> int:
 def test_a_message_longer_than_any_report_is_refused(addresses: Addresses) -> None:
     with grpc.insecure_channel(addresses.grpc) as channel, pytest.raises(grpc.RpcError) as refused:
         ingest_pb2_grpc.IngestStub(channel).Submit(
-            iter([report_pb2.Report(report_id=bytes(MAX_REPORT_BYTES + 64))]), timeout=20
+            iter([report_pb2.Report(report_id=bytes(MAX_REPORT_BYTES + 64))]), timeout=HANGS_S
         )
     assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED

@@ -290,7 +290,7 @@ def test_a_preparation_ends_when_the_other_helper_failed(known: World) -> None:
         is_over.wait(HANGS_S)
 
     def stop() -> None:
-        begun.wait(30)
+        begun.wait(HANGS_S)
         cancelled.set()
 
     with serving(_fake(known)) as (client,):

@@ -35,6 +35,7 @@ from maskedlark.runtime.database import open_database
 from protos import ingest_pb2_grpc
 from tests.adserver.job_world import Site, plan_for, sealed
 from tests.builders import NOW, examples, reports, world
+from tests.patience import HANGS_S
 
 OF = sealed()
 WORLD = world(min_batch_size=4)
@@ -178,7 +179,7 @@ def test_bodies_over_the_limit_are_refused_and_counted(
 ) -> None:
     host, port = addresses.http.rsplit(":", 1)
     for path in ("/v1/reports", "/v1/reports/batch"):
-        with socket.create_connection((host, int(port)), timeout=10) as connection:
+        with socket.create_connection((host, int(port)), timeout=HANGS_S) as connection:
             connection.sendall(
                 f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {MAX_BATCH_BYTES + 1}\r\n\r\n".encode()
             )
@@ -192,7 +193,7 @@ def test_frames_that_are_no_http_end_the_connection_only_and_are_counted(
 ) -> None:
     host, port = addresses.http.rsplit(":", 1)
     for frames in (b"\xff" * 100 + b"\r\n\r\n", b"POST / HTTP/9.9\r\n\r\n", b"GET /" + b"a" * 100_000):
-        with socket.create_connection((host, int(port)), timeout=10) as connection:
+        with socket.create_connection((host, int(port)), timeout=HANGS_S) as connection:
             connection.sendall(frames)
             try:
                 answer = connection.recv(64)
@@ -216,7 +217,7 @@ def test_a_connection_that_never_makes_a_request_is_ended_and_counted(
         engine, grpc_listen="127.0.0.1:0", http_listen="127.0.0.1:0", tls=None, metrics=metrics
     ) as addresses:
         host, port = addresses.http.rsplit(":", 1)
-        with socket.create_connection((host, int(port)), timeout=10) as connection:
+        with socket.create_connection((host, int(port)), timeout=HANGS_S) as connection:
             if is_second:
                 connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
                 assert connection.recv(4096).startswith(b"HTTP/1.1 200")
@@ -238,7 +239,7 @@ def test_a_request_among_too_many_connections_is_told_to_come_again_and_counted(
         engine, grpc_listen="127.0.0.1:0", http_listen="127.0.0.1:0", tls=None, metrics=metrics
     ) as addresses:
         host, port = addresses.http.rsplit(":", 1)
-        others = [socket.create_connection((host, int(port)), timeout=10) for _ in range(3)]
+        others = [socket.create_connection((host, int(port)), timeout=HANGS_S) for _ in range(3)]
         refused = httpx.post(f"http://{addresses.http}/v1/reports", content=encode_report(SOME[0]))
         assert (refused.status_code, refused.headers["connection"]) == (503, "close")
         assert refused.headers["retry-after"] == str(RETRY_AFTER_S)
@@ -261,17 +262,17 @@ def test_a_browser_that_stops_in_its_stream_is_ended_and_counted(
 ) -> None:
     def stopping() -> Iterator[object]:
         yield report_to_message(SOME[0])
-        over.wait(20)
+        over.wait(HANGS_S)
 
     over = Event()
     with make_channel(addresses.grpc, None) as channel:
         with pytest.raises(grpc.RpcError) as ended:
-            ingest_pb2_grpc.IngestStub(channel).Submit(stopping(), timeout=15)
+            ingest_pb2_grpc.IngestStub(channel).Submit(stopping(), timeout=HANGS_S)
         over.set()
         assert ended.value.code() is grpc.StatusCode.CANCELLED
         assert (
             ingest_pb2_grpc.IngestStub(channel)
-            .Submit(iter([report_to_message(SOME[1])]), timeout=15)
+            .Submit(iter([report_to_message(SOME[1])]), timeout=HANGS_S)
             .accepted
             == 1
         )

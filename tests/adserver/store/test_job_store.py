@@ -12,6 +12,7 @@ from adserver.store.jobs import JobRecord, Stop
 from adserver.store.leases import MAX_WORKERS_LOST, WORKERS_LOST, JobLeases
 from maskedlark.errors import JobReason, JobRefused
 from tests.adserver.job_world import Site, plan_for, sealed
+from tests.patience import HANGS_S
 
 OF = sealed()
 LEASE_S = 10.0
@@ -89,7 +90,7 @@ def test_two_workers_never_claim_the_same_job(site: Site) -> None:
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(60)
+        worker.join(HANGS_S)
     assert sorted(job.job_id for job in claimed) == [bytes([number + 1]) * 16 for number in range(8)]
 
 

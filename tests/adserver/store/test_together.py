@@ -28,7 +28,7 @@ def test_calls_that_wait_share_the_next_batch() -> None:
             assert not first.done()
         go_on.set()
         for one in (first, *others):
-            one.result(30)
+            one.result(HANGS_S)
     assert batches[0] == [0]
     assert sorted(batches[1]) == [1, 2, 3, 4, 5]
 
@@ -81,5 +81,5 @@ def test_a_batch_that_fails_is_raised_to_all_who_share_it() -> None:
         while len(together._queue) < 3:
             assert not first.done()
         go_on.set()
-        first.result(30)
+        first.result(HANGS_S)
         assert {type(one.exception(30)) for one in others} == {OSError}

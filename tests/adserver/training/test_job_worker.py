@@ -600,7 +600,7 @@ def test_a_worker_that_lost_its_lease_lets_go_of_the_job(site: Site, quiet: Seal
     late.start()
     assert site.helpers[0].holding.wait(HANGS_S)
     taken = JobLeases(site.engine, site.clock, owner="another", lease_s=60.0).claim()
-    late.join(30)
+    late.join(HANGS_S)
     assert taken is not None
     assert taken.job_id == job_id
     assert site.store.get(job_id).state is JobState.RUNNING
@@ -623,11 +623,11 @@ def test_a_worker_that_was_stopped_at_a_checkpoint_does_not_undo_its_successors_
         is_here = current_thread() is paused and path.name == "checkpoint-00000002.npz"
         if is_here and not after_write:
             stopped.set()
-            go_on.wait(60)
+            go_on.wait(HANGS_S)
         write(path, content)
         if is_here and after_write:
             stopped.set()
-            go_on.wait(60)
+            go_on.wait(HANGS_S)
 
     monkeypatch.setattr(job_folder, "write_durably", stopping)
     paused.start()
@@ -635,7 +635,7 @@ def test_a_worker_that_was_stopped_at_a_checkpoint_does_not_undo_its_successors_
     site.worker().run_one()
     assert site.store.get(job_id).state is JobState.DONE
     go_on.set()
-    paused.join(60)
+    paused.join(HANGS_S)
     assert site.store.get(job_id).state is JobState.DONE
     stored = site.folder(job_id).checkpoint()
     assert stored is not None

@@ -40,7 +40,12 @@ WIDE = {**os.environ, "COLUMNS": "300"}
 
 def helper(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*HELPER, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False, env=WIDE
+        [*HELPER, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=HANGS_S,
+        check=False,
+        env=WIDE,
     )
 
 
@@ -131,7 +136,7 @@ def test_a_helper_whose_ledger_cannot_be_read_says_that_it_is_not_well(data: Pat
     with serving(data) as (_, address), make_channel(address, None) as channel:
         with closing(sqlite3.connect(data / LEDGER_FILE)) as ledger:
             ledger.execute(f"ALTER TABLE {TASKS.name} RENAME TO elsewhere")
-        told = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=30)
+        told = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=HANGS_S)
     assert told.status == health_pb2.HealthCheckResponse.NOT_SERVING
 
 
@@ -149,7 +154,7 @@ def test_a_helper_serves_shows_its_status_and_stops_on_sigterm(data: Path) -> No
         second = helper("serve", "--data", data, "--listen", "127.0.0.1:0", "--insecure")
         assert (second.returncode, "another helper process" in second.stderr) == (REFUSED, True)
         process.send_signal(signal.SIGTERM)
-        _, log = process.communicate(timeout=60)
+        _, log = process.communicate(timeout=HANGS_S)
         assert process.returncode == 0
     assert f"serving on {address}" in log
     assert "draining" in log

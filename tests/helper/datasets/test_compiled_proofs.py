@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from helper.datasets import proofs
 from helper.datasets.proofs import compiled_residues
 from maskedlark.numbers.field import MODULUS, FieldVector, random_vector
 from maskedlark.randomness import seeded
@@ -39,6 +40,22 @@ def test_compiled_residues_accept_honest_reports_and_no_malformed_one(shape: Pro
     wrong = [sent for _, sent in malformed(shape, randomness)]
     good = [honest(shape, randomness) for _ in range(20)]
     assert is_accepted(shape, [*wrong, *good], compiled_residues) == [False] * len(wrong) + [True] * 20
+
+
+@pytest.mark.parametrize("rows", [1, 2, 40])
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_no_shape_number_of_rows_or_read_only_table_needs_another_compiled_loop(
+    shape: ProofShape, rows: int
+) -> None:
+    elements, openings, points = (
+        random_vector(rows * width, seeded(3)).reshape(rows, width)
+        for width in (shape.num_elements, shape.num_openings, POINTS)
+    )
+    for array in (elements, openings, points):
+        array.flags.writeable = False
+    compiled_residues(shape, 0, table_of(shape, elements, openings), points)
+    loops = (proofs._vector_residues, proofs._row_sums, proofs._sum_residues, proofs._range_residues)
+    assert all(len(loop.signatures) <= 1 for loop in loops)  # type: ignore[attr-defined]  # numba's
 
 
 def test_no_report_has_no_residues() -> None:

@@ -24,6 +24,7 @@ from maskedlark.reports.task import VIEW_NONCE_BYTES, Task
 from maskedlark.reports.upload import SealedShare, Sealer
 from tests.builders import NOW, examples, shares_for, split
 from tests.helper.parties import Scene, make_task
+from tests.patience import HANGS_S
 
 HANDLE = b"h" * 16
 
@@ -332,7 +333,7 @@ def test_a_commit_does_not_wait_for_one_of_another_task(scene: Scene) -> None:
     ledger = scene.cores[0].datasets.ledger
     assert isinstance(ledger, Interrupted)
     with ThreadPoolExecutor(1) as threads:
-        ledger.before = lambda: threads.submit(other.commit, theirs).result(timeout=30)
+        ledger.before = lambda: threads.submit(other.commit, theirs).result(timeout=HANGS_S)
         scene.commit(ours)
     assert scene.cores[0].status().counts.datasets == 2
 

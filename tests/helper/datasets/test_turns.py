@@ -4,6 +4,7 @@ from itertools import pairwise
 import pytest
 
 from helper.datasets.turns import Turns
+from tests.patience import HANGS_S
 
 
 def test_under_one_key_callers_act_one_after_the_other() -> None:
@@ -27,7 +28,7 @@ def test_another_key_does_not_wait() -> None:
             with turns.alone(b"other"):
                 return len(turns)
 
-        assert threads.submit(act).result(timeout=30) == 2
+        assert threads.submit(act).result(timeout=HANGS_S) == 2
 
 
 def test_nothing_is_kept_of_keys_that_nobody_holds() -> None:

@@ -168,7 +168,7 @@ def test_a_scrape_does_not_wait_for_one_that_hangs(shop: Shop, monkeypatch: pyte
 
     def hanging(_: Task, __: Sequence[Reservation]) -> float:
         hangs.set()
-        goes_on.wait(30)
+        goes_on.wait(HANGS_S)
         return 0.5
 
     monkeypatch.setattr("helper.ledger.budget_left.left", hanging)

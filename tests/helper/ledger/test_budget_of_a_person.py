@@ -29,6 +29,7 @@ from maskedlark.reports.task import PrivacyUnit, Task
 from maskedlark.runtime.database import open_database
 from tests.builders import world
 from tests.helper.parties import ASKED, MODEL, Scene
+from tests.patience import HANGS_S
 from tests.update_builders import update_job, update_round, update_world
 
 NOISE = 2.0
@@ -191,7 +192,7 @@ def at_once(task: Task, tries: Sequence[Callable[[Callable[[], object]], bool]])
 
     def one(attempt: Callable[[Callable[[], object]], bool]) -> bool:
         try:
-            return attempt(lambda: barrier.wait(60))
+            return attempt(lambda: barrier.wait(HANGS_S))
         except JobRefused as refusal:
             return refusal.reason is not JobReason.BUDGET_EXHAUSTED
 

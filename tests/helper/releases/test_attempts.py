@@ -148,12 +148,12 @@ def test_over_grpc_a_call_that_is_cancelled_once_too_often_is_charged(tmp_path: 
     with serving(scene) as stub:
         for _ in range(MAX_UNCHARGED + 1):
             HeldEngine.began.clear()
-            call = stub.RunRound(asked(spec), timeout=30)
+            call = stub.RunRound(asked(spec), timeout=HANGS_S)
             assert HeldEngine.began.wait(HANGS_S)
             call.cancel()
         assert charged(scene) == 0
         HeldEngine.let_go.set()
-        stub.RunRound(asked(spec), timeout=30).__next__()
+        stub.RunRound(asked(spec), timeout=HANGS_S).__next__()
         assert charged(scene) == 1
 
 

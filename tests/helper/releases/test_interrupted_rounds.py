@@ -91,7 +91,7 @@ def charged(scene: Scene) -> int:
 def test_a_cancelled_round_stops_within_a_second_and_is_not_charged(scene: Scene) -> None:
     spec = endless(scene)
     with serving(scene) as stub:
-        call = stub.RunRound(asked(spec), timeout=30)
+        call = stub.RunRound(asked(spec), timeout=HANGS_S)
         assert EndlessEngine.began.wait(HANGS_S)
         call.cancel()
         assert EndlessEngine.ended.wait(HANGS_S)
@@ -143,7 +143,7 @@ def test_a_round_past_its_deadline_stops(scene: Scene) -> None:
 def test_who_waits_for_another_computation_of_the_job_can_be_cancelled_too(scene: Scene) -> None:
     spec = endless(scene)
     with serving(scene, room=2) as stub:
-        first, second = (stub.RunRound(asked(spec), timeout=30) for _ in range(2))
+        first, second = (stub.RunRound(asked(spec), timeout=HANGS_S) for _ in range(2))
         assert EndlessEngine.began.wait(HANGS_S)
         second.cancel()
         first.cancel()
@@ -162,12 +162,12 @@ def test_who_waits_for_another_computation_of_the_job_can_be_cancelled_too(scene
 def test_a_helper_without_room_says_when_to_come_again_and_still_answers_light_calls(scene: Scene) -> None:
     spec = endless(scene)
     with serving(scene, room=1) as stub:
-        call = stub.RunRound(asked(spec), timeout=30)
+        call = stub.RunRound(asked(spec), timeout=HANGS_S)
         assert EndlessEngine.began.wait(HANGS_S)
         with pytest.raises(HelperUnavailable, match="room") as refused:
             ask(stub, spec)
         assert refused.value.retry_after_s == 1.0
-        assert stub.GetStatus(pb.StatusRequest(), timeout=5).name == "north"
+        assert stub.GetStatus(pb.StatusRequest(), timeout=HANGS_S).name == "north"
         call.cancel()
 
 

@@ -61,7 +61,7 @@ class Door:
             stub = helper_pb2_grpc.HelperStub(channel)
             return bytes(
                 stub.RegisterTask(
-                    pb.RegisterTaskRequest(task=canonical.encode(self.scene.task)), timeout=10
+                    pb.RegisterTaskRequest(task=canonical.encode(self.scene.task)), timeout=HANGS_S
                 ).signature
             )
 
@@ -139,7 +139,7 @@ def test_another_tenants_certificate_cannot_use_the_task(door: Door) -> None:
 def test_a_browsers_upload_to_a_helper_finds_no_such_method(door: Door) -> None:
     report = report_to_message(door.scene.reports(1)[0])
     with make_channel(door.address, door.ours) as channel, pytest.raises(grpc.RpcError) as refused:
-        ingest_pb2_grpc.IngestStub(channel).Submit(iter([report]), timeout=10)
+        ingest_pb2_grpc.IngestStub(channel).Submit(iter([report]), timeout=HANGS_S)
     assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
     assert door.count("maskedlark_calls_total", method="unknown", code="UNIMPLEMENTED") == 1
 
@@ -158,7 +158,7 @@ def raw(door: Door, method: str, encoded: bytes, **call: Any) -> grpc.StatusCode
         grpc.secure_channel(door.address, credentials, options) as channel,
         pytest.raises(grpc.RpcError) as refused,
     ):
-        channel.unary_unary(f"/maskedlark.v1.Helper/{method}", None, None)(encoded, timeout=10, **call)
+        channel.unary_unary(f"/maskedlark.v1.Helper/{method}", None, None)(encoded, timeout=HANGS_S, **call)
     code: grpc.StatusCode = refused.value.code()
     return code
 
@@ -173,7 +173,8 @@ def test_a_stream_over_its_limit_is_refused_and_counted(door: Door) -> None:
     pieces = (pb.StartJobRequest(model=bytes(1 << 20)) for _ in range(MAX_MODEL_BYTES // (1 << 20) + 1))
     with make_channel(door.address, door.ours) as channel, calling("helper"), pytest.raises(grpc.RpcError):
         helper_pb2_grpc.HelperStub(channel).StartJob(
-            chain([pb.StartJobRequest(job=canonical.encode(door.scene.job(bytes(32))))], pieces), timeout=60
+            chain([pb.StartJobRequest(job=canonical.encode(door.scene.job(bytes(32))))], pieces),
+            timeout=HANGS_S,
         )
     assert door.count("maskedlark_refusals_total", kind="JobRefused", reason="too_large") == 1
 
@@ -196,7 +197,7 @@ def test_streams_that_say_nothing_are_ended_and_their_threads_free_again(door: D
     never = Event()
 
     def stopping() -> Iterator[Any]:
-        never.wait(30)
+        never.wait(HANGS_S)
         yield from ()
 
     with make_channel(door.address, door.ours) as channel:
@@ -243,7 +244,7 @@ def test_frames_that_are_no_http2_end_the_connection_only(door: Door) -> None:
         os.urandom(4096),
     ):
         with (
-            socket.create_connection(("localhost", door.port), timeout=10) as plain,
+            socket.create_connection(("localhost", door.port), timeout=HANGS_S) as plain,
             context.wrap_socket(plain, server_hostname="localhost") as secure,
             suppress(ConnectionError, ssl.SSLError),
         ):
@@ -263,7 +264,8 @@ def test_more_health_watches_than_threads_and_slots_hold_nobody_up(door: Door) -
             grpc.StatusCode.RESOURCE_EXHAUSTED,
         }
         assert (
-            health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10).status == 1
+            health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=HANGS_S).status
+            == 1
         )
 
 
@@ -271,7 +273,7 @@ def test_calls_that_never_send_their_one_message_are_ended(door: Door) -> None:
     never = Event()
 
     def stopping() -> Iterator[bytes]:
-        never.wait(30)
+        never.wait(HANGS_S)
         yield from ()
 
     with make_channel(door.address, door.ours) as channel:
@@ -296,7 +298,7 @@ def test_a_job_of_nobody_is_refused_before_its_model_is_read(door: Door) -> None
         pytest.raises(JobRefused) as refused,
         calling("helper"),
     ):
-        helper_pb2_grpc.HelperStub(channel).StartJob(dripping(canonical.encode(spec), over), timeout=10)
+        helper_pb2_grpc.HelperStub(channel).StartJob(dripping(canonical.encode(spec), over), timeout=HANGS_S)
     over.set()
     assert refused.value.reason is JobReason.UNKNOWN_TASK
     assert door.count("maskedlark_slow_clients_total") == 0
@@ -306,7 +308,7 @@ def test_a_model_that_drips_is_ended_in_time(door: Door) -> None:
     over = Event()
     job = canonical.encode(door.scene.job(bytes(32)))
     with make_channel(door.address, door.ours) as channel:
-        call = helper_pb2_grpc.HelperStub(channel).StartJob.future(dripping(job, over), timeout=20)
+        call = helper_pb2_grpc.HelperStub(channel).StartJob.future(dripping(job, over), timeout=HANGS_S)
         assert call.code() is grpc.StatusCode.CANCELLED  # each piece came within the idle patience
     over.set()
 
@@ -315,14 +317,14 @@ def test_a_tenant_that_was_removed_is_refused_on_the_connection_that_it_has(door
     before = door.helper.trusted_authorities.read_bytes()
     with make_channel(door.address, door.ours) as channel:
         stub = helper_pb2_grpc.HelperStub(channel)
-        assert stub.GetStatus(pb.StatusRequest(), timeout=10).name
+        assert stub.GetStatus(pb.StatusRequest(), timeout=HANGS_S).name
         for left in (door.others.certificate.read_bytes(), b""):
             door.helper.trusted_authorities.write_bytes(left)
             with pytest.raises(JobRefused) as refused, calling("helper"):
-                stub.GetStatus(pb.StatusRequest(), timeout=10)
+                stub.GetStatus(pb.StatusRequest(), timeout=HANGS_S)
             assert refused.value.reason is JobReason.UNAUTHORIZED
         door.helper.trusted_authorities.write_bytes(before)
-        assert stub.GetStatus(pb.StatusRequest(), timeout=10).name
+        assert stub.GetStatus(pb.StatusRequest(), timeout=HANGS_S).name
 
 
 def test_a_database_that_does_not_answer_is_worth_asking_again(

@@ -106,7 +106,7 @@ def test_noise_that_waits_behind_another_jobs_is_drawn_at_once(monkeypatch: pyte
     may_go_on = Event()
 
     def slow_when_long(mechanism: Mechanism, scale: int, count: int, randomness: Any) -> Any:
-        assert count != 7 or may_go_on.wait(10)
+        assert count != 7 or may_go_on.wait(HANGS_S)
         return noise_vector(mechanism, scale, count, randomness)
 
     monkeypatch.setattr(noise_shelf, "noise_vector", slow_when_long)

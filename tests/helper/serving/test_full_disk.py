@@ -19,6 +19,7 @@ from maskedlark.runtime import disk
 from protos import helper_pb2 as pb
 from protos import helper_pb2_grpc
 from tests.helper.parties import Scene
+from tests.patience import HANGS_S
 
 
 class Free(NamedTuple):
@@ -68,11 +69,11 @@ def test_a_commit_on_a_full_disk_may_be_repeated_and_leaves_nothing(
             during.setattr(vault_module, "_segments", full)
         for _ in range(3):
             with pytest.raises(HelperUnavailable, match="No space left") as refused, stub(scene) as helper:
-                helper.CommitDataset(request, timeout=10)
+                helper.CommitDataset(request, timeout=HANGS_S)
             assert left_over(scene) == []
     assert "sealed" not in str(refused.value)
     with stub(scene) as helper:
-        assert helper.CommitDataset(request, timeout=10).size == 30
+        assert helper.CommitDataset(request, timeout=HANGS_S).size == 30
     scene.cores[0].check_well()
 
 
@@ -112,9 +113,9 @@ def test_a_witness_that_cannot_be_written_is_a_full_disk_and_no_bug(
     with monkeypatch.context() as during:
         during.setattr(scene.cores[0].witness, "_write", full)
         with pytest.raises(HelperUnavailable, match="disk is full"), stub(scene) as helper:
-            helper.CommitDataset(request, timeout=10)
+            helper.CommitDataset(request, timeout=HANGS_S)
     with stub(scene) as helper:
-        assert helper.CommitDataset(request, timeout=10).size == 30
+        assert helper.CommitDataset(request, timeout=HANGS_S).size == 30
 
 
 def test_only_a_full_disk_or_quota_is_told_as_one() -> None:

@@ -61,13 +61,13 @@ class Wire:
             *map(chunk_message, parts),
         ]
         with calling("helper"):
-            return list(self.stub.PrepareDataset(iter(requests), timeout=30))
+            return list(self.stub.PrepareDataset(iter(requests), timeout=HANGS_S))
 
     def commit(self, task_id: bytes, chosen: bytes, dataset_id: bytes) -> pb.CommitReply:
         with calling("helper"):
             reply: pb.CommitReply = self.stub.CommitDataset(
                 pb.CommitRequest(task_id=task_id, handle=HANDLE, chosen=chosen, dataset_id=dataset_id),
-                timeout=30,
+                timeout=HANGS_S,
             )
         return reply
 
@@ -78,7 +78,7 @@ class Wire:
 
     def start_stream(self, requests: list[pb.StartJobRequest]) -> pb.StartJobReply:
         with calling("helper"):
-            reply: pb.StartJobReply = self.stub.StartJob(iter(requests), timeout=30)
+            reply: pb.StartJobReply = self.stub.StartJob(iter(requests), timeout=HANGS_S)
         return reply
 
     def round(self, job_id: bytes, index: int, weights: bytes = WEIGHTS, size: int = 1 << 20) -> bytes:
@@ -86,7 +86,7 @@ class Wire:
         with calling("helper"):
             replies = self.stub.RunRound(
                 iter([header, *(pb.RoundRequest(weights=piece) for piece in chunks(weights, size))]),
-                timeout=30,
+                timeout=HANGS_S,
             )
             return b"".join(reply.chunk for reply in replies)
 
@@ -141,7 +141,7 @@ def test_what_was_opened_for_a_stream_that_is_not_read_to_its_end_is_counted(sce
     header = pb.PrepareRequest(header=pb.PrepareRequest.Header(task_id=scene.task_id, handle=HANDLE))
     sent = iter((header, chunk_message([*shares_for(scene.reports(5), 0), *elsewhere]), chunk_message([])))
     with make_channel(f"127.0.0.1:{port}", None) as channel:
-        replies = helper_pb2_grpc.HelperStub(channel).PrepareDataset(sent, timeout=30)
+        replies = helper_pb2_grpc.HelperStub(channel).PrepareDataset(sent, timeout=HANGS_S)
         assert sum(next(replies).is_admitted) == 5
         replies.cancel()
     server.stop(None).wait()
@@ -162,9 +162,9 @@ def test_the_room_of_a_stream_that_is_cancelled_is_free_again(scene: Scene, wire
 
     def requests() -> Iterator[pb.PrepareRequest]:
         yield from (header, chunk_message(shares_for(scene.reports(5), 0)))
-        ended.wait(60)  # as a client that is neither done nor gone
+        ended.wait(HANGS_S)  # as a client that is neither done nor gone
 
-    replies = wires[0].stub.PrepareDataset(requests(), timeout=60)
+    replies = wires[0].stub.PrepareDataset(requests(), timeout=HANGS_S)
     next(replies)
     datasets = scene.cores[0].datasets
     assert datasets.preparing_bytes > 0
@@ -217,13 +217,15 @@ def test_a_whole_job_over_the_wire(scene: Scene, wires: tuple[Wire, Wire]) -> No
 
     with calling("helper"):
         assert (
-            wires[0].stub.CloseJob(pb.CloseJobRequest(job=canonical.encode(spec)), timeout=5).rounds_answered
+            wires[0]
+            .stub.CloseJob(pb.CloseJobRequest(job=canonical.encode(spec)), timeout=HANGS_S)
+            .rounds_answered
             == 1
         )
 
 
 def test_status_needs_no_task_and_shows_signed_keys(scene: Scene, wires: tuple[Wire, Wire]) -> None:
-    reply = wires[0].stub.GetStatus(pb.StatusRequest(), timeout=5)
+    reply = wires[0].stub.GetStatus(pb.StatusRequest(), timeout=HANGS_S)
     identity = scene.task.helpers[0]
     assert (reply.name, reply.verify_key, reply.agreement_key) == (
         identity.name,
@@ -236,7 +238,9 @@ def test_status_needs_no_task_and_shows_signed_keys(scene: Scene, wires: tuple[W
 
 
 def test_a_registered_task_is_signed(scene: Scene, wires: tuple[Wire, Wire]) -> None:
-    reply = wires[1].stub.RegisterTask(pb.RegisterTaskRequest(task=canonical.encode(scene.task)), timeout=5)
+    reply = wires[1].stub.RegisterTask(
+        pb.RegisterTaskRequest(task=canonical.encode(scene.task)), timeout=HANGS_S
+    )
     verify(scene.task.helpers[1].verify_key, signing_bytes(scene.task), reply.signature)
 
 
@@ -252,14 +256,14 @@ def test_a_stream_without_its_header_is_malformed(
     wires: tuple[Wire, Wire], requests: list[pb.RoundRequest]
 ) -> None:
     with pytest.raises(JobRefused) as refused, calling("helper"):
-        list(wires[0].stub.RunRound(iter(requests), timeout=5))
+        list(wires[0].stub.RunRound(iter(requests), timeout=HANGS_S))
     assert refused.value.reason is JobReason.MALFORMED
 
 
 def test_a_stream_with_a_second_header_is_malformed(scene: Scene, wires: tuple[Wire, Wire]) -> None:
     header = pb.PrepareRequest(header=pb.PrepareRequest.Header(task_id=scene.task_id, handle=HANDLE))
     with pytest.raises(JobRefused) as refused, calling("helper"):
-        list(wires[0].stub.PrepareDataset(iter([header, header]), timeout=5))
+        list(wires[0].stub.PrepareDataset(iter([header, header]), timeout=HANGS_S))
     assert refused.value.reason is JobReason.MALFORMED
     job = canonical.encode(scene.job(bytes(32)))
     assert refusal(wires[0].start_stream, [pb.StartJobRequest(job=job)] * 2) is JobReason.MALFORMED
@@ -306,7 +310,7 @@ def test_a_bug_is_internal_without_detail_and_leaves_the_service_alive(
             wire.round(spec.job_id, 0)
         assert caught.value.reason is JobReason.PEER_FAILED
         assert "secret" not in str(caught.value)
-        assert wire.stub.GetStatus(pb.StatusRequest(), timeout=5).rounds_answered == 0
+        assert wire.stub.GetStatus(pb.StatusRequest(), timeout=HANGS_S).rounds_answered == 0
     server.stop(None).wait()
     assert "secret detail" in caplog.text
 
@@ -320,7 +324,7 @@ def test_a_stream_that_breaks_off_uses_nothing_up(scene: Scene, wires: tuple[Wir
         raise ConnectionError
 
     with pytest.raises(grpc.RpcError):
-        list(wires[0].stub.PrepareDataset(broken(), timeout=5))
+        list(wires[0].stub.PrepareDataset(broken(), timeout=HANGS_S))
     everything = np.ones(5, np.bool_)
     bits = np.packbits(everything, bitorder="little").tobytes()
     assert (
@@ -367,7 +371,9 @@ def register(scene: Scene, port: int, tls: TlsFiles) -> bytes:
     with make_channel(f"localhost:{port}", tls) as channel, calling("helper"):
         stub = helper_pb2_grpc.HelperStub(channel)
         return bytes(
-            stub.RegisterTask(pb.RegisterTaskRequest(task=canonical.encode(scene.task)), timeout=10).signature
+            stub.RegisterTask(
+                pb.RegisterTaskRequest(task=canonical.encode(scene.task)), timeout=HANGS_S
+            ).signature
         )
 
 
@@ -458,7 +464,7 @@ def test_status_tells_a_tenant_nothing_of_how_much_the_helper_holds(
     scene: Scene, certified: Certified
 ) -> None:
     with make_channel(f"localhost:{certified.port}", certified.others) as channel:
-        reply = helper_pb2_grpc.HelperStub(channel).GetStatus(pb.StatusRequest(), timeout=10)
+        reply = helper_pb2_grpc.HelperStub(channel).GetStatus(pb.StatusRequest(), timeout=HANGS_S)
     assert reply.name == scene.parties[0].keys.identity.name
     assert not [
         name for name in ("tasks", "datasets", "open_jobs", "rounds_answered") if reply.HasField(name)

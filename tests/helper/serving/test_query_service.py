@@ -156,7 +156,7 @@ def test_hostile_streams_are_refused(online: Online, requests: list[pb.QueryRequ
         pytest.raises((JobRefused, InvalidTask)) as refused,
         calling("helper"),
     ):
-        list(helper_pb2_grpc.HelperStub(channel).RunQuery(iter(requests), timeout=10))  # type: ignore[no-untyped-call,unused-ignore]
+        list(helper_pb2_grpc.HelperStub(channel).RunQuery(iter(requests), timeout=HANGS_S))  # type: ignore[no-untyped-call,unused-ignore]
     assert not isinstance(refused.value, HelperUnavailable)
 
 
@@ -182,7 +182,7 @@ def test_a_query_that_is_cancelled_while_it_is_computed_is_not_charged(
         assert begun.wait(HANGS_S)
         cancelled.set()
         with pytest.raises(JobRefused) as refused:
-            asked.result(30)
+            asked.result(HANGS_S)
         computed.set()
         assert ended.wait(HANGS_S)
     assert refused.value.reason is JobReason.CANCELLED

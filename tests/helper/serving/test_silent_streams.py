@@ -28,6 +28,7 @@ from protos import helper_pb2_grpc
 from tests.builders import shares_for
 from tests.helper.parties import WEIGHTS, Scene
 from tests.helper.serving.test_helper_service import Wire
+from tests.patience import HANGS_S
 from tests.silent_streams import silent_streams
 
 THREADS = 16
@@ -85,11 +86,11 @@ def check_served(site: Site) -> None:
     scene.start(spec)
     with make_channel(site.address, site.ours) as channel, calling("helper"):
         stub = helper_pb2_grpc.HelperStub(channel)
-        health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=30)
+        health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=HANGS_S)
         assert health.status == health_pb2.HealthCheckResponse.SERVING
-        assert stub.GetStatus(pb.StatusRequest(), timeout=30).name
+        assert stub.GetStatus(pb.StatusRequest(), timeout=HANGS_S).name
         request = pb.RegisterTaskRequest(task=canonical.encode(scene.task))
-        assert stub.RegisterTask(request, timeout=30).signature == scene.bundle.signatures[0]
+        assert stub.RegisterTask(request, timeout=HANGS_S).signature == scene.bundle.signatures[0]
         wire = Wire(stub=stub)
         *_, totals = wire.prepare(scene.task_id, [shares_for(scene.reports(5, seed=9), 0)])
         assert totals.totals.admitted == 5
@@ -146,6 +147,6 @@ def test_a_tenant_with_its_full_share_is_told_to_come_again_and_has_status(site:
     ):
         stub = helper_pb2_grpc.HelperStub(channel)
         with pytest.raises(HelperUnavailable, match="as many calls open") as refused, calling("helper"):
-            stub.CommitDataset(pb.CommitRequest(), timeout=30)
+            stub.CommitDataset(pb.CommitRequest(), timeout=HANGS_S)
         assert refused.value.retry_after_s == 1.0
-        assert stub.GetStatus(pb.StatusRequest(), timeout=30).name
+        assert stub.GetStatus(pb.StatusRequest(), timeout=HANGS_S).name

@@ -16,6 +16,7 @@ from protos import helper_pb2_grpc
 from tests.forged import Holder, holder
 from tests.helper.parties import Scene, make_task
 from tests.helper.serving.test_helper_service import serve
+from tests.patience import HANGS_S
 
 VICTIM = "https://ads.example"
 EVIL = "https://evil.example"
@@ -45,7 +46,7 @@ def register(
     with make_channel(f"localhost:{port}", tls) as channel, calling("helper"):
         stub = helper_pb2_grpc.HelperStub(channel)
         return bytes(
-            stub.RegisterTask(pb.RegisterTaskRequest(task=canonical.encode(task)), timeout=10).signature
+            stub.RegisterTask(pb.RegisterTaskRequest(task=canonical.encode(task)), timeout=HANGS_S).signature
         )
 
 

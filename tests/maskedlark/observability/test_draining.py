@@ -55,7 +55,7 @@ def channel(server: WatchedServer) -> Iterator[grpc.Channel]:
 
 
 def health(channel: grpc.Channel) -> Any:
-    return health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10).status
+    return health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=HANGS_S).status
 
 
 def test_a_server_that_drains_says_so_takes_nothing_new_and_finishes_what_it_began(
@@ -73,10 +73,10 @@ def test_a_server_that_drains_says_so_takes_nothing_new_and_finishes_what_it_beg
     with make_channel(f"127.0.0.1:{server.port}", None) as newcomer:
         assert health(newcomer) == health_pb2.HealthCheckResponse.NOT_SERVING
         with pytest.raises(HelperUnavailable), calling("helper"):
-            helper_pb2_grpc.HelperStub(newcomer).GetStatus(pb.StatusRequest(), timeout=10)
+            helper_pb2_grpc.HelperStub(newcomer).GetStatus(pb.StatusRequest(), timeout=HANGS_S)
     slow.may_end.set()
     assert under_way.result().name == "slow"
-    draining.join(10)
+    draining.join(HANGS_S)
     assert not draining.is_alive()
 
 
@@ -107,7 +107,7 @@ def test_a_server_with_nothing_under_way_ends_at_once(server: WatchedServer, cha
     assert health(channel) == health_pb2.HealthCheckResponse.SERVING
     draining = Thread(target=server.drain, args=(GRACE_S,))
     draining.start()
-    draining.join(10)
+    draining.join(HANGS_S)
     assert not draining.is_alive()
 
 

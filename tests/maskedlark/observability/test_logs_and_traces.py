@@ -19,6 +19,7 @@ from maskedlark.rpc.faults import answering, calling
 from maskedlark.rpc.transport import RenewedChannel
 from protos import helper_pb2 as pb
 from protos import helper_pb2_grpc
+from tests.patience import HANGS_S
 
 
 def line(message: str, *, error: bool = False) -> dict[str, str]:
@@ -116,7 +117,7 @@ def test_one_trace_runs_through_both_services_and_their_logs(
     exporter: InMemorySpanExporter, stub: helper_pb2_grpc.HelperStub
 ) -> None:
     with tracing.span("job", job_id="ab"):
-        logged = stub.GetStatus(pb.StatusRequest(), timeout=10).name
+        logged = stub.GetStatus(pb.StatusRequest(), timeout=HANGS_S).name
     job, client, server = sorted(spans(exporter, 3), key=lambda one: one.start_time or 0)
     assert (job.name, client.name, server.name) == ("job", "GetStatus", "GetStatus")
     assert server.parent is not None
@@ -130,7 +131,7 @@ def test_a_refusal_is_traced_by_its_code_and_without_its_message(
     exporter: InMemorySpanExporter, stub: helper_pb2_grpc.HelperStub
 ) -> None:
     with pytest.raises(JobRefused), tracing.span("job"), calling("helper"):
-        stub.RegisterTask(pb.RegisterTaskRequest(), timeout=10)
+        stub.RegisterTask(pb.RegisterTaskRequest(), timeout=HANGS_S)
     found = spans(exporter, 3)
     assert {"refusal.kind": "JobRefused", "refusal.reason": "task_refused"} in [
         dict(one.attributes or {}) for one in found

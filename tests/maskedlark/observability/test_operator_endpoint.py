@@ -9,11 +9,12 @@ from prometheus_client.registry import Collector
 
 from maskedlark.errors import InvalidTask
 from maskedlark.observability.endpoint import OperatorEndpoint, Starting
+from tests.patience import HANGS_S
 
 
 def fetch(address: str, path: str) -> tuple[int, str]:
     try:
-        with urlopen(f"http://{address}{path}", timeout=10) as answer:  # our own server
+        with urlopen(f"http://{address}{path}", timeout=HANGS_S) as answer:  # our own server
             return answer.status, answer.read().decode()
     except HTTPError as error:
         with error:

@@ -58,5 +58,5 @@ def test_who_asks_while_another_one_finds_out_does_not_wait() -> None:
     service.now += STALE_S / 2
     assert not wellness.is_well  # what the check looks at hangs
     may_end.set()
-    slow.join(10)
+    slow.join(HANGS_S)
     assert not wellness.is_well

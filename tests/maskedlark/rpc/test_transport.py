@@ -33,6 +33,7 @@ from maskedlark.rpc.transport import (
     make_server,
 )
 from protos import helper_pb2, helper_pb2_grpc, report_pb2
+from tests.patience import HANGS_S
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 
@@ -59,7 +60,7 @@ class Peer:
 
     def call(self, tls: TlsFiles | None = None, host: str = "127.0.0.1") -> str:
         with make_channel(f"{host}:{self.port}", tls) as channel, calling("helper 0"):
-            reply = helper_pb2_grpc.HelperStub(channel).GetStatus(helper_pb2.StatusRequest(), timeout=5)
+            reply = helper_pb2_grpc.HelperStub(channel).GetStatus(helper_pb2.StatusRequest(), timeout=HANGS_S)
             return str(reply.name)
 
 
@@ -172,7 +173,7 @@ def test_an_answer_over_the_limit_was_given_and_a_request_over_the_limit_was_not
         pytest.raises(JobRefused) as refused,
         calling("helper 0"),
     ):
-        channel.unary_unary("/s/m", None, None)(request, timeout=10)
+        channel.unary_unary("/s/m", None, None)(request, timeout=HANGS_S)
     server.stop(0).wait()
     assert refused.value.reason is reason
 
@@ -192,7 +193,7 @@ def test_bytes_that_do_not_parse_are_not_worth_another_try(peer: Peer) -> None:
         pytest.raises(JobRefused) as refused,
         calling("helper 0"),
     ):
-        channel.unary_unary("/maskedlark.v1.Helper/GetStatus", None, None)(b"\xff\xff", timeout=5)
+        channel.unary_unary("/maskedlark.v1.Helper/GetStatus", None, None)(b"\xff\xff", timeout=HANGS_S)
     assert refused.value.reason is JobReason.PEER_FAILED
 
 
@@ -314,7 +315,7 @@ def test_renewed_certificates_are_used_on_both_sides_without_a_restart(tmp_path:
         with calling("helper 0"):
             return str(
                 helper_pb2_grpc.HelperStub(channel.current())
-                .GetStatus(helper_pb2.StatusRequest(), timeout=5)
+                .GetStatus(helper_pb2.StatusRequest(), timeout=HANGS_S)
                 .name
             )
 

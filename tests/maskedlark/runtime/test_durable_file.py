@@ -10,6 +10,7 @@ import pytest
 
 from adserver.store.job_folder import JobFolder, remove_unfinished_of_jobs
 from maskedlark.runtime.durable_file import remove_unfinished, write_durably
+from tests.patience import HANGS_S
 
 
 def test_what_is_written_is_read_back_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -43,7 +44,7 @@ def killed_in(folder: Path, name: str) -> Path:
         "write_durably; "
         "os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL); write_durably(Path(sys.argv[1]), b'half')"
     )
-    ended = subprocess.run([sys.executable, "-c", script, str(folder / name)], check=False, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", script, str(folder / name)], check=False, timeout=HANGS_S)
     assert ended.returncode == -signal.SIGKILL
     (left,) = (path for path in folder.iterdir() if name in path.name)
     return left

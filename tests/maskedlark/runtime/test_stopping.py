@@ -6,6 +6,8 @@ from textwrap import dedent
 
 import pytest
 
+from tests.patience import HANGS_S
+
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
 def test_a_signal_that_another_thread_gets_ends_the_wait_of_the_main_one(name: str) -> None:
@@ -24,6 +26,6 @@ def test_a_signal_that_another_thread_gets_ends_the_wait_of_the_main_one(name: s
         print("ended")
     """)
     ended = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=20, check=True
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=HANGS_S, check=True
     )
     assert ended.stdout == "ended\n"

@@ -13,14 +13,16 @@ folder is named after the contents of the whole package.
 import os
 import platform
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
+import numba
 from llvmlite.binding import get_host_cpu_features
 from numba import config, njit
-from numba.core.caching import UserProvidedCacheLocator
+from numba.core.caching import FunctionCache, UserProvidedCacheLocator
 
 _LOCATORS: Final = "CACHE_LOCATOR_CLASSES"
 _PROCESSOR: Final = "CPU_NAME"
@@ -55,13 +57,31 @@ class PackageCacheLocator(UserProvidedCacheLocator):
         return cls(py_func, py_file)
 
 
+class _Kept(FunctionCache):
+    """A loop's cache; where it cannot be read or written, what is compiled is used by this process alone."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """As numba does it; None: nothing is kept."""
+        try:
+            return super().load_overload(sig, target_context)
+        except OSError:
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """As numba does it."""
+        with suppress(OSError):
+            super().save_overload(sig, data)
+
+
 def kernel(function: Function) -> Function:
     """A loop over arrays that runs without the interpreter's lock."""
     _use_baseline()
     given = getattr(config, _LOCATORS)
     setattr(config, _LOCATORS, f"{__name__}.{PackageCacheLocator.__name__}")
     try:
-        return cast("Function", njit(cache=True, nogil=True, error_model="numpy")(function))
+        compiled = njit(nogil=True, error_model="numpy")(function)
+        compiled._cache = _Kept(function)  # what cache=True does, but for the class
+        return cast("Function", compiled)
     finally:
         setattr(config, _LOCATORS, given)
 
@@ -85,10 +105,17 @@ def _use_baseline() -> None:
 def cache_folder() -> Path:
     """Where compiled loops are kept, as `NUMBA_CACHE_DIR` and this package's contents say.
 
-    Without the variable that is beside Python's own cache; or in the user's, where an installation is another
-    user's and brings none.
+    Without the variable that is the folder that a wheel brings (setup.py), if it holds all loops for this
+    Python and numba; or beside Python's own cache; or in the user's, where an installation is another user's
+    and brings none.
     """
     return _cache_folder(getattr(config, _FOLDER))
+
+
+def complete(folder: Path) -> Path:
+    """The file that says that a folder holds every loop, as this Python and this numba read them."""
+    major, minor, _ = platform.python_version_tuple()
+    return folder / f"complete-{major}.{minor}-numba-{numba.__version__}"
 
 
 @cache
@@ -100,6 +127,9 @@ def _cache_folder(given: str) -> Path:
     name = f"exact-{digest.hexdigest()[:16]}"
     if given:
         return Path(given) / name
+    brought = package / "loops" / name
+    if complete(brought).exists():
+        return brought
     beside = package / "__pycache__"
     is_here = (beside / name).exists() or os.access(beside if beside.exists() else package, os.W_OK)
     user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "maskedlark"
