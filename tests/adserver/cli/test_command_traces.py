@@ -65,7 +65,12 @@ def test_a_command_waits_for_helpers_as_long_as_it_is_asked_to(
     monkeypatch.setattr(Peers, "open", lambda *_: (None, None))
     reach = ["--helper-0", "127.0.0.1:1", "--helper-1", "127.0.0.1:2", "--insecure", "--again", "abcd"]
     made: list[Client] = []
-    monkeypatch.setattr(Client, "__enter__", lambda client: made.append(client) or client)
+
+    def entered(client: Client) -> Client:
+        made.append(client)
+        return client
+
+    monkeypatch.setattr(Client, "__enter__", entered)
     RUNNER.invoke(app, [command, "--data", str(tmp_path), *reach, *more])
     (client,) = made
     task = SimpleNamespace(bundle=SimpleNamespace(task=None))

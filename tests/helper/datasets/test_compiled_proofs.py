@@ -1,5 +1,7 @@
 """The compiled residues are those of the plain ones, bit for bit, whatever a share holds."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -54,8 +56,13 @@ def test_no_shape_number_of_rows_or_read_only_table_needs_another_compiled_loop(
     for array in (elements, openings, points):
         array.flags.writeable = False
     compiled_residues(shape, 0, table_of(shape, elements, openings), points)
-    loops = (proofs._vector_residues, proofs._row_sums, proofs._sum_residues, proofs._range_residues)
-    assert all(len(loop.signatures) <= 1 for loop in loops)  # type: ignore[attr-defined]  # numba's
+    loops: tuple[Any, ...] = (
+        proofs._vector_residues,
+        proofs._row_sums,
+        proofs._sum_residues,
+        proofs._range_residues,
+    )
+    assert all(len(loop.signatures) <= 1 for loop in loops)
 
 
 def test_no_report_has_no_residues() -> None:

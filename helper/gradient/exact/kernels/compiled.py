@@ -63,14 +63,14 @@ class _Kept(FunctionCache):
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """As numba does it; None: nothing is kept."""
         try:
-            return super().load_overload(sig, target_context)
+            return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]  # numba's
         except OSError:
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """As numba does it."""
         with suppress(OSError):
-            super().save_overload(sig, data)
+            super().save_overload(sig, data)  # type: ignore[no-untyped-call]  # numba's
 
 
 def kernel(function: Function) -> Function:
@@ -79,8 +79,8 @@ def kernel(function: Function) -> Function:
     given = getattr(config, _LOCATORS)
     setattr(config, _LOCATORS, f"{__name__}.{PackageCacheLocator.__name__}")
     try:
-        compiled = njit(nogil=True, error_model="numpy")(function)
-        compiled._cache = _Kept(function)  # what cache=True does, but for the class
+        compiled: Any = njit(nogil=True, error_model="numpy")(function)
+        compiled._cache = _Kept(function)  # type: ignore[no-untyped-call]  # what cache=True does, but for the class
         return cast("Function", compiled)
     finally:
         setattr(config, _LOCATORS, given)
