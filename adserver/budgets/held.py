@@ -155,6 +155,6 @@ def _federated_job(task: Task, job: JobRecord, plan: FederatedPlan) -> Use:
         plan.job,
         what=strategy.kind,
         state=job.state.value,
-        rounds_answered=charged,
+        rounds_charged=charged,
         is_open=not job.is_closed,
     )

@@ -14,9 +14,10 @@ from helper.ledger.rows import charged_together
 from helper.ledger.schema import DATASETS, JOBS, QUERIES, TASKS
 from maskedlark.canonical import decode
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.releases.budget import BudgetedDataset, Use, job_use, query_use
+from maskedlark.releases.budget import BudgetedDataset, Use, job_use, query_use, update_use
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.kinds import decode_query
+from maskedlark.releases.update import UpdateSpec, rounds_by_job
 from maskedlark.reports.task import Task
 from maskedlark.runtime.database import open_database, reading
 
@@ -57,7 +58,7 @@ class BudgetReport:
             return tuple(_dataset(row) for row in connection.execute(query))
 
     def uses(self, dataset: BudgetedDataset) -> tuple[Use, ...]:
-        """What takes of a dataset's budgets: its jobs, then its queries, each by id.
+        """What takes of a dataset's budgets: its jobs, then its queries, then federated jobs, each by id.
 
         In a task of unit user, those of all datasets of the task.
         """
@@ -109,4 +110,14 @@ def _queries(connection: Connection, dataset: BudgetedDataset) -> tuple[Use, ...
         QUERIES.c.dataset_id.in_(charged_together(connection, dataset.dataset_id))
     )
     found = connection.execute(query.order_by(QUERIES.c.query_id))
-    return tuple(query_use(dataset.task, decode_query(row.kind, row.spec)) for row in found)
+    specs = [decode_query(row.kind, row.spec) for row in found]
+    rounds = rounds_by_job(spec.round for spec in specs if isinstance(spec, UpdateSpec))
+    return (
+        *(query_use(dataset.task, spec) for spec in specs if not isinstance(spec, UpdateSpec)),
+        *(
+            update_use(
+                dataset.task, job, what="update", state="answered", rounds_charged=highest, is_open=False
+            )
+            for job, highest in sorted(rounds.items(), key=lambda one: one[0].job_id)
+        ),
+    )

@@ -12,7 +12,7 @@ from maskedlark.privacy.accounting import Charge, Epsilons, spent, spent_against
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import fitting
-from maskedlark.releases.update import UpdateSpec
+from maskedlark.releases.update import UpdateSpec, job_charges, rounds_by_job
 from maskedlark.reports.task import Task
 
 
@@ -56,17 +56,13 @@ def check_fits(task: Task, before: Sequence[Reservation], new: Reservation) -> N
     )
 
 
-def _jobs(task: Task, reservations: Sequence[Reservation]) -> list[list[Charge]]:
-    """The charges of each job and query; all rounds of a federated job are one, fixed when it began."""
-    jobs: dict[bytes, list[Charge]] = {}
-    for one in reservations:
-        job = one.spec.round.job.digest if isinstance(one.spec, UpdateSpec) else one.id
-        jobs.setdefault(job, []).extend(one.spec.charges(task, one.rounds))
-    return list(jobs.values())
-
-
-def _charges(task: Task, reservations: Sequence[Reservation]) -> list[Charge]:
-    return [charge for one in reservations for charge in one.spec.charges(task, one.rounds)]
+def _jobs(task: Task, reservations: Sequence[Reservation]) -> list[Sequence[Charge]]:
+    """The charges of each job and query; a federated job has those of all rounds up to its highest."""
+    rounds = rounds_by_job(one.spec.round for one in reservations if isinstance(one.spec, UpdateSpec))
+    return [
+        *(one.spec.charges(task, one.rounds) for one in reservations if not isinstance(one.spec, UpdateSpec)),
+        *(job_charges(task, job, highest) for job, highest in rounds.items()),
+    ]
 
 
 def _what(new: Reservation) -> str:
@@ -80,7 +76,7 @@ def _way_out(task: Task, before: Sequence[Reservation], new: Reservation) -> str
         return f"Ask for fewer rounds, more noise, or use another {task.unit.budgeted}"
     if isinstance(spec, UpdateSpec):
         return "The job stops here: submit one with more noise or a lower rate, or make another task"
-    already = _charges(task, before)
+    already = [charge for job in _jobs(task, before) for charge in job]
     try:
         fits = fitting(task, spec, epsilon=task.epsilon, already=already)
     except JobRefused:

@@ -30,7 +30,7 @@ class Use:
         use_id: 16 bytes.
         what: For people: the loss, or query.
         state: For people.
-        rounds_answered: Of a query 1.
+        rounds_answered: Of a query 1; of a federated job all up to the highest answered.
         rounds_held: Answered, or still to be asked for.
         noise_multiplier: As the job or query names it.
         sampling_rate: 1 of a query.
@@ -211,20 +211,29 @@ def job_use(task: Task, spec: JobSpec, *, state: str, rounds_answered: int, is_o
 
 
 def update_use(
-    task: Task, job: UpdateJob, *, what: str, state: str, rounds_answered: int, is_open: bool
+    task: Task, job: UpdateJob, *, what: str, state: str, rounds_charged: int, is_open: bool
 ) -> Use:
-    """A federated job's part of a person's budgets. Called by the ad server."""
-    held = job.rounds if is_open else rounds_answered
-    phase = job.phase(min(rounds_answered, job.rounds - 1))
+    """A federated job's part of a person's budgets. Called by all parties.
+
+    Args:
+        task: The job's.
+        job: The job.
+        what: See `Use`.
+        state: See `Use`.
+        rounds_charged: 1 + the index of the highest round that was answered: skipped ones count.
+        is_open: Whether the rest of its rounds are held.
+    """
+    held = job.rounds if is_open else rounds_charged
+    phase = job.phase(min(rounds_charged, job.rounds - 1))
     return Use(
         use_id=job.job_id,
         what=what,
         state=state,
-        rounds_answered=rounds_answered,
+        rounds_answered=rounds_charged,
         rounds_held=held,
         noise_multiplier=phase.noise_multiplier,
         sampling_rate=phase.sampling_rate,
-        spent=job_charges(task, job, rounds_answered),
+        spent=job_charges(task, job, rounds_charged),
         held=job_charges(task, job, held),
     )
 

@@ -17,6 +17,7 @@ is the rate at which a round is charged, against the ad server alone and against
 proof: docs/explanation/privacy.md.
 """
 
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import Annotated, ClassVar, Final, Literal, NamedTuple, Self
 
@@ -202,7 +203,7 @@ class UpdateSpec:
         check_round(task, self.round, records=records)
 
     def charges(self, task: Task, rounds: int = 1) -> tuple[Charge, ...]:
-        """What the release is charged as. Called by all parties."""
+        """What the release would cost alone; beside others of its job see `rounds_by_job`."""
         return (phase_charge(task, self.phase, rounds),) if rounds else ()
 
     def with_noise(self, task: Task, each_helpers: float) -> Self:
@@ -299,8 +300,20 @@ def phase_charge(task: Task, phase: Phase, rounds: int) -> Charge:
     )
 
 
+def rounds_by_job(released: Iterable[UpdateRound]) -> dict[UpdateJob, int]:
+    """How many rounds each job is charged for: all up to the highest released, skipped ones too.
+
+    Called by all parties. A list that the ad server may leave rounds out of, in any order, costs no more than
+    the whole list, which was fixed when the job began (docs/explanation/privacy.md, "Rounds in any order").
+    """
+    rounds: dict[UpdateJob, int] = {}
+    for one in released:
+        rounds[one.job] = max(rounds.get(one.job, 0), one.round_index + 1)
+    return rounds
+
+
 def job_charges(task: Task, job: UpdateJob, rounds: int) -> tuple[Charge, ...]:
-    """What the first rounds of a job cost. Called by the ad server to plan and to show."""
+    """What a job costs of which no round but the first so many is released. Called by all parties."""
     charges, left = [], rounds
     for phase in job.phases:
         if left > 0:

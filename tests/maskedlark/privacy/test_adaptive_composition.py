@@ -155,6 +155,14 @@ def test_what_is_proven_for_fixed_settings_does_not_hold_for_chosen_ones() -> No
     assert chosen_delta(first, options, 1.5) > 1.02 * DELTA
 
 
+@pytest.mark.slow
+def test_who_chooses_which_phases_to_skip_stays_within_delta_if_skipped_ones_are_charged() -> None:
+    first = FIRST["sampled"]
+    options = [filling(KINDS[name], first, 1.5, is_fixed=True) for name in ("gaussian", "often", "seldom")]
+    assert chosen_delta(first, options, 1.5) > 1.5 * DELTA  # each list alone fills 1.5
+    assert chosen_delta(first, options, composed_epsilon([first, *options], DELTA)) <= DELTA
+
+
 def test_the_noise_that_is_found_beside_earlier_jobs_fits_in_turn() -> None:
     earlier = [epochs(1.2, 24, 3)]
     noise = smallest_fitting(
