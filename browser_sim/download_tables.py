@@ -17,6 +17,7 @@ from browser_sim.source import InvalidSource
 from maskedlark.frozen import frozen
 
 MAX_TABLE_BYTES: Final = 16 << 20
+_HOME: Final = "https://archive.ics.uci.edu/ml/machine-learning-databases"
 
 
 @frozen
@@ -58,7 +59,7 @@ def _adult_csv(text: str) -> str:
 
 TABLES: Final = {
     "adult": PublicData(
-        mirrors=("https://archive.ics.uci.edu/ml/machine-learning-databases/adult",),
+        mirrors=(f"{_HOME}/adult",),
         tables=(
             PublicTable(
                 remote="adult.data",
@@ -75,7 +76,7 @@ TABLES: Final = {
         ),
     ),
     "online_shoppers": PublicData(
-        mirrors=("https://archive.ics.uci.edu/ml/machine-learning-databases/00468",),
+        mirrors=(f"{_HOME}/00468",),
         tables=(
             PublicTable(
                 remote="online_shoppers_intention.csv",

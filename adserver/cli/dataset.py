@@ -11,6 +11,7 @@ from adserver.cli.options import (
     DatabaseOption,
     DataOption,
     JsonOption,
+    OneTaskOption,
     TracesOption,
     open_store,
     peers_of,
@@ -31,9 +32,7 @@ def seal_command(
     *,
     data: DataOption,
     peers: Peers,
-    task: Annotated[
-        str, option("The task, by the start of its id; not needed if there is only one.", metavar="ID")
-    ] = "",
+    task: OneTaskOption = "",
     max_reports: Annotated[int | None, option("Take at most so many, the oldest first.", min=1)] = None,
     allow_small: Annotated[
         bool,

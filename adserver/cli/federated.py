@@ -14,6 +14,7 @@ from adserver.store.job_folder import JobFolder
 from adserver.store.jobs import JobStore
 from adserver.training.federated_model import federated_model
 from adserver.training.federated_submission import FederatedSubmission, plan_federated
+from adserver.training.model_file import read_model
 from adserver.training.submission import JOB_ID_BYTES
 from maskedlark.errors import InvalidTask
 from maskedlark.reports.task import Task
@@ -69,6 +70,43 @@ def read_widths(typed: str) -> tuple[int, ...]:
     if len(parts) < 2 or not all(part.strip().isdecimal() for part in parts):
         raise InvalidTask(f"--layers is at least two widths, as 784,10, not {typed!r}")
     return tuple(int(part) for part in parts)
+
+
+def federated_asked(
+    *,
+    model: Path | None,
+    strategy: StrategyOption = None,
+    settings: SettingsOption = None,
+    layers: LayersOption = "",
+    window: Annotated[float, federated("Seconds that devices have for a round.", min=0.0)] = 60.0,
+    least_devices: Annotated[
+        int | None,
+        federated(
+            "A round stays open until so many have answered; by default the task's min_batch_size.", min=1
+        ),
+    ] = None,
+    model_seed: Annotated[int, federated("Of the model's first weights.", min=0)] = 0,
+    rounds: int | None,
+    epsilon: float | None,
+    noise_multiplier: float | None,
+    eval_set: Path | None = None,
+    eval_every: int | None = None,
+) -> FederatedSubmission | None:
+    """The federated job that the options describe; None without --strategy."""
+    if strategy is None:
+        return None
+    return FederatedSubmission(
+        kind=strategy,
+        settings=read_settings(settings, rounds=rounds, noise_multiplier=noise_multiplier),
+        widths=read_widths(layers) if layers else (),
+        model=read_model(model) if model else None,
+        epsilon=epsilon,
+        window_s=window,
+        least_devices=least_devices,
+        seed=model_seed,
+        eval_set=eval_set.read_bytes() if eval_set else None,
+        eval_every=eval_every,
+    )
 
 
 def submit_federated(engine: Engine, data: Path, submission: FederatedSubmission, task: Task) -> bytes:

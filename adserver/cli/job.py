@@ -7,18 +7,14 @@ from typing import Annotated
 import typer
 
 from adserver.cli.federated import (
-    LayersOption,
-    SettingsOption,
-    StrategyOption,
-    federated,
-    read_settings,
-    read_widths,
+    federated_asked,
     submit_federated,
 )
 from adserver.cli.options import (
     DatabaseOption,
     DataOption,
     DatasetOption,
+    JobArgument,
     JsonOption,
     PublicSamplesOption,
     SamplingOption,
@@ -42,7 +38,7 @@ from maskedlark.canonical import build
 from maskedlark.model.graph import Loss
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
 from maskedlark.releases.job import Sampling
-from maskedlark.terminal.options import option, panel
+from maskedlark.terminal.options import option, panel, takes
 
 STOPPED_EARLY = 1
 
@@ -50,12 +46,7 @@ _training = panel("Training")
 _evaluation = panel("Evaluation")
 
 
-JobArgument = Annotated[
-    str,
-    typer.Argument(metavar="JOB", help="The job, by the start of its id; not needed if there is only one."),
-]
-
-
+@takes(federated_job=federated_asked)
 def submit_command(
     *,
     data: DataOption,
@@ -64,17 +55,7 @@ def submit_command(
     ] = None,
     loss: Annotated[Loss | None, _training("What is minimised.")] = None,
     learning_rate: Annotated[float | None, _training("Of the optimizer, before the schedule.")] = None,
-    strategy: StrategyOption = None,
-    settings: SettingsOption = None,
-    layers: LayersOption = "",
-    window: Annotated[float, federated("Seconds that devices have for a round.", min=0.0)] = 60.0,
-    least_devices: Annotated[
-        int | None,
-        federated(
-            "A round stays open until so many have answered; by default the task's min_batch_size.", min=1
-        ),
-    ] = None,
-    model_seed: Annotated[int, federated("Of the model's first weights.", min=0)] = 0,
+    federated_job: FederatedSubmission | None,
     task: TaskOption = "",
     dataset: DatasetOption = "",
     rounds: Annotated[int | None, _training("Optimizer steps; each asks both helpers once.", min=1)] = None,
@@ -136,20 +117,8 @@ def submit_command(
     beside all other jobs.
     """
     engine = open_store(data, database)
-    if strategy is not None:
-        asked = FederatedSubmission(
-            kind=strategy,
-            settings=read_settings(settings, rounds=rounds, noise_multiplier=noise_multiplier),
-            widths=read_widths(layers) if layers else (),
-            model=read_model(model) if model else None,
-            epsilon=epsilon,
-            window_s=window,
-            least_devices=least_devices,
-            seed=model_seed,
-            eval_set=eval_set.read_bytes() if eval_set else None,
-            eval_every=eval_every,
-        )
-        submitted = submit_federated(engine, data, asked, TaskStore(engine).find(task).bundle.task)
+    if federated_job is not None:
+        submitted = submit_federated(engine, data, federated_job, TaskStore(engine).find(task).bundle.task)
         _told(JobStore(engine, time.time), submitted, wait=wait, as_json=as_json)
         return
     if model is None or loss is None or learning_rate is None:

@@ -12,7 +12,7 @@ import numpy as np
 import typer
 
 from adserver.cli.federated import read_settings, read_widths
-from adserver.cli.options import DataOption, JsonOption, LocalDatabaseOption
+from adserver.cli.options import DataOption, JobArgument, JsonOption, LocalDatabaseOption, OneJobOption
 from adserver.store.local_jobs import LocalJobs, LocalState
 from adserver.store.local_schema import default_local_url, open_local
 from adserver.views.local import (
@@ -39,10 +39,6 @@ local_app = typer.Typer(
     no_args_is_help=True,
     help="Jobs that need no helpers: devices noise their own updates (LINE, draw and discard).",
 )
-JobArgument = Annotated[
-    str,
-    typer.Argument(metavar="JOB", help="The job, by the start of its id; not needed if there is only one."),
-]
 
 
 StrategyOption = Annotated[str, option("line or draw-and-discard.")]
@@ -168,9 +164,7 @@ def resume_command(
 def export_command(
     data: DataOption,
     out: Annotated[Path, typer.Argument(metavar="OUT", dir_okay=False, help="The .npz file to write.")],
-    job: Annotated[
-        str, option("The job, by the start of its id; not needed if there is only one.", metavar="ID")
-    ] = "",
+    job: OneJobOption = "",
     local_database: LocalDatabaseOption = None,
 ) -> None:
     """Write a job's model as it is now: parameters, flat, and the model's widths."""

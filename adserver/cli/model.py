@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from adserver.cli.options import DatabaseOption, DataOption, JsonOption, open_store
+from adserver.cli.options import DatabaseOption, DataOption, JsonOption, OneJobOption, open_store
 from adserver.collecting.task_settings import encoder_from
 from adserver.store.job_folder import JobFolder
 from adserver.store.jobs import JobStore
@@ -97,9 +97,7 @@ def export_command(
     *,
     data: DataOption,
     out: OutArgument,
-    job: Annotated[
-        str, option("The job, by the start of its id; not needed if there is only one.", metavar="ID")
-    ] = "",
+    job: OneJobOption = "",
     with_encoder: Annotated[
         bool, option("The graph takes raw columns: the task's encoder is in it.", "--with-encoder")
     ] = False,

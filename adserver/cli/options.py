@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final
 
+import typer
 from sqlalchemy import Engine
 
 from adserver.peers.client import ROUND_DEADLINE_S
@@ -98,6 +99,16 @@ DatasetOption = Annotated[
 ]
 TaskOption = Annotated[
     str, option("The task, by the start of its id; by default the dataset's.", "--task", metavar="ID")
+]
+OneTaskOption = Annotated[
+    str, option("The task, by the start of its id; not needed if there is only one.", "--task", metavar="ID")
+]
+OneJobOption = Annotated[
+    str, option("The job, by the start of its id; not needed if there is only one.", "--job", metavar="ID")
+]
+JobArgument = Annotated[
+    str,
+    typer.Argument(metavar="JOB", help="The job, by the start of its id; not needed if there is only one."),
 ]
 CostOption = Annotated[
     float | None, option("What this may cost; by default a tenth of the task's budget.", "--epsilon")

@@ -10,12 +10,8 @@ from adserver.budgets.headroom import MAX_ROUNDS, Room
 from adserver.budgets.held import Budgets
 from adserver.budgets.planner import MAX_EPOCHS, OnProgress, Planner, Wish
 from adserver.cli.federated import (
-    LayersOption,
-    SettingsOption,
-    StrategyOption,
     federated,
-    read_settings,
-    read_widths,
+    federated_asked,
 )
 from adserver.cli.options import (
     DatabaseOption,
@@ -39,21 +35,23 @@ from maskedlark.model.losses import check_loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.releases.job import Sampling
 from maskedlark.reports.task import LabelKind
-from maskedlark.terminal.options import option, panel
+from maskedlark.terminal.options import option, panel, takes
 
 _PATIENCE_S: Final = 1.0
 _job = panel("The job: leave open what is to be found")
 
 
+@takes(
+    federated_job=federated_asked,
+    without=["window", "least_devices", "model_seed", "eval_set", "eval_every"],
+)
 def plan_command(
     *,
     data: DataOption,
     model: Annotated[
         Path | None, option("ONNX file; more parameters take more noise.", exists=True, dir_okay=False)
     ] = None,
-    strategy: StrategyOption = None,
-    settings: SettingsOption = None,
-    layers: LayersOption = "",
+    federated_job: FederatedSubmission | None,
     task: Annotated[
         str, federated("The task of updates, by the start of its id; not needed if there is one.")
     ] = "",
@@ -93,19 +91,10 @@ def plan_command(
     rounds that fit are.
     """
     engine = open_store(data, database)
-    if strategy is not None:
-        asked = FederatedSubmission(
-            kind=strategy,
-            settings=read_settings(settings, rounds=rounds, noise_multiplier=noise_multiplier),
-            widths=read_widths(layers) if layers else (),
-            model=read_model(model) if model else None,
-            epsilon=epsilon,
-            window_s=0.0,
-            least_devices=None,
-        )
+    if federated_job is not None:
         the_task = TaskStore(engine).find(task).bundle.task
         held = Budgets(engine=engine, clock=time.time).held_of_task(the_task)
-        expected = forecast(asked, task=the_task, already=held, now_s=time.time())
+        expected = forecast(federated_job, task=the_task, already=held, now_s=time.time())
         print_json(forecast_json(expected)) if as_json else print_forecast(expected)
         return
     if model is None:

@@ -5,9 +5,9 @@ error that the helper refused with, or `JobRefused(BAD_ANSWER)` if the answer ma
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from threading import Event, Thread
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 
 import grpc
 import numpy as np
@@ -51,7 +51,7 @@ _SIGNATURE_BYTES: Final = 64
 _Reply = TypeVar("_Reply")
 
 
-class HelperClient:
+class HelperClient(AbstractContextManager["HelperClient"]):
     """One helper, as the ad server sees it.
 
     Safe to share between threads; close it, or use it in a `with`.
@@ -83,9 +83,6 @@ class HelperClient:
         self._channel = RenewedChannel(
             address, tls, (ClientTracing(), ReceiptExchange(receipts or ReceiptBook(), address))
         )
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import field, fields
 from typing import Final
 
 import numpy as np
@@ -154,15 +154,7 @@ def started_job_from_reply(reply: helper_pb2.StartJobReply, peer: str) -> Starte
     require(reply.num_parameters > 0, peer, "a model without parameters")
     for spent in (reply.epsilon_spent, reply.collusion_epsilon_spent):
         require(spent >= 0 and not math.isnan(spent), peer, "a spent budget that is no amount")
-    return StartedJob(
-        path=reply.path,
-        reason=reply.reason,
-        numerics_digest=reply.numerics_digest,
-        num_parameters=reply.num_parameters,
-        epsilon_spent=reply.epsilon_spent,
-        collusion_epsilon_spent=reply.collusion_epsilon_spent,
-        rounds_answered=reply.rounds_answered,
-    )
+    return StartedJob(**{one.name: getattr(reply, one.name) for one in fields(StartedJob)})
 
 
 def spent_from_reply(reply: helper_pb2.QueryReply, peer: str) -> Epsilons:

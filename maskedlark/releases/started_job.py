@@ -5,7 +5,7 @@ from maskedlark.frozen import frozen
 
 @frozen
 class StartedJob:
-    """A job that a helper will run.
+    """A job that a helper will run; the fields of `StartJobReply` in protos/helper.proto.
 
     Attributes:
         path: The gradient engine that it will use: exact or general.

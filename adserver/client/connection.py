@@ -1,0 +1,114 @@
+"""What every part of the client stands on: the ad server's store and both helpers."""
+
+import os
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final, Self
+
+from adserver.peers.client import ROUND_DEADLINE_S
+from adserver.peers.opening import Peers
+from adserver.peers.retrying import BRIEF, Backoff
+from adserver.store.database import create_tables, default_url
+from adserver.store.datasets import Dataset
+from adserver.store.tasks import StoredTask, TaskStore
+from maskedlark.errors import InvalidTask
+from maskedlark.rpc.tls_files import TlsFiles
+from maskedlark.runtime.database import open_database
+
+_VARIABLES: Final = ("ADSERVER_DATA", "ADSERVER_HELPER_0", "ADSERVER_HELPER_1")
+
+
+class Connection:
+    """An ad server's store and both helpers. Use it in a `with`, or close it."""
+
+    def __init__(
+        self,
+        *,
+        data: str | Path,
+        helpers: tuple[str, str],
+        insecure: bool = False,
+        tls: TlsFiles | None = None,
+        database: str | None = None,
+        deadline_s: float = 60.0,
+        round_deadline_s: float = ROUND_DEADLINE_S,
+        backoff: Backoff = BRIEF,
+    ) -> None:
+        """Reach the ad server's store and both helpers.
+
+        Args:
+            data: The ad server's data folder, as of `adserver serve --data`.
+            helpers: host:port of both helpers, by role.
+            insecure: Speak plaintext, to loopback addresses only; otherwise `tls` is needed.
+            tls: This server's TLS files.
+            database: SQLAlchemy URL of another database than SQLite in `data`.
+            deadline_s: What a helper has for an answer that takes it no time.
+            round_deadline_s: What it has for a query or an evaluation.
+            backoff: How long a helper that does not answer is asked again.
+
+        Raises:
+            ValueError: neither insecure nor TLS files, or both.
+        """
+        if insecure == (tls is not None):
+            raise ValueError("give either insecure=True, for loopback, or tls")
+        self._data = Path(data)
+        self._engine = open_database(database or default_url(self._data))
+        create_tables(self._engine)
+        self._backoff = backoff
+        self._stack = ExitStack()
+        peers = Peers(addresses=helpers, tls=tls, deadline_s=deadline_s, round_deadline_s=round_deadline_s)
+        self._helpers = peers.open(self._stack, self._engine)
+
+    @classmethod
+    def of(cls, peers: Peers, *, data: Path, database: str | None) -> Self:
+        """The same from what a command's options say."""
+        return cls(
+            data=data,
+            helpers=peers.addresses,
+            insecure=peers.tls is None,
+            tls=peers.tls,
+            database=database,
+            deadline_s=peers.deadline_s,
+            round_deadline_s=peers.round_deadline_s,
+            backoff=peers.backoff,
+        )
+
+    @classmethod
+    def from_environment(cls) -> Self:
+        """The ad server that `ADSERVER_DATA`, `ADSERVER_HELPER_0` and the like name, as its commands find it.
+
+        Raises:
+            InvalidTask: a variable is missing; without `ADSERVER_INSECURE`, the TLS files lie in the data
+                folder.
+        """
+        missing = [name for name in _VARIABLES if not os.environ.get(name)]
+        if missing:
+            raise InvalidTask(f"{missing[0]} is not set: source the project's env.sh, or set it")
+        data, first, second = (os.environ[name] for name in _VARIABLES)
+        insecure = os.environ.get("ADSERVER_INSECURE", "") not in ("", "0", "false")
+        folder = Path(data)
+        tls = TlsFiles(
+            certificate=folder / "tls.crt",
+            private_key=folder / "tls.key",
+            trusted_authorities=folder / "trusted.crt",
+        )
+        return cls(
+            data=folder,
+            helpers=(first, second),
+            insecure=insecure,
+            tls=None if insecure else tls,
+            database=os.environ.get("ADSERVER_DATABASE"),
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the helpers and the database."""
+        self._stack.close()
+        self._engine.dispose()
+
+    def _task(self, dataset: Dataset) -> StoredTask:
+        return TaskStore(self._engine).find(dataset.task_id.hex())

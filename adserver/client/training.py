@@ -1,0 +1,132 @@
+"""Training from Python: plan, submit and follow jobs."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from adserver.budgets.headroom import Room
+from adserver.budgets.held import Budgets
+from adserver.budgets.planner import Planner, Wish
+from adserver.client.connection import Connection
+from adserver.client.job import Job
+from adserver.records.training_plan import Optimizer, Schedule
+from adserver.store.datasets import DatasetStore
+from adserver.store.jobs import JobStore
+from adserver.training.as_onnx import as_onnx
+from adserver.training.submission import Submission
+from adserver.training.submitting import submit_job
+from adserver.views.plan import plan_json
+from maskedlark.canonical import build
+from maskedlark.model.onnx_file import parse
+
+
+class Training(Connection):
+    """What a client does with jobs."""
+
+    def plan(
+        self,
+        model: Any,
+        *,
+        rounds: int | None = None,
+        batch_size: float | None = None,
+        noise_multiplier: float | None = None,
+        epsilon: float | None = None,
+        dataset: str = "",
+    ) -> dict[str, Any]:
+        """What fits a dataset's budgets, and how much noise there will be: `adserver job plan --json`.
+
+        It spends nothing. Give two of rounds, batch_size and noise_multiplier, and the third is found; give
+        rounds alone, and both others are.
+
+        Raises:
+            InvalidModel, JobRefused
+        """
+        found = DatasetStore(self._engine).find(dataset)
+        task = self._task(found).bundle.task
+        room = Room(
+            task=task,
+            dataset_size=found.size,
+            already=Budgets(engine=self._engine, clock=time.time).held(found),
+            epsilon=epsilon,
+            is_allocated=True,
+            is_sample_public=False,
+        )
+        parsed = parse(as_onnx(model, task.num_features), num_features=task.num_features)
+        planner = Planner(room=room, num_parameters=parsed.num_parameters, gradient_norm=None)
+        wish = Wish(rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier)
+        return plan_json(planner.plan(wish), room)
+
+    def train(
+        self,
+        model: Any,
+        *,
+        loss: str,
+        learning_rate: float,
+        rounds: int,
+        epsilon: float | None = None,
+        noise_multiplier: float | None = None,
+        batch_size: float | None = None,
+        optimizer: str = "sgd",
+        momentum: float = 0.9,
+        schedule: Schedule | None = None,
+        eval_set: str | Path | None = None,
+        dataset: str = "",
+        wait: bool = True,
+        progress: bool = True,
+    ) -> Job:
+        """Train a model on a dataset's reports. `adserver serve` runs the job, also when this process ends.
+
+        Args:
+            model: An ONNX file or its bytes, a torch module, or a fitted linear model or MLP of scikit-learn;
+                training begins at its weights.
+            loss: A name of `maskedlark.model.graph.Loss`.
+            learning_rate: Of the optimizer.
+            rounds: Optimizer steps.
+            epsilon: What it may cost against this ad server; decides the noise.
+            noise_multiplier: Instead of epsilon: each helper's noise over the clip norm.
+            batch_size: Expected reports in a round; by default the whole dataset.
+            optimizer: sgd, momentum, adam or adagrad.
+            momentum: Of momentum.
+            schedule: How the learning rate changes.
+            eval_set: An .npz of features and labels of your own, for the curves.
+            dataset: The start of its id; not needed if there is only one.
+            wait: Watch the job until it stops.
+            progress: Show a bar while waiting.
+
+        Raises:
+            InvalidModel, InvalidTask, JobRefused: what is wrong, before anything is spent.
+        """
+        found = DatasetStore(self._engine).find(dataset)
+        submission = Submission(
+            model=as_onnx(model, self._task(found).bundle.task.num_features),
+            loss=loss,
+            rounds=rounds,
+            batch_size=batch_size,
+            epsilon=epsilon,
+            noise_multiplier=noise_multiplier,
+            optimizer=build(
+                Optimizer,
+                {"kind": optimizer, "learning_rate": learning_rate, "momentum": momentum},
+            ),
+            schedule=schedule or Schedule(),
+            eval_set=None if eval_set is None else Path(eval_set).read_bytes(),
+            eval_every=None,
+            is_allocated=True,
+        )
+        job = self._job(submit_job(self._engine, self._data, submission, found))
+        return job.watch(progress=progress) if wait else job
+
+    def job(self, job: str = "") -> Job:
+        """A job by the start of its id; not needed if there is only one.
+
+        Raises:
+            JobRefused(UNKNOWN_JOB)
+        """
+        return self._job(JobStore(self._engine, time.time).find(job).job_id)
+
+    def jobs(self) -> list[Job]:
+        """All jobs, the oldest first."""
+        return [self._job(one.job_id) for one in JobStore(self._engine, time.time).all()]
+
+    def _job(self, job_id: bytes) -> Job:
+        return Job(job_id=job_id, _engine=self._engine, _data=self._data)
