@@ -57,33 +57,34 @@ def _adult_csv(text: str) -> str:
     return "\n".join([",".join(ADULT_COLUMNS), *kept]) + "\n"
 
 
+def _at_home(folder: str, *tables: PublicTable) -> PublicData:
+    """Tables of the UCI repository."""
+    return PublicData(mirrors=(f"{_HOME}/{folder}",), tables=tables)
+
+
 TABLES: Final = {
-    "adult": PublicData(
-        mirrors=(f"{_HOME}/adult",),
-        tables=(
-            PublicTable(
-                remote="adult.data",
-                digest="5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
-                local="adult.csv",
-                to_csv=_adult_csv,
-            ),
-            PublicTable(
-                remote="adult.test",
-                digest="a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
-                local="adult_test.csv",
-                to_csv=_adult_csv,
-            ),
+    "adult": _at_home(
+        "adult",
+        PublicTable(
+            remote="adult.data",
+            digest="5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
+            local="adult.csv",
+            to_csv=_adult_csv,
+        ),
+        PublicTable(
+            remote="adult.test",
+            digest="a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
+            local="adult_test.csv",
+            to_csv=_adult_csv,
         ),
     ),
-    "online_shoppers": PublicData(
-        mirrors=(f"{_HOME}/00468",),
-        tables=(
-            PublicTable(
-                remote="online_shoppers_intention.csv",
-                digest="d8e130ba51532985f93281a73ce299e6ce150cb915769a7962a11e595eadd6a1",
-                local="online_shoppers.csv",
-                to_csv=str,
-            ),
+    "online_shoppers": _at_home(
+        "00468",
+        PublicTable(
+            remote="online_shoppers_intention.csv",
+            digest="d8e130ba51532985f93281a73ce299e6ce150cb915769a7962a11e595eadd6a1",
+            local="online_shoppers.csv",
+            to_csv=str,
         ),
     ),
 }

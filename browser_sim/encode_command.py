@@ -1,6 +1,7 @@
 """`browser-sim encode`: an encoder fitted to one table, and used for every other."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -8,27 +9,19 @@ import typer
 
 from browser_sim.commands import reporting_errors
 from browser_sim.options import (
-    BinningOption,
-    BinsOption,
-    IgnoreOption,
     JsonOption,
-    LabelKindOption,
     LabelOption,
-    TypeOption,
-    ValueOption,
-    column_kinds,
-    columns,
     load_encoder,
+    table_of,
 )
 from browser_sim.source import Source, save_records
 from browser_sim.sources.table import TableSettings, fit_table, load_table
 from maskedlark.canonical import encode
 from maskedlark.encoding.encoder import ClassLabel, Encoder
-from maskedlark.encoding.fit import Binning
-from maskedlark.reports.task import LabelKind
-from maskedlark.terminal.options import option
+from maskedlark.terminal.options import option, takes
 
 
+@takes(table=table_of)
 @reporting_errors()
 def encode_command(
     *,
@@ -40,12 +33,7 @@ def encode_command(
         option("The file: the encoder as JSON, or features and labels as .npz.", "--out", "-o"),
     ] = None,
     label: LabelOption = None,
-    label_kind: LabelKindOption = LabelKind.CLASSES,
-    ignore: IgnoreOption = None,
-    value: ValueOption = None,
-    binning: BinningOption = Binning.RANGE,
-    bins: BinsOption = 256,
-    types: TypeOption = None,
+    table: Callable[[Path], TableSettings],
     as_json: JsonOption = False,
 ) -> None:
     """Fit an encoder to a table (--fit), or apply one to a table (--encoder, --csv).
@@ -56,17 +44,7 @@ def encode_command(
     if (fit is None) == (csv is None) or (csv is None) is not (encoder is None):
         raise typer.BadParameter("give --fit CSV, or --encoder FILE and --csv FILE")
     if fit is not None:
-        settings = TableSettings(
-            path=fit,
-            label=label,
-            label_kind=label_kind,
-            ignore=tuple(ignore or ()),
-            binning=binning,
-            bins=bins,
-            kinds=column_kinds(types),
-            values=columns(value),
-        )
-        fitted = fit_table(settings)
+        fitted = fit_table(table(fit))
         if out is not None:
             out.parent.mkdir(parents=True, exist_ok=True)
             out.write_bytes(encode(fitted))

@@ -3,6 +3,8 @@
 Which source, and how connections are protected; and what their values mean together.
 """
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +20,7 @@ from maskedlark.errors import InvalidTask
 from maskedlark.reports.task import LabelKind
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import TrustOnly
-from maskedlark.terminal.options import option, panel
+from maskedlark.terminal.options import option, panel, takes
 
 _source = panel("Source")
 _protection = panel("Protection")
@@ -79,11 +81,8 @@ TrustHelperOption = Annotated[
 ]
 
 
-def source_settings(
+def table_of(
     *,
-    source: SourceOption,
-    csv: CsvOption = None,
-    encoder: EncoderOption = None,
     label: LabelOption = None,
     label_kind: LabelKindOption = LabelKind.CLASSES,
     ignore: IgnoreOption = None,
@@ -91,6 +90,27 @@ def source_settings(
     bins: BinsOption = 256,
     types: TypeOption = None,
     value: ValueOption = None,
+) -> Callable[[Path], TableSettings]:
+    """How a table's columns are read, as the options say; or typer.BadParameter."""
+    return lambda path: TableSettings(
+        path=path,
+        label=label,
+        label_kind=label_kind,
+        ignore=tuple(ignore or ()),
+        binning=binning,
+        bins=bins,
+        kinds=column_kinds(types),
+        values=columns(value),
+    )
+
+
+@takes(table=table_of)
+def source_settings(
+    *,
+    source: SourceOption,
+    csv: CsvOption = None,
+    encoder: EncoderOption = None,
+    table: Callable[[Path], TableSettings],
     key: KeyOption = None,
     mnist_dir: MnistDirOption = None,
     synthetic_features: SyntheticFeaturesOption = 8,
@@ -98,25 +118,15 @@ def source_settings(
     truth: TruthOption = None,
 ) -> SourceSettings:
     """The source that the options describe, or typer.BadParameter if one that it needs is missing."""
-    table = None
+    settings = None
     if source is SourceKind.CSV:
         if csv is None:
             raise typer.BadParameter("source csv needs --csv FILE")
-        table = TableSettings(
-            path=csv,
-            encoder=None if encoder is None else load_encoder(encoder),
-            label=label,
-            label_kind=label_kind,
-            ignore=tuple(ignore or ()),
-            binning=binning,
-            bins=bins,
-            kinds=column_kinds(types),
-            values=columns(value),
-            keys=columns(key),
-        )
+        fitted = None if encoder is None else load_encoder(encoder)
+        settings = replace(table(csv), encoder=fitted, keys=columns(key))
     return SourceSettings(
         kind=source,
-        table=table,
+        table=settings,
         mnist_folder=mnist_dir,
         synthetic_features=synthetic_features,
         synthetic_rows=synthetic_rows,

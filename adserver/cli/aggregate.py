@@ -14,10 +14,10 @@ from adserver.cli.options import (
     JsonOption,
     TaskOption,
     TracesOption,
+    asking,
     open_store,
     peers_of,
 )
-from adserver.client import Client
 from adserver.measuring.domains import load_domains
 from adserver.measuring.request import Request
 from adserver.measuring.result import AggregateResult, Estimate, Row
@@ -37,7 +37,6 @@ from adserver.views.query import (
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.observability.traces import Traces
-from maskedlark.observability.tracing import span, tracing
 from maskedlark.reports.measurement import COUNT
 from maskedlark.terminal.options import option, panel, takes
 
@@ -106,11 +105,7 @@ def aggregate_command(
     quantiles = [_quantile(one) for one in quantile or ()]
     statistics = [_mean(name) for name in mean or ()] + [_statistic(name, share) for name, share in quantiles]
     engine = open_store(data, database)
-    with (
-        tracing("adserver", traces),
-        span("aggregate"),
-        Client.of(peers, data=data, database=database) as client,
-    ):
+    with asking("aggregate", peers, data=data, database=database, traces=traces) as client:
         if again:
             result = client.again(again)
         else:

@@ -13,10 +13,10 @@ from adserver.cli.options import (
     DatasetOption,
     JsonOption,
     TracesOption,
+    asking,
     open_store,
     peers_of,
 )
-from adserver.client import Client
 from adserver.measuring.evaluator import DEFAULT_BINS
 from adserver.peers.opening import Peers
 from adserver.store.job_folder import JobFolder
@@ -31,7 +31,6 @@ from adserver.views.evaluation import (
 )
 from adserver.views.printing import print_json, print_table
 from maskedlark.observability.traces import Traces
-from maskedlark.observability.tracing import span, tracing
 from maskedlark.terminal.options import option, panel, takes
 
 _what = panel("What is evaluated")
@@ -63,11 +62,7 @@ def evaluate_command(
     """
     if sum(map(bool, (model, job, again))) != 1:
         raise typer.BadParameter("give one of --model, --job and --again")
-    with (
-        tracing("adserver", traces),
-        span("evaluate"),
-        Client.of(peers, data=data, database=database) as client,
-    ):
+    with asking("evaluate", peers, data=data, database=database, traces=traces) as client:
         if again:
             result = client.evaluate_again(again)
         else:

@@ -143,8 +143,7 @@ def cancel_command(
     data: DataOption, job: JobArgument = "", local_database: LocalDatabaseOption = None
 ) -> None:
     """Take no more updates of a job; its model stays."""
-    jobs = _jobs(data, local_database)
-    found = jobs.find(job).job
+    jobs, found = _found(data, local_database, job)
     jobs.close(found.job_id)
     typer.echo(f"closed after {jobs.accepted(found)} updates; `adserver local export` still has its model")
 
@@ -154,8 +153,7 @@ def resume_command(
     data: DataOption, job: JobArgument = "", local_database: LocalDatabaseOption = None
 ) -> None:
     """Open a cancelled job to devices again: it goes on with the round, or the instances, that it has."""
-    jobs = _jobs(data, local_database)
-    found = jobs.find(job).job
+    jobs, found = _found(data, local_database, job)
     jobs.reopen(found.job_id)
     typer.echo(f"open again, after {jobs.accepted(found)} updates")
 
@@ -168,14 +166,18 @@ def export_command(
     local_database: LocalDatabaseOption = None,
 ) -> None:
     """Write a job's model as it is now: parameters, flat, and the model's widths."""
-    jobs = _jobs(data, local_database)
-    found = jobs.find(job).job
+    jobs, found = _found(data, local_database, job)
     np.savez(out, parameters=jobs.parameters(found), widths=np.array(found.widths))
 
 
 def _jobs(data: Path, local_database: str | None) -> LocalJobs:
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
     return LocalJobs(open_local(local_database or default_local_url(data)), time.time)
+
+
+def _found(data: Path, local_database: str | None, job: str) -> tuple[LocalJobs, LocalJob]:
+    jobs = _jobs(data, local_database)
+    return jobs, jobs.find(job).job
 
 
 def _job(strategy: str, settings: Path, layers: str) -> LocalJob:

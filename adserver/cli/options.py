@@ -1,9 +1,11 @@
 """The options that several commands share, each also an environment variable, and what they open."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from sqlalchemy import Engine
@@ -14,11 +16,15 @@ from adserver.peers.retrying import BRIEF
 from adserver.store.database import create_tables, default_url
 from maskedlark.errors import HelperUnavailable
 from maskedlark.observability.traces import Traces
+from maskedlark.observability.tracing import span, tracing
 from maskedlark.releases.job import Sampling
 from maskedlark.rpc.transport import Keepalive
 from maskedlark.runtime.database import open_database
 from maskedlark.terminal.options import option, panel
 from maskedlark.terminal.tls_options import tls_files
+
+if TYPE_CHECKING:
+    from adserver.client import Client
 
 _store = panel("Where things are kept")
 _peers = panel("Helpers and TLS")
@@ -162,6 +168,21 @@ def peers_of(
 def _tell(cause: HelperUnavailable) -> None:
     """What a command waits for, in one line on standard error."""
     sys.stderr.write(f"waiting: {cause}\n")
+
+
+@contextmanager
+def asking(
+    what: str, peers: Peers, *, data: Path, database: str | None, traces: Traces
+) -> Iterator["Client"]:
+    """A client for one command, whose calls are the span `what`."""
+    from adserver.client import Client
+
+    with (
+        tracing("adserver", traces),
+        span(what),
+        Client.of(peers, data=data, database=database) as client,
+    ):
+        yield client
 
 
 def open_store(data_dir: Path, database: str | None) -> Engine:

@@ -71,15 +71,6 @@ class Measuring(Connection):
         )
         return self.measurer(found).measure(request)
 
-    def again(self, query: str) -> AggregateResult:
-        """The answer to a query that was asked before, by the start of its id; it costs nothing.
-
-        Raises:
-            JobRefused(UNKNOWN_QUERY), HelperUnavailable
-        """
-        planned = QueryStore(self._engine).find(query, QuerySpec)
-        return self.measurer(self._dataset(planned)).again(planned)
-
     def evaluate(
         self,
         model: Any,
@@ -112,6 +103,15 @@ class Measuring(Connection):
             num_bins=bins,
         )
         return self.evaluator(found).evaluate(planned)
+
+    def again(self, query: str) -> AggregateResult:
+        """The answer to a query that was asked before, by the start of its id; it costs nothing.
+
+        Raises:
+            JobRefused(UNKNOWN_QUERY), HelperUnavailable
+        """
+        planned = QueryStore(self._engine).find(query, QuerySpec)
+        return self.measurer(self._dataset(planned)).again(planned)
 
     def evaluate_again(self, query: str) -> EvaluationResult:
         """The answer to an evaluation that was asked before, by the start of its id; it costs nothing.

@@ -78,13 +78,8 @@ def discrete_gaussian(sigma: int, count: int, randomness: Randomness) -> NDArray
     Args:
         sigma: In the units of the result, 1 to `MAX_SCALE`. The variance is at most sigma^2, and within 1e-5
             of it.
-        count: How many, at least 0.
+        count: As of `discrete_laplace`, as all that follows.
         randomness: Where the bytes come from.
-
-    Guarantees: exact; a function of `sigma`, `count` and the bytes alone.
-
-    Raises:
-        ValueError: `sigma` or `count` is outside its range.
     """
     return _drawn(Law.GAUSSIAN, sigma, count, randomness)
 

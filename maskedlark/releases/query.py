@@ -30,6 +30,7 @@ from maskedlark.privacy.noise import Mechanism, noise_scale
 from maskedlark.releases.possible_sums import check_within
 from maskedlark.releases.release import (
     AnsweredOnce,
+    ReleaseSpec,
     charge_of,
     check_noise_fits_task,
     multiplier_for_each_helper,
@@ -203,16 +204,12 @@ class QuerySpec(AnsweredOnce):
         )
 
 
-class CountingQuery(Protocol):
+class CountingQuery(ReleaseSpec, Protocol):
     """A query that compares counts of reports with k: sums over groups, and discoveries."""
 
     @property
     def where(self) -> tuple[Condition, ...]:
         """All of these hold of a counted report."""
-
-    @property
-    def noise_multiplier(self) -> float:
-        """The noise scale divided by the sensitivity."""
 
     @property
     def count_lists(self) -> int:

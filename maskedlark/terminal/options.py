@@ -8,10 +8,11 @@ def serve_command(min_decoys: Annotated[int, floors("Fewest decoy labels in a re
 from collections.abc import Callable, Collection
 from functools import wraps
 from inspect import Parameter, signature
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import typer
 
+_T = TypeVar("_T")
 Declare = Callable[..., Any]
 """Declares an option, to stand in `Annotated`: its help, its names if they are not the parameter's, and
 what else `typer.Option` takes."""
@@ -31,8 +32,8 @@ option: Final = panel()
 
 def takes(
     *, without: Collection[str] = (), **makers: Callable[..., Any]
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command, in place of some parameters, the options of the functions that make their values.
+) -> Callable[[Callable[..., _T]], Callable[..., _T]]:
+    """Gives a command or a maker, in place of some parameters, the options of what makes their values.
 
         @takes(tls=tls_files)
         def status_command(*, address: str, tls: TlsFiles) -> None: ...
@@ -44,7 +45,7 @@ def takes(
         makers: By the name of the parameter.
     """
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+    def decorate(command: Callable[..., _T]) -> Callable[..., _T]:
         said = signature(command, eval_str=True)
         own = said.parameters.keys() - makers.keys()
         needed = {
@@ -61,9 +62,12 @@ def takes(
             parameters += (each.replace(kind=Parameter.KEYWORD_ONLY) for each in made)
 
         @wraps(command)
-        def with_options(**given: Any) -> None:
-            made = {name: makers[name](**{each: given[each] for each in needed[name]}) for name in makers}
-            command(**{name: given[name] for name in own}, **made)
+        def with_options(**given: Any) -> Any:
+            made = {
+                name: makers[name](**{each: given[each] for each in needed[name] if each in given})
+                for name in makers
+            }
+            return command(**{name: given[name] for name in own if name in given}, **made)
 
         with_options.__signature__ = said.replace(parameters=parameters)  # type: ignore[attr-defined]  # typer reads it
         return with_options

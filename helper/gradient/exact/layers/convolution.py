@@ -16,7 +16,7 @@ from helper.gradient.exact.kernels.compiled import kernel
 from helper.gradient.exact.kernels.rows import Real, Rows, Value, from_bytes, power, power_of, quantise
 from helper.gradient.exact.kernels.whole_gradient import WholeGradient
 from helper.gradient.exact.kernels.windows import Windows
-from helper.gradient.exact.layers.layer import Described, RoundSetup, Trainable, Whole
+from helper.gradient.exact.layers.layer import Affine, RoundSetup, Whole
 from maskedlark.frozen import frozen
 from maskedlark.numbers.field import FieldVector
 
@@ -24,24 +24,14 @@ Patches = NDArray[np.int16]
 
 
 @frozen
-class Convolution(Described):
-    """A Conv of one group.
+class Convolution(Affine):
+    """A Conv of one group; `weight` is (outputs, channels, *kernel).
 
     Attributes:
-        weight: (outputs, channels, *kernel).
-        bias: (outputs,), or None.
         windows: Where each output position looks in a channel.
-        reads_bytes: Whether the input is the features.
-        passes_back: Whether a parameter lies before the input.
-        number: Of the trained layers, for the digest.
     """
 
-    weight: Trainable
-    bias: Trainable | None
     windows: Windows
-    reads_bytes: bool
-    passes_back: bool
-    number: int
 
 
 class _RunningConvolution(Whole):

@@ -22,7 +22,7 @@ from helper.gradient.exact.kernels.rows import (
     scale_rows,
     scaled_norm,
 )
-from helper.gradient.exact.layers.layer import Described, RoundSetup, Running, Trainable
+from helper.gradient.exact.layers.layer import Affine, RoundSetup, Running
 from maskedlark.frozen import frozen
 from maskedlark.numbers.field import FieldVector
 
@@ -30,24 +30,14 @@ _NO_BIAS = np.empty(0)
 
 
 @frozen
-class Dense(Described):
+class Dense(Affine):
     """A Gemm, or a MatMul with the Add that follows it.
 
     Attributes:
-        weight: (inputs, outputs), or (outputs, inputs) if `is_transposed`.
-        bias: (outputs,), or None.
-        is_transposed: Whether the file holds W transposed.
-        reads_bytes: Whether the input is the features.
-        passes_back: Whether a parameter lies before the input.
-        number: Of the trained layers, for the digest.
+        is_transposed: Whether `weight` is (outputs, inputs), as some files hold it, and not the reverse.
     """
 
-    weight: Trainable
-    bias: Trainable | None
     is_transposed: bool
-    reads_bytes: bool
-    passes_back: bool
-    number: int
 
 
 class _RunningDense(Running):

@@ -110,6 +110,25 @@ class Described:
         return type(self).running(self, setup)
 
 
+@frozen
+class Affine(Described):
+    """What a dense layer and a convolution have in common.
+
+    Attributes:
+        weight: What the input is multiplied with.
+        bias: (outputs,), or None.
+        reads_bytes: Whether the input is the features.
+        passes_back: Whether a parameter lies before the input.
+        number: Of the trained layers, for the digest.
+    """
+
+    weight: Trainable
+    bias: Trainable | None
+    reads_bytes: bool
+    passes_back: bool
+    number: int
+
+
 class Stateless(Running):
     """A layer that keeps nothing from `forward` to `backward`: it is its own running form."""
 
