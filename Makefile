@@ -35,10 +35,15 @@ demo-browser: $(STAMP)  ## A newspaper, a shop and a vault in your own browser, 
 demo-federated: $(STAMP)  ## Train on devices' own data through two helpers: 100 devices, MNIST (ends with one JSON object)
 	$(BIN)/python -m docs.tutorial.federated_demo $(ARGS)
 
-test: $(STAMP)  ## Run every test
-	$(BIN)/python -m pytest -n 2
+# Each worker begins with one half of the tests, in order, so that what a file's tests share is made once.
+test: $(STAMP)  ## Run every test but those of whole pages
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not page'
 
-pages: $(STAMP)  ## Run every page in a fresh clone as a reader would, from `make setup` on, on a machine kept busy (ARGS=--quick)
+.PHONY: test-pages
+test-pages: $(STAMP)  ## Run the tests that run whole pages and demos as a reader would
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m page tests/docs
+
+pages: $(STAMP)  ## Run every page in a fresh clone as a reader would, from `make setup` on, on a machine kept busy (ARGS="--quick --done FILE")
 	$(BIN)/python -m tests.docs.pages $(ARGS)
 
 .PHONY: site dist
@@ -56,7 +61,7 @@ simulate: $(STAMP)  ## A million simulated operations under faults (ARGS="--oper
 	$(BIN)/python -m tests.simulation $(ARGS)
 
 test-fast: $(STAMP)  ## Run the tests that take no longer than a moment
-	$(BIN)/python -m pytest -n 2 -m 'not slow'
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow and not page'
 
 audit: $(STAMP)  ## Try the privacy claims on real helpers: canaries, and one helper's share (minutes; ends with one JSON object; ARGS="--seed 7")
 	$(BIN)/python -m tests.audit $(ARGS)

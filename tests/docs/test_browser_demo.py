@@ -14,7 +14,7 @@ from docs.tutorial.browser_demo import CAMPAIGNS, Stage, running
 from maskedlark.numbers.field import MODULUS
 from tests.browser_sim.js.chromium import chromium, chromium_path
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.page, pytest.mark.slow]
 PATIENCE_MS = 600_000
 RADIO = 1
 

@@ -76,6 +76,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
     site.engine.dispose()
 
 
+@pytest.mark.page
 @pytest.mark.slow
 def test_every_command_of_the_page_runs_and_prints_what_it_shows(shell: Shell, tmp_path: Path) -> None:
     assert len(COMMANDS) >= 10

@@ -10,6 +10,7 @@ from tests.browser_sim.idx import write_mnist
 SMALL = Size(devices=20, shard_size=5, rounds=2, quiet_rounds=2, least_devices=20)
 
 
+@pytest.mark.page
 @pytest.mark.slow
 def test_the_federated_demo_trains_over_the_network_what_a_simulation_trains(tmp_path: Path) -> None:
     write_mnist(tmp_path / "mnist", train=200, test=40, packed=False)

@@ -15,6 +15,7 @@ BLOCK = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PORTS = ("7100", "7101", "7200", "7201")
 
 
+@pytest.mark.page
 @pytest.mark.slow
 def test_the_federated_tutorial_runs_from_top_to_bottom(tmp_path: Path) -> None:
     script = "set -e\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n" + "\n".join(

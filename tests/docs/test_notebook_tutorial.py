@@ -22,6 +22,7 @@ def as_typed(page: Path) -> list[str]:
     return [*before, "python - <<'PYTHON'\n" + "\n".join(cells) + "PYTHON\n", *after]
 
 
+@pytest.mark.page
 @pytest.mark.slow
 @pytest.mark.timeout(3_600)
 def test_the_notebook_tutorial_runs_from_top_to_bottom(

@@ -72,6 +72,7 @@ def test_every_page_with_blocks_is_run_by_a_test() -> None:
     assert all((ROOT / test).exists() for test in ELSEWHERE.values())
 
 
+@pytest.mark.page
 @pytest.mark.slow
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("page", CHECKS)

@@ -108,8 +108,8 @@ class Asker:
         return self._stack.enter_context(HelperClient(address, None, 60.0))
 
 
-def run(fleet: Fleet) -> Outcome:
-    """Two jobs of whole epochs, round by round."""
+def run(fleet: Fleet, *, kills: int = STEPS * EPOCHS) -> Outcome:
+    """Two jobs of whole epochs, round by round; a helper is killed in the first `kills` of them."""
     task = fleet.adserver(
         "task", "create", "--name", "epochs", "--origin", "https://ads.example", "--classes", "2",
         "--num-features", str(PEOPLE), "--min-batch-size", "20", "--no-noise", "--epsilon", "1",
@@ -151,7 +151,9 @@ def run(fleet: Fleet) -> Outcome:
         taking_part = np.array(
             [
                 [
-                    asker.round(spec, index, is_killed=spec is jobs[index % JOBS])[start : start + PEOPLE]
+                    asker.round(spec, index, is_killed=index < kills and spec is jobs[index % JOBS])[
+                        start : start + PEOPLE
+                    ]
                     != 0
                     for spec in jobs
                 ]
