@@ -39,6 +39,7 @@ from maskedlark.frozen import frozen
 from maskedlark.privacy import random_allocation
 from maskedlark.privacy.analytic_gaussian import gaussian_epsilon
 from maskedlark.privacy.charge import GAUSSIAN_SLACK, LAPLACE_SLACK, NOISE_MULTIPLIERS, Charge
+from maskedlark.privacy.loss_distribution import MAX_CELLS, LossDistribution, cells_of_sum
 from maskedlark.privacy.noise import Mechanism
 
 # dp-accounting brings scipy, more than a second to import: it is loaded only for what it alone knows, Poisson
@@ -47,11 +48,15 @@ from maskedlark.privacy.noise import Mechanism
 _RENYI_ORDERS: Final = (*range(2, 65), 80, 96, 128, 192, 256, 512, 1024)
 _ORDERS: Final = np.array(_RENYI_ORDERS, dtype=np.float64)
 _LARGEST_EXPONENT: Final = 700.0
-# Privacy loss distributions are composed only where that is quick and their Fourier transforms' rounding is
-# far below delta.
+# Privacy loss distributions are composed only where that is quick, takes little memory, and their Fourier
+# transforms' rounding is far below delta.
 _LOSSES_FOR_EPSILON: Final = (1e-3, 200.0)
 _LOSSES_UP_TO_ROUNDS: Final = 1 << 20
 _LOSSES_FROM_DELTA: Final = 1e-10
+_ROUNDING_OF_ROUNDS: Final = 1e-13  # dp-accounting's transforms, of each round: a thousand times a double's
+_KEPT_LOSSES: Final = 16  # composed distributions, of `MAX_CELLS` in each direction at most
+_MAX_MIXED: Final = 32  # reports of one person whose number in a sample is a mixture; of more, all or none
+_MAX_MIXED_CELLS: Final = 1 << 19  # cells times reports: the time that a mixture takes
 _WIDEST: Final = 500.0
 MAX_COMPOSED: Final = 8
 """Loss distributions are composed of so many different charges at most, beside the unsampled Gaussians."""
@@ -283,8 +288,15 @@ def _of_few(precision: float, others: tuple[Charge, ...], delta: float) -> float
     parts = _parts(others, 1.0)
     quick = _quick_epsilon(replace(parts, precision=precision), delta)
     lowest, highest = _LOSSES_FOR_EPSILON
-    is_short = sum(charge.rounds for charge in others) <= _LOSSES_UP_TO_ROUNDS
-    if is_short and lowest < quick < highest and delta >= _LOSSES_FROM_DELTA:
+    rounds = sum(charge.rounds for charge in others)
+    is_own = all(map(_is_own, others))
+    is_exact = is_own or delta >= rounds * _ROUNDING_OF_ROUNDS
+    if (
+        rounds <= _LOSSES_UP_TO_ROUNDS
+        and is_exact
+        and lowest < quick < highest
+        and delta >= _LOSSES_FROM_DELTA
+    ):
         return min(quick, _loss_distribution_epsilon(precision, others, delta))
     return quick
 
@@ -461,11 +473,14 @@ def _loss_distribution_epsilon(precision: float, charges: Sequence[Charge], delt
         rounds * loss**2 for rounds, loss in losses
     )
     grid = 1e-4 if is_swamped and width < 20 else 1e-3
+    charges = [_mixed(charge, grid) for charge in charges]
     is_own = all(map(_is_own, (*plain, *charges)))
-    first, *others = [
+    first, *others = found = [
         *(_one_loss(charge, grid, is_own=is_own) for charge in plain),
         *(_losses(charge, grid, is_own) for charge in charges),
     ]
+    if sum(max(map(len, _masses(one))) for one in found) > MAX_CELLS:
+        return math.inf
     for other in others:
         first = first.compose(other)
     return float(first.get_epsilon_for_delta(delta))
@@ -485,10 +500,34 @@ def _is_own(charge: Charge) -> bool:
     return charge.mechanism is Mechanism.GAUSSIAN and charge.sampling_rate == 1
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=_KEPT_LOSSES)
 def _losses(charge: Charge, grid: float, is_own: bool) -> Any:
-    """The pessimistic privacy loss distribution of all rounds of one charge."""
-    return _one_loss(replace(charge, rounds=1), grid, is_own=is_own).self_compose(charge.rounds)
+    """The pessimistic privacy loss distribution of all rounds of one charge; infinite if it is too long."""
+    one = _one_loss(replace(charge, rounds=1), grid, is_own=is_own)
+    if is_own or max(cells_of_sum(masses, charge.rounds) for masses in _masses(one)) <= MAX_CELLS:
+        return one.self_compose(charge.rounds)
+    return LossDistribution.infinite(grid).for_dp_accounting()
+
+
+def _masses(found: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The probabilities of the losses in both directions."""
+    if isinstance(found, LossDistribution):
+        return found.remove.masses, found.add.masses
+    remove, add = (one.to_dense_pmf() for one in (found._pmf_remove, found._pmf_add))
+    return np.asarray(remove._probs), np.asarray(add._probs)
+
+
+def _mixed(charge: Charge, grid: float) -> Charge:
+    """A charge whose mixture takes little time.
+
+    Of many reports, or of long losses, the charge of one report that costs more.
+    """
+    shift = charge.reports / charge.noise_multiplier
+    cells = charge.reports * (8 * shift + shift**2) / grid
+    if charge.reports == 1 or (charge.reports <= _MAX_MIXED and cells <= _MAX_MIXED_CELLS):
+        return charge
+    noise, rate = _as_one_report(charge.noise_multiplier, charge.sampling_rate, charge.reports)
+    return replace(charge, noise_multiplier=noise, sampling_rate=rate, reports=1)
 
 
 def _one_loss(charge: Charge, grid: float, *, is_own: bool) -> Any:

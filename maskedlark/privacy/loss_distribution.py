@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 
 from maskedlark.frozen import frozen
 
+MAX_CELLS: Final = 1 << 18
+"""The longest distribution: a longer sum is counted as an infinite loss. It bounds time and memory."""
 _TAIL: Final = 1e-15
 """What one composition may cut off, at each end."""
 _UNIT_ROUNDING: Final = 2.0**-52
@@ -42,9 +44,16 @@ class Losses:
     masses: NDArray[np.float64] = field(repr=False)
     at_infinity: float
 
+    @staticmethod
+    def infinite(grid: float) -> "Losses":
+        """A loss that is always infinite: the bound on what is not computed."""
+        return Losses(grid=grid, lowest=0, masses=np.zeros(1), at_infinity=1.0)
+
     def compose(self, other: "Losses") -> "Losses":
-        """The sum of two independent losses on one grid."""
+        """The sum of two independent losses on one grid; infinite if it is longer than `MAX_CELLS`."""
         size = len(self.masses) + len(other.masses) - 1
+        if size > MAX_CELLS:
+            return Losses.infinite(self.grid)
         width = 1 << (size - 1).bit_length()
         spectrum = np.fft.rfft(self.masses, width) * np.fft.rfft(other.masses, width)
         summed = np.maximum(np.fft.irfft(spectrum, width)[:size], 0.0)
@@ -111,6 +120,11 @@ class LossDistribution:
     remove: Losses
     add: Losses
 
+    @staticmethod
+    def infinite(grid: float) -> "LossDistribution":
+        """Losses that are always infinite, in both directions."""
+        return LossDistribution(remove=Losses.infinite(grid), add=Losses.infinite(grid))
+
     def for_dp_accounting(self) -> Any:
         """The same as an object of dp-accounting, to be composed with others of it."""
         from dp_accounting.pld.pld_pmf import DensePLDPmf
@@ -147,3 +161,21 @@ class LossDistribution:
     def get_delta_for_epsilon(self, epsilon: float) -> float:
         """The delta at an epsilon of at least 0, of the worse direction."""
         return max(self.remove.delta(epsilon), self.add.delta(epsilon))
+
+
+def cells_of_sum(masses: NDArray[np.float64], count: int) -> int:
+    """How many cells hold all but 1e-15 of a sum of independent losses of these probabilities, at most.
+
+    By Chernoff's bound at the orders that dp-accounting tries.
+    """
+    size = len(masses)
+    lowest, highest = 0.0, float((size - 1) * count)
+    if highest < MAX_CELLS:
+        return int(highest) + 1
+    places = np.arange(size) / size
+    for order in range(1, 21):
+        for sign in (-order, order):
+            moment = float(np.exp(sign * places) @ masses)
+            bound = size * (count * math.log(moment) + math.log(2 / _TAIL)) / sign
+            lowest, highest = (max(lowest, bound), highest) if sign < 0 else (lowest, min(highest, bound))
+    return math.ceil(highest) - math.floor(lowest) + 1

@@ -1,0 +1,98 @@
+"""What an ad server may make a helper compute and keep: cells of loss distributions, not seconds."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from maskedlark.privacy import composition
+from maskedlark.privacy.accounting import Charge
+from maskedlark.privacy.composition import composed_epsilon
+from maskedlark.privacy.loss_distribution import MAX_CELLS, LossDistribution, Losses, cells_of_sum
+from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.random_allocation import epoch_ratios
+
+DELTA = 1e-5
+
+
+def gaussian(noise: float, rate: float, rounds: int, **changes: Any) -> Charge:
+    return Charge(
+        mechanism=Mechanism.GAUSSIAN, noise_multiplier=noise, sampling_rate=rate, rounds=rounds, **changes
+    )
+
+
+LONG = {
+    "a million rounds": gaussian(5.0, 0.05, 1_000_000),
+    "large losses": gaussian(0.5, 0.9, 10_000),
+    "epochs": gaussian(0.8, 1.0, 1_000_000, epoch_steps=20),
+    "laplace": Charge(mechanism=Mechanism.LAPLACE, noise_multiplier=0.2, sampling_rate=0.5, rounds=100_000),
+}
+
+
+@pytest.mark.parametrize("charge", LONG.values(), ids=LONG.keys())
+def test_a_composed_distribution_has_a_bounded_number_of_cells(charge: Charge) -> None:
+    found = composition._losses.__wrapped__(charge, 1e-3, composition._is_own(charge))
+    assert max(map(len, composition._masses(found))) <= MAX_CELLS
+    assert found.get_epsilon_for_delta(DELTA) == np.inf
+
+
+def test_the_cells_that_are_foretold_hold_the_sum() -> None:
+    charge = gaussian(5.0, 0.01, 100_000)
+    one = composition._one_loss(charge, 1e-4, is_own=False)
+    foretold = max(cells_of_sum(masses, charge.rounds) for masses in composition._masses(one))
+    composed = max(map(len, composition._masses(one.self_compose(charge.rounds))))
+    assert composed <= foretold + 1
+    assert 10_000 < foretold < MAX_CELLS
+
+
+def test_what_is_kept_of_composed_distributions_is_at_most_64_mib() -> None:
+    kept = composition._losses.cache_parameters()["maxsize"]
+    assert kept is not None
+    assert kept * 2 * MAX_CELLS * np.dtype(np.float64).itemsize <= 64 << 20
+
+
+def test_a_distribution_that_would_be_too_long_leaves_the_quick_bound() -> None:
+    charge = LONG["a million rounds"]
+    quick = composition._quick_epsilon(composition._parts([charge], 1.0), DELTA)
+    assert 0 < composed_epsilon([charge], DELTA) == quick < np.inf
+
+
+@pytest.mark.parametrize(
+    ("noise", "reports"), [(300.0, 1024), (60.0, 33), (1.0, 32)], ids=["1024", "33", "long losses"]
+)
+def test_of_many_reports_of_one_person_no_mixture_is_computed(
+    noise: float, reports: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(composition, "_mixture", lambda *_: pytest.fail("computed a mixture"))
+    charge = gaussian(noise, 0.2, 3, reports=reports)
+    found = composed_epsilon([charge], DELTA)
+    fewer = composed_epsilon([gaussian(noise, 0.2, 3, reports=1)], DELTA)
+    assert fewer < found < np.inf
+
+
+def test_all_of_a_persons_reports_or_none_cost_more_than_their_mixture() -> None:
+    charge = gaussian(40.0, 0.2, 1, reports=4)
+    noise, rate = composition._as_one_report(40.0, 0.2, 4)
+    assert composed_epsilon([charge], DELTA) <= composed_epsilon([gaussian(noise, rate, 1)], DELTA)
+
+
+def test_transforms_are_not_trusted_near_their_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """dp-accounting's may be off by a thousand times a double's rounding in each round."""
+    charge = gaussian(100.0, 0.01, 100_000)
+    quick = composition._quick_epsilon(composition._parts([charge], 1.0), 0.9e-8)
+    tried: list[float] = []
+    monkeypatch.setattr(
+        composition, "_loss_distribution_epsilon", lambda *given: tried.append(given[-1]) or quick / 2
+    )
+    assert composed_epsilon([charge], 0.9e-8) == quick
+    assert composed_epsilon([charge], 1.1e-8) < quick
+    assert tried == [1.1e-8]
+
+
+def test_a_sum_that_is_too_long_is_an_infinite_loss() -> None:
+    long = Losses(grid=1e-3, lowest=0, masses=np.full(MAX_CELLS, 1 / MAX_CELLS), at_infinity=0.0)
+    assert long.compose(long).epsilon(0.5) == np.inf
+    both = LossDistribution(remove=long, add=long).self_compose(3)
+    assert both.get_delta_for_epsilon(1.0) == 1.0
+    ordinary = epoch_ratios(Mechanism.GAUSSIAN, 1.0, 8).losses(1e-3).self_compose(5)
+    assert ordinary.get_epsilon_for_delta(DELTA) < 20
