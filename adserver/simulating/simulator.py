@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from maskedlark.federated.dense import DenseModel
 from maskedlark.federated.local_training import Examples, LocalModel, Parameters
 from maskedlark.federated.participation import Part, toss
 from maskedlark.federated.populations import Population
@@ -28,7 +29,9 @@ from maskedlark.privacy.noise import Mechanism, noise_scale, noise_vector, tail_
 from maskedlark.randomness import Randomness, seeded
 
 STACK: Final = 32
-"""Devices that train side by side: enough for numpy, few enough for the caches."""
+"""The most devices that train side by side."""
+_CACHED_BYTES: Final = 1 << 20
+"""Weights of dense models that train side by side: what a core's cache holds. More take twice as long."""
 
 Evaluate = Callable[[Parameters], Mapping[str, float]]
 """Scores of a model, by name."""
@@ -172,8 +175,9 @@ def collect(simulated: Simulated, asked: Round, seed: int, *, is_diagnosed: bool
         covers += part is Part.COVER
     total = strategy.cover_vector(model)
     squares = np.zeros(len(total))
-    for first in range(0, len(drawn), STACK):
-        members = drawn[first : first + STACK]
+    stacked = stack_of(model)
+    for first in range(0, len(drawn), stacked):
+        members = drawn[first : first + stacked]
         streams = [device_stream(seed, asked.terms.index, device) for device in members]
         for stream in streams:
             stream(16)  # the coin's bytes
@@ -192,6 +196,13 @@ def collect(simulated: Simulated, asked: Round, seed: int, *, is_diagnosed: bool
             between_clients=float(variances.mean()), update_scale=float(np.square(means).mean())
         )
     return Collected(total=total, devices=len(drawn), covers=covers, diagnostics=diagnostics)
+
+
+def stack_of(model: LocalModel) -> int:
+    """How many devices train side by side. It changes no bit of what comes out."""
+    if not isinstance(model, DenseModel):
+        return STACK
+    return max(1, min(STACK, _CACHED_BYTES // (4 * model.size)))
 
 
 def round_noise(strategy: Strategy, asked: Round, count: int, randomness: Randomness) -> SignedVector:

@@ -13,12 +13,15 @@ an update that is sent again counts once. Which instance was drawn is not stored
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
+from time import monotonic
 from typing import Final
 
 import numpy as np
 from sqlalchemy import Connection, Engine, bindparam, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
 
 from adserver.store.database import insert_or_ignore
+from adserver.store.instances_at_hand import Changed, Drawn, InstancesAtHand
 from adserver.store.local_schema import instance_jobs, instance_updates, model_instances
 from adserver.store.together import Together
 from maskedlark.canonical import decode, encode
@@ -39,13 +42,9 @@ _LOCKED: Final = (
     .where(_OF_JOB)
     .with_for_update()
 )
-_DRAWN: Final = (
-    select(model_instances.c.place, model_instances.c.encoded, instance_jobs.c.returns)
-    .join(instance_jobs)
-    .where(
-        model_instances.c.job_id == bindparam("job"),
-        model_instances.c.place.in_(bindparam("places", expanding=True)),
-    )
+_RETURNS: Final = select(instance_jobs.c.returns).where(_OF_JOB)
+_DRAWN: Final = select(model_instances.c.encoded).where(
+    model_instances.c.job_id == bindparam("job"), model_instances.c.place == bindparam("place")
 )
 _SEEN: Final = select(instance_updates.c.update_id).where(
     instance_updates.c.job_id == bindparam("job"),
@@ -61,20 +60,6 @@ _COUNTED: Final = (
     update(instance_jobs).where(_OF_JOB).values(returns=bindparam("returned"), in_flight=bindparam("flying"))
 )
 """Statements are built once: building one takes as long as running it."""
-
-
-@frozen(eq=False)
-class Drawn:
-    """What a device gets.
-
-    Attributes:
-        instance: The weights, in units of the grid.
-        returns: How many updates were accepted before; the device sends it back, so that updates in flight
-            can be counted.
-    """
-
-    instance: SignedVector
-    returns: int
 
 
 @frozen
@@ -139,6 +124,7 @@ class InstanceStore:
         self._settings: dict[bytes, DrawAndDiscard] = {}
         self._draws: dict[bytes, Together[_Draw]] = {}
         self._returns: dict[bytes, Together[_Return]] = {}
+        self._at_hand: dict[bytes, InstancesAtHand] = {}
         self._guard = Lock()
 
     def create(self, job_id: bytes, settings: DrawAndDiscard, instances: SignedVector) -> None:
@@ -171,13 +157,16 @@ class InstanceStore:
             return _job(connection, job_id)
 
     def draw(self, job_id: bytes, randomness: Randomness) -> Drawn:
-        """A uniformly random instance.
+        """A uniformly random instance, as it is now or was `OLDEST_S` ago.
 
         Raises:
             JobRefused(UNKNOWN_JOB): there is none.
         """
-        settings = self._settings_of(job_id)
-        call = _Draw(place=int(settings.pick(1, randomness)[0]))
+        place = int(self._settings_of(job_id).pick(1, randomness)[0])
+        lately = self._at_hand[job_id].lately(place, now_s=monotonic())
+        if lately is not None:
+            return lately
+        call = _Draw(place=place)
         self._draws[job_id].call(call)
         if call.drawn is None:
             raise AssertionError("a draw that was served has an instance")
@@ -212,26 +201,40 @@ class InstanceStore:
     def _settings_of(self, job_id: bytes) -> DrawAndDiscard:
         """A job's settings, which never change; its queues are made with them."""
         if job_id not in self._settings:
-            settings = self.job(job_id).settings
+            job = self.job(job_id)
+            settings = job.settings
             with self._guard:
+                self._at_hand.setdefault(job_id, InstancesAtHand(weights=job.weights))
                 self._draws.setdefault(job_id, Together(partial(self._give_out, job_id)))
                 self._returns.setdefault(job_id, Together(partial(self._take_in, job_id)))
                 self._settings[job_id] = settings
         return self._settings[job_id]
 
     def _give_out(self, job_id: bytes, draws: list["_Draw"]) -> None:
-        """Answer draws: each place is read once, and all are of one moment."""
-        places = list({one.place for one in draws})
+        """Answer draws: all are of one moment. What this process has at hand of that moment is not read."""
+        at_hand, at_s = self._at_hand[job_id], monotonic()
         with reading(self._engine) as connection:
-            found = connection.execute(_DRAWN, {"job": job_id, "places": places}).all()
-        instances = {row.place: Drawn(instance=_decoded(row.encoded), returns=row.returns) for row in found}
-        for one in draws:
-            one.drawn = instances[one.place]
+            returns = connection.execute(_RETURNS, {"job": job_id}).scalar_one()
+            for one in draws:
+                instance = at_hand.get(returns, one.place)
+                if instance is None:
+                    found = connection.execute(_DRAWN, {"job": job_id, "place": one.place}).scalar_one()
+                    instance = _decoded(bytes(found))
+                at_hand.put(returns, one.place, instance, at_s=at_s)
+                one.drawn = Drawn(instance=instance, returns=returns)
 
     def _take_in(self, job_id: bytes, returns: list["_Return"]) -> None:
-        """Take in what came back, in one transaction."""
-        with self._engine.begin() as connection:
-            _take_in(connection, job_id, returns)
+        """Take in what came back, in one transaction.
+
+        Ids that were accepted before are rare: they are looked up only if one cannot be inserted.
+        """
+        try:
+            with self._engine.begin() as connection:
+                changed = _take_in(connection, job_id, returns, set())
+        except IntegrityError:
+            with self._engine.begin() as connection:
+                changed = _take_in(connection, job_id, returns, _seen(connection, job_id, returns))
+        self._at_hand[job_id].move(changed)
 
     def instances(self, job_id: bytes) -> SignedVector:
         """All instances, (k, weights), of one moment.
@@ -250,11 +253,19 @@ class InstanceStore:
             return int(connection.execute(wanted).scalar_one())
 
 
-def _take_in(connection: Connection, job_id: bytes, batch: list[_Return]) -> None:
-    """Decide on each update in turn, as if each had a transaction of its own, then write what changed."""
-    job = connection.execute(_LOCKED, {"job": job_id}).one()
+def _seen(connection: Connection, job_id: bytes, batch: list[_Return]) -> set[bytes]:
+    """The ids among a batch that were accepted before."""
     offered = {"job": job_id, "offered": [one.returned.update_id for one in batch]}
-    seen = {bytes(found) for found in connection.execute(_SEEN, offered).scalars()}
+    return {bytes(found) for found in connection.execute(_SEEN, offered).scalars()}
+
+
+def _take_in(connection: Connection, job_id: bytes, batch: list[_Return], seen: set[bytes]) -> Changed:
+    """Decide on each update in turn, as if each had a transaction of its own, then write what changed.
+
+    Raises:
+        IntegrityError: an id outside `seen` was accepted before; nothing is written.
+    """
+    job = connection.execute(_LOCKED, {"job": job_id}).one()
     is_tested = any(one.test is not None for one in batch)
     instances = _all(connection, job_id) if is_tested else None
     changed: dict[int, SignedVector] = {}
@@ -273,12 +284,13 @@ def _take_in(connection: Connection, job_id: bytes, batch: list[_Return]) -> Non
         late = returns - min(max(returned.drawn_at, 0), returns)
         in_flight += (late - in_flight) * _SMOOTHING
         returns += 1
-    if not new:
-        return
-    connection.execute(_NEW_IDS, new)
-    written = [{"job": job_id, "at": place, "by": _encoded(one)} for place, one in changed.items()]
-    connection.execute(_WRITTEN, written)
-    connection.execute(_COUNTED, {"job": job_id, "returned": returns, "flying": in_flight})
+    if new:
+        connection.execute(_NEW_IDS, new)
+        encoded = {place: _encoded(one) for place, one in changed.items()}
+        changed = {place: _decoded(one) for place, one in encoded.items()}
+        connection.execute(_WRITTEN, [{"job": job_id, "at": at, "by": one} for at, one in encoded.items()])
+        connection.execute(_COUNTED, {"job": job_id, "returned": returns, "flying": in_flight})
+    return Changed(before=job.returns, after=returns, instances=changed, at_s=monotonic())
 
 
 def _refusal(

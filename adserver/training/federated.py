@@ -154,10 +154,15 @@ class FederatedRun:
         chosen, of_dataset = stored.chosen, stored.dataset_id
         if chosen is None or of_dataset is None:
             admitted = self.pair.ask(partial(self._prepare, stored))
+            ids = self.rounds.report_ids(stored.round.round_id)
+            if any(len(one.is_admitted) != len(ids) for one in admitted):
+                raise JobRefused(
+                    JobReason.CANCELLED, "the round went on without this worker, which had lost its lease"
+                )
             chosen = admitted_by_both(*admitted)
             if not chosen.any():
                 return None
-            ids = self.rounds.report_ids(stored.round.round_id)[chosen]
+            ids = ids[chosen]
             order = canonical_order(ids)
             of_dataset = dataset_id(self.plan.task.task_id, ids[order], admitted[0].view_tags[chosen][order])
             self.rounds.choose(stored.round.round_id, chosen, of_dataset)

@@ -1,10 +1,10 @@
 """Every figure of the four federated papers beside ours: `make federated` (ARGS=--quick, --json, --part
 NAME).
 
-Each part is one function that returns its keys. Two run at a time, with a line on standard error as each
-ends; the result is one JSON object, or a table. `--quick` trains the language model for fewer rounds and on
-fewer settings, and leaves out K = 1,000, the run without privacy, and draw and discard's sweep of epsilon;
-`--all` adds K = 10,000.
+Each part is one function that returns its keys. Two run at a time, with the progress and the time that is
+left on standard error; the result is one JSON object, or a table. `--quick` trains the language model for
+fewer rounds and on fewer settings, and leaves out K = 1,000, the run without privacy, and draw and discard's
+sweep of epsilon; `--all` adds K = 10,000.
 """
 
 import argparse
@@ -43,6 +43,7 @@ from maskedlark.federated.server_optimizer import ServerOptimizer, ServerOptimiz
 from maskedlark.federated.spam import SpamTest, area_under_curve
 from maskedlark.federated.strategies.client_level import ClientLevel
 from maskedlark.federated.strategies.dp_fedavg import DpFedAvg
+from maskedlark.frozen import frozen
 from maskedlark.numbers.field import SignedVector
 from maskedlark.privacy.accounting import Charge, composed_epsilon
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
@@ -51,6 +52,7 @@ from maskedlark.privacy.noise import Mechanism
 from maskedlark.privacy.samplers import discrete_laplace
 from maskedlark.randomness import seeded
 from tests.bench import mnist
+from tests.progress import shown
 
 Figures = dict[str, Any]
 
@@ -316,6 +318,21 @@ LONGEST: Final = (
     "client-level-k1000",
 )
 
+SHARES: Final = {
+    "language-model": 300,
+    "draw-mnist": 260,
+    "client-level-plain": 200,
+    "client-level-k1000": 150,
+    "client-level-k10000": 3000,
+    "draw-spam": 40,
+    "client-level-k100": 20,
+    "accountants": 10,
+    "draw-known-weights": 15,
+}
+"""Seconds of a processor that parts took once: what the time that is left is guessed from."""
+QUICKER: Final = {"language-model": 0.25, "draw-mnist": 0.2, "draw-spam": 0.5}
+"""The same of a quick run, as a share."""
+
 
 def _step(rate: float, noise: float, rounds: int) -> MomentsStep:
     return MomentsStep(sampling_rate=rate, noise_multiplier=noise, rounds=rounds)
@@ -471,25 +488,59 @@ def _say(line: str) -> None:
 
 
 def measure(names: list[str], scale: Scale) -> Figures:
-    """Run parts, two at a time, the longest first; each part's seconds are under `seconds`."""
-    figures: Figures = {"seconds": {}}
+    """Run parts, two at a time, the longest first.
+
+    Each part's seconds are under `seconds`, and its processor time under `cpu_seconds`.
+    """
+    figures: Figures = {"seconds": {}, "cpu_seconds": {}}
+    shares = {
+        name: SHARES.get(name, 5) * (QUICKER.get(name, 1.0) if scale.is_quick else 1.0) for name in names
+    }
+    done_of_all = 0.0
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
         os.environ[name] = "1"  # a worker has one core; read when it imports numpy
     order = sorted(names, key=lambda name: LONGEST.index(name) if name in LONGEST else len(LONGEST))
-    with ProcessPoolExecutor(WORKERS, mp_context=get_context("spawn")) as pool:
+    with (
+        ProcessPoolExecutor(WORKERS, mp_context=get_context("spawn")) as pool,
+        shown("federated", sum(shares.values())) as show,
+    ):
         running = {pool.submit(_timed, name, scale): name for name in order}
+        show(0.0, f"{len(names)} parts")
         for done in as_completed(running):
-            found, seconds = done.result()
-            figures |= found
-            figures["seconds"][running[done]] = seconds
-            _say(f"{running[done]}: {seconds} s")
+            name, one = running[done], done.result()
+            figures |= one.figures
+            figures["seconds"][name] = one.seconds
+            figures["cpu_seconds"][name] = one.cpu_seconds
+            done_of_all += shares[name]
+            _say(f"{name}: {one.seconds} s, of the processor {one.cpu_seconds} s")
+            show(done_of_all, f"{len(figures['seconds'])} of {len(names)} parts")
     return figures
 
 
-def _timed(name: str, scale: Scale) -> tuple[Figures, float]:
+@frozen
+class Timed:
+    """What a part measured, and how long it took.
+
+    Attributes:
+        figures: Its keys.
+        seconds: By the clock.
+        cpu_seconds: Of the processor.
+    """
+
+    figures: Figures
+    seconds: float
+    cpu_seconds: float
+
+
+def _timed(name: str, scale: Scale) -> Timed:
     """One part and how long it took. In a worker process."""
-    began = time.monotonic()
-    return PARTS[name](scale), round(time.monotonic() - began, 1)
+    began, used = time.monotonic(), time.process_time()
+    found = PARTS[name](scale)
+    return Timed(
+        figures=found,
+        seconds=round(time.monotonic() - began, 1),
+        cpu_seconds=round(time.process_time() - used, 1),
+    )
 
 
 def main() -> None:

@@ -1,5 +1,7 @@
 """`make simulate`: seeds until so many operations are simulated. Ends with one JSON object.
 
+Every fourth seed is one of federated rounds (`tests.simulation.crowd_world`), the others are of reports.
+
 Fails if an invariant was broken, and after many operations also if there is a persistence boundary that
 nothing ever died at.
 """
@@ -15,11 +17,20 @@ from itertools import count
 from typing import Any, Final
 
 from tests.progress import shown
-from tests.simulation.failpoints import expected
+from tests.simulation.crowd_world import run_crowd_seed
+from tests.simulation.failpoints import expected, of_updates
 from tests.simulation.running import Verdict, run_seed, shrunk
 
 _ALL_COVERED: Final = 500_000
 """Operations after which something has died at every persistence boundary."""
+
+_CROWD_EVERY: Final = 4
+
+
+def run_any(seed: int, *, only: frozenset[str] | None = None) -> Verdict:
+    """A seed of reports, or of federated rounds."""
+    is_crowd = seed % _CROWD_EVERY == _CROWD_EVERY - 1
+    return run_crowd_seed(seed, only=only) if is_crowd else run_seed(seed, only=only)
 
 
 def main() -> int:
@@ -32,7 +43,7 @@ def main() -> int:
     arguments = parser.parse_args()
     started = time.monotonic()
     if arguments.seed is not None:
-        verdicts = [run_seed(arguments.seed)]
+        verdicts = [run_any(arguments.seed)]
     else:
         verdicts = list(
             _shown(
@@ -60,6 +71,7 @@ def summary(verdicts: Sequence[Verdict], seconds: float) -> dict[str, Any]:
     """
     operations = sum(verdict.operations for verdict in verdicts)
     happened = [name for verdict in verdicts for name in verdict.happened]
+    points = expected() | of_updates()
     crashed_at = {point for verdict in verdicts for point in verdict.crashed_at}
     return {
         "operations": operations,
@@ -69,8 +81,9 @@ def summary(verdicts: Sequence[Verdict], seconds: float) -> dict[str, Any]:
         "failing_seeds": sorted(verdict.seed for verdict in verdicts if verdict.violations),
         "faults": sum("=" in name for name in happened),
         "crashes": sum(name.endswith("=crash") for name in happened),
-        "failpoints": len(crashed_at & expected()),
-        "failpoints_missed": sorted(expected() - crashed_at),
+        "failpoints": len(crashed_at & points),
+        "failpoints_missed": sorted(points - crashed_at),
+        "rounds_summed": sum(verdict.rounds_summed for verdict in verdicts),
         "queries_read": sum(verdict.queries_read for verdict in verdicts),
         "refused_for_budget": sum(verdict.refused_for_budget for verdict in verdicts),
         "ledgers_rolled_back": sum(verdict.ledgers_rolled_back for verdict in verdicts),
@@ -83,7 +96,7 @@ def _verdicts(operations: int, first_seed: int, processes: int) -> Iterator[Verd
     """Seeds in order, several at a time, until there are enough operations."""
     seeds, done = count(first_seed), 0
     with ProcessPoolExecutor(processes) as pool:
-        running: set[Future[Verdict]] = {pool.submit(run_seed, next(seeds)) for _ in range(2 * processes)}
+        running: set[Future[Verdict]] = {pool.submit(run_any, next(seeds)) for _ in range(2 * processes)}
         while running:
             finished, running = wait(running, return_when=FIRST_COMPLETED)
             for one in finished:
@@ -91,7 +104,7 @@ def _verdicts(operations: int, first_seed: int, processes: int) -> Iterator[Verd
                 done += verdict.operations
                 yield verdict
                 if done < operations:
-                    running.add(pool.submit(run_seed, next(seeds)))
+                    running.add(pool.submit(run_any, next(seeds)))
 
 
 def _shown(verdicts: Iterator[Verdict], operations: int) -> Iterator[Verdict]:
@@ -109,7 +122,7 @@ def _shown(verdicts: Iterator[Verdict], operations: int) -> Iterator[Verdict]:
 
 
 def _print_small(failing: Verdict) -> None:
-    small = shrunk(failing)
+    small = shrunk(failing, run=run_any)
     print(
         f"the smallest run of seed {small.seed} that breaks something: {'; '.join(small.violations)}",
         file=sys.stderr,

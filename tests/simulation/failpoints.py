@@ -14,7 +14,7 @@ from functools import cache
 from types import ModuleType
 from typing import Final
 
-from adserver.store import datasets, queries, receipts, reports, tasks
+from adserver.store import datasets, queries, receipts, reports, rounds, tasks
 from adserver.store import jobs as job_store
 from adserver.store import leases as job_leases
 from helper.ledger import ledger
@@ -36,6 +36,9 @@ _SETTING_UP: Final = frozenset({"Ledger.add_task", "TaskStore.add"})
 Making it again commits nothing.
 """
 
+_NEVER_HERE: Final = frozenset({"RoundStore.begin_again"})
+"""A round begins again only where both helpers admit no update, which takes forged ones."""
+
 
 @cache
 def expected() -> frozenset[str]:
@@ -47,12 +50,23 @@ def expected() -> frozenset[str]:
     )
 
 
-def aimed_at(seed: int) -> frozenset[str]:
+@cache
+def of_updates() -> frozenset[str]:
+    """The names of all points that federated rounds alone pass, and of what they share with other jobs."""
+    transactions = {*_with_transactions(rounds), "Ledger.add_query", "Ledger.add_dataset"} - _NEVER_HERE
+    files = ("UpdateVault.commit", "write checkpoint.npz", "write model.onnx")
+    return frozenset(
+        {f"{name}: {when}" for name in transactions for when in _AROUND_TRANSACTIONS}
+        | {f"{name}: {when}" for name in files for when in _AROUND_FILES}
+    )
+
+
+def aimed_at(seed: int, among: frozenset[str] | None = None) -> frozenset[str]:
     """The points that the run of a seed crashes at if it passes them.
 
     A few, far from each other; all of them in two dozen seeds.
     """
-    points = sorted(expected())
+    points = sorted(among or expected())
     apart = -(-len(points) // _AIMED_AT_ONCE)
     return frozenset(points[(seed + apart * place) % len(points)] for place in range(_AIMED_AT_ONCE))
 

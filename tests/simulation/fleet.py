@@ -3,7 +3,7 @@
 Real components, started again whenever they die.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from adserver.peers.client import HelperClient
 from adserver.store.database import create_tables, default_url
 from adserver.store.receipts import ReceiptBook
 from adserver.store.reports import ReportStore
+from adserver.store.rounds import RoundStore
 from adserver.store.tasks import TaskStore
 from adserver.training.worker import JobWorker
 from helper.core import HelperCore
@@ -35,7 +36,7 @@ from tests.simulation.faults import Faults
 from tests.simulation.kernel import Kernel, Killed, Process
 from tests.simulation.ledger_view import LedgerView
 from tests.simulation.network import Host, Network
-from tests.simulation.parties import FLOORS, HELPERS, WORKERS, bundles, helper_keys
+from tests.simulation.parties import FLOORS, HELPERS, WORKERS, Bundles, bundles, helper_keys
 from tests.simulation.stores import Boundary, make_fragile
 
 LEASE_S = 12.0
@@ -74,6 +75,7 @@ class Fleet:
         starts: How many processes were started.
         running: By name.
         on_commit: Told of every transaction that a helper has committed.
+        make_bundles: Makes the tasks.
     """
 
     kernel: Kernel
@@ -82,6 +84,7 @@ class Fleet:
     starts: int = 0
     running: dict[str, Running] = field(default_factory=dict)
     on_commit: Callable[[str], None] = lambda _name: None
+    make_bundles: Callable[[Mapping[str, HelperKeys]], Bundles] = bundles
 
     def __post_init__(self) -> None:
         self.hosts = {name: Host(name=name) for name in HELPERS}
@@ -91,7 +94,7 @@ class Fleet:
         self.keys = {name: HelperKeys.read(self.folder / name) for name in HELPERS}
         self.ledgers = {name: LedgerView(self.folder / name / LEDGER_FILE) for name in HELPERS}
         self.skews = dict.fromkeys((*HELPERS, "ingest", "desk", *WORKERS), 0.0)
-        self.bundles = bundles(self.keys)
+        self.bundles = self.make_bundles(self.keys)
 
     def start_all(self) -> None:
         """Start every process, and make the stores."""
@@ -187,7 +190,8 @@ class Fleet:
 
     def _start_ingest(self) -> None:
         running = self._start("ingest")
-        running.part = Intake(TaskStore(running.engine), ReportStore(running.engine), lambda: 0.0)
+        stores = TaskStore(running.engine), ReportStore(running.engine)
+        running.part = Intake(*stores, lambda: 0.0, RoundStore(running.engine))
         refresher = key_refresher(TaskStore(running.engine), self.clients(running.engine), REFRESH_S)
         self.kernel.spawn(running.process, refresher.start, "key refresh starts")
 
@@ -224,6 +228,8 @@ class Fleet:
         )
         vault: Any = core.datasets.vault
         vault.write = boundary.around("Vault.write", vault.write)
+        updates: Any = core.updates.vault
+        updates.commit = boundary.around("UpdateVault.commit", updates.commit)
         witness: Any = core.witness
         witness._write = boundary.around("Witness.write", witness._write)
         self.running[name].part = core

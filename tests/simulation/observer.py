@@ -16,6 +16,8 @@ from helper.trust.key_ring import KeyState
 from maskedlark.canonical import decode
 from maskedlark.errors import JobReason
 from maskedlark.releases.query import QuerySpec
+from maskedlark.releases.update import UpdateSpec
+from maskedlark.reports.task import PrivacyUnit
 from maskedlark.rpc.faults import refusal_of
 from protos import helper_pb2
 from tests.simulation.fleet import Fleet
@@ -59,7 +61,8 @@ class Observer:
                 answer = b"".join(helper_pb2.RoundReply.FromString(reply).chunk for reply in replies)
                 self._released_round(name, (header.job_id, header.round), sha256(answer).hexdigest())
             case "RunQuery":
-                spec = decode(QuerySpec, helper_pb2.QueryRequest.FromString(requests[0]).query)
+                first = helper_pb2.QueryRequest.FromString(requests[0])
+                spec = decode(UpdateSpec, first.update) if first.update else decode(QuerySpec, first.query)
                 answer = b"".join(helper_pb2.QueryReply.FromString(reply).chunk for reply in replies)
                 self._released_query(name, spec.query_id, answer)
             case "PrepareDataset":
@@ -111,13 +114,16 @@ class Observer:
                 )
 
     def _committed(self, name: str) -> None:
-        """No dataset ever costs more than its task's budget."""
+        """No dataset ever costs more than its task's budget, and where a person is protected no task."""
         count = self._fleet.ledgers[name].num_reservations()
         if count == self._num_reservations[name]:
             return
         self._num_reservations[name] = count
         task = self._fleet.bundles.noisy.task
-        for dataset_id, reserved in self._fleet.ledgers[name].reservations(task.task_id).items():
+        found = self._fleet.ledgers[name].reservations(task.task_id)
+        if task.unit is PrivacyUnit.USER:
+            found = {task.task_id: [one for each in found.values() for one in each]}
+        for dataset_id, reserved in found.items():
             spent = cost(task, reserved)
             if not (spent.ad_server <= task.epsilon and spent.colluding <= task.collusion_epsilon):
                 self.violations.append(

@@ -13,14 +13,18 @@ from helper.trust.floors import Floors
 from helper.trust.key_ring import first_ring
 from helper.trust.keys import HelperKeys
 from maskedlark import canonical
+from maskedlark.federated.dense import DenseModel
 from maskedlark.randomness import derive_key, seeded
 from maskedlark.reports.report import Example, MeasuredValues
 from maskedlark.reports.sealing import HpkeSuite
 from maskedlark.reports.task import Task, TaskBundle
+from maskedlark.reports.updates import UpdateForm
 from tests.builders import NOW, examples, settings
 
 HELPERS: Final = ("north", "south")
 WORKERS: Final = ("worker a", "worker b")
+CROWD_MODEL: Final = DenseModel(widths=(4, 2))
+"""What devices train."""
 PLACES: Final = ("lima", "oslo", "pune")
 MOST_SPENT: Final = 200
 FLOORS: Final = Floors(
@@ -41,6 +45,20 @@ _NOISY: Final = {
     "measurement": _SHOP,
     "epsilon": 2.0,
     "salt": bytes(range(1, 17)),
+}
+
+_EXACT_UPDATES: Final = {
+    "name": "exact updates",
+    "unit": "user",
+    "updates": UpdateForm(num_parameters=CROWD_MODEL.size),
+    "frac_bits": 24,
+}
+_NOISY_UPDATES: Final = {
+    **_EXACT_UPDATES,
+    "name": "noisy updates",
+    "mechanism": "gaussian",
+    "epsilon": 16.0,
+    "salt": bytes(range(2, 18)),
 }
 
 
@@ -80,6 +98,11 @@ def helper_keys(seed: int, name: str) -> HelperKeys:
 def bundles(keys: Mapping[str, HelperKeys]) -> Bundles:
     """Both tasks, signed."""
     return Bundles(exact=_signed(_EXACT, keys), noisy=_signed(_NOISY, keys))
+
+
+def crowd_bundles(keys: Mapping[str, HelperKeys]) -> Bundles:
+    """Both tasks of updates, signed: whose devices train."""
+    return Bundles(exact=_signed(_EXACT_UPDATES, keys), noisy=_signed(_NOISY_UPDATES, keys))
 
 
 def people(task: Task, count: int, seed: int) -> list[Example]:

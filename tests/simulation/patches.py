@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 import torch
 
+from maskedlark.randomness import seeded
 from tests.simulation.channel import Channel
 from tests.simulation.fleet import Fleet
 from tests.simulation.primitives import InlineExecutor, Primitives
@@ -55,6 +56,9 @@ def patched(fleet: Fleet) -> Iterator[None]:
         "adserver.store.job_folder.write_durably": fleet.write_durably,
         "helper.trust.keys._replace": fleet.replace_key_file,
         "adserver.training.runner.CurveWriter": _NoCurves,
+        "adserver.training.federated.CurveWriter": _NoCurves,
+        "adserver.training.federated._POLL_S": 0.5,
+        "adserver.training.worker.system_randomness": seeded(fleet.faults.seed, "handles of rounds"),
         "helper.releases.noise_shelf.ThreadPoolExecutor": InlineExecutor,
     }
     with ExitStack() as stack:

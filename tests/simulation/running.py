@@ -2,7 +2,9 @@
 
 import logging
 import os
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -32,6 +34,8 @@ class Verdict:
         ledgers_rolled_back: Helpers whose past was brought back.
         participations: Records that took part in an epoch of random allocation, at either helper.
         computed_again: Rounds of random allocation that a helper computed more than once.
+        rounds_summed: Federated rounds that a helper has released.
+        updates_refused: Updates that were refused, by reason.
         digest: Of everything that was observed, in order: two runs of a seed have the same.
     """
 
@@ -46,6 +50,8 @@ class Verdict:
     participations: int
     computed_again: int
     digest: str
+    rounds_summed: int = 0
+    updates_refused: Mapping[str, int] = field(default_factory=dict)
 
 
 def run_seed(
@@ -80,13 +86,18 @@ def run_seed(
     )
 
 
-def shrunk(failing: Verdict, *, most_runs: int = 200, scale: Scale | None = None) -> Verdict:
+def shrunk(
+    failing: Verdict,
+    *,
+    most_runs: int = 200,
+    scale: Scale | None = None,
+    run: Callable[..., Verdict] | None = None,
+) -> Verdict:
     """The smallest run that still breaks an invariant, among those that leaving out steps and faults leads
     to.
     """
+    again = run or partial(run_seed, scale=scale)
     kept = shrink(
-        failing.happened,
-        lambda only: bool(run_seed(failing.seed, only=only, scale=scale).violations),
-        most_runs=most_runs,
+        failing.happened, lambda only: bool(again(failing.seed, only=only).violations), most_runs=most_runs
     )
-    return run_seed(failing.seed, only=frozenset(kept), scale=scale)
+    return again(failing.seed, only=frozenset(kept))

@@ -3,7 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adserver.simulating.simulator import Simulated, collect, round_noise, simulate
+from adserver.simulating.simulator import Simulated, collect, round_noise, simulate, stack_of
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.federated.bounding import UpdateBound
 from maskedlark.federated.dense import DenseModel
@@ -84,6 +84,22 @@ def test_a_simulation_learns_and_repeats_itself() -> None:
     assert scores[0] == scores[1]
     assert len(scores[0]) == 5
     assert (scores[0][-1] or 0) > 0.7 > (scores[0][0] or 0)
+
+
+def test_how_many_devices_train_side_by_side_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = simulated(DpFedAvg(**settings()))
+    *_, one = simulate(world, START, seed=7, evaluate=accuracy)
+    monkeypatch.setattr("adserver.simulating.simulator.stack_of", lambda _: 3)
+    *_, other = simulate(world, START, seed=7, evaluate=accuracy)
+    assert one.state.encode() == other.state.encode()
+
+
+def test_large_models_train_fewer_at_a_time_so_that_their_weights_stay_in_the_cache() -> None:
+    assert [stack_of(DenseModel(widths=widths)) for widths in ((784, 10), (784, 64, 10), (784, 2000))] == [
+        32,
+        5,
+        1,
+    ]
 
 
 def test_another_seed_draws_other_devices() -> None:

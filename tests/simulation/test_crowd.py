@@ -1,0 +1,83 @@
+"""Federated rounds on the simulated network; and products with one planted bug, which are caught there."""
+
+from collections import Counter
+from functools import cache
+from typing import Any
+
+import pytest
+
+from adserver.store.rounds import RoundStore
+from helper.datasets.updates import UpdateDatasets
+from helper.ledger import ledger as helper_ledger
+from helper.ledger.ledger import Ledger
+from maskedlark.errors import ReportReason
+from tests.simulation.crowd_world import ROUNDS, run_crowd_seed
+from tests.simulation.faults import Rates
+from tests.simulation.running import Verdict
+
+_SEEDS = (2, 3)
+_add_query, _add, _shares = Ledger.add_query, RoundStore.add, UpdateDatasets.shares
+
+
+@cache
+def _of_seed(seed: int) -> Verdict:
+    return run_crowd_seed(seed)
+
+
+def test_federated_rounds_under_faults_break_nothing() -> None:
+    refused: Counter[str] = Counter()
+    kinds: set[str] = set()
+    for seed in _SEEDS:
+        verdict = _of_seed(seed)
+        assert not verdict.violations, f"seed {seed}: {verdict.violations}"
+        assert verdict.rounds_summed >= 2 * ROUNDS
+        refused.update(verdict.updates_refused)
+        kinds |= {name.rpartition("=")[2] for name in verdict.happened if "=" in name}
+    assert {"drop_request", "drop_reply", "duplicate", "late", "crash"} <= kinds
+    assert refused[ReportReason.ROUND_OVER] > 0
+    assert refused[ReportReason.UNKNOWN_ROUND] > 0
+
+
+def test_a_seed_of_federated_rounds_replays_identically() -> None:
+    assert run_crowd_seed(3) == _of_seed(3)
+
+
+def test_without_faults_all_rounds_are_summed_and_nothing_is_wrong() -> None:
+    verdict = run_crowd_seed(1, rates=Rates(message=0.0, crash=0.0))
+    assert not verdict.violations
+    assert verdict.rounds_summed == 3 * ROUNDS
+
+
+def _charges_nothing(_ledger: Ledger, _stored: Any, _check: Any) -> bool:
+    return True
+
+
+def _acknowledges_and_forgets(store: RoundStore, report: Any) -> bool:
+    """One of three updates never reaches the disk: a round that waits for all devices never ends."""
+    return report.report_id[0] % 3 == 0 or _add(store, report)
+
+
+def _leaves_one_out(datasets: UpdateDatasets, one: Any, of_dataset: bytes) -> Any:
+    """Both helpers alike, so that nothing but the model tells."""
+    return iter(list(_shares(datasets, one, of_dataset))[:-1])
+
+
+def _does_nothing(*_: Any, **__: Any) -> None:
+    return None
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "mutant", "said"),
+    [
+        pytest.param(Ledger, "add_query", _charges_nothing, "before it was charged", id="charges nothing"),
+        pytest.param(RoundStore, "add", _acknowledges_and_forgets, "not settled", id="update lost"),
+        pytest.param(UpdateDatasets, "shares", _leaves_one_out, "has not the bits", id="one left out"),
+    ],
+)
+def test_a_planted_bug_is_caught_on_the_network(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, mutant: Any, said: str
+) -> None:
+    monkeypatch.setattr(helper_ledger, "check_whole", _does_nothing)
+    monkeypatch.setattr(owner, name, mutant)
+    found = run_crowd_seed(3).violations
+    assert any(said in one for one in found), found
