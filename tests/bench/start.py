@@ -17,11 +17,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
 import grpc
+import psutil
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from adserver.store.database import default_url
@@ -43,8 +45,17 @@ BARS: Final = {
 }
 
 
-def started(clone: Path, folder: Path, environment: dict[str, str]) -> tuple[float, float]:
-    """Seconds until a helper answers health at all, and until it serves."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """A helper's start: seconds until it answers health at all and until it serves, and what that took."""
+
+    answered_s: float
+    ready_s: float
+    processor_s: float
+
+
+def started(clone: Path, folder: Path, environment: dict[str, str]) -> Start:
+    """Start a helper, and end it when it serves."""
     program = str(clone / ".venv" / "bin" / "helper")
     environment = {"HOME": str(folder), "PATH": os.defpath, **environment}
     data, listen = str(folder / "helper"), f"127.0.0.1:{free_ports(1)[0]}"
@@ -62,7 +73,10 @@ def started(clone: Path, folder: Path, environment: dict[str, str]) -> tuple[flo
                     continue
                 answered = answered or time.monotonic() - began
                 if told == SERVING:
-                    return answered, time.monotonic() - began
+                    ready, used = time.monotonic() - began, psutil.Process(process.pid).cpu_times()
+                    return Start(
+                        answered_s=answered, ready_s=ready, processor_s=float(used.user + used.system)
+                    )
                 time.sleep(0.02)
         finally:
             process.terminate()
@@ -141,12 +155,14 @@ def measured(folder: Path, tell: Callable[[str], None]) -> dict[str, Any]:
     tell("a helper starts, with and without compiled loops")
     subprocess.run([sys.executable, "-c", "from helper.serving.warmup import warm_up; warm_up()"], check=True)
     clone = with_environment(clone_into(folder))
-    first_answer, ready = started(clone, folder, {})
-    _, uncompiled = started(clone, folder, {"NUMBA_CACHE_DIR": str(folder / "no loops")})
+    cold = started(clone, folder, {})
+    uncompiled = started(clone, folder, {"NUMBA_CACHE_DIR": str(folder / "no loops")})
     return {
-        "helper_first_answer_s": first_answer,
-        "helper_ready_cold_s": ready,
-        "helper_ready_uncompiled_s": uncompiled,
+        "helper_first_answer_s": cold.answered_s,
+        "helper_ready_cold_s": cold.ready_s,
+        "helper_ready_cold_processor_s": cold.processor_s,
+        "helper_ready_uncompiled_s": uncompiled.ready_s,
+        "helper_ready_uncompiled_processor_s": uncompiled.processor_s,
         **job(folder / "fleet", tell),
         "load": os.getloadavg()[0],
     }
@@ -165,7 +181,7 @@ def main() -> None:
         print(json.dumps({name: round(figure, 3) for name, figure in figures.items()}))
         return
     for name, figure in figures.items():
-        print(f"{name:28} {figure:8.3f}" + (f"   (bar {BARS[name]:g})" if name in BARS else ""))
+        print(f"{name:36} {figure:8.3f}" + (f"   (bar {BARS[name]:g})" if name in BARS else ""))
 
 
 if __name__ == "__main__":

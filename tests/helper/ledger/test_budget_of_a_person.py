@@ -7,6 +7,7 @@ jobs that are closed early, and several reports of one person in a dataset.
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -92,7 +93,7 @@ def test_with_unit_report_each_dataset_has_a_budget_of_its_own(tmp_path: Path) -
     for number in (1, 2):
         dataset = scene.seal(seed=number)
         scene.start(job(scene, dataset, number, rounds=most))
-        reason, _ = reason_of(lambda dataset=dataset: scene.start(job(scene, dataset, 7, rounds=1)))
+        reason, _ = reason_of(partial(scene.start, job(scene, dataset, 7, rounds=1)))
         assert reason is JobReason.BUDGET_EXHAUSTED  # its own budget is spent, and the next has all of one
 
 
