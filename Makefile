@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := browser-sim,devices-torch,helper,helper-general,adserver,postgres,traces,dev,site
+EXTRAS := browser-sim,devices-torch,helper,helper-general,adserver,dashboard,postgres,traces,dev,site
 
 .DEFAULT_GOAL := help
 .PHONY: help setup docs pages bench-job bench-memory bench-walls bench-load bench-updates chaos same-round demo demo-federated demo-no-noise test simulate test-fast check format protos audit bench-ingest bench-aggregate bench-proofs bench-gradient table figures federated clean
@@ -118,6 +118,14 @@ bench-updates: $(STAMP)  ## Federated updates opened, expanded and summed per se
 .PHONY: bench-browser
 bench-browser: $(STAMP)  ## The client in Chromium: equal reports, sizes, time to seal, 50 kills (ARGS=--json; needs chromium and npm)
 	$(BIN)/python -m tests.bench.browser $(ARGS)
+
+.PHONY: bench-dashboard
+bench-dashboard: $(STAMP)  ## Pages over 1,000 jobs and a million reports, and what ten dashboards take of the intake (ARGS=--json)
+	$(BIN)/python -m tests.bench.dashboard $(ARGS)
+
+.PHONY: dashboard-pictures
+dashboard-pictures: $(STAMP)  ## Take the pictures of the dashboard in docs/img anew (needs chromium)
+	$(BIN)/python -m tests.adserver.pictures
 
 .PHONY: client
 client:  ## Rebuild browser_sim/js/dist from its sources (needs npm)

@@ -12,7 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from adserver.serving.reasons import HTTP_REASONS, JOB_STOPS, FurtherReason
+from adserver.views.reasons import HTTP_REASONS, JOB_STOPS, FurtherReason
 from maskedlark.error_contract import INVALID_TASK, UNAVAILABLE, Contract, contract
 from maskedlark.errors import (
     HelperUnavailable,

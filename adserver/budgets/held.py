@@ -107,27 +107,26 @@ class Budgets:
         federated = [
             charge for job, plan in self._federated(task) for charge in _federated_job(task, job, plan).held
         ]
-        datasets = [
-            one for one in DatasetStore(self.engine).all() if one.task_id == task.task_id and one.dataset_id
-        ]
+        datasets = [one for one in DatasetStore(self.engine).of_task(task.task_id) if one.dataset_id]
         held = self.held(datasets[0]) if datasets else ()  # of unit user any dataset counts them all
         return (*held, *federated)
 
     def _federated(self, task: Task) -> Iterator[tuple[JobRecord, FederatedPlan]]:
         """The federated jobs of a task, with their plans."""
-        for job in JobStore(self.engine, self.clock).all():
-            if isinstance(job.plan, FederatedPlan) and job.plan.task == task:
+        for job in JobStore(self.engine, self.clock).of_task(task.task_id, [None]):
+            if isinstance(job.plan, FederatedPlan):
                 yield job, job.plan
 
     def _uses(self, task: Task, dataset_id: bytes) -> Sequence[Use]:
         together = [dataset_id]
         if task.unit is PrivacyUnit.USER:
-            of_task = [one for one in DatasetStore(self.engine).all() if one.task_id == task.task_id]
+            of_task = DatasetStore(self.engine).of_task(task.task_id)
             together = [one.dataset_id for one in of_task if one.dataset_id is not None]
         jobs = [
             _job(task, job, plan)
-            for job, plan in trained_by_labels(JobStore(self.engine, self.clock).all())
-            if plan.job.dataset_id in together
+            for job, plan in trained_by_labels(
+                JobStore(self.engine, self.clock).of_task(task.task_id, together)
+            )
         ]
         return [
             *jobs,

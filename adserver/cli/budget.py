@@ -7,7 +7,15 @@ from typing import Annotated
 import typer
 
 from adserver.budgets.held import Budgets
-from adserver.cli.options import DatabaseOption, DataOption, JsonOption, open_store
+from adserver.cli.options import (
+    AnyDataOption,
+    DatabaseOption,
+    Far,
+    JsonOption,
+    far_of,
+    needed,
+    open_store,
+)
 from adserver.views.printing import print_json
 from maskedlark.terminal.budget_options import (
     PlannedBatch,
@@ -17,12 +25,14 @@ from maskedlark.terminal.budget_options import (
     print_budgets,
 )
 from maskedlark.terminal.budget_view import budget_json
-from maskedlark.terminal.options import option
+from maskedlark.terminal.options import option, takes
 
 
+@takes(far=far_of)
 def budget_command(
     *,
-    data: DataOption,
+    data: AnyDataOption = None,
+    far: Far = None,
     task: Annotated[str, option("Only datasets of this task, by the start of its id.", metavar="ID")] = "",
     dataset: Annotated[str, option("Only this dataset, by the start of its id.", metavar="ID")] = "",
     rounds: PlannedRounds = 0,
@@ -41,14 +51,19 @@ def budget_command(
 
     With --rounds, also what a planned job would bring them to.
     """
-    budgets = Budgets(engine=open_store(data, database), clock=time.time).of_all(
-        task=task, dataset=dataset, planned=planned_job(rounds, batch_size, noise_multiplier)
-    )
+    planned = planned_job(rounds, batch_size, noise_multiplier)
+    if far is not None:
+        budgets = far.budgets(task=task, dataset=dataset, planned=planned)
+    else:
+        here = Budgets(engine=open_store(needed(data), database), clock=time.time)
+        budgets = here.of_all(task=task, dataset=dataset, planned=planned)
     if plot is not None:
         if len(budgets) != 1:
             raise typer.BadParameter(
                 f"--plot draws one dataset, and {len(budgets)} are asked for: name it with --dataset"
             )
+        if far is not None:
+            raise typer.BadParameter("--plot needs each charge of a dataset: give --data, not --url")
         from adserver.views.budget_plot import write_plot  # matplotlib takes a second to import
 
         write_plot(budgets[0], plot)

@@ -3,7 +3,7 @@
 import os
 import time
 from contextlib import ExitStack
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -22,6 +22,7 @@ from adserver.records.dataset_state import DatasetState
 from adserver.store.datasets import Dataset, DatasetStore
 from adserver.store.tasks import TaskStore
 from adserver.views.printing import moment, print_json, print_table, sealing_bars, short
+from adserver.views.task import dataset_json
 from maskedlark.observability.traces import Traces
 from maskedlark.observability.tracing import span, tracing
 from maskedlark.terminal.options import option, takes
@@ -66,7 +67,7 @@ def seal_command(
         )
         dataset = sealer.seal(max_reports=max_reports, is_small_allowed=allow_small)
     if as_json:
-        print_json(_as_json(dataset))
+        print_json(dataset_json(dataset))
     else:
         _print(dataset)
 
@@ -75,7 +76,7 @@ def list_command(data: DataOption, database: DatabaseOption = None, as_json: Jso
     """List all datasets, the oldest first."""
     found = DatasetStore(open_store(data, database)).all()
     if as_json:
-        print_json([_as_json(dataset) for dataset in found])
+        print_json([dataset_json(dataset) for dataset in found])
         return
     print_table(
         ("dataset", "task", "state", "made", "received", "reports"),
@@ -108,21 +109,6 @@ def abandon_command(
         raise typer.BadParameter("both helpers have committed this dataset; it stays")
     store.give_back(found)
     typer.echo(f"{found.received} reports wait again")
-
-
-def _as_json(dataset: Dataset) -> dict[str, Any]:
-    return {
-        "dataset_id": dataset.dataset_id.hex() if dataset.dataset_id else None,
-        "task_id": dataset.task_id.hex(),
-        "state": dataset.state.value,
-        "created_at": dataset.created_at,
-        "received": dataset.received,
-        "admitted": dataset.size,
-        "view_mismatch": dataset.view_mismatch,
-        "dropped": [
-            {reason.value: count for reason, count in sorted(dropped.items())} for dropped in dataset.dropped
-        ],
-    }
 
 
 def _print(dataset: Dataset) -> None:

@@ -11,21 +11,25 @@ from adserver.cli.federated import (
     submit_federated,
 )
 from adserver.cli.options import (
+    AnyDataOption,
     DatabaseOption,
-    DataOption,
     DatasetOption,
+    Far,
     JobArgument,
     JsonOption,
     PublicSamplesOption,
     SamplingOption,
     TaskOption,
+    far_of,
+    jobs_of,
+    needed,
     open_store,
     privacy,
 )
 from adserver.records.job_state import JobState
 from adserver.records.training_plan import Optimizer, OptimizerKind, Schedule, ScheduleKind
 from adserver.store.datasets import DatasetStore
-from adserver.store.jobs import JobStore
+from adserver.store.jobs import Jobs, JobStore
 from adserver.store.tasks import TaskStore
 from adserver.training.federated_submission import FederatedSubmission
 from adserver.training.model_file import read_model
@@ -46,10 +50,11 @@ _training = panel("Training")
 _evaluation = panel("Evaluation")
 
 
-@takes(federated_job=federated_asked)
+@takes(federated_job=federated_asked, far=far_of)
 def submit_command(
     *,
-    data: DataOption,
+    data: AnyDataOption = None,
+    far: Far = None,
     model: Annotated[
         Path | None, option("ONNX file; training begins at its weights.", exists=True, dir_okay=False)
     ] = None,
@@ -116,16 +121,17 @@ def submit_command(
     `adserver job plan` shows beforehand what fits. A job takes no more than its dataset's budgets have left
     beside all other jobs.
     """
-    engine = open_store(data, database)
     if federated_job is not None:
-        submitted = submit_federated(engine, data, federated_job, TaskStore(engine).find(task).bundle.task)
+        if far is not None:
+            raise typer.BadParameter("a job with --strategy is submitted beside the ad server: give --data")
+        engine, folder = open_store(needed(data), database), needed(data)
+        submitted = submit_federated(engine, folder, federated_job, TaskStore(engine).find(task).bundle.task)
         _told(JobStore(engine, time.time), submitted, wait=wait, as_json=as_json)
         return
     if model is None or loss is None or learning_rate is None:
         raise typer.BadParameter("give --model, --loss and --learning-rate, or --strategy")
     if (rounds is None) != until_budget:
         raise typer.BadParameter("give either --rounds or --until-budget")
-    found = DatasetStore(engine).find(dataset)
     submission = Submission(
         model=read_model(model),
         loss=loss,
@@ -156,14 +162,26 @@ def submit_command(
             {"quantile": adaptive_clip, "learning_rate": clip_learning_rate, "initial": initial_clip},
         ),
     )
-    job_id = submit_job(engine, data, submission, found, task=TaskStore(engine).find(task) if task else None)
-    store = JobStore(engine, time.time)
-    _told(store, job_id, wait=wait, as_json=as_json)
+    if far is not None:
+        job_id = far.submit(submission, dataset=dataset, task=task)
+    else:
+        engine = open_store(needed(data), database)
+        found = DatasetStore(engine).find(dataset)
+        the_task = TaskStore(engine).find(task) if task else None
+        job_id = submit_job(engine, needed(data), submission, found, task=the_task)
+    _told(jobs_of(far, data, database), job_id, wait=wait, as_json=as_json)
 
 
-def list_command(data: DataOption, database: DatabaseOption = None, as_json: JsonOption = False) -> None:
+@takes(far=far_of)
+def list_command(
+    *,
+    data: AnyDataOption = None,
+    far: Far = None,
+    database: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """List all jobs, the oldest first."""
-    store = _store(data, database)
+    store = jobs_of(far, data, database)
     jobs = store.all()
     if as_json:
         print_json([job_json(job, store.history(job.job_id)) for job in jobs])
@@ -171,9 +189,12 @@ def list_command(data: DataOption, database: DatabaseOption = None, as_json: Jso
         print_jobs(jobs)
 
 
+@takes(far=far_of)
 def show_command(
-    data: DataOption,
+    *,
     job: JobArgument = "",
+    data: AnyDataOption = None,
+    far: Far = None,
     plot: Annotated[
         Path | None, typer.Option(dir_okay=False, help="Also draw the job's curves into this PNG.")
     ] = None,
@@ -181,7 +202,7 @@ def show_command(
     as_json: JsonOption = False,
 ) -> None:
     """Show a job: its settings, how far it is, what it has spent."""
-    store = _store(data, database)
+    store = jobs_of(far, data, database)
     found = store.find(job)
     history = store.history(found.job_id)
     if plot is not None:
@@ -192,17 +213,26 @@ def show_command(
         print_job(found, history)
 
 
+@takes(far=far_of)
 def watch_command(
-    data: DataOption, job: JobArgument = "", database: DatabaseOption = None, as_json: JsonOption = False
+    *,
+    job: JobArgument = "",
+    data: AnyDataOption = None,
+    far: Far = None,
+    database: DatabaseOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Follow a job until it stops; the exit status is 1 unless it is done."""
-    store = _store(data, database)
+    store = jobs_of(far, data, database)
     _follow(store, store.find(job).job_id, as_json=as_json)
 
 
-def cancel_command(data: DataOption, job: JobArgument = "", database: DatabaseOption = None) -> None:
+@takes(far=far_of)
+def cancel_command(
+    *, job: JobArgument = "", data: AnyDataOption = None, far: Far = None, database: DatabaseOption = None
+) -> None:
     """Stop a job for good, within about a second; the budget of rounds that were not run is given back."""
-    store = _store(data, database)
+    store = jobs_of(far, data, database)
     found = store.find(job)
     store.cancel(found.job_id)
     typer.echo(
@@ -210,19 +240,18 @@ def cancel_command(data: DataOption, job: JobArgument = "", database: DatabaseOp
     )
 
 
-def resume_command(data: DataOption, job: JobArgument = "", database: DatabaseOption = None) -> None:
+@takes(far=far_of)
+def resume_command(
+    *, job: JobArgument = "", data: AnyDataOption = None, far: Far = None, database: DatabaseOption = None
+) -> None:
     """Queue a refused or failed job again: it goes on with the round that it stopped at."""
-    store = _store(data, database)
+    store = jobs_of(far, data, database)
     found = store.find(job)
     store.resume(found.job_id)
     typer.echo(f"queued again, at round {found.rounds_done} of {found.plan.job.rounds}")
 
 
-def _store(data: Path, database: str | None) -> JobStore:
-    return JobStore(open_store(data, database), time.time)
-
-
-def _follow(store: JobStore, job_id: bytes, *, as_json: bool) -> None:
+def _follow(store: Jobs, job_id: bytes, *, as_json: bool) -> None:
     """Watch a job to its end, print what became of it, and exit with 1 unless it is done."""
     job = watch(store, job_id, is_shown=not as_json)
     history = store.history(job_id)
@@ -234,7 +263,7 @@ def _follow(store: JobStore, job_id: bytes, *, as_json: bool) -> None:
         raise typer.Exit(STOPPED_EARLY)
 
 
-def _told(store: JobStore, job_id: bytes, *, wait: bool, as_json: bool) -> None:
+def _told(store: Jobs, job_id: bytes, *, wait: bool, as_json: bool) -> None:
     """What is printed of a job that was submitted."""
     if wait:
         _follow(store, job_id, as_json=as_json)

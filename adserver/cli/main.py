@@ -38,6 +38,12 @@ _FEDERATED: Final = {
     "simulate-draws": Lazy("adserver.cli.simulate_draws:simulate_draws_command"),
     "simulate": Lazy("adserver.cli.simulate:simulate_command"),
 }
+_DASHBOARD: Final = {"login": Lazy("adserver.cli.access:login_command")}
+_TOKEN: Final = {
+    "create": Lazy("adserver.cli.access:create_command"),
+    "list": Lazy("adserver.cli.access:list_command"),
+    "revoke": Lazy("adserver.cli.access:revoke_command"),
+}
 COMMANDS: Final = {
     "budget": Lazy("adserver.cli.budget:budget_command"),
     "aggregate": Lazy("adserver.cli.aggregate:aggregate_command"),
@@ -51,6 +57,8 @@ COMMANDS: Final = {
         "Train models: plan and submit jobs, follow them, cancel and resume them.",
     ),
     "model": Lazy(_MODEL, "Make, look at, evaluate and export models."),
+    "dashboard": Lazy(_DASHBOARD, "The pages of `adserver serve --dashboard-listen`: log a browser in."),
+    "token": Lazy(_TOKEN, "Tokens of the admin API: make, list and revoke them."),
     "certificate": Lazy(
         "adserver.cli.certificate:certificate_app",
         "The TLS certificate that peers pin: show it, and renew it in two steps.",

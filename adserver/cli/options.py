@@ -1,11 +1,12 @@
 """The options that several commands share, each also an environment variable, and what they open."""
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
 from sqlalchemy import Engine
@@ -14,6 +15,7 @@ from adserver.peers.client import ROUND_DEADLINE_S
 from adserver.peers.opening import Peers
 from adserver.peers.retrying import BRIEF
 from adserver.store.database import create_tables, default_url
+from adserver.store.jobs import Jobs, JobStore
 from maskedlark.errors import HelperUnavailable
 from maskedlark.observability.traces import Traces
 from maskedlark.observability.tracing import span, tracing
@@ -28,10 +30,16 @@ if TYPE_CHECKING:
 
 _store = panel("Where things are kept")
 _peers = panel("Helpers and TLS")
+_far = panel("An ad server elsewhere")
 privacy = panel("Privacy")
 watching = panel("What the operator sees")
 
 DataOption = Annotated[Path, _store("Folder of the ad server's own files.", "--data", envvar="ADSERVER_DATA")]
+AnyDataOption = Annotated[
+    Path | None,
+    _store("Folder of the ad server's own files; or --url.", "--data", envvar="ADSERVER_DATA"),
+]
+"""Of commands that another machine may give, too."""
 DatabaseOption = Annotated[
     str | None,
     _store(
@@ -163,6 +171,52 @@ def peers_of(
         round_deadline_s=round_deadline,
         backoff=replace(LONG if wait else BRIEF, tell=_tell),
     )
+
+
+UrlOption = Annotated[
+    str | None,
+    _far("Instead of --data: the dashboard's URL of an ad server elsewhere.", "--url", envvar="ADSERVER_URL"),
+]
+TokenOption = Annotated[
+    str, _far("Of --url: what `adserver token create` printed there.", "--token", envvar="ADSERVER_TOKEN")
+]
+CaOption = Annotated[
+    Path | None,
+    _far(
+        "Of --url: PEM of the certificate to trust, where the system does not.",
+        "--url-ca",
+        envvar="ADSERVER_URL_CA",
+    ),
+]
+
+
+Far: TypeAlias = Any
+"""An `adserver.client.far.FarAdServer`, which is imported only where a URL is given, or None."""
+
+
+def far_of(*, url: UrlOption = None, token: TokenOption = "", url_ca: CaOption = None) -> Far:
+    """The ad server elsewhere that the options name, or None."""
+    if url is None:
+        return None
+    from adserver.client.far import FarAdServer
+
+    return FarAdServer(url=url, token=token, ca=url_ca)
+
+
+def jobs_of(far: Far, data: Path | None, database: str | None) -> Jobs:
+    """The jobs of the ad server that the options name."""
+    return JobStore(open_store(needed(data), database), time.time) if far is None else far.jobs
+
+
+def needed(data: Path | None) -> Path:
+    """The data folder of a command that has no --url.
+
+    Raises:
+        typer.BadParameter: there is none.
+    """
+    if data is None:
+        raise typer.BadParameter("give --data, or --url and --token for an ad server elsewhere")
+    return data
 
 
 def _tell(cause: HelperUnavailable) -> None:

@@ -6,20 +6,23 @@ from typing import Annotated, Final
 
 import typer
 
-from adserver.budgets.headroom import MAX_ROUNDS, Room
+from adserver.budgets.headroom import MAX_ROUNDS
 from adserver.budgets.held import Budgets
-from adserver.budgets.planner import MAX_EPOCHS, OnProgress, Planner, Wish
+from adserver.budgets.planner import MAX_EPOCHS, OnProgress, Wish
 from adserver.cli.federated import (
     federated,
     federated_asked,
 )
 from adserver.cli.options import (
+    AnyDataOption,
     DatabaseOption,
-    DataOption,
     DatasetOption,
+    Far,
     JsonOption,
     PublicSamplesOption,
     SamplingOption,
+    far_of,
+    needed,
     open_store,
 )
 from adserver.store.datasets import DatasetStore
@@ -27,14 +30,12 @@ from adserver.store.tasks import TaskStore
 from adserver.training.federated_forecast import forecast
 from adserver.training.federated_submission import FederatedSubmission
 from adserver.training.model_file import read_model
+from adserver.training.planning import PlanRequest, planned
 from adserver.views.federated import forecast_json, print_forecast
 from adserver.views.plan import plan_json, print_plan
 from adserver.views.printing import print_json
 from maskedlark.model.graph import Loss
-from maskedlark.model.losses import check_loss
-from maskedlark.model.onnx_file import parse
 from maskedlark.releases.job import Sampling
-from maskedlark.reports.task import LabelKind
 from maskedlark.terminal.options import option, panel, takes
 
 _PATIENCE_S: Final = 1.0
@@ -43,11 +44,13 @@ _job = panel("The job: leave open what is to be found")
 
 @takes(
     federated_job=federated_asked,
+    far=far_of,
     without=["window", "least_devices", "model_seed", "eval_set", "eval_every"],
 )
 def plan_command(
     *,
-    data: DataOption,
+    data: AnyDataOption = None,
+    far: Far = None,
     model: Annotated[
         Path | None, option("ONNX file; more parameters take more noise.", exists=True, dir_okay=False)
     ] = None,
@@ -90,8 +93,8 @@ def plan_command(
     noise. With --strategy: give --rounds, and the noise is found; or --noise-multiplier alone, and the most
     rounds that fit are.
     """
-    engine = open_store(data, database)
     if federated_job is not None:
+        engine = open_store(needed(data), database)
         the_task = TaskStore(engine).find(task).bundle.task
         held = Budgets(engine=engine, clock=time.time).held_of_task(the_task)
         expected = forecast(federated_job, task=the_task, already=held, now_s=time.time())
@@ -99,25 +102,23 @@ def plan_command(
         return
     if model is None:
         raise typer.BadParameter("give --model, or --strategy")
-    found = DatasetStore(engine).find(dataset)
-    the_task = TaskStore(engine).find(found.task_id.hex()).bundle.task
-    parsed = parse(read_model(model), num_features=the_task.num_features)
-    if loss is not None:
-        check_loss(parsed, loss, the_task.labels.size if the_task.labels.kind is LabelKind.CLASSES else None)
-    held = Budgets(engine=engine, clock=time.time).held(found)
-    room = Room(
-        task=the_task,
-        dataset_size=found.size,
-        already=held,
+    request = PlanRequest(
+        model=read_model(model),
+        wish=Wish(
+            rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier, max_epochs=max_epochs
+        ),
         epsilon=epsilon,
+        loss=loss,
+        gradient_norm=gradient_norm,
         is_allocated=sampling is Sampling.ALLOCATION,
         is_sample_public=public_samples,
     )
-    planner = Planner(room=room, num_parameters=parsed.num_parameters, gradient_norm=gradient_norm)
-    wish = Wish(
-        rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier, max_epochs=max_epochs
-    )
-    plan = planner.plan(wish, _told_after(_PATIENCE_S))
+    if far is not None:
+        plan, room = far.plan(request, dataset)
+    else:
+        engine = open_store(needed(data), database)
+        found = DatasetStore(engine).find(dataset)
+        plan, room = planned(engine, request, found, _told_after(_PATIENCE_S))
     if as_json:
         print_json(plan_json(plan, room))
     else:

@@ -41,6 +41,16 @@ def serve_command(
     refresh_keys: Annotated[
         float, option("Seconds between two looks at the helpers' HPKE keys.", min=1.0)
     ] = 60.0,
+    dashboard_listen: Annotated[
+        str | None,
+        watching(
+            "Serve the dashboard and the admin API here; beyond loopback only with TLS.", metavar="HOST:PORT"
+        ),
+    ] = None,
+    dashboard_host: Annotated[
+        list[str] | None,
+        watching("Another name under which the dashboard is reached; may be repeated.", metavar="NAME"),
+    ] = None,
     metrics_listen: Annotated[
         str | None, watching("Serve /metrics and /healthz here; loopback.", metavar="HOST:PORT")
     ] = None,
@@ -56,6 +66,8 @@ def serve_command(
             http_listen=http_listen,
             addresses_file=addresses_file,
             metrics_listen=metrics_listen,
+            dashboard_listen=dashboard_listen,
+            dashboard_hosts=tuple(dashboard_host or ()),
             refresh_keys_s=refresh_keys,
             local_database=local_database,
         )

@@ -28,8 +28,9 @@ from adserver.collecting.task_settings import num_features as features_of
 from adserver.peers.opening import Peers
 from adserver.peers.retrying import with_retries
 from adserver.store.reports import ReportStore
-from adserver.store.tasks import StoredTask, TaskStore
+from adserver.store.tasks import TaskStore
 from adserver.views.printing import moment, print_json, print_table
+from adserver.views.task import task_json
 from maskedlark.canonical import encode
 from maskedlark.privacy.noise import Mechanism, NoiseDivision
 from maskedlark.reports.task import PrivacyUnit
@@ -264,7 +265,8 @@ def refresh_keys_command(
 def list_command(data: DataOption, database: DatabaseOption = None, as_json: JsonOption = False) -> None:
     """List all tasks, the oldest first."""
     engine = open_store(data, database)
-    rows = [_row(one, ReportStore(engine)) for one in TaskStore(engine).all()]
+    reports = ReportStore(engine)
+    rows = [task_json(one, reports.counts(one.task_id)) for one in TaskStore(engine).all()]
     if as_json:
         print_json(rows)
     else:
@@ -279,15 +281,3 @@ def list_command(data: DataOption, database: DatabaseOption = None, as_json: Jso
                 for row in rows
             ],
         )
-
-
-def _row(stored: StoredTask, reports: ReportStore) -> dict[str, Any]:
-    task = stored.bundle.task
-    counts = asdict(reports.counts(stored.task_id))
-    return {
-        "task_id": stored.task_id.hex(),
-        "name": task.name,
-        "origin": task.origin,
-        "expires_at": task.expires_at,
-        **counts,
-    }

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from adserver.budgets.held import Budgets
 from adserver.client.measuring import Measuring
 from adserver.client.tasks import read_encoder_of, task_fields
 from adserver.client.training import Training
@@ -25,6 +26,7 @@ from adserver.store.datasets import Dataset, DatasetStore
 from adserver.store.tasks import StoredTask, TaskStore
 from adserver.views.printing import sealing_bars
 from maskedlark.encoding.encoder import Encoder
+from maskedlark.releases.budget import DatasetBudget
 
 
 class Client(Measuring, Training):
@@ -32,11 +34,21 @@ class Client(Measuring, Training):
 
     def tasks(self) -> list[StoredTask]:
         """All tasks, the oldest first."""
-        return TaskStore(self._engine).all()
+        return TaskStore(self._engine).all() if self._far is None else self._far.tasks()
 
     def datasets(self) -> list[Dataset]:
         """All datasets, the oldest first."""
-        return DatasetStore(self._engine).all()
+        return DatasetStore(self._engine).all() if self._far is None else self._far.datasets()
+
+    def budgets(self, *, task: str = "", dataset: str = "") -> tuple[DatasetBudget, ...]:
+        """Both budgets of committed datasets, the oldest first; only of a task or dataset, if one is named.
+
+        Raises:
+            JobRefused(UNKNOWN_TASK, UNKNOWN_DATASET)
+        """
+        if self._far is not None:
+            return self._far.budgets(task=task, dataset=dataset)
+        return Budgets(engine=self._engine, clock=time.time).of_all(task=task, dataset=dataset)
 
     def create_task(
         self,
@@ -113,9 +125,10 @@ class Client(Measuring, Training):
             JobRefused, InvalidTask: too few reports wait, or a helper refuses.
             HelperUnavailable: a helper does not answer; call it again.
         """
+        engine = self._engine
         with sealing_bars(is_shown=progress) as show:
             sealer = DatasetSealer(
-                engine=self._engine,
+                engine=engine,
                 helpers=self._helpers,
                 task=TaskStore(self._engine).find(task).bundle.task,
                 clock=time.time,

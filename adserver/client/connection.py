@@ -1,11 +1,14 @@
-"""What every part of the client stands on: the ad server's store and both helpers."""
+"""What every part of the client stands on: the ad server's store and both helpers, or its admin API."""
 
 import os
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, Self
 
-from adserver.peers.client import ROUND_DEADLINE_S
+from sqlalchemy import Engine
+
+from adserver.client.far import FarAdServer
+from adserver.peers.client import ROUND_DEADLINE_S, HelperClient
 from adserver.peers.opening import Peers
 from adserver.peers.retrying import BRIEF, Backoff
 from adserver.store.database import create_tables, default_url
@@ -24,8 +27,11 @@ class Connection:
     def __init__(
         self,
         *,
-        data: str | Path,
-        helpers: tuple[str, str],
+        data: str | Path | None = None,
+        helpers: tuple[str, str] | None = None,
+        url: str | None = None,
+        token: str = "",
+        ca: str | Path | None = None,
         insecure: bool = False,
         tls: TlsFiles | None = None,
         database: str | None = None,
@@ -33,11 +39,15 @@ class Connection:
         round_deadline_s: float = ROUND_DEADLINE_S,
         backoff: Backoff = BRIEF,
     ) -> None:
-        """Reach the ad server's store and both helpers.
+        """Reach the ad server's store and both helpers; or, with a URL, the admin API of one elsewhere.
 
         Args:
             data: The ad server's data folder, as of `adserver serve --data`.
             helpers: host:port of both helpers, by role.
+            url: Instead of both: where `adserver serve --dashboard-listen` serves. Over it tasks, datasets,
+                jobs, plans, training and budgets work; models and measurements need folder and helpers.
+            token: Of the URL, as `adserver token create` printed it.
+            ca: Of the URL: a PEM file of the certificate to trust, where the system does not.
             insecure: Speak plaintext, to loopback addresses only; otherwise `tls` is needed.
             tls: This server's TLS files.
             database: SQLAlchemy URL of another database than SQLite in `data`.
@@ -46,15 +56,22 @@ class Connection:
             backoff: How long a helper that does not answer is asked again.
 
         Raises:
-            ValueError: neither insecure nor TLS files, or both.
+            ValueError: neither insecure nor TLS files, or both; or neither a URL nor a folder and helpers.
         """
+        self._backoff = backoff
+        self._stack = ExitStack()
+        self._opened: Engine | None = None
+        self._far: FarAdServer | None = None
+        if url is not None:
+            self._far = FarAdServer(url=url, token=token, ca=None if ca is None else Path(ca))
+            return
+        if data is None or helpers is None:
+            raise ValueError("give a data folder and helpers, or a url")
         if insecure == (tls is not None):
             raise ValueError("give either insecure=True, for loopback, or tls")
         self._data = Path(data)
-        self._engine = open_database(database or default_url(self._data))
-        create_tables(self._engine)
-        self._backoff = backoff
-        self._stack = ExitStack()
+        self._opened = open_database(database or default_url(self._data))
+        create_tables(self._opened)
         peers = Peers(addresses=helpers, tls=tls, deadline_s=deadline_s, round_deadline_s=round_deadline_s)
         self._helpers = peers.open(self._stack, self._engine)
 
@@ -71,6 +88,14 @@ class Connection:
             round_deadline_s=peers.round_deadline_s,
             backoff=peers.backoff,
         )
+
+    @classmethod
+    def over(cls, engine: Engine, helpers: tuple[HelperClient, HelperClient], *, data: Path) -> Self:
+        """The same over what a server has open already; closing it is the server's."""
+        client = cls.__new__(cls)
+        client._data, client._opened, client._helpers = data, engine, helpers
+        client._stack, client._far, client._backoff = ExitStack(), None, BRIEF
+        return client
 
     @classmethod
     def from_environment(cls) -> Self:
@@ -108,7 +133,19 @@ class Connection:
     def close(self) -> None:
         """Let go of the helpers and the database."""
         self._stack.close()
-        self._engine.dispose()
+        if self._opened is not None:
+            self._opened.dispose()
+
+    @property
+    def _engine(self) -> Engine:
+        """The ad server's database.
+
+        Raises:
+            InvalidTask: the ad server is on another machine.
+        """
+        if self._opened is None:
+            raise InvalidTask("this needs the ad server's folder and helpers: give data and helpers, no url")
+        return self._opened
 
     def _task(self, dataset: Dataset) -> StoredTask:
         return TaskStore(self._engine).find(dataset.task_id.hex())

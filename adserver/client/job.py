@@ -1,6 +1,5 @@
 """A job in a notebook: watch it, look at its figures, take its model."""
 
-import time
 from dataclasses import asdict, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,15 +11,29 @@ from adserver.records.frames import frame
 from adserver.records.job_state import STOPPED, JobState
 from adserver.records.round_figures import RoundFigures
 from adserver.store.job_folder import JobFolder
-from adserver.store.jobs import JobRecord, JobStore
+from adserver.store.jobs import JobRecord, Jobs
 from adserver.store.tasks import TaskStore
 from adserver.views.job import job_json, watch
 from maskedlark.encoding.encoder import Encoder
+from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
 from maskedlark.runtime.durable_file import write_durably
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+@frozen
+class Here:
+    """What lies beside a job of this machine's ad server.
+
+    Attributes:
+        engine: The ad server's database.
+        data: Its folder.
+    """
+
+    engine: Engine
+    data: Path
 
 
 @frozen
@@ -32,13 +45,13 @@ class Job:
     """
 
     job_id: bytes
-    _engine: Engine = field(repr=False)
-    _data: Path = field(repr=False)
+    _jobs: Jobs = field(repr=False)
+    _here: Here | None = field(repr=False, default=None)
 
     @property
     def record(self) -> JobRecord:
         """The job as stored now."""
-        return self._store.get(self.job_id)
+        return self._jobs.get(self.job_id)
 
     @property
     def state(self) -> JobState:
@@ -52,12 +65,12 @@ class Job:
 
     def watch(self, *, progress: bool = True) -> "Job":
         """Wait until it stops, with a progress bar (in a notebook, too); the job itself."""
-        watch(self._store, self.job_id, is_shown=progress)
+        watch(self._jobs, self.job_id, is_shown=progress)
         return self
 
     def figures(self) -> tuple[RoundFigures, ...]:
         """What each round showed, in order."""
-        return self._store.history(self.job_id)
+        return self._jobs.history(self.job_id)
 
     def summary(self) -> dict[str, Any]:
         """Its settings, how far it is, and what it has spent: what `adserver job show --json` prints."""
@@ -84,14 +97,16 @@ class Job:
 
         Raises:
             JobRefused(WRONG_STATE): no round is done yet.
-            InvalidTask: columns are wanted, and there is no encoder.
+            InvalidTask: columns are wanted, and there is no encoder; or the ad server is on another machine.
         """
+        if self._here is None:
+            raise InvalidTask("a model is exported beside its ad server: `adserver model export`")
         from adserver.training.export import InputForm, exported, with_input
 
         plan = self.record.plan
-        folder = JobFolder(self._data, self.job_id)
+        folder = JobFolder(self._here.data, self.job_id)
         made = exported(folder, plan)
-        fitted = read_encoder_of(encoder) or TaskStore(self._engine).encoder(plan.task.task_id)
+        fitted = read_encoder_of(encoder) or TaskStore(self._here.engine).encoder(plan.task.task_id)
         encoded = with_input(made, plan.task, InputForm(takes), fitted).encoded
         if path is not None:
             write_durably(Path(path), encoded)
@@ -103,7 +118,7 @@ class Job:
         Raises:
             JobRefused(WRONG_STATE)
         """
-        self._store.cancel(self.job_id)
+        self._jobs.cancel(self.job_id)
 
     def resume(self) -> None:
         """Queue it again after it was refused or failed; it goes on with the round that it stopped at.
@@ -111,8 +126,4 @@ class Job:
         Raises:
             JobRefused(WRONG_STATE)
         """
-        self._store.resume(self.job_id)
-
-    @property
-    def _store(self) -> JobStore:
-        return JobStore(self._engine, time.time)
+        self._jobs.resume(self.job_id)

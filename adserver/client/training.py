@@ -4,20 +4,19 @@ import time
 from pathlib import Path
 from typing import Any
 
-from adserver.budgets.headroom import Room
-from adserver.budgets.held import Budgets
-from adserver.budgets.planner import Planner, Wish
+from adserver.budgets.planner import Wish
 from adserver.client.connection import Connection
-from adserver.client.job import Job
+from adserver.client.job import Here, Job
 from adserver.records.training_plan import Optimizer, Schedule
-from adserver.store.datasets import DatasetStore
-from adserver.store.jobs import JobStore
+from adserver.store.datasets import Dataset, DatasetStore
+from adserver.store.jobs import Jobs, JobStore
 from adserver.training.as_onnx import as_onnx
+from adserver.training.planning import PlanRequest, planned
 from adserver.training.submission import Submission
 from adserver.training.submitting import submit_job
 from adserver.views.plan import plan_json
 from maskedlark.canonical import build
-from maskedlark.model.onnx_file import parse
+from maskedlark.reports.task import Task
 
 
 class Training(Connection):
@@ -41,20 +40,15 @@ class Training(Connection):
         Raises:
             InvalidModel, JobRefused
         """
-        found = DatasetStore(self._engine).find(dataset)
-        task = self._task(found).bundle.task
-        room = Room(
-            task=task,
-            dataset_size=found.size,
-            already=Budgets(engine=self._engine, clock=time.time).held(found),
+        found, task = self._over(dataset)
+        request = PlanRequest(
+            model=as_onnx(model, task.num_features),
+            wish=Wish(rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier),
             epsilon=epsilon,
-            is_allocated=True,
-            is_sample_public=False,
         )
-        parsed = parse(as_onnx(model, task.num_features), num_features=task.num_features)
-        planner = Planner(room=room, num_parameters=parsed.num_parameters, gradient_norm=None)
-        wish = Wish(rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier)
-        return plan_json(planner.plan(wish), room)
+        if self._far is not None:
+            return plan_json(*self._far.plan(request, (found.dataset_id or b"").hex()))
+        return plan_json(*planned(self._engine, request, found))
 
     def train(
         self,
@@ -96,9 +90,9 @@ class Training(Connection):
         Raises:
             InvalidModel, InvalidTask, JobRefused: what is wrong, before anything is spent.
         """
-        found = DatasetStore(self._engine).find(dataset)
+        found, task = self._over(dataset)
         submission = Submission(
-            model=as_onnx(model, self._task(found).bundle.task.num_features),
+            model=as_onnx(model, task.num_features),
             loss=loss,
             rounds=rounds,
             batch_size=batch_size,
@@ -113,7 +107,10 @@ class Training(Connection):
             eval_every=None,
             is_allocated=True,
         )
-        job = self._job(submit_job(self._engine, self._data, submission, found))
+        if self._far is None:
+            job = self._job(submit_job(self._engine, self._data, submission, found))
+        else:
+            job = self._job(self._far.submit(submission, dataset=(found.dataset_id or b"").hex()))
         return job.watch(progress=progress) if wait else job
 
     def job(self, job: str = "") -> Job:
@@ -122,11 +119,24 @@ class Training(Connection):
         Raises:
             JobRefused(UNKNOWN_JOB)
         """
-        return self._job(JobStore(self._engine, time.time).find(job).job_id)
+        return self._job(self._jobs.find(job).job_id)
 
     def jobs(self) -> list[Job]:
         """All jobs, the oldest first."""
-        return [self._job(one.job_id) for one in JobStore(self._engine, time.time).all()]
+        return [self._job(one.job_id) for one in self._jobs.all()]
 
     def _job(self, job_id: bytes) -> Job:
-        return Job(job_id=job_id, _engine=self._engine, _data=self._data)
+        here = Here(engine=self._engine, data=self._data) if self._far is None else None
+        return Job(job_id=job_id, _jobs=self._jobs, _here=here)
+
+    @property
+    def _jobs(self) -> Jobs:
+        return JobStore(self._engine, time.time) if self._far is None else self._far.jobs
+
+    def _over(self, dataset: str) -> tuple[Dataset, Task]:
+        """A dataset by the start of its id, and its task."""
+        if self._far is None:
+            found = DatasetStore(self._engine).find(dataset)
+            return found, self._task(found).bundle.task
+        found = self._far.dataset(dataset)
+        return found, self._far.task(found.task_id.hex()).bundle.task

@@ -14,5 +14,3 @@ HEADERS: Final = (
     ("cross-origin-resource-policy", "cross-origin"),
     ("x-content-type-options", "nosniff"),
 )
-RAW: Final = b"".join(f"{name}: {value}\r\n".encode("ascii") for name, value in HEADERS)
-"""The same, for an answer that is written by hand."""

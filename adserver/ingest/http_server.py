@@ -9,7 +9,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from adserver.ingest import any_origin
-from adserver.ingest.patient_http import patient_protocol
+from adserver.ingest.patient_http import HttpHeaders, patient_protocol
 from maskedlark.errors import InvalidTask
 from maskedlark.rpc.tls_files import TlsFiles, server_context
 from maskedlark.rpc.transport import is_loopback
@@ -36,13 +36,14 @@ class HttpServer:
         tls: TlsFiles | None,
         *,
         on_refused: Callable[[int], None] = lambda _status: None,
+        headers: HttpHeaders = any_origin.HEADERS,
     ) -> None:
         """Listen on host:port (port 0: any).
 
         Browsers show no certificates, so `tls` only proves who the server is.
 
         `on_refused` is called with the status of what was refused before it was a request: `app` does not see
-        it.
+        it. `headers` are those of every answer.
 
         Raises:
             InvalidTask: no TLS on an address that others can reach, or the address is taken.
@@ -52,7 +53,7 @@ class HttpServer:
             raise InvalidTask(f"without TLS the HTTP server listens on loopback only, not on {address}")
         self._socket = _listen(host, address)
         self.port: int = self._socket.getsockname()[1]
-        self._server = uvicorn.Server(_config(app, tls, on_refused))
+        self._server = uvicorn.Server(_config(app, tls, on_refused, headers))
         self._thread = Thread(
             target=self._server.run, kwargs={"sockets": [self._socket]}, name="http", daemon=True
         )
@@ -93,10 +94,14 @@ def _listen(host: str, address: str) -> socket.socket:
     return listening
 
 
-def _config(app: ASGIApp, tls: TlsFiles | None, on_refused: Callable[[int], None]) -> uvicorn.Config:
+def _config(
+    app: ASGIApp, tls: TlsFiles | None, on_refused: Callable[[int], None], headers: HttpHeaders
+) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
-        http=patient_protocol(head_s=_HEAD_S, max_connections=_MAX_CONNECTIONS, on_refused=on_refused),
+        http=patient_protocol(
+            head_s=_HEAD_S, max_connections=_MAX_CONNECTIONS, on_refused=on_refused, headers=headers
+        ),
         ws="none",
         loop="asyncio",
         lifespan="off",
@@ -105,7 +110,7 @@ def _config(app: ASGIApp, tls: TlsFiles | None, on_refused: Callable[[int], None
         access_log=False,  # it would record who sends reports, and when
         server_header=False,
         date_header=False,
-        headers=list(any_origin.HEADERS),
+        headers=list(headers),
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_DRAIN_S,
     )

@@ -8,23 +8,24 @@ Once a head is there, `adserver.ingest.http_app` limits how long its body may ta
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias
 
 import h11
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from adserver.ingest import any_origin
 from adserver.ingest.json_error import refusal
 
-_EMPTY: Final = b"\r\nconnection: close\r\ncontent-length: 0\r\n" + any_origin.RAW + b"\r\n"
-_BAD: Final = b"HTTP/1.1 400 Bad Request" + _EMPTY
-_TIMEOUT: Final = b"HTTP/1.1 408 Request Timeout" + _EMPTY
+HttpHeaders: TypeAlias = Sequence[tuple[str, str]]
+"""Names and values, in the order in which they are sent."""
+
+_BAD: Final = b"HTTP/1.1 400 Bad Request"
+_TIMEOUT: Final = b"HTTP/1.1 408 Request Timeout"
 
 
 def patient_protocol(
-    *, head_s: float, max_connections: int, on_refused: Callable[[int], None]
+    *, head_s: float, max_connections: int, on_refused: Callable[[int], None], headers: HttpHeaders
 ) -> type[H11Protocol]:
     """Uvicorn's protocol, within bounds.
 
@@ -32,7 +33,10 @@ def patient_protocol(
         head_s: How long a request's head may take, from the connection or from its first byte on.
         max_connections: While there are more, requests are answered 503 and their connections closed.
         on_refused: Called with the status, 400, 408 or 503, of what did not come to the application.
+        headers: Of the answers that are written by hand.
     """
+    raw = b"".join(f"{name}: {value}\r\n".encode("ascii") for name, value in headers)
+    empty = b"\r\nconnection: close\r\ncontent-length: 0\r\n" + raw + b"\r\n"
 
     class PatientProtocol(H11Protocol):
         _deadline: asyncio.TimerHandle | None = None
@@ -72,7 +76,7 @@ def patient_protocol(
                 self.cycle.message_event.set()
             if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
                 on_refused(400)
-                self.transport.write(_BAD)
+                self.transport.write(_BAD + empty)
             self.transport.close()
 
         def _set_deadline(self) -> None:
@@ -93,7 +97,7 @@ def patient_protocol(
         def _give_up(self) -> None:
             if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
                 on_refused(408)
-                self.transport.write(_TIMEOUT)
+                self.transport.write(_TIMEOUT + empty)
                 self.transport.close()
 
     return PatientProtocol

@@ -8,7 +8,7 @@ from adserver.measuring.evaluation_result import EvaluationResult, read
 from adserver.measuring.request import query_epsilon
 from adserver.peers.asking import QueryHelper, ask_both
 from adserver.peers.retrying import BRIEF, Backoff
-from adserver.records.asked_query import PlannedQuery
+from adserver.records.asked_query import Answer, PlannedQuery
 from adserver.store.database import Clock
 from adserver.store.datasets import Dataset
 from adserver.store.queries import QueryStore
@@ -120,34 +120,47 @@ class Evaluator:
     def _answered(self, planned: PlannedQuery[EvaluationSpec], *, is_new: bool) -> EvaluationResult:
         spec, forget = planned.spec, partial(self.store.remove, planned.spec.query_id)
         calls = [partial(helper.run_query, spec, planned.beside, spec.num_numbers) for helper in self.helpers]
-        total, dataset_spent = ask_both(calls, self.backoff, forget=forget, is_new=is_new)
-        check_evaluation_possible(self.task, spec, total, records=self.dataset.size)
-        noise_scale = evaluation_noise_units(self.task, spec) / UNITS
-        is_of_classes = (
-            evaluated_loss(self.task, parse(planned.beside, num_features=self.task.num_features))
-            is Loss.CROSS_ENTROPY
-        )
-        readings = read(
-            total.reshape(ROWS, spec.num_bins) / UNITS,
-            mechanism=self.task.mechanism,
-            noise_scale=noise_scale,
-            is_of_classes=is_of_classes,
-            seed=int.from_bytes(sha256(total.tobytes()).digest()[:8], "little"),
-        )
-        return EvaluationResult(
-            query_id=spec.query_id.hex(),
-            task_id=spec.task_id.hex(),
-            dataset_id=spec.dataset_id.hex(),
-            is_of_classes=is_of_classes,
-            metrics=readings.metrics,
-            roc=readings.roc,
-            pr=readings.pr,
-            calibration=readings.calibration,
-            num_bins=spec.num_bins,
-            mechanism=self.task.mechanism,
-            noise_scale=noise_scale,
-            records=self.dataset.size,
-            delta=self.task.delta,
-            cost=spent(spec.charges(self.task), self.task.delta),
-            dataset_spent=dataset_spent,
-        )
+        answer = ask_both(calls, self.backoff, forget=forget, is_new=is_new)
+        result = read_evaluation(self.task, self.dataset, planned, answer)
+        self.store.keep_answer(spec.query_id, answer)
+        return result
+
+
+def read_evaluation(
+    task: Task, dataset: Dataset, planned: PlannedQuery[EvaluationSpec], answer: Answer
+) -> EvaluationResult:
+    """What both helpers' answer says of a model; the same answer always says the same.
+
+    Raises:
+        JobRefused(SUM_OUT_OF_RANGE): no honest reports could give it.
+    """
+    spec, total = planned.spec, answer.total
+    check_evaluation_possible(task, spec, total, records=dataset.size)
+    noise_scale = evaluation_noise_units(task, spec) / UNITS
+    is_of_classes = (
+        evaluated_loss(task, parse(planned.beside, num_features=task.num_features)) is Loss.CROSS_ENTROPY
+    )
+    readings = read(
+        total.reshape(ROWS, spec.num_bins) / UNITS,
+        mechanism=task.mechanism,
+        noise_scale=noise_scale,
+        is_of_classes=is_of_classes,
+        seed=int.from_bytes(sha256(total.tobytes()).digest()[:8], "little"),
+    )
+    return EvaluationResult(
+        query_id=spec.query_id.hex(),
+        task_id=spec.task_id.hex(),
+        dataset_id=spec.dataset_id.hex(),
+        is_of_classes=is_of_classes,
+        metrics=readings.metrics,
+        roc=readings.roc,
+        pr=readings.pr,
+        calibration=readings.calibration,
+        num_bins=spec.num_bins,
+        mechanism=task.mechanism,
+        noise_scale=noise_scale,
+        records=dataset.size,
+        delta=task.delta,
+        cost=spent(spec.charges(task), task.delta),
+        dataset_spent=answer.dataset_spent,
+    )

@@ -15,9 +15,9 @@ from adserver.measuring.consistency import LevelEstimate, consistent
 from adserver.measuring.domains import Codes, distinct_codes
 from adserver.measuring.request import Request, plan_discovery, plan_query, undiscovered
 from adserver.measuring.result import ALL, REST, AggregateResult, Column, Estimate, Row, half_width
-from adserver.peers.asking import BothAnswers, QueryHelper, ask_both
+from adserver.peers.asking import QueryHelper, ask_both
 from adserver.peers.retrying import BRIEF, Backoff
-from adserver.records.asked_query import QUERY_ID_BYTES, PlannedQuery
+from adserver.records.asked_query import QUERY_ID_BYTES, Answer, PlannedQuery
 from adserver.store.database import Clock
 from adserver.store.datasets import Dataset
 from adserver.store.queries import QueryStore
@@ -94,23 +94,9 @@ class Measurer:
         """The result; its cost is told with that of the discovery `found`, if there was one."""
         spec = planned.spec
         answer = self._ask(spec, planned.beside, num_numbers(self.task, spec), is_new=is_new)
-        check_answer_possible(self.task, spec, answer.total, records=self.dataset.size)
-        return AggregateResult(
-            query_id=spec.query_id.hex(),
-            task_id=spec.task_id.hex(),
-            dataset_id=spec.dataset_id.hex(),
-            group_by=tuple(axis.key for axis in spec.group_by),
-            columns=_columns(self.task, spec),
-            rows=_rows(self.task, planned, answer.total),
-            mechanism=self.task.mechanism,
-            records=self.dataset.size,
-            min_cell_count=measurement_of(self.task).min_cell_count,
-            delta=self.task.delta,
-            cost=spent(
-                [*(found.charges(self.task) if found else ()), *spec.charges(self.task)], self.task.delta
-            ),
-            dataset_spent=answer.dataset_spent,
-        )
+        result = read_query(self.task, self.dataset, planned, answer, found)
+        self.store.keep_answer(spec.query_id, answer)
+        return result
 
     def _discover(self, spec: DiscoverySpec) -> dict[str, Codes]:
         """The codes of each key that a discovery shows.
@@ -133,12 +119,44 @@ class Measurer:
             found[name] = distinct_codes(numbers[1 : 1 + count].tolist())
         return found
 
-    def _ask(self, spec: MeasuringQuery, codes: bytes, length: int, *, is_new: bool) -> BothAnswers:
+    def _ask(self, spec: MeasuringQuery, codes: bytes, length: int, *, is_new: bool) -> Answer:
         calls = [partial(helper.run_query, spec, codes, length) for helper in self.helpers]
         return ask_both(calls, self.backoff, forget=partial(self.store.remove, spec.query_id), is_new=is_new)
 
     def _new_id(self) -> bytes:
         return self.randomness(QUERY_ID_BYTES)
+
+
+def read_query(
+    task: Task,
+    dataset: Dataset,
+    planned: PlannedQuery[QuerySpec],
+    answer: Answer,
+    found: DiscoverySpec | None = None,
+) -> AggregateResult:
+    """The estimates in both helpers' answer to a query.
+
+    Its cost is told with that of the discovery `found`, if there was one.
+
+    Raises:
+        JobRefused(SUM_OUT_OF_RANGE): no honest reports could give this answer.
+    """
+    spec = planned.spec
+    check_answer_possible(task, spec, answer.total, records=dataset.size)
+    return AggregateResult(
+        query_id=spec.query_id.hex(),
+        task_id=spec.task_id.hex(),
+        dataset_id=spec.dataset_id.hex(),
+        group_by=tuple(axis.key for axis in spec.group_by),
+        columns=_columns(task, spec),
+        rows=_rows(task, planned, answer.total),
+        mechanism=task.mechanism,
+        records=dataset.size,
+        min_cell_count=measurement_of(task).min_cell_count,
+        delta=task.delta,
+        cost=spent([*(found.charges(task) if found else ()), *spec.charges(task)], task.delta),
+        dataset_spent=answer.dataset_spent,
+    )
 
 
 def _with_domains(request: Request, found: dict[str, Codes]) -> Request:

@@ -5,27 +5,20 @@ One that surely neither has charged is forgotten.
 
 from collections.abc import Callable, Sequence
 from threading import Event
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from adserver.peers.pair import at_both
 from adserver.peers.replies import QueryAnswer
 from adserver.peers.retrying import Backoff, with_retries
+from adserver.records.asked_query import Answer
 from maskedlark.error_contract import INVALID_TASK, Charged, contract
 from maskedlark.errors import HelperUnavailable, InvalidModel, InvalidTask, JobReason, JobRefused
-from maskedlark.numbers.field import SignedVector
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.releases.kinds import AnyQuery
 from maskedlark.releases.release import combine
 
 _REFUSAL_S: Final = 2.0
 """What the second helper is given to refuse as the first did: a query is forgotten only if both say no."""
-
-
-class BothAnswers(NamedTuple):
-    """The sum of both helpers' shares, and what the dataset has spent by the ledger that holds more."""
-
-    total: SignedVector
-    dataset_spent: Epsilons
 
 
 class QueryHelper(Protocol):
@@ -84,7 +77,7 @@ class _Asked:
 
 def ask_both(
     calls: Sequence[Question], backoff: Backoff, *, forget: Callable[[], None], is_new: bool
-) -> BothAnswers:
+) -> Answer:
     """Both helpers' answers, added.
 
     If one helper fails, the other is waited for only as long as a refusal takes.
@@ -113,4 +106,4 @@ def ask_both(
         ad_server=max(first.dataset_spent.ad_server, second.dataset_spent.ad_server),
         colluding=max(first.dataset_spent.colluding, second.dataset_spent.colluding),
     )
-    return BothAnswers(combine(first.share, second.share), worst)
+    return Answer(total=combine(first.share, second.share), dataset_spent=worst)

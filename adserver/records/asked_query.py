@@ -4,6 +4,8 @@ from dataclasses import field
 from typing import Final, Generic, TypeVar
 
 from maskedlark.frozen import frozen
+from maskedlark.numbers.field import SignedVector
+from maskedlark.privacy.accounting import Epsilons
 from maskedlark.releases.kinds import AnyQuery
 
 QUERY_ID_BYTES: Final = 16
@@ -23,3 +25,16 @@ class PlannedQuery(Generic[S]):
 
     spec: S
     beside: bytes = field(repr=False, default=b"")
+
+
+@frozen
+class Answer:
+    """What both helpers answered to a query, together.
+
+    Attributes:
+        total: The sum of both shares, with both helpers' noise in it.
+        dataset_spent: What the dataset has spent with it, by the ledger that holds more.
+    """
+
+    total: SignedVector
+    dataset_spent: Epsilons

@@ -96,3 +96,8 @@ def after(state: JobState, event: JobEvent) -> JobState:
     if following is None:
         raise JobRefused(JobReason.WRONG_STATE, f"a {state} job cannot {event.replace('_', ' ')}")
     return following
+
+
+def possible(state: JobState, event: JobEvent) -> bool:
+    """Whether an event can happen in a state."""
+    return event in _AFTER[state]

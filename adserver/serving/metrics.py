@@ -43,6 +43,10 @@ class AdserverMetrics(Collector):
         """Show what became of the reports that this process took in."""
         self._intake = counts
 
+    def intake(self) -> IntakeCounts:
+        """What became of the reports that this process took in."""
+        return self._intake()
+
     def count_http(self, status: int) -> None:
         """One answer over HTTP."""
         self._http.labels(str(status)).inc()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Event
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import Engine
 
@@ -29,6 +29,7 @@ from adserver.store.reports import ReportStore
 from adserver.store.rounds import RoundStore
 from adserver.store.tasks import TaskStore
 from adserver.training.worker import JobWorker
+from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
 from maskedlark.observability.endpoint import OperatorEndpoint
 from maskedlark.observability.serving import ServerSettings, WatchedServer
@@ -120,6 +121,8 @@ class ServeSettings:
         grpc_listen: host:port, port 0 for any.
         http_listen: The same.
         addresses_file: Gets the addresses as JSON, in one step, once both answer.
+        dashboard_listen: host:port of the dashboard and the admin API, or None.
+        dashboard_hosts: Names under which the dashboard is reached, besides that.
         metrics_listen: host:port on loopback of /metrics and /healthz, or None.
         refresh_keys_s: How often the helpers are asked for their HPKE keys.
         local_database: URL of the database of jobs without helpers; None: SQLite in the data folder.
@@ -130,6 +133,8 @@ class ServeSettings:
     http_listen: str
     addresses_file: Path | None
     metrics_listen: str | None = None
+    dashboard_listen: str | None = None
+    dashboard_hosts: tuple[str, ...] = ()
     refresh_keys_s: float = 60.0
     local_database: str | None = None
 
@@ -182,6 +187,17 @@ def serve(engine: Engine, peers: Peers, settings: ServeSettings, *, clock: Clock
         if settings.metrics_listen is not None:
             stack.enter_context(OperatorEndpoint(settings.metrics_listen, metrics.registry, check_well))
         _start_work(stack, engine, helpers, settings, clock)
+        if settings.dashboard_listen is not None:
+            _open_dashboard(
+                stack,
+                settings,
+                engine=engine,
+                helpers=helpers,
+                data=settings.data_dir,
+                tls=peers.tls,
+                intake=metrics.intake,
+                clock=clock,
+            )
         _LOG.info("gRPC on %s, HTTP on %s", addresses.grpc, addresses.http)
         if settings.addresses_file is not None:
             write_durably(settings.addresses_file, addresses.encode())
@@ -206,6 +222,18 @@ def _start_work(
     refresher = key_refresher(TaskStore(engine), helpers, settings.refresh_keys_s)
     refresher.start()
     stack.callback(refresher.stop, waits=False)  # a helper may not answer
+
+
+def _open_dashboard(stack: ExitStack, settings: ServeSettings, **of_server: Any) -> None:
+    """Serve the dashboard until the stack unwinds; what it needs is imported by nobody else."""
+    try:
+        from adserver.dashboard.serving import DashboardSettings, open_dashboard
+    except ModuleNotFoundError as error:
+        raise InvalidTask(
+            f"the dashboard needs {error.name}: pip install 'maskedlark[adserver,dashboard]'"
+        ) from None
+    where = DashboardSettings(listen=settings.dashboard_listen or "", hosts=settings.dashboard_hosts)
+    open_dashboard(stack, where, **of_server)
 
 
 def _with_port(listen: str, port: int) -> str:

@@ -16,6 +16,7 @@ from sqlalchemy import Connection, Engine, Select, delete, select, update
 from adserver.records.dataset_state import DatasetEvent, DatasetState, after
 from adserver.store import reports
 from adserver.store.database import find_id
+from adserver.store.paging import Place, newest_first
 from adserver.store.schema import datasets, dropped_reports
 from maskedlark.errors import JobReason, JobRefused, ReportReason
 from maskedlark.frozen import frozen
@@ -184,6 +185,20 @@ class DatasetStore:
         """Every dataset, the oldest first."""
         with reading(self._engine) as connection:
             return _all(connection, select(datasets).order_by(datasets.c.created_at, datasets.c.handle))
+
+    def page(self, *, limit: int, before: Place | None = None) -> list[Dataset]:
+        """Up to `limit` datasets, the newest first; those before a place, if one is given."""
+        asked = newest_first(
+            select(datasets), datasets.c.created_at, datasets.c.handle, before=before, limit=limit
+        )
+        with reading(self._engine) as connection:
+            return _all(connection, asked)
+
+    def of_task(self, task_id: bytes) -> list[Dataset]:
+        """The datasets of a task, the oldest first."""
+        asked = select(datasets).where(datasets.c.task_id == task_id)
+        with reading(self._engine) as connection:
+            return _all(connection, asked.order_by(datasets.c.created_at, datasets.c.handle))
 
     def is_chosen(self, dataset: Dataset) -> NDArray[np.bool_]:
         """Which of the reports that a dataset took are in it: bool (received,), in order of arrival."""

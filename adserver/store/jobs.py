@@ -5,25 +5,26 @@
 Every change of state goes through `change_state`, which asks `adserver.records.job_state` in one transaction.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, fields
-from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from sqlalchemy import Connection, Engine, RowMapping, insert, select, update
+from sqlalchemy import Connection, Engine, RowMapping, Select, func, insert, or_, select, update
 
-from adserver.records.federated_plan import AnyPlan, FederatedPlan
+from adserver.records.federated_plan import AnyPlan
 from adserver.records.job_state import JobEvent, JobState, after
+from adserver.records.plans import plan_columns, read_plan
 from adserver.records.round_figures import RoundFigures
-from adserver.records.training_plan import TrainingPlan
 from adserver.store.database import Clock, find_id
+from adserver.store.paging import Place, newest_first
 from adserver.store.schema import job_rounds, jobs
-from maskedlark.canonical import decode, encode
+from maskedlark.canonical import encode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.runtime.database import reading
 
 _FIGURES: Final = tuple(field.name for field in fields(RoundFigures))
+_COLUMNS: Final = tuple(job_rounds.c[name] for name in _FIGURES)
 
 
 @frozen
@@ -70,6 +71,28 @@ class JobRecord:
         return self.plan.job.job_id
 
 
+class Jobs(Protocol):
+    """The jobs of an ad server, here or on another machine; `JobStore` is those that are here."""
+
+    def get(self, job_id: bytes) -> JobRecord:
+        """One job."""
+
+    def find(self, prefix: str) -> JobRecord:
+        """The one job whose id starts with some hex digits."""
+
+    def all(self) -> tuple[JobRecord, ...]:
+        """Every job, oldest first."""
+
+    def history(self, job_id: bytes, *, after_rounds: int = -1) -> tuple[RoundFigures, ...]:
+        """The figures of a job's rounds, in order; only those after `after_rounds`."""
+
+    def cancel(self, job_id: bytes) -> None:
+        """Stop a job for good."""
+
+    def resume(self, job_id: bytes) -> None:
+        """Queue a refused or failed job again."""
+
+
 class JobStore:
     """Submit, look at, cancel and resume jobs. Any process that reaches the database may."""
 
@@ -87,6 +110,7 @@ class JobStore:
             "rounds_done": 0,
             "is_closed": False,
             "lease_until_s": 0.0,
+            **plan_columns(plan),
         }
         with self._engine.begin() as connection:
             connection.execute(insert(jobs).values(row))
@@ -117,15 +141,68 @@ class JobStore:
             rows = connection.execute(select(jobs).order_by(jobs.c.submitted_at_s, jobs.c.job_id)).mappings()
             return tuple(record_from_row(row) for row in rows)
 
-    def history(self, job_id: bytes, *, after_rounds: int = -1) -> tuple[RoundFigures, ...]:
-        """The figures of a job's rounds, in order, each round once; only those after `after_rounds`."""
-        asked = (
-            select(*(job_rounds.c[name] for name in _FIGURES))
-            .where(job_rounds.c.job_id == job_id, job_rounds.c.rounds_done > after_rounds)
-            .order_by(job_rounds.c.rounds_done)
-        )
+    def page(
+        self, *, limit: int, before: Place | None = None, state: JobState | None = None
+    ) -> tuple[JobRecord, ...]:
+        """Up to `limit` jobs, the newest first; those before a place, and of a state, if they are given."""
+        asked = newest_first(select(jobs), jobs.c.submitted_at_s, jobs.c.job_id, before=before, limit=limit)
         with reading(self._engine) as connection:
-            return tuple(RoundFigures(**row) for row in connection.execute(asked).mappings())
+            rows = connection.execute(asked if state is None else asked.where(jobs.c.state == state))
+            return tuple(record_from_row(row) for row in rows.mappings())
+
+    def counts(self) -> dict[JobState, int]:
+        """How many jobs there are in each state."""
+        asked = select(jobs.c.state, func.count()).group_by(jobs.c.state)
+        with reading(self._engine) as connection:
+            found = {JobState(state): int(count) for state, count in connection.execute(asked)}
+        return {state: found.get(state, 0) for state in JobState}
+
+    def of_task(self, task_id: bytes, dataset_ids: Sequence[bytes | None]) -> tuple[JobRecord, ...]:
+        """The jobs of a task over some of its datasets, oldest first; None stands for no dataset."""
+        named = [one for one in dataset_ids if one is not None]
+        is_of = jobs.c.dataset_id.in_(named)
+        chosen = or_(is_of, jobs.c.dataset_id.is_(None)) if None in dataset_ids else is_of
+        asked = select(jobs).where(jobs.c.task_id == task_id, chosen)
+        with reading(self._engine) as connection:
+            rows = connection.execute(asked.order_by(jobs.c.submitted_at_s, jobs.c.job_id)).mappings()
+            return tuple(record_from_row(row) for row in rows)
+
+    def history(
+        self, job_id: bytes, *, after_rounds: int = -1, limit: int | None = None
+    ) -> tuple[RoundFigures, ...]:
+        """The figures of a job's rounds, in order, each round once; only those after `after_rounds`.
+
+        At most `limit` of them, if it is given.
+        """
+        return self._figures(
+            select(*_COLUMNS)
+            .where(job_rounds.c.job_id == job_id, job_rounds.c.rounds_done > after_rounds)
+            .limit(limit)
+        )
+
+    def figures_at(self, job_id: bytes, rounds_done: Sequence[int]) -> tuple[RoundFigures, ...]:
+        """The figures of a job after these numbers of rounds, in order; those that are there."""
+        return self._figures(
+            select(*_COLUMNS).where(
+                job_rounds.c.job_id == job_id, job_rounds.c.rounds_done.in_(sorted(rounds_done))
+            )
+        )
+
+    def last_evaluated(self, job_id: bytes) -> RoundFigures | None:
+        """The latest figures of a job with a loss."""
+        evaluated = (
+            select(*_COLUMNS)
+            .where(job_rounds.c.job_id == job_id, job_rounds.c.loss.is_not(None))
+            .order_by(job_rounds.c.rounds_done.desc())
+            .limit(1)
+        )
+        found = self._figures(evaluated)
+        return found[0] if found else None
+
+    def _figures(self, asked: Select[Any]) -> tuple[RoundFigures, ...]:
+        with reading(self._engine) as connection:
+            found = connection.execute(asked.order_by(job_rounds.c.rounds_done)).mappings()
+            return tuple(RoundFigures(**row) for row in found)
 
     def cancel(self, job_id: bytes) -> None:
         """Stop a job for good. A worker that runs it notices within a moment.
@@ -179,7 +256,7 @@ def figures_row(job_id: bytes, figures: RoundFigures) -> Mapping[str, Any]:
 def record_from_row(row: RowMapping) -> JobRecord:
     """A row of `jobs` as a record."""
     return JobRecord(
-        plan=_plan(bytes(row["plan"])),
+        plan=read_plan(bytes(row["plan"])),
         submitted_at_s=row["submitted_at_s"],
         state=JobState(row["state"]),
         stop=Stop(reason=row["reason"], cause=row["cause"]) if row["reason"] is not None else None,
@@ -188,14 +265,3 @@ def record_from_row(row: RowMapping) -> JobRecord:
         rounds_charged=row["rounds_charged"],
         lease_until_s=row["lease_until_s"],
     )
-
-
-@lru_cache(maxsize=256)
-def _plan(encoded: bytes) -> AnyPlan:
-    """A stored plan of either kind: a federated job is under a name of its own.
-
-    Who follows a job reads its row, with the same plan, several times a second.
-    """
-    if b'"federated":' in encoded[:64]:
-        return decode(FederatedPlan, encoded)
-    return decode(TrainingPlan, encoded)

@@ -6,7 +6,23 @@ A step may add tables and columns and fill them; it never loses a report, a data
 
 from typing import TYPE_CHECKING, Final
 
-from adserver.store.schema import encoders, update_reports, update_rounds
+from sqlalchemy import Column, LargeBinary, func, insert, select, update
+
+from adserver.records.plans import plan_columns, read_plan
+from adserver.store.schema import (
+    access_grants,
+    datasets,
+    encoders,
+    helper_keys,
+    jobs,
+    queries,
+    query_answers,
+    report_counts,
+    reports,
+    tasks,
+    update_reports,
+    update_rounds,
+)
 from maskedlark.runtime.migrations import Migrations
 
 if TYPE_CHECKING:
@@ -24,5 +40,37 @@ def _to_4(operations: "Operations") -> None:
     encoders.create(operations.get_bind())
 
 
-MIGRATIONS: Final[Migrations] = {2: _to_3, 3: _to_4}
+def _to_5(operations: "Operations") -> None:
+    """What the admin API looks up without counting or reading everything, and who may ask it."""
+    connection = operations.get_bind()
+    for table in (report_counts, query_answers, helper_keys, access_grants):
+        table.create(connection)
+    counted = select(reports.c.task_id, reports.c.state, func.count()).group_by(
+        reports.c.task_id, reports.c.state
+    )
+    connection.execute(insert(report_counts).from_select(["task_id", "state", "reports"], counted))
+    for name in ("task_id", "dataset_id"):
+        operations.add_column("jobs", Column(name, LargeBinary(32)))
+    _fill_jobs(operations)
+    for table, name in (
+        (tasks, "tasks_by_age"),
+        (datasets, "datasets_by_age"),
+        (jobs, "jobs_by_age"),
+        (jobs, "jobs_by_state_and_age"),
+        (jobs, "jobs_by_dataset"),
+        (queries, "queries_by_age"),
+        (queries, "queries_by_dataset"),
+    ):
+        next(one for one in table.indexes if one.name == name).create(connection)
+
+
+def _fill_jobs(operations: "Operations") -> None:
+    """Say of each job what its plan is of."""
+    connection = operations.get_bind()
+    for job_id, encoded in connection.execute(select(jobs.c.job_id, jobs.c.plan)).all():
+        of_plan = plan_columns(read_plan(bytes(encoded)))
+        connection.execute(update(jobs).where(jobs.c.job_id == job_id).values(of_plan))
+
+
+MIGRATIONS: Final[Migrations] = {2: _to_3, 3: _to_4, 4: _to_5}
 """Version 2 is the first that can be brought forward."""

@@ -3,15 +3,39 @@
 Stored before the helpers are asked, so that what was charged can always be asked for again.
 """
 
-from sqlalchemy import Engine, delete, insert, select
+from collections.abc import Sequence
+from typing import Any, Final
 
-from adserver.records.asked_query import PlannedQuery, S
-from adserver.store.database import find_id
-from adserver.store.schema import queries
+import numpy as np
+from sqlalchemy import ColumnElement, Engine, delete, insert, select
+
+from adserver.records.asked_query import Answer, PlannedQuery, S
+from adserver.store.database import find_id, insert_or_ignore
+from adserver.store.paging import Place, newest_first
+from adserver.store.schema import queries, query_answers
 from maskedlark.canonical import encode
 from maskedlark.errors import JobReason, JobRefused
+from maskedlark.frozen import frozen
+from maskedlark.privacy.accounting import Epsilons
 from maskedlark.releases.kinds import AnyQuery, decode_query
 from maskedlark.runtime.database import reading
+
+_NUMBERS: Final = np.dtype("<i8")
+
+
+@frozen
+class AskedQuery:
+    """A query as stored.
+
+    Attributes:
+        spec: What was asked.
+        asked_at: Unix seconds.
+        is_answered: Whether its answer is stored too.
+    """
+
+    spec: AnyQuery
+    asked_at: float
+    is_answered: bool
 
 
 class QueryStore:
@@ -36,6 +60,48 @@ class QueryStore:
         """Forget a query that both helpers refused, and so did not charge."""
         with self._engine.begin() as connection:
             connection.execute(delete(queries).where(queries.c.query_id == query_id))
+
+    def keep_answer(self, query_id: bytes, answer: Answer) -> None:
+        """Keep what both helpers answered together; an answer that is there stays: it is the same."""
+        row = {
+            "query_id": query_id,
+            "total": answer.total.astype(_NUMBERS).tobytes(),
+            "epsilon": answer.dataset_spent.ad_server,
+            "collusion_epsilon": answer.dataset_spent.colluding,
+        }
+        with self._engine.begin() as connection:
+            connection.execute(insert_or_ignore(self._engine, query_answers, ["query_id"]).values(row))
+
+    def answer(self, query_id: bytes) -> Answer | None:
+        """What both helpers answered to a query, as it was kept; None: it was not."""
+        asked = select(query_answers).where(query_answers.c.query_id == query_id)
+        with reading(self._engine) as connection:
+            row = connection.execute(asked).one_or_none()
+        if row is None:
+            return None
+        return Answer(
+            total=np.frombuffer(row.total, _NUMBERS).astype(np.int64),
+            dataset_spent=Epsilons(ad_server=row.epsilon, colluding=row.collusion_epsilon),
+        )
+
+    def page(
+        self, *, limit: int, before: Place | None = None, kinds: Sequence[str] = ()
+    ) -> tuple[AskedQuery, ...]:
+        """Up to `limit` queries, the newest first; those before a place, and of some kinds."""
+        asked = newest_first(_STORED, queries.c.asked_at, queries.c.query_id, before=before, limit=limit)
+        with reading(self._engine) as connection:
+            rows = connection.execute(asked.where(queries.c.kind.in_(kinds)) if kinds else asked)
+            return tuple(_stored(row) for row in rows)
+
+    def asked(self, prefix: str) -> AskedQuery:
+        """The query of any kind whose id starts with these hex digits.
+
+        Raises:
+            JobRefused(UNKNOWN_QUERY): no query has such an id, or several do.
+        """
+        with reading(self._engine) as connection:
+            query_id = find_id(connection, queries.c.query_id, prefix, missing=JobReason.UNKNOWN_QUERY)
+            return _stored(connection.execute(_STORED.where(queries.c.query_id == query_id)).one())
 
     def find(self, prefix: str, kind: type[S]) -> PlannedQuery[S]:
         """The query of a kind whose id starts with these hex digits.
@@ -64,3 +130,15 @@ class QueryStore:
         )
         with reading(self._engine) as connection:
             return tuple(decode_query(row.kind, row.spec) for row in connection.execute(asked))
+
+
+_IS_ANSWERED: Final[ColumnElement[Any]] = (
+    select(query_answers.c.query_id).where(query_answers.c.query_id == queries.c.query_id).exists()
+)
+_STORED: Final = select(queries.c.kind, queries.c.spec, queries.c.asked_at, _IS_ANSWERED.label("is_answered"))
+
+
+def _stored(row: Any) -> AskedQuery:
+    return AskedQuery(
+        spec=decode_query(row.kind, row.spec), asked_at=row.asked_at, is_answered=bool(row.is_answered)
+    )

@@ -32,7 +32,7 @@ from maskedlark.runtime import database as storage
 metadata: Final = MetaData()
 """Every table of the ad server."""
 
-SCHEMA_VERSION: Final = 4
+SCHEMA_VERSION: Final = 5
 """Of all tables together: one more whenever a column or its meaning changes.
 
 A database of version 1 does not say which it has.
@@ -62,6 +62,7 @@ tasks: Final = Table(
     Column("task_id", LargeBinary(TASK_ID_BYTES), primary_key=True),
     Column("bundle", LargeBinary, nullable=False),  # canonical
     Column("created_at", Double, nullable=False),  # Unix seconds
+    Index("tasks_by_age", "created_at", "task_id"),
 )
 
 encoders: Final = Table(
@@ -85,6 +86,7 @@ datasets: Final = Table(
     Column(
         "chosen", LargeBinary
     ),  # one bit for each report taken, in order of arrival, least significant first
+    Index("datasets_by_age", "created_at", "handle"),
 )
 
 dropped_reports: Final = Table(
@@ -111,6 +113,15 @@ reports: Final = Table(
     Index("reports_by_dataset", "task_id", "handle", "sequence"),
 )
 
+# How many of `reports` there are: changed with them in one transaction, so that nobody counts a million rows.
+report_counts: Final = Table(
+    "report_counts",
+    metadata,
+    Column("task_id", LargeBinary(32), ForeignKey("tasks.task_id"), primary_key=True),
+    Column("state", String(8), primary_key=True),
+    Column("reports", BigInteger, nullable=False),
+)
+
 jobs: Final = Table(
     "jobs",
     metadata,
@@ -127,6 +138,12 @@ jobs: Final = Table(
     Column("lease_until_s", Float, nullable=False),
     # Workers that died on it since its last round, or since it was last queued by a person.
     Column("workers_lost", Integer, nullable=False, default=0),
+    # Of the plan, to be looked for by; a federated job has no dataset.
+    Column("task_id", LargeBinary(32)),
+    Column("dataset_id", LargeBinary(32)),
+    Index("jobs_by_age", "submitted_at_s", "job_id"),
+    Index("jobs_by_state_and_age", "state", "submitted_at_s", "job_id"),
+    Index("jobs_by_dataset", "task_id", "dataset_id"),
 )
 
 job_rounds: Final = Table(
@@ -155,6 +172,18 @@ queries: Final = Table(
     Column(
         "codes", LargeBinary, nullable=False
     ),  # what is sent beside the query: codes, or an evaluation's model
+    Index("queries_by_age", "asked_at", "query_id"),
+    Index("queries_by_dataset", "dataset_id", "asked_at"),
+)
+
+query_answers: Final = Table(
+    "query_answers",
+    metadata,
+    Column("query_id", LargeBinary(QUERY_ID_BYTES), ForeignKey("queries.query_id"), primary_key=True),
+    Column("total", LargeBinary, nullable=False),  # int64 little-endian, both helpers' shares added
+    # What the dataset had spent with it; infinite without noise.
+    Column("epsilon", Double, nullable=False),
+    Column("collusion_epsilon", Double, nullable=False),
 )
 
 helper_receipts: Final = Table(
@@ -169,6 +198,25 @@ helper_addresses: Final = Table(
     metadata,
     Column("address", String(300), primary_key=True),
     Column("helper_id", LargeBinary(16), nullable=False),  # who answered there last
+)
+
+helper_keys: Final = Table(
+    "helper_keys",
+    metadata,
+    Column("fingerprint", LargeBinary(32), primary_key=True),  # SHA-256 of a public key
+    Column("first_seen_at", Double, nullable=False),  # Unix seconds
+)
+
+# Who may use the admin API and the dashboard. No secret is kept, only its digest.
+access_grants: Final = Table(
+    "access_grants",
+    metadata,
+    Column("digest", LargeBinary(32), primary_key=True),  # SHA-256 of the secret
+    Column("kind", String(8), nullable=False),
+    Column("scope", String(8), nullable=False),
+    Column("name", String(100), nullable=False),
+    Column("created_at", Double, nullable=False),  # Unix seconds
+    Column("expires_at", Double, nullable=False),  # Unix seconds
 )
 
 update_rounds: Final = Table(

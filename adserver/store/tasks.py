@@ -5,6 +5,7 @@ from typing import Any
 from sqlalchemy import Engine, select
 
 from adserver.store.database import find_id, insert_or_ignore
+from adserver.store.paging import Place, newest_first
 from adserver.store.schema import encoders, tasks
 from maskedlark import canonical
 from maskedlark.encoding.encoder import Encoder, read_encoder
@@ -105,6 +106,12 @@ class TaskStore:
             task_id = find_id(connection, tasks.c.task_id, prefix, missing=JobReason.UNKNOWN_TASK)
             row = connection.execute(select(tasks).where(tasks.c.task_id == task_id)).one()
         return _stored(row)
+
+    def page(self, *, limit: int, before: Place | None = None) -> list[StoredTask]:
+        """Up to `limit` tasks, the newest first; those before a place, if one is given."""
+        asked = newest_first(select(tasks), tasks.c.created_at, tasks.c.task_id, before=before, limit=limit)
+        with reading(self._engine) as connection:
+            return [_stored(row) for row in connection.execute(asked)]
 
     def all(self) -> list[StoredTask]:
         """Every task, the oldest first."""

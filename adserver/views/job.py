@@ -10,7 +10,7 @@ from rich.progress import TextColumn
 from adserver.records.federated_plan import FederatedPlan
 from adserver.records.job_state import STOPPED, JobState
 from adserver.records.round_figures import RoundFigures
-from adserver.store.jobs import JobRecord, JobStore
+from adserver.store.jobs import JobRecord, Jobs
 from adserver.training.cost import job_epsilons, privacy_line
 from adserver.views.federated import federated_json, federated_rows, job_facts
 from adserver.views.printing import moment, print_table, progress_on, short
@@ -103,8 +103,17 @@ def outcome_line(job: JobRecord) -> str:
     return line
 
 
+def next_command(job: JobRecord) -> str | None:
+    """The command that a person would give next; None while there is nothing to do."""
+    if job.state in (JobState.REFUSED, JobState.FAILED):
+        return f"adserver job resume {short(job.job_id)}"
+    if job.state in STOPPED and job.rounds_done:
+        return f"adserver model export trained.onnx --job {short(job.job_id)}"
+    return None
+
+
 def watch(
-    store: JobStore, job_id: bytes, *, is_shown: bool, sleep: Callable[[float], None] = time.sleep
+    store: Jobs, job_id: bytes, *, is_shown: bool, sleep: Callable[[float], None] = time.sleep
 ) -> JobRecord:
     """Follow a job, from any process, until it stops; shows its progress on standard error."""
     figures = TextColumn("{task.fields[figures]}")

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -27,6 +27,7 @@ import numpy as np
 import psutil
 from rich.console import Console
 from rich.table import Table
+from sqlalchemy import Engine
 
 from adserver.store.database import create_tables, default_url
 from adserver.store.tasks import TaskStore
@@ -93,12 +94,15 @@ class Samples:
 
 
 @contextmanager
-def adserver(folder: Path) -> Iterator[tuple[psutil.Process, str, Task]]:
-    """An ad server process with one task; its helpers are not needed."""
+def adserver(
+    folder: Path, *options: str, fill: Callable[[Engine, Task], None] = lambda _engine, _task: None
+) -> Iterator[tuple[psutil.Process, str, Task]]:
+    """An ad server process with one task, and what `fill` puts beside it; its helpers are not needed."""
     ours = world(num_features=30, starts_at=int(time.time()) - 86_400, expires_at=int(time.time()) + 86_400)
     engine = open_database(default_url(folder))
     create_tables(engine)
     TaskStore(engine).add(ours.bundle, created_at=time.time())
+    fill(engine, ours.task)
     engine.dispose()
     addresses = folder / "addresses"
     nobody = ["--helper-0", "localhost:1", "--helper-1", "localhost:1"]
@@ -111,6 +115,7 @@ def adserver(folder: Path) -> Iterator[tuple[psutil.Process, str, Task]]:
         *nobody,
         "--addresses-file",
         addresses,
+        *options,
     ]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | ALLOCATOR)

@@ -22,7 +22,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 BLOCK: Final = re.compile(r"^```(bash|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-PORTS: Final = ("7100", "7101", "7200", "7201")
+PORTS: Final = ("7100", "7101", "7200", "7201", "7300")
 PLAIN_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _LONGEST_S: Final = 3_000
 """Nobody waits so long: it ends a page that hangs."""

@@ -42,12 +42,18 @@ def readme(reading: Reading) -> None:
     assert '"test_accuracy"' in reading.stdout
 
 
+def dashboard(reading: Reading) -> None:
+    assert "newsletter waits for 50 more reports" in reading.stdout
+    assert reading.stdout.count("is revoked") == 1
+
+
 CHECKS: Final[dict[str, Callable[[Reading], None]]] = {
     "README.md": readme,
     "docs/tutorial/quickstart.md": quickstart,
     "docs/tutorial/first-model.md": first_model,
     "docs/tutorial/measurement.md": measurement,
     "docs/how-to/evaluate.md": evaluate,
+    "docs/how-to/dashboard.md": dashboard,
 }
 ELSEWHERE: Final = {
     "docs/how-to/budget.md": "tests/docs/test_budget_howto.py",

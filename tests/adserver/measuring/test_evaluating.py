@@ -27,6 +27,7 @@ from adserver.measuring.evaluation_result import EvaluationResult, read
 from adserver.measuring.evaluator import DEFAULT_BINS, Evaluator, plan_evaluation
 from adserver.peers.replies import QueryAnswer
 from adserver.peers.retrying import ONCE
+from adserver.records.asked_query import Answer
 from adserver.records.dataset_state import DatasetState
 from adserver.store.datasets import Dataset
 from adserver.store.queries import QueryStore
@@ -125,6 +126,9 @@ class Kept(QueryStore):
 
     def remove(self, query_id: bytes) -> None:
         self.events.append("forgotten")
+
+    def keep_answer(self, query_id: bytes, answer: Answer) -> None:
+        self.events.append("answer kept")
 
 
 def shares_of(examples: Examples, candidates: int = 2) -> tuple[InputShares, InputShares]:

@@ -9,6 +9,7 @@ from adserver.peers import asking
 from adserver.peers.asking import ask_both
 from adserver.peers.replies import QueryAnswer
 from adserver.peers.retrying import Backoff
+from adserver.records.asked_query import Answer
 from maskedlark.error_contract import Charged, contract
 from maskedlark.errors import (
     HelperUnavailable,
@@ -37,7 +38,7 @@ class Book:
         self.is_forgotten = True
 
 
-def ask(calls: list[asking.Question], book: Book, *, is_new: bool = True) -> asking.BothAnswers:
+def ask(calls: list[asking.Question], book: Book, *, is_new: bool = True) -> Answer:
     return ask_both(calls, _BACKOFF, forget=book.forget, is_new=is_new)
 
 

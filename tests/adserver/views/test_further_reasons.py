@@ -13,13 +13,13 @@ from adserver.ingest import http_app as http_app_module
 from adserver.ingest import patient_http
 from adserver.ingest.http_app import http_app
 from adserver.ingest.intake import Intake
-from adserver.serving.reasons import HTTP_REASONS, JOB_STOPS
 from adserver.store import leases as job_leases
 from adserver.store.database import create_tables, default_url
 from adserver.store.reports import ReportStore
 from adserver.store.tasks import TaskStore
 from adserver.training import worker
 from adserver.training.worker import outcome_of
+from adserver.views.reasons import HTTP_REASONS, JOB_STOPS
 from maskedlark.errors import (
     HelperUnavailable,
     InvalidModel,

@@ -11,7 +11,8 @@ from typing import Final
 from adserver.ingest.json_error import INTERNAL
 from adserver.store.leases import WORKERS_LOST
 from adserver.training.worker import BUDGET_SPENT, HELPER_UNAVAILABLE, INTERNAL_ERROR, INVALID_TASK
-from maskedlark.error_contract import Charged, Contract
+from maskedlark.error_contract import Charged, Contract, contract
+from maskedlark.errors import JobReason, ModelReason
 from maskedlark.frozen import frozen
 
 
@@ -90,3 +91,14 @@ JOB_STOPS: Final[Mapping[str, FurtherReason]] = {
     ),
 }
 """By what a job's `reason` says; a job stops with the reasons of InvalidModel and JobRefused, too."""
+
+
+def stop_remedy(reason: str) -> str:
+    """What to do about a job that stopped with a reason; nothing for a reason that is not known here."""
+    if reason in JOB_STOPS:
+        return JOB_STOPS[reason].follows.remedy
+    for reasons in (JobReason, ModelReason):
+        for one in reasons:
+            if one.value == reason:
+                return contract(one).remedy
+    return ""

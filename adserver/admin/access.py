@@ -1,0 +1,202 @@
+"""The door of the admin API and the dashboard: nobody passes without a grant, and no other site's page does.
+
+Before a request reaches a route, in this order:
+
+    Host is none of ours                        400   DNS rebinding: another site's name that leads here
+    unsafe method from another site's page      403   a form or a script elsewhere, with the user's cookie
+    no grant                                    401
+    the grant may only read, the method is not  403
+
+Every answer, also these, carries the headers that keep a browser strict.
+"""
+
+from collections.abc import Collection, Sequence
+from http.cookies import CookieError, SimpleCookie
+from typing import Final
+from urllib.parse import parse_qs, urlsplit
+
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from adserver.admin.problems import problem, problem_of
+from adserver.records.access import Grant, GrantKind
+from adserver.records.access import Scope as Allowed
+from adserver.store.access import SESSION_S, AccessStore
+from maskedlark.errors import HelperUnavailable
+from maskedlark.frozen import frozen
+from maskedlark.runtime.database import database_at_hand
+
+API: Final = "/api/"
+LOGIN_PATH: Final = "/login"
+LOGOUT_PATH: Final = "/logout"
+LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost", "::1")
+_SAFE: Final = ("GET", "HEAD", "OPTIONS")
+_OURS: Final = ("same-origin", "none")
+SECURITY_HEADERS: Final = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+    "cache-control": "no-store",
+}
+"""Of every answer; `cache-control` where the answer says nothing else."""
+_LOGIN_PAGE: Final = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8"><meta name="color-scheme" content="light dark">
+<meta name="viewport" content="width=device-width"><title>Log in · Masked LARk</title>
+<main><h1>Masked LARk</h1>
+<p>This browser is not logged in, or its twelve hours are over.</p>
+<p>Beside the ad server, run <code>adserver dashboard login</code> and open the link that it prints.
+It works once.</p>
+</main></html>
+"""
+
+
+@frozen
+class Door:
+    """Lets requests through to an application, or answers them itself.
+
+    Attributes:
+        app: What is behind it.
+        access: The grants.
+        hosts: The names and addresses that this server is reached at; any port, so that it may be forwarded.
+        is_tls: Whether it speaks TLS.
+    """
+
+    app: ASGIApp
+    access: AccessStore
+    hosts: Collection[str]
+    is_tls: bool
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            return
+        answer = await self._refused(scope) or self.app
+        await answer(scope, receive, _strictly(send))
+
+    async def _refused(self, scope: Scope) -> ASGIApp | None:
+        """What is answered instead of letting a request through, or None."""
+        headers = Headers(scope=scope)
+        host = headers.getlist("host")
+        if len(host) != 1 or _name_in(host[0]) not in self.hosts:
+            return problem(400, "this server is not reached under that name", reason="foreign_host")
+        if scope["method"] not in _SAFE and self._is_from_elsewhere(headers, host[0]):
+            return problem(403, "the request comes from another site", reason="cross_site")
+        try:
+            with database_at_hand("the ad server"):
+                if scope["path"] == LOGIN_PATH:
+                    return await self._login(scope)
+                grant, is_cookie = await self._grant(scope, headers)
+        except HelperUnavailable as away:
+            return problem_of(away)
+        if grant is None:
+            return _unknown(scope["path"])
+        return self._forbidden(scope, headers, grant, is_cookie=is_cookie)
+
+    def _forbidden(self, scope: Scope, headers: Headers, grant: Grant, *, is_cookie: bool) -> ASGIApp | None:
+        """What a known caller may not do; None lets the request through, with its grant."""
+        is_safe = scope["method"] in _SAFE
+        if is_cookie and not is_safe and "origin" not in headers:
+            return problem(403, "a browser says where a request comes from", reason="cross_site")
+        if not is_safe and scope["path"] != LOGOUT_PATH and not grant.scope.allows(Allowed.OPERATE):
+            return problem(403, "this grant may only read", reason="read_only")
+        scope["state"] = {**scope.get("state", {}), "grant": grant}
+        return None
+
+    def _is_from_elsewhere(self, headers: Headers, host: str) -> bool:
+        origin = headers.get("origin")
+        ours = f"{'https' if self.is_tls else 'http'}://{host}".lower()
+        return (origin is not None and origin.lower() != ours) or (
+            headers.get("sec-fetch-site", "none") not in _OURS
+        )
+
+    async def _grant(self, scope: Scope, headers: Headers) -> tuple[Grant | None, bool]:
+        """Who asks, and whether a cookie says so."""
+        scheme, _, secret = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            return await run_in_threadpool(self.access.find, secret.strip(), [GrantKind.TOKEN]), False
+        session = self.session_in(scope, headers)
+        if not session:
+            return None, False
+        return await run_in_threadpool(self.access.find, session, [GrantKind.SESSION]), True
+
+    async def _login(self, scope: Scope) -> Response:
+        """A login link: whoever opens it first is logged in."""
+        codes = parse_qs(scope["query_string"].decode("latin-1")).get("code", [])
+        session = None
+        if len(codes) == 1 and scope["method"] == "GET":
+            session = await run_in_threadpool(self.access.log_in, codes[0])
+        if session is None:
+            return _unknown(LOGIN_PATH)
+        answer = RedirectResponse("/", 303)
+        answer.set_cookie(
+            self.cookie_name(scope),
+            session,
+            max_age=int(SESSION_S),
+            path="/",
+            secure=self.is_tls,
+            httponly=True,
+            samesite="strict",
+        )
+        return answer
+
+    def cookie_name(self, scope: Scope) -> str:
+        """Of this server's cookie: browsers share cookies between the ports of a host."""
+        return f"{'__Host-' if self.is_tls else ''}maskedlark-{(scope.get('server') or ('', 0))[1]}"
+
+    def session_in(self, scope: Scope, headers: Headers) -> str:
+        """The session's secret in a request's cookies, or nothing."""
+        cookies: SimpleCookie = SimpleCookie()
+        try:
+            cookies.load(headers.get("cookie", ""))
+        except CookieError:
+            return ""
+        found = cookies.get(self.cookie_name(scope))
+        return "" if found is None else found.value
+
+
+def names_of(listen: str, named: Sequence[str]) -> frozenset[str]:
+    """The names that a server is reached at: where it listens, those of loopback, and the operator's."""
+    host = listen.rsplit(":", 1)[0].strip("[]").lower()
+    of_loopback = LOOPBACK_NAMES if host in LOOPBACK_NAMES or host in ("", "0.0.0.0", "::") else ()  # noqa: S104 - compared, not bound
+    return frozenset({host, *of_loopback, *(one.lower() for one in named)})
+
+
+def _name_in(host: str) -> str:
+    """The name or address in a Host header, without its port."""
+    try:
+        parsed = urlsplit(f"//{host}")
+        _ = parsed.port
+    except ValueError:
+        return ""
+    is_plain = parsed.netloc == host and "@" not in host and not parsed.path
+    return (parsed.hostname or "").lower() if is_plain else ""
+
+
+def _unknown(path: str) -> Response:
+    if path.startswith(API):
+        told = "show a token: `adserver token create` makes one"
+        return problem(401, told, headers={"www-authenticate": "Bearer"})
+    return HTMLResponse(_LOGIN_PAGE, 401)
+
+
+def _strictly(send: Send) -> Send:
+    """The same, with the headers that every answer has."""
+
+    async def send_strictly(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in SECURITY_HEADERS.items():
+                headers.setdefault(name, value)
+        await send(message)
+
+    return send_strictly

@@ -1,0 +1,98 @@
+"""The routes of the admin API, and the OpenAPI document that is made of the same operations."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from pydantic import TypeAdapter
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from adserver.admin.jobs import JOBS
+from adserver.admin.look import LOOKS
+from adserver.admin.operation import PREFIX, Operation
+from adserver.admin.problems import MEDIA_TYPE
+from adserver.admin.queries import QUERIES
+from adserver.admin.schemas import OBJECT, record
+from adserver.admin.site import Site
+
+OPERATIONS: Final[tuple[Operation, ...]] = (*LOOKS, *JOBS, *QUERIES)
+"""Every operation; what is fixed in a path stands before what is a parameter there."""
+OPENAPI_PATH: Final = f"{PREFIX}/openapi.json"
+_PROBLEM: Final = record(
+    type="string", title="string", status="integer", detail="string", error="string", reason="string"
+)
+_REFUSED: Final = {
+    "description": "Problem details (RFC 9457); `error` and `reason` are those of docs/reference/errors.md",
+    "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+}
+
+
+def api_routes(site: Site) -> list[Route]:
+    """Every route of the API, and its description."""
+    document = openapi(OPERATIONS)
+
+    async def describe(_request: Request) -> Response:
+        return JSONResponse(document)
+
+    ours = [one.route(site) for one in OPERATIONS]
+    return [Route(OPENAPI_PATH, describe, methods=["GET"], name="openapi"), *ours]
+
+
+def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
+    """The OpenAPI 3.1 document of operations."""
+    schemas: dict[str, Any] = {"Problem": _PROBLEM}
+    paths: dict[str, Any] = {
+        OPENAPI_PATH: {
+            "get": {
+                "operationId": "openapi",
+                "summary": "This document",
+                "responses": {"200": _answer(OBJECT), "default": _REFUSED},
+            }
+        }
+    }
+    for one in operations:
+        paths.setdefault(f"{PREFIX}{one.path}", {})[one.method.lower()] = _described(one, schemas)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Masked LARk ad server: admin API",
+            "version": "1",
+            "description": "A token that may read looks at everything; one that may operate also submits,"
+            " cancels and resumes jobs, and asks what spends a budget.",
+        },
+        "security": [{"token": []}],
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _described(one: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in one.path_parameters
+    ] + [
+        {"name": named.name, "in": "query", "description": named.about, "schema": named.schema()}
+        for named in one.parameters
+    ]
+    found: dict[str, Any] = {
+        "operationId": one.act.__name__,
+        "summary": one.summary,
+        "description": (one.act.__doc__ or "").strip(),
+        "parameters": parameters,
+        "responses": {str(one.status): _answer(one.answers), "default": _REFUSED},
+    }
+    if one.body is not None:
+        schema = TypeAdapter(one.body).json_schema(ref_template="#/components/schemas/{model}")
+        schemas.update(schema.pop("$defs", {}))
+        schemas[one.body.__name__] = schema
+        reference = {"$ref": f"#/components/schemas/{one.body.__name__}"}
+        found["requestBody"] = {"required": True, "content": {"application/json": {"schema": reference}}}
+    return found
+
+
+def _answer(schema: Any) -> dict[str, Any]:
+    return {"description": "Done", "content": {"application/json": {"schema": schema}}}

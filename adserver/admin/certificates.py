@@ -1,0 +1,39 @@
+"""How long certificates between the parties last: this server's own, and those that it trusts peers by."""
+
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+
+from maskedlark.rpc.tls_files import TlsFiles
+from maskedlark.rpc.trust import fingerprint, names_in
+
+
+def certificates_json(files: TlsFiles | None) -> list[dict[str, Any]]:
+    """Every certificate that this server shows or trusts; none where it speaks plaintext on loopback."""
+    if files is None:
+        return []
+    return [
+        _certificate(one, whose, path)
+        for whose, path in (("this ad server", files.certificate), ("a peer", files.trusted_authorities))
+        for one in _read(path)
+    ]
+
+
+def _read(path: Path) -> list[x509.Certificate]:
+    try:
+        return x509.load_pem_x509_certificates(path.read_bytes())
+    except (OSError, ValueError):  # it is being replaced, or holds none
+        return []
+
+
+def _certificate(one: x509.Certificate, whose: str, path: Path) -> dict[str, Any]:
+    ends: datetime = one.not_valid_after_utc
+    return {
+        "whose": whose,
+        "names": sorted(names_in(one)),
+        "fingerprint": fingerprint(one),
+        "ends_at": ends.timestamp(),
+        "file": path.name,
+    }

@@ -1,0 +1,261 @@
+"""What the API shows: tasks, datasets, the intake, budgets and helpers."""
+
+from typing import Any, Final
+
+from adserver.admin.certificates import certificates_json
+from adserver.admin.helper_watch import HelperSight
+from adserver.admin.operation import Asked, Operation, Parameter, Schema
+from adserver.admin.paging import DEFAULT_ROWS, MOST_ROWS, page_json, place_in
+from adserver.admin.schemas import OBJECT, page_of, record
+from adserver.records.dataset_state import DatasetState
+from adserver.store.datasets import Dataset
+from adserver.store.paging import Place
+from adserver.store.tasks import StoredTask
+from adserver.views.task import dataset_json, task_json
+from maskedlark.canonical import encode
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.releases.budget import PlannedJob
+from maskedlark.terminal.budget_view import budget_json
+
+LIMIT: Final = Parameter(
+    name="limit", about="How many rows at most.", kind="integer", default=DEFAULT_ROWS, low=1, high=MOST_ROWS
+)
+AFTER: Final = Parameter(name="after", about="What the page before gave as `next`.", default="")
+_COUNTS: Final = {"waiting": "integer", "sealed": "integer", "dropped": "integer", "expired": "integer"}
+_TASK: Final = {
+    "task_id": "string",
+    "name": "string",
+    "origin": "string",
+    "created_at": "number",
+    "expires_at": "integer",
+    "min_batch_size": "integer",
+    "epsilon": "number",
+    "collusion_epsilon": "number",
+    "mechanism": "string",
+    "unit": "string",
+    "is_of_updates": "boolean",
+    **_COUNTS,
+}
+_DATASET: Final = {
+    "dataset_id": "string?",
+    "handle": "string",
+    "task_id": "string",
+    "state": "string",
+    "created_at": "number",
+    "received": "integer",
+    "admitted": "integer",
+    "view_mismatch": "integer",
+    "dropped": "object*",
+}
+_STANDING: Final = dict.fromkeys(("budget", "spent", "reserved", "held", "left"), "number?")
+BUDGET: Final = record(
+    dataset_id="string?",
+    unit="string",
+    task_id="string",
+    task="string",
+    reports="integer",
+    mechanism="string",
+    delta="number",
+    ad_server=record(**_STANDING),
+    colluding=record(**_STANDING),
+    uses="object*",
+    planned="object?",
+)
+_HELPER: Final = record(
+    role="integer",
+    address="string",
+    is_well="boolean?",
+    cause="string",
+    answered_at="number?",
+    latency_ms="number?",
+    name="string?",
+    version="string?",
+    keys={"type": "array", "items": record(key_id="integer", suite="string", first_seen_at="number")},
+    keys_not_after="integer?",
+)
+_CERTIFICATE: Final = record(
+    whose="string", names="string*", fingerprint="string", ends_at="number", file="string"
+)
+
+
+def task_item(asked: Asked, stored: StoredTask) -> dict[str, Any]:
+    """A task in a list."""
+    task = stored.bundle.task
+    return {
+        **task_json(stored, asked.site.reports.counts(stored.task_id)),
+        "created_at": stored.created_at,
+        "min_batch_size": task.min_batch_size,
+        "epsilon": task.epsilon,
+        "collusion_epsilon": task.collusion_epsilon,
+        "mechanism": task.mechanism.value,
+        "unit": task.unit.value,
+        "is_of_updates": task.updates is not None,
+    }
+
+
+def list_tasks(asked: Asked) -> dict[str, Any]:
+    """A page of tasks, the newest first."""
+    limit = asked["limit"]
+    found = asked.site.tasks.page(limit=limit + 1, before=place_in(asked["after"]))
+    return page_json(
+        found,
+        limit,
+        lambda one: Place(at=one.created_at, key=one.task_id),
+        lambda one: task_item(asked, one),
+    )
+
+
+def show_task(asked: Asked) -> dict[str, Any]:
+    """One task with its settings, and the bundle that browsers are served."""
+    stored = asked.site.tasks.find(asked["task"])
+    return {**task_item(asked, stored), "bundle": encode(stored.bundle).decode()}
+
+
+def dataset_item(dataset: Dataset) -> dict[str, Any]:
+    """A dataset in a list."""
+    return {**dataset_json(dataset), "handle": dataset.handle.hex()}
+
+
+def list_datasets(asked: Asked) -> dict[str, Any]:
+    """A page of datasets, the newest first."""
+    limit = asked["limit"]
+    found = asked.site.datasets.page(limit=limit + 1, before=place_in(asked["after"]))
+    return page_json(found, limit, lambda one: Place(at=one.created_at, key=one.handle), dataset_item)
+
+
+def show_dataset(asked: Asked) -> dict[str, Any]:
+    """One dataset."""
+    return dataset_item(asked.site.datasets.find(asked["dataset"]))
+
+
+def show_intake(asked: Asked) -> dict[str, Any]:
+    """What became of reports since the server started. No report has a time of arrival, nor a sender."""
+    counts = asked.site.intake()
+    return {
+        "since": asked.site.started_at,
+        "accepted": counts.accepted,
+        "duplicates": counts.duplicates,
+        "rejected": counts.by_reason(),
+    }
+
+
+def list_budgets(asked: Asked) -> dict[str, Any]:
+    """A page of committed datasets with both budgets, the newest first."""
+    limit = asked["limit"]
+    found = asked.site.datasets.page(limit=limit + 1, before=place_in(asked["after"]))
+    page = page_json(
+        found, limit, lambda one: Place(at=one.created_at, key=one.handle), lambda one: {"of": one}
+    )
+    committed = [one["of"] for one in page["items"] if one["of"].state is DatasetState.COMMITTED]
+    return {**page, "items": [budget_json(asked.site.budgets.of(one)) for one in committed]}
+
+
+def show_budget(asked: Asked) -> dict[str, Any]:
+    """Both budgets of one dataset, or of a person in a task of updates; with `rounds`, also a forecast."""
+    planned = None
+    if asked["rounds"] is not None:
+        planned = PlannedJob(
+            rounds=asked["rounds"],
+            batch_size=asked["batch_size"],
+            noise_multiplier=asked["noise_multiplier"],
+            is_allocated=True,
+        )
+    try:
+        dataset = asked.site.datasets.find(asked["dataset"])
+    except JobRefused as refusal:
+        if refusal.reason is not JobReason.UNKNOWN_DATASET:
+            raise
+        task = _task_of_people(asked, refusal)
+        return budget_json(asked.site.budgets.of_people(task.bundle.task))
+    return budget_json(asked.site.budgets.of(dataset, planned))
+
+
+def _task_of_people(asked: Asked, refusal: JobRefused) -> StoredTask:
+    """The task of updates that is meant; the refusal if there is none."""
+    try:
+        stored = asked.site.tasks.find(asked["dataset"])
+    except JobRefused:
+        raise refusal from None
+    if stored.bundle.task.updates is None:
+        raise refusal
+    return stored
+
+
+def helper_json(sight: HelperSight) -> dict[str, Any]:
+    """A helper as it was last seen."""
+    status = sight.status
+    return {
+        "role": sight.role,
+        "address": sight.address,
+        "is_well": sight.is_well,
+        "cause": sight.cause,
+        "answered_at": sight.answered_at,
+        "latency_ms": sight.latency_ms,
+        "name": status.identity.name if status else None,
+        "version": status.version if status else None,
+        "numerics_digest": status.numerics_digest.hex() if status else None,
+        "tasks": status.tasks if status else None,
+        "datasets": status.datasets if status else None,
+        "open_jobs": status.open_jobs if status else None,
+        "rounds_answered": status.rounds_answered if status else None,
+        "keys": [
+            {"key_id": key.key_id, "suite": key.suite, "first_seen_at": key.first_seen_at}
+            for key in sight.keys
+        ],
+        "keys_not_after": status.keys.key_list.not_after if status else None,
+    }
+
+
+def show_helpers(asked: Asked) -> dict[str, Any]:
+    """Both helpers, and the certificates between the parties."""
+    return {
+        "helpers": [helper_json(sight) for sight in asked.site.sights()],
+        "certificates": certificates_json(asked.site.tls),
+    }
+
+
+def _get(path: str, summary: str, act: Any, answers: Schema, *parameters: Parameter) -> Operation:
+    return Operation(
+        method="GET", path=path, summary=summary, act=act, answers=answers, parameters=parameters
+    )
+
+
+LOOKS: Final = (
+    _get("/tasks", "Tasks, the newest first", list_tasks, page_of(record(**_TASK)), LIMIT, AFTER),
+    _get("/tasks/{task}", "One task", show_task, record(**_TASK, bundle="string")),
+    _get("/datasets", "Datasets, the newest first", list_datasets, page_of(record(**_DATASET)), LIMIT, AFTER),
+    _get("/datasets/{dataset}", "One dataset", show_dataset, record(**_DATASET)),
+    _get(
+        "/intake",
+        "What became of reports since the server started",
+        show_intake,
+        record(since="number", accepted="integer", duplicates="integer", rejected=OBJECT),
+    ),
+    _get(
+        "/budgets",
+        "Both budgets of committed datasets, the newest first",
+        list_budgets,
+        page_of(BUDGET),
+        Parameter(name="limit", about="How many at most.", kind="integer", default=10, low=1, high=50),
+        AFTER,
+    ),
+    _get(
+        "/budgets/{dataset}",
+        "Both budgets of one dataset, or of a person in a task of updates, and what a planned job would do",
+        show_budget,
+        BUDGET,
+        Parameter(name="rounds", about="Of a planned job.", kind="integer", low=1, high=1_000_000),
+        Parameter(name="batch_size", about="Of a planned job; by default the whole dataset.", kind="number"),
+        Parameter(name="noise_multiplier", about="Of a planned job.", kind="number", default=1.0),
+    ),
+    _get(
+        "/helpers",
+        "Both helpers as they were last seen, and the certificates",
+        show_helpers,
+        record(
+            helpers={"type": "array", "items": _HELPER},
+            certificates={"type": "array", "items": _CERTIFICATE},
+        ),
+    ),
+)
+"""The operations that only look, but for jobs and queries."""

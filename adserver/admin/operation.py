@@ -1,0 +1,172 @@
+"""One operation of the admin API: of the same object its route and its part of the OpenAPI document."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import field
+from typing import Any, Final
+
+from pydantic import BaseModel, ValidationError
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from adserver.admin.problems import problem, problem_of
+from adserver.admin.site import Site
+from maskedlark.errors import InvalidTask, MaskedLarkError
+from maskedlark.frozen import frozen
+from maskedlark.runtime.database import database_at_hand
+
+PREFIX: Final = "/api/v1"
+MAX_BODY_BYTES: Final = 256 << 20
+"""A model and an evaluation set in base64."""
+Schema = Mapping[str, Any]
+_KINDS: Final = {"integer": int, "number": float, "string": str}
+
+
+@frozen
+class Parameter:
+    """One parameter of a path or a query.
+
+    Attributes:
+        name: As it is sent.
+        about: For people.
+        kind: JSON Schema's word: string, integer or number.
+        default: Without it; None: nothing.
+        low: The least number.
+        high: The largest number.
+    """
+
+    name: str
+    about: str
+    kind: str = "string"
+    default: Any = None
+    low: float | None = None
+    high: float | None = None
+
+    def read(self, typed: str | None) -> Any:
+        """The value that was sent, or the default.
+
+        Raises:
+            InvalidTask: it is of another kind, or out of its range.
+        """
+        if typed is None or typed == "":
+            return self.default
+        try:
+            value = _KINDS[self.kind](typed)
+        except ValueError:
+            raise InvalidTask(f"`{self.name}` is of type {self.kind}") from None
+        if (self.low is not None and not value >= self.low) or (
+            self.high is not None and not value <= self.high
+        ):
+            raise InvalidTask(f"`{self.name}` is from {self.low} to {self.high}")
+        return value
+
+    def schema(self) -> dict[str, Any]:
+        """As OpenAPI writes it."""
+        found: dict[str, Any] = {"type": self.kind}
+        for name, value in (("minimum", self.low), ("maximum", self.high), ("default", self.default)):
+            if value is not None:
+                found[name] = value
+        return found
+
+
+@frozen
+class Asked:
+    """What a request asks.
+
+    Attributes:
+        site: The ad server.
+        named: The parameters of the path and the query, read.
+        body: What was sent, checked; None where nothing is.
+    """
+
+    site: Site
+    named: Mapping[str, Any]
+    body: Any = field(repr=False, default=None)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.named[name]
+
+
+@frozen
+class Operation:
+    """One operation.
+
+    Attributes:
+        method: GET or POST. What is no GET needs a grant that may operate.
+        path: After `PREFIX`.
+        summary: One line for people.
+        answers: The JSON Schema of a good answer.
+        act: Does it, in a thread.
+        parameters: Of the query.
+        body: Of a POST.
+        status: Of a good answer.
+    """
+
+    method: str
+    path: str
+    summary: str
+    answers: Schema
+    act: Callable[[Asked], Any]
+    parameters: tuple[Parameter, ...] = ()
+    body: type[BaseModel] | None = None
+    status: int = 200
+
+    @property
+    def path_parameters(self) -> tuple[str, ...]:
+        """The names in the path."""
+        return tuple(part[1:-1] for part in self.path.split("/") if part.startswith("{"))
+
+    def route(self, site: Site) -> Route:
+        """The route that answers it."""
+
+        async def answer(request: Request) -> Response:
+            try:
+                content = await self._body(request)
+                return await run_in_threadpool(self._answer, site, request, content)
+            except MaskedLarkError as refusal:
+                return problem_of(refusal)
+
+        name = f"{self.method} {self.path}"
+        return Route(f"{PREFIX}{self.path}", answer, methods=[self.method], name=name)
+
+    def _answer(self, site: Site, request: Request, content: bytes) -> Response:
+        named = {one.name: one.read(request.query_params.get(one.name)) for one in self.parameters}
+        unknown = request.query_params.keys() - named.keys()
+        if unknown:
+            raise InvalidTask(f"there is no parameter {min(unknown)!r} here")
+        with database_at_hand("the ad server"):
+            asked = Asked(site=site, named={**request.path_params, **named}, body=self._read(content))
+            return JSONResponse(self.act(asked), self.status)
+
+    async def _body(self, request: Request) -> bytes:
+        """What was sent, up to a limit."""
+        if self.body is None:
+            return b""
+        content = bytearray()
+        async for piece in request.stream():
+            content += piece
+            if len(content) > MAX_BODY_BYTES:
+                raise InvalidTask(f"a request has at most {MAX_BODY_BYTES} bytes")
+        return bytes(content)
+
+    def _read(self, content: bytes) -> BaseModel | None:
+        if self.body is None:
+            return None
+        try:
+            return self.body.model_validate_json(content)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+            where = ".".join(map(str, first["loc"])) or "the body"
+            raise InvalidTask(f"{where}: {first['msg']}") from None
+
+
+def not_found(request: Request) -> Response:
+    """What the API answers where it has no such path."""
+    return problem(404, f"there is nothing at {request.url.path}; {PREFIX}/openapi.json lists what is there")
+
+
+def encoded(value: Any) -> str:
+    """JSON in one spelling."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))

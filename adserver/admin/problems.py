@@ -1,0 +1,121 @@
+"""Every refusal of the admin API as problem details (RFC 9457), made of the same reasons as everywhere else.
+
+`error` and `reason` are those of `maskedlark.errors`, so that a program branches on the words that it knows;
+`is_retryable`, `charged` and `remedy` are those of `maskedlark.error_contract`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from http import HTTPStatus
+from typing import Any, Final
+
+from starlette.responses import JSONResponse, Response
+
+from maskedlark.error_contract import INVALID_TASK, UNAVAILABLE, Contract, contract
+from maskedlark.errors import (
+    HelperUnavailable,
+    InvalidModel,
+    InvalidTask,
+    JobReason,
+    JobRefused,
+    MaskedLarkError,
+    Reason,
+    ReportRejected,
+)
+
+MEDIA_TYPE: Final = "application/problem+json"
+RETRY_AFTER_S: Final = 2
+_CONFLICT: Final = frozenset(
+    {
+        JobReason.WRONG_STATE, JobReason.JOB_CHANGED, JobReason.JOB_CLOSED, JobReason.DATASET_CHANGED,
+        JobReason.BUDGET_EXHAUSTED, JobReason.QUERY_CHANGED, JobReason.TOO_MANY_JOBS,
+    }
+)  # fmt: skip
+_HELPERS_FAULT: Final = frozenset(
+    {
+        JobReason.HELPERS_DISAGREE, JobReason.SUM_OUT_OF_RANGE, JobReason.BAD_ANSWER, JobReason.PEER_FAILED,
+        JobReason.LEDGER_ROLLED_BACK, JobReason.DATASET_LOST,
+    }
+)  # fmt: skip
+
+
+def problem(
+    status: int,
+    detail: str,
+    *,
+    error: str = "RequestRefused",
+    reason: str = "",
+    title: str = "",
+    follows: Contract | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """A refusal.
+
+    Args:
+        status: The HTTP status.
+        detail: For people: what is wrong, and what to do about it.
+        error: The class of error, or RequestRefused for what the API itself refuses.
+        reason: One word for programs; by default the status's name.
+        title: What all problems of this type have in common; by default the status's phrase.
+        follows: What follows from it.
+        headers: To be sent with it.
+    """
+    named = HTTPStatus(status)
+    word = reason or named.name.lower()
+    body: dict[str, Any] = {
+        "type": f"urn:maskedlark:problem:{error}:{word}",
+        "title": title or named.phrase,
+        "status": status,
+        "detail": detail,
+        "error": error,
+        "reason": word,
+    }
+    if follows is not None:
+        body |= asdict(follows)
+    return JSONResponse(body, status, dict(headers or {}), media_type=MEDIA_TYPE)
+
+
+def problem_of(refusal: MaskedLarkError) -> Response:
+    """A typed error as a problem."""
+    match refusal:
+        case HelperUnavailable():
+            return problem(
+                503,
+                str(refusal),
+                error="HelperUnavailable",
+                reason="helper_unavailable",
+                title="a helper or the database does not answer",
+                follows=UNAVAILABLE,
+                headers={"retry-after": str(RETRY_AFTER_S)},
+            )
+        case JobRefused() | InvalidModel() | ReportRejected():
+            reason: Reason = refusal.reason
+            return problem(
+                _status_of(reason),
+                str(refusal),
+                error=type(refusal).__name__,
+                reason=reason.value,
+                title=reason.meaning,
+                follows=contract(reason),
+            )
+        case _:
+            return problem(
+                422,
+                str(refusal),
+                error=InvalidTask.__name__,
+                reason="invalid_task",
+                title="a setting is wrong",
+                follows=INVALID_TASK,
+            )
+
+
+def _status_of(reason: Reason) -> int:
+    if not isinstance(reason, JobReason):
+        return 422
+    if reason.value.startswith("unknown_"):
+        return 404
+    if reason in _CONFLICT:
+        return 409
+    if reason in _HELPERS_FAULT:
+        return 502
+    return 413 if reason is JobReason.TOO_LARGE else 422

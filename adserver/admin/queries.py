@@ -1,0 +1,230 @@
+"""What the API does with queries and evaluations: ask them, and show them with their answers."""
+
+from typing import Any, Final
+
+from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
+
+from adserver.admin.look import AFTER, LIMIT
+from adserver.admin.operation import Asked, Operation
+from adserver.admin.paging import page_json, place_in
+from adserver.admin.schemas import page_of, record
+from adserver.measuring.evaluator import DEFAULT_BINS, read_evaluation
+from adserver.measuring.measurer import read_query
+from adserver.store.datasets import Dataset
+from adserver.store.paging import Place
+from adserver.store.queries import AskedQuery
+from adserver.views.evaluation import evaluation_json
+from adserver.views.query import result_json
+from maskedlark.errors import InvalidTask, JobReason, JobRefused
+from maskedlark.releases.discovery import DiscoverySpec
+from maskedlark.releases.evaluation import EvaluationSpec
+from maskedlark.releases.query import QuerySpec
+from maskedlark.reports.task import Task
+
+QUERIES_SHOWN: Final = (QuerySpec.kind, DiscoverySpec.kind)
+EVALUATIONS_SHOWN: Final = (EvaluationSpec.kind,)
+_ITEM: Final = {
+    "query_id": "string",
+    "kind": "string",
+    "task_id": "string",
+    "dataset_id": "string",
+    "asked_at": "number",
+    "is_answered": "boolean",
+    "about": "string",
+}
+_RESULT: Final = {"query_id": "string", "dataset_id": "string", "records": "integer", "epsilon": "object?"}
+
+
+class QueryBody(BaseModel):
+    """A query; see `adserver aggregate` for what each field means."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    values: list[str] = []
+    histograms: list[str] = []
+    group_by: list[str] = []
+    where: dict[str, str | int] = {}
+    domains: dict[str, list[str | int]] = {}
+    discover: bool = False
+    roll_up: bool = False
+    epsilon: float | None = None
+    dataset: str = Field("", description="The start of its id; not needed if there is only one.")
+
+
+class EvaluationBody(BaseModel):
+    """An evaluation of a model, or of a job's latest weights."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: Base64Bytes | None = Field(None, description="An ONNX file, in base64.", repr=False)
+    job: str = Field("", description="Instead of a model, a job by the start of its id.")
+    bins: int = DEFAULT_BINS
+    epsilon: float | None = None
+    dataset: str = Field("", description="The start of its id; not needed if there is only one.")
+
+
+def about(asked: AskedQuery) -> str:
+    """What was asked, in a line."""
+    match asked.spec:
+        case QuerySpec() as spec:
+            what = ", ".join(dict.fromkeys(measure.value for measure in spec.measures))
+            by = ", ".join(axis.key for axis in spec.group_by)
+            return f"{what} by {by}" if by else what
+        case DiscoverySpec() as spec:
+            return f"values of {', '.join(spec.keys)}"
+        case EvaluationSpec() as spec:
+            return f"a model in {spec.num_bins} score bins"
+        case _:
+            return asked.spec.kind
+
+
+def item(asked: AskedQuery) -> dict[str, Any]:
+    """A query in a list."""
+    spec = asked.spec
+    return {
+        "query_id": spec.query_id.hex(),
+        "kind": spec.kind,
+        "task_id": spec.task_id.hex(),
+        "dataset_id": spec.dataset_id.hex(),
+        "asked_at": asked.asked_at,
+        "is_answered": asked.is_answered,
+        "about": about(asked),
+    }
+
+
+def _page(asked: Asked, kinds: tuple[str, ...]) -> dict[str, Any]:
+    limit = asked["limit"]
+    found = asked.site.queries.page(limit=limit + 1, before=place_in(asked["after"]), kinds=kinds)
+    return page_json(found, limit, lambda one: Place(at=one.asked_at, key=one.spec.query_id), item)
+
+
+def list_queries(asked: Asked) -> dict[str, Any]:
+    """A page of queries, the newest first."""
+    return _page(asked, QUERIES_SHOWN)
+
+
+def list_evaluations(asked: Asked) -> dict[str, Any]:
+    """A page of evaluations, the newest first."""
+    return _page(asked, EVALUATIONS_SHOWN)
+
+
+def show_query(asked: Asked) -> dict[str, Any]:
+    """One query with its answer as it was kept. The helpers are not asked: to look never spends."""
+    found = _found(asked, asked["query"], QUERIES_SHOWN)
+    return {**item(found), "result": _result(asked, found)}
+
+
+def show_evaluation(asked: Asked) -> dict[str, Any]:
+    """One evaluation with its answer as it was kept."""
+    found = _found(asked, asked["evaluation"], EVALUATIONS_SHOWN)
+    return {**item(found), "result": _result(asked, found)}
+
+
+def _found(asked: Asked, prefix: str, kinds: tuple[str, ...]) -> AskedQuery:
+    found = asked.site.queries.asked(prefix)
+    if found.spec.kind not in kinds:
+        raise JobRefused(JobReason.UNKNOWN_QUERY, f"this id is of a release of kind {found.spec.kind}")
+    return found
+
+
+def _result(asked: Asked, found: AskedQuery) -> dict[str, Any] | None:
+    """What a kept answer says; None where none was kept."""
+    spec, store = found.spec, asked.site.queries
+    answer = store.answer(spec.query_id)
+    if answer is None or isinstance(spec, DiscoverySpec):
+        return None
+    dataset, task = _over(asked, found)
+    if isinstance(spec, EvaluationSpec):
+        evaluation = store.find(spec.query_id.hex(), EvaluationSpec)
+        return evaluation_json(read_evaluation(task, dataset, evaluation, answer))
+    query = store.find(spec.query_id.hex(), QuerySpec)
+    return result_json(read_query(task, dataset, query, answer))
+
+
+def _over(asked: Asked, found: AskedQuery) -> tuple[Dataset, Task]:
+    dataset = asked.site.datasets.find(found.spec.dataset_id.hex())
+    return dataset, asked.site.tasks.find(dataset.task_id.hex()).bundle.task
+
+
+def ask_query(asked: Asked) -> dict[str, Any]:
+    """Sum values over groups of a dataset's reports. It is charged to the dataset's budget."""
+    body: QueryBody = asked.body
+    return result_json(
+        asked.site.client.aggregate(
+            *body.values,
+            histograms=body.histograms,
+            group_by=body.group_by,
+            where=body.where,
+            domains=body.domains,
+            discover=body.discover,
+            roll_up=body.roll_up,
+            epsilon=body.epsilon,
+            dataset=body.dataset,
+        )
+    )
+
+
+def ask_evaluation(asked: Asked) -> dict[str, Any]:
+    """Evaluate a model on a dataset's reports. It is charged to the dataset's budget."""
+    body: EvaluationBody = asked.body
+    if (body.model is None) == (not body.job):
+        raise InvalidTask("give either a model or a job")
+    model = body.model
+    if model is None:
+        model = asked.site.client.job(body.job).export()
+    return evaluation_json(
+        asked.site.client.evaluate(model, bins=body.bins, epsilon=body.epsilon, dataset=body.dataset)
+    )
+
+
+QUERIES: Final = (
+    Operation(
+        method="GET",
+        path="/queries",
+        summary="Queries, the newest first",
+        act=list_queries,
+        answers=page_of(record(**_ITEM)),
+        parameters=(LIMIT, AFTER),
+    ),
+    Operation(
+        method="POST",
+        path="/queries",
+        summary="Sum values over groups of a dataset's reports; it is charged to its budget",
+        act=ask_query,
+        answers=record(**_RESULT, columns="object*", rows="object*"),
+        body=QueryBody,
+        status=201,
+    ),
+    Operation(
+        method="GET",
+        path="/queries/{query}",
+        summary="One query with its answer as it was kept",
+        act=show_query,
+        answers=record(**_ITEM, result="object?"),
+    ),
+    Operation(
+        method="GET",
+        path="/evaluations",
+        summary="Evaluations, the newest first",
+        act=list_evaluations,
+        answers=page_of(record(**_ITEM)),
+        parameters=(LIMIT, AFTER),
+    ),
+    Operation(
+        method="POST",
+        path="/evaluations",
+        summary="Evaluate a model on a dataset's reports; it is charged to its budget",
+        act=ask_evaluation,
+        answers=record(**_RESULT, metrics="object"),
+        body=EvaluationBody,
+        status=201,
+    ),
+    Operation(
+        method="GET",
+        path="/evaluations/{evaluation}",
+        summary="One evaluation with its answer as it was kept",
+        act=show_evaluation,
+        answers=record(**_ITEM, result="object?"),
+    ),
+)
+"""The operations on queries and evaluations."""

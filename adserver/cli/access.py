@@ -1,0 +1,89 @@
+"""`adserver dashboard` and `adserver token`: who may look at this ad server, and who may operate it."""
+
+import time
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from adserver.cli.options import DatabaseOption, DataOption, JsonOption, open_store
+from adserver.records.access import Grant, GrantKind, Scope
+from adserver.store.access import LOGIN_S, AccessStore
+from adserver.views.printing import moment, print_json, print_table
+from maskedlark.terminal.options import option
+
+_DAY_S: Final = 86_400.0
+
+ScopeOption = Annotated[
+    Scope, option("read: look at everything. operate: also submit, cancel, resume and ask.", "--scope")
+]
+
+
+def login_command(
+    data: DataOption, scope: ScopeOption = Scope.OPERATE, database: DatabaseOption = None
+) -> None:
+    """Print a link that logs one browser in, once, within ten minutes."""
+    from adserver.dashboard.serving import dashboard_url  # starlette
+
+    url = dashboard_url(data)
+    secret = _store(data, database).make(GrantKind.LOGIN, scope, name="dashboard", lasts_s=LOGIN_S)
+    typer.echo(f"{url}/login?code={secret}")
+
+
+def create_command(
+    data: DataOption,
+    name: Annotated[str, option("What it is for, as `adserver token list` shows it.")],
+    scope: ScopeOption = Scope.READ,
+    days: Annotated[float, option("How long it lasts.", min=0.001, max=3_650.0)] = 90.0,
+    database: DatabaseOption = None,
+) -> None:
+    """Make a token for the admin API and print it: it is not stored, and cannot be shown again."""
+    store = _store(data, database)
+    typer.echo(store.make(GrantKind.TOKEN, scope, name=name[:100], lasts_s=days * _DAY_S))
+
+
+def list_command(data: DataOption, database: DatabaseOption = None, as_json: JsonOption = False) -> None:
+    """List the tokens and the browsers that are logged in; no secret is shown."""
+    grants = _store(data, database).all([GrantKind.TOKEN, GrantKind.SESSION])
+    if as_json:
+        print_json([_as_json(one) for one in grants])
+        return
+    print_table(
+        ("id", "kind", "scope", "name", "made", "ends"),
+        [
+            (
+                one.grant_id,
+                one.kind.value,
+                one.scope.value,
+                one.name,
+                moment(one.created_at),
+                moment(one.expires_at),
+            )
+            for one in grants
+        ],
+    )
+
+
+def revoke_command(
+    data: DataOption,
+    token: Annotated[str, typer.Argument(help="A token or a session, by the start of its id.")],
+    database: DatabaseOption = None,
+) -> None:
+    """End a token, or log a browser out, at once."""
+    ended = _store(data, database).revoke(token, [GrantKind.TOKEN, GrantKind.SESSION])
+    typer.echo(f"{ended.kind} {ended.grant_id} ({ended.name}) is revoked")
+
+
+def _store(data: Path, database: str | None) -> AccessStore:
+    return AccessStore(open_store(data, database), time.time)
+
+
+def _as_json(grant: Grant) -> dict[str, str | float]:
+    return {
+        "id": grant.grant_id,
+        "kind": grant.kind.value,
+        "scope": grant.scope.value,
+        "name": grant.name,
+        "created_at": grant.created_at,
+        "expires_at": grant.expires_at,
+    }

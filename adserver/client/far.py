@@ -1,0 +1,258 @@
+"""The admin API of an ad server on another machine, with the errors and the records that are used here.
+
+far = FarAdServer("https://ads.example:8443", token, ca=Path("ads.crt"))
+far.jobs.find("3f").state
+"""
+
+import json
+import ssl
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlencode, urlsplit
+
+from adserver.client.far_values import budget_from_json, dataset_from_json, plan_from_json, task_from_json
+from adserver.records.dataset_state import DatasetState
+from adserver.records.round_figures import RoundFigures
+from adserver.store.datasets import Dataset
+from adserver.store.jobs import JobRecord
+from adserver.store.tasks import StoredTask
+from adserver.training.planning import Planned, PlanRequest
+from adserver.training.submission import Submission
+from adserver.training.submission_body import PlanBody, SubmissionBody
+from adserver.views.record import figures_from_json, record_from_json
+from maskedlark.errors import (
+    HelperUnavailable,
+    InvalidModel,
+    InvalidTask,
+    JobReason,
+    JobRefused,
+    MaskedLarkError,
+    ModelReason,
+)
+from maskedlark.frozen import frozen
+from maskedlark.releases.budget import DatasetBudget, PlannedJob
+from maskedlark.rpc.transport import is_loopback
+
+_PREFIX: Final = "/api/v1"
+_REFUSED_FROM: Final = 400
+_DIGITS: Final = frozenset("0123456789abcdefABCDEF")
+
+
+@frozen
+class FarAdServer:
+    """An ad server that is reached over its admin API.
+
+    Attributes:
+        url: Of its dashboard; https, or http on loopback.
+        token: As `adserver token create` printed it.
+        ca: PEM: the certificate to trust, where the system does not.
+        timeout_s: For one answer.
+    """
+
+    url: str
+    token: str = field(repr=False)
+    ca: Path | None = None
+    timeout_s: float = 900.0
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.url)
+        is_plain = parts.scheme == "http" and is_loopback(parts.hostname or "")
+        if not parts.hostname or not (parts.scheme == "https" or is_plain):
+            raise InvalidTask(f"an ad server's URL is https, or http on loopback, not {self.url!r}")
+
+    @property
+    def jobs(self) -> "FarJobs":
+        """Its jobs."""
+        return FarJobs(self)
+
+    def tasks(self) -> list[StoredTask]:
+        """Its tasks, the oldest first."""
+        return [self.task(one["task_id"]) for one in self.pages("/tasks", limit=200)][::-1]
+
+    def task(self, task: str) -> StoredTask:
+        """One task, by the start of its id."""
+        return task_from_json(self.get(f"/tasks/{safe_id(task, JobReason.UNKNOWN_TASK)}"))
+
+    def datasets(self) -> list[Dataset]:
+        """Its datasets, the oldest first."""
+        return [dataset_from_json(one) for one in self.pages("/datasets", limit=200)][::-1]
+
+    def dataset(self, dataset: str) -> Dataset:
+        """One dataset, by the start of its id; not needed if there is only one."""
+        if dataset:
+            path = f"/datasets/{safe_id(dataset, JobReason.UNKNOWN_DATASET)}"
+            return dataset_from_json(self.get(path))
+        named = [one for one in self.datasets() if one.dataset_id is not None]
+        if len(named) != 1:
+            told = "there are several datasets: name one" if named else "there is no dataset yet"
+            raise JobRefused(JobReason.UNKNOWN_DATASET, told)
+        return named[0]
+
+    def budgets(
+        self, *, task: str = "", dataset: str = "", planned: PlannedJob | None = None
+    ) -> tuple[DatasetBudget, ...]:
+        """As `adserver.budgets.held.Budgets.of_all`, of committed datasets."""
+        asked = {} if planned is None else asdict(planned)
+        asked.pop("is_allocated", None)
+        wanted = (
+            [dataset]
+            if dataset
+            else [
+                one.dataset_id.hex()
+                for one in self.datasets()
+                if one.dataset_id is not None
+                and one.state is DatasetState.COMMITTED
+                and one.task_id.hex().startswith(task)
+            ]
+        )
+        sent = [self.get(f"/budgets/{safe_id(one, JobReason.UNKNOWN_DATASET)}", **asked) for one in wanted]
+        return tuple(budget_from_json(one, self.task(one["task_id"]).bundle.task) for one in sent)
+
+    def plan(self, request: PlanRequest, dataset: str) -> Planned:
+        """As `adserver.training.planning.planned`: what fits; it spends nothing."""
+        wish = request.wish
+        body = PlanBody(
+            model=b64encode(request.model),
+            rounds=wish.rounds,
+            batch_size=wish.batch_size,
+            noise_multiplier=wish.noise_multiplier,
+            max_epochs=wish.max_epochs,
+            epsilon=request.epsilon,
+            loss=request.loss,
+            gradient_norm=request.gradient_norm,
+            is_allocated=request.is_allocated,
+            is_sample_public=request.is_sample_public,
+            dataset=dataset,
+        )
+        sent = self.post("/jobs/plan", body.model_dump_json())
+        return plan_from_json(sent, self.task(sent["task_id"]).bundle.task)
+
+    def submit(self, submission: Submission, *, dataset: str, task: str = "") -> bytes:
+        """Check a job and queue it there; its id."""
+        body = SubmissionBody.of(submission, dataset=dataset, task=task)
+        return bytes.fromhex(self.post("/jobs", body.model_dump_json())["job_id"])
+
+    def get(self, path: str, **parameters: Any) -> dict[str, Any]:
+        """What is there. Raises as `post`."""
+        asked = {name: value for name, value in parameters.items() if value not in (None, "")}
+        return self._ask("GET", f"{path}?{urlencode(asked)}" if asked else path, None)
+
+    def post(self, path: str, body: str = "") -> dict[str, Any]:
+        """Do something.
+
+        Raises:
+            MaskedLarkError: what the ad server refuses with, as it would here.
+            HelperUnavailable: it does not answer.
+        """
+        return self._ask("POST", path, body.encode())
+
+    def pages(self, path: str, **parameters: Any) -> Iterator[dict[str, Any]]:
+        """Every item of a long list, page after page."""
+        after = ""
+        while True:
+            page = self.get(path, after=after, **parameters)
+            yield from page["items"]
+            if page["next"] is None:
+                return
+            after = page["next"]
+
+    def _ask(self, method: str, path: str, body: bytes | None) -> dict[str, Any]:
+        connection = self._connection()
+        try:
+            headers = {"authorization": f"Bearer {self.token}"}
+            connection.request(method, f"{_PREFIX}{path}", body, headers)
+            answer = connection.getresponse()
+            content = answer.read()
+        except (OSError, HTTPException) as error:
+            raise HelperUnavailable(f"the ad server at {self.url} does not answer: {error}") from None
+        finally:
+            connection.close()
+        try:
+            said = json.loads(content)
+        except ValueError:
+            said = None
+        if not isinstance(said, dict):
+            raise HelperUnavailable(f"what answers at {self.url} is no ad server's admin API")
+        if answer.status >= _REFUSED_FROM:
+            raise _refusal(answer.status, said)
+        return said
+
+    def _connection(self) -> HTTPConnection:
+        parts = urlsplit(self.url)
+        host, port = parts.hostname or "", parts.port
+        if parts.scheme == "http":
+            return HTTPConnection(host, port, timeout=self.timeout_s)
+        trusting = ssl.create_default_context(cafile=None if self.ca is None else str(self.ca))
+        return HTTPSConnection(host, port, timeout=self.timeout_s, context=trusting)
+
+
+@dataclass(frozen=True, slots=True)
+class FarJobs:
+    """The jobs of an ad server elsewhere, with the methods of `adserver.store.jobs.JobStore`."""
+
+    far: FarAdServer
+
+    def get(self, job_id: bytes) -> JobRecord:
+        """One job."""
+        return self.find(job_id.hex())
+
+    def find(self, prefix: str) -> JobRecord:
+        """The one job whose id starts with some hex digits; without any, the only one there is."""
+        if not prefix:
+            page = self.far.get("/jobs", limit=2)["items"]
+            if len(page) != 1:
+                told = "there are several jobs: name one" if page else "there is no job yet"
+                raise JobRefused(JobReason.UNKNOWN_JOB, told)
+            return record_from_json(page[0])
+        return record_from_json(self.far.get(f"/jobs/{safe_id(prefix, JobReason.UNKNOWN_JOB)}"))
+
+    def all(self) -> tuple[JobRecord, ...]:
+        """Every job, oldest first."""
+        return tuple(record_from_json(one) for one in self.far.pages("/jobs", limit=200))[::-1]
+
+    def history(self, job_id: bytes, *, after_rounds: int = -1) -> tuple[RoundFigures, ...]:
+        """The figures of a job's rounds after `after_rounds`, in order."""
+        found: list[RoundFigures] = []
+        after: int | None = after_rounds
+        while after is not None:
+            page = self.far.get(f"/jobs/{job_id.hex()}/rounds", limit=1_000, after_rounds=after)
+            found += [figures_from_json(one) for one in page["items"]]
+            after = page["next_after_rounds"]
+        return tuple(found)
+
+    def cancel(self, job_id: bytes) -> None:
+        """Stop a job for good."""
+        self.far.post(f"/jobs/{job_id.hex()}/cancel")
+
+    def resume(self, job_id: bytes) -> None:
+        """Queue a refused or failed job again."""
+        self.far.post(f"/jobs/{job_id.hex()}/resume")
+
+
+def safe_id(prefix: str, missing: JobReason) -> str:
+    """What people type of an id, for a path.
+
+    Raises:
+        JobRefused(missing): it is not hexadecimal.
+    """
+    if not prefix or not set(prefix) <= _DIGITS:
+        raise JobRefused(missing, f"an id is hexadecimal, or the start of one, not {prefix!r}")
+    return prefix
+
+
+def _refusal(status: int, said: Mapping[str, Any]) -> MaskedLarkError:
+    """A problem document as the error that it was made of."""
+    detail, reason = str(said.get("detail", "")), said.get("reason")
+    match said.get("error"):
+        case "JobRefused" if reason in set(JobReason):
+            return JobRefused(next(one for one in JobReason if one == reason), detail)
+        case "InvalidModel" if reason in set(ModelReason):
+            return InvalidModel(next(one for one in ModelReason if one == reason), detail)
+        case "HelperUnavailable":
+            return HelperUnavailable(detail)
+        case _:
+            return InvalidTask(f"the ad server refuses ({status} {reason}): {detail}")

@@ -1,0 +1,97 @@
+"""The dashboard's application: pages, files, buttons and the admin API, behind one door."""
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from adserver.admin.access import API, LOGIN_PATH, LOGOUT_PATH, Door
+from adserver.admin.api import api_routes
+from adserver.admin.operation import not_found
+from adserver.admin.problems import problem
+from adserver.admin.site import Site
+from adserver.dashboard.assets import ASSETS
+from adserver.dashboard.figures import Figures
+from adserver.dashboard.kept import Kept
+from adserver.dashboard.pages import YOUNG_S, Drawn, Pages
+from adserver.dashboard.rendering import environment
+from adserver.store.access import AccessStore
+from maskedlark.errors import MaskedLarkError
+
+DRAWERS: Final = 2
+"""Threads that draw pages."""
+
+
+@contextmanager
+def dashboard(site: Site, *, hosts: Collection[str], is_tls: bool) -> Iterator[Door]:
+    """The application of a running ad server, until the block ends.
+
+    Args:
+        site: The ad server.
+        hosts: The names that it is reached at; see `adserver.admin.access.names_of`.
+        is_tls: Whether it is served over TLS.
+    """
+    access, figures = AccessStore(site.engine, site.clock), Figures(site)
+    kept: Kept[Drawn] = Kept(lasts_s=YOUNG_S, threads=DRAWERS)
+    pages = Pages(figures, environment(), kept)
+    app = _app(site, access, pages)
+    try:
+        yield Door(app=app, access=access, hosts=frozenset(hosts), is_tls=is_tls)
+    finally:
+        kept.close()
+        figures.close()
+
+
+def _app(site: Site, access: AccessStore, pages: Pages) -> ASGIApp:
+    async def change(request: Request) -> Response:
+        """A button of a job's page; it leads back to the page."""
+        name, act = request.path_params["job"], request.path_params["act"]
+        acts = {"cancel": site.jobs.cancel, "resume": site.jobs.resume}
+        if act not in acts:
+            raise HTTPException(404)
+        try:
+            found = await run_in_threadpool(site.jobs.find, name)
+            await run_in_threadpool(acts[act], found.job_id)
+        except MaskedLarkError as refusal:
+            content = pages.draw("refused.html", "jobs", request, {"detail": str(refusal)})
+            return HTMLResponse(content, 409)
+        return RedirectResponse(f"/jobs/{found.job_id.hex()}", 303)
+
+    async def log_out(request: Request) -> Response:
+        await run_in_threadpool(access.end, request.state.grant)
+        return RedirectResponse(LOGIN_PATH, 303)
+
+    async def log_in(_request: Request) -> Response:
+        raise AssertionError("the door answers this")
+
+    async def refuse(request: Request, error: Exception) -> Response:
+        """No such path, or not with this method."""
+        status = error.status_code if isinstance(error, HTTPException) else 500
+        if request.url.path.startswith(API):
+            return not_found(request) if status == HTTPStatus.NOT_FOUND else problem(status, str(error))
+        phrase = HTTPStatus(status).phrase
+        return HTMLResponse(pages.draw("refused.html", "", request, {"detail": phrase}), status)
+
+    async def fail(_request: Request, _error: Exception) -> Response:
+        """A bug: Starlette raises it after this answer, and the server's log has it."""
+        return problem(500, "the ad server met an error of its own: its log says which", error="Internal")
+
+    return Starlette(
+        routes=[
+            *pages.routes(),
+            Route("/jobs/{job}/{act}", change, methods=["POST"], name="change a job"),
+            Route(LOGIN_PATH, log_in, methods=["GET"], name="log in"),
+            Route(LOGOUT_PATH, log_out, methods=["POST"], name="log out"),
+            Route("/static/{name}", ASSETS.serve, methods=["GET"], name="files"),
+            *api_routes(site),
+        ],
+        exception_handlers={HTTPException: refuse, Exception: fail},
+    )

@@ -1,0 +1,279 @@
+"""What the pages show, as plain values: what the admin API answers, with what a picture needs beside it."""
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from adserver.admin.jobs import curves_of, job_shown
+from adserver.admin.look import (
+    helper_json,
+    list_datasets,
+    list_tasks,
+    show_dataset,
+    show_helpers,
+    show_intake,
+)
+from adserver.admin.operation import Asked
+from adserver.admin.paging import cursor_of, place_in
+from adserver.admin.queries import (
+    EVALUATIONS_SHOWN,
+    QUERIES_SHOWN,
+    item,
+    show_evaluation,
+    show_query,
+)
+from adserver.admin.site import Site
+from adserver.dashboard.kept import Kept
+from adserver.records.dataset_state import DatasetState
+from adserver.records.job_state import JobState
+from adserver.store.datasets import Dataset
+from adserver.store.jobs import JobRecord
+from adserver.views.reasons import stop_remedy
+from maskedlark.canonical import encode
+from maskedlark.error_contract import contract
+from maskedlark.errors import JobReason, JobRefused, ReportReason
+from maskedlark.releases.budget import PlannedJob
+from maskedlark.terminal.budget_view import budget_json, forecast_line
+
+ROWS: Final = 25
+RECENT: Final = 6
+POINTS: Final = 150
+SOON_S: Final = 30 * 86_400.0
+"""A certificate that ends so soon is worth a look."""
+_PATIENCE_S: Final = 0.15
+_STOPPED: Final = (JobState.REFUSED, JobState.FAILED, JobState.WAITING)
+Values = dict[str, Any]
+
+
+class Figures:
+    """The values of every page."""
+
+    def __init__(self, site: Site) -> None:
+        """Values of a running ad server."""
+        self.site: Final = site
+        self._budgets: Kept[Values] = Kept(lasts_s=10.0, threads=1)
+
+    def close(self) -> None:
+        """Compute nothing more."""
+        self._budgets.close()
+
+    def overview(self) -> Values:
+        """What an operator looks at first."""
+        site, counts = self.site, self.site.jobs.counts()
+        tasks = self._asked(list_tasks, limit=RECENT)["items"]
+        stopped = [one for state in _STOPPED for one in site.jobs.page(limit=RECENT, state=state)]
+        return {
+            "intake": show_intake(self._ask()),
+            "tasks": tasks,
+            "jobs_by_state": {state.value: count for state, count in counts.items()},
+            "jobs": [job_row(one) for one in site.jobs.page(limit=RECENT)],
+            "stopped": [job_row(one) for one in stopped],
+            "helpers": [helper_json(sight) for sight in site.sights()],
+            "ending": self._ending(),
+        }
+
+    def intake(self) -> Values:
+        """What came in, what was refused and why, and what waits against k."""
+        told = show_intake(self._ask())
+        refused = [
+            {"reason": name, "count": count, **_refusal(name)} for name, count in told["rejected"].items()
+        ]
+        refused.sort(key=lambda one: -one["count"])
+        total = told["accepted"] + told["duplicates"] + sum(told["rejected"].values())
+        return {
+            **told,
+            "refused": refused,
+            "total": total,
+            "tasks": self._asked(list_tasks, limit=ROWS)["items"],
+        }
+
+    def tasks(self, after: str) -> Values:
+        """A page of tasks."""
+        return self._asked(list_tasks, limit=ROWS, after=after)
+
+    def task(self, task: str) -> Values:
+        """One task with its settings."""
+        stored = self.site.tasks.find(task)
+        settings = json.loads(encode(stored.bundle.task))
+        counts = self.site.reports.counts(stored.task_id)
+        helpers = settings.pop("helpers")
+        return {
+            "task_id": stored.task_id.hex(),
+            "created_at": stored.created_at,
+            "task": stored.bundle.task,
+            "counts": counts,
+            "settings": {name: value for name, value in settings.items() if value is not None},
+            "helpers": [helper["name"] for helper in helpers],
+            "datasets": [
+                {"dataset_id": one.dataset_id.hex() if one.dataset_id else None, "size": one.size}
+                for one in self.site.datasets.of_task(stored.task_id)[-ROWS:]
+            ],
+        }
+
+    def datasets(self, after: str) -> Values:
+        """A page of datasets."""
+        return self._asked(list_datasets, limit=ROWS, after=after)
+
+    def dataset(self, dataset: str) -> Values:
+        """One dataset, what was dropped of it, and its jobs."""
+        shown = self._asked(show_dataset, dataset=dataset)
+        found = self.site.datasets.find(dataset)
+        jobs = self.site.jobs.of_task(found.task_id, [found.dataset_id])
+        dropped = [
+            {"role": role, "reason": reason, "count": count, **_refusal(reason)}
+            for role, reasons in enumerate(shown["dropped"])
+            for reason, count in reasons.items()
+        ]
+        return {**shown, "dropped": dropped, "jobs": [job_row(one) for one in jobs[: -ROWS - 1 : -1]]}
+
+    def jobs(self, after: str, state: str) -> Values:
+        """A page of jobs."""
+        wanted = JobState(state) if state in set(JobState) else None
+        counts = self.site.jobs.counts()
+        found = self.site.jobs.page(limit=ROWS + 1, before=place_in(after), state=wanted)
+        return {
+            "items": [job_row(one) for one in found[:ROWS]],
+            "next": _next(found, ROWS),
+            "state": wanted.value if wanted else "",
+            "counts": {one.value: count for one, count in counts.items()},
+            "total": sum(counts.values()),
+        }
+
+    def job(self, job: str) -> Values:
+        """One job: its curves, why it stopped, and what to do next."""
+        found = self.site.jobs.find(job)
+        shown = job_shown(self._ask(), found)
+        return {
+            **shown,
+            "share": found.rounds_done / found.plan.job.rounds,
+            "remedy": stop_remedy(shown["reason"] or ""),
+            "curves": curves_of(self._ask(), found, POINTS)["points"],
+        }
+
+    def budgets(self, after: str) -> Values:
+        """A page of budgets; those that are not known yet come with a later look."""
+        found = self.site.datasets.page(limit=ROWS + 1, before=place_in(after))
+        committed = [one for one in found[:ROWS] if one.state is DatasetState.COMMITTED]
+        until = time.monotonic() + _PATIENCE_S
+        rows = [
+            {
+                "dataset_id": (one.dataset_id or b"").hex(),
+                "size": one.size,
+                "budget": self._budget(one, max(0.0, until - time.monotonic())),
+            }
+            for one in committed
+        ]
+        people = [
+            one.task_id.hex()
+            for one in self.site.tasks.page(limit=ROWS)
+            if one.bundle.task.updates is not None
+        ]
+        last = found[ROWS - 1] if len(found) > ROWS else None
+        return {
+            "items": rows,
+            "people": people,
+            "next": None if last is None else cursor_of(last.created_at, last.handle),
+        }
+
+    def budget(self, dataset: str, planned: PlannedJob | None) -> Values:
+        """One dataset's budgets, what takes of them, and what a planned job would do."""
+        try:
+            found = self.site.datasets.find(dataset)
+        except JobRefused as refusal:
+            return self._of_people(dataset, refusal)
+        if planned is None:
+            told = self._budget(found, _PATIENCE_S)
+            return _budget_shown(found.dataset_id or b"", told)
+        of = self.site.budgets.of(found, planned)
+        return {
+            "dataset_id": (found.dataset_id or b"").hex(),
+            "budget": budget_json(of),
+            "forecast": "" if of.forecast is None else forecast_line(of.forecast),
+            "planned": planned,
+        }
+
+    def _of_people(self, task: str, refusal: JobRefused) -> Values:
+        stored = self.site.tasks.find(task)
+        if stored.bundle.task.updates is None or refusal.reason is not JobReason.UNKNOWN_DATASET:
+            raise refusal
+        told = self._budgets.soon(
+            ("people", stored.task_id),
+            lambda: budget_json(self.site.budgets.of_people(stored.bundle.task)),
+            wait_s=_PATIENCE_S,
+        )
+        return _budget_shown(stored.task_id, told)
+
+    def _budget(self, dataset: Dataset, wait_s: float) -> Values | None:
+        return self._budgets.soon(
+            dataset.handle, lambda: budget_json(self.site.budgets.of(dataset)), wait_s=wait_s
+        )
+
+    def queries(self, after: str) -> Values:
+        """A page of queries and evaluations."""
+        found = self.site.queries.page(
+            limit=ROWS + 1, before=place_in(after), kinds=(*QUERIES_SHOWN, *EVALUATIONS_SHOWN)
+        )
+        last = found[ROWS - 1] if len(found) > ROWS else None
+        return {
+            "items": [item(one) for one in found[:ROWS]],
+            "next": None if last is None else cursor_of(last.asked_at, last.spec.query_id),
+        }
+
+    def query(self, query: str) -> Values:
+        """One query or evaluation, with its answer as it was kept."""
+        kind = self.site.queries.asked(query).spec.kind
+        if kind in EVALUATIONS_SHOWN:
+            return self._asked(show_evaluation, evaluation=query)
+        return self._asked(show_query, query=query)
+
+    def helpers(self) -> Values:
+        """Both helpers, their keys, and the certificates between the parties."""
+        return {**show_helpers(self._ask()), "now": self.site.clock(), "soon_s": SOON_S}
+
+    def _ending(self) -> list[Values]:
+        """The certificates that end soon."""
+        until = self.site.clock() + SOON_S
+        return [one for one in show_helpers(self._ask())["certificates"] if one["ends_at"] < until]
+
+    def _ask(self, **named: Any) -> Asked:
+        return Asked(site=self.site, named={"after": "", **named})
+
+    def _asked(self, act: Any, **named: Any) -> Values:
+        found: Values = act(self._ask(**named))
+        return found
+
+
+def job_row(job: JobRecord) -> Values:
+    """A job in a table; no epsilon, which takes time."""
+    rounds = job.plan.job.rounds
+    return {
+        "job_id": job.job_id.hex(),
+        "task": job.plan.task.name,
+        "state": job.state.value,
+        "submitted_at": job.submitted_at_s,
+        "rounds": rounds,
+        "rounds_done": job.rounds_done,
+        "share": job.rounds_done / rounds,
+        "reason": job.stop.reason if job.stop else "",
+        "cause": job.stop.cause if job.stop else "",
+    }
+
+
+def _budget_shown(identifier: bytes, told: Values | None) -> Values:
+    """A budget without a planned job."""
+    return {"dataset_id": identifier.hex(), "budget": told, "forecast": "", "planned": None}
+
+
+def _next(found: tuple[JobRecord, ...], rows: int) -> str | None:
+    if len(found) <= rows:
+        return None
+    return cursor_of(found[rows - 1].submitted_at_s, found[rows - 1].job_id)
+
+
+def _refusal(reason: str) -> Mapping[str, str]:
+    """What a report's refusal means, and what to do."""
+    known = next((one for one in ReportReason if one.value == reason), None)
+    if known is None:
+        return {"meaning": "", "remedy": ""}
+    return {"meaning": known.meaning, "remedy": contract(known).remedy}

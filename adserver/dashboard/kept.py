@@ -1,0 +1,92 @@
+"""Answers that are kept for a moment, so that ten open pages cost what one does."""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotInTime
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, Final, Generic, TypeVar
+
+_MOST: Final = 256
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class _Entry(Generic[_T]):
+    """What is kept under a key: the last value, and the one that is being made."""
+
+    made_at: float = float("-inf")
+    value: _T | None = None
+    making: "Future[_T] | None" = None
+
+
+class Kept(Generic[_T]):
+    """Values under keys, each made anew when it is too old. Safe to share between threads."""
+
+    def __init__(
+        self, *, lasts_s: float, threads: int, elapsed: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Keep values for `lasts_s` seconds, and make them in so many threads of its own."""
+        self._lasts_s = lasts_s
+        self._elapsed = elapsed
+        self._lock = Lock()
+        self._entries: OrderedDict[Hashable, _Entry[_T]] = OrderedDict()
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="dashboard")
+
+    def get(self, key: Hashable, make: Callable[[], _T]) -> _T:
+        """The value, made by whoever asks first; the others wait for it.
+
+        Raises:
+            Exception: what `make` raised; the next one who asks tries again.
+        """
+        entry = self._renewed(key, make)
+        if isinstance(entry, Future):
+            return entry.result()
+        return entry
+
+    def soon(self, key: Hashable, make: Callable[[], _T], *, wait_s: float) -> _T | None:
+        """The last value that was made, however old; None if there is none within a short wait.
+
+        A value that is too old is made anew meanwhile.
+        """
+        found: Any = self._renewed(key, make)
+        if not isinstance(found, Future):
+            return found  # type: ignore[no-any-return]  # narrowed from Any
+        with self._lock:
+            last = self._entries[key].value if key in self._entries else None
+        if last is not None:
+            return last
+        try:
+            return found.result(timeout=wait_s)  # type: ignore[no-any-return]  # of Any
+        except NotInTime:
+            return None
+
+    def close(self) -> None:
+        """Make nothing more."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _renewed(self, key: Hashable, make: Callable[[], _T]) -> "_T | Future[_T]":
+        """The value if it is young enough, or the making of the next one."""
+        with self._lock:
+            entry = self._entries.setdefault(key, _Entry())
+            self._entries.move_to_end(key)
+            while len(self._entries) > _MOST:
+                self._entries.popitem(last=False)
+            if entry.value is not None and self._elapsed() - entry.made_at < self._lasts_s:
+                return entry.value
+            if entry.making is None:
+                entry.making = self._pool.submit(self._made, entry, make)
+            return entry.making
+
+    def _made(self, entry: _Entry[_T], make: Callable[[], _T]) -> _T:
+        try:
+            value = make()
+        except BaseException:
+            with self._lock:
+                entry.making = None
+            raise
+        with self._lock:
+            entry.value, entry.made_at, entry.making = value, self._elapsed(), None
+        return value

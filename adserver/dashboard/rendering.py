@@ -1,0 +1,87 @@
+"""Templates as HTML: every value is escaped, and numbers, times and ids are spelled in one way."""
+
+import math
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from adserver.dashboard.assets import ASSETS
+
+_TEMPLATES: Final = Path(__file__).parent / "templates"
+_ID_DIGITS: Final = 12
+NONE: Final = "\u2013"
+"""Stands where there is no number."""
+
+
+def environment() -> Environment:
+    """What renders the pages. A name that is missing is an error, not an empty place."""
+    made = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    made.filters |= {
+        "short": short,
+        "count": count,
+        "figure": figure,
+        "percent": percent,
+        "moment": moment,
+        "iso": iso,
+        "words": words,
+    }
+    made.globals["asset"] = ASSETS.url
+    made.globals["assets_version"] = ASSETS.version
+    return made
+
+
+def short(identifier: str | None) -> str:
+    """The start of an id."""
+    return (identifier or "")[:_ID_DIGITS]
+
+
+def count(number: float | None) -> str:
+    """A whole number with thin spaces between its thousands."""
+    return NONE if number is None else f"{number:,.0f}".replace(",", "\u2009")
+
+
+def figure(number: float | None, digits: int = 4) -> str:
+    """A measured number."""
+    if number is None or not math.isfinite(number):
+        return NONE
+    return f"{number:.{digits}g}"
+
+
+def percent(share: float) -> str:
+    """A share, as a width or for people; never 100 while something is missing."""
+    bounded = min(max(share, 0.0), 1.0)
+    return f"{math.floor(1_000 * bounded) / 10:g}"
+
+
+def moment(unix_s: float | None) -> str:
+    """A time for people, in UTC."""
+    return NONE if unix_s is None else _utc(unix_s).strftime("%Y-%m-%d %H:%M")
+
+
+def iso(unix_s: float) -> str:
+    """A time for programs."""
+    return _utc(unix_s).isoformat(timespec="seconds")
+
+
+def _utc(unix_s: float) -> datetime:
+    """A time; the last that there is for one that comes after the year 9999."""
+    return datetime.fromtimestamp(min(unix_s, datetime.max.replace(tzinfo=UTC).timestamp() - 86_400), UTC)
+
+
+def words(name: str) -> str:
+    """A name of the code as words."""
+    return name.replace("_", " ")
+
+
+def draw(environment: Environment, template: str, values: dict[str, Any]) -> str:
+    """A page."""
+    return environment.get_template(template).render(values)

@@ -1,0 +1,104 @@
+"""The dashboard of a running ad server: its own listener, beside the intake's, until the server ends."""
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import Engine
+
+from adserver.admin.access import names_of
+from adserver.admin.helper_watch import HelperWatch
+from adserver.admin.site import Site
+from adserver.client import Client
+from adserver.dashboard.app import dashboard
+from adserver.ingest.http_server import HttpServer
+from adserver.ingest.intake import IntakeCounts
+from adserver.peers.client import HelperClient
+from adserver.store.database import Clock
+from maskedlark.errors import InvalidTask
+from maskedlark.frozen import frozen
+from maskedlark.rpc.tls_files import TlsFiles
+from maskedlark.rpc.transport import is_loopback
+from maskedlark.runtime.durable_file import write_durably
+
+_LOG: Final = logging.getLogger(__name__)
+_ADDRESS_FILE: Final = "dashboard.address"
+
+
+@frozen
+class DashboardSettings:
+    """Where a dashboard listens.
+
+    Attributes:
+        listen: host:port, port 0 for any. Beyond loopback only with TLS.
+        hosts: Names under which it is reached, besides the one in `listen`.
+    """
+
+    listen: str
+    hosts: Sequence[str] = ()
+
+
+def open_dashboard(
+    stack: ExitStack,
+    settings: DashboardSettings,
+    *,
+    engine: Engine,
+    helpers: tuple[HelperClient, HelperClient],
+    data: Path,
+    tls: TlsFiles | None,
+    intake: Callable[[], IntakeCounts],
+    clock: Clock,
+) -> str:
+    """Serve the dashboard until the stack unwinds; its URL.
+
+    Raises:
+        InvalidTask: the address is taken, or may not be used without TLS.
+    """
+    host = settings.listen.rsplit(":", 1)[0].strip("[]")
+    if tls is None and not is_loopback(host):
+        raise InvalidTask(f"without TLS the dashboard listens on loopback only, not on {settings.listen}")
+    watch = HelperWatch(engine, helpers, clock)
+    watch.start()
+    stack.callback(watch.stop)
+    site = Site(
+        engine=engine,
+        data=data,
+        client=Client.over(engine, helpers, data=data),
+        intake=intake,
+        sights=watch.sights,
+        tls=tls,
+        clock=clock,
+        started_at=clock(),
+    )
+    hosts = names_of(settings.listen, settings.hosts)
+    app = stack.enter_context(dashboard(site, hosts=hosts, is_tls=tls is not None))
+    server = HttpServer(app, settings.listen, tls, headers=())
+    stack.callback(server.stop)
+    server.wait_until_started()
+    url = f"{'http' if tls is None else 'https'}://{_shown(settings, host)}:{server.port}"
+    write_durably(data / _ADDRESS_FILE, f"{url}\n".encode())
+    _LOG.info("dashboard on %s; `adserver dashboard login` prints a link that opens it once", url)
+    return url
+
+
+def dashboard_url(data: Path) -> str:
+    """Where the dashboard of a data folder was last served.
+
+    Raises:
+        InvalidTask: none was.
+    """
+    try:
+        return (data / _ADDRESS_FILE).read_text().strip()
+    except OSError:
+        raise InvalidTask(
+            f"no dashboard was served from {data}: start `adserver serve` with --dashboard-listen"
+        ) from None
+
+
+def _shown(settings: DashboardSettings, host: str) -> str:
+    """The name that a link has: an address of all interfaces is none."""
+    is_any = host in ("", "0.0.0.0", "::")  # noqa: S104 - compared, not bound
+    name = settings.hosts[0] if is_any and settings.hosts else "127.0.0.1" if is_any else host
+    return f"[{name}]" if ":" in name else name

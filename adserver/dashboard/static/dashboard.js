@@ -1,0 +1,166 @@
+// Keeps a page up to date, and draws a job's curves from the table that is in the page anyway.
+// Without this file every page is whole; it only has to be loaded again by hand.
+
+const AWAKE_MS = 2000;
+const HIDDEN_MS = 15000;
+const PATIENCE_MS = 2500;
+const root = document.documentElement;
+const byId = (id) => document.getElementById(id);
+
+let tag = "";
+let since = new Date();
+let timer = 0;
+let isAsking = false;
+
+function showState(isWell) {
+  byId("stale").hidden = isWell;
+  byId("pulse").hidden = !isWell;
+  root.classList.toggle("is-stale", !isWell);
+  if (isWell) since = new Date();
+  else byId("stale-since").textContent = since.toLocaleTimeString();
+}
+
+// Each live part is replaced only where it differs, so that focus and selection elsewhere stay.
+function takeOver(fresh) {
+  for (const part of document.querySelectorAll("[data-live]")) {
+    const other = fresh.getElementById(part.id);
+    if (!other || other.innerHTML === part.innerHTML) continue;
+    const open = [...part.querySelectorAll("details[open]")].map((one) => one.id);
+    if (part.contains(document.activeElement)) {
+      const where = document.activeElement.getAttribute("href");
+      part.replaceChildren(...other.childNodes);
+      if (where) part.querySelector(`a[href="${CSS.escape(where)}"]`)?.focus();
+    } else {
+      part.replaceChildren(...other.childNodes);
+    }
+    for (const id of open) byId(id)?.setAttribute("open", "");
+  }
+  drawCurves();
+}
+
+async function look() {
+  if (isAsking) return;
+  isAsking = true;
+  clearTimeout(timer);
+  try {
+    const answer = await fetch(location.href, {
+      headers: tag ? { "if-none-match": tag } : {},
+      cache: "no-store",
+      redirect: "error",
+      signal: AbortSignal.timeout(PATIENCE_MS),
+    });
+    if (answer.status === 401) return location.reload();
+    if (answer.status !== 304) {
+      if (!answer.ok) throw new Error(String(answer.status));
+      const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+      if (fresh.documentElement.dataset.assets !== root.dataset.assets) return location.reload();
+      tag = answer.headers.get("etag") ?? "";
+      takeOver(fresh);
+    }
+    showState(true);
+  } catch {
+    showState(false);
+  } finally {
+    isAsking = false;
+    timer = setTimeout(look, document.hidden ? HIDDEN_MS : AWAKE_MS);
+  }
+}
+
+const charts = new Map();
+const PANELS = {
+  loss: [
+    { column: 1, label: "Loss", ink: "--curve-1", scale: "y" },
+    { column: 2, label: "Accuracy", ink: "--curve-2", scale: "right", dash: [6, 4] },
+  ],
+  noise: [
+    { column: 3, label: "Noise / signal", ink: "--curve-1", scale: "y" },
+    { column: 4, label: "Gradient norm", ink: "--curve-2", scale: "right", dash: [6, 4] },
+  ],
+};
+
+// The table's columns as numbers, the first round first; a dash is no number.
+function columns() {
+  const rows = [...document.querySelectorAll("#curves tbody tr")].filter((row) => row.cells.length > 1).reverse();
+  return [0, 1, 2, 3, 4].map((at) =>
+    rows.map((row) => {
+      const number = Number.parseFloat(row.cells[at].textContent);
+      return Number.isNaN(number) ? null : number;
+    }),
+  );
+}
+
+function ink(name) {
+  return getComputedStyle(root).getPropertyValue(name).trim();
+}
+
+function options(panel, lines, width) {
+  const axis = (scale, side) => ({
+    scale,
+    side,
+    stroke: ink("--dim"),
+    grid: { stroke: ink("--line"), width: 1, show: side !== 1 },
+    ticks: { show: false },
+    font: "12px system-ui, sans-serif",
+    size: side === 2 ? 30 : 52,
+  });
+  return {
+    width,
+    height: 240,
+    legend: { live: true },
+    cursor: { points: { size: 6 }, drag: { x: true, y: false } },
+    scales: { x: { time: false }, y: {}, right: panel === "loss" ? { range: [0, 1] } : {} },
+    axes: [axis("x", 2), axis("y", 3), ...(lines.length > 1 ? [axis("right", 1)] : [])],
+    series: [
+      { label: "Round" },
+      ...lines.map((line) => ({
+        label: line.label,
+        scale: line.scale,
+        stroke: ink(line.ink),
+        width: 2,
+        dash: line.dash,
+        spanGaps: true,
+        points: { show: false },
+      })),
+    ],
+  };
+}
+
+function drawCurves(isAnew = false) {
+  const place = byId("charts");
+  if (!place || typeof uPlot === "undefined") return;
+  const found = columns();
+  place.hidden = found[0].length < 2;
+  if (place.hidden) return;
+  for (const host of place.querySelectorAll("[data-chart]")) {
+    const panel = host.dataset.chart;
+    const lines = PANELS[panel].filter((line) => found[line.column].some((number) => number !== null));
+    host.parentElement.hidden = lines.length === 0;
+    if (lines.length === 0) continue;
+    const shown = [found[0], ...lines.map((line) => found[line.column])];
+    const known = charts.get(panel);
+    if (known && !isAnew && known.lines === lines.length) {
+      known.plot.setData(shown);
+      continue;
+    }
+    known?.plot.destroy();
+    const plot = new uPlot(options(panel, lines, host.clientWidth), shown, host);
+    charts.set(panel, { plot, lines: lines.length });
+  }
+}
+
+function fitCurves() {
+  for (const { plot } of charts.values()) {
+    plot.setSize({ width: plot.root.parentElement.clientWidth, height: 240 });
+  }
+}
+
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden) look();
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawCurves(true));
+addEventListener("resize", fitCurves);
+addEventListener("load", () => drawCurves());
+if (document.querySelector("[data-live]")) {
+  showState(true);
+  timer = setTimeout(look, AWAKE_MS);
+}

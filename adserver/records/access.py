@@ -1,0 +1,63 @@
+"""Who may use the admin API and the dashboard: what a grant is, and what it allows."""
+
+from enum import StrEnum, unique
+from hashlib import sha256
+
+from maskedlark.frozen import frozen
+
+
+@unique
+class Scope(StrEnum):
+    """What a grant allows."""
+
+    READ = "read"
+    """Look at everything; change and spend nothing."""
+    OPERATE = "operate"
+    """Also submit, cancel and resume jobs, and ask queries: whatever spends a budget."""
+
+    def allows(self, needed: "Scope") -> bool:
+        """Whether something that needs a scope may be done."""
+        return self is Scope.OPERATE or needed is Scope.READ
+
+
+@unique
+class GrantKind(StrEnum):
+    """How a grant is used."""
+
+    TOKEN = "token"  # noqa: S105 - the name of a kind
+    """In the Authorization header, by programs, until it is revoked or ends."""
+    LOGIN = "login"
+    """Once, in a link: it becomes a session."""
+    SESSION = "session"
+    """In a browser's cookie."""
+
+
+@frozen
+class Grant:
+    """A grant as stored: of its secret only the digest.
+
+    Attributes:
+        digest: SHA-256 of the secret.
+        kind: How it is used.
+        scope: What it allows.
+        name: For people: what it is for.
+        created_at: Unix seconds.
+        expires_at: Unix seconds.
+    """
+
+    digest: bytes
+    kind: GrantKind
+    scope: Scope
+    name: str
+    created_at: float
+    expires_at: float
+
+    @property
+    def grant_id(self) -> str:
+        """The start of the digest, in hex: what people revoke it by. It tells nothing of the secret."""
+        return self.digest.hex()[:12]
+
+
+def digest_of(secret: str) -> bytes:
+    """What is stored of a secret. It is 256 random bits, so that one round of SHA-256 hides it."""
+    return sha256(secret.encode()).digest()

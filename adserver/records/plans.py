@@ -1,0 +1,24 @@
+"""Plans of either kind, as they are stored."""
+
+from functools import lru_cache
+
+from adserver.records.federated_plan import AnyPlan, FederatedPlan
+from adserver.records.training_plan import TrainingPlan
+from maskedlark.canonical import decode
+
+
+def plan_columns(plan: AnyPlan) -> dict[str, bytes | None]:
+    """What a job can be looked for by, of its plan."""
+    dataset_id = plan.job.dataset_id if isinstance(plan, TrainingPlan) else None
+    return {"task_id": plan.job.task_id, "dataset_id": dataset_id}
+
+
+@lru_cache(maxsize=256)
+def read_plan(encoded: bytes) -> AnyPlan:
+    """A stored plan of either kind: a federated job is under a name of its own.
+
+    Who follows a job reads its row, with the same plan, several times a second.
+    """
+    if b'"federated":' in encoded[:64]:
+        return decode(FederatedPlan, encoded)
+    return decode(TrainingPlan, encoded)

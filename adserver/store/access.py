@@ -1,0 +1,114 @@
+"""Grants of access: made, used, listed and revoked. Secrets are told once and never stored.
+
+store = AccessStore(engine, time.time)
+secret = store.make(GrantKind.TOKEN, Scope.READ, name="grafana", lasts_s=90 * 86_400)
+store.find(secret, [GrantKind.TOKEN])       # the grant, or None
+"""
+
+import secrets
+from collections.abc import Collection
+from typing import Any, Final
+
+from sqlalchemy import Engine, delete, insert, select
+
+from adserver.records.access import Grant, GrantKind, Scope, digest_of
+from adserver.store.database import Clock
+from adserver.store.schema import access_grants
+from maskedlark.errors import InvalidTask
+from maskedlark.runtime.database import reading
+
+LOGIN_S: Final = 600.0
+"""How long a login link waits to be used."""
+SESSION_S: Final = 12 * 3_600.0
+"""How long a browser stays logged in."""
+_SECRET_BYTES: Final = 32
+_PREFIXES: Final = {GrantKind.TOKEN: "mlt_", GrantKind.LOGIN: "mll_", GrantKind.SESSION: "mls_"}
+"""By which a secret that lies about is known for what it is."""
+
+
+class AccessStore:
+    """The grants of this ad server. Each method is one transaction."""
+
+    def __init__(self, engine: Engine, clock: Clock) -> None:
+        self._engine = engine
+        self._clock = clock
+
+    def make(self, kind: GrantKind, scope: Scope, *, name: str, lasts_s: float) -> str:
+        """A new grant; its secret, which is told here and never again. Grants that have ended go."""
+        secret = _PREFIXES[kind] + secrets.token_urlsafe(_SECRET_BYTES)
+        now_s = self._clock()
+        row = {
+            "digest": digest_of(secret),
+            "kind": kind,
+            "scope": scope,
+            "name": name,
+            "created_at": now_s,
+            "expires_at": now_s + lasts_s,
+        }
+        with self._engine.begin() as connection:
+            connection.execute(delete(access_grants).where(access_grants.c.expires_at <= now_s))
+            connection.execute(insert(access_grants).values(row))
+        return secret
+
+    def find(self, secret: str, kinds: Collection[GrantKind]) -> Grant | None:
+        """The grant of a secret, if it is of one of the kinds and has not ended."""
+        asked = select(access_grants).where(
+            access_grants.c.digest == digest_of(secret),
+            access_grants.c.kind.in_(kinds),
+            access_grants.c.expires_at > self._clock(),
+        )
+        with reading(self._engine) as connection:
+            row = connection.execute(asked).one_or_none()
+        return None if row is None else _grant(row)
+
+    def log_in(self, secret: str) -> str | None:
+        """Turn a login link's secret into a session's; None if it was used before, or has ended.
+
+        Guarantees: of several who use one link at the same time, one is logged in.
+        """
+        login = self.find(secret, [GrantKind.LOGIN])
+        if login is None:
+            return None
+        with self._engine.begin() as connection:
+            used = delete(access_grants).where(access_grants.c.digest == login.digest)
+            if connection.execute(used).rowcount != 1:
+                return None
+        return self.make(GrantKind.SESSION, login.scope, name=login.name, lasts_s=SESSION_S)
+
+    def all(self, kinds: Collection[GrantKind]) -> list[Grant]:
+        """The grants of some kinds that have not ended, the oldest first."""
+        asked = select(access_grants).where(
+            access_grants.c.kind.in_(kinds), access_grants.c.expires_at > self._clock()
+        )
+        with reading(self._engine) as connection:
+            return [_grant(row) for row in connection.execute(asked.order_by(access_grants.c.created_at))]
+
+    def end(self, grant: Grant) -> None:
+        """End a grant. Idempotent."""
+        with self._engine.begin() as connection:
+            connection.execute(delete(access_grants).where(access_grants.c.digest == grant.digest))
+
+    def revoke(self, grant_id: str, kinds: Collection[GrantKind]) -> Grant:
+        """End the one grant of some kinds whose id starts so; the grant.
+
+        Raises:
+            InvalidTask: none does, or several do.
+        """
+        found = [one for one in self.all(kinds) if one.grant_id.startswith(grant_id)]
+        if len(found) != 1 or not grant_id:
+            raise InvalidTask(
+                f"{len(found)} tokens have an id that starts with {grant_id!r}: see `adserver token list`"
+            )
+        self.end(found[0])
+        return found[0]
+
+
+def _grant(row: Any) -> Grant:
+    return Grant(
+        digest=bytes(row.digest),
+        kind=GrantKind(row.kind),
+        scope=Scope(row.scope),
+        name=row.name,
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+    )

@@ -1,0 +1,76 @@
+"""What fits a dataset's budgets, before anything is spent: for the command, `Client` and the admin API.
+
+plan, room = planned(engine, PlanRequest(model=encoded, wish=Wish(rounds=100)), dataset)
+"""
+
+import time
+from dataclasses import field
+from typing import NamedTuple
+
+from sqlalchemy import Engine
+
+from adserver.budgets.headroom import Room
+from adserver.budgets.held import Budgets
+from adserver.budgets.planner import OnProgress, Plan, Planner, Wish
+from adserver.store.datasets import Dataset
+from adserver.store.tasks import TaskStore
+from maskedlark.frozen import frozen
+from maskedlark.model.losses import check_loss, loss_named
+from maskedlark.model.onnx_file import parse
+from maskedlark.reports.task import LabelKind
+
+
+@frozen
+class PlanRequest:
+    """A job that is to be found.
+
+    Attributes:
+        model: An ONNX file.
+        wish: What is fixed of it, and what is to be found.
+        epsilon: What the job may cost against the ad server; None: all that is left.
+        loss: Checked against model and task, if it is given.
+        gradient_norm: How long a round's mean gradient is expected to be; None: the clip norm.
+        is_allocated: As of a submission.
+        is_sample_public: As of a submission.
+    """
+
+    model: bytes = field(repr=False)
+    wish: Wish
+    epsilon: float | None = None
+    loss: str | None = None
+    gradient_norm: float | None = None
+    is_allocated: bool = True
+    is_sample_public: bool = False
+
+
+class Planned(NamedTuple):
+    """A plan, and the room that it was found in."""
+
+    plan: Plan
+    room: Room
+
+
+def planned(
+    engine: Engine, asked: PlanRequest, dataset: Dataset, progress: OnProgress | None = None
+) -> Planned:
+    """Find what fits beside all that is held on a dataset. It spends nothing.
+
+    Raises:
+        InvalidModel, InvalidTask, JobRefused: what is wrong, or that nothing fits.
+    """
+    task = TaskStore(engine).find(dataset.task_id.hex()).bundle.task
+    parsed = parse(asked.model, num_features=task.num_features)
+    if asked.loss is not None:
+        classes = task.labels.size if task.labels.kind is LabelKind.CLASSES else None
+        check_loss(parsed, loss_named(asked.loss), classes)
+    room = Room(
+        task=task,
+        dataset_size=dataset.size,
+        already=Budgets(engine=engine, clock=time.time).held(dataset),
+        epsilon=asked.epsilon,
+        is_allocated=asked.is_allocated,
+        is_sample_public=asked.is_sample_public,
+    )
+    planner = Planner(room=room, num_parameters=parsed.num_parameters, gradient_norm=asked.gradient_norm)
+    found = planner.plan(asked.wish) if progress is None else planner.plan(asked.wish, progress)
+    return Planned(found, room)

@@ -1,0 +1,52 @@
+"""A stored job as the admin API sends it, so that another machine shows it with the functions used here."""
+
+from dataclasses import asdict
+from typing import Any
+
+from adserver.records.job_state import JobState
+from adserver.records.plans import read_plan
+from adserver.records.round_figures import RoundFigures
+from adserver.store.jobs import JobRecord, Stop
+from maskedlark.canonical import encode
+
+
+def record_json(job: JobRecord) -> dict[str, Any]:
+    """Everything that is stored of a job; its plan as canonical JSON in a string."""
+    return {
+        "job_id": job.job_id.hex(),
+        "plan": encode(job.plan).decode(),
+        "submitted_at": job.submitted_at_s,
+        "state": job.state.value,
+        "reason": job.stop.reason if job.stop else None,
+        "cause": job.stop.cause if job.stop else None,
+        "rounds": job.plan.job.rounds,
+        "rounds_done": job.rounds_done,
+        "is_closed": job.is_closed,
+        "rounds_charged": job.rounds_charged,
+        "task_id": job.plan.job.task_id.hex(),
+        "task": job.plan.task.name,
+    }
+
+
+def record_from_json(sent: dict[str, Any]) -> JobRecord:
+    """The same job at the machine that asked."""
+    return JobRecord(
+        plan=read_plan(sent["plan"].encode()),
+        submitted_at_s=sent["submitted_at"],
+        state=JobState(sent["state"]),
+        stop=None if sent["reason"] is None else Stop(reason=sent["reason"], cause=sent["cause"]),
+        rounds_done=sent["rounds_done"],
+        is_closed=sent["is_closed"],
+        rounds_charged=sent["rounds_charged"],
+        lease_until_s=0.0,
+    )
+
+
+def figures_json(figures: RoundFigures) -> dict[str, Any]:
+    """A round's figures."""
+    return asdict(figures)
+
+
+def figures_from_json(sent: dict[str, Any]) -> RoundFigures:
+    """The same at the machine that asked."""
+    return RoundFigures(**sent)

@@ -1,0 +1,36 @@
+"""Tasks and datasets for programs: the same from the commands and the admin API."""
+
+from dataclasses import asdict
+from typing import Any
+
+from adserver.store.datasets import Dataset
+from adserver.store.reports import ReportCounts
+from adserver.store.tasks import StoredTask
+
+
+def task_json(stored: StoredTask, counts: ReportCounts) -> dict[str, Any]:
+    """A task and how many reports it has."""
+    task = stored.bundle.task
+    return {
+        "task_id": stored.task_id.hex(),
+        "name": task.name,
+        "origin": task.origin,
+        "expires_at": task.expires_at,
+        **asdict(counts),
+    }
+
+
+def dataset_json(dataset: Dataset) -> dict[str, Any]:
+    """A dataset and what became of the reports that it took."""
+    return {
+        "dataset_id": dataset.dataset_id.hex() if dataset.dataset_id else None,
+        "task_id": dataset.task_id.hex(),
+        "state": dataset.state.value,
+        "created_at": dataset.created_at,
+        "received": dataset.received,
+        "admitted": dataset.size,
+        "view_mismatch": dataset.view_mismatch,
+        "dropped": [
+            {reason.value: count for reason, count in sorted(dropped.items())} for dropped in dataset.dropped
+        ],
+    }

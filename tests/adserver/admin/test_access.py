@@ -1,0 +1,214 @@
+"""Nobody passes without a grant, from another site's page, or under a name that is not the server's.
+
+Every route is taken from the application itself, so that a new one is tested too.
+"""
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+from adserver.admin.access import SECURITY_HEADERS, names_of
+from adserver.records.access import GrantKind, Scope
+from adserver.store.access import SESSION_S
+
+EVIL = "http://evil.example"
+
+
+def routes(behind: Any) -> Iterator[tuple[str, str]]:
+    """Every method and path of the application, with something in the place of each parameter."""
+    assert isinstance(behind.door.app, Starlette)
+    for route in behind.door.app.routes:
+        assert isinstance(route, Route)
+        for method in sorted(route.methods or ()):
+            yield method, route.path.replace("{", "").replace("}", "")
+
+
+def test_there_are_as_many_routes_as_the_house_has(behind: Any) -> None:
+    found = list(routes(behind))
+    assert len(found) >= 60
+    assert {"/", "/jobs/job", "/api/v1/jobs", "/api/v1/openapi.json", "/login", "/static/name"} <= {
+        path for _, path in found
+    }
+
+
+def test_without_a_login_every_route_is_401(behind: Any) -> None:
+    with behind.client() as client:
+        answers = [client.request(method, path) for method, path in routes(behind)]
+    assert {answer.status_code for answer in answers} == {401}
+    assert all(
+        answer.headers["www-authenticate"] == "Bearer" for answer in answers if "/api/" in str(answer.url)
+    )
+
+
+def test_a_path_that_is_not_there_tells_a_stranger_nothing(behind: Any) -> None:
+    with behind.client() as client:
+        assert client.get("/nowhere").status_code == 401
+        assert client.get("/api/v1/nowhere").status_code == 401
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1.evil.example", "", "localhost@evil.example", "x y", "::1"])
+def test_a_host_that_is_none_of_ours_is_400(behind: Any, host: str) -> None:
+    with behind.client(Scope.OPERATE) as client:
+        assert client.get("/", headers={"host": host}).status_code == 400
+
+
+def test_under_a_foreign_host_every_route_is_400(behind: Any) -> None:
+    headers = {"host": "evil.example"}
+    with behind.client(Scope.OPERATE) as client:
+        answers = [client.request(method, path, headers=headers) for method, path in routes(behind)]
+    assert {answer.status_code for answer in answers} == {400}
+
+
+def test_a_forwarded_port_of_our_own_host_is_ours(behind: Any) -> None:
+    with behind.client(Scope.READ) as client:
+        for host in ("localhost:9999", "127.0.0.1", "[::1]:80", "LOCALHOST"):
+            assert client.get("/api/v1/jobs", headers={"host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": EVIL},
+        {"origin": "null"},
+        {"origin": "https://127.0.0.1"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+    ],
+    ids=str,
+)
+def test_what_another_site_sends_is_403_whatever_the_grant(behind: Any, headers: dict[str, str]) -> None:
+    for kind in (GrantKind.SESSION, GrantKind.TOKEN):
+        with behind.client(Scope.OPERATE, kind) as client:
+            for method in ("POST", "PUT", "PATCH", "DELETE"):
+                assert client.request(method, "/jobs/01/cancel", headers=headers).status_code == 403
+
+
+def test_from_another_site_every_route_is_403(behind: Any) -> None:
+    with behind.client(Scope.OPERATE, GrantKind.SESSION) as client:
+        paths = {path for _, path in routes(behind)}
+        answers = [client.post(path, headers={"origin": EVIL}) for path in paths]
+    assert {answer.status_code for answer in answers} == {403}
+
+
+def test_a_cookie_without_an_origin_changes_nothing(behind: Any) -> None:
+    with behind.client(Scope.OPERATE, GrantKind.SESSION) as client:
+        assert client.post("/jobs/01/cancel").status_code == 403
+        assert client.get("/jobs/01").status_code == 200
+
+
+def test_who_may_only_read_changes_nothing(behind: Any) -> None:
+    origin = {"origin": behind.origin}
+    for kind in (GrantKind.SESSION, GrantKind.TOKEN):
+        with behind.client(Scope.READ, kind) as client:
+            for path in ("/jobs/01/cancel", "/api/v1/jobs/01/cancel", "/api/v1/jobs", "/api/v1/queries"):
+                answer = client.post(path, headers=origin, json={})
+                assert (answer.status_code, answer.json()["reason"]) == (403, "read_only")
+
+
+def test_a_login_link_opens_the_dashboard_once(behind: Any) -> None:
+    code = behind.of.grant(GrantKind.LOGIN, Scope.READ)
+    with behind.client() as client:
+        answer = client.get(f"/login?code={code}")
+        assert (answer.status_code, answer.headers["location"]) == (303, "/")
+        cookie = answer.headers["set-cookie"]
+        assert client.get("/").status_code == 200
+    assert all(
+        word in cookie for word in ("HttpOnly", "SameSite=strict", "Path=/", f"Max-Age={SESSION_S:.0f}")
+    )
+    assert "Secure" not in cookie
+    with behind.client() as another:
+        assert another.get(f"/login?code={code}").status_code == 401
+
+
+def test_a_login_code_is_neither_a_session_nor_a_token(behind: Any) -> None:
+    code, token = behind.of.grant(GrantKind.LOGIN), behind.of.grant(GrantKind.TOKEN)
+    name = f"maskedlark-{behind.origin.rsplit(':', 1)[1]}"
+    with behind.client() as client:
+        assert client.get("/", headers={"authorization": f"Bearer {code}"}).status_code == 401
+        assert client.get("/", headers={"cookie": f"{name}={code}"}).status_code == 401
+        assert client.get("/", headers={"cookie": f"{name}={token}"}).status_code == 401
+        assert client.get(f"/login?code={token}").status_code == 401
+        assert client.head(f"/login?code={code}").status_code == 401
+        assert client.get(f"/login?code={code}").status_code == 303
+
+
+def test_who_logs_out_is_out(behind: Any) -> None:
+    with behind.client(Scope.READ, GrantKind.SESSION) as client:
+        assert client.get("/").status_code == 200
+        assert client.post("/logout", headers={"origin": behind.origin}).status_code == 303
+        assert client.get("/").status_code == 401
+
+
+def test_a_revoked_token_opens_nothing_at_once(behind: Any) -> None:
+    secret = behind.of.grant(GrantKind.TOKEN, Scope.READ)
+    grant = behind.of.access.find(secret, [GrantKind.TOKEN])
+    with behind.client() as client:
+        shown = {"authorization": f"Bearer {secret}"}
+        assert client.get("/api/v1/jobs", headers=shown).status_code == 200
+        behind.of.access.revoke(grant.grant_id, [GrantKind.TOKEN])
+        assert client.get("/api/v1/jobs", headers=shown).status_code == 401
+
+
+def test_every_answer_is_strict(behind: Any) -> None:
+    with behind.client(Scope.READ) as client, behind.client() as stranger:
+        answers = [
+            client.get("/"),
+            client.get("/api/v1/jobs"),
+            client.get("/nowhere"),
+            client.get("/", headers={"host": "evil.example"}),
+            client.post("/", headers={"origin": EVIL}),
+            stranger.get("/"),
+        ]
+    for answer in answers:
+        for name, value in SECURITY_HEADERS.items():
+            assert answer.headers[name] == value
+        assert "access-control-allow-origin" not in answer.headers
+    policy = SECURITY_HEADERS["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "http" not in policy
+
+
+def test_no_log_line_holds_a_secret(behind: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    code, token = behind.of.grant(GrantKind.LOGIN), behind.of.grant(GrantKind.TOKEN)
+    httpx_log = logging.getLogger("httpx")
+    level = httpx_log.level
+    httpx_log.setLevel(logging.CRITICAL)  # this test's own client logs the addresses that it asks
+    try:
+        with behind.client() as client:
+            client.get(f"/login?code={code}")
+            client.get("/api/v1/jobs", headers={"authorization": f"Bearer {token}"})
+            client.get("/nowhere?code=" + code)
+    finally:
+        httpx_log.setLevel(level)
+    ours = [
+        line
+        for line in caplog.messages
+        if not line.startswith(("connect", "send", "receive", "response", "close"))
+    ]
+    assert not any(secret in line for line in ours for secret in (code, token))
+
+
+@pytest.mark.parametrize(
+    ("listen", "named", "expected"),
+    [
+        ("127.0.0.1:8008", [], {"127.0.0.1", "localhost", "::1"}),
+        ("[::1]:0", [], {"127.0.0.1", "localhost", "::1"}),
+        ("ads.example:443", [], {"ads.example"}),
+        ("[::]:443", ["Ads.Example"], {"::", "ads.example", "127.0.0.1", "localhost", "::1"}),
+    ],
+)
+def test_a_server_is_reached_where_it_listens_and_as_it_is_named(
+    listen: str, named: list[str], expected: set[str]
+) -> None:
+    assert names_of(listen, named) == expected
+
+
+def test_the_client_of_these_tests_follows_nothing() -> None:
+    assert not httpx.Client().follow_redirects

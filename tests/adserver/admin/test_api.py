@@ -1,0 +1,238 @@
+"""The admin API answers what its OpenAPI document says, in pages, and refuses in problem details."""
+
+import base64
+import json
+from typing import Any
+
+import httpx
+import jsonschema
+import pytest
+from starlette.routing import Route
+
+from adserver.admin.api import OPERATIONS, openapi
+from adserver.admin.operation import PREFIX
+from adserver.records.access import Scope
+from adserver.records.job_state import JobState
+from maskedlark.error_contract import contract
+from maskedlark.errors import JobReason
+from tests.adserver.job_world import ENCODED_MODEL
+from tests.adserver.painted import OF, SHOP_DATASET
+
+DATASET = OF.datasets[0].dataset_id.hex()
+TASK = OF.of.task.task_id.hex()
+MODEL = base64.b64encode(ENCODED_MODEL).decode()
+SUBMISSION: dict[str, Any] = {
+    "model": MODEL,
+    "loss": "binary_cross_entropy_with_logits",
+    "rounds": 3,
+    "noise_multiplier": 60.0,
+    "optimizer": {"kind": "adam", "learning_rate": 0.1},
+    "dataset": DATASET,
+}
+LOOKED_AT = {
+    "/tasks": "/tasks?limit=1",
+    "/tasks/{task}": f"/tasks/{TASK[:10]}",
+    "/datasets": "/datasets?limit=2",
+    "/datasets/{dataset}": f"/datasets/{DATASET[:10]}",
+    "/intake": "/intake",
+    "/budgets": "/budgets",
+    "/budgets/{dataset}": f"/budgets/{DATASET}?rounds=5&noise_multiplier=50",
+    "/helpers": "/helpers",
+    "/jobs": "/jobs?state=running",
+    "/jobs/{job}": "/jobs/04",
+    "/jobs/{job}/rounds": "/jobs/02/rounds?limit=5",
+    "/jobs/{job}/curves": "/jobs/02/curves?points=10",
+    "/queries": "/queries",
+    "/queries/{query}": "/queries/a1",
+    "/evaluations": "/evaluations",
+    "/evaluations/{evaluation}": "/evaluations/a4",
+}
+
+
+def test_every_route_of_the_api_is_in_its_document(behind: Any, reader: httpx.Client) -> None:
+    document = reader.get(f"{PREFIX}/openapi.json").json()
+    served = {
+        (method, route.path)
+        for route in behind.door.app.routes
+        if isinstance(route, Route) and route.path.startswith("/api/")
+        for method in route.methods or ()
+        if method != "HEAD"
+    }
+    described = {(method.upper(), path) for path, one in document["paths"].items() for method in one}
+    assert served == described
+
+
+def test_the_document_is_whole() -> None:
+    document = openapi(OPERATIONS)
+    names = [one["operationId"] for path in document["paths"].values() for one in path.values()]
+    assert len(names) == len(set(names)) == len(OPERATIONS) + 1
+    references = json.dumps(document).split('"#/components/schemas/')[1:]
+    assert {one.split('"')[0] for one in references} <= document["components"]["schemas"].keys()
+    for path in document["paths"].values():
+        for one in path.values():
+            for response in one["responses"].values():
+                for content in response["content"].values():
+                    jsonschema.Draft202012Validator.check_schema(content["schema"])
+
+
+@pytest.mark.parametrize("path", LOOKED_AT)
+def test_what_is_looked_at_is_as_the_document_says(reader: httpx.Client, path: str) -> None:
+    operation = next(one for one in OPERATIONS if (one.method, one.path) == ("GET", path))
+    answer = reader.get(f"{PREFIX}{LOOKED_AT[path]}")
+    assert answer.status_code == 200, answer.text
+    jsonschema.validate(answer.json(), dict(operation.answers))
+
+
+def test_every_operation_that_looks_is_looked_at() -> None:
+    assert LOOKED_AT.keys() == {one.path for one in OPERATIONS if one.method == "GET"}
+
+
+def test_pages_hold_everything_once_the_newest_first(reader: httpx.Client) -> None:
+    seen, after = [], ""
+    while True:
+        page = reader.get(f"{PREFIX}/jobs", params={"limit": 2, "after": after}).json()
+        seen += [one["job_id"] for one in page["items"]]
+        assert len(page["items"]) <= 2
+        after = page["next"]
+        if after is None:
+            break
+    painted = [one for one in seen if len(set(one)) <= 2]
+    assert painted == [f"{number:02x}" * 16 for number in range(1, 7)]
+    assert len(seen) == len(set(seen))
+
+
+def test_rounds_go_on_where_a_page_ended(reader: httpx.Client) -> None:
+    seen, after = [], -1
+    while after is not None:
+        page = reader.get(f"{PREFIX}/jobs/02/rounds", params={"limit": 10, "after_rounds": after}).json()
+        seen += [one["rounds_done"] for one in page["items"]]
+        after = page["next_after_rounds"]
+    assert seen == list(range(38))
+
+
+def test_a_curve_has_a_bounded_number_of_points_and_the_last_one(reader: httpx.Client) -> None:
+    points = reader.get(f"{PREFIX}/jobs/06/curves", params={"points": 5}).json()["points"]
+    assert len(points) <= 12
+    assert points[0]["rounds_done"] == 0
+    assert points[-1]["rounds_done"] == 40
+
+
+def test_a_job_is_planned_submitted_and_cancelled(behind: Any, operator: httpx.Client) -> None:
+    plan = operator.post(
+        f"{PREFIX}/jobs/plan",
+        json={"model": MODEL, "rounds": 3, "batch_size": 40, "dataset": DATASET},
+    )
+    assert plan.status_code == 200, plan.text
+    assert plan.json()["recommended"]["rounds"] == 3
+    made = operator.post(f"{PREFIX}/jobs", json=SUBMISSION)
+    assert made.status_code == 201, made.text
+    job = made.json()
+    assert (job["state"], job["can"], job["rounds"]) == ("queued", ["cancel"], 3)
+    assert behind.of.jobs.find(job["job_id"]).plan.optimizer.learning_rate == 0.1
+    cancelled = operator.post(f"{PREFIX}/jobs/{job['job_id']}/cancel")
+    assert (cancelled.status_code, cancelled.json()["state"]) == (200, "cancelled")
+    again = operator.post(f"{PREFIX}/jobs/{job['job_id']}/cancel")
+    assert (again.status_code, again.json()["reason"]) == (409, "wrong_state")
+
+
+def test_a_refused_job_is_resumed(behind: Any, operator: httpx.Client) -> None:
+    job_id = behind.of.job(9, JobState.FAILED, rounds=9, done=2, reason="internal_error", cause="a bug").hex()
+    shown = operator.get(f"{PREFIX}/jobs/{job_id}").json()
+    assert (shown["can"], shown["next_command"]) == (
+        ["cancel", "resume"],
+        f"adserver job resume {job_id[:12]}",
+    )
+    assert operator.post(f"{PREFIX}/jobs/{job_id}/resume").json()["state"] == "queued"
+
+
+def test_a_kept_answer_is_shown_with_intervals_and_asks_no_helper(reader: httpx.Client) -> None:
+    result = reader.get(f"{PREFIX}/queries/a1").json()["result"]
+    assert result["dataset_id"] == SHOP_DATASET.hex()
+    for row in result["rows"]:
+        for column in result["columns"]:
+            one = row[column["name"]]
+            assert one["low"] < one["value"] < one["high"]
+    assert reader.get(f"{PREFIX}/queries/a2").json()["result"] is None
+    metrics = reader.get(f"{PREFIX}/evaluations/a4").json()["result"]["metrics"]
+    assert 0.5 < metrics["roc_auc"]["value"] < 1
+
+
+def test_a_query_is_no_evaluation(reader: httpx.Client) -> None:
+    assert reader.get(f"{PREFIX}/evaluations/a1").status_code == 404
+    assert reader.get(f"{PREFIX}/queries/a4").status_code == 404
+
+
+def test_a_forecast_says_whether_a_job_fits(reader: httpx.Client) -> None:
+    def fits(noise: float) -> bool:
+        asked = {"rounds": 50, "noise_multiplier": noise}
+        planned = reader.get(f"{PREFIX}/budgets/{DATASET}", params=asked).json()["planned"]
+        return bool(planned["fits"])
+
+    assert (fits(1.0), fits(200.0)) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "reason"),
+    [
+        ("/jobs/ff", 404, "unknown_job"),
+        ("/jobs/zz", 404, "unknown_job"),
+        ("/tasks/ff", 404, "unknown_task"),
+        ("/datasets/ff", 404, "unknown_dataset"),
+        ("/budgets/ff", 404, "unknown_dataset"),
+        ("/queries/ff", 404, "unknown_query"),
+        ("/jobs?limit=0", 422, "invalid_task"),
+        ("/jobs?limit=many", 422, "invalid_task"),
+        ("/jobs?limit=100000", 422, "invalid_task"),
+        ("/jobs?after=nonsense", 422, "invalid_task"),
+        ("/jobs?state=gone", 422, "invalid_task"),
+        ("/jobs?colour=red", 422, "invalid_task"),
+        ("/nowhere", 404, "not_found"),
+    ],
+)
+def test_a_refusal_is_a_problem_with_the_known_words(
+    reader: httpx.Client, asked: str, status: int, reason: str
+) -> None:
+    answer = reader.get(f"{PREFIX}{asked}")
+    assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
+    told = answer.json()
+    assert (told["status"], told["reason"]) == (status, reason)
+    assert told["type"] == f"urn:maskedlark:problem:{told['error']}:{reason}"
+    assert told["detail"]
+    if told["error"] == "JobRefused":
+        assert told["remedy"] == contract(JobReason(reason)).remedy
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "reason"),
+    [
+        ({"loss": "none"}, 422, "unknown_loss"),
+        ({"model": base64.b64encode(b"no model").decode()}, 422, "not_onnx"),
+        ({"rounds": 0}, 422, "invalid_task"),
+        ({"extra": 1}, 422, "invalid_task"),
+        ({"noise_multiplier": 0.5, "rounds": 500}, 409, "budget_exhausted"),
+        ({"dataset": "ff"}, 404, "unknown_dataset"),
+        ({"optimizer": {"kind": "adam", "learning_rate": -1}}, 422, "invalid_task"),
+    ],
+    ids=str,
+)
+def test_a_submission_that_is_wrong_is_refused_and_stores_nothing(
+    behind: Any, operator: httpx.Client, changes: dict[str, Any], status: int, reason: str
+) -> None:
+    before = sum(behind.of.jobs.counts().values())
+    answer = operator.post(f"{PREFIX}/jobs", json={**SUBMISSION, **changes})
+    assert (answer.status_code, answer.json()["reason"]) == (status, reason), answer.text
+    assert sum(behind.of.jobs.counts().values()) == before
+
+
+def test_a_body_that_is_no_json_is_a_problem(operator: httpx.Client) -> None:
+    answer = operator.post(f"{PREFIX}/jobs", content=b"\xff")
+    assert (answer.status_code, answer.json()["reason"]) == (422, "invalid_task")
+
+
+def test_nothing_that_is_shown_says_when_a_report_came_or_from_where(behind: Any) -> None:
+    words = ("arriv", "received_at", "remote", "client_ip", "user-agent", "referer", "report_id")
+    with behind.client(Scope.READ) as client:
+        shown = [client.get(f"{PREFIX}{path}").text.lower() for path in LOOKED_AT.values()]
+        shown += [client.get(path).text.lower() for path in ("/", "/intake", "/tasks", "/datasets")]
+    for text in shown:
+        assert not [word for word in words if word in text]

@@ -1,0 +1,185 @@
+"""An ad server elsewhere: `Client(url=...)` and the commands with --url do there what they do here."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from adserver.cli.main import app
+from adserver.client import Client
+from adserver.client.far import FarAdServer
+from adserver.ingest.http_server import HttpServer
+from adserver.records.access import GrantKind, Scope
+from adserver.records.job_state import JobState
+from adserver.views.job import job_json
+from maskedlark.errors import HelperUnavailable, InvalidModel, InvalidTask, JobReason, JobRefused
+from tests.adserver.job_world import ENCODED_MODEL
+from tests.adserver.painted import OF, Painted, painted
+
+DATASET = OF.datasets[0].dataset_id.hex()
+TRAINING: dict[str, Any] = {
+    "loss": "binary_cross_entropy_with_logits",
+    "learning_rate": 0.5,
+    "rounds": 3,
+    "noise_multiplier": 80.0,
+    "dataset": DATASET[:8],
+    "wait": False,
+}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Painted, str]]:
+    of = painted(Path(tmp_path_factory.mktemp("painted")) / "adserver")
+    with of.door() as door:
+        server = HttpServer(door, "127.0.0.1:0", None, headers=())
+        try:
+            server.wait_until_started()
+            yield of, f"http://127.0.0.1:{server.port}"
+        finally:
+            server.stop()
+    of.close()
+
+
+@pytest.fixture
+def far(served: tuple[Painted, str]) -> Iterator[Client]:
+    of, url = served
+    with Client(url=url, token=of.grant(GrantKind.TOKEN, Scope.OPERATE)) as client:
+        yield client
+
+
+def test_what_is_there_is_what_is_seen_from_afar(served: tuple[Painted, str], far: Client) -> None:
+    here = served[0].client
+    assert far.tasks() == here.tasks()
+    assert far.datasets() == here.datasets()
+    assert [one.job_id for one in far.jobs()] == [one.job_id for one in here.jobs()]
+    for mine, theirs in zip(here.jobs(), far.jobs(), strict=True):
+        assert theirs.figures() == mine.figures()
+        assert theirs.summary() == mine.summary()
+
+
+def test_budgets_from_afar_cost_the_same(served: tuple[Painted, str], far: Client) -> None:
+    for mine, theirs in zip(served[0].client.budgets(), far.budgets(), strict=True):
+        assert (theirs.ad_server, theirs.colluding) == (mine.ad_server, mine.colluding)
+        assert [one.use.use_id for one in theirs.uses] == [one.use.use_id for one in mine.uses]
+        assert theirs.dataset == mine.dataset
+
+
+def test_a_plan_from_afar_is_the_same_plan(served: tuple[Painted, str], far: Client) -> None:
+    asked: dict[str, Any] = {"rounds": 4, "batch_size": 40.0, "dataset": DATASET}
+    assert far.plan(ENCODED_MODEL, **asked) == served[0].client.plan(ENCODED_MODEL, **asked)
+
+
+def test_a_job_is_trained_and_cancelled_from_afar(served: tuple[Painted, str], far: Client) -> None:
+    job = far.train(ENCODED_MODEL, **TRAINING)
+    stored = served[0].jobs.get(job.job_id)
+    assert job.record.plan == stored.plan
+    assert (job.state, stored.plan.job.rounds) == (JobState.QUEUED, 3)
+    job.cancel()
+    assert served[0].jobs.get(job.job_id).state is JobState.CANCELLED
+    assert job.is_over
+    with pytest.raises(JobRefused) as refusal:
+        job.resume()
+    assert refusal.value.reason is JobReason.WRONG_STATE
+    with pytest.raises(InvalidTask, match="beside its ad server"):
+        job.export()
+
+
+def test_a_refusal_from_afar_is_the_same_error(far: Client) -> None:
+    with pytest.raises(JobRefused) as unknown:
+        far.job("ff")
+    assert unknown.value.reason is JobReason.UNKNOWN_JOB
+    with pytest.raises(JobRefused) as several:
+        far.job()
+    assert several.value.reason is JobReason.UNKNOWN_JOB
+    with pytest.raises(InvalidModel):
+        far.train(b"no model", **TRAINING)
+    with pytest.raises(JobRefused) as spent:
+        far.train(ENCODED_MODEL, **{**TRAINING, "noise_multiplier": 0.4, "rounds": 900})
+    assert spent.value.reason is JobReason.BUDGET_EXHAUSTED
+
+
+@pytest.mark.parametrize("job", ["../tasks", "0?x=1", "zz", "01/cancel"])
+def test_what_is_typed_reaches_no_other_path(far: Client, job: str) -> None:
+    with pytest.raises(JobRefused) as refusal:
+        far.job(job)
+    assert refusal.value.reason is JobReason.UNKNOWN_JOB
+
+
+def test_what_needs_the_folder_says_so(far: Client) -> None:
+    for act in (far.aggregate, lambda: far.evaluate(ENCODED_MODEL), far.seal):
+        with pytest.raises(InvalidTask, match="folder and helpers"):
+            act()
+
+
+def test_a_token_that_reads_changes_nothing(served: tuple[Painted, str]) -> None:
+    of, url = served
+    with Client(url=url, token=of.grant(GrantKind.TOKEN, Scope.READ)) as client:
+        assert client.jobs()
+        with pytest.raises(InvalidTask, match="read_only"):
+            client.job("01").cancel()
+    with pytest.raises(InvalidTask, match="401"):
+        FarAdServer(url=url, token="mlt_wrong").tasks()  # noqa: S106 - of nothing
+
+
+def test_a_token_is_sent_in_the_clear_to_loopback_only() -> None:
+    for url in ("http://ads.example:80", "ftp://127.0.0.1", "ads.example", "https://"):
+        with pytest.raises(InvalidTask, match="https, or http on loopback"):
+            FarAdServer(url=url, token="")
+    assert "secret" not in repr(FarAdServer(url="https://ads.example", token="secret"))  # noqa: S106
+
+
+def test_nobody_at_the_url_is_unavailable() -> None:
+    with pytest.raises(HelperUnavailable, match="does not answer"):
+        FarAdServer(url="http://127.0.0.1:1", token="").tasks()
+
+
+def told(served: tuple[Painted, str], *command: str) -> str:
+    of, url = served
+    token = of.grant(GrantKind.TOKEN, Scope.OPERATE)
+    outcome = CliRunner().invoke(app, [*command, "--url", url, "--token", token])
+    assert outcome.exit_code == 0, outcome.output + str(outcome.exception)
+    return outcome.stdout
+
+
+def test_commands_say_from_afar_what_they_say_here(served: tuple[Painted, str], tmp_path: Path) -> None:
+    of = served[0]
+    shown = json.loads(told(served, "job", "show", "02", "--json"))
+    job = of.jobs.find("02")
+    assert shown == job_json(job, of.jobs.history(job.job_id))
+    assert "running" in told(served, "job", "list")
+    assert "37/60" in told(served, "job", "list")
+    assert "left" in told(served, "budget", "--dataset", DATASET[:10], "--rounds", "3")
+    told(served, "job", "show", "02", "--plot", str(tmp_path / "curves.png"))
+    assert (tmp_path / "curves.png").stat().st_size > 10_000
+
+
+def test_a_job_is_planned_submitted_and_cancelled_by_commands(
+    served: tuple[Painted, str], tmp_path: Path
+) -> None:
+    model = tmp_path / "model.onnx"
+    model.write_bytes(ENCODED_MODEL)
+    at = ("--model", str(model), "--dataset", DATASET)
+    plan = told(served, "job", "plan", *at, "--rounds", "3", "--batch-size", "40")
+    assert "submit the marked one with: --rounds 3" in plan
+    made = told(
+        served,
+        "job",
+        "submit",
+        *at,
+        *("--loss", TRAINING["loss"], "--learning-rate", "0.5", "--rounds", "3"),
+        *("--noise-multiplier", "90"),
+    ).strip()
+    assert served[0].jobs.find(made).state is JobState.QUEUED
+    assert "cancelled after 0 rounds" in told(served, "job", "cancel", made)
+    assert served[0].jobs.find(made).state is JobState.CANCELLED
+
+
+def test_without_a_folder_and_a_url_a_command_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ADSERVER_DATA", "ADSERVER_URL"):
+        monkeypatch.delenv(name, raising=False)
+    outcome = CliRunner().invoke(app, ["job", "list"])
+    assert outcome.exit_code == 2
+    assert "--url" in outcome.output

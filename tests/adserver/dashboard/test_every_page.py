@@ -1,0 +1,102 @@
+"""Every page in Chromium, in both themes: legible to all, strict, and from this server alone."""
+
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext
+
+from adserver.admin.access import LOGIN_PATH
+from adserver.dashboard.pages import PAGES
+from adserver.records.access import Scope
+from tests.adserver.visits import PATHS, Shown, Visit
+
+AXE: Final = (Path(__file__).parent / "vendor" / "axe.min.js").read_text()
+RUN: Final = "async () => (await axe.run(document, {resultTypes: ['violations']})).violations"
+
+
+def violations(visit: Visit) -> list[str]:
+    """What axe finds; it is run as the browser's own code, so that the page's policy stays as it is."""
+    visit.page.evaluate(AXE)
+    found: list[dict[str, Any]] = visit.page.evaluate(RUN)
+    return [f"{one['id']}: {node['html'][:160]}" for one in found for node in one["nodes"]]
+
+
+def test_every_page_is_visited() -> None:
+    heads = {page.path.split("/")[1] for page in PAGES}
+    assert {path.split("/")[1].split("?")[0] for path in PATHS.values()} == heads
+    details = {page.path.split("/")[1] for page in PAGES if "{" in page.path}
+    assert details <= {path.split("/")[1] for path in PATHS.values() if path.count("/") == 2}
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_a_page_is_accessible_strict_and_alone(shown: Shown, browser: Browser, theme: Any, name: str) -> None:
+    context = browser.new_context(color_scheme=theme)
+    try:
+        visit = shown.visit(context)
+        answer = visit.open(PATHS[name])
+        assert answer.status == (404 if name == "what is not there" else 200)
+        assert visit.page.locator("h1").count() == 1
+        assert violations(visit) == []
+        assert [one for one in visit.complaints if "404" not in one] == []
+        assert {one.url.split("/")[2] for one in visit.requests} == {visit.origin.split("/")[2]}
+    finally:
+        context.close()
+
+
+def test_the_page_of_who_is_not_logged_in_is_accessible(shown: Shown, context: BrowserContext) -> None:
+    visit = Visit(page=context.new_page(), of=shown.of, origin=shown.origin)
+    assert visit.open(LOGIN_PATH).status == 401
+    assert violations(visit) == []
+
+
+def test_without_javascript_every_page_is_whole(shown: Shown, browser: Browser) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    try:
+        visit = shown.visit(context)
+        for name in ("overview", "intake", "jobs", "budgets", "query"):
+            visit.open(PATHS[name])
+            assert visit.page.locator("table tbody tr").count() >= 1
+            assert not visit.page.locator("#stale").is_visible()
+        visit.open(PATHS["job"])
+        assert visit.page.locator("#curves tbody tr").count() == 38
+        assert not visit.page.locator("#charts").is_visible()
+    finally:
+        context.close()
+
+
+def test_curves_are_drawn_from_the_table(visit: Visit) -> None:
+    visit.open(PATHS["job"])
+    visit.page.wait_for_selector(".uplot canvas")
+    assert visit.page.locator(".uplot").count() == 2
+    rounds = visit.page.evaluate("uPlot && document.querySelectorAll('#curves tbody tr').length")
+    assert rounds == 38
+
+
+def test_a_narrow_page_scrolls_down_only(shown: Shown, browser: Browser) -> None:
+    context = browser.new_context(viewport={"width": 390, "height": 800})
+    try:
+        visit = shown.visit(context)
+        for path in PATHS.values():
+            visit.open(path)
+            wide = visit.page.evaluate("document.documentElement.scrollWidth - innerWidth")
+            assert wide <= 0, path
+    finally:
+        context.close()
+
+
+def test_who_may_only_read_sees_no_button(shown: Shown, context: BrowserContext) -> None:
+    visit = shown.visit(context, Scope.READ)
+    visit.open(PATHS["job that was refused"])
+    assert visit.page.get_by_role("button", name="Resume").count() == 0
+    assert visit.page.get_by_text("adserver job resume").count() == 1
+
+
+def test_a_job_is_resumed_and_cancelled_by_its_buttons(visit: Visit) -> None:
+    visit.open(PATHS["job that was refused"])
+    visit.page.get_by_role("button", name="Resume").click()
+    visit.page.wait_for_selector("#tiles .state.queued")
+    visit.page.get_by_text("Cancel this job").click()
+    visit.page.get_by_role("button", name="Cancel it").click()
+    visit.page.wait_for_selector("#tiles .state.cancelled")
+    assert visit.of.jobs.find("04").state == "cancelled"

@@ -1,0 +1,137 @@
+"""A page follows the server by itself: what is new shows, a server that is gone is said, and it goes on.
+
+The page's clock is held by the test, so nothing here depends on how fast the machine is.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page
+
+from adserver.dashboard.pages import YOUNG_S
+from adserver.ingest.http_server import HttpServer
+from tests.adserver.painted import painted, silent
+from tests.adserver.visits import PATHS, Shown, Visit
+
+AWAKE_MS = 2_000
+HIDDEN_MS = 15_000
+WITHIN_MS = 5_000
+RUNNING = bytes([2]) * 16
+
+
+@pytest.fixture
+def held(visit: Visit) -> Visit:
+    """A visit whose page's timers run when the test says so."""
+    visit.page.clock.install()
+    return visit
+
+
+def poll(visit: Visit) -> int:
+    """Let the page's time pass until it asks again; the status of the answer."""
+    with visit.page.expect_response(lambda one: one.request.resource_type == "fetch") as answer:
+        visit.page.clock.run_for(AWAKE_MS)
+    return answer.value.status
+
+
+def test_what_has_not_changed_is_not_sent_again(held: Visit) -> None:
+    held.open(PATHS["job"])
+    assert poll(held) == 200
+    assert [poll(held) for _ in range(3)] == [304, 304, 304]
+
+
+def test_a_round_shows_with_the_next_look(held: Visit) -> None:
+    held.open(PATHS["job"])
+    first = held.page.locator("#curves tbody tr").first.locator("td").first
+    before = int(first.inner_text())
+    held.of.round(RUNNING, before + 1)
+    assert AWAKE_MS + 1_000 * YOUNG_S < 3_000  # a page is at most so old when it is looked at
+    held.page.wait_for_timeout(1_000 * YOUNG_S)  # the server's own clock is not held
+    poll(held)
+    held.page.wait_for_function(f"document.querySelector('#curves tbody td').textContent == '{before + 1}'")
+    held.page.wait_for_selector(f"#tiles svg[aria-label^='{before + 1} of']")
+
+
+def test_only_the_parts_that_changed_are_replaced(held: Visit) -> None:
+    held.open(PATHS["overview"])
+    held.page.evaluate("document.querySelector('#waiting h2').mine = 'kept'")
+    held.of.seen = (held.of.seen[0], silent(held.of.seen[1]))
+    held.page.wait_for_timeout(1_000 * YOUNG_S)
+    poll(held)
+    held.page.wait_for_selector("text=Needs a look")
+    held.page.wait_for_selector(".state.silent")
+    assert held.page.evaluate("document.querySelector('#waiting h2').mine") == "kept"
+
+
+def test_a_hidden_page_asks_seldom_and_at_once_when_it_is_seen(held: Visit) -> None:
+    held.open(PATHS["jobs"])
+    hide = "Object.defineProperty(document, 'hidden', {configurable: true, get: () => %s})"
+    held.page.evaluate(hide % "true")
+    poll(held)
+    count = held.polls()
+    held.page.clock.run_for(HIDDEN_MS - AWAKE_MS)
+    assert held.polls() == count
+    poll(held)
+    held.page.evaluate(hide % "false")
+    with held.page.expect_response(lambda one: one.request.resource_type == "fetch"):
+        held.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+
+
+def test_a_page_whose_login_is_over_says_so(held: Visit) -> None:
+    held.open(PATHS["jobs"])
+    held.page.context.clear_cookies()
+    with held.page.expect_navigation():
+        held.page.clock.run_for(AWAKE_MS)
+    assert "not logged in" in held.page.content()
+
+
+@pytest.fixture
+def alone(tmp_path: Path, browser: Browser, context: BrowserContext) -> Iterator[tuple[Shown, Visit]]:
+    """A server that a test may end and start again at the same port."""
+    of = painted(tmp_path / "adserver")
+    with of.door() as door:
+        shown = Shown(of=of, browser=browser, server=HttpServer(door, "127.0.0.1:0", None, headers=()))
+        try:
+            shown.server.wait_until_started()
+            visit = shown.visit(context)
+            visit.page.clock.install()
+            yield shown, visit
+        finally:
+            shown.server.stop()
+    of.close()
+
+
+def is_stale(page: Page) -> bool:
+    return page.locator("#stale").is_visible()
+
+
+def test_a_server_that_is_gone_is_said_and_the_page_goes_on_by_itself(alone: tuple[Shown, Visit]) -> None:
+    shown, visit = alone
+    visit.open(PATHS["job"])
+    poll(visit)
+    assert not is_stale(visit.page)
+    port = shown.server.port
+    shown.server.stop()
+    with visit.page.expect_event("requestfailed"):
+        visit.page.clock.run_for(AWAKE_MS)
+    visit.page.wait_for_selector("#stale", state="visible")
+    visit.page.evaluate("globalThis.isSame = true")
+    shown.of.round(RUNNING, 38)
+    with shown.of.door() as door:
+        shown.server = HttpServer(door, f"127.0.0.1:{port}", None, headers=())
+        shown.server.wait_until_started()
+        poll(visit)
+        visit.page.wait_for_selector("#stale", state="hidden")
+        visit.page.wait_for_function("document.querySelector('#curves tbody td').textContent == '38'")
+    assert visit.page.evaluate("globalThis.isSame") is True
+
+
+def test_a_server_that_hangs_is_said_within_five_seconds(alone: tuple[Shown, Visit]) -> None:
+    _shown, visit = alone
+    visit.open(PATHS["jobs"])
+    poll(visit)
+    visit.page.route("**/jobs", lambda _route: None)  # an answer that never comes
+    with visit.page.expect_request("**/jobs"):
+        visit.page.clock.run_for(AWAKE_MS)
+    visit.page.clock.run_for(WITHIN_MS - AWAKE_MS - 1)
+    visit.page.wait_for_selector("#stale", state="visible")
