@@ -22,6 +22,7 @@ from helper.trust.tasks import Caller, ServedTask, Tasks
 from maskedlark.canonical import decode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
+from maskedlark.interrupt import never
 from maskedlark.model.graph import Loss, Model
 from maskedlark.model.losses import check_loss
 from maskedlark.model.onnx_file import parse
@@ -135,13 +136,14 @@ class Jobs:
             running = self._keep(self._computation(served.task, state.spec, model))
         return JobAtWork(served=served, running=running)
 
-    def close(self, encoded: bytes, caller: Caller) -> int:
+    def close(self, encoded: bytes, caller: Caller, interrupt: Interrupt = never) -> int:
         """Give back the budget of the rounds that were not run, and drop the stored answers.
 
         Called by the ad server; idempotent.
 
         A job that is not known is closed too, for its start may be on its way still: it is refused when it
-        arrives, and reserves nothing.
+        arrives, and reserves nothing. A round that is to be charged whoever waits is awaited first, and
+        `interrupt` is called meanwhile.
 
         Returns:
             How many rounds were answered, and stay charged.
@@ -154,7 +156,8 @@ class Jobs:
         job_id = spec.job_id
         self._tasks.authorized(spec.task_id, caller)
         self._datasets.stored(spec.dataset_id, spec.task_id)
-        self._ledger.close_job(spec)
+        with self._attempts.closing(job_id, interrupt):
+            self._ledger.close_job(spec)
         state = self._ledger.job_state(job_id)
         if state is None:
             return 0  # its dataset takes no more jobs: it will never be started

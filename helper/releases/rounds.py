@@ -83,19 +83,19 @@ class RunningJob:
             call: Who waits; also while another round of the job is computed.
 
         Guarantees: see `answer_once`; and a round is begun and left uncharged at most `MAX_UNCHARGED` times,
-            after which it is computed and charged also if the caller leaves.
+            after which it is computed and charged also if the caller leaves, or closes the job.
 
         Raises:
             JobRefused(UNKNOWN_JOB, JOB_CLOSED, ROUND_CHANGED, ROUND_CLOSED, ROUND_BEYOND_PLAN,
             ROUND_OUT_OF_ORDER, MALFORMED)
         """
-        spec, interrupt = self.computation.spec, call.check_awaited
+        spec, interrupt, is_due = self.computation.spec, call.check_awaited, False
 
         def compute() -> bytes:
-            nonlocal interrupt
+            nonlocal interrupt, is_due
             interrupt()
             if not self.attempts.begin(spec.job_id, round_index):
-                interrupt = call.check_serving
+                interrupt, is_due = call.check_serving, True
             return self._compute(served, round_index, weights, interrupt)
 
         def commit(encoded: bytes, _: Interrupt) -> bool:
@@ -109,15 +109,19 @@ class RunningJob:
             return is_new
 
         with self._alone(call.check_awaited):
-            return answer_once(
-                call,
-                stored=lambda: self._stored_answer(round_index, weights),
-                compute=compute,
-                commit=commit,
-                superseded=lambda: JobRefused(
-                    JobReason.ROUND_OUT_OF_ORDER, f"round {round_index} is no longer the next one"
-                ),
-            )
+            try:
+                return answer_once(
+                    call,
+                    stored=lambda: self._stored_answer(round_index, weights),
+                    compute=compute,
+                    commit=commit,
+                    superseded=lambda: JobRefused(
+                        JobReason.ROUND_OUT_OF_ORDER, f"round {round_index} is no longer the next one"
+                    ),
+                )
+            finally:
+                if is_due:
+                    self.attempts.end(spec.job_id)
 
     @contextmanager
     def _alone(self, interrupt: Interrupt) -> Iterator[None]:

@@ -220,7 +220,8 @@ class HelperService(helper_pb2_grpc.HelperServicer):
     def CloseJob(self, request: pb.CloseJobRequest, context: grpc.ServicerContext) -> pb.CloseJobReply:  # noqa: N802 (gRPC's name)
         """End a job."""
         with self._acting(context):
-            rounds_answered = self._core.jobs.close(request.job, client_names(context))
+            call = self._call(context)
+            rounds_answered = self._core.jobs.close(request.job, call.caller, call.check_awaited)
             self._give_receipt(context)
             return pb.CloseJobReply(rounds_answered=rounds_answered)
 

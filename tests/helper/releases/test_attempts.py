@@ -4,6 +4,7 @@ The attack: a Poisson round has the same sample at the same weights, and "slower
 D. Uncharged, that is an oracle to be asked as often as one likes.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -14,6 +15,7 @@ import pytest
 from helper.gradient.engine import Batch, Interrupt, MaskedSum, never
 from helper.releases.answering import Call
 from helper.releases.attempts import MAX_UNCHARGED, Attempts
+from maskedlark.canonical import encode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.model.weights import QuantisedTensor
 from maskedlark.releases.job import JobSpec
@@ -75,6 +77,52 @@ def test_a_sample_is_looked_at_a_few_times_for_nothing_and_then_charged(oracle: 
     assert len(oracle.batches) == MAX_UNCHARGED + 1
     assert oracle.ask() == answer
     assert len(oracle.batches) == MAX_UNCHARGED + 1  # and no look is left
+
+
+def test_closing_the_job_waits_for_the_round_that_is_to_be_charged(oracle: Oracle) -> None:
+    """The attack: CloseJob while the answer is held would end the last look uncharged, too."""
+    assert all(oracle.is_left() for _ in range(MAX_UNCHARGED))
+    held, waited = Event(), Event()
+
+    def hold() -> None:
+        held.set()
+        assert waited.wait(HANGS_S)
+
+    with ThreadPoolExecutor(2) as pool:
+        answer = pool.submit(oracle.ask, hold=hold)
+        assert held.wait(HANGS_S)
+        jobs, encoded = oracle.scene.cores[0].jobs, encode(oracle.spec)
+        closed = pool.submit(jobs.close, encoded, None, waited.set)
+        assert len(answer.result(HANGS_S)) > 0
+        assert closed.result(HANGS_S) == 1
+    assert charged(oracle.scene) == 1
+
+
+def test_a_caller_who_leaves_while_closing_waits_leaves_the_job_open(oracle: Oracle) -> None:
+    attempts, encoded = Attempts(), encode(oracle.spec)
+    object.__setattr__(oracle.scene.cores[0].jobs, "_attempts", attempts)
+    for _ in range(MAX_UNCHARGED + 1):
+        attempts.begin(oracle.spec.job_id, 0)
+
+    def gone() -> None:
+        raise JobRefused(JobReason.CANCELLED, "gone")
+
+    with pytest.raises(JobRefused) as refused:
+        oracle.scene.cores[0].jobs.close(encoded, None, gone)
+    assert refused.value.reason is JobReason.CANCELLED
+    attempts.end(oracle.spec.job_id)
+    assert attempts.begin(oracle.spec.job_id, 1)
+    assert oracle.scene.cores[0].jobs.close(encoded, None, gone) == 0
+
+
+def test_no_computation_begins_while_its_job_is_being_closed() -> None:
+    attempts = Attempts()
+    with attempts.closing(b"job", lambda: None):
+        with pytest.raises(JobRefused) as refused:
+            attempts.begin(b"job", 0)
+        assert attempts.begin(b"other", 0)
+    assert refused.value.reason is JobReason.JOB_CLOSED
+    assert attempts.begin(b"job", 0)
 
 
 def test_looks_at_other_weights_are_looks_at_the_same_round(oracle: Oracle) -> None:
