@@ -154,7 +154,8 @@ class Room:
         """
         smallest = self.task.min_batch_size
         if self._excess(rounds, smallest, noise_multiplier) is not None:
-            secret = least_batch(dataset_size=self.dataset_size, k=smallest)
+            reports = self.task.reports_per_user
+            secret = least_batch(dataset_size=self.dataset_size, k=smallest, reports=reports)
             smallest = min(secret + 1, self.dataset_size)  # one more: its rate is rounded
 
         def fits(extra: int) -> bool:

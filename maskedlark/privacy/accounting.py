@@ -91,7 +91,8 @@ def spent_in_turn(jobs: Sequence[Sequence[Charge]], delta: float) -> Epsilons:
     Called by both helpers before each job and release, and by the ad server that plans one.
 
     Args:
-        jobs: What each is charged as. The charges of one are fixed when it begins. In any order.
+        jobs: What each is charged as. The charges of one are fixed when it begins; fewer may be released, and
+            in any order (privacy.md, "Rounds in any order").
         delta: See `spent`.
 
     Guarantees: as `spent`, for jobs that are chosen adaptively; the same number for one job, for jobs at one
@@ -169,7 +170,11 @@ def _with_exposures(charges: Sequence[Charge], delta: float) -> float:
 
 
 def _adaptive_with_exposures(charges: Sequence[Charge], delta: float) -> float:
-    """The same of charges whose settings may hang on releases: half of delta is for samples that show."""
+    """The same of charges whose settings may hang on releases: half of delta is for samples that show.
+
+    As if samples were hidden while the exposures add up to a quarter of delta at most, and known afterwards:
+    known ones cost more than that, and what is found for hidden ones stays below that quarter.
+    """
     hidden, exposed = _hidden(charges, delta)
     epsilon = adaptive_epsilon(hidden, delta / 2, noises=math.sqrt(2))
     if not exposed or (epsilon < _LARGEST_EXPONENT and exposed * (1 + math.exp(epsilon)) <= delta / 2):

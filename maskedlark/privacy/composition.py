@@ -364,7 +364,7 @@ def _filtered_epsilon(parts: _Parts, delta: float) -> float:
     found = divergences[chosen] + np.log1p(-1 / orders) - np.log(orders * part) / (orders - 1)
     epsilon = max(0.0, float(found.min()))
     if _covers(left_out, epsilon, _FILTER_TAILS * delta):
-        return epsilon
+        return epsilon + 2 * left_out  # what is kept was scaled up, by 1 / (1 - left_out) at most
     return _filtered_epsilon(parts.unsampled(), delta)
 
 

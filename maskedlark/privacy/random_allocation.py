@@ -138,7 +138,7 @@ class Ratios:
 def epoch_ratios(mechanism: Mechanism, noise_multiplier: float, steps: int) -> Ratios:
     """The ratio of one epoch of random allocation, with all the noise that there is.
 
-    Called by `accounting`; takes about 0.1 s.
+    Called by `accounting`; takes about 0.1 s at 29 steps, and more than a second at 65,535.
 
     Args:
         mechanism: Gaussian or Laplace.

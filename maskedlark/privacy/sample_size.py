@@ -21,9 +21,12 @@ _UNDER_K: Final = 2.0**-50
 _OVER: Final = 32  # e^-32 is 1.3e-14: with `_UNDER_K` less than `EXPOSURE`
 
 
-def hides(*, dataset_size: int, rate: float, k: int) -> bool:
-    """Whether a step's sample has k records, whoever is in it, but with a probability of at most 2^-50."""
-    return rate >= 1 or under(k, others=dataset_size - 1, rate=rate) <= _UNDER_K
+def hides(*, dataset_size: int, rate: float, k: int, reports: int = 1) -> bool:
+    """Whether k records of *others* than one person are in a step's sample, but with probability 2^-50.
+
+    The person has so many reports at most.
+    """
+    return rate >= 1 or under(k, others=dataset_size - reports, rate=rate) <= _UNDER_K
 
 
 def under(k: int, *, others: int, rate: float) -> float:
@@ -49,19 +52,19 @@ def under(k: int, *, others: int, rate: float) -> float:
     return min(1.0, 1.001 * math.exp(min(log_term, 0.0)) / (1 - falls)) if falls < 1 else 1.0
 
 
-def least_batch(*, dataset_size: int, k: int) -> int:
+def least_batch(*, dataset_size: int, k: int, reports: int = 1) -> int:
     """The smallest expected sample whose secrecy may be counted, in records; all records if none may."""
     low, high = min(k, dataset_size), dataset_size
     while low < high:
         middle = (low + high) // 2
-        if hides(dataset_size=dataset_size, rate=middle / dataset_size, k=k):
+        if hides(dataset_size=dataset_size, rate=middle / dataset_size, k=k, reports=reports):
             high = middle
         else:
             low = middle + 1
     return low
 
 
-def padded_size(*, expected: int, least: int, most: int) -> int:
+def padded_size(*, expected: int, least: int, most: int, reports: int = 1) -> int:
     """On how many records a step does its work: more are in its sample with a probability of at most e^-32.
 
     By Bernstein's inequality, in integers, so that both helpers find the same number.
@@ -70,7 +73,8 @@ def padded_size(*, expected: int, least: int, most: int) -> int:
         expected: The expected size of the sample, rounded down.
         least: The work is never less.
         most: The dataset's size.
+        reports: Of one person at most: there is room for all of them beside the others'.
     """
     mean = expected + 1
     margin = _OVER // 3 + 1 + isqrt((_OVER // 3 + 1) ** 2 + 2 * _OVER * mean) + 1
-    return min(most, max(least, mean + margin))
+    return min(most, max(least, mean + margin + reports - 1))

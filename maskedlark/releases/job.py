@@ -268,7 +268,9 @@ def samples_of(
     else:
         numerator = sampling_numerator(expected_batch_size=batch_size, dataset_size=dataset_size)
     found = Samples(sampling_numerator=numerator, epoch_steps=steps, is_public=is_public)
-    is_hidden = hides(dataset_size=dataset_size, rate=found.rate, k=task.min_batch_size)
+    is_hidden = hides(
+        dataset_size=dataset_size, rate=found.rate, k=task.min_batch_size, reports=task.reports_per_user
+    )
     is_noisy = task.mechanism is not Mechanism.NONE
     return found if is_hidden or not is_noisy else replace(found, is_public=True)
 
@@ -281,8 +283,9 @@ def check_sample_hides(task: Task, job: JobSpec, *, records: int) -> None:
     """
     if task.mechanism is Mechanism.NONE or not job.is_sample_secret:
         return
-    if not hides(dataset_size=records, rate=job.sampling_rate, k=task.min_batch_size):
-        least = least_batch(dataset_size=records, k=task.min_batch_size)
+    k, reports = task.min_batch_size, task.reports_per_user
+    if not hides(dataset_size=records, rate=job.sampling_rate, k=k, reports=reports):
+        least = least_batch(dataset_size=records, k=k, reports=reports)
         raise JobRefused(
             JobReason.MALFORMED,
             f"a batch of {job.sampling_rate * records:.4g} of {records} reports may be smaller than "

@@ -131,7 +131,9 @@ def records_evaluated(task: Task, job: JobSpec, dataset_size: int) -> int:
     A sample is larger with a probability that is charged (`maskedlark.privacy.sample_size`).
     """
     expected = dataset_size * job.sampling_numerator >> 32
-    return padded_size(expected=expected, least=task.min_batch_size, most=dataset_size)
+    return padded_size(
+        expected=expected, least=task.min_batch_size, most=dataset_size, reports=task.reports_per_user
+    )
 
 
 def _evaluated(

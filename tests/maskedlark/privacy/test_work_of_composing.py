@@ -81,9 +81,12 @@ def test_transforms_are_not_trusted_near_their_rounding(monkeypatch: pytest.Monk
     charge = gaussian(100.0, 0.01, 100_000)
     quick = composition._quick_epsilon(composition._parts([charge], 1.0), 0.9e-8)
     tried: list[float] = []
-    monkeypatch.setattr(
-        composition, "_loss_distribution_epsilon", lambda *given: tried.append(given[-1]) or quick / 2
-    )
+
+    def composing(_precision: float, _charges: object, delta: float) -> float:
+        tried.append(delta)
+        return quick / 2
+
+    monkeypatch.setattr(composition, "_loss_distribution_epsilon", composing)
     assert composed_epsilon([charge], 0.9e-8) == quick
     assert composed_epsilon([charge], 1.1e-8) < quick
     assert tried == [1.1e-8]
