@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Final
 
 from adserver.admin.jobs import curves_of, job_shown
@@ -34,6 +34,7 @@ from maskedlark.canonical import encode
 from maskedlark.error_contract import contract
 from maskedlark.errors import JobReason, JobRefused, ReportReason
 from maskedlark.releases.budget import PlannedJob
+from maskedlark.reports.task import PrivacyUnit
 from maskedlark.terminal.budget_view import budget_json, forecast_line
 
 ROWS: Final = 25
@@ -52,6 +53,7 @@ class Figures:
     def __init__(self, site: Site) -> None:
         """Values of a running ad server."""
         self.site: Final = site
+        self._tasks: Final = site.tasks  # which remembers what it has read
         self._budgets: Kept[Values] = Kept(lasts_s=10.0, threads=1)
 
     def close(self) -> None:
@@ -155,12 +157,12 @@ class Figures:
         """A page of budgets; those that are not known yet come with a later look."""
         found = self.site.datasets.page(limit=ROWS + 1, before=place_in(after))
         committed = [one for one in found[:ROWS] if one.state is DatasetState.COMMITTED]
-        until = time.monotonic() + _PATIENCE_S
+        until, stamps = time.monotonic() + _PATIENCE_S, self._stamps(committed)
         rows = [
             {
                 "dataset_id": (one.dataset_id or b"").hex(),
                 "size": one.size,
-                "budget": self._budget(one, max(0.0, until - time.monotonic())),
+                "budget": self._budget(one, max(0.0, until - time.monotonic()), stamps[one.handle]),
             }
             for one in committed
         ]
@@ -183,7 +185,7 @@ class Figures:
         except JobRefused as refusal:
             return self._of_people(dataset, refusal)
         if planned is None:
-            told = self._budget(found, _PATIENCE_S)
+            told = self._budget(found, _PATIENCE_S, self._stamps([found])[found.handle])
             return _budget_shown(found.dataset_id or b"", told)
         of = self.site.budgets.of(found, planned)
         return {
@@ -204,10 +206,29 @@ class Figures:
         )
         return _budget_shown(stored.task_id, told)
 
-    def _budget(self, dataset: Dataset, wait_s: float) -> Values | None:
+    def _budget(self, dataset: Dataset, wait_s: float, stamp: Hashable) -> Values | None:
         return self._budgets.soon(
-            dataset.handle, lambda: budget_json(self.site.budgets.of(dataset)), wait_s=wait_s
+            dataset.handle, lambda: budget_json(self.site.budgets.of(dataset)), wait_s=wait_s, stamp=stamp
         )
+
+    def _stamps(self, found: Sequence[Dataset]) -> dict[bytes, Hashable]:
+        """By handle what changes with a dataset's budget: its task's jobs by dataset, and its queries."""
+        jobs = self.site.jobs.stamps(sorted({one.task_id for one in found}))
+        asked = self.site.queries.counts([one.dataset_id for one in found if one.dataset_id is not None])
+        of_people = {one for one in {each.task_id for each in found} if self._is_of_people(one)}
+        return {
+            one.handle: (
+                (tuple(sorted(jobs.items(), key=repr)), tuple(sorted(asked.items())))
+                if one.task_id in of_people
+                else (jobs.get((one.task_id, one.dataset_id), ()), asked.get(one.dataset_id or b"", 0))
+            )
+            for one in found
+        }
+
+    def _is_of_people(self, task_id: bytes) -> bool:
+        """Whether a task's datasets share one budget, that of a person."""
+        task = self._tasks.task(task_id)
+        return task is not None and task.unit is PrivacyUnit.USER
 
     def queries(self, after: str) -> Values:
         """A page of queries and evaluations."""

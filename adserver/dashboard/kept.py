@@ -18,6 +18,7 @@ class _Entry(Generic[_T]):
     """What is kept under a key: the last value, and the one that is being made."""
 
     made_at: float = float("-inf")
+    stamp: Hashable = None
     value: _T | None = None
     making: "Future[_T] | None" = None
 
@@ -41,17 +42,19 @@ class Kept(Generic[_T]):
         Raises:
             Exception: what `make` raised; the next one who asks tries again.
         """
-        entry = self._renewed(key, make)
+        entry = self._renewed(key, make, None)
         if isinstance(entry, Future):
             return entry.result()
         return entry
 
-    def soon(self, key: Hashable, make: Callable[[], _T], *, wait_s: float) -> _T | None:
+    def soon(
+        self, key: Hashable, make: Callable[[], _T], *, wait_s: float, stamp: Hashable = None
+    ) -> _T | None:
         """The last value that was made, however old; None if there is none within a short wait.
 
-        A value that is too old is made anew meanwhile.
+        A value that is too old is made anew meanwhile, unless it was made of the same stamp.
         """
-        found: Any = self._renewed(key, make)
+        found: Any = self._renewed(key, make, stamp)
         if not isinstance(found, Future):
             return found  # type: ignore[no-any-return]  # narrowed from Any
         with self._lock:
@@ -67,20 +70,21 @@ class Kept(Generic[_T]):
         """Make nothing more."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _renewed(self, key: Hashable, make: Callable[[], _T]) -> "_T | Future[_T]":
+    def _renewed(self, key: Hashable, make: Callable[[], _T], stamp: Hashable) -> "_T | Future[_T]":
         """The value if it is young enough, or the making of the next one."""
         with self._lock:
             entry = self._entries.setdefault(key, _Entry())
             self._entries.move_to_end(key)
             while len(self._entries) > _MOST:
                 self._entries.popitem(last=False)
-            if entry.value is not None and self._elapsed() - entry.made_at < self._lasts_s:
+            is_young = self._elapsed() - entry.made_at < self._lasts_s
+            if entry.value is not None and (is_young or (stamp is not None and stamp == entry.stamp)):
                 return entry.value
             if entry.making is None:
-                entry.making = self._pool.submit(self._made, entry, make)
+                entry.making = self._pool.submit(self._made, entry, make, stamp)
             return entry.making
 
-    def _made(self, entry: _Entry[_T], make: Callable[[], _T]) -> _T:
+    def _made(self, entry: _Entry[_T], make: Callable[[], _T], stamp: Hashable) -> _T:
         try:
             value = make()
         except BaseException:
@@ -88,5 +92,6 @@ class Kept(Generic[_T]):
                 entry.making = None
             raise
         with self._lock:
-            entry.value, entry.made_at, entry.making = value, self._elapsed(), None
+            entry.value, entry.stamp = value, stamp
+            entry.made_at, entry.making = self._elapsed(), None
         return value

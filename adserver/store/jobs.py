@@ -157,6 +157,26 @@ class JobStore:
             found = {JobState(state): int(count) for state, count in connection.execute(asked)}
         return {state: found.get(state, 0) for state in JobState}
 
+    def stamps(self, task_ids: Sequence[bytes]) -> dict[tuple[bytes, bytes | None], tuple[int, ...]]:
+        """For each task and dataset what changes whenever one of its jobs takes of a budget otherwise."""
+        asked = (
+            select(
+                jobs.c.task_id,
+                jobs.c.dataset_id,
+                func.count(),
+                func.sum(jobs.c.rounds_done),
+                func.sum(func.coalesce(jobs.c.rounds_charged, -1)),
+                func.count().filter(jobs.c.is_closed),
+            )
+            .where(jobs.c.task_id.in_(task_ids))
+            .group_by(jobs.c.task_id, jobs.c.dataset_id)
+        )
+        with reading(self._engine) as connection:
+            return {
+                (bytes(task), None if dataset is None else bytes(dataset)): tuple(map(int, sums))
+                for task, dataset, *sums in connection.execute(asked)
+            }
+
     def of_task(self, task_id: bytes, dataset_ids: Sequence[bytes | None]) -> tuple[JobRecord, ...]:
         """The jobs of a task over some of its datasets, oldest first; None stands for no dataset."""
         named = [one for one in dataset_ids if one is not None]

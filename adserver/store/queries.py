@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
-from sqlalchemy import ColumnElement, Engine, delete, insert, select
+from sqlalchemy import ColumnElement, Engine, delete, func, insert, select
 
 from adserver.records.asked_query import Answer, PlannedQuery, S
 from adserver.store.database import find_id, insert_or_ignore
@@ -92,6 +92,13 @@ class QueryStore:
         with reading(self._engine) as connection:
             rows = connection.execute(asked.where(queries.c.kind.in_(kinds)) if kinds else asked)
             return tuple(_stored(row) for row in rows)
+
+    def counts(self, dataset_ids: Sequence[bytes]) -> dict[bytes, int]:
+        """How many queries were asked over each dataset; those without any are missing."""
+        asked = select(queries.c.dataset_id, func.count()).where(queries.c.dataset_id.in_(dataset_ids))
+        with reading(self._engine) as connection:
+            found = connection.execute(asked.group_by(queries.c.dataset_id))
+            return {bytes(dataset_id): int(count) for dataset_id, count in found}
 
     def asked(self, prefix: str) -> AskedQuery:
         """The query of any kind whose id starts with these hex digits.

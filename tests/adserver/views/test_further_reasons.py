@@ -61,6 +61,8 @@ def refused_statuses() -> set[int]:
         ):
             if isinstance(status, ast.Constant) and isinstance(status.value, int):
                 found.add(status.value)
+            elif isinstance(status, ast.Attribute) and ast.unparse(status.value) == "HTTPStatus":
+                found.add(HTTPStatus[status.attr])
             elif isinstance(status, ast.Name):
                 found.add(getattr(module, status.id))
     return found

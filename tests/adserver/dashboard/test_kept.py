@@ -1,0 +1,89 @@
+"""What is kept for a moment: made once for all who ask, anew when it is old, and never twice at once."""
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
+import pytest
+
+from adserver.dashboard.kept import Kept
+from tests.patience import HANGS_S
+
+
+class Tick:
+    """A clock that a test sets, and how often something was made."""
+
+    now_s = 0.0
+    made = 0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def make(self) -> int:
+        self.made += 1
+        return self.made
+
+
+def test_a_young_value_is_not_made_again() -> None:
+    tick = Tick()
+    kept: Kept[int] = Kept(lasts_s=1.0, threads=1, elapsed=tick)
+    assert [kept.get("a", tick.make) for _ in range(3)] == [1, 1, 1]
+    assert kept.get("b", tick.make) == 2
+    tick.now_s = 1.0
+    assert kept.get("a", tick.make) == 3
+    kept.close()
+
+
+def test_who_asks_meanwhile_waits_for_the_same_making() -> None:
+    tick, go = Tick(), Event()
+    kept: Kept[int] = Kept(lasts_s=1.0, threads=1, elapsed=tick)
+
+    def slowly() -> int:
+        assert go.wait(HANGS_S)
+        return tick.make()
+
+    with ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(kept.get, "a", slowly) for _ in range(4)]
+        go.set()
+        assert [one.result() for one in asked] == [1, 1, 1, 1]
+    kept.close()
+
+
+def test_what_failed_is_tried_again() -> None:
+    tick = Tick()
+    kept: Kept[int] = Kept(lasts_s=1.0, threads=1, elapsed=tick)
+
+    def fail() -> int:
+        raise OSError("once")
+
+    with pytest.raises(OSError, match="once"):
+        kept.get("a", fail)
+    assert kept.get("a", tick.make) == 1
+    kept.close()
+
+
+def test_an_old_value_is_shown_while_the_next_is_made() -> None:
+    tick, go = Tick(), Event()
+    kept: Kept[int] = Kept(lasts_s=1.0, threads=1, elapsed=tick)
+    assert kept.get("a", tick.make) == 1
+    tick.now_s = 5.0
+
+    def slowly() -> int:
+        assert go.wait(HANGS_S)
+        return tick.make()
+
+    assert kept.soon("a", slowly, wait_s=0.0) == 1
+    go.set()
+    assert kept.get("a", slowly) == 2
+    assert kept.soon("new", lambda: 7, wait_s=HANGS_S) == 7
+    kept.close()
+
+
+def test_a_value_of_the_same_stamp_is_not_made_again_however_old() -> None:
+    tick = Tick()
+    kept: Kept[int] = Kept(lasts_s=1.0, threads=1, elapsed=tick)
+    assert kept.soon("a", tick.make, wait_s=HANGS_S, stamp=(3, 4)) == 1
+    tick.now_s = 500.0
+    assert kept.soon("a", tick.make, wait_s=HANGS_S, stamp=(3, 4)) == 1
+    assert kept.soon("a", tick.make, wait_s=0.0, stamp=(3, 5)) == 1  # shown until the next is there
+    assert kept.get("a", tick.make) == 2
+    kept.close()
