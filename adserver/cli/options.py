@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 import typer
 from sqlalchemy import Engine
 
-from adserver.peers.client import ROUND_DEADLINE_S
+from adserver.peers.deadlines import ROUND_DEADLINE_S
 from adserver.peers.opening import Peers
 from adserver.peers.retrying import BRIEF
 from adserver.store.database import create_tables, default_url

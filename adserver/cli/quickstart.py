@@ -10,7 +10,7 @@ import typer
 from adserver.cli.options import JsonOption
 from adserver.quickstart.project import DataSettings, ModelSettings, Project, Servers, Settings, new_project
 from adserver.quickstart.recipe import run_project
-from adserver.quickstart.running import Running
+from adserver.quickstart.running import RunningFleet
 from adserver.views.printing import print_json, print_table
 from maskedlark.terminal.options import option
 
@@ -70,13 +70,13 @@ def run_command(folder: FolderArgument, as_json: JsonOption = False) -> None:
 @quickstart_app.command("up")
 def up_command(folder: FolderArgument) -> None:
     """Start the project's two helpers and its ad server in the background; returns once they answer."""
-    Running(Project.open(folder), tell=_tell).up()
+    RunningFleet(Project.open(folder), tell=_tell).up()
 
 
 @quickstart_app.command("down")
 def down_command(folder: FolderArgument) -> None:
     """End the project's servers; what they keep stays in its folder."""
-    Running(Project.open(folder), tell=_tell).down()
+    RunningFleet(Project.open(folder), tell=_tell).down()
 
 
 def _tell(what: str) -> None:

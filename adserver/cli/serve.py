@@ -17,7 +17,7 @@ from adserver.cli.options import (
     watching,
 )
 from adserver.peers.opening import Peers
-from adserver.serving.server import ServeSettings, serve
+from adserver.serving.server import AdserverSettings, serve
 from maskedlark.observability.logs import LogFormat, configure_logging
 from maskedlark.observability.traces import Traces
 from maskedlark.observability.tracing import tracing
@@ -60,7 +60,7 @@ def serve_command(
     """Take reports in over gRPC and HTTP, serve tasks, and run jobs, until SIGTERM."""
     configure_logging(log_format)
     with stopped_by_signals() as stop, tracing("adserver", traces):
-        settings = ServeSettings(
+        settings = AdserverSettings(
             data_dir=data,
             grpc_listen=grpc_listen,
             http_listen=http_listen,

@@ -8,7 +8,8 @@ from typing import Final, Self
 from sqlalchemy import Engine
 
 from adserver.client.far import FarAdServer
-from adserver.peers.client import ROUND_DEADLINE_S, HelperClient
+from adserver.peers.client import HelperClient
+from adserver.peers.deadlines import ROUND_DEADLINE_S
 from adserver.peers.opening import Peers
 from adserver.peers.retrying import BRIEF, Backoff
 from adserver.store.database import create_tables, default_url

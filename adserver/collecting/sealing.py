@@ -21,7 +21,7 @@ from adserver.peers.client import HelperClient
 from adserver.peers.pair import at_both
 from adserver.peers.retrying import ONCE, Backoff, with_retries
 from adserver.store.database import Clock
-from adserver.store.datasets import Choice, Dataset, DatasetStore, taken_over
+from adserver.store.datasets import ChosenReports, Dataset, DatasetStore, taken_over
 from adserver.store.reports import ReportStore
 from adserver.store.schema import HANDLE_BYTES
 from maskedlark.errors import JobReason, JobRefused, ReportReason
@@ -167,7 +167,7 @@ class DatasetSealer:
 
 def _choice(
     task: Task, task_id: bytes, report_ids: NDArray[np.uint8], admitted: tuple[AdmittedSet, AdmittedSet]
-) -> Choice:
+) -> ChosenReports:
     """The reports that both helpers admit with equal tags, and why the others are dropped.
 
     Where reports prove their form, unequal tags are a failed proof: a reason of both helpers, since neither
@@ -179,7 +179,7 @@ def _choice(
     order = canonical_order(chosen_ids)
     differing = int((first.is_admitted & second.is_admitted & ~is_chosen).sum())
     not_proven = Counter({ReportReason.NOT_PROVEN: differing} if task.proof and differing else {})
-    return Choice(
+    return ChosenReports(
         is_chosen=is_chosen,
         dataset_id=dataset_id(task_id, chosen_ids[order], first.view_tags[is_chosen][order]),
         view_mismatch=0 if task.proof else differing,

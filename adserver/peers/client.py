@@ -42,8 +42,6 @@ from maskedlark.rpc.transport import RenewedChannel
 from maskedlark.rpc.wire import chunks, join, share_to_message
 from protos import helper_pb2, helper_pb2_grpc
 
-ROUND_DEADLINE_S: Final = 900.0
-"""By default: several times what the largest round takes, for a machine that is busy with others."""
 _OPENING_S: Final = 0.01
 """What a helper is given to open one share, on top of the deadline: a hundred times what it takes."""
 _CANCEL_POLL_S: Final = 0.1

@@ -4,7 +4,8 @@ from contextlib import ExitStack
 
 from sqlalchemy import Engine
 
-from adserver.peers.client import ROUND_DEADLINE_S, HelperClient
+from adserver.peers.client import HelperClient
+from adserver.peers.deadlines import ROUND_DEADLINE_S
 from adserver.peers.retrying import BRIEF, Backoff
 from adserver.store.receipts import ReceiptBook
 from maskedlark.frozen import frozen

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from adserver.quickstart.project import Project
-from adserver.quickstart.running import Running, command
+from adserver.quickstart.running import RunningFleet, command
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
 from maskedlark.model.graph import Loss
@@ -245,7 +245,7 @@ class Recipe:
 
 def run_project(project: Project, tell: Callable[[str], None]) -> Trained:
     """Run a project once; servers that did not run before are ended again."""
-    running = Running(project, tell)
+    running = RunningFleet(project, tell)
     was_up = running.is_up
     try:
         running.up()

@@ -1,6 +1,6 @@
 """The three servers of a project, as processes of this machine that outlive the command that starts them.
 
-running = Running(project, tell=print)
+running = RunningFleet(project, tell=print)
 running.up()        # returns once all three answer
 running.down()
 """
@@ -61,7 +61,7 @@ def command(program: str) -> str:
     return found
 
 
-class Running:
+class RunningFleet:
     """The servers of a project: started once, found again by later commands."""
 
     def __init__(self, project: Project, tell: Callable[[str], None]) -> None:

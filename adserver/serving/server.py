@@ -85,12 +85,7 @@ def running_ingest(
     metrics = metrics or AdserverMetrics(engine)
     metrics.watch_intake(lambda: intake.counts)
     settings = ServerSettings(
-        listen=grpc_listen,
-        tls=tls,
-        threads=_GRPC_THREADS,
-        is_open=True,
-        patience=_WITH_BROWSERS,
-        is_traced=False,
+        listen=grpc_listen, tls=tls, threads=_GRPC_THREADS, is_open=True, patience=_WITH_BROWSERS
     )
 
     def check_well() -> None:
@@ -113,7 +108,7 @@ def running_ingest(
 
 
 @frozen
-class ServeSettings:
+class AdserverSettings:
     """How an ad server's process runs.
 
     Attributes:
@@ -139,7 +134,7 @@ class ServeSettings:
     local_database: str | None = None
 
 
-def serve(engine: Engine, peers: Peers, settings: ServeSettings, *, clock: Clock, stop: Event) -> None:
+def serve(engine: Engine, peers: Peers, settings: AdserverSettings, *, clock: Clock, stop: Event) -> None:
     """Take reports in and run jobs until `stop` is set.
 
     Then drain: finish what has begun, and leave jobs where they can resume.
@@ -209,7 +204,7 @@ def _start_work(
     stack: ExitStack,
     engine: Engine,
     helpers: tuple[HelperClient, HelperClient],
-    settings: ServeSettings,
+    settings: AdserverSettings,
     clock: Clock,
 ) -> None:
     """Start what runs beside the intake, until the stack unwinds: jobs, expiry, and the helpers' keys."""
@@ -224,7 +219,7 @@ def _start_work(
     stack.callback(refresher.stop, waits=False)  # a helper may not answer
 
 
-def _open_dashboard(stack: ExitStack, settings: ServeSettings, **of_server: Any) -> None:
+def _open_dashboard(stack: ExitStack, settings: AdserverSettings, **of_server: Any) -> None:
     """Serve the dashboard until the stack unwinds; what it needs is imported by nobody else."""
     try:
         from adserver.dashboard.serving import DashboardSettings, open_dashboard

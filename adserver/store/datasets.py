@@ -66,7 +66,7 @@ class Dataset:
 
 
 @frozen
-class Choice:
+class ChosenReports:
     """What comes of a preparation at both helpers.
 
     Attributes:
@@ -116,7 +116,7 @@ class DatasetStore:
             connection.execute(update(datasets).where(datasets.c.handle == handle).values(received=received))
             return _one(connection, select(datasets).where(datasets.c.handle == handle))
 
-    def choose(self, dataset: Dataset, choice: Choice) -> Dataset:
+    def choose(self, dataset: Dataset, choice: ChosenReports) -> Dataset:
         """Fix what the dataset holds; from here on it can only be committed, or given up by a person.
 
         Raises:

@@ -33,7 +33,7 @@ PAGE_BYTES: Final = 2 << 20
 
 
 @unique
-class RoundState(StrEnum):
+class DeviceRoundState(StrEnum):
     """Where a round is in its life."""
 
     OPEN = "open"
@@ -42,7 +42,7 @@ class RoundState(StrEnum):
 
 
 @frozen
-class StoredRound:
+class DeviceRound:
     """A round as stored.
 
     Attributes:
@@ -57,7 +57,7 @@ class StoredRound:
 
     round: UpdateRound
     content: bytes = field(repr=False)
-    state: RoundState
+    state: DeviceRoundState
     opened_at: float
     handle: bytes | None
     chosen: NDArray[np.bool_] | None = field(repr=False)
@@ -72,7 +72,7 @@ class RoundStore:
         key = ["round_id", "report_id"]
         self._insert = insert_or_ignore(engine, update_reports, key).returning(update_reports.c.sequence)
 
-    def open(self, one: UpdateRound, content: bytes, *, now_s: float) -> StoredRound:
+    def open(self, one: UpdateRound, content: bytes, *, now_s: float) -> DeviceRound:
         """Open a round for devices; one of the job and index that is there stays as it is, and is given."""
         row = {
             "round_id": one.round_id,
@@ -81,7 +81,7 @@ class RoundStore:
             "round_index": one.round_index,
             "round": encode(one),
             "content": content,
-            "state": RoundState.OPEN,
+            "state": DeviceRoundState.OPEN,
             "opened_at": now_s,
         }
         with self._engine.begin() as connection:
@@ -92,10 +92,10 @@ class RoundStore:
             )
             return self._stored(connection.execute(found).one(), connection)
 
-    def newest_open(self, task_id: bytes) -> StoredRound | None:
+    def newest_open(self, task_id: bytes) -> DeviceRound | None:
         """The round of a task that devices are to answer now, or None."""
         query = select(update_rounds).where(
-            update_rounds.c.task_id == task_id, update_rounds.c.state == RoundState.OPEN
+            update_rounds.c.task_id == task_id, update_rounds.c.state == DeviceRoundState.OPEN
         )
         with reading(self._engine) as connection:
             row = connection.execute(query.order_by(update_rounds.c.opened_at.desc()).limit(1)).one_or_none()
@@ -118,7 +118,7 @@ class RoundStore:
                     ReportReason.UNKNOWN_ROUND,
                     "the update is of no round of this task: fetch the round that is open",
                 )
-            if found.state != RoundState.OPEN:
+            if found.state != DeviceRoundState.OPEN:
                 raise ReportRejected(
                     ReportReason.ROUND_OVER, "the round's window is over: the update came too late"
                 )
@@ -137,7 +137,7 @@ class RoundStore:
         devices, or senders of many, come in the last moment, the round goes on.
         """
         closing = update(update_rounds).where(
-            update_rounds.c.round_id == round_id, update_rounds.c.state == RoundState.OPEN
+            update_rounds.c.round_id == round_id, update_rounds.c.state == DeviceRoundState.OPEN
         )
         of_round = update_reports.c.round_id == round_id
         first_left_out = (
@@ -148,7 +148,10 @@ class RoundStore:
             .limit(1)
         )
         with self._engine.begin() as connection:
-            if connection.execute(closing.values(state=RoundState.SEALING, handle=handle)).rowcount != 1:
+            if (
+                connection.execute(closing.values(state=DeviceRoundState.SEALING, handle=handle)).rowcount
+                != 1
+            ):
                 return
             surplus = connection.execute(first_left_out).scalar()
             if surplus is not None:
@@ -160,11 +163,11 @@ class RoundStore:
         """Give a round a new window and delete its updates: both helpers admitted none of them."""
         sealing = update(update_rounds).where(
             update_rounds.c.round_id == round_id,
-            update_rounds.c.state == RoundState.SEALING,
+            update_rounds.c.state == DeviceRoundState.SEALING,
             update_rounds.c.dataset_id.is_(None),
         )
         with self._engine.begin() as connection:
-            again = sealing.values(state=RoundState.OPEN, handle=None, opened_at=now_s)
+            again = sealing.values(state=DeviceRoundState.OPEN, handle=None, opened_at=now_s)
             if connection.execute(again).rowcount == 1:
                 connection.execute(delete(update_reports).where(update_reports.c.round_id == round_id))
 
@@ -186,7 +189,7 @@ class RoundStore:
         used = (
             update_rounds.c.job_id == job_id,
             update_rounds.c.round_index < round_index,
-            update_rounds.c.state != RoundState.RELEASED,
+            update_rounds.c.state != DeviceRoundState.RELEASED,
         )
         with self._engine.begin() as connection:
             ids = connection.execute(select(update_rounds.c.round_id).where(*used)).scalars().all()
@@ -194,7 +197,7 @@ class RoundStore:
             connection.execute(
                 update(update_rounds)
                 .where(update_rounds.c.round_id.in_(ids))
-                .values(state=RoundState.RELEASED, content=b"")
+                .values(state=DeviceRoundState.RELEASED, content=b"")
             )
 
     def may_be_charged(self, job_id: bytes, round_index: int) -> bool:
@@ -210,8 +213,8 @@ class RoundStore:
         with self._engine.begin() as connection:
             connection.execute(
                 update(update_rounds)
-                .where(update_rounds.c.job_id == job_id, update_rounds.c.state == RoundState.OPEN)
-                .values(state=RoundState.RELEASED)
+                .where(update_rounds.c.job_id == job_id, update_rounds.c.state == DeviceRoundState.OPEN)
+                .values(state=DeviceRoundState.RELEASED)
             )
 
     def report_ids(self, round_id: bytes) -> NDArray[np.uint8]:
@@ -226,19 +229,19 @@ class RoundStore:
         chosen, page_rows = update_reports.c.round_id == round_id, PAGE_BYTES // share_bytes
         return share_pages(self._engine, update_reports, chosen, role=role, page_rows=page_rows)
 
-    def _stored(self, row: Any, connection: Connection) -> StoredRound:
+    def _stored(self, row: Any, connection: Connection) -> DeviceRound:
         chosen = None
         if row.chosen is not None:
             count = connection.execute(
                 select(func.count()).where(update_reports.c.round_id == row.round_id)
             ).scalar_one()
             bits = np.frombuffer(bytes(row.chosen), np.uint8)
-            if row.state != RoundState.RELEASED:
+            if row.state != DeviceRoundState.RELEASED:
                 chosen = np.unpackbits(bits, count=count, bitorder="little").astype(np.bool_)
-        return StoredRound(
+        return DeviceRound(
             round=decode(UpdateRound, bytes(row.round)),
             content=bytes(row.content),
-            state=RoundState(row.state),
+            state=DeviceRoundState(row.state),
             opened_at=row.opened_at,
             handle=None if row.handle is None else bytes(row.handle),
             chosen=chosen,

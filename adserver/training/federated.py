@@ -25,7 +25,7 @@ from adserver.records.round_figures import RoundFigures, norm
 from adserver.store.database import Clock
 from adserver.store.job_folder import JobFolder
 from adserver.store.leases import JobLeases
-from adserver.store.rounds import RoundState, RoundStore, StoredRound
+from adserver.store.rounds import DeviceRound, DeviceRoundState, RoundStore
 from adserver.store.schema import HANDLE_BYTES
 from adserver.training.curves import CurveWriter
 from adserver.training.eval_set import read_eval_set
@@ -122,19 +122,19 @@ class FederatedRun:
         read_sum(self.plan.task, one, total, records=int(chosen.sum()))
         return total
 
-    def _closed(self, one: UpdateRound, asked: Round) -> StoredRound:
+    def _closed(self, one: UpdateRound, asked: Round) -> DeviceRound:
         """A round whose window is over, with what devices sent for it."""
         stored = self.rounds.open(one, asked.encode(), now_s=self.clock())
         if stored.round != one:
             raise JobRefused(JobReason.ROUND_CHANGED, "a round of this index was opened with other weights")
-        if stored.state is not RoundState.OPEN:
+        if stored.state is not DeviceRoundState.OPEN:
             return stored
         self._await_devices(stored)
         most = self.plan.task.max_dataset_size
         self.rounds.close(one.round_id, self.randomness(HANDLE_BYTES), most=most)
         return self.rounds.open(one, asked.encode(), now_s=self.clock())
 
-    def _await_devices(self, stored: StoredRound) -> None:
+    def _await_devices(self, stored: DeviceRound) -> None:
         """Wait until all devices have answered, or the window is over and enough have."""
         strategy, _ = read_instructions(self.plan.job)
         while True:
@@ -146,7 +146,7 @@ class FederatedRun:
             if self.pair.interrupted.wait(_POLL_S):
                 raise JobRefused(JobReason.CANCELLED, "interrupted while devices answered")
 
-    def _sealed(self, stored: StoredRound) -> tuple[NDArray[np.bool_], bytes] | None:
+    def _sealed(self, stored: DeviceRound) -> tuple[NDArray[np.bool_], bytes] | None:
         """What both helpers hold of the round: which updates, and the dataset's id.
 
         None if they admit no update: forged ones must not end a job.
@@ -169,7 +169,7 @@ class FederatedRun:
         self.pair.ask(partial(self._commit, stored, chosen, of_dataset))
         return chosen, of_dataset
 
-    def _prepare(self, stored: StoredRound, role: int, helper: Any) -> AdmittedSet:
+    def _prepare(self, stored: DeviceRound, role: int, helper: Any) -> AdmittedSet:
         round_id = stored.round.round_id
         share_bytes = form_of(self.plan.task).share_length(role)
         admitted: AdmittedSet = helper.prepare_dataset(
@@ -183,7 +183,7 @@ class FederatedRun:
         return admitted
 
     def _commit(
-        self, stored: StoredRound, chosen: NDArray[np.bool_], of_dataset: bytes, role: int, helper: Any
+        self, stored: DeviceRound, chosen: NDArray[np.bool_], of_dataset: bytes, role: int, helper: Any
     ) -> None:
         """Commit at one helper; if it has forgotten the preparation (it was restarted), prepare again."""
         commit = partial(

@@ -107,7 +107,7 @@ def serve_command(
 ) -> None:
     """Serve the ad server until SIGTERM, then finish what is under way."""
     # what serves takes a second to import: its help does without
-    from helper.serving.server import ServeSettings, serve
+    from helper.serving.server import HelperSettings, serve
     from maskedlark.observability.tracing import tracing
     from maskedlark.terminal.tls_options import tls_files
 
@@ -127,7 +127,7 @@ def serve_command(
         is_proof_required=require_proof,
         peers=frozenset(one.lower() for one in peer or ()),
     )
-    settings = ServeSettings(
+    settings = HelperSettings(
         data=data,
         listen=listen,
         tls=tls_files(

@@ -20,11 +20,11 @@ from helper.ledger.records import (
     Counts,
     Position,
     Reservation,
+    SignedTask,
     StoredDataset,
     StoredJob,
     StoredQuery,
     StoredRound,
-    StoredTask,
 )
 from helper.ledger.round_state import KEPT_ANSWERS, RoundState
 from helper.ledger.rows import job_of, job_row, lock_budget, reservations_of
@@ -74,7 +74,7 @@ class Ledger:
         """Its database, for reports that change nothing."""
         return self._engine
 
-    def add_task(self, task_id: bytes, task: StoredTask) -> None:
+    def add_task(self, task_id: bytes, task: SignedTask) -> None:
         """Keep a signed task; keeping it again changes nothing."""
         row = {"task_id": task_id, "task": task.encoded, "role": task.role, "signature": task.signature}
         try:
@@ -88,12 +88,12 @@ class Ledger:
         with reading(self._engine) as connection:
             return list(connection.scalars(select(TASKS.c.task)))
 
-    def task(self, task_id: bytes) -> StoredTask | None:
+    def task(self, task_id: bytes) -> SignedTask | None:
         """The task of an id."""
         query = select(TASKS.c.task, TASKS.c.role, TASKS.c.signature).where(TASKS.c.task_id == task_id)
         with reading(self._engine) as connection:
             row = connection.execute(query).one_or_none()
-        return row and StoredTask(encoded=row.task, role=row.role, signature=row.signature)
+        return row and SignedTask(encoded=row.task, role=row.role, signature=row.signature)
 
     def used_among(self, task_id: bytes, report_ids: Sequence[bytes]) -> set[bytes]:
         """Those of some reports that a dataset of the task holds already."""

@@ -11,7 +11,7 @@ from maskedlark.releases.kinds import AnyQuery, AnySpec
 
 
 @frozen
-class StoredTask:
+class SignedTask:
     """A task that this helper signed: its canonical bytes, this helper's role in it, and the signature."""
 
     encoded: bytes

@@ -47,7 +47,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 @frozen
-class ServeSettings:
+class HelperSettings:
     """How a helper process runs.
 
     Attributes:
@@ -80,7 +80,7 @@ class ServeSettings:
     metrics_listen: str | None = None
 
 
-def serve(settings: ServeSettings, stop: Event) -> None:
+def serve(settings: HelperSettings, stop: Event) -> None:
     """Serve until `stop` is set; then finish the calls that are under way, within `DRAIN_S`.
 
     Health is answered at once, as not serving yet; other calls once this machine is checked.
@@ -159,7 +159,7 @@ def _stopping(stop: Event) -> Interrupt:
     return check
 
 
-def _check_files(settings: ServeSettings) -> None:
+def _check_files(settings: HelperSettings) -> None:
     """Refuse to serve from secrets or a folder that others may have read, or could replace."""
     HelperKeys.read(settings.data)  # which refuses keys that others may read
     check_data_folder(settings.data)
@@ -169,7 +169,7 @@ def _check_files(settings: ServeSettings) -> None:
         settings.tls.read()
 
 
-def _open_core(settings: ServeSettings, stack: ExitStack) -> HelperCore:
+def _open_core(settings: HelperSettings, stack: ExitStack) -> HelperCore:
     """The core on the data folder; what it holds open is closed when the stack unwinds."""
     keys = HelperKeys.read(settings.data)
     stack.enter_context(_only_process(settings.data))

@@ -6,7 +6,7 @@ from dataclasses import field
 from typing import Final, TypeAlias
 
 from helper.ledger.ledger import Ledger
-from helper.ledger.records import StoredTask
+from helper.ledger.records import SignedTask
 from helper.trust.floors import Floors
 from helper.trust.keys import HelperKeys
 from helper.trust.open_tasks import OpenTasks
@@ -64,7 +64,7 @@ class Tasks:
         self.check_not_expired(task)
         role = self._checked_role(task)
         self._keys.pair(task, role)
-        stored = StoredTask(encoded=encoded, role=role, signature=self._keys.sign_task(task))
+        stored = SignedTask(encoded=encoded, role=role, signature=self._keys.sign_task(task))
         self._open.add(
             task, self._floors.max_tasks_per_origin, lambda: self._ledger.add_task(task.task_id, stored)
         )

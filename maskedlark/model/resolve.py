@@ -19,7 +19,7 @@ from maskedlark.frozen import frozen
 from maskedlark.model.graph import AttributeValue, Constant, Node, Work
 from maskedlark.model.limits import Limits
 from maskedlark.model.node_proto import RawNode
-from maskedlark.model.operators.call import KIND_OF_DTYPE, Call, Kind, ValueType
+from maskedlark.model.operators.call import KIND_OF_DTYPE, Kind, OperatorCall, ValueType
 from maskedlark.model.operators.folding import fold
 
 _ABSENT: Final = ValueType(Kind.FLOAT, ())
@@ -144,7 +144,7 @@ def _step(state: _State, node: RawNode, opset: int, limits: Limits) -> None:
     if node.row.rule is None:
         _replace(state, replace(node, inputs=inputs), limits)
         return
-    call = Call(
+    call = OperatorCall(
         operator=node.operator,
         inputs=inputs,
         types=tuple(state.types[name] if name else _ABSENT for name in inputs),

@@ -37,9 +37,8 @@ class ServerSettings:
         tls: Its files, or None for plaintext on loopback.
         threads: Calls answered at once, shared by the peers as `PeerRoom` says; status and health have
             threads of their own.
-        is_open: Whether clients without a certificate are let in.
+        is_open: Whether clients without a certificate are let in. Their calls are no spans.
         patience: What a slow client may cost.
-        is_traced: Whether each call is a span.
     """
 
     listen: str
@@ -47,7 +46,6 @@ class ServerSettings:
     threads: int
     is_open: bool = False
     patience: Patience = WITH_KNOWN_CLIENTS
-    is_traced: bool = True
 
 
 class _Probed(health.HealthServicer):
@@ -108,7 +106,7 @@ class WatchedServer:
             interceptors=[
                 LightThreads(),
                 metrics,
-                *([ServerTracing()] if settings.is_traced else []),
+                *([] if settings.is_open else [ServerTracing()]),
                 self._draining,
             ],
             inside=[

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from helper.gradient.exact.products.fastest import Choice
+from helper.gradient.exact.products.fastest import BackendChoice
 from helper.gradient.exact.products.int8 import is_saturating, multiply_digits
 
 _SIDE: Final = 1024
@@ -29,7 +29,7 @@ def rates() -> dict[str, float]:
 
 
 def arithmetic_s(
-    choice: Choice, *, records: int, labels: int, inputs: int, hidden: int, outputs: int
+    choice: BackendChoice, *, records: int, labels: int, inputs: int, hidden: int, outputs: int
 ) -> float:
     """The time of a round's products alone, at those rates."""
     digits = 10 if is_saturating() else 8

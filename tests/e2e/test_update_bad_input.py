@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from adserver.records.job_state import JobState
-from adserver.store.rounds import RoundState, StoredRound
+from adserver.store.rounds import DeviceRound, DeviceRoundState
 from browser_sim.devices.device import Asked, read_round
 from maskedlark import canonical
 from maskedlark.canonical import encode
@@ -39,7 +39,7 @@ def site(tmp_path: Path) -> Iterator[NetworkSite]:
         yield opened
 
 
-def asked_of(site: NetworkSite, stored: StoredRound) -> Asked:
+def asked_of(site: NetworkSite, stored: DeviceRound) -> Asked:
     """An open round as a device reads it."""
     encoded = encode(stored.round)
     return read_round(len(encoded).to_bytes(4, "little") + encoded + stored.content, site.scene.task)
@@ -342,4 +342,4 @@ def test_a_late_update_is_told_so_and_a_double_one_that_it_is_stored(site: Netwo
     assert (late.status_code, late.json()["reason"]) == (422, ReportReason.ROUND_OVER)
     assert site.state() == site.simulated()
     stored = site.rounds.newest_open(site.scene.task_id)
-    assert stored is None or stored.state is RoundState.OPEN
+    assert stored is None or stored.state is DeviceRoundState.OPEN

@@ -12,7 +12,7 @@ import numpy as np
 from sqlalchemy import select
 
 from adserver.ingest.intake import Intake
-from adserver.store.rounds import RoundState, RoundStore
+from adserver.store.rounds import DeviceRoundState, RoundStore
 from adserver.store.schema import update_rounds
 from adserver.store.tasks import TaskStore
 from browser_sim.devices.answers import AnswerStore
@@ -143,7 +143,7 @@ class Crowd:
             return False
         self._journal.operations += 1
         state = self._state(running.engine, report.round_id)
-        due = expected or (None if state == RoundState.OPEN else ReportReason.ROUND_OVER)
+        due = expected or (None if state == DeviceRoundState.OPEN else ReportReason.ROUND_OVER)
         intake: Intake = running.part
         try:
             intake.take(report)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import delete, insert, update
 
-from adserver.store.rounds import RoundState, RoundStore
+from adserver.store.rounds import DeviceRoundState, RoundStore
 from adserver.store.schema import update_rounds
 from helper.datasets.updates import UpdateDatasets
 from helper.ledger import ledger as helper_ledger
@@ -68,7 +68,7 @@ def _takes_late_ones(store: RoundStore, report: Any) -> bool:
     one = update_rounds.c.round_id == report.round_id
     with store._engine.begin() as connection:
         before = connection.execute(update_rounds.select().where(one)).one_or_none()
-        connection.execute(update(update_rounds).where(one).values(state=RoundState.OPEN))
+        connection.execute(update(update_rounds).where(one).values(state=DeviceRoundState.OPEN))
     try:
         return _add(store, report)
     finally:

@@ -24,7 +24,7 @@ from unittest.mock import patch
 import numpy as np
 
 from adserver.store.job_folder import JobFolder
-from adserver.store.rounds import RoundState
+from adserver.store.rounds import DeviceRoundState
 from adserver.training.federated import FederatedRun
 from browser_sim.devices.answers import AnswerStore
 from browser_sim.devices.device import Asked, Device, read_round
@@ -256,7 +256,7 @@ class World:
         with self.site.engine.connect() as connection:
             rows = connection.exec_driver_sql("SELECT round_index, dataset_id, state FROM update_rounds")
             for index, dataset, state in rows:
-                if state != RoundState.RELEASED:
+                if state != DeviceRoundState.RELEASED:
                     self.told.violations.append(f"round {index} is {state} at the end")
                 found[index] = bytes(dataset)
         return found

@@ -47,7 +47,7 @@ class ValueType:
 
 
 @frozen
-class Call:
+class OperatorCall:
     """One use of an operator.
 
     Attributes:
@@ -154,7 +154,7 @@ class Checked:
     multiplications: int = 0
 
 
-def broadcast(call: Call, *shapes: Shape) -> Shape:
+def broadcast(call: OperatorCall, *shapes: Shape) -> Shape:
     """The common shape of numpy's (and ONNX's) multidirectional broadcasting."""
     rank = max(map(len, shapes))
     result = []

@@ -7,7 +7,7 @@ import onnx
 
 from maskedlark.errors import ModelReason
 from maskedlark.model.graph import AttributeValue
-from maskedlark.model.operators.call import Call, Checked, Kind, ValueType, broadcast
+from maskedlark.model.operators.call import Checked, Kind, OperatorCall, ValueType, broadcast
 
 _CAST_KINDS: Final[Mapping[int, Kind]] = {
     onnx.TensorProto.FLOAT: Kind.FLOAT,
@@ -20,7 +20,7 @@ _CAST_KINDS: Final[Mapping[int, Kind]] = {
 _CANONICAL_CAST: Final = {Kind.FLOAT: int(onnx.TensorProto.FLOAT), Kind.INTEGER: int(onnx.TensorProto.INT64)}
 
 
-def activation(call: Call) -> Checked:
+def activation(call: OperatorCall) -> Checked:
     """One float value in, one of the same shape out; the attributes stay."""
     call.require_kind(Kind.FLOAT, 0)
     return Checked(
@@ -28,14 +28,14 @@ def activation(call: Call) -> Checked:
     )
 
 
-def gelu(call: Call) -> Checked:
+def gelu(call: OperatorCall) -> Checked:
     """Gelu, exact or by tanh."""
     if call.attributes["approximate"] not in ("none", "tanh"):
         call.refuse("approximate must be none or tanh", ModelReason.UNSUPPORTED_ATTRIBUTE)
     return activation(call)
 
 
-def arithmetic(call: Call) -> Checked:
+def arithmetic(call: OperatorCall) -> Checked:
     """Add, Sub, Mul, Div of two values of one kind.
 
     Integers divide only where both are known, so that no helper rounds.
@@ -51,7 +51,7 @@ def arithmetic(call: Call) -> Checked:
     return _binary(call, left.kind)
 
 
-def modulo(call: Call) -> Checked:
+def modulo(call: OperatorCall) -> Checked:
     """Mod of known integers: exporters compute shapes with it."""
     if call.attributes["fmod"]:
         call.refuse("fmod must be 0", ModelReason.UNSUPPORTED_ATTRIBUTE)
@@ -60,7 +60,7 @@ def modulo(call: Call) -> Checked:
     return _binary(call, Kind.INTEGER)
 
 
-def power(call: Call) -> Checked:
+def power(call: OperatorCall) -> Checked:
     """Pow: a float base; the exponent may be an integer."""
     call.require_kind(Kind.FLOAT, 0)
     if call.types[1].kind is Kind.BOOLEAN:
@@ -68,13 +68,13 @@ def power(call: Call) -> Checked:
     return _binary(call, Kind.FLOAT)
 
 
-def greater(call: Call) -> Checked:
+def greater(call: OperatorCall) -> Checked:
     """Greater: two floats compared; only Where and Cast read the result."""
     call.require_kind(Kind.FLOAT, 0, 1)
     return _binary(call, Kind.BOOLEAN)
 
 
-def prelu(call: Call) -> Checked:
+def prelu(call: OperatorCall) -> Checked:
     """PRelu: the slope broadcasts to the data, not the other way."""
     call.require_kind(Kind.FLOAT, 0, 1)
     if broadcast(call, call.shape(0), call.shape(1)) != call.shape(0):
@@ -82,7 +82,7 @@ def prelu(call: Call) -> Checked:
     return _binary(call, Kind.FLOAT)
 
 
-def where(call: Call) -> Checked:
+def where(call: OperatorCall) -> Checked:
     """Where: a boolean chooses between two values of one kind."""
     call.require_kind(Kind.BOOLEAN, 0)
     call.require_kind(call.types[1].kind, 2)
@@ -92,7 +92,7 @@ def where(call: Call) -> Checked:
     )
 
 
-def cast(call: Call) -> Checked:
+def cast(call: OperatorCall) -> Checked:
     """Cast between float and integer.
 
     Within a kind it does nothing, for both engines compute wider than any float type.
@@ -109,7 +109,7 @@ def cast(call: Call) -> Checked:
     )
 
 
-def clip(call: Call) -> Checked:
+def clip(call: OperatorCall) -> Checked:
     """Clip: known bounds become the attributes `min` and `max`, either of which may be absent."""
     call.require_kind(Kind.FLOAT, 0)
     bounds: dict[str, AttributeValue] = {}
@@ -125,11 +125,11 @@ def clip(call: Call) -> Checked:
     )
 
 
-def _require_known(call: Call) -> None:
+def _require_known(call: OperatorCall) -> None:
     for position in range(len(call.inputs)):
         call.constant(position)
 
 
-def _binary(call: Call, kind: Kind) -> Checked:
+def _binary(call: OperatorCall, kind: Kind) -> Checked:
     shape = broadcast(call, call.shape(0), call.shape(1))
     return Checked(operator=call.operator, inputs=call.inputs, outputs=(ValueType(kind, shape),))

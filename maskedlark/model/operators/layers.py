@@ -5,12 +5,12 @@ from typing import Final
 
 from maskedlark.errors import ModelReason
 from maskedlark.model.graph import AttributeValue
-from maskedlark.model.operators.call import Call, Checked, Kind, Shape, ValueType, broadcast
+from maskedlark.model.operators.call import Checked, Kind, OperatorCall, Shape, ValueType, broadcast
 
 _FIRST_OPSET_OF_PLAIN_SOFTMAX: Final = 13
 
 
-def gemm(call: Call) -> Checked:
+def gemm(call: OperatorCall) -> Checked:
     """Gemm: alpha A' B' + beta C, C broadcast to the product."""
     call.require_kind(Kind.FLOAT, *range(len(call.inputs)))
     left, right = call.shape(0), call.shape(1)
@@ -35,7 +35,7 @@ def gemm(call: Call) -> Checked:
     )
 
 
-def matmul(call: Call) -> Checked:
+def matmul(call: OperatorCall) -> Checked:
     """MatMul as numpy's: vectors get an axis for the product, leading axes broadcast."""
     call.require_kind(Kind.FLOAT, 0, 1)
     left, right = call.shape(0), call.shape(1)
@@ -54,7 +54,7 @@ def matmul(call: Call) -> Checked:
     )
 
 
-def batch_normalization(call: Call) -> Checked:
+def batch_normalization(call: OperatorCall) -> Checked:
     """BatchNormalization with the running mean and variance.
 
     At training time it would mix records, and is refused.
@@ -74,7 +74,7 @@ def batch_normalization(call: Call) -> Checked:
     )
 
 
-def layer_normalization(call: Call) -> Checked:
+def layer_normalization(call: OperatorCall) -> Checked:
     """LayerNormalization over the last axes; mean and deviation as further outputs are not given."""
     call.require_kind(Kind.FLOAT, *(i for i in range(len(call.inputs)) if call.has(i)))
     shape = call.shape()
@@ -90,7 +90,7 @@ def layer_normalization(call: Call) -> Checked:
     )
 
 
-def conv(call: Call) -> Checked:
+def conv(call: OperatorCall) -> Checked:
     """Conv in one or two dimensions with one group; padding becomes explicit."""
     call.require_kind(Kind.FLOAT, *(i for i in range(len(call.inputs)) if call.has(i)))
     source, weight = call.shape(0), call.shape(1)
@@ -113,7 +113,7 @@ def conv(call: Call) -> Checked:
     )
 
 
-def pool(call: Call) -> Checked:
+def pool(call: OperatorCall) -> Checked:
     """MaxPool and AveragePool in one or two dimensions, without ceil_mode; padding becomes explicit."""
     call.require_kind(Kind.FLOAT, 0)
     source = call.shape()
@@ -139,7 +139,7 @@ def pool(call: Call) -> Checked:
     )
 
 
-def global_average_pool(call: Call) -> Checked:
+def global_average_pool(call: OperatorCall) -> Checked:
     """GlobalAveragePool, as ReduceMean over the spatial axes."""
     rank = len(call.shape())
     if rank < 3:
@@ -147,7 +147,7 @@ def global_average_pool(call: Call) -> Checked:
     return _reduced(call, "ReduceMean", tuple(range(2, rank)), keep=True)
 
 
-def reduce(call: Call) -> Checked:
+def reduce(call: OperatorCall) -> Checked:
     """ReduceMean and ReduceSum over known axes."""
     axes = call.integers("axes", 1)
     if not axes and call.attributes.get("noop_with_empty_axes", 0):
@@ -159,7 +159,7 @@ def reduce(call: Call) -> Checked:
     return _reduced(call, call.operator, positive, keep=bool(call.integer("keepdims")))
 
 
-def softmax(call: Call) -> Checked:
+def softmax(call: OperatorCall) -> Checked:
     """Softmax and LogSoftmax along one axis.
 
     Before opset 13 they joined all axes from `axis` on, which is the same for the last.
@@ -175,7 +175,7 @@ def softmax(call: Call) -> Checked:
     )
 
 
-def _reduced(call: Call, operator: str, axes: Shape, *, keep: bool) -> Checked:
+def _reduced(call: OperatorCall, operator: str, axes: Shape, *, keep: bool) -> Checked:
     call.require_kind(Kind.FLOAT, 0)
     sizes = [(axis, size) for axis, size in enumerate(call.shape()) if keep or axis not in axes]
     shape = tuple(1 if axis in axes else size for axis, size in sizes)
@@ -187,7 +187,7 @@ def _reduced(call: Call, operator: str, axes: Shape, *, keep: bool) -> Checked:
     )
 
 
-def _window(call: Call, kernel: Shape) -> tuple[dict[str, Shape], Shape]:
+def _window(call: OperatorCall, kernel: Shape) -> tuple[dict[str, Shape], Shape]:
     """Strides, dilations and pads of a sliding window, and the spatial shape of its result."""
     space = call.shape()[2:]
     ones = (1,) * len(kernel)
@@ -209,7 +209,7 @@ def _window(call: Call, kernel: Shape) -> tuple[dict[str, Shape], Shape]:
     return {"strides": strides, "dilations": dilations, "pads": pads}, shape
 
 
-def _pads(call: Call, space: Shape, strides: Shape, reach: Shape) -> Shape:
+def _pads(call: OperatorCall, space: Shape, strides: Shape, reach: Shape) -> Shape:
     """Padding before each axis, then after each axis, as ONNX orders it."""
     auto = call.attributes["auto_pad"]
     given = call.integer_list("pads") or (0,) * (2 * len(space))

@@ -7,12 +7,12 @@ from math import prod
 from typing import Final
 
 from maskedlark.errors import ModelReason
-from maskedlark.model.operators.call import Call, Checked, Kind, Shape, ValueType, broadcast
+from maskedlark.model.operators.call import Checked, Kind, OperatorCall, Shape, ValueType, broadcast
 
 _MAX_DIMENSION: Final = 1 << 31
 
 
-def flatten(call: Call) -> Checked:
+def flatten(call: OperatorCall) -> Checked:
     """Flatten, as Reshape."""
     shape = call.shape()
     axis = call.integer("axis")
@@ -22,7 +22,7 @@ def flatten(call: Call) -> Checked:
     return _reshaped(call, (prod(shape[:split]), prod(shape[split:])))
 
 
-def reshape(call: Call) -> Checked:
+def reshape(call: OperatorCall) -> Checked:
     """Reshape to a known shape; 0 copies a dimension (unless allowzero) and one -1 is worked out."""
     wanted = call.integers("shape", 1)
     if wanted is None:
@@ -42,7 +42,7 @@ def reshape(call: Call) -> Checked:
     return _reshaped(call, wanted)
 
 
-def squeeze(call: Call) -> Checked:
+def squeeze(call: OperatorCall) -> Checked:
     """Squeeze, as Reshape."""
     shape = call.shape()
     axes = call.integers("axes", 1)
@@ -56,7 +56,7 @@ def squeeze(call: Call) -> Checked:
     return _reshaped(call, tuple(size for axis, size in enumerate(shape) if axis not in gone))
 
 
-def unsqueeze(call: Call) -> Checked:
+def unsqueeze(call: OperatorCall) -> Checked:
     """Unsqueeze, as Reshape."""
     axes = call.integers("axes", 1)
     if axes is None or len(axes) > len(call.shape()) + 8:
@@ -69,7 +69,7 @@ def unsqueeze(call: Call) -> Checked:
     return _reshaped(call, tuple(1 if axis in added else next(kept) for axis in range(rank)))
 
 
-def transpose(call: Call) -> Checked:
+def transpose(call: OperatorCall) -> Checked:
     """Transpose; without `perm` the axes are reversed."""
     shape = call.shape()
     axes = call.integer_list("perm") or tuple(reversed(range(len(shape))))
@@ -84,7 +84,7 @@ def transpose(call: Call) -> Checked:
     )
 
 
-def expand(call: Call) -> Checked:
+def expand(call: OperatorCall) -> Checked:
     """Expand: broadcast to a known shape."""
     wanted = call.integers("shape", 1)
     if wanted is None or any(not 0 < size < _MAX_DIMENSION for size in wanted):
@@ -92,7 +92,7 @@ def expand(call: Call) -> Checked:
     return _of_shape(call, "Expand", broadcast(call, call.shape(), wanted))
 
 
-def concat(call: Call) -> Checked:
+def concat(call: OperatorCall) -> Checked:
     """Concat along one axis."""
     first = call.types[0]
     rank = len(first.shape)
@@ -112,7 +112,7 @@ def concat(call: Call) -> Checked:
     )
 
 
-def slice_(call: Call) -> Checked:
+def slice_(call: OperatorCall) -> Checked:
     """Slice with known bounds and positive steps; the bounds become in-range attributes."""
     starts, ends = call.integers("starts", 1), call.integers("ends", 2)
     if starts is None or ends is None:
@@ -147,7 +147,7 @@ def slice_(call: Call) -> Checked:
     )
 
 
-def split(call: Call) -> Checked:
+def split(call: OperatorCall) -> Checked:
     """Split into known sizes.
 
     Without any, into equal parts (the last may be smaller where `num_outputs` says so).
@@ -172,7 +172,7 @@ def split(call: Call) -> Checked:
     )
 
 
-def gather(call: Call) -> Checked:
+def gather(call: OperatorCall) -> Checked:
     """Gather.
 
     Known indices are checked here, those that depend on the record by the engine (only for float tables).
@@ -193,13 +193,13 @@ def gather(call: Call) -> Checked:
     )
 
 
-def _reshaped(call: Call, shape: Shape) -> Checked:
+def _reshaped(call: OperatorCall, shape: Shape) -> Checked:
     if prod(shape) != call.types[0].size:
         call.refuse(f"cannot reshape {call.shape()} to {shape}")
     return _of_shape(call, "Reshape", shape)
 
 
-def _of_shape(call: Call, operator: str, shape: Shape) -> Checked:
+def _of_shape(call: OperatorCall, operator: str, shape: Shape) -> Checked:
     """The first input in another shape, which the operator takes as an attribute."""
     return Checked(
         operator=operator,

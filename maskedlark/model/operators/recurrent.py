@@ -6,7 +6,7 @@ Unidirectional or both ways, no peepholes, no sequence lengths, the default acti
 from typing import Final
 
 from maskedlark.errors import ModelReason
-from maskedlark.model.operators.call import Call, Checked, Kind, ValueType
+from maskedlark.model.operators.call import Checked, Kind, OperatorCall, ValueType
 
 _GATES: Final = {"LSTM": 4, "GRU": 3}
 _ACTIVATIONS: Final = {"LSTM": "Sigmoid,Tanh,Tanh", "GRU": "Sigmoid,Tanh"}
@@ -14,7 +14,7 @@ _DIRECTIONS: Final = {"forward": 1, "reverse": 1, "bidirectional": 2}
 _NUM_INPUTS: Final = {"LSTM": 7, "GRU": 6}
 
 
-def recurrent(call: Call) -> Checked:
+def recurrent(call: OperatorCall) -> Checked:
     """LSTM and GRU.
 
     Shapes: data (steps, records, width); weights (directions, gates * hidden, width or hidden); bias
@@ -57,7 +57,7 @@ def recurrent(call: Call) -> Checked:
     )
 
 
-def _check_attributes(call: Call) -> int:
+def _check_attributes(call: OperatorCall) -> int:
     """Refuse what is not the plain cell; the number of directions."""
     directions = _DIRECTIONS.get(str(call.attributes["direction"]))
     activations = ",".join(filter(None, [_ACTIVATIONS[call.operator]] * (directions or 0)))

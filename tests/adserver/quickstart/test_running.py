@@ -9,7 +9,7 @@ import pytest
 
 from adserver.quickstart import running as module
 from adserver.quickstart.project import Project, new_project
-from adserver.quickstart.running import Running, command
+from adserver.quickstart.running import RunningFleet, command
 from maskedlark.errors import InvalidTask
 from tests.adserver.quickstart.test_project import SETTINGS
 
@@ -44,7 +44,7 @@ def test_servers_are_started_once_found_again_and_ended(
 ) -> None:
     programs(tmp_path, monkeypatch, SERVER)
     told: list[str] = []
-    first, second = Running(project, told.append), Running(project, told.append)
+    first, second = RunningFleet(project, told.append), RunningFleet(project, told.append)
     assert not first.is_up
     try:
         first.up()
@@ -65,7 +65,7 @@ def test_a_server_that_ends_before_it_answers_is_told_with_its_log(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     programs(tmp_path, monkeypatch, BROKEN)
-    running = Running(project, lambda _: None)
+    running = RunningFleet(project, lambda _: None)
     monkeypatch.setattr(module, "_TELL_AFTER_S", 600.0)
     with pytest.raises(InvalidTask, match="helper-0 did not start: no room"):
         running.up()
@@ -76,7 +76,7 @@ def test_a_number_that_another_process_has_by_now_is_no_server(project: Project)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
         for name in ("helper-0", "helper-1", "adserver"):
             (project.parties / f"{name}.pid").write_text(f"{other.pid}\n")
-        running = Running(project, lambda _: None)
+        running = RunningFleet(project, lambda _: None)
         assert not running.is_up
         running.down()
         assert other.poll() is None

@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 
 from adserver.records.dataset_state import DatasetEvent, DatasetState, after
 from adserver.store.database import create_tables
-from adserver.store.datasets import Choice, Dataset, DatasetStore
+from adserver.store.datasets import ChosenReports, Dataset, DatasetStore
 from adserver.store.reports import ReportCounts, ReportStore
 from adserver.store.tasks import TaskStore
 from maskedlark.errors import JobReason, JobRefused, ReportReason
@@ -52,9 +52,9 @@ def engine(database_url: str) -> Iterator[Engine]:
     made.dispose()
 
 
-def _choice(number: int) -> Choice:
+def _choice(number: int) -> ChosenReports:
     counts = builders.shares_for(_REPORTS, 0)
-    return Choice(
+    return ChosenReports(
         is_chosen=np.ones(len(counts), np.bool_),
         dataset_id=bytes([number]) * 32,
         view_mismatch=0,

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine
 
 from adserver.store.database import create_tables
-from adserver.store.rounds import RoundState, RoundStore
+from adserver.store.rounds import DeviceRoundState, RoundStore
 from adserver.store.tasks import TaskStore
 from maskedlark.errors import ReportReason, ReportRejected
 from maskedlark.randomness import seeded
@@ -112,7 +112,7 @@ def test_a_window_is_closed_once_and_the_first_handle_stays(store: RoundStore) -
     store.close(round_id, HANDLE, most=3)
     store.close(round_id, b"i" * 16, most=1)
     stored = store.open(ONE, b"content", now_s=9.0)
-    assert (stored.state, stored.handle, store.count(round_id)) == (RoundState.SEALING, HANDLE, 3)
+    assert (stored.state, stored.handle, store.count(round_id)) == (DeviceRoundState.SEALING, HANDLE, 3)
 
 
 def test_a_round_that_begins_again_has_a_new_window_and_no_updates(store: RoundStore) -> None:
@@ -122,7 +122,7 @@ def test_a_round_that_begins_again_has_a_new_window_and_no_updates(store: RoundS
     store.close(round_id, HANDLE, most=10)
     store.begin_again(round_id, now_s=77.0)
     stored = store.open(ONE, b"content", now_s=99.0)
-    assert (stored.state, stored.handle, stored.opened_at) == (RoundState.OPEN, None, 77.0)
+    assert (stored.state, stored.handle, stored.opened_at) == (DeviceRoundState.OPEN, None, 77.0)
     assert store.count(round_id) == 0
     assert store.add(reports[0])
 
@@ -136,7 +136,7 @@ def test_a_round_that_is_chosen_does_not_begin_again(store: RoundStore) -> None:
     store.choose(round_id, chosen, b"d" * 32)
     store.begin_again(round_id, now_s=77.0)
     stored = store.open(ONE, b"content", now_s=99.0)
-    assert stored.state is RoundState.SEALING
+    assert stored.state is DeviceRoundState.SEALING
     assert stored.chosen is not None
     assert stored.chosen.tolist() == chosen.tolist()
     assert stored.dataset_id == b"d" * 32

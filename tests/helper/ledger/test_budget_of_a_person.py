@@ -16,7 +16,7 @@ import pytest
 
 from helper.ledger.budget_report import BudgetReport, open_ledger
 from helper.ledger.ledger import Ledger
-from helper.ledger.records import Reservation, StoredQuery, StoredTask
+from helper.ledger.records import Reservation, SignedTask, StoredQuery
 from helper.ledger.spending import check_fits, cost
 from maskedlark.canonical import encode
 from maskedlark.errors import JobReason, JobRefused
@@ -160,7 +160,7 @@ AT_ONCE = 6
 def ledger(database_url: str) -> Iterator[Ledger]:
     opened = Ledger(open_database(database_url))
     for task in (LABELS, UPDATES):
-        stored = StoredTask(encoded=encode(task), role=0, signature=bytes(64))
+        stored = SignedTask(encoded=encode(task), role=0, signature=bytes(64))
         opened.add_task(task.task_id, stored)
         for number in range(AT_ONCE):
             name = dataset_of(task, number)
@@ -257,7 +257,7 @@ def test_a_name_that_looks_like_a_unit_does_not_make_a_task_a_persons(database_u
     """Whom a budget protects is read from the task's bytes: within a string quotes are escaped."""
     posing = world(name='","unit":"user","x":"', mechanism="gaussian").task
     ledger = Ledger(open_database(database_url))
-    ledger.add_task(posing.task_id, StoredTask(encoded=encode(posing), role=0, signature=bytes(64)))
+    ledger.add_task(posing.task_id, SignedTask(encoded=encode(posing), role=0, signature=bytes(64)))
     assert posing.unit is PrivacyUnit.REPORT
     for number in (0, 1):
         name = dataset_of(posing, number)

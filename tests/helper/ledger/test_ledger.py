@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.schema import CreateTable
 
 from helper.ledger.ledger import Ledger, sqlite_url
-from helper.ledger.records import Counts, Reservation, StoredRound, StoredTask
+from helper.ledger.records import Counts, Reservation, SignedTask, StoredRound
 from helper.ledger.round_state import KEPT_ANSWERS
 from helper.ledger.schema import JOBS, METADATA, SCHEMA_VERSION
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
@@ -26,7 +26,7 @@ from maskedlark.runtime.database import open_database
 
 TASK, OTHER_TASK = b"t" * 32, b"u" * 32
 DATASET, OTHER_DATASET = b"d" * 32, b"e" * 32
-STORED_TASK = StoredTask(encoded=b"{}", role=1, signature=b"s" * 64)
+STORED_TASK = SignedTask(encoded=b"{}", role=1, signature=b"s" * 64)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from threading import Event
 
 import pytest
 
-from helper.serving.server import ServeSettings, serve
+from helper.serving.server import HelperSettings, serve
 from helper.trust.floors import Floors
 from helper.trust.keys import FILE_NAME, HelperKeys, rotate
 from maskedlark.errors import InvalidTask
@@ -19,33 +19,33 @@ from tests.maskedlark.runtime.test_ownership import SOMEBODY, Stat
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> ServeSettings:
+def settings(tmp_path: Path) -> HelperSettings:
     data = tmp_path / "data"
     HelperKeys.generate(name="north", suite=HpkeSuite.X25519_AES128GCM).write(data)
     tls = write_certificate(data, name="localhost", now=datetime.now(UTC))
-    return ServeSettings(data=data, listen="127.0.0.1:0", tls=tls, floors=Floors())
+    return HelperSettings(data=data, listen="127.0.0.1:0", tls=tls, floors=Floors())
 
 
-def refusal(settings: ServeSettings) -> str:
+def refusal(settings: HelperSettings) -> str:
     with pytest.raises(InvalidTask) as refused:
         serve(settings, Event())
     return str(refused.value)
 
 
 @pytest.mark.parametrize("name", ["tls.key", FILE_NAME])
-def test_a_secret_that_others_may_read_is_not_served_from(settings: ServeSettings, name: str) -> None:
+def test_a_secret_that_others_may_read_is_not_served_from(settings: HelperSettings, name: str) -> None:
     (settings.data / name).chmod(0o644)
     assert f"{name} may be read by others: chmod 600 it" in refusal(settings)
 
 
-def test_a_data_folder_that_others_may_write_into_is_not_served_from(settings: ServeSettings) -> None:
+def test_a_data_folder_that_others_may_write_into_is_not_served_from(settings: HelperSettings) -> None:
     settings.data.chmod(0o777)
     assert "others may write into" in refusal(settings)
 
 
 @pytest.mark.parametrize("name", [FILE_NAME, "tls.key", "data"])
 def test_what_another_user_owns_is_not_served_from(
-    settings: ServeSettings, name: str, monkeypatch: pytest.MonkeyPatch
+    settings: HelperSettings, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked_up = ownership._stat
     monkeypatch.setattr(ownership, "_stat", lambda path: Stat() if path.name == name else looked_up(path))
@@ -53,7 +53,7 @@ def test_what_another_user_owns_is_not_served_from(
 
 
 def test_a_rotation_by_root_leaves_the_files_to_their_owner(
-    settings: ServeSettings, monkeypatch: pytest.MonkeyPatch
+    settings: HelperSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[tuple[int, int]] = []
     looked_up = ownership._stat

@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from helper.cli.status import fetch_status
 from helper.gradient.exact.self_check import SelfCheckFailed
 from helper.serving import server, warmup
-from helper.serving.server import ServeSettings, serve
+from helper.serving.server import HelperSettings, serve
 from helper.trust.floors import Floors
 from helper.trust.keys import HelperKeys
 from maskedlark.errors import HelperUnavailable, InvalidTask
@@ -27,11 +27,11 @@ SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.Health
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> ServeSettings:
+def settings(tmp_path: Path) -> HelperSettings:
     data = tmp_path / "data"
     HelperKeys.generate(name="north", suite=HpkeSuite.X25519_AES128GCM).write(data)
     port, metrics = free_ports(2)
-    return ServeSettings(
+    return HelperSettings(
         data=data,
         listen=f"127.0.0.1:{port}",
         tls=None,
@@ -54,7 +54,7 @@ class Warming:
 
 
 @contextmanager
-def starting(settings: ServeSettings, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Warming, Event]]:
+def starting(settings: HelperSettings, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Warming, Event]]:
     warming, stop = Warming(), Event()
     monkeypatch.setattr(server, "warm_up", warming)
     thread = Thread(target=serve, args=(settings, stop))
@@ -72,7 +72,7 @@ def health(address: str) -> int:
         return int(health_pb2_grpc.HealthStub(channel).Check(request, timeout=GRACE_S).status)
 
 
-def healthz(settings: ServeSettings) -> tuple[int, bytes]:
+def healthz(settings: HelperSettings) -> tuple[int, bytes]:
     try:
         # our own server
         with urlopen(f"http://{settings.metrics_listen}/healthz", timeout=GRACE_S) as answer:
@@ -83,7 +83,7 @@ def healthz(settings: ServeSettings) -> tuple[int, bytes]:
 
 
 def test_a_starting_helper_answers_health_and_refuses_calls_until_it_is_ready(
-    settings: ServeSettings, monkeypatch: pytest.MonkeyPatch
+    settings: HelperSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with starting(settings, monkeypatch) as (warming, _):
         assert health(settings.listen) == NOT_SERVING
@@ -102,7 +102,7 @@ def test_a_starting_helper_answers_health_and_refuses_calls_until_it_is_ready(
 
 
 def test_a_starting_helper_that_is_asked_to_stop_ends_without_serving(
-    settings: ServeSettings, monkeypatch: pytest.MonkeyPatch
+    settings: HelperSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with starting(settings, monkeypatch) as (_, stop):
         stop.set()

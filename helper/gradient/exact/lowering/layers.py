@@ -13,7 +13,7 @@ from helper.gradient.exact.layers.elementwise import Activation, Curve, Softmax
 from helper.gradient.exact.layers.layer import NotExact, Trainable
 from helper.gradient.exact.layers.normalisation import BatchNormalization
 from helper.gradient.exact.layers.pooling import AveragePool, MaxPool
-from helper.gradient.exact.lowering.lowered import LoweredBuilder, Value, attribute, integers
+from helper.gradient.exact.lowering.lowered import LoweredBuilder, LoweredValue, attribute, integers
 from helper.gradient.exact.products.product import MAX_POSITIONS, MAX_WIDTH
 from maskedlark.model.graph import Node
 
@@ -94,7 +94,7 @@ def _require_width(node: Node, *widths: int) -> None:
         raise NotExact(f"{node.operator} sums {max(widths)} products: the exact path sums up to {MAX_WIDTH}")
 
 
-def _windows(source: Value, kernel: tuple[int, ...], node: Node) -> Windows:
+def _windows(source: LoweredValue, kernel: tuple[int, ...], node: Node) -> Windows:
     """The windows of a Conv or pool on a value (channels, *space)."""
     dilations = integers(node, "dilations")
     windows = slide(

@@ -13,7 +13,7 @@ from helper.gradient.exact.layers.elementwise import Join
 from helper.gradient.exact.layers.embedding import Embedding
 from helper.gradient.exact.layers.layer import NotExact
 from helper.gradient.exact.layers.layout import Concatenate, Fixed
-from helper.gradient.exact.lowering.lowered import LoweredBuilder, Shape, Value, attribute, integers
+from helper.gradient.exact.lowering.lowered import LoweredBuilder, LoweredValue, Shape, attribute, integers
 from maskedlark.model.graph import Constant, Node
 
 _BYTE_RANGE = 256.0
@@ -102,7 +102,7 @@ def _choose(builder: LoweredBuilder, node: Node, axis: int, chosen: Constant) ->
     builder.rearrange(node.outputs[0], source, np.take(_numbered(source), chosen, axis=axis - 1))
 
 
-def _numbered(source: Value) -> NDArray[np.int64]:
+def _numbered(source: LoweredValue) -> NDArray[np.int64]:
     """The entries of a value numbered in C order."""
     return np.arange(source.size).reshape(source.shape)
 

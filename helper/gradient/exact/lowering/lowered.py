@@ -52,7 +52,7 @@ class Lowered:
 
 
 @frozen
-class Value:
+class LoweredValue:
     """What is known of a value while lowering.
 
     Attributes:
@@ -89,7 +89,7 @@ class LoweredBuilder:
         self._output_name = output_name
         self._num_parameters = model.num_parameters
         self._unused = set(self._trainables)
-        self._values = {model.input_name: Value(number=0, shape=(model.input_width,), is_bytes=True)}
+        self._values = {model.input_name: LoweredValue(number=0, shape=(model.input_width,), is_bytes=True)}
         self._steps: list[Step] = []
         self._num_trained = 0
         self._sizes = [model.input_width]
@@ -118,13 +118,13 @@ class LoweredBuilder:
         """Whether the name is a parameter's."""
         return name in self._trainables
 
-    def stored(self, name: str) -> Value:
+    def stored(self, name: str) -> LoweredValue:
         """An input that must be data, as it is known: perhaps bytes with a scale, or indices."""
         if name not in self._values:
             raise NotExact(f"{name!r} is a parameter or a constant where the exact path needs data")
         return self._values[name]
 
-    def value(self, name: str) -> Value:
+    def value(self, name: str) -> LoweredValue:
         """An input that must be data with a number for each entry."""
         value = self.stored(name)
         if value.is_index:
@@ -147,16 +147,22 @@ class LoweredBuilder:
         self._unused.remove(name)
         return self._trainables[name]
 
-    def is_trained(self, value: Value) -> bool:
+    def is_trained(self, value: LoweredValue) -> bool:
         """Whether a parameter lies before a value."""
         return self._is_trained[value.number]
 
-    def alias(self, name: str, value: Value) -> None:
+    def alias(self, name: str, value: LoweredValue) -> None:
         """Give a value a name."""
         self._values[name] = value
 
     def add(
-        self, name: str, layer: Layer, inputs: Sequence[Value], shape: Shape, *, has_parameters: bool = False
+        self,
+        name: str,
+        layer: Layer,
+        inputs: Sequence[LoweredValue],
+        shape: Shape,
+        *,
+        has_parameters: bool = False,
     ) -> None:
         """Add a step whose output has a name and a shape."""
         number = len(self._sizes)
@@ -165,9 +171,9 @@ class LoweredBuilder:
         self._steps.append(Step(layer=layer, inputs=read, output=number, has_parameters=has_parameters))
         self._sizes.append(prod(shape))
         self._is_trained.append(has_parameters or any(self.is_trained(value) for value in inputs))
-        self._values[name] = Value(number=number, shape=shape)
+        self._values[name] = LoweredValue(number=number, shape=shape)
 
-    def rearrange(self, name: str, source: Value, order: NDArray[np.int64]) -> None:
+    def rearrange(self, name: str, source: LoweredValue, order: NDArray[np.int64]) -> None:
         """Add a step that moves entries, order having the result's shape.
 
         Bytes stay bytes, indices stay indices.

@@ -25,7 +25,7 @@ _TURNS: Final = 3
 
 
 @frozen
-class Choice:
+class BackendChoice:
     """Which backend takes which kind of product.
 
     Bytes are features; rows are quantised activations and deltas.
@@ -52,7 +52,7 @@ class FastestBackend:
 
     __slots__ = ("_backends", "_choice")
 
-    def __init__(self, choice: Choice | None = None) -> None:
+    def __init__(self, choice: BackendChoice | None = None) -> None:
         self._backends = _backends()
         self._choice = measured() if choice is None else choice
 
@@ -71,7 +71,7 @@ class _ChosenFactor:
 
     __slots__ = ("_backends", "_choice", "_made", "_weights")
 
-    def __init__(self, backends: dict[str, Backend], choice: Choice, weights: Weights) -> None:
+    def __init__(self, backends: dict[str, Backend], choice: BackendChoice, weights: Weights) -> None:
         self._backends, self._choice, self._weights = backends, choice, weights
         self._made: dict[str, Factor] = {}
 
@@ -89,7 +89,7 @@ def _backends() -> dict[str, Backend]:
 
 
 @cache
-def measured() -> Choice:
+def measured() -> BackendChoice:
     """The faster way of each kind on this machine."""
     rng = np.random.default_rng(0)
     weights = rng.integers(-8127, 8128, (_WIDTH, _OUTPUTS)).astype(np.int16)
@@ -111,7 +111,7 @@ def measured() -> Choice:
 
         return _fastest({name: partial(run, of) for name, of in _backends().items()})
 
-    return Choice(
+    return BackendChoice(
         bytes_by_weights=product(features),
         rows_by_weights=product(rows),
         sum_of_bytes=masked_sum(features),

@@ -5,15 +5,17 @@ from itertools import product
 import numpy as np
 import pytest
 
-from helper.gradient.exact.products.fastest import Choice, FastestBackend, measured
+from helper.gradient.exact.products.fastest import BackendChoice, FastestBackend, measured
 from helper.gradient.exact.products.float64 import Float64Backend
 from helper.gradient.exact.self_check import NUMERICS_DIGEST, check_backends, golden_digest
 
 WAYS = ("int8", "float64")
 
 
-def choice(first: str, second: str, third: str, fourth: str) -> Choice:
-    return Choice(bytes_by_weights=first, rows_by_weights=second, sum_of_bytes=third, sum_of_rows=fourth)
+def choice(first: str, second: str, third: str, fourth: str) -> BackendChoice:
+    return BackendChoice(
+        bytes_by_weights=first, rows_by_weights=second, sum_of_bytes=third, sum_of_rows=fourth
+    )
 
 
 @pytest.mark.parametrize("ways", list(product(WAYS, repeat=4)), ids="-".join)
