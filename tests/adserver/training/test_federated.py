@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from adserver.budgets.held import Budgets
 from adserver.records.job_state import JobState
 from maskedlark.errors import InvalidTask, JobReason, JobRefused, ReportReason, ReportRejected
+from maskedlark.reports.dataset import AdmittedSet
 from maskedlark.reports.updates import UpdateForm
 from maskedlark.rpc.wire import decode_report
 from tests.federated_site import DEVICES, MODEL, ROUNDS, SETTINGS, Killed, Site
@@ -39,6 +41,27 @@ def test_a_job_whose_process_dies_anywhere_ends_in_the_same_bits(tmp_path: Path,
     assert site.state() == site.simulated()
     answered = site.scene.cores[0].counts().datasets
     assert answered == ROUNDS
+
+
+def test_a_worker_without_which_a_round_went_on_lets_go_of_the_job(tmp_path: Path) -> None:
+    """It had lost its lease: what it was about to seal is released, and its updates are deleted."""
+    site = Site(tmp_path)
+    site.submit()
+    prepare = site.helpers[0].prepare_dataset
+
+    def before(*arguments: Any, **named: Any) -> Any:
+        found = prepare(*arguments, **named)
+        site.rounds.release_before(site.job_id, 1)
+        return found
+
+    def after(*_: Any, **__: Any) -> AdmittedSet:
+        return AdmittedSet(
+            is_admitted=np.zeros(0, np.bool_), view_tags=np.zeros((0, 16), np.uint8), dropped={}
+        )
+
+    site.helpers[0].prepare_dataset, site.helpers[1].prepare_dataset = before, after
+    job = site.run()
+    assert (job.state, job.rounds_done) == (JobState.QUEUED, 0)
 
 
 def test_a_late_a_foreign_and_a_double_update_each_get_their_answer(tmp_path: Path) -> None:
