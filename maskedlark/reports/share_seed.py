@@ -16,7 +16,7 @@ from hashlib import sha256
 from typing import Final
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 
@@ -24,6 +24,8 @@ from maskedlark.numbers.field import ELEMENT_BYTES, MODULUS, FieldVector, random
 from maskedlark.randomness import Stream
 
 SEED_BYTES: Final = 32
+_SLACK_WORDS: Final = 2
+"""Room for one more block, which the cipher asks for."""
 _PURPOSE: Final = b"share"
 _HALF_BLOCK: Final = bytes(32)
 _FROM_ZERO: Final = CTR(bytes(16))
@@ -66,6 +68,35 @@ def expand_shares(
     return table
 
 
+class Expander:
+    """`expand_share` of many seeds, one after the other, into one array that is kept.
+
+    Called by a helper that adds shares as they come. Fresh memory for each of them takes longer than the
+    expansion: the kernel clears it page by page.
+    """
+
+    def __init__(self, *, task_id: bytes, role: int, length: int) -> None:
+        self._task_id = task_id
+        self._role = role
+        self._length = length
+        self._zeros = bytes(ELEMENT_BYTES * length)
+        self._words = np.empty(length + _SLACK_WORDS, "<u8")
+
+    def expand(self, seed: bytes, report_id: bytes) -> FieldVector:
+        """The elements of a seed: `expand_share`'s. They change at the next call."""
+        into = memoryview(self._words).cast("B")
+        _encryptor(seed, self._task_id, report_id, self._role).update_into(self._zeros, into)
+        found = self._words[: self._length]
+        if (found >= np.uint64(MODULUS)).any():  # about one element in 2^32 is skipped
+            return expand_share(seed, self._task_id, report_id, self._role, self._length)
+        return found
+
+
+def _encryptor(seed: bytes, task_id: bytes, report_id: bytes, role: int) -> CipherContext:
+    """The key stream of a seed."""
+    return Cipher(AES256(_stream_key(seed, task_id, report_id, role)), _FROM_ZERO).encryptor()
+
+
 def _hmac(key: bytes, message: bytes) -> bytes:
     """HMAC-SHA256 under a key of 32 bytes, at half of the time that OpenSSL's takes to be set up.
 
@@ -81,5 +112,9 @@ def _key_stream(key: bytes, zeros: bytes) -> bytes:
 
 
 def _stream(seed: bytes, task_id: bytes, report_id: bytes, role: int) -> Stream:
+    return Stream(_stream_key(seed, task_id, report_id, role))
+
+
+def _stream_key(seed: bytes, task_id: bytes, report_id: bytes, role: int) -> bytes:
     info = b"maskedlark/v1 " + _PURPOSE + b"\0" + task_id + report_id + bytes([role])
-    return Stream(_hmac(seed, info + b"\1"))
+    return _hmac(seed, info + b"\1")

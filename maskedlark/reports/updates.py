@@ -38,7 +38,7 @@ from maskedlark.numbers.field import (
 )
 from maskedlark.privacy.clip import Clip
 from maskedlark.randomness import Randomness
-from maskedlark.reports.share_seed import SEED_BYTES, expand_share
+from maskedlark.reports.share_seed import SEED_BYTES, Expander, expand_share
 
 MAX_PARAMETERS: Final = 130_000
 """The most parameters of one update: a sealed share of them fits into one message of the intake."""
@@ -209,19 +209,15 @@ class UpdateSum:
     """
 
     def __init__(self, *, form: UpdateForm, role: int, task_id: bytes) -> None:
-        self._form = form
         self._role = role
-        self._task_id = task_id
+        self._expander = Expander(task_id=task_id, role=SEED_ROLE, length=form.length)
         self._low = np.zeros(form.length, np.uint64)
         self._high = np.zeros(form.length, np.uint64)
         self._part = np.empty(form.length, np.uint64)
 
     def add(self, report_id: bytes, payload: bytes) -> None:
         """Add one share: expand it, if it is a seed. At most 2^31 shares are added."""
-        if self._role == SEED_ROLE:
-            share = expand_share(payload, self._task_id, report_id, SEED_ROLE, self._form.length)
-        else:
-            share = _elements(payload)
+        share = self._expander.expand(payload, report_id) if self._role == SEED_ROLE else _elements(payload)
         np.bitwise_and(share, _LOW, out=self._part)
         self._low += self._part
         np.right_shift(share, _32, out=self._part)

@@ -3,6 +3,7 @@
 Real helpers in memory, real devices, and processes that die between any two steps.
 """
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,7 @@ def test_a_worker_without_which_a_round_went_on_lets_go_of_the_job(tmp_path: Pat
 
     def after(*_: Any, **__: Any) -> AdmittedSet:
         return AdmittedSet(
-            is_admitted=np.zeros(0, np.bool_), view_tags=np.zeros((0, 16), np.uint8), dropped={}
+            is_admitted=np.zeros(0, np.bool_), view_tags=np.zeros((0, 16), np.uint8), dropped=Counter()
         )
 
     site.helpers[0].prepare_dataset, site.helpers[1].prepare_dataset = before, after

@@ -7,7 +7,7 @@ import pytest
 
 from maskedlark.numbers.field import MODULUS
 from maskedlark.reports import share_seed
-from maskedlark.reports.share_seed import expand_share, expand_shares
+from maskedlark.reports.share_seed import Expander, expand_share, expand_shares
 from tests import reference
 
 SEED, TASK, REPORT = bytes(range(32)), b"t" * 32, b"r" * 16
@@ -68,3 +68,18 @@ def test_many_seeds_expand_as_each_one_alone() -> None:
 
 def test_no_seed_gives_an_empty_table() -> None:
     assert expand_shares([], TASK, [], 0, 9).shape == (0, 9)
+
+
+def test_seeds_expanded_one_after_the_other_give_the_same_elements() -> None:
+    expander = Expander(task_id=TASK, role=0, length=1_000)
+    for number in range(4):
+        seed = bytes([number]) * 32
+        assert (expander.expand(seed, REPORT) == expand_share(seed, TASK, REPORT, 0, 1_000)).all()
+
+
+def test_an_element_that_is_skipped_is_skipped_in_the_kept_array_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One in 2^32 is: here a modulus that skips half of them stands for it."""
+    monkeypatch.setattr("maskedlark.reports.share_seed.MODULUS", 1 << 63)
+    expected = np.arange(3, dtype=np.uint64)
+    monkeypatch.setattr("maskedlark.reports.share_seed.expand_share", lambda *_: expected)
+    assert Expander(task_id=TASK, role=0, length=100).expand(SEED, REPORT) is expected
