@@ -103,6 +103,9 @@ def plan(asked: Asked) -> dict[str, Any]:
         gradient_norm=body.gradient_norm,
         is_allocated=body.is_allocated,
         is_sample_public=body.is_sample_public,
+        noise=body.noise,
+        carried=body.carried,
+        momentum=body.momentum,
     )
     return plan_json(*planned(asked.site.engine, request, asked.site.datasets.find(body.dataset)))
 

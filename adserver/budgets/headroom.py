@@ -14,10 +14,11 @@ from typing import Final
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Charge, Epsilons, smallest_fitting, spent, spent_in_turn
+from maskedlark.privacy.correlated import MAX_EPOCHS, trajectory_error
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.privacy.sample_size import least_batch
-from maskedlark.releases.job import Samples, charge_of_samples, samples_of
 from maskedlark.releases.release import multiplier_for_each_helper
+from maskedlark.releases.samples import Samples, StepNoise, carrying, charge_of_samples, samples_of
 from maskedlark.reports.task import Task
 
 MAX_ROUNDS: Final = 1_000_000
@@ -59,6 +60,9 @@ class Room:
         epsilon: What the job may cost alone against the ad server; None for whatever the budget leaves.
         is_allocated: Whether the job samples by random allocation.
         is_sample_public: Whether its samples are charged as known.
+        noise: How the noise of its rounds hangs together.
+        carried: Of correlated noise, see `JobSpec`; None for the best.
+        momentum: Of its optimizer; correlated noise is fitted to it.
     """
 
     task: Task
@@ -67,6 +71,9 @@ class Room:
     epsilon: float | None = None
     is_allocated: bool = True
     is_sample_public: bool = False
+    noise: StepNoise = StepNoise.INDEPENDENT
+    carried: int | None = None
+    momentum: float = 0.9
 
     def __post_init__(self) -> None:
         if self.task.mechanism is Mechanism.NONE:
@@ -75,21 +82,36 @@ class Room:
             )
         if self.epsilon is not None and not 0 < self.epsilon < math.inf:
             raise InvalidTask(f"epsilon is positive and finite, not {self.epsilon}")
+        if not 0 <= self.momentum < 1:
+            raise InvalidTask(f"momentum is at least 0 and less than 1, not {self.momentum}")
 
-    def samples(self, batch_size: float) -> Samples:
-        """How a job of such batches samples, exactly as it would be submitted.
+    def samples(self, batch_size: float, rounds: int) -> Samples:
+        """How a job of such batches samples, and how its noise hangs together, as it would be submitted.
 
         Raises:
             JobRefused(MALFORMED): no round of such a batch could be of use.
         """
         check_batch(self.task, batch_size, self.dataset_size)
-        return samples_of(
+        found = samples_of(
             self.task,
             batch_size=batch_size,
             dataset_size=self.dataset_size,
             is_allocated=self.is_allocated,
             is_public=self.is_sample_public,
         )
+        if self.noise is StepNoise.INDEPENDENT:
+            return found
+        return carrying(self.task, found, rounds=rounds, momentum=self.momentum, carried=self.carried)
+
+    def error_ratio(self, *, rounds: int, batch_size: float) -> float:
+        """The error of the weights over all rounds, over what independent noise of one scale leaves."""
+        carried = self.samples(batch_size, rounds).carried
+        if carried is None:
+            return 1.0
+        left, whole = (
+            trajectory_error(parts, rounds=rounds, momentum=self.momentum) for parts in (carried, 0)
+        )
+        return left / whole
 
     def noise_for(self, *, rounds: int, batch_size: float) -> float:
         """The least noise multiplier, to 1 %, with which a job fits.
@@ -117,7 +139,7 @@ class Room:
 
     def _needed(self, rounds: int, batch_size: float, *, epsilon: float, already: Sequence[Charge]) -> float:
         """The least noise multiplier within an epsilon and the budget against collusion."""
-        samples, task = self.samples(batch_size), self.task
+        samples, task = self.samples(batch_size, rounds), self.task
 
         def charges(each: float) -> tuple[Charge, ...]:
             named = multiplier_for_each_helper(task, each)
@@ -139,7 +161,9 @@ class Room:
             return self._excess(rounds, batch_size, noise_multiplier) is None
 
         self.check(rounds=1, batch_size=batch_size, noise_multiplier=noise_multiplier)
-        return _largest(fits, MAX_ROUNDS)
+        steps = self.samples(batch_size, 1).epoch_steps or 1
+        is_bounded = self.noise is StepNoise.CORRELATED
+        return _largest(fits, min(MAX_ROUNDS, MAX_EPOCHS * steps) if is_bounded else MAX_ROUNDS)
 
     def batch_size_for(self, *, noise_multiplier: float, rounds: int) -> float:
         """The largest batch that fits, a whole number, to 1 %.
@@ -199,7 +223,7 @@ class Room:
             JobRefused(NOISE_OUT_OF_RANGE): the noise is not positive and finite.
         """
         try:
-            samples = self.samples(batch_size)
+            samples = self.samples(batch_size, rounds)
             return charge_of_samples(self.task, noise_multiplier, rounds=rounds, samples=samples)
         except ValueError as error:
             raise JobRefused(JobReason.NOISE_OUT_OF_RANGE, str(error)) from None

@@ -15,6 +15,7 @@ the noise can be.
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
@@ -23,6 +24,7 @@ from adserver.records.round_figures import noise_norm_of
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.releases.release import units_of_each_helper
+from maskedlark.releases.samples import StepNoise
 
 MAX_EPOCHS: Final = 10
 """How often a planned job goes through its dataset, at most, unless something else is asked for."""
@@ -53,6 +55,8 @@ class Option:
             gradient's units.
         noise_to_signal: That over the assumed norm of the mean gradient.
         limit: What keeps it from costing more.
+        carried: Of correlated noise, whose `noise_norm` is that of independent noise with the same error in
+            the weights; else None.
     """
 
     rounds: int
@@ -62,6 +66,7 @@ class Option:
     noise_norm: float
     noise_to_signal: float
     limit: Limit
+    carried: int | None = None
 
     @property
     def steps_worth(self) -> float:
@@ -169,7 +174,7 @@ class Planner:
         room = self.room
         room.check(rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier)
         cost = room.cost(rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier)
-        length = self._noise_norm(batch_size, noise_multiplier)
+        length = self._noise_norm(rounds, batch_size, noise_multiplier)
         return Option(
             rounds=rounds,
             batch_size=batch_size,
@@ -178,7 +183,17 @@ class Planner:
             noise_norm=length,
             noise_to_signal=length / self.assumed_norm,
             limit=room.nearest(cost),
+            carried=room.samples(batch_size, rounds).carried,
         )
+
+    def with_noise(self, noise: StepNoise, option: Option) -> Option:
+        """The same rounds and batches with the least independent, or correlated, noise that fits.
+
+        Raises:
+            JobRefused(BUDGET_EXHAUSTED, MALFORMED, NOISE_OUT_OF_RANGE)
+        """
+        planner = replace(self, room=replace(self.room, noise=noise))
+        return planner._with_noise(option.rounds, option.batch_size)
 
     def _open_noise(self, rounds: int, batch_size: float | None) -> Plan:
         """The noise is found, for this batch or for the best."""
@@ -221,7 +236,7 @@ class Planner:
             except JobRefused as error:
                 refusal = error
                 continue
-            ratio = self._noise_norm(batch_size, least) / self.assumed_norm
+            ratio = self._noise_norm(rounds, batch_size, least) / self.assumed_norm
             promised.append((rounds / (1 + ratio**2), rounds, batch_size))
         found: list[Option] = []
         for number, (most, rounds, batch_size) in enumerate(sorted(promised, reverse=True)):
@@ -267,10 +282,11 @@ class Planner:
 
         return self._plan(largest(noise), _fitting(largest, (noise / 2, noise * 2))[0])
 
-    def _noise_norm(self, batch_size: float, noise_multiplier: float) -> float:
+    def _noise_norm(self, rounds: int, batch_size: float, noise_multiplier: float) -> float:
         task = self.room.task
         units = units_of_each_helper(task, noise_multiplier, task.clip.sensitivity)
-        return noise_norm_of(task, units, num_parameters=self.num_parameters, denominator=batch_size)
+        each = noise_norm_of(task, units, num_parameters=self.num_parameters, denominator=batch_size)
+        return each * self.room.error_ratio(rounds=rounds, batch_size=batch_size)
 
     def _with_noise(self, rounds: int, batch_size: float) -> Option:
         noise = self.room.noise_for(rounds=rounds, batch_size=batch_size)

@@ -12,11 +12,13 @@ from adserver.cli.federated import (
 )
 from adserver.cli.options import (
     AnyDataOption,
+    CarriedOption,
     DatabaseOption,
     DatasetOption,
     Far,
     JobArgument,
     JsonOption,
+    NoiseOption,
     PublicSamplesOption,
     SamplingOption,
     TaskOption,
@@ -41,7 +43,7 @@ from adserver.views.printing import print_json
 from maskedlark.canonical import build
 from maskedlark.model.graph import Loss
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
-from maskedlark.releases.job import Sampling
+from maskedlark.releases.samples import Sampling, StepNoise
 from maskedlark.terminal.options import option, panel, takes
 
 STOPPED_EARLY = 1
@@ -94,6 +96,8 @@ def submit_command(
     ] = False,
     sampling: SamplingOption = Sampling.ALLOCATION,
     public_samples: PublicSamplesOption = False,
+    noise: NoiseOption = StepNoise.INDEPENDENT,
+    carried: CarriedOption = None,
     per_layer_clip: Annotated[
         bool, privacy("Clip each layer's gradient by itself, to an equal share.", "--per-layer-clip")
     ] = False,
@@ -155,6 +159,8 @@ def submit_command(
         is_clip_per_layer=per_layer_clip,
         is_allocated=sampling is Sampling.ALLOCATION,
         is_sample_public=public_samples,
+        noise=noise,
+        carried=carried,
         adaptive_clip=None
         if adaptive_clip is None
         else build(

@@ -19,7 +19,7 @@ from adserver.store.jobs import Jobs, JobStore
 from maskedlark.errors import HelperUnavailable
 from maskedlark.observability.traces import Traces
 from maskedlark.observability.tracing import span, tracing
-from maskedlark.releases.job import Sampling
+from maskedlark.releases.samples import Sampling, StepNoise
 from maskedlark.rpc.transport import Keepalive
 from maskedlark.runtime.database import open_database
 from maskedlark.terminal.options import option, panel
@@ -132,6 +132,23 @@ SamplingOption = Annotated[
     privacy(
         "allocation: each record in one round of every epoch. poisson: drawn anew in each round.",
         "--sampling",
+    ),
+]
+NoiseOption = Annotated[
+    StepNoise,
+    privacy(
+        "correlated: each round takes a part of the last one's noise out of the weights again. It saves the"
+        " budget against collusion, and counts no secrecy of samples.",
+        "--noise",
+    ),
+]
+CarriedOption = Annotated[
+    int | None,
+    privacy(
+        "Of --noise correlated: how many 64ths are taken out; by default what fits the optimizer best.",
+        "--carried",
+        min=1,
+        max=63,
     ),
 ]
 PublicSamplesOption = Annotated[

@@ -15,10 +15,12 @@ from adserver.cli.federated import (
 )
 from adserver.cli.options import (
     AnyDataOption,
+    CarriedOption,
     DatabaseOption,
     DatasetOption,
     Far,
     JsonOption,
+    NoiseOption,
     PublicSamplesOption,
     SamplingOption,
     far_of,
@@ -35,7 +37,7 @@ from adserver.views.federated import forecast_json, print_forecast
 from adserver.views.plan import plan_json, print_plan
 from adserver.views.printing import print_json
 from maskedlark.model.graph import Loss
-from maskedlark.releases.job import Sampling
+from maskedlark.releases.samples import Sampling, StepNoise
 from maskedlark.terminal.options import option, panel, takes
 
 _PATIENCE_S: Final = 1.0
@@ -74,6 +76,11 @@ def plan_command(
     noise_multiplier: Annotated[float | None, _job("Each helper's noise over the clip norm.")] = None,
     sampling: SamplingOption = Sampling.ALLOCATION,
     public_samples: PublicSamplesOption = False,
+    noise: NoiseOption = StepNoise.INDEPENDENT,
+    carried: CarriedOption = None,
+    momentum: Annotated[
+        float, option("Of your optimizer, 0 without: correlated noise is fitted to it.", min=0.0)
+    ] = 0.9,
     gradient_norm: Annotated[
         float | None,
         option(
@@ -112,17 +119,19 @@ def plan_command(
         gradient_norm=gradient_norm,
         is_allocated=sampling is Sampling.ALLOCATION,
         is_sample_public=public_samples,
+        noise=noise,
+        carried=carried,
+        momentum=momentum,
     )
     if far is not None:
-        plan, room = far.plan(request, dataset)
+        found = far.plan(request, dataset)
     else:
         engine = open_store(needed(data), database)
-        found = DatasetStore(engine).find(dataset)
-        plan, room = planned(engine, request, found, _told_after(_PATIENCE_S))
+        found = planned(engine, request, DatasetStore(engine).find(dataset), _told_after(_PATIENCE_S))
     if as_json:
-        print_json(plan_json(plan, room))
+        print_json(plan_json(*found))
     else:
-        print_plan(plan, room)
+        print_plan(*found)
 
 
 def _told_after(seconds: float) -> OnProgress:

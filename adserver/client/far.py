@@ -126,6 +126,9 @@ class FarAdServer:
             gradient_norm=request.gradient_norm,
             is_allocated=request.is_allocated,
             is_sample_public=request.is_sample_public,
+            noise=request.noise,
+            carried=request.carried,
+            momentum=request.momentum,
             dataset=dataset,
         )
         sent = self.post("/jobs/plan", body.model_dump_json())

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from adserver.budgets.comparison import Comparison
 from adserver.budgets.headroom import Cost, Limit, Room
 from adserver.budgets.planner import Option, Plan
 from adserver.records.dataset_state import DatasetState
@@ -76,7 +77,20 @@ def plan_from_json(sent: Mapping[str, Any], task: Task) -> Planned:
         alternatives=tuple(_option(one) for one in sent["alternatives"]),
         gradient_norm=sent["assumed_gradient_norm"],
     )
-    return Planned(plan, Room(task=task, dataset_size=sent["dataset_size"], epsilon=sent["epsilon_asked"]))
+    room = Room(task=task, dataset_size=sent["dataset_size"], epsilon=sent["epsilon_asked"])
+    return Planned(plan, room, _comparison(sent.get("compared")))
+
+
+def _comparison(sent: Mapping[str, Any] | None) -> Comparison | None:
+    """A job with either kind of noise; an ad server of before tells nothing of it."""
+    if sent is None:
+        return None
+    independent, correlated = sent["independent"], sent["correlated"]
+    return Comparison(
+        independent=None if independent is None else _option(independent),
+        correlated=None if correlated is None else _option(correlated),
+        refusal=sent["refusal"],
+    )
 
 
 def _number(value: float | None) -> float:
@@ -129,4 +143,5 @@ def _option(sent: Mapping[str, Any]) -> Option:
         noise_norm=sent["noise_norm"],
         noise_to_signal=sent["noise_to_signal"],
         limit=Limit(sent["limited_by"]),
+        carried=sent.get("carried"),
     )

@@ -16,6 +16,8 @@ from adserver.training.submission import Submission
 from adserver.training.submitting import submit_job
 from adserver.views.plan import plan_json
 from maskedlark.canonical import build
+from maskedlark.errors import InvalidTask
+from maskedlark.releases.samples import StepNoise
 from maskedlark.reports.task import Task
 
 
@@ -30,12 +32,15 @@ class Training(Connection):
         batch_size: float | None = None,
         noise_multiplier: float | None = None,
         epsilon: float | None = None,
+        noise: str = StepNoise.INDEPENDENT.value,
+        momentum: float = 0.9,
         dataset: str = "",
     ) -> dict[str, Any]:
         """What fits a dataset's budgets, and how much noise there will be: `adserver job plan --json`.
 
         It spends nothing. Give two of rounds, batch_size and noise_multiplier, and the third is found; give
-        rounds alone, and both others are.
+        rounds alone, and both others are. `noise` is independent or correlated, which is fitted to the
+        `momentum` of your optimizer; both are compared.
 
         Raises:
             InvalidModel, JobRefused
@@ -45,6 +50,8 @@ class Training(Connection):
             model=as_onnx(model, task.num_features),
             wish=Wish(rounds=rounds, batch_size=batch_size, noise_multiplier=noise_multiplier),
             epsilon=epsilon,
+            noise=_step_noise(noise),
+            momentum=momentum,
         )
         if self._far is not None:
             return plan_json(*self._far.plan(request, (found.dataset_id or b"").hex()))
@@ -64,6 +71,8 @@ class Training(Connection):
         momentum: float = 0.9,
         schedule: Schedule | None = None,
         eval_set: str | Path | None = None,
+        noise: str = StepNoise.INDEPENDENT.value,
+        carried: int | None = None,
         dataset: str = "",
         wait: bool = True,
         progress: bool = True,
@@ -83,6 +92,8 @@ class Training(Connection):
             momentum: Of momentum.
             schedule: How the learning rate changes.
             eval_set: An .npz of features and labels of your own, for the curves.
+            noise: independent, or correlated: each round takes a part of the last one's noise out again.
+            carried: Of correlated noise, how many 64ths; by default what fits the optimizer best.
             dataset: The start of its id; not needed if there is only one.
             wait: Watch the job until it stops.
             progress: Show a bar while waiting.
@@ -106,6 +117,8 @@ class Training(Connection):
             eval_set=None if eval_set is None else Path(eval_set).read_bytes(),
             eval_every=None,
             is_allocated=True,
+            noise=_step_noise(noise),
+            carried=carried,
         )
         if self._far is None:
             job = self._job(submit_job(self._engine, self._data, submission, found))
@@ -140,3 +153,15 @@ class Training(Connection):
             return found, self._task(found).bundle.task
         found = self._far.dataset(dataset)
         return found, self._far.task(found.task_id.hex()).bundle.task
+
+
+def _step_noise(name: str) -> StepNoise:
+    """The kind of noise of a name.
+
+    Raises:
+        InvalidTask
+    """
+    try:
+        return StepNoise(name)
+    except ValueError:
+        raise InvalidTask(f"noise is independent or correlated, not {name!r}") from None

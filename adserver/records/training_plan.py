@@ -8,7 +8,7 @@ Nothing that a helper sees. `adserver.training.trainer` applies it.
 
 import math
 from enum import StrEnum, unique
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -16,6 +16,8 @@ from maskedlark.canonical import canonical
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
 from maskedlark.releases.job import JobSpec
 from maskedlark.reports.task import Task
+
+_ADAMS: Final = 0.9
 
 
 @unique
@@ -57,6 +59,17 @@ class Optimizer:
     kind: OptimizerKind
     learning_rate: Annotated[float, Field(gt=0.0, le=1e6)]
     momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.9
+
+    @property
+    def inertia(self) -> float:
+        """How much of a step's direction the next one keeps: what correlated noise is fitted to."""
+        match self.kind:
+            case OptimizerKind.MOMENTUM:
+                return self.momentum
+            case OptimizerKind.ADAM:
+                return _ADAMS
+            case OptimizerKind.SGD | OptimizerKind.ADAGRAD:
+                return 0.0
 
 
 @canonical

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Engine
 
+from adserver.budgets.comparison import Comparison, compare
 from adserver.budgets.headroom import Room
 from adserver.budgets.held import Budgets
 from adserver.budgets.planner import OnProgress, Plan, Planner, Wish
@@ -17,6 +18,7 @@ from adserver.store.tasks import TaskStore
 from maskedlark.frozen import frozen
 from maskedlark.model.losses import check_loss, loss_named
 from maskedlark.model.onnx_file import parse
+from maskedlark.releases.samples import StepNoise
 from maskedlark.reports.task import LabelKind
 
 
@@ -32,6 +34,9 @@ class PlanRequest:
         gradient_norm: How long a round's mean gradient is expected to be; None: the clip norm.
         is_allocated: As of a submission.
         is_sample_public: As of a submission.
+        noise: As of a submission.
+        carried: As of a submission.
+        momentum: Of the optimizer that will be used.
     """
 
     model: bytes = field(repr=False)
@@ -41,13 +46,17 @@ class PlanRequest:
     gradient_norm: float | None = None
     is_allocated: bool = True
     is_sample_public: bool = False
+    noise: StepNoise = StepNoise.INDEPENDENT
+    carried: int | None = None
+    momentum: float = 0.9
 
 
 class Planned(NamedTuple):
-    """A plan, and the room that it was found in."""
+    """A plan, the room that it was found in, and its job with either kind of noise."""
 
     plan: Plan
     room: Room
+    compared: Comparison | None = None
 
 
 def planned(
@@ -70,7 +79,10 @@ def planned(
         epsilon=asked.epsilon,
         is_allocated=asked.is_allocated,
         is_sample_public=asked.is_sample_public,
+        noise=asked.noise,
+        carried=asked.carried,
+        momentum=asked.momentum,
     )
     planner = Planner(room=room, num_parameters=parsed.num_parameters, gradient_norm=asked.gradient_norm)
     found = planner.plan(asked.wish) if progress is None else planner.plan(asked.wish, progress)
-    return Planned(found, room)
+    return Planned(found, room, compare(planner, found.recommended))

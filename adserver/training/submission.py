@@ -19,7 +19,8 @@ from maskedlark.model.onnx_file import parse
 from maskedlark.privacy.accounting import Charge
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
 from maskedlark.privacy.noise import Mechanism
-from maskedlark.releases.job import JobSpec, check_sums_fit, samples_of
+from maskedlark.releases.job import JobSpec, check_sums_fit
+from maskedlark.releases.samples import Samples, StepNoise, carrying, samples_of
 from maskedlark.reports.task import LabelKind, Task
 
 JOB_ID_BYTES: Final = 16
@@ -50,6 +51,8 @@ class Submission:
             anew in each round.
         is_sample_public: Whether the samples are charged as known to the ad server; they are anyway where
             they may be smaller than min_batch_size.
+        noise: How the noise of the rounds hangs together.
+        carried: Of correlated noise, see `JobSpec`; None for what fits the optimizer best.
     """
 
     model: bytes = field(repr=False)
@@ -66,6 +69,8 @@ class Submission:
     is_clip_per_layer: bool = False
     is_allocated: bool = True
     is_sample_public: bool = False
+    noise: StepNoise = StepNoise.INDEPENDENT
+    carried: int | None = None
 
 
 def plan_job(
@@ -101,13 +106,7 @@ def plan_job(
     _check_usable(task, dataset, now_s)
     batch_size = float(dataset.size) if submission.batch_size is None else submission.batch_size
     check_batch(task, batch_size, dataset.size)
-    samples = samples_of(
-        task,
-        batch_size=batch_size,
-        dataset_size=dataset.size,
-        is_allocated=submission.is_allocated,
-        is_public=submission.is_sample_public,
-    )
+    samples = _samples(submission, task, dataset, batch_size, submission.rounds or 1)
     settings = {
         "job_id": job_id,
         "task_id": task.task_id,
@@ -118,6 +117,7 @@ def plan_job(
         "sampling_numerator": samples.sampling_numerator,
         "epoch_steps": samples.epoch_steps,
         "is_sample_public": samples.is_public,
+        "carried": samples.carried,
         "noise_multiplier": submission.noise_multiplier or 0.0,
         "is_clip_per_layer": submission.is_clip_per_layer,
         "is_clip_adaptive": submission.adaptive_clip is not None,
@@ -125,7 +125,13 @@ def plan_job(
     canonical.build(JobSpec, settings)  # refuses numbers out of range before the accountant sees them
     fixed = _fixed(submission, task, dataset, batch_size, already)
     job = canonical.build(
-        JobSpec, {**settings, "rounds": fixed.rounds, "noise_multiplier": fixed.noise_multiplier}
+        JobSpec,
+        {
+            **settings,
+            "rounds": fixed.rounds,
+            "noise_multiplier": fixed.noise_multiplier,
+            "carried": _samples(submission, task, dataset, batch_size, fixed.rounds).carried,
+        },
     )
     plan = canonical.build(
         TrainingPlan,
@@ -142,6 +148,23 @@ def plan_job(
     )
     check_sums_fit(task, job, records=dataset.size, num_parameters=model.num_parameters)
     return plan
+
+
+def _samples(submission: Submission, task: Task, dataset: Dataset, batch_size: float, rounds: int) -> Samples:
+    """How the job samples, and how its noise hangs together."""
+    samples = samples_of(
+        task,
+        batch_size=batch_size,
+        dataset_size=dataset.size,
+        is_allocated=submission.is_allocated,
+        is_public=submission.is_sample_public,
+    )
+    if submission.noise is StepNoise.INDEPENDENT:
+        if submission.carried is not None:
+            raise JobRefused(JobReason.MALFORMED, "carried is of correlated noise: ask for that too")
+        return samples
+    momentum = submission.optimizer.inertia
+    return carrying(task, samples, rounds=rounds, momentum=momentum, carried=submission.carried)
 
 
 @frozen
@@ -187,6 +210,9 @@ def _fixed(
         epsilon=epsilon,
         is_allocated=submission.is_allocated,
         is_sample_public=submission.is_sample_public,
+        noise=submission.noise,
+        carried=submission.carried,
+        momentum=submission.optimizer.inertia,
     )
     if rounds is None:
         if multiplier is None:

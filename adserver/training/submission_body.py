@@ -13,6 +13,7 @@ from adserver.records.training_plan import Optimizer, OptimizerKind, Schedule, S
 from adserver.training.submission import Submission
 from maskedlark.canonical import build
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
+from maskedlark.releases.samples import StepNoise
 
 
 class _Body(BaseModel):
@@ -68,6 +69,8 @@ class SubmissionBody(_Body):
     is_clip_per_layer: bool = False
     is_allocated: bool = True
     is_sample_public: bool = False
+    noise: StepNoise = StepNoise.INDEPENDENT
+    carried: int | None = Field(None, ge=1, le=63)
     dataset: str = Field("", description="The start of its id; not needed if there is only one.")
     task: str = Field("", description="The start of its id; by default the dataset's.")
 
@@ -102,6 +105,8 @@ class SubmissionBody(_Body):
             is_clip_per_layer=submission.is_clip_per_layer,
             is_allocated=submission.is_allocated,
             is_sample_public=submission.is_sample_public,
+            noise=submission.noise,
+            carried=submission.carried,
             dataset=dataset,
             task=task,
         )
@@ -128,6 +133,8 @@ class SubmissionBody(_Body):
             is_clip_per_layer=self.is_clip_per_layer,
             is_allocated=self.is_allocated,
             is_sample_public=self.is_sample_public,
+            noise=self.noise,
+            carried=self.carried,
         )
 
 
@@ -144,4 +151,7 @@ class PlanBody(_Body):
     gradient_norm: float | None = None
     is_allocated: bool = True
     is_sample_public: bool = False
+    noise: StepNoise = StepNoise.INDEPENDENT
+    carried: int | None = Field(None, ge=1, le=63)
+    momentum: float = Field(0.9, ge=0.0, lt=1.0)
     dataset: str = Field("", description="The start of its id; not needed if there is only one.")

@@ -39,6 +39,7 @@ def job_json(job: JobRecord, history: tuple[RoundFigures, ...]) -> dict[str, Any
         "learning_rate": plan.optimizer.learning_rate,
         "schedule": plan.schedule.kind.value,
         "noise_multiplier": spec.noise_multiplier,
+        "carried": spec.carried,
     }
 
 
@@ -85,6 +86,8 @@ def print_job(job: JobRecord, history: tuple[RoundFigures, ...]) -> None:
         ),
         ("privacy so far", privacy_line(plan, job.rounds_done)),
     ]
+    if plan.job.carried is not None:
+        rows.append(("noise", f"correlated, {plan.job.carried} of 64 parts are taken out again"))
     if evaluated := last_evaluated(history):
         rows.append((f"after {evaluated.rounds_done} rounds", _evaluation(evaluated)))
     print_table(("", ""), rows)

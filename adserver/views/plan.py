@@ -4,6 +4,7 @@ from typing import Any
 
 import typer
 
+from adserver.budgets.comparison import Comparison
 from adserver.budgets.headroom import Room
 from adserver.budgets.planner import Option, Plan
 from adserver.views.printing import print_table
@@ -12,7 +13,7 @@ from maskedlark.reports.task import Task
 from maskedlark.terminal.budget_view import epsilons_json, number
 
 
-def print_plan(plan: Plan, room: Room) -> None:
+def print_plan(plan: Plan, room: Room, compared: Comparison | None = None) -> None:
     """The table of what fits, the recommended row marked, and how to submit it."""
     task, best = room.task, plan.recommended
     is_clip = plan.gradient_norm == task.clip_norm
@@ -41,7 +42,33 @@ def print_plan(plan: Plan, room: Room) -> None:
         "; in parentheses with one helper colluding"
     )
     typer.echo(f"{held}, at delta {task.delta:.2g}")
+    if compared is not None:
+        _print_comparison(compared)
     typer.echo(f"submit the marked one with: {submit_options(best)}")
+
+
+def _print_comparison(compared: Comparison) -> None:
+    """The marked job with either noise."""
+    both = {"independent": compared.independent, "correlated": compared.correlated}
+    rows = [
+        (
+            name,
+            f"{option.noise_multiplier:.4g}",
+            _both(option.cost.alone),
+            _both(option.cost.together),
+            f"{option.noise_to_signal:.3g}",
+            f"{option.steps_worth:.3g}",
+        )
+        for name, option in both.items()
+        if option is not None
+    ]
+    if compared.refusal:
+        missing = next(name for name, option in both.items() if option is None)
+        typer.echo(f"{missing} noise is not possible here: {compared.refusal}")
+        return
+    typer.echo("the marked job with either noise, each the least that fits:")
+    print_table(("noise", "multiplier", "epsilon", "dataset", "ratio", "worth"), rows)
+    typer.echo("ratio of correlated noise: of independent noise that leaves the weights the same error")
 
 
 def submit_options(option: Option) -> str:
@@ -49,10 +76,11 @@ def submit_options(option: Option) -> str:
     return (
         f"--rounds {option.rounds} --batch-size {option.batch_size:.17g} --noise-multiplier"
         f" {option.noise_multiplier!r}"
+        + (f" --noise correlated --carried {option.carried}" if option.carried else "")
     )
 
 
-def plan_json(plan: Plan, room: Room) -> dict[str, Any]:
+def plan_json(plan: Plan, room: Room, compared: Comparison | None = None) -> dict[str, Any]:
     """The same for programs."""
     task = room.task
     return {
@@ -66,6 +94,15 @@ def plan_json(plan: Plan, room: Room) -> dict[str, Any]:
         "assumed_gradient_norm": plan.gradient_norm,
         "recommended": _option_json(plan.recommended),
         "alternatives": [_option_json(option) for option in plan.alternatives],
+        "compared": compared and _comparison_json(compared),
+    }
+
+
+def _comparison_json(compared: Comparison) -> dict[str, Any]:
+    return {
+        "independent": compared.independent and _option_json(compared.independent),
+        "correlated": compared.correlated and _option_json(compared.correlated),
+        "refusal": compared.refusal,
     }
 
 
@@ -99,6 +136,7 @@ def _option_json(option: Option) -> dict[str, Any]:
         "rounds": option.rounds,
         "batch_size": option.batch_size,
         "noise_multiplier": option.noise_multiplier,
+        "carried": option.carried,
         "alone": epsilons_json(option.cost.alone),
         "together": epsilons_json(option.cost.together),
         "noise_norm": option.noise_norm,

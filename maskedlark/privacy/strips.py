@@ -13,7 +13,7 @@ Two-way tables: A. J. Walker 1977; M. D. Vose 1991.
 """
 
 from dataclasses import field
-from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, localcontext
 from enum import Enum, unique
 from functools import lru_cache
 from typing import Final
@@ -86,16 +86,17 @@ def strips(law: Law, scale: int) -> Strips:
     """
     shift = max(0, scale.bit_length() - 4)
     curve = _curve(law, scale, 1 << shift)
-    tail = int(curve[TAIL] * (1 + _SLACK) * 2**WEIGHT_BITS) + 1
-    factor = int((2**WEIGHT_BITS - tail - COLUMNS) / (sum(curve[:TAIL]) * (1 + _SLACK)))
-    weights = [int(factor * height * (1 + _SLACK)) + 1 for height in curve[:TAIL]] + [tail]
-    weights[0] += 2**WEIGHT_BITS - sum(weights)  # more than nothing: factor was rounded down
-    sure = [
-        int(
-            factor * after * (1 - _SLACK) * 2**SURE_BITS / weight
-        )  # the curve's next strip lies below this one
-        for after, weight in zip(curve[1:], weights[:TAIL], strict=True)
-    ]
+    with localcontext(exact_context(_DIGITS)):  # the default context has 28 digits, and would lose the slack
+        tail = int(curve[TAIL] * (1 + _SLACK) * 2**WEIGHT_BITS) + 1
+        factor = int((2**WEIGHT_BITS - tail - COLUMNS) / (sum(curve[:TAIL]) * (1 + _SLACK)))
+        weights = [int(factor * height * (1 + _SLACK)) + 1 for height in curve[:TAIL]] + [tail]
+        weights[0] += 2**WEIGHT_BITS - sum(weights)  # more than nothing: factor was rounded down
+        sure = [
+            int(
+                factor * after * (1 - _SLACK) * 2**SURE_BITS / weight
+            )  # the curve's next strip lies below this one
+            for after, weight in zip(curve[1:], weights[:TAIL], strict=True)
+        ]
     coins, others = _columns(weights)
     return Strips(
         law=law,

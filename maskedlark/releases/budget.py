@@ -16,8 +16,9 @@ from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Charge, Epsilons, spent, spent_in_turn
 from maskedlark.privacy.noise import Mechanism
-from maskedlark.releases.job import JobSpec, charge_of_samples, samples_of
+from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import QueryLike
+from maskedlark.releases.samples import charge_of_samples, samples_of
 from maskedlark.releases.update import UpdateJob, job_charges
 from maskedlark.reports.task import Task
 

@@ -4,7 +4,6 @@ Canonical bytes that fix everything but the weights of each round.
 """
 
 from dataclasses import replace
-from enum import StrEnum, unique
 from operator import not_
 from typing import Annotated, ClassVar, Final, Literal, Self
 
@@ -12,7 +11,6 @@ from pydantic import Field, model_validator
 
 from maskedlark.canonical import Bytes16, Bytes32, canonical, digest, encode
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.frozen import frozen
 from maskedlark.model.graph import Loss
 from maskedlark.numbers.field import SignedVector
 from maskedlark.numbers.fixed_point import check_no_overflow
@@ -21,9 +19,10 @@ from maskedlark.privacy.accounting import Charge
 from maskedlark.privacy.clip import Clip, Norm
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.privacy.random_allocation import MAX_STEPS
-from maskedlark.privacy.sample_size import EXPOSURE, hides, least_batch
+from maskedlark.privacy.sample_size import hides, least_batch
 from maskedlark.releases.possible_sums import check_length, check_within
-from maskedlark.releases.release import charge_of, check_holds_labels, noise_of_both, units_of_each_helper
+from maskedlark.releases.release import check_holds_labels, noise_of_both, units_of_each_helper
+from maskedlark.releases.samples import Samples, charge_of_samples, check_noise_carries, why_not_carried
 from maskedlark.reports.pair import SAMPLING_DENOMINATOR
 from maskedlark.reports.task import Task
 
@@ -123,24 +122,6 @@ class JobSpec:
         return (charge(task, self, rounds),) if rounds else ()
 
 
-def epoch_steps(*, expected_batch_size: float, dataset_size: int) -> int | None:
-    """The steps of an epoch whose batches are about of a size; None where one batch is the whole dataset.
-
-    Called by the ad server. The expected batch is the dataset's size over the steps, at least what was asked
-    for.
-    """
-    steps = min(MAX_STEPS, int(dataset_size / expected_batch_size))
-    return steps if steps > 1 else None
-
-
-def sampling_numerator(*, expected_batch_size: float, dataset_size: int) -> int:
-    """The sampling rate that gives a batch of the expected size, at least one in 2^32 and at most all.
-
-    Called by the ad server.
-    """
-    return max(1, min(SAMPLING_DENOMINATOR, round(SAMPLING_DENOMINATOR * expected_batch_size / dataset_size)))
-
-
 def job_clip(task: Task, job: JobSpec, bound: float | None = None) -> Clip:
     """The bound on one record's value in a round of a job.
 
@@ -196,85 +177,6 @@ def charge(task: Task, job: JobSpec, rounds: int) -> Charge:
     )
 
 
-def charge_of_samples(task: Task, noise_multiplier: float, *, rounds: int, samples: "Samples") -> Charge:
-    """What rounds with some samples are charged as. Called by the ad server to plan, and by `charge`.
-
-    Epochs of correlated noise, the begun ones together, are one release without sampling.
-    """
-    steps = samples.epoch_steps or 1
-    if samples.carried is not None:
-        one = charge_of(task, noise_multiplier)
-        length = correlated.sensitivity(samples.carried, steps=steps, epochs=-(-rounds // steps))
-        return replace(one, noise_multiplier=one.noise_multiplier / length)
-    charged = charge_of(task, noise_multiplier, rounds=-(-rounds // steps))
-    if samples.is_public or samples.sampling_numerator == SAMPLING_DENOMINATOR:
-        return charged
-    if steps > 1:
-        return replace(charged, epoch_steps=steps, exposure=steps * EXPOSURE)
-    return replace(
-        charged, sampling_rate=samples.sampling_numerator / SAMPLING_DENOMINATOR, exposure=EXPOSURE
-    )
-
-
-@unique
-class Sampling(StrEnum):
-    """How a job takes its batches."""
-
-    ALLOCATION = "allocation"
-    """In each epoch each record takes part in one round, whose number is drawn for it alone."""
-    POISSON = "poisson"
-    """In each round each record takes part with the job's rate."""
-
-
-@unique
-class StepNoise(StrEnum):
-    """How the noise of a job's rounds hangs together."""
-
-    INDEPENDENT = "independent"
-    """Each round has noise of its own."""
-    CORRELATED = "correlated"
-    """Each round takes a part of the noise of the round before out again."""
-
-
-@frozen
-class Samples:
-    """How a job samples: see the attributes of `JobSpec`."""
-
-    sampling_numerator: int
-    epoch_steps: int | None = None
-    is_public: bool = False
-    carried: int | None = None
-
-    @property
-    def rate(self) -> float:
-        """The probability that a record is in a round."""
-        if self.epoch_steps is not None:
-            return 1 / self.epoch_steps
-        return self.sampling_numerator / SAMPLING_DENOMINATOR
-
-
-def samples_of(
-    task: Task, *, batch_size: float, dataset_size: int, is_allocated: bool, is_public: bool = False
-) -> Samples:
-    """The samples of about a size. Called by the ad server.
-
-    They are public if that is asked for, or if their size may show who is in them.
-    """
-    steps = epoch_steps(expected_batch_size=batch_size, dataset_size=dataset_size) if is_allocated else None
-    if steps is not None:
-        numerator = SAMPLING_DENOMINATOR // steps
-    elif is_allocated:
-        numerator = SAMPLING_DENOMINATOR
-    else:
-        numerator = sampling_numerator(expected_batch_size=batch_size, dataset_size=dataset_size)
-    found = Samples(sampling_numerator=numerator, epoch_steps=steps, is_public=is_public)
-    is_hidden = hides(
-        dataset_size=dataset_size, rate=found.rate, k=task.min_batch_size, reports=task.reports_per_user
-    )
-    is_noisy = task.mechanism is not Mechanism.NONE
-    return found if is_hidden or not is_noisy else replace(found, is_public=True)
-
-
 def check_sample_hides(task: Task, job: JobSpec, *, records: int) -> None:
     """Refuse to count the secrecy of samples whose size may show who is in them. Called by all parties.
 
@@ -297,15 +199,11 @@ def check_sample_hides(task: Task, job: JobSpec, *, records: int) -> None:
 
 def _check_carries(job: JobSpec) -> None:
     """Refuse correlated noise where it gains nothing, or where nothing is proven."""
-    if job.epoch_steps is None:
-        raise ValueError(
-            "correlated noise gains nothing where each round uses all records, and is not proven for Poisson "
-            "samples: it needs random allocation with epoch_steps of 2 or more"
-        )
+    why = why_not_carried(job.epoch_steps, job.rounds)
+    if why is not None:
+        raise ValueError(why)
     if job.is_clip_adaptive:
         raise ValueError("correlated noise needs one clip bound in all rounds: leave out the adaptive clip")
-    if -(-job.rounds // job.epoch_steps) > correlated.MAX_EPOCHS:
-        raise ValueError(f"correlated noise is for at most {correlated.MAX_EPOCHS} epochs")
 
 
 def check_carries_in_task(task: Task, job: JobSpec) -> None:
@@ -316,12 +214,7 @@ def check_carries_in_task(task: Task, job: JobSpec) -> None:
     """
     if job.carried is None:
         return
-    if task.mechanism is not Mechanism.GAUSSIAN:
-        raise JobRefused(
-            JobReason.MALFORMED,
-            f"correlated noise is Gaussian, and the task's mechanism is {task.mechanism.value}: submit the "
-            "job with independent noise",
-        )
+    check_noise_carries(task)
     try:
         correlated.kept_scale(noise_units(task, job))
     except ValueError as error:

@@ -31,9 +31,10 @@ from maskedlark.numbers.field import add, from_signed, multiply, total
 from maskedlark.privacy.noise import noise_vector
 from maskedlark.randomness import seeded
 from maskedlark.releases import round as rounds
-from maskedlark.releases.job import JobSpec, sampling_numerator
+from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import AggregateShare
 from maskedlark.releases.round import MaskedSum
+from maskedlark.releases.samples import sampling_numerator
 from maskedlark.releases.started_job import StartedJob
 from maskedlark.reports.dataset import OpenedDataset
 from maskedlark.reports.report import InputShares

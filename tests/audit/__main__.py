@@ -24,7 +24,7 @@ from multiprocessing import get_context
 from typing import Any, Final
 
 from maskedlark.privacy.noise import Mechanism
-from tests.audit import epochs, federated, poisoning, sample_size, single_share, slots_hidden
+from tests.audit import correlated, epochs, federated, poisoning, sample_size, single_share, slots_hidden
 from tests.audit.canary import Case, Finding, audit
 from tests.audit.part import Examine, Part
 
@@ -47,6 +47,8 @@ PARTS: Final[tuple[Examine, ...]] = (
     federated.broken,
     epochs.honest,
     epochs.ground,
+    correlated.honest,
+    correlated.halved,
     sample_size.poisson,
     sample_size.allocation,
     slots_hidden.hidden,

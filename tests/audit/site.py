@@ -131,12 +131,37 @@ class Site:
         sampling_rate: float = 1.0,
         epoch_steps: int | None = None,
     ) -> tuple[JobSpec, StartedJob]:
-        """A job at both helpers, and what the first of them says of it.
+        """A job at both helpers, and what the first of them says of it."""
+        spec = self.spec(
+            dataset,
+            rounds=rounds,
+            noise_multiplier=noise_multiplier,
+            sampling_rate=sampling_rate,
+            epoch_steps=epoch_steps,
+        )
+        return spec, self.open(spec)
+
+    def open(self, spec: JobSpec) -> StartedJob:
+        """What the first helper says of a job that both open."""
+        started: StartedJob = self.both(lambda client: client.start_job(spec, self.onnx))[0]
+        return started
+
+    def spec(
+        self,
+        dataset: bytes,
+        *,
+        rounds: int,
+        noise_multiplier: float,
+        sampling_rate: float = 1.0,
+        epoch_steps: int | None = None,
+        carried: int | None = None,
+    ) -> JobSpec:
+        """A job of a fresh id.
 
         Poisson samples are public, so that they may be small; the slots of random allocation are secret.
         """
         numerator = round(sampling_rate * 2**32) if epoch_steps is None else 2**32 // epoch_steps
-        spec = JobSpec(
+        return JobSpec(
             job_id=self.randomness(16),
             task_id=self.task.task_id,
             dataset_id=dataset,
@@ -147,8 +172,8 @@ class Site:
             noise_multiplier=noise_multiplier,
             epoch_steps=epoch_steps,
             is_sample_public=sampling_rate < 1,  # so few records hide nobody's coin
+            carried=carried,
         )
-        return spec, self.both(lambda client: client.start_job(spec, self.onnx))[0]
 
     @property
     def initial_weights(self) -> bytes:

@@ -31,7 +31,8 @@ from maskedlark.model import weights
 from maskedlark.model.dense import dense_network
 from maskedlark.model.graph import Loss, Model
 from maskedlark.model.onnx_file import parse
-from maskedlark.releases.job import JobSpec, sampling_numerator
+from maskedlark.releases.job import JobSpec
+from maskedlark.releases.samples import sampling_numerator
 from maskedlark.reports.report import InputShares
 from maskedlark.reports.task import Task
 from maskedlark.runtime.database import open_database

@@ -36,9 +36,10 @@ from maskedlark.privacy.accounting import Epsilons, fitting_noise_multiplier, sp
 from maskedlark.privacy.clip import Norm
 from maskedlark.privacy.noise import Mechanism, noise_bytes, noise_vector
 from maskedlark.randomness import Randomness, seeded, system_randomness
-from maskedlark.releases.job import JobSpec, charge, sampling_numerator
+from maskedlark.releases.job import JobSpec, charge
 from maskedlark.releases.release import AggregateShare
 from maskedlark.releases.round import MaskedSum, aggregate, transcript
+from maskedlark.releases.samples import sampling_numerator
 from maskedlark.reports.report import InputShares
 from tests.bench import mnist
 from tests.builders import World, world

@@ -27,7 +27,8 @@ from maskedlark.model import weights
 from maskedlark.model.graph import Loss, Model
 from maskedlark.model.onnx_file import parse
 from maskedlark.randomness import seeded
-from maskedlark.releases.job import JobSpec, sampling_numerator
+from maskedlark.releases.job import JobSpec
+from maskedlark.releases.samples import sampling_numerator
 from maskedlark.reports.upload import Report, Sealer
 from tests.builders import examples
 from tests.chaos.uploads import Uploads

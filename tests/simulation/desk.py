@@ -22,8 +22,9 @@ from maskedlark.model.graph import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.randomness import seeded
-from maskedlark.releases.job import JobSpec, sampling_numerator
+from maskedlark.releases.job import JobSpec
 from maskedlark.releases.query import QuerySpec
+from maskedlark.releases.samples import sampling_numerator
 from maskedlark.reports.pair import SAMPLING_DENOMINATOR
 from maskedlark.reports.task import Task
 from tests.helper.parties import MODEL as ENCODED_MODEL
@@ -233,6 +234,7 @@ class Desk:
         )  # without sampling the cost has a closed form: it is quick
         steps = stream.choice((None, 2) if is_noisy else (None, 2, 3))
         numerator = sampling_numerator(expected_batch_size=batch_size, dataset_size=dataset.size)
+        is_correlated = is_noisy and steps is not None and number % 2 == 1
         job = JobSpec(
             job_id=seeded(self.fleet.faults.seed, f"job {task.name} {number}")(16),
             task_id=task.task_id,
@@ -243,6 +245,7 @@ class Desk:
             sampling_numerator=numerator if steps is None else SAMPLING_DENOMINATOR // steps,
             epoch_steps=steps,
             is_sample_public=is_noisy and steps is not None,  # so few records hide nobody's slot
+            carried=48 if is_correlated else None,
             noise_multiplier=_JOB_NOISE if is_noisy else 0.0,
         )
         return TrainingPlan(

@@ -14,9 +14,11 @@ from adserver.store.datasets import Dataset
 from adserver.training.cost import job_epsilons
 from adserver.training.eval_set import read_eval_set
 from adserver.training.submission import Submission, plan_job
-from maskedlark.errors import InvalidModel, InvalidTask, JobReason, JobRefused, ModelReason
+from maskedlark.errors import InvalidModel, InvalidTask, JobReason, JobRefused, MaskedLarkError, ModelReason
 from maskedlark.model.dense import dense_network
 from maskedlark.model.graph import Loss
+from maskedlark.privacy.adaptive_clip import AdaptiveClip
+from maskedlark.releases.samples import StepNoise
 from maskedlark.reports.task import Task
 from tests.adserver.job_world import ENCODED_MODEL, MODEL, NUM_FEATURES
 from tests.builders import NOW, world
@@ -209,3 +211,57 @@ def test_records_are_allocated_unless_something_else_is_asked_for() -> None:
     asked = {field.name: getattr(SUBMISSION, field.name) for field in fields(SUBMISSION)}
     del asked["is_allocated"]
     assert Submission(**asked).is_allocated
+
+
+# --- correlated noise
+
+_CORRELATED: dict[str, Any] = {"is_allocated": True, "noise": StepNoise.CORRELATED, "epsilon": None}
+
+
+def test_correlated_noise_is_fitted_to_the_optimizer() -> None:
+    of = task_of(epsilon=16.0, collusion_epsilon=32.0)
+    kept = {
+        kind: plan(
+            of, noise_multiplier=8.0, **{**_CORRELATED, "optimizer": Optimizer(kind=kind, learning_rate=0.1)}
+        ).job.carried
+        for kind in OptimizerKind
+    }
+    assert kept[OptimizerKind.SGD] == kept[OptimizerKind.ADAGRAD] < kept[OptimizerKind.MOMENTUM]
+    assert kept[OptimizerKind.ADAM] == kept[OptimizerKind.MOMENTUM]
+    assert plan(of, noise_multiplier=8.0, **_CORRELATED, carried=7).job.carried == 7
+
+
+def test_an_epsilon_becomes_the_least_correlated_noise() -> None:
+    of = task_of(epsilon=16.0, collusion_epsilon=32.0)
+    made = plan(of, **{**_CORRELATED, "epsilon": 2.0})
+    assert 1.95 < job_epsilons(made, made.job.rounds).ad_server <= 2.0
+    assert not made.job.is_sample_secret
+
+
+def test_a_job_that_stops_with_its_budget_is_fitted_to_the_rounds_it_has() -> None:
+    of = task_of(epsilon=16.0, collusion_epsilon=32.0)
+    made = plan(of, noise_multiplier=8.0, rounds=None, **_CORRELATED)
+    assert made.job.rounds > 20
+    assert job_epsilons(made, made.job.rounds).colluding <= 32.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"batch_size": None}, "all records"),
+        ({"is_allocated": False}, "not proven for Poisson"),
+        ({"noise": StepNoise.INDEPENDENT, "carried": 5}, "carried is of correlated noise"),
+        ({"adaptive_clip": AdaptiveClip(quantile=0.5, learning_rate=0.2, initial=0.1)}, "adaptive clip"),
+    ],
+)
+def test_correlated_noise_where_it_cannot_be_is_refused_with_what_fits(
+    changes: dict[str, Any], words: str
+) -> None:
+    of = task_of(epsilon=16.0, collusion_epsilon=32.0)
+    with pytest.raises(MaskedLarkError, match=words):
+        plan(of, **{**_CORRELATED, "noise_multiplier": 8.0, **changes})
+
+
+def test_a_task_without_noise_has_none_to_correlate() -> None:
+    with pytest.raises(JobRefused, match="independent noise"):
+        plan(QUIET, **_CORRELATED)

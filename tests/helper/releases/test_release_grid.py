@@ -15,7 +15,7 @@ from maskedlark.rpc.transport import make_channel, make_server
 from maskedlark.rpc.wire import chunks
 from protos import helper_pb2 as pb
 from protos import helper_pb2_grpc
-from tests.helper.parties import WEIGHTS, Scene
+from tests.helper.parties import WEIGHTS, FakeEngine, Scene
 from tests.patience import HANGS_S
 
 
@@ -49,13 +49,10 @@ def test_a_step_that_is_no_time_is_refused(step: float) -> None:
         ReleaseGrid(step_s=step)
 
 
-def answer_times(scene: Scene, spec: Any, rounds: int, step_s: float) -> tuple[list[float], list[list[int]]]:
-    """For each round asked over gRPC: how long it was held, and the sizes of all messages that came.
-
-    The helper's clock moves only while an answer is held, so that no machine is too slow for a step.
-    """
-    clock = Simulated()
-    grid = ReleaseGrid(step_s=step_s, now=clock.now, sleep=clock.sleep)
+def answer_times(
+    scene: Scene, spec: Any, rounds: int, grid: ReleaseGrid
+) -> tuple[list[float], list[list[int]]]:
+    """For each round asked over gRPC: how long it took by the grid's clock, and the sizes of all messages."""
     server, port = make_server("127.0.0.1:0", None, threads=2)
     helper_pb2_grpc.add_HelperServicer_to_server(HelperService(scene.cores[0], grid), server)
     server.start()
@@ -66,9 +63,9 @@ def answer_times(scene: Scene, spec: Any, rounds: int, step_s: float) -> tuple[l
         for index in range(rounds):
             header = pb.RoundRequest(header=pb.RoundRequest.Header(job_id=spec.job_id, round=index))
             requests = [header, *(pb.RoundRequest(weights=piece) for piece in chunks(WEIGHTS))]
-            began = clock.time
+            began = grid.now()
             replies = list(stub.RunRound(iter(requests), timeout=HANGS_S))
-            times.append(clock.time - began)
+            times.append(grid.now() - began)
             sizes.append([reply.ByteSize() for reply in replies])
     server.stop(None).wait()
     return times, sizes
@@ -102,8 +99,11 @@ def test_nothing_is_charged_before_its_answer_may_leave_and_nothing_for_who_has_
 def test_two_runs_that_differ_only_in_the_sampled_set_look_alike_in_sizes_and_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where one of them samples too few records, and so sums nothing."""
-    step_s, rounds, seen = 60.0, 6, []
+    """Also where one of them samples too few records, and so sums nothing.
+
+    The clock is the grid's own: it moves by sleeping, and by a millisecond for each record that is summed.
+    """
+    step_s, rounds, seen, worked = 0.1, 6, [], []
     for name, draw in _SAMPLES.items():
         folder = tmp_path / name
         folder.mkdir()
@@ -114,9 +114,22 @@ def test_two_runs_that_differ_only_in_the_sampled_set_look_alike_in_sizes_and_ti
             scene.seal(60), noise_multiplier=5.0, sampling_numerator=1 << 31, is_sample_public=True
         )
         scene.start(spec)
+        clock = Simulated()
+        sum_of = FakeEngine.masked_sum
+
+        def slower(
+            engine: FakeEngine, tensors: Any, batch: Any, *rest: Any, of: Any = sum_of, clock: Any = clock
+        ) -> Any:
+            worked.append(int(batch.mask_shares.any(axis=1).sum()))
+            clock.time += 0.001 * worked[-1]
+            return of(engine, tensors, batch, *rest)
+
+        monkeypatch.setattr(FakeEngine, "masked_sum", slower)
         monkeypatch.setattr("maskedlark.reports.pair.PairKey.sample", draw)
-        seen.append(answer_times(scene, spec, rounds, step_s))
+        grid = ReleaseGrid(step_s=step_s, now=clock.now, sleep=clock.sleep)
+        seen.append(answer_times(scene, spec, rounds, grid))
         monkeypatch.undo()
+    assert set(worked) == {0, 30}  # without the grid the times would tell
     for times, sizes in seen:
         assert sizes == seen[0][1]
         assert times == pytest.approx([step_s] * rounds)

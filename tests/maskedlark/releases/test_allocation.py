@@ -12,15 +12,9 @@ from maskedlark.canonical import decode, encode
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.privacy.accounting import spent
 from maskedlark.privacy.sample_size import EXPOSURE, hides, least_batch, padded_size, under
-from maskedlark.releases.job import (
-    JobSpec,
-    Samples,
-    charge,
-    check_sample_hides,
-    epoch_steps,
-    samples_of,
-)
+from maskedlark.releases.job import JobSpec, charge, check_sample_hides
 from maskedlark.releases.round import MaskedSum, aggregate, sampled, transcript
+from maskedlark.releases.samples import Samples, epoch_steps, samples_of
 from maskedlark.reports.pair import SAMPLING_DENOMINATOR
 from maskedlark.reports.report import InputShares
 from tests.maskedlark.releases.test_split_noise import FULL, job

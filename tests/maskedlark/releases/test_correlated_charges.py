@@ -10,16 +10,8 @@ import pytest
 from maskedlark.errors import JobRefused
 from maskedlark.privacy.accounting import spent, spent_in_turn
 from maskedlark.privacy.correlated import sensitivity
-from maskedlark.releases.job import (
-    JobSpec,
-    Samples,
-    charge,
-    charge_of_samples,
-    check_sum_possible,
-    noise_bound,
-    noise_units,
-    round_units,
-)
+from maskedlark.releases.job import JobSpec, charge, check_sum_possible, noise_bound, noise_units, round_units
+from maskedlark.releases.samples import Samples, charge_of_samples
 from tests.builders import world
 from tests.maskedlark.releases.test_split_noise import FULL, SPLIT, job
 

@@ -19,16 +19,10 @@ from maskedlark.numbers import field
 from maskedlark.numbers.field import MODULUS
 from maskedlark.privacy.noise import noise_vector
 from maskedlark.randomness import seeded
-from maskedlark.releases.job import (
-    JobSpec,
-    check_sum_possible,
-    check_sums_fit,
-    noise_bound,
-    noise_units,
-    sampling_numerator,
-)
+from maskedlark.releases.job import JobSpec, check_sum_possible, check_sums_fit, noise_bound, noise_units
 from maskedlark.releases.release import AggregateShare, combine
 from maskedlark.releases.round import MaskedSum, aggregate, records_evaluated, transcript
+from maskedlark.releases.samples import sampling_numerator
 from maskedlark.reports.dataset import ShareForHelper, open_dataset
 from maskedlark.reports.pair import SAMPLING_DENOMINATOR, pair_key
 from maskedlark.reports.report import InputShares

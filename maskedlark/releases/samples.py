@@ -1,0 +1,166 @@
+"""How a job takes its batches, how the noise of its rounds hangs together, and what both are charged as.
+
+What the ad server plans with, and `maskedlark.releases.job` charges by.
+"""
+
+from dataclasses import replace
+from enum import StrEnum, unique
+
+from maskedlark.errors import JobReason, JobRefused
+from maskedlark.frozen import frozen
+from maskedlark.privacy import correlated
+from maskedlark.privacy.charge import Charge
+from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.random_allocation import MAX_STEPS
+from maskedlark.privacy.sample_size import EXPOSURE, hides
+from maskedlark.releases.release import charge_of
+from maskedlark.reports.pair import SAMPLING_DENOMINATOR
+from maskedlark.reports.task import Task
+
+
+@unique
+class Sampling(StrEnum):
+    """How a job takes its batches."""
+
+    ALLOCATION = "allocation"
+    """In each epoch each record takes part in one round, whose number is drawn for it alone."""
+    POISSON = "poisson"
+    """In each round each record takes part with the job's rate."""
+
+
+@unique
+class StepNoise(StrEnum):
+    """How the noise of a job's rounds hangs together."""
+
+    INDEPENDENT = "independent"
+    """Each round has noise of its own."""
+    CORRELATED = "correlated"
+    """Each round takes a part of the noise of the round before out again."""
+
+
+@frozen
+class Samples:
+    """How a job samples: see the attributes of `JobSpec`."""
+
+    sampling_numerator: int
+    epoch_steps: int | None = None
+    is_public: bool = False
+    carried: int | None = None
+
+    @property
+    def rate(self) -> float:
+        """The probability that a record is in a round."""
+        if self.epoch_steps is not None:
+            return 1 / self.epoch_steps
+        return self.sampling_numerator / SAMPLING_DENOMINATOR
+
+
+def samples_of(
+    task: Task, *, batch_size: float, dataset_size: int, is_allocated: bool, is_public: bool = False
+) -> Samples:
+    """The samples of about a size. Called by the ad server.
+
+    They are public if that is asked for, or if their size may show who is in them.
+    """
+    steps = epoch_steps(expected_batch_size=batch_size, dataset_size=dataset_size) if is_allocated else None
+    if steps is not None:
+        numerator = SAMPLING_DENOMINATOR // steps
+    elif is_allocated:
+        numerator = SAMPLING_DENOMINATOR
+    else:
+        numerator = sampling_numerator(expected_batch_size=batch_size, dataset_size=dataset_size)
+    found = Samples(sampling_numerator=numerator, epoch_steps=steps, is_public=is_public)
+    is_hidden = hides(
+        dataset_size=dataset_size, rate=found.rate, k=task.min_batch_size, reports=task.reports_per_user
+    )
+    is_noisy = task.mechanism is not Mechanism.NONE
+    return found if is_hidden or not is_noisy else replace(found, is_public=True)
+
+
+def carrying(
+    task: Task, samples: Samples, *, rounds: int, momentum: float, carried: int | None = None
+) -> Samples:
+    """The same samples with correlated noise. Called by the ad server.
+
+    Args:
+        task: Its mechanism counts.
+        samples: Of random allocation.
+        rounds: The job's.
+        momentum: Of its optimizer.
+        carried: See `JobSpec`; None for what leaves the weights the smallest error.
+
+    Raises:
+        JobRefused(MALFORMED): saying what fits.
+    """
+    check_noise_carries(task)
+    why = why_not_carried(samples.epoch_steps, rounds)
+    if samples.epoch_steps is None or why is not None:
+        raise JobRefused(JobReason.MALFORMED, str(why))
+    if carried is None:
+        epochs = -(-rounds // samples.epoch_steps)
+        carried = correlated.best_carried(steps=samples.epoch_steps, epochs=epochs, momentum=momentum)
+    return replace(samples, is_public=False, carried=carried)
+
+
+def epoch_steps(*, expected_batch_size: float, dataset_size: int) -> int | None:
+    """The steps of an epoch whose batches are about of a size; None where one batch is the whole dataset.
+
+    Called by the ad server. The expected batch is the dataset's size over the steps, at least what was asked
+    for.
+    """
+    steps = min(MAX_STEPS, int(dataset_size / expected_batch_size))
+    return steps if steps > 1 else None
+
+
+def sampling_numerator(*, expected_batch_size: float, dataset_size: int) -> int:
+    """The sampling rate that gives a batch of the expected size, at least one in 2^32 and at most all.
+
+    Called by the ad server.
+    """
+    return max(1, min(SAMPLING_DENOMINATOR, round(SAMPLING_DENOMINATOR * expected_batch_size / dataset_size)))
+
+
+def charge_of_samples(task: Task, noise_multiplier: float, *, rounds: int, samples: Samples) -> Charge:
+    """What rounds with some samples are charged as. Called by the ad server to plan, and by `charge`.
+
+    Epochs of correlated noise, the begun ones together, are one release without sampling.
+    """
+    steps = samples.epoch_steps or 1
+    if samples.carried is not None:
+        one = charge_of(task, noise_multiplier)
+        length = correlated.sensitivity(samples.carried, steps=steps, epochs=-(-rounds // steps))
+        return replace(one, noise_multiplier=one.noise_multiplier / length)
+    charged = charge_of(task, noise_multiplier, rounds=-(-rounds // steps))
+    if samples.is_public or samples.sampling_numerator == SAMPLING_DENOMINATOR:
+        return charged
+    if steps > 1:
+        return replace(charged, epoch_steps=steps, exposure=steps * EXPOSURE)
+    return replace(
+        charged, sampling_rate=samples.sampling_numerator / SAMPLING_DENOMINATOR, exposure=EXPOSURE
+    )
+
+
+def why_not_carried(epoch_steps: int | None, rounds: int) -> str | None:
+    """Why a job's rounds cannot have correlated noise; None if they can."""
+    if epoch_steps is None:
+        return (
+            "correlated noise gains nothing where each round uses all records, and is not proven for Poisson "
+            "samples: it needs random allocation with epoch_steps of 2 or more, so smaller batches"
+        )
+    if -(-rounds // epoch_steps) > correlated.MAX_EPOCHS:
+        return f"correlated noise is for at most {correlated.MAX_EPOCHS} epochs"
+    return None
+
+
+def check_noise_carries(task: Task) -> None:
+    """Refuse correlated noise in a task that has none, or Laplace noise.
+
+    Raises:
+        JobRefused(MALFORMED)
+    """
+    if task.mechanism is not Mechanism.GAUSSIAN:
+        raise JobRefused(
+            JobReason.MALFORMED,
+            f"correlated noise is Gaussian, and the task's mechanism is {task.mechanism.value}: submit the "
+            "job with independent noise",
+        )

@@ -1,0 +1,115 @@
+"""Planning with correlated noise: what is found fits both budgets, beside independent noise."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from adserver.budgets.comparison import compare
+from adserver.budgets.headroom import Room
+from adserver.budgets.planner import Planner, Wish
+from adserver.views.plan import plan_json, print_plan, submit_options
+from maskedlark.errors import InvalidTask, JobReason, JobRefused
+from maskedlark.privacy.correlated import MAX_EPOCHS, best_carried, gain
+from maskedlark.releases.samples import StepNoise
+from tests.builders import world
+
+STEPS, EPOCHS = 20, 6
+WISH = Wish(rounds=STEPS * EPOCHS, batch_size=100.0, noise_multiplier=None)
+
+
+def planner(noise: StepNoise = StepNoise.CORRELATED, *, momentum: float = 0.9, **changes: Any) -> Planner:
+    settings = {
+        "mechanism": "gaussian",
+        "min_batch_size": 20,
+        "epsilon": 16.0,
+        "collusion_epsilon": 8.0,
+        **changes,
+    }
+    room = Room(task=world(**settings).task, dataset_size=2_000, noise=noise, momentum=momentum)
+    return Planner(room=room, num_parameters=500)
+
+
+def test_correlated_noise_that_is_found_fits_and_less_does_not() -> None:
+    of = planner()
+    found = of.plan(WISH).recommended
+    assert found.carried == best_carried(steps=STEPS, epochs=EPOCHS, momentum=0.9)
+    assert 7.8 < found.cost.alone.colluding <= 8.0
+    with pytest.raises(JobRefused, match="with one helper"):
+        of.option(rounds=found.rounds, batch_size=100.0, noise_multiplier=0.97 * found.noise_multiplier)
+
+
+def test_where_collusion_binds_correlated_noise_is_worth_more() -> None:
+    """By as much as the error of the weights is smaller at equal cost."""
+    of = planner(StepNoise.INDEPENDENT)
+    compared = compare(of, of.plan(WISH).recommended)
+    assert compared is not None
+    assert compared.independent is not None
+    assert compared.correlated is not None
+    ratio = compared.correlated.noise_to_signal / compared.independent.noise_to_signal
+    carried = compared.correlated.carried or 0
+    assert ratio == pytest.approx(gain(carried, steps=STEPS, epochs=EPOCHS, momentum=0.9), rel=0.02)
+    assert compared.correlated.steps_worth > compared.independent.steps_worth
+    assert compared.correlated.cost.alone.ad_server > compared.independent.cost.alone.ad_server
+
+
+def test_the_comparison_is_the_same_from_either_side() -> None:
+    sides = [planner(noise) for noise in StepNoise]
+    first, second = (compare(of, of.plan(WISH).recommended) for of in sides)
+    assert first == second
+
+
+@pytest.mark.parametrize(("asked", "words"), [(2_000.0, "smaller batches"), (100.0, "at most 1000 epochs")])
+def test_where_it_cannot_be_the_comparison_says_why(asked: float, words: str) -> None:
+    of = planner(StepNoise.INDEPENDENT, epsilon=1e6, collusion_epsilon=1e6)
+    rounds = 10 if asked == 2_000.0 else (MAX_EPOCHS + 1) * STEPS
+    option = of.option(rounds=rounds, batch_size=asked, noise_multiplier=50.0)
+    compared = compare(of, option)
+    assert compared is not None
+    assert compared.correlated is None
+    assert words in compared.refusal
+
+
+def test_there_is_nothing_to_compare_with_laplace_noise() -> None:
+    of = planner(StepNoise.INDEPENDENT, mechanism="laplace", norm="l1")
+    option = of.option(rounds=STEPS, batch_size=100.0, noise_multiplier=50.0)
+    assert compare(of, option) is None
+    with pytest.raises(JobRefused) as refused:
+        planner(mechanism="laplace", norm="l1").plan(WISH)
+    assert refused.value.reason is JobReason.MALFORMED
+
+
+def test_poisson_samples_take_independent_noise_only() -> None:
+    of = planner()
+    with pytest.raises(JobRefused, match="not proven for Poisson"):
+        replace(of, room=replace(of.room, is_allocated=False)).plan(WISH)
+
+
+def test_rounds_are_found_for_correlated_noise() -> None:
+    found = planner().plan(Wish(rounds=None, batch_size=100.0, noise_multiplier=20.0)).recommended
+    assert found.cost.alone.colluding <= 8.0
+    assert found.carried is not None
+    cheap = planner(collusion_epsilon=1e6, epsilon=1e6)
+    most = cheap.plan(Wish(rounds=None, batch_size=1_000.0, noise_multiplier=3e4)).recommended
+    assert most.rounds <= 2 * MAX_EPOCHS
+
+
+@pytest.mark.parametrize("momentum", [1.0, -0.1, float("nan")])
+def test_a_momentum_outside_its_range_is_refused(momentum: float) -> None:
+    with pytest.raises(InvalidTask, match="momentum"):
+        planner(momentum=momentum)
+
+
+def test_people_and_programs_see_both_kinds(capsys: pytest.CaptureFixture[str]) -> None:
+    of = planner()
+    plan = of.plan(WISH)
+    compared = compare(of, plan.recommended)
+    shown = plan_json(plan, of.room, compared)
+    assert shown["compared"]["correlated"]["carried"] == plan.recommended.carried
+    assert shown["compared"]["independent"]["carried"] is None
+    assert f"--noise correlated --carried {plan.recommended.carried}" in submit_options(plan.recommended)
+    assert "correlated" not in shown["compared"]["independent"]["submit"]
+    print_plan(plan, of.room, compared)
+    printed = capsys.readouterr().out
+    assert "the marked job with either noise" in printed
+    assert "correlated" in printed

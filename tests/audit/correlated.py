@@ -1,0 +1,227 @@
+"""A canary over whole jobs of correlated noise, against an ad server that grinds job ids.
+
+Each step takes a part of the noise of the step before out again, so a record's steps tell more together than
+one by one, most where they are neighbours. The ad server, who has one helper's keys, tries job ids until the
+canary's slots are bad, and undoes the correlation: it adds the answers up as the noise was taken out, and
+projects on what the canary would do. What it shows stays under the claim; helpers with half of their noise
+are caught, and so is a claim that counts the epochs one by one.
+
+The same statistic with both helpers' noise in it is the ad server alone, if it knew the slots; the claim
+against it does not count on slots being secret.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from math import sqrt
+from pathlib import Path
+from typing import Any, Final
+from unittest.mock import patch
+
+import numpy as np
+from numpy.typing import NDArray
+
+from helper.releases import carried_noise
+from helper.releases.carried_noise import CarriedNoise
+from helper.trust.keys import HelperKeys
+from maskedlark.privacy.accounting import Charge, spent
+from maskedlark.privacy.correlated import DENOMINATOR, NoiseVector, StepStreams, correlated_noise, sensitivity
+from maskedlark.privacy.noise import Mechanism
+from maskedlark.releases.job import JobSpec
+from maskedlark.releases.release import combine
+from maskedlark.reports.report import Example
+from tests.audit.bounds import Guesses
+from tests.audit.canary import BIAS, CLIP_NORM, COLLUDING_HELPER, DELTA
+from tests.audit.part import Part
+from tests.audit.site import Site, open_site, temporary_folder
+
+RECORDS: Final = 100
+STEPS: Final = 4
+EPOCHS: Final = 3
+"""Of one job, which is one trial."""
+TRIALS: Final = 200
+CARRIED: Final = 48
+NOISE: Final = 1.5
+ERROR: Final = 0.05 / 8
+_TRIES: Final = 100
+_PLACE: Final = np.array([0, 0, 0, 0], np.uint8)
+_OTHERS: Final = np.array([1, 0, 0, 0], np.uint8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What both adversaries show of one build.
+
+    Attributes:
+        claimed: What the helpers state of one job: to the ad server alone, and with a helper.
+        one_by_one: What a claim would state that counts each epoch by itself, with a helper.
+        shown: What the guesses prove, in the order of `claimed`.
+        longest: The largest shift of a job's statistic, over the noise: at most that which is charged.
+    """
+
+    claimed: tuple[float, float]
+    one_by_one: float
+    shown: tuple[float, float]
+    longest: float
+
+
+class Recorded(CarriedNoise):
+    """The noise of a helper that colludes: it is used like any, and the adversary has it too."""
+
+    taken: list[NoiseVector]
+
+    def of_round(self, *arguments: Any, **settings: Any) -> NoiseVector:
+        self.taken.append(super().of_round(*arguments, **settings))
+        return self.taken[-1]
+
+
+def honest(seed: int) -> Part:
+    """The part on helpers as they are."""
+    found = examine(seed)
+    return Part(
+        claims={
+            "correlated_under_claim": all(
+                shown <= claimed for shown, claimed in zip(found.shown, found.claimed, strict=True)
+            ),
+            "epochs_one_by_one_caught": found.shown[1] > found.one_by_one,
+        },
+        figures={
+            "correlated_claimed": found.claimed,
+            "correlated_shown": found.shown,
+            "correlated_one_by_one": found.one_by_one,
+        },
+    )
+
+
+def halved(seed: int) -> Part:
+    """The part on helpers with half of the noise that they charge for: the audit must see it."""
+    found = examine(seed, is_halved=True)
+    return Part(
+        claims={"halved_correlated_caught": found.shown[1] > found.claimed[1]},
+        figures={"halved_correlated_shown": found.shown},
+    )
+
+
+def examine(seed: int, *, is_halved: bool = False, trials: int = TRIALS) -> Found:
+    """Real helpers over gRPC, with the canary and without."""
+    with (
+        temporary_folder() as folder,
+        open_site(
+            folder,
+            seed=seed,
+            mechanism="gaussian",
+            clip_norm=CLIP_NORM,
+            max_dataset_size=RECORDS,
+            epsilon=1e6,
+            collusion_epsilon=1e6,
+            delta=DELTA,
+        ) as site,
+        half_of_the_noise() if is_halved else nullcontext(),
+    ):
+        grinders = []
+        for label in (None, 0):
+            dataset = site.seal(
+                [Example(features=_OTHERS, label=None)] * (RECORDS - 1)
+                + [Example(features=_PLACE, label=label)]
+            )
+            grinders.append(Grinder(site, dataset, folder))
+        without, with_canary = (np.array([one.trial() for _ in range(trials)]) for one in grinders)
+    shown = [
+        Guesses(
+            hits=int((with_canary[:, who] >= 0).sum()),
+            with_canary=trials,
+            false_alarms=int((without[:, who] >= 0).sum()),
+            without_canary=trials,
+        )
+        .rates(ERROR)
+        .gaussian_epsilon(DELTA)
+        for who in (0, 1)
+    ]
+    return Found(
+        claimed=grinders[0].claimed,
+        one_by_one=one_by_one(),
+        shown=(shown[0], shown[1]),
+        longest=max(grinder.longest for grinder in grinders) / NOISE,
+    )
+
+
+def one_by_one() -> float:
+    """What the epochs would cost, with a helper, if a step's noise were its own."""
+    known = Charge(
+        mechanism=Mechanism.GAUSSIAN, noise_multiplier=NOISE / sqrt(EPOCHS), sampling_rate=1.0, rounds=1
+    )
+    return spent([known], DELTA).colluding
+
+
+class Grinder:
+    """An ad server that has the keys of one helper."""
+
+    def __init__(self, site: Site, dataset: bytes, folder: Path) -> None:
+        self._site = site
+        self._dataset = dataset
+        self._pair = HelperKeys.read(folder / "south").pair(site.task, COLLUDING_HELPER)
+        core = site.cores[COLLUDING_HELPER]
+        opened = core.datasets.opened(dataset)
+        self._row = int(np.flatnonzero(~opened.shares.features.any(axis=1))[0])
+        self._noise = Recorded(core._keys.noise_key, core._ledger)
+        self._noise.taken = []
+        core.jobs._carried = self._noise
+        self.claimed = (0.0, 0.0)
+        self.longest = 0.0
+        self._undo = np.linalg.inv(
+            np.eye(EPOCHS * STEPS) - CARRIED / DENOMINATOR * np.eye(EPOCHS * STEPS, k=-1)
+        )
+
+    def trial(self) -> tuple[float, float]:
+        """One job: how far both statistics are beyond half of the canary's shift, in that shift."""
+        self._site.cores[COLLUDING_HELPER].jobs._carried = self._noise
+        spec, shift = max((self._tried() for _ in range(_TRIES)), key=lambda one: float(one[1] @ one[1]))
+        started = self._site.open(spec)
+        self.claimed = (
+            self.claimed
+            if any(self.claimed)
+            else (
+                started.epsilon_spent,
+                started.collusion_epsilon_spent,
+            )
+        )
+        self._noise.taken.clear()
+        sums = np.array([combine(*self._site.shares(spec, i))[BIAS] for i in range(spec.rounds)])
+        own = np.array([taken[BIAS] for taken in self._noise.taken])
+        length = float(np.linalg.norm(shift))
+        self.longest = max(self.longest, length)
+        unit = self._site.task.clip.sensitivity
+        together, alone = (
+            float(shift @ self._undo @ seen) / unit / length - length / 2 for seen in (sums - own, sums)
+        )
+        return alone, together
+
+    def _tried(self) -> tuple[JobSpec, NDArray[np.float64]]:
+        """A job, and what the canary does to its steps once the correlation is undone."""
+        spec = self._site.spec(
+            self._dataset,
+            rounds=EPOCHS * STEPS,
+            noise_multiplier=NOISE,
+            epoch_steps=STEPS,
+            carried=CARRIED,
+        )
+        is_in = np.zeros(spec.rounds)
+        for epoch in range(EPOCHS):
+            is_in[epoch * STEPS + int(self._pair.slots(spec.digest, epoch, RECORDS, STEPS)[self._row])] = 1
+        return spec, self._undo @ is_in
+
+
+@contextmanager
+def half_of_the_noise() -> Iterator[None]:
+    """Helpers whose correlated noise has half of the scale that is charged."""
+
+    def half(carried: int, scale: int, count: int, streams: StepStreams) -> NoiseVector:
+        return correlated_noise(carried, scale // 2, count, streams)
+
+    with patch.object(carried_noise, "correlated_noise", half):
+        yield
+
+
+def charged_shift() -> float:
+    """The shift over one helper's noise that the helpers charge for."""
+    return sensitivity(CARRIED, steps=STEPS, epochs=EPOCHS) / NOISE
