@@ -14,6 +14,7 @@ from adserver.training.eval_set import read_eval_set
 from maskedlark import canonical
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
+from maskedlark.model.graph import Loss, Model
 from maskedlark.model.losses import check_loss, loss_named
 from maskedlark.model.onnx_file import parse
 from maskedlark.privacy.accounting import Charge
@@ -98,29 +99,15 @@ def plan_job(
         JobRefused: UNKNOWN_DATASET, TASK_EXPIRED, OVERFLOW, NOISE_OUT_OF_RANGE, BUDGET_EXHAUSTED, or
             MALFORMED for settings that do not go together.
     """
-    model = parse(submission.model, num_features=task.num_features)
-    loss = loss_named(submission.loss)
-    check_loss(model, loss, task.labels.size if task.labels.kind is LabelKind.CLASSES else None)
-    if submission.eval_set is not None:
-        read_eval_set(submission.eval_set).check_fits(model, loss)
+    model, loss = _model_to_train(submission, task)
     _check_usable(task, dataset, now_s)
     batch_size = float(dataset.size) if submission.batch_size is None else submission.batch_size
     check_batch(task, batch_size, dataset.size)
-    samples = _samples(submission, task, dataset, batch_size, submission.rounds or 1)
     settings = {
         "job_id": job_id,
-        "task_id": task.task_id,
-        "dataset_id": dataset.dataset_id,
         "model_digest": model.digest,
         "loss": loss,
-        "rounds": 1 if submission.rounds is None else submission.rounds,
-        "sampling_numerator": samples.sampling_numerator,
-        "epoch_steps": samples.epoch_steps,
-        "is_sample_public": samples.is_public,
-        "carried": samples.carried,
-        "noise_multiplier": submission.noise_multiplier or 0.0,
-        "is_clip_per_layer": submission.is_clip_per_layer,
-        "is_clip_adaptive": submission.adaptive_clip is not None,
+        **_job_settings(submission, task, dataset, batch_size),
     }
     canonical.build(JobSpec, settings)  # refuses numbers out of range before the accountant sees them
     fixed = _fixed(submission, task, dataset, batch_size, already)
@@ -148,6 +135,35 @@ def plan_job(
     )
     check_sums_fit(task, job, records=dataset.size, num_parameters=model.num_parameters)
     return plan
+
+
+def _model_to_train(submission: Submission, task: Task) -> tuple[Model, Loss]:
+    """The parsed model and its loss, checked against the task's labels and the evaluation set."""
+    model = parse(submission.model, num_features=task.num_features)
+    loss = loss_named(submission.loss)
+    check_loss(model, loss, task.labels.size if task.labels.kind is LabelKind.CLASSES else None)
+    if submission.eval_set is not None:
+        read_eval_set(submission.eval_set).check_fits(model, loss)
+    return model, loss
+
+
+def _job_settings(
+    submission: Submission, task: Task, dataset: Dataset, batch_size: float
+) -> dict[str, object]:
+    """What a job says of its dataset, its samples, its noise and its clip, as far as it was asked for."""
+    samples = _samples(submission, task, dataset, batch_size, submission.rounds or 1)
+    return {
+        "task_id": task.task_id,
+        "dataset_id": dataset.dataset_id,
+        "rounds": 1 if submission.rounds is None else submission.rounds,
+        "sampling_numerator": samples.sampling_numerator,
+        "epoch_steps": samples.epoch_steps,
+        "is_sample_public": samples.is_public,
+        "carried": samples.carried,
+        "noise_multiplier": submission.noise_multiplier or 0.0,
+        "is_clip_per_layer": submission.is_clip_per_layer,
+        "is_clip_adaptive": submission.adaptive_clip is not None,
+    }
 
 
 def _samples(submission: Submission, task: Task, dataset: Dataset, batch_size: float, rounds: int) -> Samples:
