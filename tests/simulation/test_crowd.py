@@ -12,6 +12,7 @@ from helper.ledger import ledger as helper_ledger
 from helper.ledger.ledger import Ledger
 from maskedlark.errors import ReportReason
 from tests.simulation.crowd_world import ROUNDS, run_crowd_seed
+from tests.simulation.failpoints import expected, of_updates
 from tests.simulation.faults import Rates
 from tests.simulation.running import Verdict
 
@@ -46,6 +47,13 @@ def test_without_faults_all_rounds_are_summed_and_nothing_is_wrong() -> None:
     verdict = run_crowd_seed(1, rates=Rates(message=0.0, crash=0.0))
     assert not verdict.violations
     assert verdict.rounds_summed == 3 * ROUNDS
+
+
+def test_the_points_to_crash_at_are_those_that_the_code_has() -> None:
+    files = {"UpdateVault.commit", "write checkpoint.npz", "write model.onnx"}
+    names = {point.partition(":")[0] for point in of_updates()}
+    shared = {point.partition(":")[0] for point in expected()}
+    assert {name for name in names - files if not name.startswith("RoundStore.")} <= shared
 
 
 def _charges_nothing(_ledger: Ledger, _stored: Any, _check: Any) -> bool:
