@@ -3,8 +3,8 @@
 The oracle of the services.
 
 Written from the paper (sections 3.1, 4.1, 4.2) and docs/explanation/protocol.md, not from the code: of the
-product it imports nothing. It uses the standard library, and `cryptography` for X25519, AES and HPKE. Noise
-is left out, so its result is exact.
+product it imports nothing. It uses the standard library, and `cryptography` for X25519, AES,
+ChaCha20-Poly1305 and HPKE. Noise is left out, so its result is exact.
 """
 
 import hashlib
@@ -15,6 +15,7 @@ from random import Random
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 
 from tests import reference_proof
@@ -413,20 +414,12 @@ def correlated_noise(
     return noise
 
 
-def correlated_key(
-    storage_key: bytes,
-    job_digest: bytes,
-    purpose: bytes,
-    *,
-    round_index: int,
-    weights: bytes,
-    numerics: bytes,
-) -> bytes:
-    """The key of one stream of a round's correlated noise; `purpose` is kept or own.
+def opened_seed(storage_key: bytes, job_digest: bytes, round_index: int, sealed: bytes) -> bytes:
+    """The random seed of a round's correlated noise, as a helper's ledger keeps it beside the answer."""
+    cipher = ChaCha20Poly1305(hkdf(storage_key, b"correlated noise", job_digest))
+    return cipher.decrypt(sealed[:12], sealed[12:], round_index.to_bytes(8, "little"))
 
-    It hangs on the helper's own secret, on the job and on what defines the round: other weights, other noise.
-    """
-    digest = hashlib.sha256(b"maskedlark/v1 weights\0" + weights).digest()
-    job_key = hkdf(storage_key, b"correlated noise", job_digest)
-    context = round_index.to_bytes(8, "little") + digest + numerics
-    return hkdf(job_key, b"step noise " + purpose, context)
+
+def correlated_key(seed: bytes, purpose: bytes) -> bytes:
+    """The key of one stream of a round's correlated noise; `purpose` is kept or own."""
+    return hkdf(seed, b"step noise " + purpose, b"")

@@ -183,7 +183,7 @@ class Ledger:
             return bytes(connection.execute(select(JOBS.c.model).where(JOBS.c.job_id == job_id)).scalar_one())
 
     def add_round(self, job_id: bytes, round_index: int, answered: StoredRound) -> bool:
-        """Charge a round and keep its answer; drop the answer that is `KEPT_ANSWERS` rounds older.
+        """Charge a round and keep its answer and seed; drop those that are `KEPT_ANSWERS` rounds older.
 
         Returns:
             False, and nothing changed, if it is not the next round of an open job (another thread or process
@@ -194,6 +194,7 @@ class Ledger:
             "round_index": round_index,
             "weights_digest": answered.weights_digest,
             "answer": answered.answer,
+            "sealed_seed": answered.sealed_seed,
         }
         with self._engine.begin() as connection:
             job = job_of(connection, job_row(job_id).with_for_update())
@@ -204,18 +205,20 @@ class Ledger:
             )
             connection.execute(insert(ROUNDS).values(row))
             past = (ROUNDS.c.job_id == job_id) & (ROUNDS.c.round_index == round_index - KEPT_ANSWERS)
-            connection.execute(update(ROUNDS).where(past).values(answer=None))
+            connection.execute(update(ROUNDS).where(past).values(answer=None, sealed_seed=None))
             move_on(connection, "round", job_id, round_index.to_bytes(8, "little"), answered.answer or b"")
         return True
 
     def round(self, job_id: bytes, round_index: int) -> StoredRound | None:
         """An answered round."""
-        query = select(ROUNDS.c.weights_digest, ROUNDS.c.answer).where(
+        query = select(ROUNDS.c.weights_digest, ROUNDS.c.answer, ROUNDS.c.sealed_seed).where(
             ROUNDS.c.job_id == job_id, ROUNDS.c.round_index == round_index
         )
         with reading(self._engine) as connection:
             row = connection.execute(query).one_or_none()
-        return row and StoredRound(weights_digest=row.weights_digest, answer=row.answer)
+        return row and StoredRound(
+            weights_digest=row.weights_digest, answer=row.answer, sealed_seed=row.sealed_seed
+        )
 
     def close_job(self, spec: JobSpec) -> None:
         """Close a job, which gives back the rounds that it did not run, and drop its answers.
@@ -250,7 +253,7 @@ class Ledger:
             connection.execute(
                 update(ROUNDS)
                 .where(ROUNDS.c.job_id == job_id, ROUNDS.c.answer.is_not(None))
-                .values(answer=None)
+                .values(answer=None, sealed_seed=None)
             )
             move_on(connection, "close", job_id)
 

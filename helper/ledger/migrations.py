@@ -1,13 +1,23 @@
 """How a ledger of an older helper becomes one of today.
 
 A step may add tables and columns and fill them; it never removes a charge, a used report or a position of the
-chain. `tests/helper/ledger/test_ledger_migrations.py` runs every step on a ledger that the older version
-wrote.
+chain. `tests/maskedlark/runtime/test_migrations.py` runs every step on the tables of the older version.
 """
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from sqlalchemy import Column, LargeBinary
 
 from maskedlark.runtime.migrations import Migrations
 
-MIGRATIONS: Final[Migrations] = {}
-"""Version 2 is the first that can be brought forward; nothing has changed since."""
+if TYPE_CHECKING:
+    from alembic.operations import Operations
+
+
+def _to_3(operations: "Operations") -> None:
+    """The sealed seed of a round's correlated noise; rounds that were answered before have none."""
+    operations.add_column("rounds", Column("sealed_seed", LargeBinary))
+
+
+MIGRATIONS: Final[Migrations] = {2: _to_3}
+"""Version 2 is the first that can be brought forward."""

@@ -56,10 +56,18 @@ class Reservation:
 
 @frozen
 class StoredRound:
-    """An answered, and so charged, round; the answer is None once the job has moved on."""
+    """An answered, and so charged, round.
+
+    Attributes:
+        weights_digest: Of the weights that it was answered for.
+        answer: None once the job has moved on.
+        sealed_seed: What its correlated noise was made from, for the next round; None like the answer, and
+            where noise is independent.
+    """
 
     weights_digest: bytes
     answer: bytes | None = field(repr=False)
+    sealed_seed: bytes | None = field(default=None, repr=False)
 
 
 @frozen

@@ -7,7 +7,8 @@
     chain    every position that the ledger was ever at: what shows that it was rolled back
 
 No feature, label or mask is stored here, only ids, public settings, models, and answers (which are uniform to
-anyone without the other helper's).
+anyone without the other helper's). Seeds of noise that the next round takes out are sealed under a key that
+is not here.
 """
 
 from typing import Final
@@ -28,7 +29,7 @@ from sqlalchemy import (
 from maskedlark.runtime.database import schema_version_of
 
 METADATA: Final = MetaData()
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 """Of all tables together: one more whenever a column or its meaning changes.
 
 A ledger of version 1 does not say which it has.
@@ -81,6 +82,7 @@ ROUNDS: Final = Table(
     Column("round_index", Integer, nullable=False),
     Column("weights_digest", LargeBinary(32), nullable=False),
     Column("answer", LargeBinary),  # null once the job has moved on
+    Column("sealed_seed", LargeBinary),  # null with the answer, and where noise is of the round's own
     PrimaryKeyConstraint(
         "job_id", "round_index"
     ),  # what makes it impossible to charge or answer a round twice

@@ -68,13 +68,13 @@ class Jobs:
         randomness: Randomness,
         noise_key: Callable[[bytes], bytes],
     ) -> None:
-        """Make them; `noise_key` gives the secret of a job's correlated noise by the job's digest."""
+        """Make them; `noise_key` gives, by a job's digest, what the seeds of its noise are sealed under."""
         self._tasks = tasks
         self._datasets = datasets
         self._ledger = ledger
         self._engine_for = engine_for
         self._noise = NoiseShelf(randomness)
-        self._carried = CarriedNoise(noise_key, ledger)
+        self._carried = CarriedNoise(noise_key, ledger, randomness)
         self._attempts = Attempts()
         self._lock = Lock()
         self._running: OrderedDict[bytes, RunningJob] = OrderedDict()

@@ -19,7 +19,7 @@ from helper.ledger.records import StoredRound
 from helper.ledger.round_state import RoundState
 from helper.releases.answering import Call, answer_once
 from helper.releases.attempts import Attempts
-from helper.releases.carried_noise import CarriedNoise
+from helper.releases.carried_noise import CarriedNoise, StepSeed
 from helper.releases.noise_shelf import NoiseOrder, NoiseShelf
 from helper.trust.tasks import ServedTask
 from maskedlark.errors import JobReason, JobRefused
@@ -90,16 +90,22 @@ class RunningJob:
             ROUND_OUT_OF_ORDER, MALFORMED)
         """
         spec, interrupt, is_due = self.computation.spec, call.check_awaited, False
+        seed: StepSeed | None = None
 
         def compute() -> bytes:
-            nonlocal interrupt, is_due
+            nonlocal interrupt, is_due, seed
             interrupt()
             if not self.attempts.begin(spec.job_id, round_index):
                 interrupt, is_due = call.check_serving, True
-            return self._compute(served, round_index, weights, interrupt)
+            seed = self.carried.new_seed(spec, round_index) if spec.carried is not None else None
+            return self._compute(served, round_index, weights, seed, interrupt)
 
         def commit(encoded: bytes, _: Interrupt) -> bool:
-            stored = StoredRound(weights_digest=weights_format.digest(weights), answer=encoded)
+            stored = StoredRound(
+                weights_digest=weights_format.digest(weights),
+                answer=encoded,
+                sealed_seed=seed and seed.sealed,
+            )
             interrupt()
             is_new = self.ledger.add_round(spec.job_id, round_index, stored)
             if is_new:
@@ -136,8 +142,8 @@ class RunningJob:
     def draw_ahead(self, served: ServedTask, clip: Clip | None = None) -> None:
         """Begin to draw the next round's noise in the background.
 
-        That of an adaptive job on the guess that its bound stays; correlated noise hangs on the round's
-        weights, and is drawn when they are there.
+        That of an adaptive job on the guess that its bound stays; correlated noise is of one
+        computation, and is drawn in it.
         """
         spec = self.computation.spec
         if spec.carried is not None:
@@ -165,7 +171,14 @@ class RunningJob:
             raise JobRefused(JobReason.ROUND_CLOSED, f"the answer to round {round_index} is no longer kept")
         return stored.answer
 
-    def _compute(self, served: ServedTask, round_index: int, weights: bytes, interrupt: Interrupt) -> bytes:
+    def _compute(
+        self,
+        served: ServedTask,
+        round_index: int,
+        weights: bytes,
+        seed: StepSeed | None,
+        interrupt: Interrupt,
+    ) -> bytes:
         spec, model, engine = self.computation.spec, self.computation.model, self.computation.engine
         clip, encoded_weights = self._clip(served, weights), weights
         if spec.is_clip_adaptive:
@@ -182,7 +195,7 @@ class RunningJob:
             shares=self.datasets.opened(spec.dataset_id).shares,
             masked_sum=lambda batch: engine.masked_sum(tensors, batch, interrupt),
             num_values=num_values(spec, model.num_parameters),
-            noise=self._noise_source(served, round_index, weights, interrupt),
+            noise=self._noise_source(served, round_index, seed, interrupt),
             clip=clip,
         )
         return share.encode()
@@ -194,9 +207,9 @@ class RunningJob:
         return job_clip(served.task, spec, bound)
 
     def _noise_source(
-        self, served: ServedTask, round_index: int, weights: bytes, interrupt: Interrupt
+        self, served: ServedTask, round_index: int, seed: StepSeed | None, interrupt: Interrupt
     ) -> NoiseSource:
-        """What was drawn ahead for the job, or its correlated noise of this round and these weights."""
+        """What was drawn ahead for the job, or the correlated noise of a computation's seed."""
         spec = self.computation.spec
 
         def independent(mechanism: Mechanism, scale: int, count: int) -> NDArray[np.int64]:
@@ -205,13 +218,12 @@ class RunningJob:
 
         def correlated(mechanism: Mechanism, scale: int, count: int) -> NDArray[np.int64]:
             whole = noise_units(served.task, spec)  # one scale in all rounds
-            if mechanism is not Mechanism.GAUSSIAN or scale > whole:
+            if seed is None or mechanism is not Mechanism.GAUSSIAN or scale > whole:
                 raise AssertionError("correlated noise is Gaussian, of the job's scale")
             return self.carried.of_round(
                 spec,
                 round_index,
-                weights_digest=weights_format.digest(weights),
-                numerics=self.computation.numerics,
+                seed,
                 scale=whole,
                 count=count,
                 interrupt=interrupt,

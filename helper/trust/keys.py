@@ -191,7 +191,7 @@ class HelperKeys:
         return derive_key(self._storage_key, b"dataset at rest", context)
 
     def noise_key(self, job_digest: bytes) -> bytes:
-        """The 32-byte key of a job's correlated noise: this helper's alone, not the pair's."""
+        """The 32-byte key that seeds of a job's correlated noise are sealed under; this helper's alone."""
         return derive_key(self._storage_key, b"correlated noise", job_digest)
 
     def witness_key(self) -> bytes:

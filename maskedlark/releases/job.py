@@ -240,7 +240,7 @@ def check_sums_fit(task: Task, job: JobSpec, *, records: int, num_parameters: in
 def noise_bound(task: Task, job: JobSpec, num_parameters: int) -> int:
     """A bound on both helpers' noise in every coordinate of a round, in units of 2^-frac_bits.
 
-    The noise exceeds it with a probability of at most 2^-63.
+    The noise exceeds it with a probability of at most 2^-63, or 2^-61 where it is correlated.
 
     Raises:
         JobRefused(NOISE_OUT_OF_RANGE)

@@ -9,30 +9,34 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from sqlalchemy import update
 
 from helper.gradient.choose import engine_for
 from helper.ledger.ledger import Ledger, sqlite_url
+from helper.ledger.round_state import KEPT_ANSWERS
+from helper.ledger.schema import ROUNDS
 from helper.ledger.spending import cost
-from helper.releases import carried_noise
 from helper.releases.answering import Call
+from helper.releases.carried_noise import CarriedNoise, SeedDamaged, StepSeed
+from helper.releases.rounds import RunningJob
 from maskedlark import canonical
 from maskedlark.errors import InvalidTask, JobReason, JobRefused, MaskedLarkError
 from maskedlark.privacy.accounting import Charge, Epsilons, spent
-from maskedlark.privacy.correlated import sensitivity
+from maskedlark.privacy.correlated import OWN_SCALE, sensitivity
 from maskedlark.privacy.noise import Mechanism
 from maskedlark.privacy.samplers import discrete_gaussian
-from maskedlark.randomness import Stream, derive_key
+from maskedlark.randomness import Stream, derive_key, seeded
 from maskedlark.releases.job import JobSpec, noise_units
 from maskedlark.runtime.database import open_database
 from tests import reference
-from tests.helper.parties import NUM_VALUES, OTHER_WEIGHTS, WEIGHTS, Scene
+from tests.builders import NOW
+from tests.helper.parties import ASKED, MODEL, NUM_VALUES, OTHER_WEIGHTS, WEIGHTS, Scene
 
 STEPS, EPOCHS, CARRIED, RECORDS, NOISE = 3, 3, 48, 60, 4.0
 CORRELATED: dict[str, Any] = {
@@ -42,6 +46,8 @@ CORRELATED: dict[str, Any] = {
     "noise_multiplier": NOISE,
     "carried": CARRIED,
 }
+MASKS: Final = 3
+"""Which of the sealer's draws for a report becomes its masks."""
 LARGEST_SUM = RECORDS * 260
 """In units, of the fake engine's values: nothing beside the noise."""
 
@@ -60,19 +66,27 @@ def gaussian(key: bytes, scale: int) -> list[int]:
     return [int(value) for value in discrete_gaussian(scale, NUM_VALUES, Stream(key))]
 
 
-def wanted_noise(scene: Scene, spec: JobSpec, role: int, index: int, sent: list[bytes]) -> NDArray[np.int64]:
-    """One helper's noise of a round, by the reference; `sent` are the weights of all rounds so far."""
-    keys = scene.parties[role].keys
-    numerics = scene.cores[role].jobs.at_work(spec.job_id, None).running.computation.numerics
-    key = partial(reference.correlated_key, keys._storage_key, spec.digest, numerics=numerics)
+def seed_of(scene: Scene, spec: JobSpec, role: int, index: int) -> bytes:
+    """What one helper made a round's noise from, opened by the reference."""
+    answered = scene.cores[role]._ledger.round(spec.job_id, index)
+    assert answered is not None
+    assert answered.sealed_seed is not None
+    storage_key = scene.parties[role].keys._storage_key
+    return reference.opened_seed(storage_key, spec.digest, index, answered.sealed_seed)
+
+
+def wanted_noise(scene: Scene, spec: JobSpec, role: int, index: int) -> NDArray[np.int64]:
+    """One helper's noise of an answered round, by the reference."""
+    seed = seed_of(scene, spec, role, index)
+    before = seed_of(scene, spec, role, index - 1) if index else None
     return np.array(
         reference.correlated_noise(
             CARRIED,
             noise_units(scene.task, spec),
             gaussian,
-            kept=key(b"kept", round_index=index, weights=sent[index]),
-            own=key(b"own", round_index=index, weights=sent[index]),
-            before=key(b"kept", round_index=index - 1, weights=sent[index - 1]) if index else None,
+            kept=reference.correlated_key(seed, b"kept"),
+            own=reference.correlated_key(seed, b"own"),
+            before=reference.correlated_key(before, b"kept") if before else None,
         )
     )
 
@@ -108,17 +122,17 @@ def test_each_round_has_the_references_noise_through_restarts_and_lost_calls(sce
     """Every round is first computed for other weights, for a caller who leaves."""
     spec = scene.job(scene.seal(RECORDS), **CORRELATED)
     scene.start(spec)
-    sent, total = [], np.zeros(NUM_VALUES, np.int64)
+    total = np.zeros(NUM_VALUES, np.int64)
     for index in range(STEPS + 1):
         for core in scene.cores:
             with suppress(JobRefused):
                 call = Call(caller=None, check_awaited=gone_at_last())
                 core.jobs.at_work(spec.job_id, None).answer(index, OTHER_WEIGHTS, call)
         scene.restart()
-        sent.append(WEIGHTS if index % 2 else OTHER_WEIGHTS)
-        scene.answer(1, spec, index, sent[-1])
-        noise = sum(wanted_noise(scene, spec, role, index, sent) for role in (0, 1))
-        found = scene.run(spec, index, sent[-1]) - noise
+        sent = WEIGHTS if index % 2 else OTHER_WEIGHTS
+        scene.answer(1, spec, index, sent)
+        answered = scene.run(spec, index, sent)
+        found = answered - sum(wanted_noise(scene, spec, role, index) for role in (0, 1))
         assert (found >= 0).all()
         assert (found <= LARGEST_SUM).all()
         if index < STEPS:
@@ -142,56 +156,189 @@ def test_a_step_is_answered_for_its_first_charged_weights_only(scene: Scene) -> 
         scene.answer(0, spec, 0, OTHER_WEIGHTS)
 
 
-def without_noise_between(folder: Path) -> bool:
-    """Whether a step asked for twice, with a rolled-back ledger between, shows a difference without noise.
+class RolledBack:
+    """A scene whose helpers can be put back to where they stood, the witness's files included.
 
-    The rollback is complete, the witness's file included, so that nothing notices it.
+    So nothing notices it.
     """
-    scene = make_scene(folder / "now")
-    spec = scene.job(scene.seal(RECORDS), **CORRELATED)
-    scene.start(spec)
-    scene.run(spec, 0)
-    for party in scene.parties:
-        shutil.copytree(party.data, folder / "before" / party.data.name)
-    first = scene.run(spec, 1, WEIGHTS)
-    for party in scene.parties:
-        shutil.rmtree(party.data)
-        shutil.copytree(folder / "before" / party.data.name, party.data)
-    scene.restart()
-    second = scene.run(spec, 1, OTHER_WEIGHTS)
-    return bool((np.abs(first - second) <= LARGEST_SUM).any())
+
+    def __init__(self, folder: Path) -> None:
+        self.scene = make_scene(folder / "now")
+        self._before = folder / "before"
+
+    def keep(self) -> None:
+        for party in self.scene.parties:
+            shutil.copytree(party.data, self._before / party.data.name)
+
+    def go_back(self) -> None:
+        for party in self.scene.parties:
+            shutil.rmtree(party.data)
+            shutil.copytree(self._before / party.data.name, party.data)
+        self.scene.restart()
+
+    def begun(self) -> JobSpec:
+        """A job with one round answered, where the helpers are kept."""
+        spec = self.scene.job(self.scene.seal(RECORDS), **CORRELATED)
+        self.scene.start(spec)
+        self.scene.run(spec, 0)
+        self.keep()
+        return spec
 
 
-def test_a_rolled_back_step_with_other_weights_has_other_noise(tmp_path: Path) -> None:
-    assert not without_noise_between(tmp_path)
+def shows_two_weights(folder: Path) -> bool:
+    """Whether one step, asked for at two weights, shows a difference of sums without noise."""
+    one = RolledBack(folder)
+    spec = one.begun()
+    first = one.scene.run(spec, 1, WEIGHTS)
+    one.go_back()
+    return bool((np.abs(first - one.scene.run(spec, 1, OTHER_WEIGHTS)) <= LARGEST_SUM).all())
 
 
-def test_a_build_whose_noise_forgets_the_weights_is_caught(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def shows_two_histories(folder: Path) -> bool:
+    """Whether one step, at the same weights after two histories, takes the noise of the steps before off."""
+    one = RolledBack(folder)
+    spec = one.begun()
+    first, after_first = one.scene.run(spec, 1, WEIGHTS), one.scene.run(spec, 2, WEIGHTS)
+    one.go_back()
+    second, after_second = one.scene.run(spec, 1, OTHER_WEIGHTS), one.scene.run(spec, 2, WEIGHTS)
+    kept = (after_second - after_first) * (64 / CARRIED)  # 64 (u - u'), if all else is the same
+    small = 2 * LARGEST_SUM + 2 * 10 * OWN_SCALE
+    return bool((np.abs(first - second - kept) <= small).all())
+
+
+def shows_two_masks(folder: Path) -> bool:
+    """Whether a dataset that is sealed again, one record's masks changed, meets the noise of before."""
+    one = RolledBack(folder)
+    scene, made = one.scene, one.scene.examples(RECORDS)
+    drawn: list[bytes] = []
+    fresh = seeded(99, "one record")
+
+    def draw(count: int) -> bytes:
+        drawn.append(fresh(count))
+        return drawn[-1]
+
+    one.keep()
+    others = scene.reports(made)[1:]
+    scene.commit(
+        sealed := scene.prepare([scene.sealer.report(made[0], unix_s=NOW, randomness=draw), *others])
+    )
+    spec = scene.job(sealed.dataset_id, **CORRELATED)
+
+    def answers() -> list[bytes]:
+        scene.cores[0].jobs.start(canonical.encode(spec), MODEL, ASKED)
+        return [scene.answer(0, spec, index) for index in range(STEPS)]
+
+    first = answers()
+    one.go_back()
+    drawn[MASKS] = bytes(byte ^ (place % 8 == 0) for place, byte in enumerate(drawn[MASKS]))
+    again = iter(drawn)
+    changed = scene.sealer.report(made[0], unix_s=NOW, randomness=lambda _: next(again))
+    resealed = scene.prepare([changed, *others])
+    assert resealed.dataset_id == sealed.dataset_id
+    scene.commit(resealed)
+    return any(early == late for early, late in zip(first, answers(), strict=True))
+
+
+ATTACKS = (shows_two_weights, shows_two_histories, shows_two_masks)
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_rolled_back_helpers_never_make_a_noise_twice(tmp_path: Path, attack: Callable[[Path], bool]) -> None:
+    assert not attack(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("attack", "is_of_weights"), [(one, one is not shows_two_weights) for one in ATTACKS]
+)
+def test_a_build_that_derives_its_seeds_is_caught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attack: Callable[[Path], bool], is_of_weights: bool
 ) -> None:
-    """The mutant draws a step's noise from its number alone.
+    """The mutants' seeds follow from the helper's key, the job and the step, or from its weights too."""
+    asked: list[bytes] = []
+    answer, new_seed = RunningJob.answer, CarriedNoise.new_seed
 
-    Two answers differ by two sums, without noise.
-    """
+    def remembered(self: RunningJob, served: Any, index: int, weights: bytes, call: Call) -> bytes:
+        asked.append(weights if is_of_weights else b"")
+        return answer(self, served, index, weights, call)
 
-    def of_the_index_alone(secret: bytes, purpose: bytes, context: bytes) -> bytes:
-        return derive_key(secret, purpose, context[:8])
+    def derived(self: CarriedNoise, job: JobSpec, index: int) -> StepSeed:
+        key = derive_key(self._noise_key(job.digest), b"mutant", bytes([index]) + asked[-1])
+        return new_seed(CarriedNoise(self._noise_key, self._ledger, Stream(key)), job, index)
 
-    monkeypatch.setattr(carried_noise, "derive_key", of_the_index_alone)
-    assert without_noise_between(tmp_path)
+    monkeypatch.setattr(RunningJob, "answer", remembered)
+    monkeypatch.setattr(CarriedNoise, "new_seed", derived)
+    assert attack(tmp_path)
 
 
 def test_helpers_and_jobs_have_noise_of_their_own(scene: Scene) -> None:
     dataset = scene.seal(RECORDS)
-    jobs = [scene.job(dataset, **CORRELATED, job_id=name * 16) for name in (b"a", b"b")]
     noises = []
-    for spec in jobs:
+    for name in (b"a", b"b"):
+        spec = scene.job(dataset, **CORRELATED, job_id=name * 16)
         scene.start(spec)
-        noises += [wanted_noise(scene, spec, role, 0, [WEIGHTS]) for role in (0, 1)]
-    for one, spec in enumerate(jobs):
-        found = scene.run(spec, 0) - noises[2 * one] - noises[2 * one + 1]
-        assert (np.abs(found) <= LARGEST_SUM).all()
-    assert all((noises[i] != noises[j]).all() for i in range(4) for j in range(i))
+        found = scene.run(spec, 0)
+        of_job = [wanted_noise(scene, spec, role, 0) for role in (0, 1)]
+        assert (np.abs(found - of_job[0] - of_job[1]) <= LARGEST_SUM).all()
+        noises += of_job
+    assert all((noises[i] != noises[j]).any() for i in range(4) for j in range(i))
+
+
+def test_seeds_are_dropped_with_the_answers_and_never_shown(scene: Scene) -> None:
+    spec = scene.job(scene.seal(RECORDS), **CORRELATED)
+    scene.start(spec)
+    ledger = scene.cores[0]._ledger
+
+    def has_seed() -> list[bool]:
+        rows = [ledger.round(spec.job_id, index) for index in range(spec.rounds)]
+        return [row.sealed_seed is not None for row in rows if row is not None]
+
+    for index in range(KEPT_ANSWERS + 1):
+        scene.run(spec, index)
+    assert has_seed() == [False] + [True] * KEPT_ANSWERS
+    secret, row = seed_of(scene, spec, 0, 1), ledger.round(spec.job_id, 1)
+    assert row is not None
+    assert secret not in (scene.parties[0].data / "ledger.sqlite3").read_bytes()
+    assert "sealed_seed" not in repr(row)
+    assert repr(StepSeed(secret=secret, sealed=b"")) == "StepSeed()"
+    scene.cores[0].jobs.close(canonical.encode(spec), None)
+    assert not any(has_seed())
+
+
+@pytest.mark.parametrize("damage", [b"", bytes(60)])
+def test_a_damaged_seed_ends_the_round_uncharged(scene: Scene, damage: bytes) -> None:
+    spec = scene.job(scene.seal(RECORDS), **CORRELATED)
+    scene.start(spec)
+    scene.run(spec, 0)
+    change_seeds(scene, damage)
+    with pytest.raises(SeedDamaged, match="round 0"):
+        scene.answer(0, spec, 1)
+    assert scene.cores[0]._ledger.round(spec.job_id, 1) is None
+
+
+def test_a_job_begun_before_seeds_were_kept_goes_on(scene: Scene) -> None:
+    """Its next round takes nothing out, and the one after that does."""
+    spec = scene.job(scene.seal(RECORDS), **CORRELATED)
+    scene.start(spec)
+    scene.run(spec, 0)
+    change_seeds(scene, None)
+    first = scene.run(spec, 1)
+    scale = noise_units(scene.task, spec)
+    for role in (0, 1):
+        seed = seed_of(scene, spec, role, 1)
+        kept, own = (reference.correlated_key(seed, purpose) for purpose in (b"kept", b"own"))
+        first = first - reference.correlated_noise(CARRIED, scale, gaussian, kept=kept, own=own, before=None)
+    assert (np.abs(first) <= LARGEST_SUM).all()
+    second = scene.run(spec, 2) - sum(wanted_noise(scene, spec, role, 2) for role in (0, 1))
+    assert (np.abs(second) <= LARGEST_SUM).all()
+
+
+def change_seeds(scene: Scene, sealed: bytes | None) -> None:
+    """Put something else in the place of all seeds of both helpers."""
+    for party in scene.parties:
+        engine = open_database(sqlite_url(party.data / "ledger.sqlite3"))
+        with engine.begin() as connection:
+            connection.execute(update(ROUNDS).values(sealed_seed=sealed))
+        engine.dispose()
 
 
 @pytest.mark.parametrize(("answered", "begun"), [(0, 0), (1, 1), (STEPS, 1), (STEPS + 1, 2)])
