@@ -104,7 +104,7 @@ class RunningJob:
             stored = StoredRound(
                 weights_digest=weights_format.digest(weights),
                 answer=encoded,
-                sealed_seed=seed and seed.sealed,
+                sealed_seed=seed.sealed if seed is not None else None,
             )
             interrupt()
             is_new = self.ledger.add_round(spec.job_id, round_index, stored)
