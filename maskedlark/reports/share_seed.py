@@ -84,7 +84,7 @@ class Expander:
 
     def expand(self, seed: bytes, report_id: bytes) -> FieldVector:
         """The elements of a seed: `expand_share`'s. They change at the next call."""
-        into = memoryview(self._words).cast("B")
+        into = self._words.data.cast("B")
         _encryptor(seed, self._task_id, report_id, self._role).update_into(self._zeros, into)
         found = self._words[: self._length]
         if (found >= np.uint64(MODULUS)).any():  # about one element in 2^32 is skipped
