@@ -124,6 +124,11 @@ def _slots_from_transcript(
     return pair.slots(round_transcript, epoch, count, job.epoch_steps) == np.uint64(step)
 
 
+def _forgets(store: QueryStore, query_id: bytes, _: Any) -> None:
+    """What was asked, where its answer is to be kept."""
+    store.remove(query_id)
+
+
 def _never(*_: Any, **__: Any) -> None:
     return None
 
@@ -157,7 +162,7 @@ def _never(*_: Any, **__: Any) -> None:
             id="two queries of one id",
         ),
         pytest.param(asking, "combine", _adds_one, "was read as", id="wrong result"),
-        pytest.param(QueryStore, "add", _never, "is forgotten", id="query forgotten"),
+        pytest.param(QueryStore, "keep_answer", _forgets, "is forgotten", id="query forgotten"),
         pytest.param(
             Ledger, "add_query", _refuses_at_one_helper, "whose budget holds it", id="query refused"
         ),
