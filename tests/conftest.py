@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from playwright.sync_api import Browser
 
+from tests.browser_sim.js.chromium import chromium
 from tests.postgres import Postgres, running_postgres
 
 # How long an example takes says more about the machine than about the code.
@@ -18,6 +20,13 @@ def postgres() -> Iterator[Postgres]:
     """One PostgreSQL server for the whole run."""
     with running_postgres() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """One Chromium for all tests of a process, of the dashboard and of the client."""
+    with chromium() as launched:
+        yield launched
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -1,5 +1,6 @@
 import io
 import json
+import time
 from pathlib import Path
 from threading import Event
 from typing import Any, NoReturn
@@ -17,6 +18,7 @@ from maskedlark.errors import InvalidTask
 from maskedlark.numbers.field import add
 from tests.browser_sim.sinks import Intake, grpc_sink, http_sink
 from tests.builders import World, world
+from tests.patience import HANGS_S
 
 
 def invoke(*arguments: object) -> Result:
@@ -255,7 +257,9 @@ def test_a_terminal_shows_progress_from_the_beginning_and_then_the_reports(
     shown = []
 
     def living(_settings: RunSettings, progress: Progress, **_: object) -> NoReturn:
-        Event().wait(0.3)  # longer than it takes to draw once
+        until = time.monotonic() + HANGS_S
+        while "people see ads" not in said.getvalue() and time.monotonic() < until:
+            Event().wait(0.02)  # until it is drawn
         shown.append(said.getvalue())
         with progress(7) as answered:
             answered(4)

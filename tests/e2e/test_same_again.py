@@ -15,6 +15,7 @@ from maskedlark.reports.upload import Report
 from maskedlark.rpc.transport import make_channel
 from maskedlark.rpc.wire import encode_report, report_to_message
 from protos import ingest_pb2_grpc
+from tests.apart import run_apart
 from tests.chaos.books import Books
 from tests.e2e import same_epoch, same_round
 from tests.patience import HANGS_S
@@ -66,7 +67,7 @@ def test_of_a_thousand_submissions_at_once_over_http_one_is_accepted_and_all_oth
     async def submit_all() -> list[tuple[str, str]]:
         return await asyncio.gather(*(submit() for _ in range(SUBMISSIONS)))
 
-    answers = Counter(asyncio.run(submit_all()))
+    answers = Counter(run_apart(submit_all()))
     assert answers == {
         ("201", '{"result":"accepted"}'): 1,
         ("200", '{"result":"duplicate"}'): SUBMISSIONS - 1,

@@ -37,7 +37,7 @@ from tests.simulation.running import Verdict, run_seed, shrunk
 from tests.simulation.steps import Scale, restored_in
 
 _SMALL = Scale(reports=60, noisy_reports=20, datasets=2, jobs_each=2, queries_each=2, spread_s=60.0)
-_SEEDS = 8
+_SEEDS = 30
 
 _add_query, _query, _add_reports = Ledger.add_query, Ledger.query, ReportStore.add
 _answer_round, _run_query = RunningJob.answer, HelperClient.run_query

@@ -1,4 +1,4 @@
-"""The dashboard in Chromium: one browser for all tests, and one server for those of a module."""
+"""The dashboard in Chromium: one server for the tests of a module."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,13 +9,6 @@ from playwright.sync_api import Browser, BrowserContext
 from adserver.ingest.http_server import HttpServer
 from tests.adserver.painted import painted
 from tests.adserver.visits import Shown, Visit
-from tests.browser_sim.js.chromium import chromium
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    with chromium() as launched:
-        yield launched
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """Every reason that the ad server can give is in the reference, and says what follows."""
 
 import ast
-import asyncio
 from http import HTTPStatus
 from pathlib import Path
 
@@ -32,6 +31,7 @@ from maskedlark.errors import (
     ReportRejected,
 )
 from maskedlark.runtime.database import open_database
+from tests.apart import run_apart
 
 ERRORS_PAGE = Path(__file__).parents[3] / "docs" / "reference" / "errors.md"
 
@@ -93,7 +93,7 @@ def test_what_the_web_framework_refuses_by_itself_and_bugs_are_known(engine: Eng
             answers.append(await client.get("/healthz"))
         return [str(answer.json()["reason"]) for answer in answers]
 
-    found = asyncio.run(reasons())
+    found = run_apart(reasons())
     engine.dispose()
     assert found == ["not_found", "method_not_allowed", "internal"]
     assert HTTP_REASONS.keys() >= set(found)

@@ -1,4 +1,4 @@
-"""One Chromium for all tests of a process."""
+"""Pages and scenes of the client in Chromium."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -7,18 +7,11 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page
 
-from tests.browser_sim.js.chromium import chromium
 from tests.browser_sim.js.scene import Scene, open_world
 from tests.browser_sim.js.sent_reports import SentReports
 from tests.browser_sim.js.site import Site
 from tests.browser_sim.js.vault_sites import three_sites
 from tests.builders import World
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    with chromium() as launched:
-        yield launched
 
 
 @pytest.fixture
