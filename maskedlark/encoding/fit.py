@@ -83,11 +83,16 @@ def fit(columns: Mapping[str, Cells], settings: FitSettings) -> Encoder:
 
     Raises:
         WrongCell: a label is missing, or a column said to hold numbers holds a word.
-        InvalidTask: no such column, or the table is larger than an encoder.
+        InvalidTask: no such column, one without a name, or the table is larger than an encoder.
     """
     unknown = [name for name in (*settings.kinds, settings.label) if name is not None and name not in columns]
     if unknown:
         raise InvalidTask(f"there is no column {unknown[0]!r}; there are {', '.join(columns)}")
+    for number, name in enumerate(columns, 1):
+        if not 0 < len(name) <= MAX_WORD:
+            raise InvalidTask(
+                f"column {number} needs a name of 1 to {MAX_WORD} characters in the header, or is to be left out"
+            )
     features = [_column(name, cells, settings) for name, cells in columns.items() if name != settings.label]
     if not features:
         raise InvalidTask("an encoder needs a column that is not the label")
@@ -200,6 +205,9 @@ def _classes(name: str, cells: Cells) -> ClassLabel:
     """The distinct labels, ascending: as numbers if all are, else by the alphabet."""
     if None in cells:
         raise WrongCell(name, list(cells).index(None), "the label is missing")
+    too_long = next((row for row, cell in enumerate(cells) if cell and len(cell) > MAX_WORD), None)
+    if too_long is not None:
+        raise WrongCell(name, too_long, f"a class has at most {MAX_WORD} characters")
     words = {cell for cell in cells if cell is not None}
     numbers = {number(word) for word in words}
     if None in numbers:
