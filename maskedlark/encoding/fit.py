@@ -88,10 +88,10 @@ def fit(columns: Mapping[str, Cells], settings: FitSettings) -> Encoder:
     unknown = [name for name in (*settings.kinds, settings.label) if name is not None and name not in columns]
     if unknown:
         raise InvalidTask(f"there is no column {unknown[0]!r}; there are {', '.join(columns)}")
-    for number, name in enumerate(columns, 1):
+    for place, name in enumerate(columns, 1):
         if not 0 < len(name) <= MAX_WORD:
             raise InvalidTask(
-                f"column {number} needs a name of 1 to {MAX_WORD} characters in the header, or is to be left out"
+                f"column {place} needs a name of 1 to {MAX_WORD} characters in the header, or is left out"
             )
     features = [_column(name, cells, settings) for name, cells in columns.items() if name != settings.label]
     if not features:
