@@ -168,7 +168,7 @@ def names_of(listen: str, named: Sequence[str]) -> frozenset[str]:
     """The names that a server is reached at: where it listens, those of loopback, and the operator's."""
     host = listen.rsplit(":", 1)[0].strip("[]").lower()
     of_loopback = LOOPBACK_NAMES if host in LOOPBACK_NAMES or host in ("", "0.0.0.0", "::") else ()  # noqa: S104 - compared, not bound
-    return frozenset({host, *of_loopback, *(one.lower() for one in named)})
+    return frozenset({host, *of_loopback, *(one.lower() for one in named)}) - {""}
 
 
 def _name_in(host: str) -> str:

@@ -200,6 +200,7 @@ def test_no_log_line_holds_a_secret(behind: Any, caplog: pytest.LogCaptureFixtur
     [
         ("127.0.0.1:8008", [], {"127.0.0.1", "localhost", "::1"}),
         ("[::1]:0", [], {"127.0.0.1", "localhost", "::1"}),
+        (":8008", [""], {"127.0.0.1", "localhost", "::1"}),
         ("ads.example:443", [], {"ads.example"}),
         ("[::]:443", ["Ads.Example"], {"::", "ads.example", "127.0.0.1", "localhost", "::1"}),
     ],
