@@ -253,7 +253,7 @@ def test_a_terminal_shows_progress_from_the_beginning_and_then_the_reports(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said = io.StringIO()
-    terminal = Console(file=said, force_terminal=True, width=120)
+    terminal = Console(file=said, force_terminal=True, width=120, _environ={"TERM": "xterm"})
     shown = []
 
     def living(_settings: RunSettings, progress: Progress, **_: object) -> NoReturn:
