@@ -32,6 +32,7 @@ API: Final = "/api/"
 LOGIN_PATH: Final = "/login"
 LOGOUT_PATH: Final = "/logout"
 LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost", "::1")
+ALL_INTERFACES: Final = ("", "0.0.0.0", "::")  # noqa: S104  compared with, never bound
 _SAFE: Final = ("GET", "HEAD", "OPTIONS")
 _OURS: Final = ("same-origin", "none")
 SECURITY_HEADERS: Final = {
@@ -167,7 +168,7 @@ class Door:
 def names_of(listen: str, named: Sequence[str]) -> frozenset[str]:
     """The names that a server is reached at: where it listens, those of loopback, and the operator's."""
     host = listen.rsplit(":", 1)[0].strip("[]").lower()
-    of_loopback = LOOPBACK_NAMES if host in LOOPBACK_NAMES or host in ("", "0.0.0.0", "::") else ()  # noqa: S104 - compared, not bound
+    of_loopback = LOOPBACK_NAMES if host in (*LOOPBACK_NAMES, *ALL_INTERFACES) else ()
     return frozenset({host, *of_loopback, *(one.lower() for one in named)}) - {""}
 
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from threading import Lock
 from typing import Any, Final, Protocol
 
@@ -14,7 +15,7 @@ from adserver.store.database import Clock
 from adserver.store.helper_keys import first_seen
 from maskedlark.errors import MaskedLarkError
 from maskedlark.frozen import frozen
-from maskedlark.runtime.periodic import Periodic
+from maskedlark.runtime.periodic import IsStopped, Periodic
 
 EVERY_S: Final = 5.0
 
@@ -88,7 +89,7 @@ class HelperWatch:
         self._sights = [HelperSight(role=role, address=helper.address) for role, helper in enumerate(helpers)]
         self._threads = [
             Periodic(
-                lambda _, role=role: self.look(role),  # type: ignore[misc]  # mypy does not infer defaults
+                partial(self._look_at, role),
                 name=f"watch-helper-{role}",
                 every_s=EVERY_S,
                 survives=(MaskedLarkError, SQLAlchemyError),
@@ -110,6 +111,9 @@ class HelperWatch:
         """Both helpers, by role."""
         with self._lock:
             return tuple(self._sights)
+
+    def _look_at(self, role: int, _is_stopped: IsStopped) -> None:
+        self.look(role)
 
     def look(self, role: int) -> None:
         """Ask one helper, and remember what it said."""

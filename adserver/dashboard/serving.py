@@ -8,7 +8,7 @@ from typing import Final
 
 from sqlalchemy import Engine
 
-from adserver.admin.access import names_of
+from adserver.admin.access import ALL_INTERFACES, names_of
 from adserver.admin.helper_watch import HelperWatch
 from adserver.admin.site import Site
 from adserver.client import Client
@@ -99,6 +99,6 @@ def dashboard_url(data: Path) -> str:
 
 def _shown(settings: DashboardSettings, host: str) -> str:
     """The name that a link has: an address of all interfaces is none."""
-    is_any = host in ("", "0.0.0.0", "::")  # noqa: S104 - compared, not bound
+    is_any = host in ALL_INTERFACES
     name = settings.hosts[0] if is_any and settings.hosts else "127.0.0.1" if is_any else host
     return f"[{name}]" if ":" in name else name

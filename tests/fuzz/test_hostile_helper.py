@@ -120,6 +120,7 @@ class Hostile(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in t
     """A server of any method whatever."""
 
     behaviour: Behaviour = field(default_factory=lambda: Behaviour(replies=()))
+    answered: int = 0
 
     def service(self, _details: grpc.HandlerCallDetails) -> Any:
         return grpc.stream_stream_rpc_method_handler(self._answer)
@@ -129,6 +130,7 @@ class Hostile(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in t
         for _ in requests:
             pass
         yield from chosen.replies
+        self.answered += 1
         context.set_trailing_metadata(chosen.trailing)
         if chosen.code is not grpc.StatusCode.OK:
             context.abort(chosen.code, chosen.said)
@@ -163,7 +165,7 @@ def behaviours(draw: st.DrawFn, call: Call) -> Behaviour:
         )
     )
     told = Behaviour(replies=replies)
-    if True:
+    if draw(st.booleans()):
         return told
     reason = draw(
         st.one_of(PRINTABLE, st.sampled_from(("malformed", "not_onnx", "expired", "ledger_rolled_back")))
@@ -179,8 +181,9 @@ def behaviours(draw: st.DrawFn, call: Call) -> Behaviour:
 
 @pytest.mark.parametrize("name", CALLS)
 def test_what_each_call_is_fuzzed_from_is_accepted(name: str, hostile: Hostile, client: HelperClient) -> None:
-    hostile.behaviour = Behaviour(replies=CALLS[name].encoded)
+    hostile.behaviour, before = Behaviour(replies=CALLS[name].encoded), hostile.answered
     CALLS[name].run(client)
+    assert hostile.answered == before + 1
 
 
 @pytest.mark.parametrize("name", CALLS)

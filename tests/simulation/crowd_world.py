@@ -48,7 +48,7 @@ from tests.simulation.parties import CROWD_MODEL, HELPERS, WORKERS, crowd_bundle
 from tests.simulation.patches import patched
 from tests.simulation.running import Verdict
 from tests.simulation.steps import Step
-from tests.simulation.world import errors_noted
+from tests.simulation.world import ErrorsNoted
 
 ROUNDS: Final = 3
 _SPREAD_S: Final = 90.0
@@ -81,7 +81,7 @@ class CrowdWorld:
 
     def run(self) -> list[str]:
         """Let it all happen, repair everything, and look at what came of it."""
-        with errors_noted(self.kernel), patched(self.fleet):
+        with ErrorsNoted(self.kernel), patched(self.fleet):
             self.fleet.start_all()
             for step in self._steps():
                 if self.only is None or step.name in self.only:

@@ -77,7 +77,7 @@ class World:
         Returns:
             What must never happen, but did.
         """
-        with errors_noted(self.kernel), patched(self.fleet), self.participation.counted():
+        with ErrorsNoted(self.kernel), patched(self.fleet), self.participation.counted():
             self.fleet.start_all()
             cast = Cast(browsers=self.browsers, desk=self.desk, operators=self.operators)
             for step in steps(cast, self.seed, self.scale):
@@ -146,7 +146,7 @@ class _ErrorsNoted(logging.Handler):
             self._kernel.complain(f"logged by {record.name}: {type(error).__name__}: {error}")
 
 
-class errors_noted:  # noqa: N801  a context manager
+class ErrorsNoted:
     """Complains of each traceback that the product logs meanwhile."""
 
     def __init__(self, kernel: Kernel) -> None:
