@@ -57,6 +57,13 @@ dist: $(STAMP)  ## Build the wheel and the sdist (writes dist/), and train with 
 images: $(STAMP)  ## Build the images of docker/compose.yaml and train in them, on PostgreSQL (CONTAINER_ENGINE=podman; ARGS=--built)
 	$(BIN)/python -m tests.docker.images $(ARGS)
 
+$(BIN)/helm: $(STAMP)
+	$(BIN)/python -m tests.docker.helm $@
+
+.PHONY: chart
+chart: $(BIN)/helm  ## Render docker/chart with each values file, and check every object against four versions of Kubernetes (ARGS=--json)
+	$(BIN)/python -m tests.docker.chart $(ARGS)
+
 simulate: $(STAMP)  ## A million simulated operations under faults (ARGS="--operations 20000", or ARGS="--seed 7" for one seed)
 	$(BIN)/python -m tests.simulation $(ARGS)
 

@@ -1,0 +1,250 @@
+{{- /* What the parties have in common. Each template takes a dictionary: root, name, party (helper or adserver) and own (its values). */ -}}
+
+{{- define "maskedlark.labels" -}}
+app.kubernetes.io/name: maskedlark-{{ .party }}
+app.kubernetes.io/instance: {{ .name }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: maskedlark
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+{{- end }}
+
+{{- define "maskedlark.selector" -}}
+app.kubernetes.io/name: maskedlark-{{ .party }}
+app.kubernetes.io/instance: {{ .name }}
+{{- end }}
+
+{{- define "maskedlark.metadata" -}}
+name: {{ .name }}
+namespace: {{ .root.Release.Namespace }}
+labels:
+  {{- include "maskedlark.labels" . | nindent 2 }}
+{{- end }}
+
+{{- define "maskedlark.image" -}}
+{{- $tag := .root.Values.image.tag | default .root.Chart.AppVersion -}}
+{{ .root.Values.image.registry }}/{{ .party }}{{ ternary "@" ":" (hasPrefix "sha256:" $tag) }}{{ $tag }}
+{{- end }}
+
+{{- define "maskedlark.trusted" -}}
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  {{- include "maskedlark.metadata" . | nindent 2 }}
+data:
+  trusted.crt: {{ .own.trusted | quote }}
+  {{- with .own.trustedNames }}
+  trusted.names: {{ . | quote }}
+  {{- end }}
+{{- end }}
+
+{{- define "maskedlark.service" -}}
+apiVersion: v1
+kind: Service
+metadata:
+  {{- include "maskedlark.metadata" . | nindent 2 }}
+  {{- with .own.service.annotations }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+spec:
+  type: {{ .own.service.type }}
+  selector:
+    {{- include "maskedlark.selector" . | nindent 4 }}
+  ports:
+    {{- range $port, $number := .ports }}
+    - name: {{ $port }}
+      port: {{ $number }}
+      targetPort: {{ $port }}
+      protocol: TCP
+    {{- end }}
+{{- end }}
+
+{{- define "maskedlark.disruption" -}}
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  {{- include "maskedlark.metadata" . | nindent 2 }}
+spec:
+  maxUnavailable: {{ .own.maxUnavailable }}
+  selector:
+    matchLabels:
+      {{- include "maskedlark.selector" . | nindent 6 }}
+{{- end }}
+
+{{- define "maskedlark.hardened" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end }}
+
+{{- /* Who may be asked: names, and the database where there is one. */ -}}
+{{- define "maskedlark.egress" -}}
+- ports:
+    - { port: 53, protocol: UDP }
+    - { port: 53, protocol: TCP }
+{{- with .own.database.secret }}
+- ports:
+    - { port: {{ $.own.database.port | default 5432 }}, protocol: TCP }
+{{- end }}
+{{- end }}
+
+{{- /* One process and its volume. Restarts are safe at any moment: nothing is charged twice, and nothing acknowledged is lost.
+The volume's own folder belongs to root and the group, so the party's files are in a folder of its own, which nobody else may write to.
+OnRootMismatch: the group is given to an empty volume only, for it would open the keys to the group. */ -}}
+{{- define "maskedlark.party" -}}
+{{- $variable := upper .party -}}
+apiVersion: apps/v1
+kind: StatefulSet
+metadata:
+  {{- include "maskedlark.metadata" . | nindent 2 }}
+spec:
+  replicas: 1
+  serviceName: {{ .name }}
+  selector:
+    matchLabels:
+      {{- include "maskedlark.selector" . | nindent 6 }}
+  persistentVolumeClaimRetentionPolicy: { whenDeleted: Retain, whenScaled: Retain }
+  volumeClaimTemplates:
+    - metadata:
+        name: data
+      spec:
+        accessModes: [ReadWriteOnce]
+        {{- with .own.storage.className }}
+        storageClassName: {{ . }}
+        {{- end }}
+        resources:
+          requests:
+            storage: {{ .own.storage.size }}
+  template:
+    metadata:
+      labels:
+        {{- include "maskedlark.labels" . | nindent 8 }}
+    spec:
+      automountServiceAccountToken: false
+      enableServiceLinks: false
+      terminationGracePeriodSeconds: 45
+      securityContext:
+        runAsNonRoot: true
+        runAsUser: 10001
+        runAsGroup: 10001
+        fsGroup: 10001
+        fsGroupChangePolicy: OnRootMismatch
+        seccompProfile:
+          type: RuntimeDefault
+      {{- with .root.Values.image.pullSecrets }}
+      imagePullSecrets:
+        {{- range . }}
+        - name: {{ . }}
+        {{- end }}
+      {{- end }}
+      {{- with .own.nodeSelector }}
+      nodeSelector:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- with .own.tolerations }}
+      tolerations:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      initContainers:
+        - name: keys
+          image: {{ include "maskedlark.image" . }}
+          imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+          securityContext:
+            {{- include "maskedlark.hardened" . | nindent 12 }}
+          resources:
+            {{- toYaml .own.resources | nindent 12 }}
+          command: [sh, -euc]
+          args:
+            - |
+              umask 077
+              data="${{ $variable }}_DATA"
+              if [ ! -e "$data" ]; then
+                rm -rf "$data.new"; mkdir "$data.new"
+                {{- if .own.keysSecret }}
+                for one in /keys/*; do cp -L "$one" "$data.new/"; done
+                {{- else }}
+                {{ $variable }}_DATA="$data.new" {{ .party }} keygen "$@" > "$data.new/keygen.txt"
+                {{- end }}
+                mv "$data.new" "$data"
+              fi
+              cat "$data/tls.crt"; if [ -e "$data/keygen.txt" ]; then grep ^fingerprint "$data/keygen.txt" || true; fi
+            - keys
+            {{- range .keygen }}
+            - {{ . | quote }}
+            {{- end }}
+          env:
+            - { name: {{ $variable }}_DATA, value: /data/{{ .party }} }
+            {{- range $name, $value := .own.env }}
+            - { name: {{ $name }}, value: {{ $value | quote }} }
+            {{- end }}
+          volumeMounts:
+            - { name: data, mountPath: /data }
+            - { name: tmp, mountPath: /tmp }
+            {{- if .own.keysSecret }}
+            - { name: keys, mountPath: /keys, readOnly: true }
+            {{- end }}
+      containers:
+        - name: {{ .party }}
+          image: {{ include "maskedlark.image" . }}
+          imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+          args: [serve]
+          securityContext:
+            {{- include "maskedlark.hardened" . | nindent 12 }}
+          resources:
+            {{- toYaml .own.resources | nindent 12 }}
+          env:
+            - { name: {{ $variable }}_DATA, value: /data/{{ .party }} }
+            - { name: {{ $variable }}_TLS_CA, value: /trusted/trusted.crt }
+            - { name: {{ $variable }}_METRICS_LISTEN, value: "127.0.0.1:9464" }
+            - { name: {{ $variable }}_LOG_FORMAT, value: json }
+            {{- with .own.database.secret }}
+            - name: {{ $variable }}_DATABASE
+              valueFrom:
+                secretKeyRef:
+                  name: {{ . }}
+                  key: {{ $.own.database.key | default "url" }}
+            {{- end }}
+            {{- range $name, $value := merge (deepCopy .own.env) .variables }}
+            - name: {{ $name }}
+              value: {{ $value | quote }}
+            {{- end }}
+          ports:
+            {{- range $port, $number := .ports }}
+            - { name: {{ $port }}, containerPort: {{ $number }}, protocol: TCP }
+            {{- end }}
+          volumeMounts:
+            - { name: data, mountPath: /data }
+            - { name: trusted, mountPath: /trusted, readOnly: true }
+            - { name: tmp, mountPath: /tmp }
+          # Health is served on loopback only, and says `starting` while loops are compiled.
+          startupProbe:
+            exec:
+              command: [python, -c, "import urllib.request as r; r.urlopen('http://127.0.0.1:9464/healthz', timeout=5)"]
+            periodSeconds: 10
+            timeoutSeconds: 10
+            failureThreshold: 60
+          readinessProbe:
+            exec:
+              command: [python, -c, "import urllib.request as r; r.urlopen('http://127.0.0.1:9464/healthz', timeout=5)"]
+            periodSeconds: 10
+            timeoutSeconds: 10
+            failureThreshold: 3
+          # Not health: a database that is away is no reason to start anew.
+          livenessProbe:
+            tcpSocket:
+              port: {{ .alive }}
+            periodSeconds: 20
+            failureThreshold: 6
+      volumes:
+        - name: trusted
+          configMap:
+            name: {{ .name }}
+        - name: tmp
+          emptyDir: { medium: Memory, sizeLimit: 256Mi }
+        {{- with .own.keysSecret }}
+        - name: keys
+          secret:
+            secretName: {{ . }}
+        {{- end }}
+{{- end }}

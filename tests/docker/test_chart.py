@@ -1,0 +1,184 @@
+"""docker/chart, rendered by helm where there is one (`make chart` brings it), against Kubernetes' schemas."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import adserver.cli.main
+import helper.cli.main
+from maskedlark.runtime.ownership import check_data_folder, check_secret_file
+from tests.docker.chart import CHART, VALUES, VERSIONS, containers, found_helm, mistakes, pods, rendered
+
+needs_helm = pytest.mark.skipif(found_helm() is None, reason="no helm: `make chart` brings one")
+SECRETS = {"HELPER_DATABASE", "ADSERVER_DATABASE"}
+UNKNOWN = {"MPLCONFIGDIR"}
+"""Variables that no command of ours reads."""
+
+
+@cache
+def objects(values: str) -> Sequence[Mapping[str, Any]]:
+    return rendered(values, VERSIONS[-1])
+
+
+def party(container: Mapping[str, Any]) -> str:
+    return str(container["image"].split("/")[1].split(":")[0])
+
+
+def test_there_are_three_values_files_and_four_versions() -> None:
+    assert VALUES == ("large", "one-party", "trial")
+    assert len(VERSIONS) == 4
+
+
+@needs_helm
+@pytest.mark.parametrize("values", VALUES)
+def test_every_object_is_valid_on_every_version(values: str) -> None:
+    assert {version: mistakes(objects(values), version) for version in VERSIONS} == {
+        version: [] for version in VERSIONS
+    }
+
+
+@needs_helm
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_field_that_kubernetes_does_not_know_is_a_mistake(version: str) -> None:
+    changed = [dict(deepcopy(one)) for one in objects("one-party")]
+    for one in changed:
+        one["spec" if "spec" in one else "metadata"]["imaginary"] = 1
+    assert len(mistakes(changed, version)) == len(changed)
+
+
+@needs_helm
+def test_a_selector_that_chooses_nothing_is_a_mistake() -> None:
+    changed = [dict(deepcopy(one)) for one in objects("one-party")]
+    (policy,) = (one for one in changed if one["kind"] == "NetworkPolicy")
+    policy["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/instance"] = "nobody"
+    assert mistakes(changed, VERSIONS[-1]) == [
+        "maskedlark-helper is chosen by 0 objects of kind NetworkPolicy"
+    ]
+
+
+@needs_helm
+def test_a_container_that_may_write_to_its_image_is_a_mistake() -> None:
+    changed = [dict(deepcopy(one)) for one in objects("one-party")]
+    for pod in pods(changed).values():
+        pod["spec"]["containers"][0]["securityContext"]["readOnlyRootFilesystem"] = False
+    assert mistakes(changed, VERSIONS[-1]) == ["maskedlark-helper: helper is not hardened"]
+
+
+@needs_helm
+@pytest.mark.parametrize("values", VALUES)
+def test_every_variable_of_the_chart_is_one_that_a_command_reads(values: str) -> None:
+    commands = {"helper": helper.cli.main.COMMANDS, "adserver": adserver.cli.main.COMMANDS}
+    known = {
+        variable
+        for of_party in commands.values()
+        for command in (lazy.load(name) for name, lazy in of_party.items())
+        for option in command.params
+        for variable in ([option.envvar] if isinstance(option.envvar, str) else option.envvar or [])
+    }
+    for pod in pods(objects(values)).values():
+        for container in containers(pod):
+            variables = {one["name"] for one in container["env"]}
+            assert variables - UNKNOWN <= known
+            assert all("valueFrom" in one for one in container["env"] if one["name"] in SECRETS)
+
+
+@needs_helm
+def test_a_trial_has_both_helpers_and_an_ad_server_that_alone_reaches_them() -> None:
+    made = objects("trial")
+    assert [party(pod["spec"]["containers"][0]) for pod in pods(made).values()] == [
+        "adserver",
+        "helper",
+        "helper",
+    ]
+    policies = {one["metadata"]["name"]: one["spec"] for one in made if one["kind"] == "NetworkPolicy"}
+    for role in (0, 1):
+        (way_in,) = policies[f"maskedlark-helper-{role}"]["ingress"]
+        (caller,) = way_in["from"]
+        assert caller["podSelector"]["matchLabels"] == {
+            "app.kubernetes.io/name": "maskedlark-adserver",
+            "app.kubernetes.io/instance": "maskedlark-adserver",
+        }
+        assert all(
+            port["port"] == 53
+            for way_out in policies[f"maskedlark-helper-{role}"]["egress"]
+            for port in way_out["ports"]
+        )
+
+
+@needs_helm
+def test_a_helper_that_nobody_may_call_is_called_by_nobody() -> None:
+    made = rendered("one-party", VERSIONS[-1], "--set-json", "helpers.helper.from=[]")
+    (policy,) = (one for one in made if one["kind"] == "NetworkPolicy")
+    assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
+    assert not policy["spec"]["ingress"]
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("helpers.helper.env.LD_PRELOAD=x", "LD_PRELOAD"),
+        ("helpers.helper.operator=", "how tasks name the helper"),
+        ("helpers.helper.peers={north}", "peers"),
+        ("helpers.helper.storage.size=much", "size"),
+        ("helpers.helper.secret=x", "secret"),
+        ("helpers.Helper.operator=x", "Helper"),
+        ("adserver.enabled=true", "adserver.helper0"),
+        ("adserver.origin=http://ads.example", "origin"),
+    ],
+)
+def test_values_that_mean_nothing_are_refused_and_named(given: str, told: str) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        rendered("one-party", VERSIONS[-1], "--set", given)
+    assert told in refused.value.stderr
+
+
+@needs_helm
+def test_an_image_is_named_by_its_tag_or_digest() -> None:
+    digest = f"sha256:{'0' * 64}"
+    made = rendered(
+        "one-party", VERSIONS[-1], "--set", f"image.tag={digest},image.registry=registry.example/lark"
+    )
+    for pod in pods(made).values():
+        assert {one["image"] for one in containers(pod)} == {f"registry.example/lark/helper@{digest}"}
+
+
+@needs_helm
+def test_keys_are_made_once_and_an_attempt_that_was_cut_short_is_begun_anew(tmp_path: Path) -> None:
+    for name, pod in pods(objects("trial")).items():
+        (init,) = pod["spec"]["initContainers"]
+        (variable,) = (one["name"] for one in init["env"] if one["name"].endswith("_DATA"))
+        data = tmp_path / name
+        (tmp_path / f"{name}.new").mkdir()
+        (tmp_path / f"{name}.new" / "tls.key").write_bytes(b"half")
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        command = [*init["command"], *init["args"]]
+        told = [
+            subprocess.run(
+                command,
+                env={**os.environ, "PATH": path, variable: str(data)},
+                check=True,
+                capture_output=True,
+                text=True,
+            ).stdout
+            for _ in range(2)
+        ]
+        assert told[0] == told[1]
+        assert (data / "tls.crt").read_text() in told[0]
+        assert ("fingerprint" in told[0]) is (variable == "HELPER_DATA")
+        check_data_folder(data)
+        check_secret_file(data / "tls.key")
+
+
+def test_every_value_is_described_to_helm() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    assert schema["additionalProperties"] is False
+    assert all(one["additionalProperties"] is False for one in schema["definitions"].values())
