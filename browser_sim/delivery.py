@@ -9,7 +9,7 @@ second as a duplicate, so nothing is lost and nothing counts twice.
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -26,12 +26,11 @@ from browser_sim.endpoint import (
     is_url,
     read_limited,
 )
+from browser_sim.sealed_batch import SealedBatch
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, ReportReason
-from maskedlark.reports.upload import Report
 from maskedlark.rpc.faults import calling, hinted_s
 from maskedlark.rpc.transport import make_channel
-from maskedlark.rpc.wire import report_to_message
-from protos import ingest_pb2, ingest_pb2_grpc, report_pb2
+from protos import ingest_pb2, ingest_pb2_grpc
 
 BATCH_PATH: Final = "/v1/reports/batch"
 MEDIA_TYPE: Final = "application/x-protobuf"
@@ -39,7 +38,6 @@ _ATTEMPTS: Final = 8
 _FIRST_PAUSE_S: Final = 0.25
 _LONGEST_PAUSE_S: Final = 8.0
 _MAX_REPLY_BYTES: Final = 64 << 10
-_MESSAGE_BYTES: Final = 128 << 10
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,7 +72,7 @@ class Delivered:
 class Sender(Protocol):
     """A connection to the ad server's intake."""
 
-    def send(self, reports: Sequence[Report]) -> Delivered:
+    def send(self, batch: SealedBatch) -> Delivered:
         """Upload one batch; HelperUnavailable if it may be sent again, JobRefused if not."""
 
     def __enter__(self) -> Self:
@@ -113,10 +111,11 @@ class GrpcSender(_Connection):
             self._opened.enter_context(make_channel(address, protection.tls))
         )
 
-    def send(self, reports: Sequence[Report]) -> Delivered:
+    def send(self, batch: SealedBatch) -> Delivered:
         """Upload one batch."""
         with calling(f"the ad server at {self._address}"):
-            reply = self._stub.SubmitBatches(_in_messages(reports), timeout=REQUEST_TIMEOUT_S)
+            messages = (ingest_pb2.EncodedBatch(reports=encoded) for encoded in batch.messages)
+            reply = self._stub.SubmitBatches(messages, timeout=REQUEST_TIMEOUT_S)
         return _delivered(reply.accepted, reply.duplicates, reply.rejected)
 
 
@@ -129,10 +128,9 @@ class HttpSender(_Connection):
         self._url = url.rstrip("/") + BATCH_PATH
         self._client = self._opened.enter_context(http_client(url, protection))
 
-    def send(self, reports: Sequence[Report]) -> Delivered:
+    def send(self, batch: SealedBatch) -> Delivered:
         """Upload one batch."""
-        body = report_pb2.ReportBatch(reports=map(report_to_message, reports)).SerializeToString()
-        headers = {"content-type": MEDIA_TYPE}
+        body, headers = b"".join(batch.messages), {"content-type": MEDIA_TYPE}
         try:
             with self._client.stream("POST", self._url, content=body, headers=headers) as response:
                 _check_status(response)
@@ -149,7 +147,7 @@ def connect(destination: str, protection: Protection) -> Sender:
 
 def deliver(
     sender: Sender,
-    batches: Iterable[Sequence[Report]],
+    batches: Iterable[SealedBatch],
     *,
     on_progress: Callable[[int], None] = lambda _: None,
     pause: Callable[[float], None] = time.sleep,
@@ -170,11 +168,11 @@ def deliver(
     total = Delivered()
     for batch in batches:
         total.add(_send_persistently(sender, batch, pause))
-        on_progress(len(batch))
+        on_progress(batch.reports)
     return total
 
 
-def _send_persistently(sender: Sender, batch: Sequence[Report], pause: Callable[[float], None]) -> Delivered:
+def _send_persistently(sender: Sender, batch: SealedBatch, pause: Callable[[float], None]) -> Delivered:
     for attempt in range(_ATTEMPTS - 1):
         try:
             delivered = sender.send(batch)
@@ -188,24 +186,6 @@ def _send_persistently(sender: Sender, batch: Sequence[Report], pause: Callable[
     delivered = sender.send(batch)
     delivered.resent = 1
     return delivered
-
-
-def _in_messages(reports: Sequence[Report]) -> Iterator[ingest_pb2.EncodedBatch]:
-    """The reports in messages of about `_MESSAGE_BYTES`, or of one larger report."""
-    part, part_bytes = list[report_pb2.Report](), 0
-    for report in reports:
-        size = sum(len(share.ciphertext) for share in report.shares)
-        if part and part_bytes + size > _MESSAGE_BYTES:
-            yield _encoded(part)
-            part, part_bytes = [], 0
-        part.append(report_to_message(report))
-        part_bytes += size
-    if part:
-        yield _encoded(part)
-
-
-def _encoded(part: Sequence[report_pb2.Report]) -> ingest_pb2.EncodedBatch:
-    return ingest_pb2.EncodedBatch(reports=report_pb2.ReportBatch(reports=part).SerializeToString())
 
 
 def _check_status(response: httpx.Response) -> None:

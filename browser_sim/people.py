@@ -23,10 +23,11 @@ conversions more often than late ones. Choose a delay of the order of the window
 """
 
 import heapq
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum, unique
 from itertools import count
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +39,7 @@ from maskedlark.randomness import Randomness, uniform
 
 HOUR_S = 3_600.0
 DAY_S = 24 * HOUR_S
+_DRAWN_TOGETHER: Final = 1_024
 
 
 @frozen
@@ -175,9 +177,9 @@ class _World:
         self._converts = converts
         self._habits = habits
         self._expires_at_s = expires_at_s
-        self._conversion_times: Randomness = draws.stream("conversion times")
-        self._delays: Randomness = draws.stream("delays")
-        self._fake_coin: Randomness = draws.stream("fake coin")
+        self._conversion_times = _chances(draws.stream("conversion times"))
+        self._delays = _chances(draws.stream("delays"))
+        self._fake_coin = _chances(draws.stream("fake coin"))
         self._shown_at = uniform(len(converts), draws.stream("impression times")) * habits.duration_s
         person_of_place = np.arange(len(converts)) // habits.impressions_per_person
         self._person_of = np.empty_like(person_of_place)
@@ -216,7 +218,7 @@ class _World:
         if not self._consents[self._person_of[row]]:
             self._counts.no_consent += 1
         elif self._converts[row]:
-            self._schedule(event.at_s + window_s * _chance(self._conversion_times), _Moment.CONVERTED, row)
+            self._schedule(event.at_s + window_s * next(self._conversion_times), _Moment.CONVERTED, row)
         else:
             self._schedule(event.at_s + window_s, _Moment.WINDOW_CLOSED, row)
 
@@ -227,11 +229,11 @@ class _World:
         else:
             self._counts.expired += 1
         self._delay(event.at_s, event.row)
-        while _chance(self._fake_coin) < self._habits.fake_rate:
+        while next(self._fake_coin) < self._habits.fake_rate:
             self._delay(event.at_s, None)
 
     def _delay(self, made_at_s: float, row: int | None) -> None:
-        self._schedule(made_at_s + self._habits.max_extra_delay_s * _chance(self._delays), _Moment.DUE, row)
+        self._schedule(made_at_s + self._habits.max_extra_delay_s * next(self._delays), _Moment.DUE, row)
 
     def _upload(self, event: _Event) -> None:
         if event.at_s >= self._expires_at_s:
@@ -241,6 +243,7 @@ class _World:
             self._uploads.append(Upload(at_s=event.at_s, row=event.row))
 
 
-def _chance(randomness: Randomness) -> float:
-    """One uniform number in [0, 1)."""
-    return float(uniform(1, randomness)[0])
+def _chances(randomness: Randomness) -> Iterator[float]:
+    """Uniform numbers in [0, 1), drawn many at a time: one at a time, a million people take seconds."""
+    while True:
+        yield from uniform(_DRAWN_TOGETHER, randomness).tolist()

@@ -22,13 +22,14 @@ from numpy.typing import NDArray
 
 from browser_sim.draws import Draws
 from browser_sim.people import Upload
+from browser_sim.sealed_batch import SealedBatch, sealed_batch
 from browser_sim.source import MeasuredRecords, Records
 from maskedlark import canonical
 from maskedlark.frozen import frozen
 from maskedlark.randomness import below
 from maskedlark.reports.report import Example, MeasuredValues
 from maskedlark.reports.task import Task, TaskBundle
-from maskedlark.reports.upload import Report, Sealer
+from maskedlark.reports.upload import Sealer
 
 _MAX_BATCH: Final = 256
 _TARGET_BATCH_BYTES: Final = 1 << 20
@@ -53,7 +54,7 @@ class _Batch:
 
 def seal_all(
     bundle: TaskBundle, uploads: Sequence[Upload], records: Records, draws: Draws, *, workers: int
-) -> Iterator[list[Report]]:
+) -> Iterator[SealedBatch]:
     """Sealed reports in upload order, in batches of about a mebibyte.
 
     Args:
@@ -79,7 +80,7 @@ def seal_all(
             yield _seal(encoded, draws, batch)
         return
     with _pool(workers) as pool:
-        pending: deque[Future[list[Report]]] = deque(
+        pending: deque[Future[SealedBatch]] = deque(
             pool.submit(_seal, encoded, draws, batch) for batch in islice(batches, 2 * workers)
         )
         while pending:
@@ -155,18 +156,22 @@ def _batch(uploads: Sequence[Upload], first_index: int, records: Records, draws:
     )
 
 
-def _seal(bundle: bytes, draws: Draws, batch: _Batch) -> list[Report]:
+def _seal(bundle: bytes, draws: Draws, batch: _Batch) -> SealedBatch:
     sealer = _sealer(bundle)
     sealer.check_fresh(time())  # of this machine: the simulated days say nothing of the helpers' keys
     labels = [None if np.isnan(label) else float(label) for label in batch.labels]
-    return [
-        sealer.report(
-            Example(features=features, label=label, measured=_of_row(batch.measured, place)),
-            unix_s=float(at_s),
-            randomness=draws.stream(f"report {batch.first_index + place}"),
-        )
-        for place, (features, label, at_s) in enumerate(zip(batch.features, labels, batch.at_s, strict=True))
-    ]
+    return sealed_batch(
+        [
+            sealer.report(
+                Example(features=features, label=label, measured=_of_row(batch.measured, place)),
+                unix_s=at_s,
+                randomness=draws.stream(f"report {batch.first_index + place}"),
+            )
+            for place, (features, label, at_s) in enumerate(
+                zip(batch.features, labels, batch.at_s.tolist(), strict=True)
+            )
+        ]
+    )
 
 
 def _of_row(measured: MeasuredRecords | None, place: int) -> MeasuredValues | None:

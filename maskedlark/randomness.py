@@ -23,6 +23,7 @@ Randomness = Callable[[int], bytes]
 system_randomness: Randomness = urandom
 
 STREAM_KEY_BYTES = 32
+_FROM_ZERO = modes.CTR(bytes(16))
 
 
 class Stream:
@@ -39,7 +40,7 @@ class Stream:
     def __init__(self, key: bytes) -> None:
         if len(key) != STREAM_KEY_BYTES:
             raise ValueError(f"a stream key has {STREAM_KEY_BYTES} bytes, not {len(key)}")
-        self._encrypt = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
+        self._encrypt = Cipher(algorithms.AES256(key), _FROM_ZERO).encryptor()
 
     def __call__(self, count: int) -> bytes:
         """The next `count` bytes."""

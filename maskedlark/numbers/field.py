@@ -63,7 +63,8 @@ def negate(vector: FieldVector) -> FieldVector:
 
 def subtract(left: FieldVector, right: FieldVector) -> FieldVector:
     """Entry-wise left - right."""
-    return add(left, negate(right))
+    difference = left - right
+    return np.where(left < right, difference - _EPSILON, difference)  # wrapped below 0: -2^64 = -epsilon
 
 
 def multiply(left: FieldVector, right: FieldVector) -> FieldVector:

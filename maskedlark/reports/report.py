@@ -181,13 +181,12 @@ def split(
                 randomness=randomness,
             )
         )
-    masks = share(candidates.is_real, randomness)
-    values = share(from_signed(measured.values), randomness)
+    secret = candidates.is_real
+    if task.measurement is not None:
+        secret = np.concatenate([secret, from_signed(measured.values)])
+    shares = share(secret, randomness)
     view = _view(SHARE_VERSION, randomness(VIEW_NONCE_BYTES), features, candidates.labels, measured.keys)
-    return SplitExample(
-        view + to_bytes(masks.share_0) + to_bytes(values.share_0),
-        view + to_bytes(masks.share_1) + to_bytes(values.share_1),
-    )
+    return SplitExample(view + to_bytes(shares.share_0), view + to_bytes(shares.share_1))
 
 
 def quantise(value: float, labels: LabelSpace, randomness: Randomness) -> int:

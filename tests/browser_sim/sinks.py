@@ -6,7 +6,7 @@ A real gRPC intake and a real HTTP intake that keep what they get, and can be to
 import json
 import ssl
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 
 from browser_sim.delivery import BATCH_PATH
+from browser_sim.sealed_batch import SealedBatch
 from maskedlark.errors import HelperUnavailable, ReportReason
 from maskedlark.reports.upload import Report
 from maskedlark.rpc.faults import answering
@@ -48,6 +49,12 @@ class Intake:
             self.lost_answers -= 1
             raise HelperUnavailable("the answer is lost after the reports are stored")
         return reply
+
+
+def reports_of(batches: Iterable[SealedBatch]) -> list[Report]:
+    """The reports of batches as they would arrive, in order."""
+    encoded = b"".join(message for batch in batches for message in batch.messages)
+    return [report_from_message(one) for one in report_pb2.ReportBatch.FromString(encoded).reports]
 
 
 class _Servicer(ingest_pb2_grpc.IngestServicer):

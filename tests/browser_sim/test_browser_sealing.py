@@ -1,5 +1,3 @@
-from itertools import chain
-
 import numpy as np
 import pytest
 
@@ -11,6 +9,7 @@ from maskedlark.errors import InvalidTask
 from maskedlark.numbers.field import add
 from maskedlark.reports.dataset import OpenedDataset
 from maskedlark.reports.upload import Report, check_report
+from tests.browser_sim.sinks import reports_of
 from tests.builders import World, world
 
 
@@ -32,7 +31,7 @@ def sealed(
         expires_at_s=of.task.expires_at,
         draws=draws,
     )
-    return list(chain.from_iterable(seal_all(of.bundle, lived.uploads, given, draws, workers=workers)))
+    return reports_of(seal_all(of.bundle, lived.uploads, given, draws, workers=workers))
 
 
 def plaintexts(of: World, reports: list[Report]) -> list[OpenedDataset]:
@@ -101,7 +100,7 @@ def test_time_buckets_are_those_of_the_uploads_in_order() -> None:
         expires_at_s=ours.task.expires_at,
         draws=draws,
     )
-    reports = list(chain.from_iterable(seal_all(ours.bundle, lived.uploads, given, draws, workers=1)))
+    reports = reports_of(seal_all(ours.bundle, lived.uploads, given, draws, workers=1))
     assert [report.time_bucket for report in reports] == [int(upload.at_s // 60) for upload in lived.uploads]
     for report in reports:
         check_report(ours.task, report)

@@ -1,6 +1,5 @@
 """Browsers that report what a task measures: columns of a table become keys and shared values."""
 
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from browser_sim.sources.table import TableSettings, load_table
 from maskedlark.errors import InvalidTask
 from maskedlark.numbers.field import reconstruct
 from maskedlark.reports.task import LabelKind
+from tests.browser_sim.sinks import reports_of
 from tests.builders import World, world
 
 TABLE = "f,month,who,paid,y\n1,3,new,10,0\n2,3.0,back,20.4,1\n3,5,back,,0\n4,5,new,99,1\n"
@@ -82,7 +82,7 @@ def sums(of: World, loaded: Source, fake_rate: float = 0.0) -> tuple[list[int], 
         expires_at_s=of.task.expires_at,
         draws=draws,
     )
-    reports = list(chain.from_iterable(seal_all(of.bundle, lived.uploads, given, draws, workers=1)))
+    reports = reports_of(seal_all(of.bundle, lived.uploads, given, draws, workers=1))
     first, second = (dataset.shares.measured for dataset in of.datasets(reports))
     assert first is not None
     assert second is not None
