@@ -1,10 +1,11 @@
 """`make chaos`: two helpers and an ad server as real processes.
 
 Every few seconds one process is killed (SIGKILL): a helper, one of its workers, the ad server, or a command
-that seals a dataset. Meanwhile three jobs run, browsers upload without pause, datasets of what they upload
-are sealed, and the helpers' keys are rotated.
+that seals a dataset. Meanwhile four jobs run, one of them with random allocation, browsers upload without
+pause, datasets of what they upload are sealed, and the helpers' keys are rotated.
 
-It shows that all jobs end once, with the same model to the bit; that no report is lost after the ad server
+It shows that all jobs end once, with the same model to the bit where they are alike; that each record takes
+part once an epoch; that no report is lost after the ad server
 acknowledged it, and none used twice; that both helpers charge each round that was used once, and no other;
 and that no state lasts longer than two leases, on a machine of one's own. Then federated jobs run while
 their devices are killed too (`tests.chaos.update_rounds`), for a fifth of the time. Ends with one JSON
@@ -25,6 +26,7 @@ from typing import Any, Final
 from docs.tutorial.fleet import HELPERS, ORIGIN, CommandFailed, Fleet
 from tests.chaos import update_rounds
 from tests.chaos.books import Books
+from tests.chaos.counted_fleet import CountedFleet
 from tests.chaos.disturbance import ADSERVER, SEALING, WORKER, Disturbance, Operator
 from tests.chaos.uploads import Uploads
 from tests.chaos.watch import Stillness, share_of_processors, watching
@@ -35,6 +37,8 @@ PARTS: Final = ("jobs", "updates")
 LEASED: Final = frozenset({"running", "waiting"})
 LEASE_S: Final = 6.0
 _TRIAL_ROUNDS: Final = 25
+_BATCH: Final = 150
+"""Of the job with random allocation: three rounds an epoch."""
 _BUSY_SHARE: Final = 0.8
 _UPDATES_SHARE: Final = 0.2
 """Of the time: how long federated jobs are disturbed, after the others."""
@@ -46,16 +50,19 @@ _SEALING_S: Final = 180.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What happened. Wanted: jobs_ended_once 3 of 3, one model, and zeros.
+    """What happened. Wanted: jobs_ended_once 4 of 4, one model, and zeros.
 
     Attributes:
         jobs_ended_once: Jobs that are done, with each of their rounds taken once.
         rounds: Of each job.
         rounds_under_fire: Of all jobs, done before the last kill; the others followed it.
-        distinct_models: Models that the jobs, all of the same plan, trained.
+        distinct_models: Models that the jobs of the same plan trained.
         reports_acknowledged: Reports that the ad server said to hold.
         reports_lost: Of these, those that are in no dataset of a helper after all that waits was sealed.
         reports_used_twice: Reports in two datasets, at one helper only, or elsewhere than the ad server says.
+        rounds_counted: Rounds of random allocation that helpers computed, each as often as it was.
+        participations_twice: Records that took part in two rounds of an epoch of a job at a helper, over all
+            kills and restarts.
         datasets: Sealed meanwhile.
         datasets_half_sealed: Of these, those that one helper has and another party has not, or that are not
             finished.
@@ -78,6 +85,8 @@ class Outcome:
     reports_acknowledged: int
     reports_lost: int
     reports_used_twice: int
+    rounds_counted: int
+    participations_twice: int
     datasets: int
     datasets_half_sealed: int
     double_charges: int
@@ -98,9 +107,11 @@ class Outcome:
             + self.double_charges
             + self.stuck
             + self.failed_opens
+            + self.participations_twice
         )
         happened = self.kills > 0 and self.reports_acknowledged > 0 and self.datasets > 1
-        return self.jobs_ended_once == JOBS and self.distinct_models == 1 and not wrong and happened
+        happened = happened and self.rounds_counted > 0
+        return self.jobs_ended_once == JOBS + 1 and self.distinct_models == 1 and not wrong and happened
 
 
 def run(seconds: float, folder: Path, seed: int, show: Show = lambda _done, _note: None) -> Outcome:
@@ -109,13 +120,14 @@ def run(seconds: float, folder: Path, seed: int, show: Show = lambda _done, _not
     `show` is told seconds, of twice as many in all.
     """
     began = time.monotonic()
-    with Fleet(folder=folder, is_no_noise=True, adserver_options=("--refresh-keys", "1")) as fleet:
+    with CountedFleet(folder=folder, is_no_noise=True, adserver_options=("--refresh-keys", "1")) as fleet:
         task, books = make_task(fleet), Books(fleet=fleet)
         uploads, operator = Uploads(fleet, task), Operator(fleet, task)
         disturbance = Disturbance(fleet, operator, seed)
         with uploads.running():
             rounds = rounds_for(fleet, books, task, seconds)
-            jobs = [submit(fleet, task, rounds) for _ in range(JOBS)]
+            alike = [submit(fleet, task, rounds) for _ in range(JOBS)]
+            jobs = [*alike, submit(fleet, task, rounds, "--batch-size", str(_BATCH))]
             watched = Watched(books, jobs, disturbance)
             with watching(watched.look):
                 with operator.sealing():
@@ -123,15 +135,18 @@ def run(seconds: float, folder: Path, seed: int, show: Show = lambda _done, _not
                 under_fire = books.rounds_done(jobs)
                 await_end(books, jobs, seconds, show)
         seal_the_rest(fleet, books, task)
+        counted = fleet.participation()
         used = books.used_reports(HELPERS[0]) & books.used_reports(HELPERS[1])
         return Outcome(
             jobs_ended_once=sum(books.ended_once(job, rounds) for job in jobs),
             rounds=rounds,
             rounds_under_fire=under_fire,
-            distinct_models=len({exported(fleet, job) for job in jobs if books.state_of(job) == "done"}),
+            distinct_models=len({exported(fleet, job) for job in alike if books.state_of(job) == "done"}),
             reports_acknowledged=len(uploads.acknowledged),
             reports_lost=len(uploads.acknowledged - used),
             reports_used_twice=books.used_twice(),
+            rounds_counted=len(counted.computed),
+            participations_twice=len(counted.violations()),
             datasets=books.num_datasets(),
             datasets_half_sealed=books.half_sealed(),
             double_charges=books.wrong_charges(jobs),
@@ -242,7 +257,7 @@ def rounds_for(fleet: Fleet, books: Books, task: str, seconds: float) -> int:
     So they do not end before the disturbance does, and end soon after it.
     """
     trial = submit(fleet, task, _TRIAL_ROUNDS, "--wait")
-    return max(5, int(books.rounds_per_s(trial) * seconds * _BUSY_SHARE / JOBS))
+    return max(5, int(books.rounds_per_s(trial) * seconds * _BUSY_SHARE / (JOBS + 1)))
 
 
 def disturb(disturbance: Disturbance, seconds: float, show: Show) -> None:
