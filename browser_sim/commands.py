@@ -4,25 +4,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum, unique
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import rich.progress
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
 
-from browser_sim.download import MIRRORS, download
-from browser_sim.download_tables import download_or_sample
-from browser_sim.draws import Draws
-from browser_sim.endpoint import Protection
 from browser_sim.options import JsonOption, SeedOption, protection, source_settings, trusted_helpers
-from browser_sim.people import DAY_S, HOUR_S, Habits
-from browser_sim.run import Progress, RunSettings, run
-from browser_sim.sources import SourceSettings, load_source
-from browser_sim.summary import describe
 from browser_sim.waiting import BRIEF_S, LONG_S
 from maskedlark.errors import MaskedLarkError
 from maskedlark.terminal.options import option, panel, takes
+
+if TYPE_CHECKING:
+    from browser_sim.endpoint import Protection
+    from browser_sim.run import Progress
+    from browser_sim.sources import SourceSettings
 
 _people = panel("People")
 _files = panel("Files")
@@ -57,8 +54,8 @@ def run_command(
     to: Annotated[
         str, option("The ad server: HOST:PORT for gRPC, an http(s) URL for HTTP.", metavar="HOST:PORT|URL")
     ],
-    source: SourceSettings,
-    guarded: Protection,
+    source: "SourceSettings",
+    guarded: "Protection",
     trusted: tuple[bytes, ...],
     seed: SeedOption = None,
     people: Annotated[int | None, _people("People who see ads; default: all records.", min=0)] = None,
@@ -89,6 +86,10 @@ def run_command(
     as_json: JsonOption = False,
 ) -> None:
     """Let every record happen to somebody once, and upload what their browsers report."""
+    from browser_sim.draws import Draws
+    from browser_sim.people import DAY_S, HOUR_S, Habits
+    from browser_sim.run import RunSettings, run
+
     if holdout is None and holdout_fraction is not None:
         raise typer.BadParameter("--holdout-fraction goes with --holdout")
     errors = Console(stderr=True)
@@ -124,8 +125,14 @@ def run_command(
 
 @reporting_errors()
 @takes(source=source_settings, without=["value", "key"])
-def describe_command(*, source: SourceSettings, seed: SeedOption = None, as_json: JsonOption = False) -> None:
+def describe_command(
+    *, source: "SourceSettings", seed: SeedOption = None, as_json: JsonOption = False
+) -> None:
     """Say what a source holds: its shape, the balance of its labels, how features become bytes."""
+    from browser_sim.draws import Draws
+    from browser_sim.sources import load_source
+    from browser_sim.summary import describe
+
     description = describe(load_source(source, Draws(seed=seed)))
     Console().print_json(description.to_json()) if as_json else Console().print(description.to_table())
 
@@ -145,6 +152,9 @@ def download_command(
     ] = False,
 ) -> None:
     """Fetch a public data set and check its SHA-256; tables become CSV files with a header."""
+    from browser_sim.download import MIRRORS, download
+    from browser_sim.download_tables import download_or_sample
+
     console = Console(stderr=True)
 
     def tell(what: str) -> None:
@@ -173,7 +183,7 @@ def _warn(errors: Console, *, seed: int | None, train_out: Path | None) -> None:
 
 
 @contextmanager
-def _showing_progress(errors: Console) -> Iterator[Progress]:
+def _showing_progress(errors: Console) -> "Iterator[Progress]":
     """On a terminal, show that people live their lives, and then how many reports were answered."""
     columns = (
         SpinnerColumn(),

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,11 +14,12 @@ from browser_sim.options import (
     load_encoder,
     table_of,
 )
-from browser_sim.source import Source, save_records
-from browser_sim.sources.table import TableSettings, fit_table, load_table
-from maskedlark.canonical import encode
-from maskedlark.encoding.encoder import ClassLabel, Encoder
 from maskedlark.terminal.options import option, takes
+
+if TYPE_CHECKING:
+    from browser_sim.source import Source
+    from browser_sim.sources.table import TableSettings
+    from maskedlark.encoding.encoder import Encoder
 
 
 @takes(table=table_of)
@@ -33,7 +34,7 @@ def encode_command(
         option("The file: the encoder as JSON, or features and labels as .npz.", "--out", "-o"),
     ] = None,
     label: LabelOption = None,
-    table: Callable[[Path], TableSettings],
+    table: "Callable[[Path], TableSettings]",
     as_json: JsonOption = False,
 ) -> None:
     """Fit an encoder to a table (--fit), or apply one to a table (--encoder, --csv).
@@ -41,6 +42,10 @@ def encode_command(
     Columns of measured values (--value) are secret and no features. The file of `--csv` with its labels is
     what `adserver job submit --eval-set` and `adserver model evaluate` take: for a panel's own data only.
     """
+    from browser_sim.source import save_records
+    from browser_sim.sources.table import TableSettings, fit_table, load_table
+    from maskedlark.canonical import encode
+
     if (fit is None) == (csv is None) or (csv is None) is not (encoder is None):
         raise typer.BadParameter("give --fit CSV, or --encoder FILE and --csv FILE")
     if fit is not None:
@@ -57,7 +62,10 @@ def encode_command(
     typer.echo(json.dumps(told) if as_json else "\n".join(f"{name}: {said}" for name, said in told.items()))
 
 
-def _of_encoder(fitted: Encoder) -> dict[str, object]:
+def _of_encoder(fitted: "Encoder") -> dict[str, object]:
+    from maskedlark.canonical import encode
+    from maskedlark.encoding.encoder import ClassLabel
+
     kinds = [column.kind for column in fitted.columns]
     label = fitted.label
     return {
@@ -71,7 +79,7 @@ def _of_encoder(fitted: Encoder) -> dict[str, object]:
     }
 
 
-def _of_table(source: Source) -> dict[str, object]:
+def _of_table(source: "Source") -> dict[str, object]:
     return {
         "rows": len(source.records),
         "features": source.records.features.shape[1],

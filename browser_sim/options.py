@@ -6,21 +6,21 @@ Which source, and how connections are protected; and what their values mean toge
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from browser_sim.endpoint import Protection
-from browser_sim.source import InvalidSource
-from browser_sim.sources import SourceKind, SourceSettings
-from browser_sim.sources.table import TableSettings
-from maskedlark.encoding.encoder import Encoder, read_encoder
-from maskedlark.encoding.fit import Binning, ColumnKind
+from browser_sim.kinds import SourceKind
+from maskedlark.encoding.column_kinds import Binning, ColumnKind
 from maskedlark.errors import InvalidTask
-from maskedlark.reports.task import LabelKind
-from maskedlark.rpc.tls_files import TlsFiles
-from maskedlark.rpc.transport import TrustOnly
+from maskedlark.reports.task_kinds import LabelKind
 from maskedlark.terminal.options import option, panel, takes
+
+if TYPE_CHECKING:
+    from browser_sim.endpoint import Protection
+    from browser_sim.sources import SourceSettings
+    from browser_sim.sources.table import TableSettings
+    from maskedlark.encoding.encoder import Encoder
 
 _source = panel("Source")
 _protection = panel("Protection")
@@ -90,8 +90,10 @@ def table_of(
     bins: BinsOption = 256,
     types: TypeOption = None,
     value: ValueOption = None,
-) -> Callable[[Path], TableSettings]:
+) -> "Callable[[Path], TableSettings]":
     """How a table's columns are read, as the options say; or typer.BadParameter."""
+    from browser_sim.sources.table import TableSettings
+
     return lambda path: TableSettings(
         path=path,
         label=label,
@@ -110,14 +112,16 @@ def source_settings(
     source: SourceOption,
     csv: CsvOption = None,
     encoder: EncoderOption = None,
-    table: Callable[[Path], TableSettings],
+    table: "Callable[[Path], TableSettings]",
     key: KeyOption = None,
     mnist_dir: MnistDirOption = None,
     synthetic_features: SyntheticFeaturesOption = 8,
     synthetic_rows: SyntheticRowsOption = 10_000,
     truth: TruthOption = None,
-) -> SourceSettings:
+) -> "SourceSettings":
     """The source that the options describe, or typer.BadParameter if one that it needs is missing."""
+    from browser_sim.sources import SourceSettings
+
     settings = None
     if source is SourceKind.CSV:
         if csv is None:
@@ -150,12 +154,15 @@ def column_kinds(typed: list[str] | None) -> dict[str, ColumnKind]:
     return kinds
 
 
-def load_encoder(path: Path) -> Encoder:
+def load_encoder(path: Path) -> "Encoder":
     """An encoder's file.
 
     Raises:
         InvalidSource: there is none, or it is no encoder.
     """
+    from browser_sim.source import InvalidSource
+    from maskedlark.encoding.encoder import read_encoder
+
     try:
         return read_encoder(path.read_bytes().rstrip(b"\n"))
     except OSError as error:
@@ -170,8 +177,12 @@ def protection(
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
     tls_ca: TlsCaOption = None,
-) -> Protection:
+) -> "Protection":
     """How connections are protected, or typer.BadParameter if the TLS files are not complete."""
+    from browser_sim.endpoint import Protection
+    from maskedlark.rpc.tls_files import TlsFiles
+    from maskedlark.rpc.transport import TrustOnly
+
     given = [path for path in (tls_cert, tls_key, tls_ca) if path is not None]
     if not given:
         return Protection(insecure=insecure)

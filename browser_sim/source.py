@@ -21,7 +21,8 @@ from maskedlark.encoding.cells import number
 from maskedlark.errors import InvalidTask, MaskedLarkError
 from maskedlark.frozen import frozen
 from maskedlark.reports.measurement import Key
-from maskedlark.reports.task import LabelKind, Task
+from maskedlark.reports.task import Task
+from maskedlark.reports.task_kinds import LabelKind
 
 DEFAULT_PANEL_FRACTION = 0.2
 _OTHER: Final = "other"

@@ -26,7 +26,7 @@ from maskedlark.errors import (
     ReportReason,
     ReportRejected,
 )
-from maskedlark.model.graph import Loss
+from maskedlark.model.losses import Loss
 from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.evaluation import EvaluationSpec
 from maskedlark.releases.job import JobSpec

@@ -20,9 +20,10 @@ from maskedlark.reports.dataset import (
     admitted_by_both,
     open_dataset,
 )
+from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.pair import PairKey, pair_key
 from maskedlark.reports.report import Example, InputShares, SplitExample
-from maskedlark.reports.sealing import HpkeSuite, OpeningKey, sign_keys
+from maskedlark.reports.sealing import OpeningKey, sign_keys
 from maskedlark.reports.task import HelperIdentity, Task, TaskBundle, signing_bytes
 from maskedlark.reports.upload import Report, Sealer
 

@@ -28,7 +28,7 @@ from adserver.training.federated_submission import FederatedSubmission, plan_fed
 from adserver.training.worker import JobWorker
 from browser_sim.devices.answers import AnswerStore
 from browser_sim.devices.device import Device, read_round
-from browser_sim.devices.trainers import TrainerKind
+from browser_sim.kinds import TrainerKind
 from helper.core import HelperCore
 from helper.releases.answering import Call
 from helper.releases.release_grid import ReleaseGrid

@@ -8,8 +8,9 @@ from adserver.admin.look import AFTER, LIMIT
 from adserver.admin.operation import Asked, Operation
 from adserver.admin.paging import page_json, place_in
 from adserver.admin.schemas import page_of, record
-from adserver.measuring.evaluator import DEFAULT_BINS, read_evaluation
+from adserver.measuring.evaluator import read_evaluation
 from adserver.measuring.measurer import read_query
+from adserver.records.defaults import DEFAULT_BINS
 from adserver.store.datasets import Dataset
 from adserver.store.paging import Place
 from adserver.store.queries import AskedQuery

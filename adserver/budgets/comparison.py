@@ -6,8 +6,8 @@ compare(planner, planner.plan(wish).recommended)
 from adserver.budgets.planner import Option, Planner
 from maskedlark.errors import JobRefused
 from maskedlark.frozen import frozen
-from maskedlark.privacy.noise import Mechanism
-from maskedlark.releases.samples import StepNoise
+from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.releases.sampling import StepNoise
 
 
 @frozen

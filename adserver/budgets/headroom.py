@@ -9,19 +9,18 @@ all that is held on it. The helpers decide by the same sum over their own ledger
 import math
 from collections.abc import Callable, Sequence
 from enum import StrEnum, unique
-from typing import Final
 
+from adserver.records.defaults import MAX_ROUNDS
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Charge, Epsilons, smallest_fitting, spent, spent_in_turn
 from maskedlark.privacy.correlated import MAX_EPOCHS, trajectory_error
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.sample_size import least_batch
 from maskedlark.releases.release import multiplier_for_each_helper
-from maskedlark.releases.samples import Samples, StepNoise, carrying, charge_of_samples, samples_of
+from maskedlark.releases.samples import Samples, carrying, charge_of_samples, samples_of
+from maskedlark.releases.sampling import StepNoise
 from maskedlark.reports.task import Task
-
-MAX_ROUNDS: Final = 1_000_000
 
 
 @unique

@@ -23,7 +23,8 @@ from maskedlark.privacy.accounting import Charge
 from maskedlark.releases import budget
 from maskedlark.releases.budget import DatasetBudget, PlannedJob, Use, job_use, query_use, update_use
 from maskedlark.releases.instructions import read_instructions
-from maskedlark.reports.task import PrivacyUnit, Task
+from maskedlark.reports.task import Task
+from maskedlark.reports.task_kinds import PrivacyUnit
 
 
 @frozen

@@ -19,15 +19,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
-from adserver.budgets.headroom import MAX_ROUNDS, Cost, Limit, Room
+from adserver.budgets.headroom import Cost, Limit, Room
+from adserver.records.defaults import MAX_EPOCHS, MAX_ROUNDS
 from adserver.records.round_figures import noise_norm_of
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.releases.release import units_of_each_helper
-from maskedlark.releases.samples import StepNoise
-
-MAX_EPOCHS: Final = 10
-"""How often a planned job goes through its dataset, at most, unless something else is asked for."""
+from maskedlark.releases.sampling import StepNoise
 
 OnProgress: TypeAlias = Callable[[int, int], None]
 

@@ -2,15 +2,17 @@
 
 import time
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from adserver.cli.options import DatabaseOption, DataOption, JsonOption, open_store
 from adserver.records.access import Grant, GrantKind, Scope
-from adserver.store.access import LOGIN_S, AccessStore
 from adserver.views.printing import moment, print_json, print_table
 from maskedlark.terminal.options import option
+
+if TYPE_CHECKING:
+    from adserver.store.access import AccessStore
 
 _DAY_S: Final = 86_400.0
 
@@ -24,6 +26,7 @@ def login_command(
 ) -> None:
     """Print a link that logs one browser in, once, within ten minutes."""
     from adserver.dashboard.serving import dashboard_url  # starlette
+    from adserver.store.access import LOGIN_S
 
     url = dashboard_url(data)
     secret = _store(data, database).make(GrantKind.LOGIN, scope, name="dashboard", lasts_s=LOGIN_S)
@@ -74,7 +77,9 @@ def revoke_command(
     typer.echo(f"{ended.kind} {ended.grant_id} ({ended.name}) is revoked")
 
 
-def _store(data: Path, database: str | None) -> AccessStore:
+def _store(data: Path, database: str | None) -> "AccessStore":
+    from adserver.store.access import AccessStore
+
     return AccessStore(open_store(data, database), time.time)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,27 +18,15 @@ from adserver.cli.options import (
     open_store,
     peers_of,
 )
-from adserver.measuring.domains import load_domains
-from adserver.measuring.request import Request
-from adserver.measuring.result import AggregateResult, Estimate, Row
-from adserver.peers.opening import Peers
-from adserver.store.datasets import DatasetStore
-from adserver.store.tasks import TaskStore
 from adserver.views.printing import print_json, print_table
-from adserver.views.query import (
-    UNKNOWN,
-    estimate_json,
-    result_json,
-    shown,
-    summary_lines,
-    table_rows,
-    write_result,
-)
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.observability.traces import Traces
-from maskedlark.reports.measurement import COUNT
 from maskedlark.terminal.options import option, panel, takes
+
+if TYPE_CHECKING:
+    from adserver.measuring.result import AggregateResult, Estimate, Row
+    from adserver.peers.opening import Peers
 
 _what = panel("What is measured")
 _groups = panel("Groups")
@@ -49,14 +37,14 @@ class _Statistic:
     """A mean or a quantile that was asked for: what it is called, and how it is read off a result."""
 
     name: str
-    read: Callable[[AggregateResult], Iterable[tuple[Row, Estimate]]]
+    read: "Callable[[AggregateResult], Iterable[tuple[Row, Estimate]]]"
 
 
 @takes(peers=peers_of)
 def aggregate_command(
     *,
     data: DataOption,
-    peers: Peers,
+    peers: "Peers",
     value: Annotated[list[str] | None, _what("A value to sum, or count; may be repeated.")] = None,
     mean: Annotated[list[str] | None, _what("A value whose mean is shown; may be repeated.")] = None,
     histogram: Annotated[
@@ -101,6 +89,13 @@ def aggregate_command(
     as_json: JsonOption = False,
 ) -> None:
     """Measure a dataset: sums of values over groups of reports, charged to its privacy budget."""
+    from adserver.measuring.domains import load_domains
+    from adserver.measuring.request import Request
+    from adserver.store.datasets import DatasetStore
+    from adserver.store.tasks import TaskStore
+    from adserver.views.query import write_result
+    from maskedlark.reports.measurement import COUNT
+
     conditions = dict(_condition(one) for one in where or ())
     quantiles = [_quantile(one) for one in quantile or ()]
     statistics = [_mean(name) for name in mean or ()] + [_statistic(name, share) for name, share in quantiles]
@@ -132,7 +127,9 @@ def aggregate_command(
         _print(result, statistics, is_all_shown=all_rows)
 
 
-def _print_json(result: AggregateResult, statistics: Sequence[_Statistic]) -> None:
+def _print_json(result: "AggregateResult", statistics: Sequence[_Statistic]) -> None:
+    from adserver.views.query import estimate_json, result_json
+
     derived = {
         one.name: [
             {"group": dict(zip(result.group_by, row.group, strict=True)), **estimate_json(estimate)}
@@ -143,7 +140,9 @@ def _print_json(result: AggregateResult, statistics: Sequence[_Statistic]) -> No
     print_json({**result_json(result), "statistics": derived})
 
 
-def _print(result: AggregateResult, statistics: Sequence[_Statistic], *, is_all_shown: bool) -> None:
+def _print(result: "AggregateResult", statistics: Sequence[_Statistic], *, is_all_shown: bool) -> None:
+    from adserver.views.query import UNKNOWN, shown, summary_lines, table_rows
+
     derived = [[shown(estimate) for _, estimate in one.read(result)] for one in statistics]
     columns = (
         *result.group_by,

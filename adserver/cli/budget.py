@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from adserver.budgets.held import Budgets
 from adserver.cli.options import (
     AnyDataOption,
     DatabaseOption,
@@ -24,7 +23,6 @@ from maskedlark.terminal.budget_options import (
     planned_job,
     print_budgets,
 )
-from maskedlark.terminal.budget_view import budget_json
 from maskedlark.terminal.options import option, takes
 
 
@@ -51,6 +49,9 @@ def budget_command(
 
     With --rounds, also what a planned job would bring them to.
     """
+    from adserver.budgets.held import Budgets
+    from maskedlark.terminal.budget_view import budget_json
+
     planned = planned_job(rounds, batch_size, noise_multiplier)
     if far is not None:
         budgets = far.budgets(task=task, dataset=dataset, planned=planned)

@@ -3,7 +3,7 @@
 import os
 import time
 from contextlib import ExitStack
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,23 +16,21 @@ from adserver.cli.options import (
     open_store,
     peers_of,
 )
-from adserver.collecting.sealing import DatasetSealer
-from adserver.peers.opening import Peers
 from adserver.records.dataset_state import DatasetState
-from adserver.store.datasets import Dataset, DatasetStore
-from adserver.store.tasks import TaskStore
 from adserver.views.printing import moment, print_json, print_table, sealing_bars, short
-from adserver.views.task import dataset_json
 from maskedlark.observability.traces import Traces
-from maskedlark.observability.tracing import span, tracing
 from maskedlark.terminal.options import option, takes
+
+if TYPE_CHECKING:
+    from adserver.peers.opening import Peers
+    from adserver.store.datasets import Dataset
 
 
 @takes(peers=peers_of)
 def seal_command(
     *,
     data: DataOption,
-    peers: Peers,
+    peers: "Peers",
     task: OneTaskOption = "",
     max_reports: Annotated[int | None, option("Take at most so many, the oldest first.", min=1)] = None,
     allow_small: Annotated[
@@ -50,6 +48,11 @@ def seal_command(
 
     A run that was interrupted while the helpers committed is finished first: run the same command again.
     """
+    from adserver.collecting.sealing import DatasetSealer
+    from adserver.store.tasks import TaskStore
+    from adserver.views.task import dataset_json
+    from maskedlark.observability.tracing import span, tracing
+
     engine = open_store(data, database)
     found = TaskStore(engine).find(task)
     with ExitStack() as stack:
@@ -74,6 +77,9 @@ def seal_command(
 
 def list_command(data: DataOption, database: DatabaseOption = None, as_json: JsonOption = False) -> None:
     """List all datasets, the oldest first."""
+    from adserver.store.datasets import DatasetStore
+    from adserver.views.task import dataset_json
+
     found = DatasetStore(open_store(data, database)).all()
     if as_json:
         print_json([dataset_json(dataset) for dataset in found])
@@ -103,6 +109,8 @@ def abandon_command(
 
     Reports that the other helper has committed already are used up: it will drop them from the next dataset.
     """
+    from adserver.store.datasets import DatasetStore
+
     store = DatasetStore(open_store(data, database))
     found = store.find(dataset)
     if found.state is DatasetState.COMMITTED:
@@ -111,7 +119,7 @@ def abandon_command(
     typer.echo(f"{found.received} reports wait again")
 
 
-def _print(dataset: Dataset) -> None:
+def _print(dataset: "Dataset") -> None:
     typer.echo(f"dataset {(dataset.dataset_id or b'').hex()}")
     rows: list[tuple[str, int]] = [("received", dataset.received), ("admitted by both helpers", dataset.size)]
     for role, dropped in enumerate(dataset.dropped):

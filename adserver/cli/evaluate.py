@@ -2,7 +2,7 @@
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,21 +17,13 @@ from adserver.cli.options import (
     open_store,
     peers_of,
 )
-from adserver.measuring.evaluator import DEFAULT_BINS
-from adserver.peers.opening import Peers
-from adserver.store.job_folder import JobFolder
-from adserver.store.jobs import JobStore
-from adserver.training.model_file import read_model
-from adserver.views.evaluation import (
-    calibration_rows,
-    evaluation_json,
-    evaluation_lines,
-    metric_rows,
-    write_plot,
-)
+from adserver.records.defaults import DEFAULT_BINS
 from adserver.views.printing import print_json, print_table
 from maskedlark.observability.traces import Traces
 from maskedlark.terminal.options import option, panel, takes
+
+if TYPE_CHECKING:
+    from adserver.peers.opening import Peers
 
 _what = panel("What is evaluated")
 
@@ -40,7 +32,7 @@ _what = panel("What is evaluated")
 def evaluate_command(
     *,
     data: DataOption,
-    peers: Peers,
+    peers: "Peers",
     model: Annotated[
         Path | None, _what("An ONNX file with its weights.", exists=True, dir_okay=False)
     ] = None,
@@ -60,6 +52,15 @@ def evaluate_command(
 
     Accuracy, AUC, loss and calibration from one noised histogram, charged to its privacy budget.
     """
+    from adserver.training.model_file import read_model
+    from adserver.views.evaluation import (
+        calibration_rows,
+        evaluation_json,
+        evaluation_lines,
+        metric_rows,
+        write_plot,
+    )
+
     if sum(map(bool, (model, job, again))) != 1:
         raise typer.BadParameter("give one of --model, --job and --again")
     with asking("evaluate", peers, data=data, database=database, traces=traces) as client:
@@ -82,6 +83,8 @@ def evaluate_command(
 
 def _trained(data: Path, database: str | None, job: str) -> bytes:
     """A job's model with its latest weights."""
+    from adserver.store.job_folder import JobFolder
+    from adserver.store.jobs import JobStore
     from adserver.training.export import exported  # onnxruntime
 
     found = JobStore(open_store(data, database), time.time).find(job)

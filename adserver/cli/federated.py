@@ -5,20 +5,16 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from sqlalchemy import Engine
-
-from adserver.budgets.held import Budgets
-from adserver.store.job_folder import JobFolder
-from adserver.store.jobs import JobStore
-from adserver.training.federated_model import federated_model
-from adserver.training.federated_submission import FederatedSubmission, plan_federated
-from adserver.training.model_file import read_model
-from adserver.training.submission import JOB_ID_BYTES
 from maskedlark.errors import InvalidTask
-from maskedlark.reports.task import Task
 from maskedlark.terminal.options import panel
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+    from adserver.training.federated_submission import FederatedSubmission
+    from maskedlark.reports.task import Task
 
 federated = panel("Federated")
 
@@ -91,8 +87,11 @@ def federated_asked(
     noise_multiplier: float | None,
     eval_set: Path | None = None,
     eval_every: int | None = None,
-) -> FederatedSubmission | None:
+) -> "FederatedSubmission | None":
     """The federated job that the options describe; None without --strategy."""
+    from adserver.training.federated_submission import FederatedSubmission
+    from adserver.training.model_file import read_model
+
     if strategy is None:
         return None
     return FederatedSubmission(
@@ -109,8 +108,15 @@ def federated_asked(
     )
 
 
-def submit_federated(engine: Engine, data: Path, submission: FederatedSubmission, task: Task) -> bytes:
+def submit_federated(engine: "Engine", data: Path, submission: "FederatedSubmission", task: "Task") -> bytes:
     """Check, store and queue a federated job; its id."""
+    from adserver.budgets.held import Budgets
+    from adserver.store.job_folder import JobFolder
+    from adserver.store.jobs import JobStore
+    from adserver.training.federated_model import federated_model
+    from adserver.training.federated_submission import plan_federated
+    from adserver.training.submission import JOB_ID_BYTES
+
     job_id = os.urandom(JOB_ID_BYTES)
     plan = plan_federated(
         submission,

@@ -2,7 +2,7 @@
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -29,22 +29,15 @@ from adserver.cli.options import (
     privacy,
 )
 from adserver.records.job_state import JobState
-from adserver.records.training_plan import Optimizer, OptimizerKind, Schedule, ScheduleKind
-from adserver.store.datasets import DatasetStore
-from adserver.store.jobs import Jobs, JobStore
-from adserver.store.tasks import TaskStore
-from adserver.training.federated_submission import FederatedSubmission
-from adserver.training.model_file import read_model
-from adserver.training.submission import Submission
-from adserver.training.submitting import submit_job
-from adserver.views.curves import write_plot
-from adserver.views.job import job_json, print_job, print_jobs, watch
+from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
 from adserver.views.printing import print_json
-from maskedlark.canonical import build
-from maskedlark.model.graph import Loss
-from maskedlark.privacy.adaptive_clip import AdaptiveClip
-from maskedlark.releases.samples import Sampling, StepNoise
+from maskedlark.model.losses import Loss
+from maskedlark.releases.sampling import Sampling, StepNoise
 from maskedlark.terminal.options import option, panel, takes
+
+if TYPE_CHECKING:
+    from adserver.store.jobs import Jobs
+    from adserver.training.federated_submission import FederatedSubmission
 
 STOPPED_EARLY = 1
 
@@ -62,7 +55,7 @@ def submit_command(
     ] = None,
     loss: Annotated[Loss | None, _training("What is minimised.")] = None,
     learning_rate: Annotated[float | None, _training("Of the optimizer, before the schedule.")] = None,
-    federated_job: FederatedSubmission | None,
+    federated_job: "FederatedSubmission | None",
     task: TaskOption = "",
     dataset: DatasetOption = "",
     rounds: Annotated[int | None, _training("Optimizer steps; each asks both helpers once.", min=1)] = None,
@@ -125,6 +118,16 @@ def submit_command(
     `adserver job plan` shows beforehand what fits. A job takes no more than its dataset's budgets have left
     beside all other jobs.
     """
+    from adserver.records.training_plan import Optimizer, Schedule
+    from adserver.store.datasets import DatasetStore
+    from adserver.store.jobs import JobStore
+    from adserver.store.tasks import TaskStore
+    from adserver.training.model_file import read_model
+    from adserver.training.submission import Submission
+    from adserver.training.submitting import submit_job
+    from maskedlark.canonical import build
+    from maskedlark.privacy.adaptive_clip import AdaptiveClip
+
     if federated_job is not None:
         if far is not None:
             raise typer.BadParameter("a job with --strategy is submitted beside the ad server: give --data")
@@ -187,6 +190,8 @@ def list_command(
     as_json: JsonOption = False,
 ) -> None:
     """List all jobs, the oldest first."""
+    from adserver.views.job import job_json, print_jobs
+
     store = jobs_of(far, data, database)
     jobs = store.all()
     if as_json:
@@ -208,6 +213,9 @@ def show_command(
     as_json: JsonOption = False,
 ) -> None:
     """Show a job: its settings, how far it is, what it has spent."""
+    from adserver.views.curves import write_plot
+    from adserver.views.job import job_json, print_job
+
     store = jobs_of(far, data, database)
     found = store.find(job)
     history = store.history(found.job_id)
@@ -257,8 +265,10 @@ def resume_command(
     typer.echo(f"queued again, at round {found.rounds_done} of {found.plan.job.rounds}")
 
 
-def _follow(store: Jobs, job_id: bytes, *, as_json: bool) -> None:
+def _follow(store: "Jobs", job_id: bytes, *, as_json: bool) -> None:
     """Watch a job to its end, print what became of it, and exit with 1 unless it is done."""
+    from adserver.views.job import job_json, print_job, watch
+
     job = watch(store, job_id, is_shown=not as_json)
     history = store.history(job_id)
     if as_json:
@@ -269,8 +279,10 @@ def _follow(store: Jobs, job_id: bytes, *, as_json: bool) -> None:
         raise typer.Exit(STOPPED_EARLY)
 
 
-def _told(store: Jobs, job_id: bytes, *, wait: bool, as_json: bool) -> None:
+def _told(store: "Jobs", job_id: bytes, *, wait: bool, as_json: bool) -> None:
     """What is printed of a job that was submitted."""
+    from adserver.views.job import job_json
+
     if wait:
         _follow(store, job_id, as_json=as_json)
     elif as_json:

@@ -6,32 +6,20 @@ The strategies are LINE's averaging and draw and discard; `adserver serve` takes
 import os
 import time
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
-import numpy as np
 import typer
 
 from adserver.cli.federated import read_settings, read_widths
 from adserver.cli.options import DataOption, JobArgument, JsonOption, LocalDatabaseOption, OneJobOption
-from adserver.store.local_jobs import LocalJobs, LocalState
-from adserver.store.local_schema import default_local_url, open_local
-from adserver.views.local import (
-    forecast_json,
-    local_json,
-    print_local_forecast,
-    print_local_jobs,
-    watch,
-)
 from adserver.views.printing import print_json, print_table
-from maskedlark.canonical import build
 from maskedlark.errors import InvalidTask
-from maskedlark.federated.draw_and_discard import DrawAndDiscard
-from maskedlark.federated.local_forecast import forecast
-from maskedlark.federated.local_job import LocalJob, LocalSettings, local_job
-from maskedlark.federated.strategies.line import Line
 from maskedlark.terminal.options import option
 
-_STRATEGIES: Final[dict[str, type[LocalSettings]]] = {"line": Line, "draw-and-discard": DrawAndDiscard}
+if TYPE_CHECKING:
+    from adserver.store.local_jobs import LocalJobs
+    from maskedlark.federated.local_job import LocalJob, LocalSettings
+
 _JOB_ID_BYTES: Final = 16
 STOPPED_EARLY: Final = 1
 
@@ -56,6 +44,9 @@ def plan_command(
     as_json: JsonOption = False,
 ) -> None:
     """Check a job, and show what it would cost a person and how much noise it would meet. Stores nothing."""
+    from adserver.views.local import forecast_json, print_local_forecast
+    from maskedlark.federated.local_forecast import forecast
+
     expected = forecast(_job(strategy, settings, layers), updates_each=updates_each)
     print_json(forecast_json(expected)) if as_json else print_local_forecast(expected)
 
@@ -79,6 +70,8 @@ def submit_command(
     as_json: JsonOption = False,
 ) -> None:
     """Check a job and open it to devices. Prints its id, which devices are given."""
+    from adserver.views.local import local_json
+
     job = _job(strategy, settings, layers)
     jobs = _jobs(data, local_database)
     jobs.submit(job, seed=model_seed, is_tested=spam_test)
@@ -93,6 +86,8 @@ def list_command(
     data: DataOption, local_database: LocalDatabaseOption = None, as_json: JsonOption = False
 ) -> None:
     """List all jobs without helpers, the oldest first."""
+    from adserver.views.local import local_json, print_local_jobs
+
     jobs = _jobs(data, local_database)
     found = jobs.all()
     if as_json:
@@ -109,6 +104,8 @@ def show_command(
     as_json: JsonOption = False,
 ) -> None:
     """Show a job: its settings, what an update costs its device, and how many came."""
+    from adserver.views.local import local_json
+
     jobs = _jobs(data, local_database)
     told = local_json(jobs, jobs.find(job))
     if as_json:
@@ -128,6 +125,9 @@ def watch_command(
 
     Draw and discard has no last step: it goes on until it is closed.
     """
+    from adserver.store.local_jobs import LocalState
+    from adserver.views.local import local_json, watch
+
     jobs = _jobs(data, local_database)
     job_id = jobs.find(job).job.job_id
     state = watch(jobs, job_id, is_shown=not as_json)
@@ -166,29 +166,40 @@ def export_command(
     local_database: LocalDatabaseOption = None,
 ) -> None:
     """Write a job's model as it is now: parameters, flat, and the model's widths."""
+    import numpy as np
+
     jobs, found = _found(data, local_database, job)
     np.savez(out, parameters=jobs.parameters(found), widths=np.array(found.widths))
 
 
-def _jobs(data: Path, local_database: str | None) -> LocalJobs:
+def _jobs(data: Path, local_database: str | None) -> "LocalJobs":
+    from adserver.store.local_jobs import LocalJobs
+    from adserver.store.local_schema import default_local_url, open_local
+
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
     return LocalJobs(open_local(local_database or default_local_url(data)), time.time)
 
 
-def _found(data: Path, local_database: str | None, job: str) -> tuple[LocalJobs, LocalJob]:
+def _found(data: Path, local_database: str | None, job: str) -> "tuple[LocalJobs, LocalJob]":
     jobs = _jobs(data, local_database)
     return jobs, jobs.find(job).job
 
 
-def _job(strategy: str, settings: Path, layers: str) -> LocalJob:
+def _job(strategy: str, settings: Path, layers: str) -> "LocalJob":
     """A new job of these settings, checked.
 
     Raises:
         InvalidTask, InvalidModel: naming the setting.
     """
-    if strategy not in _STRATEGIES:
-        raise InvalidTask(f"a strategy without helpers is one of {', '.join(_STRATEGIES)}, not {strategy!r}")
+    from maskedlark.canonical import build
+    from maskedlark.federated.draw_and_discard import DrawAndDiscard
+    from maskedlark.federated.local_job import local_job
+    from maskedlark.federated.strategies.line import Line
+
+    kinds: dict[str, type[LocalSettings]] = {"line": Line, "draw-and-discard": DrawAndDiscard}
+    if strategy not in kinds:
+        raise InvalidTask(f"a strategy without helpers is one of {', '.join(kinds)}, not {strategy!r}")
     given = dict(read_settings(settings, rounds=None, noise_multiplier=None))
     if strategy == "line":
         given = {"sampling_rate": 1.0, "noise_multiplier": 0.0, **given}
-    return local_job(os.urandom(_JOB_ID_BYTES), build(_STRATEGIES[strategy], given), read_widths(layers))
+    return local_job(os.urandom(_JOB_ID_BYTES), build(kinds[strategy], given), read_widths(layers))

@@ -7,18 +7,9 @@ from typing import Annotated
 import typer
 
 from adserver.cli.options import DatabaseOption, DataOption, JsonOption, OneJobOption, open_store
-from adserver.collecting.task_settings import encoder_from
-from adserver.store.job_folder import JobFolder
-from adserver.store.jobs import JobStore
-from adserver.store.tasks import TaskStore
-from adserver.training.eval_set import read_eval_set
-from adserver.training.forward import evaluate
-from adserver.training.model_file import read_model
 from adserver.views.printing import print_json, print_table
-from maskedlark.model.dense import FINAL_ACTIVATIONS, HIDDEN_ACTIVATIONS, dense_network
-from maskedlark.model.graph import Loss
-from maskedlark.model.onnx_file import parse
-from maskedlark.runtime.durable_file import write_durably
+from maskedlark.model.activations import FINAL_ACTIVATIONS, HIDDEN_ACTIVATIONS
+from maskedlark.model.losses import Loss
 from maskedlark.terminal.options import option
 
 ModelArgument = Annotated[
@@ -39,6 +30,9 @@ def create_command(
     seed: Annotated[int, option("Of the initial weights.")] = 0,
 ) -> None:
     """Write a fully connected network with random weights."""
+    from maskedlark.model.dense import dense_network
+    from maskedlark.runtime.durable_file import write_durably
+
     try:
         widths = [int(width) for width in layers.split(",")]
     except ValueError:
@@ -54,6 +48,9 @@ def show_command(
     as_json: JsonOption = False,
 ) -> None:
     """Show what a job would train in a model: its trainable tensors."""
+    from adserver.training.model_file import read_model
+    from maskedlark.model.onnx_file import parse
+
     model = parse(read_model(file), num_features=num_features)
     if as_json:
         tensors = [{"name": tensor.name, "shape": list(tensor.shape)} for tensor in model.parameters]
@@ -82,6 +79,11 @@ def evaluate_command(
     as_json: JsonOption = False,
 ) -> None:
     """Measure a model's loss, and a classifier's accuracy, on plain examples."""
+    from adserver.training.eval_set import read_eval_set
+    from adserver.training.forward import evaluate
+    from adserver.training.model_file import read_model
+    from maskedlark.model.onnx_file import parse
+
     examples = read_eval_set(eval_set.read_bytes())
     encoded = read_model(file)
     examples.check_fits(parse(encoded, num_features=examples.features.shape[1]), loss)
@@ -118,7 +120,12 @@ def export_command(
 
     Its input is float32: each feature's byte over 256, unless --with-encoder or --with-bytes says otherwise.
     """
+    from adserver.collecting.task_settings import encoder_from
+    from adserver.store.job_folder import JobFolder
+    from adserver.store.jobs import JobStore
+    from adserver.store.tasks import TaskStore
     from adserver.training.export import InputForm, exported, with_input  # onnxruntime
+    from maskedlark.runtime.durable_file import write_durably
 
     if with_encoder and with_bytes:
         raise typer.BadParameter("give --with-encoder or --with-bytes, not both")

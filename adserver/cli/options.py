@@ -6,27 +6,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
-from sqlalchemy import Engine
 
 from adserver.peers.deadlines import ROUND_DEADLINE_S
-from adserver.peers.opening import Peers
-from adserver.peers.retrying import BRIEF
-from adserver.store.database import create_tables, default_url
-from adserver.store.jobs import Jobs, JobStore
-from maskedlark.errors import HelperUnavailable
 from maskedlark.observability.traces import Traces
-from maskedlark.observability.tracing import span, tracing
-from maskedlark.releases.samples import Sampling, StepNoise
-from maskedlark.rpc.transport import Keepalive
-from maskedlark.runtime.database import open_database
+from maskedlark.releases.sampling import Sampling, StepNoise
+from maskedlark.rpc.keepalive import Keepalive
 from maskedlark.terminal.options import option, panel
-from maskedlark.terminal.tls_options import tls_files
 
 if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
     from adserver.client import Client
+    from adserver.client.far import FarAdServer
+    from adserver.peers.opening import Peers
+    from adserver.store.jobs import Jobs
 
 _store = panel("Where things are kept")
 _peers = panel("Helpers and TLS")
@@ -160,10 +156,6 @@ PublicSamplesOption = Annotated[
 ]
 
 
-LONG: Final = replace(BRIEF, give_up_after_s=600.0)
-"""For scripts that have just started the helpers: the first start of one compiles for a while."""
-
-
 def peers_of(
     *,
     data: DataOption,
@@ -176,8 +168,12 @@ def peers_of(
     deadline: DeadlineOption = 60.0,
     round_deadline: RoundDeadlineOption = ROUND_DEADLINE_S,
     wait: WaitOption = False,
-) -> Peers:
+) -> "Peers":
     """The helpers as the options say; typer.BadParameter as `tls_files`."""
+    from adserver.peers.opening import Peers
+    from adserver.peers.retrying import BRIEF, LONG
+    from maskedlark.terminal.tls_options import tls_files
+
     tls = tls_files(
         insecure=insecure, certificate=tls_cert, private_key=tls_key, authorities=tls_ca, folder=data
     )
@@ -207,8 +203,8 @@ CaOption = Annotated[
 ]
 
 
-Far: TypeAlias = Any
-"""An `adserver.client.far.FarAdServer`, which is imported only where a URL is given, or None."""
+Far: TypeAlias = "FarAdServer | None"
+"""The ad server elsewhere that a command may be given in place of --data."""
 
 
 def far_of(*, url: UrlOption = None, token: TokenOption = "", url_ca: CaOption = None) -> Far:
@@ -220,8 +216,10 @@ def far_of(*, url: UrlOption = None, token: TokenOption = "", url_ca: CaOption =
     return FarAdServer(url=url, token=token, ca=url_ca)
 
 
-def jobs_of(far: Far, data: Path | None, database: str | None) -> Jobs:
+def jobs_of(far: Far, data: Path | None, database: str | None) -> "Jobs":
     """The jobs of the ad server that the options name."""
+    from adserver.store.jobs import JobStore
+
     return JobStore(open_store(needed(data), database), time.time) if far is None else far.jobs
 
 
@@ -236,17 +234,18 @@ def needed(data: Path | None) -> Path:
     return data
 
 
-def _tell(cause: HelperUnavailable) -> None:
+def _tell(cause: Exception) -> None:
     """What a command waits for, in one line on standard error."""
     sys.stderr.write(f"waiting: {cause}\n")
 
 
 @contextmanager
 def asking(
-    what: str, peers: Peers, *, data: Path, database: str | None, traces: Traces
+    what: str, peers: "Peers", *, data: Path, database: str | None, traces: Traces
 ) -> Iterator["Client"]:
     """A client for one command, whose calls are the span `what`."""
     from adserver.client import Client
+    from maskedlark.observability.tracing import span, tracing
 
     with (
         tracing("adserver", traces),
@@ -256,8 +255,11 @@ def asking(
         yield client
 
 
-def open_store(data_dir: Path, database: str | None) -> Engine:
+def open_store(data_dir: Path, database: str | None) -> "Engine":
     """The database that --data and --database name, with its tables."""
+    from adserver.store.database import create_tables, default_url
+    from maskedlark.runtime.database import open_database
+
     engine = open_database(database or default_url(data_dir))
     create_tables(engine)
     return engine

@@ -2,13 +2,10 @@
 
 import time
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from adserver.budgets.headroom import MAX_ROUNDS
-from adserver.budgets.held import Budgets
-from adserver.budgets.planner import MAX_EPOCHS, OnProgress, Wish
 from adserver.cli.federated import (
     federated,
     federated_asked,
@@ -27,18 +24,15 @@ from adserver.cli.options import (
     needed,
     open_store,
 )
-from adserver.store.datasets import DatasetStore
-from adserver.store.tasks import TaskStore
-from adserver.training.federated_forecast import forecast
-from adserver.training.federated_submission import FederatedSubmission
-from adserver.training.model_file import read_model
-from adserver.training.planning import PlanRequest, planned
-from adserver.views.federated import forecast_json, print_forecast
-from adserver.views.plan import plan_json, print_plan
+from adserver.records.defaults import MAX_EPOCHS, MAX_ROUNDS
 from adserver.views.printing import print_json
-from maskedlark.model.graph import Loss
-from maskedlark.releases.samples import Sampling, StepNoise
+from maskedlark.model.losses import Loss
+from maskedlark.releases.sampling import Sampling, StepNoise
 from maskedlark.terminal.options import option, panel, takes
+
+if TYPE_CHECKING:
+    from adserver.budgets.planner import OnProgress
+    from adserver.training.federated_submission import FederatedSubmission
 
 _PATIENCE_S: Final = 1.0
 _job = panel("The job: leave open what is to be found")
@@ -56,7 +50,7 @@ def plan_command(
     model: Annotated[
         Path | None, option("ONNX file; more parameters take more noise.", exists=True, dir_okay=False)
     ] = None,
-    federated_job: FederatedSubmission | None,
+    federated_job: "FederatedSubmission | None",
     task: Annotated[
         str, federated("The task of updates, by the start of its id; not needed if there is one.")
     ] = "",
@@ -100,6 +94,16 @@ def plan_command(
     noise. With --strategy: give --rounds, and the noise is found; or --noise-multiplier alone, and the most
     rounds that fit are.
     """
+    from adserver.budgets.held import Budgets
+    from adserver.budgets.planner import Wish
+    from adserver.store.datasets import DatasetStore
+    from adserver.store.tasks import TaskStore
+    from adserver.training.federated_forecast import forecast
+    from adserver.training.model_file import read_model
+    from adserver.training.planning import PlanRequest, planned
+    from adserver.views.federated import forecast_json, print_forecast
+    from adserver.views.plan import plan_json, print_plan
+
     if federated_job is not None:
         engine = open_store(needed(data), database)
         the_task = TaskStore(engine).find(task).bundle.task
@@ -134,7 +138,7 @@ def plan_command(
         print_plan(*found)
 
 
-def _told_after(seconds: float) -> OnProgress:
+def _told_after(seconds: float) -> "OnProgress":
     """Say once, on standard error, how far a search is that has taken some time."""
     started, is_told = time.monotonic(), False
 

@@ -8,9 +8,6 @@ from typing import Annotated
 import typer
 
 from adserver.cli.options import JsonOption
-from adserver.quickstart.project import DataSettings, ModelSettings, Project, Servers, Settings, new_project
-from adserver.quickstart.recipe import run_project
-from adserver.quickstart.running import RunningFleet
 from adserver.views.printing import print_json, print_table
 from maskedlark.terminal.options import option
 
@@ -36,6 +33,8 @@ def new_command(
     ] = None,
 ) -> None:
     """Make a project folder with its settings in `lark.toml`; nothing is started."""
+    from adserver.quickstart.project import DataSettings, ModelSettings, Servers, Settings, new_project
+
     if (csv is None) != (not label):
         raise typer.BadParameter("--csv and --label go together")
     ports = _free_ports(4)
@@ -59,6 +58,9 @@ def new_command(
 @quickstart_app.command("run")
 def run_command(folder: FolderArgument, as_json: JsonOption = False) -> None:
     """Train once as `lark.toml` says, from browsers' reports to a tested model in `runs/`."""
+    from adserver.quickstart.project import Project
+    from adserver.quickstart.recipe import run_project
+
     result = run_project(Project.open(folder), tell=_tell)
     told = asdict(result)
     if as_json:
@@ -70,12 +72,18 @@ def run_command(folder: FolderArgument, as_json: JsonOption = False) -> None:
 @quickstart_app.command("up")
 def up_command(folder: FolderArgument) -> None:
     """Start the project's two helpers and its ad server in the background; returns once they answer."""
+    from adserver.quickstart.project import Project
+    from adserver.quickstart.running import RunningFleet
+
     RunningFleet(Project.open(folder), tell=_tell).up()
 
 
 @quickstart_app.command("down")
 def down_command(folder: FolderArgument) -> None:
     """End the project's servers; what they keep stays in its folder."""
+    from adserver.quickstart.project import Project
+    from adserver.quickstart.running import RunningFleet
+
     RunningFleet(Project.open(folder), tell=_tell).down()
 
 

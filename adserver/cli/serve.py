@@ -3,7 +3,7 @@
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,21 +16,20 @@ from adserver.cli.options import (
     peers_of,
     watching,
 )
-from adserver.peers.opening import Peers
-from adserver.serving.server import AdserverSettings, serve
 from maskedlark.observability.logs import LogFormat, configure_logging
 from maskedlark.observability.traces import Traces
-from maskedlark.observability.tracing import tracing
-from maskedlark.rpc.certificates import write_certificate
 from maskedlark.runtime.signals import stopped_by_signals
 from maskedlark.terminal.options import option, takes
+
+if TYPE_CHECKING:
+    from adserver.peers.opening import Peers
 
 
 @takes(peers=peers_of, without=["wait"])
 def serve_command(
     *,
     data: DataOption,
-    peers: Peers,
+    peers: "Peers",
     grpc_listen: Annotated[str, option("host:port of the gRPC intake; port 0 for any.")] = ("127.0.0.1:0"),
     http_listen: Annotated[str, option("host:port of the HTTP intake; port 0 for any.")] = ("127.0.0.1:0"),
     addresses_file: Annotated[
@@ -58,6 +57,9 @@ def serve_command(
     traces: TracesOption = Traces.NONE,
 ) -> None:
     """Take reports in over gRPC and HTTP, serve tasks, and run jobs, until SIGTERM."""
+    from adserver.serving.server import AdserverSettings, serve
+    from maskedlark.observability.tracing import tracing
+
     configure_logging(log_format)
     with stopped_by_signals() as stop, tracing("adserver", traces):
         settings = AdserverSettings(
@@ -82,6 +84,8 @@ def keygen_command(
     ] = None,
 ) -> None:
     """Make this server's TLS key and certificate in --data, for helpers to trust; existing ones stay."""
+    from maskedlark.rpc.certificates import write_certificate
+
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         files = write_certificate(data, name=origin, hosts=tuple(host or ()), now=datetime.now(UTC))

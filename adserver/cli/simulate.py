@@ -1,28 +1,22 @@
 """`adserver federated simulate`: a strategy on thousands of devices in this process."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from adserver.cli.federated import settings_in
 from adserver.cli.options import JsonOption
-from adserver.simulating.example_files import ExampleSet, read_examples
-from adserver.simulating.simulator import Simulated, SimulatedRound, simulate
 from adserver.views.printing import print_json, progress_bars
-from adserver.views.simulation import SimulationResult, print_simulation, simulation_json, write_simulation
-from maskedlark.canonical import build
-from maskedlark.federated.dense import DenseModel
-from maskedlark.federated.local_training import Parameters
-from maskedlark.federated.moments2016 import MomentsStep, epsilon_2016
-from maskedlark.federated.populations import Population, by_user, in_shards
-from maskedlark.federated.server_optimizer import ServerOptimizerKind
-from maskedlark.federated.strategies import STRATEGIES, strategy_class
-from maskedlark.federated.strategies.line import Line
-from maskedlark.federated.strategy import Strategy
-from maskedlark.privacy.accounting import composed_epsilon
-from maskedlark.randomness import seeded
+from maskedlark.federated.kinds import STRATEGY_KINDS, ServerOptimizerKind
 from maskedlark.terminal.options import option, panel
+
+if TYPE_CHECKING:
+    from adserver.simulating.example_files import ExampleSet
+    from adserver.simulating.simulator import SimulatedRound
+    from adserver.views.simulation import SimulationResult
+    from maskedlark.federated.populations import Population
+    from maskedlark.federated.strategy import Strategy
 
 _strategy = panel("The strategy")
 _device = panel("What a device does")
@@ -34,7 +28,7 @@ def simulate_command(
     examples: Annotated[
         Path, option("A folder with MNIST's idx files, or a CSV file with --label and --user.", exists=True)
     ],
-    strategy: Annotated[str, _strategy(f"One of {', '.join(STRATEGIES)}.")] = "dp-fedavg",
+    strategy: Annotated[str, _strategy(f"One of {', '.join(STRATEGY_KINDS)}.")] = "dp-fedavg",
     settings: Annotated[
         Path | None,
         _strategy(
@@ -78,6 +72,15 @@ def simulate_command(
     as_json: JsonOption = False,
 ) -> None:
     """Run a strategy on simulated devices, all in this process, by the functions that real ones run."""
+    from adserver.simulating.example_files import read_examples
+    from adserver.simulating.simulator import Simulated, SimulatedRound, simulate
+    from adserver.views.simulation import print_simulation, simulation_json, write_simulation
+    from maskedlark.canonical import build
+    from maskedlark.federated.dense import DenseModel
+    from maskedlark.federated.local_training import Parameters
+    from maskedlark.federated.strategies import strategy_class
+    from maskedlark.randomness import seeded
+
     held = read_examples(examples, label=label, user=user)
     population = _population(held, devices=devices, shard_size=shard_size, least=least_examples, seed=seed)
     given = {
@@ -124,8 +127,11 @@ def simulate_command(
     typer.echo(_privacy(result))
 
 
-def _population(held: ExampleSet, *, devices: int, shard_size: int, least: int, seed: int) -> Population:
+def _population(held: "ExampleSet", *, devices: int, shard_size: int, least: int, seed: int) -> "Population":
     """One device a user, or shards dealt to devices."""
+    from maskedlark.federated.populations import by_user, in_shards
+    from maskedlark.randomness import seeded
+
     if held.users:
         return by_user(held.users, least=least)
     return in_shards(
@@ -151,8 +157,13 @@ def _merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _result(strategy: Strategy, done: list[SimulatedRound], delta: float) -> SimulationResult:
+def _result(strategy: "Strategy", done: "list[SimulatedRound]", delta: float) -> "SimulationResult":
     """The run and its cost: of a user against a curator, or of an event where devices add the noise."""
+    from adserver.views.simulation import SimulationResult
+    from maskedlark.federated.moments2016 import MomentsStep, epsilon_2016
+    from maskedlark.federated.strategies.line import Line
+    from maskedlark.privacy.accounting import composed_epsilon
+
     epsilon: float | None = None
     old: float | None = None
     unit = "user"
@@ -178,7 +189,7 @@ def _result(strategy: Strategy, done: list[SimulatedRound], delta: float) -> Sim
     )
 
 
-def _privacy(result: SimulationResult) -> str:
+def _privacy(result: "SimulationResult") -> str:
     """One line on what the run costs."""
     if result.epsilon is None:
         return "no noise: no privacy is claimed"

@@ -1,23 +1,18 @@
 """`adserver federated simulate-draws`: draw and discard with all its clients in this process."""
 
 from pathlib import Path
-from typing import Annotated, Any, Final
-
-import numpy as np
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from adserver.cli.options import JsonOption
-from adserver.simulating.draw_and_discard import DrawSimulation
-from adserver.simulating.example_files import read_examples
 from adserver.views.printing import print_json, print_table, progress_bars
-from maskedlark.canonical import build
-from maskedlark.federated.draw_and_discard import DrawAndDiscard, NoiseUnit
-from maskedlark.federated.generalised_linear import Batches, Multinomial
-from maskedlark.federated.local_training import shuffled
-from maskedlark.federated.populations import in_equal_parts
-from maskedlark.randomness import seeded
+from maskedlark.federated.kinds import NoiseUnit
 from maskedlark.terminal.options import option
 
-_BYTE: Final = np.float32(255)
+if TYPE_CHECKING:
+    import numpy as np
+
+    from maskedlark.federated.draw_and_discard import DrawAndDiscard
+
 _BAR_STEP: Final = 100
 
 
@@ -40,6 +35,18 @@ def simulate_draws_command(
     as_json: JsonOption = False,
 ) -> None:
     """Run draw and discard on simulated clients: multinomial regression, one client after the other."""
+    import numpy as np
+
+    from adserver.simulating.draw_and_discard import DrawSimulation
+    from adserver.simulating.example_files import read_examples
+    from maskedlark.canonical import build
+    from maskedlark.federated.draw_and_discard import DrawAndDiscard
+    from maskedlark.federated.generalised_linear import Batches, Multinomial
+    from maskedlark.federated.local_training import shuffled
+    from maskedlark.federated.populations import in_equal_parts
+    from maskedlark.randomness import seeded
+
+    byte = np.float32(255)
     given = {
         "instances": instances,
         "learning_rate": learning_rate,
@@ -52,7 +59,7 @@ def simulate_draws_command(
     model = Multinomial(features=held.width, classes=held.classes)
     dealt = in_equal_parts(len(held.training), each=each, randomness=seeded(seed, "population"))
     members = np.stack(dealt.members)
-    clients = Batches(features=held.training.features[members] / _BYTE, labels=held.training.labels[members])
+    clients = Batches(features=held.training.features[members] / byte, labels=held.training.labels[members])
     stream = seeded(seed, "simulated draws")
     order = np.concatenate([shuffled(len(members), stream) for _ in range(passes)])
     models = settings.initial(np.zeros(model.size), stream)
@@ -64,7 +71,7 @@ def simulate_draws_command(
             if returns % _BAR_STEP == 0:
                 bars.update(bar, completed=returns)
     weights = settings.mean(models)
-    features, labels = held.evaluation.features / _BYTE, held.evaluation.labels
+    features, labels = held.evaluation.features / byte, held.evaluation.labels
     law = settings.spread(in_flight)
     told: dict[str, Any] = {
         "strategy": settings.kind,
@@ -84,6 +91,8 @@ def simulate_draws_command(
     print_table(("figure", "value"), list(told.items()))
 
 
-def _variance(models: np.ndarray, settings: DrawAndDiscard) -> float:
+def _variance(models: "np.ndarray", settings: "DrawAndDiscard") -> float:
     """The mean over weights of the variance over instances, in the units of the weights."""
+    import numpy as np
+
     return float(np.ldexp(models.astype(np.float64), -settings.frac_bits).var(axis=0, ddof=1).mean())

@@ -6,36 +6,19 @@ import time
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from adserver.cli.options import DatabaseOption, DataOption, JsonOption, open_store, peers_of, privacy
-from adserver.collecting.key_refresh import refresh_keys
-from adserver.collecting.task_creation import create_task
-from adserver.collecting.task_settings import (
-    ALL_DECOYS,
-    DEFAULT_COLLUSION_FACTOR,
-    encoder_from,
-    label_space,
-    measurement_from,
-    norm_for,
-    num_classes,
-    num_decoys,
-    period,
-)
-from adserver.collecting.task_settings import num_features as features_of
-from adserver.peers.opening import Peers
-from adserver.peers.retrying import with_retries
-from adserver.store.reports import ReportStore
-from adserver.store.tasks import TaskStore
+from adserver.records.defaults import ALL_DECOYS, DEFAULT_COLLUSION_FACTOR
 from adserver.views.printing import moment, print_json, print_table
-from adserver.views.task import task_json
-from maskedlark.canonical import encode
-from maskedlark.privacy.noise import Mechanism, NoiseDivision
-from maskedlark.reports.task import PrivacyUnit
-from maskedlark.runtime.durable_file import write_durably
+from maskedlark.privacy.mechanism import Mechanism, NoiseDivision
+from maskedlark.reports.task_kinds import PrivacyUnit
 from maskedlark.terminal.options import option, panel, takes
+
+if TYPE_CHECKING:
+    from adserver.peers.opening import Peers
 
 _SALT_BYTES: Final = 16
 _labels = panel("Labels")
@@ -47,7 +30,7 @@ _federated = panel("Federated")
 def create_command(
     *,
     data: DataOption,
-    peers: Peers,
+    peers: "Peers",
     name: Annotated[str, option("What the task is called.")],
     origin: Annotated[
         str, option("The ad-tech origin that may use the reports, as in this server's certificate.")
@@ -149,6 +132,22 @@ def create_command(
     as_json: JsonOption = False,
 ) -> None:
     """Make a task: both helpers check it against their floors and sign it. Prints its id."""
+    from adserver.collecting.task_creation import create_task
+    from adserver.collecting.task_settings import (
+        encoder_from,
+        label_space,
+        measurement_from,
+        norm_for,
+        num_classes,
+        num_decoys,
+        period,
+    )
+    from adserver.collecting.task_settings import num_features as features_of
+    from adserver.peers.retrying import with_retries
+    from adserver.store.tasks import TaskStore
+    from maskedlark.canonical import encode
+    from maskedlark.runtime.durable_file import write_durably
+
     fitted = encoder_from(encoder)
     labels = label_space(
         classes=num_classes(classes, max_value, fitted),
@@ -226,6 +225,10 @@ def show_command(
     as_json: JsonOption = False,
 ) -> None:
     """Show a task's settings, and how many reports it has."""
+    from adserver.store.reports import ReportStore
+    from adserver.store.tasks import TaskStore
+    from maskedlark.canonical import encode
+
     engine = open_store(data, database)
     found = TaskStore(engine).find(task)
     counts = asdict(ReportStore(engine).counts(found.task_id))
@@ -252,10 +255,13 @@ def show_command(
 def refresh_keys_command(
     *,
     data: DataOption,
-    peers: Peers,
+    peers: "Peers",
     database: DatabaseOption = None,
 ) -> None:
     """Ask the helpers for their HPKE keys now; a running server does so every minute."""
+    from adserver.collecting.key_refresh import refresh_keys
+    from adserver.store.tasks import TaskStore
+
     engine = open_store(data, database)
     with ExitStack() as stack:
         changed = refresh_keys(TaskStore(engine), peers.open(stack, engine))
@@ -264,6 +270,10 @@ def refresh_keys_command(
 
 def list_command(data: DataOption, database: DatabaseOption = None, as_json: JsonOption = False) -> None:
     """List all tasks, the oldest first."""
+    from adserver.store.reports import ReportStore
+    from adserver.store.tasks import TaskStore
+    from adserver.views.task import task_json
+
     engine = open_store(data, database)
     reports = ReportStore(engine)
     rows = [task_json(one, reports.counts(one.task_id)) for one in TaskStore(engine).all()]

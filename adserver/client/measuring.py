@@ -8,11 +8,12 @@ from typing import Any
 from adserver.client.connection import Connection
 from adserver.measuring.domains import distinct_codes
 from adserver.measuring.evaluation_result import EvaluationResult
-from adserver.measuring.evaluator import DEFAULT_BINS, Evaluator, plan_evaluation
+from adserver.measuring.evaluator import Evaluator, plan_evaluation
 from adserver.measuring.measurer import Measurer
 from adserver.measuring.request import Request
 from adserver.measuring.result import AggregateResult
 from adserver.records.asked_query import QUERY_ID_BYTES, PlannedQuery
+from adserver.records.defaults import DEFAULT_BINS
 from adserver.store.datasets import Dataset, DatasetStore
 from adserver.store.queries import QueryStore
 from adserver.training.as_onnx import as_onnx

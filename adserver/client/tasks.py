@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from adserver.collecting.task_settings import (
-    ALL_DECOYS,
-    DEFAULT_COLLUSION_FACTOR,
     encoder_from,
     label_space,
     measurement_of_settings,
@@ -18,8 +16,9 @@ from adserver.collecting.task_settings import (
     num_features,
     period,
 )
+from adserver.records.defaults import ALL_DECOYS, DEFAULT_COLLUSION_FACTOR
 from maskedlark.encoding.encoder import Encoder
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 
 _SALT_BYTES: Final = 16
 _HOUR_S: Final = 3_600

@@ -17,7 +17,7 @@ from adserver.training.submitting import submit_job
 from adserver.views.plan import plan_json
 from maskedlark.canonical import build
 from maskedlark.errors import InvalidTask
-from maskedlark.releases.samples import StepNoise
+from maskedlark.releases.sampling import StepNoise
 from maskedlark.reports.task import Task
 
 
@@ -82,7 +82,7 @@ class Training(Connection):
         Args:
             model: An ONNX file or its bytes, a torch module, or a fitted linear model or MLP of scikit-learn;
                 training begins at its weights.
-            loss: A name of `maskedlark.model.graph.Loss`.
+            loss: A name of `maskedlark.model.losses.Loss`.
             learning_rate: Of the optimizer.
             rounds: Optimizer steps.
             epsilon: What it may cost against this ad server; decides the noise.

@@ -3,22 +3,18 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
+from adserver.records.defaults import ALL_DECOYS
 from maskedlark import canonical
 from maskedlark.encoding.encoder import ClassLabel, Encoder, read_encoder
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
 from maskedlark.privacy.clip import Norm
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.reports.measurement import Measurement
-from maskedlark.reports.task import LabelKind, LabelSpace
-
-ALL_DECOYS: Final = "all"
-DEFAULT_COLLUSION_FACTOR: Final = 2.0
-"""The ratio of the limits that helpers have by default.
-
-Jobs over whole datasets spend both budgets at about this ratio: the ad server alone faces two noises."""
+from maskedlark.reports.task import LabelSpace
+from maskedlark.reports.task_kinds import LabelKind
 
 
 @frozen

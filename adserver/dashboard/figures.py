@@ -34,7 +34,7 @@ from maskedlark.canonical import encode
 from maskedlark.error_contract import contract
 from maskedlark.errors import JobReason, JobRefused, ReportReason
 from maskedlark.releases.budget import PlannedJob
-from maskedlark.reports.task import PrivacyUnit
+from maskedlark.reports.task_kinds import PrivacyUnit
 from maskedlark.terminal.budget_view import budget_json, forecast_line
 
 ROWS: Final = 25

@@ -20,7 +20,7 @@ from adserver.measuring.evaluation_metrics import Figure, Histogram
 from adserver.measuring.result import CONFIDENCE, Estimate, ReleasedResult
 from adserver.records.frames import frame
 from maskedlark.frozen import frozen
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -2,20 +2,20 @@
 
 from functools import partial
 from hashlib import sha256
-from typing import Final
 
 from adserver.measuring.evaluation_result import EvaluationResult, read
 from adserver.measuring.request import query_epsilon
 from adserver.peers.asking import QueryHelper, ask_both
 from adserver.peers.retrying import BRIEF, Backoff
 from adserver.records.asked_query import Answer, PlannedQuery
+from adserver.records.defaults import DEFAULT_BINS
 from adserver.store.database import Clock
 from adserver.store.datasets import Dataset
 from adserver.store.queries import QueryStore
 from maskedlark.canonical import build
 from maskedlark.frozen import frozen
 from maskedlark.model import weights
-from maskedlark.model.graph import Loss
+from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.privacy.accounting import spent
 from maskedlark.releases.evaluation import (
@@ -28,12 +28,6 @@ from maskedlark.releases.evaluation import (
 )
 from maskedlark.releases.release import fitting
 from maskedlark.reports.task import Task
-
-DEFAULT_BINS: Final = 64
-"""With 12,000 records at epsilon 1, coarser bins cost AUC more than finer ones add noise to it.
-
-Either is about 0.002.
-"""
 
 
 def plan_evaluation(

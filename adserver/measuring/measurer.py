@@ -25,7 +25,7 @@ from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.numbers.field import SignedVector
 from maskedlark.privacy.accounting import spent
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.randomness import Randomness
 from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.grouping import decode_domains

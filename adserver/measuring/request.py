@@ -11,7 +11,7 @@ from adserver.store.datasets import Dataset
 from maskedlark.canonical import build
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.frozen import frozen
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.query import (
     MAX_DOMAIN,

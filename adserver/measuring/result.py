@@ -13,7 +13,7 @@ from adserver.records.frames import frame
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Epsilons
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.reports.measurement import COUNT
 
 if TYPE_CHECKING:

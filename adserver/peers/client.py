@@ -73,7 +73,7 @@ class HelperClient(AbstractContextManager["HelperClient"]):
             receipts: Where the helper's receipts are kept; by default for as long as this client.
             round_deadline_s: For what a helper computes: rounds, queries, evaluations, datasets; by default
                 `deadline_s`. It may be long: a helper that is dead is noticed by its silence
-                (`maskedlark.rpc.transport.Keepalive`).
+                (`maskedlark.rpc.keepalive.Keepalive`).
         """
         self.address = address
         self._deadline_s = deadline_s

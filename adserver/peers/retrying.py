@@ -43,6 +43,8 @@ PATIENT: Final = Backoff()
 """For jobs: waits until the helper is back."""
 BRIEF: Final = Backoff(give_up_after_s=30.0)
 """For people who wait: a helper that is restarting is given half a minute."""
+LONG: Final = Backoff(give_up_after_s=600.0)
+"""For scripts that have just started the helpers: the first start of one compiles for a while."""
 ONCE: Final = Backoff(give_up_after_s=0.0)
 """For callers that ask again by themselves."""
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from maskedlark.canonical import build
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
-from maskedlark.model.graph import Loss
+from maskedlark.model.losses import Loss
 
 CONFIG: Final = "lark.toml"
 SAMPLE: Final = "wbcd"

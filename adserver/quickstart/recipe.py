@@ -15,7 +15,7 @@ from adserver.quickstart.project import Project
 from adserver.quickstart.running import RunningFleet, command
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
-from maskedlark.model.graph import Loss
+from maskedlark.model.losses import Loss
 
 ORIGIN: Final = "https://ads.example"
 

@@ -7,43 +7,17 @@ Nothing that a helper sees. `adserver.training.trainer` applies it.
 """
 
 import math
-from enum import StrEnum, unique
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
+from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
 from maskedlark.canonical import canonical
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
 from maskedlark.releases.job import JobSpec
 from maskedlark.reports.task import Task
 
 _ADAMS: Final = 0.9
-
-
-@unique
-class OptimizerKind(StrEnum):
-    """How a mean gradient becomes a step.
-
-    Each as torch.optim defines it, with its defaults for what is not set here.
-    """
-
-    SGD = "sgd"
-    MOMENTUM = "momentum"
-    ADAM = "adam"
-    ADAGRAD = "adagrad"
-
-
-@unique
-class ScheduleKind(StrEnum):
-    """How the learning rate changes from round to round."""
-
-    CONSTANT = "constant"
-    COSINE = "cosine"
-    """Half a cosine over all rounds, from 1 down to `final_factor`."""
-    STEP = "step"
-    """Times `step_factor` every `step_rounds` rounds."""
-    LINEAR_WARMUP = "linear-warmup"
-    """Up in equal steps over `warmup_rounds` rounds, then constant."""
 
 
 @canonical

@@ -25,7 +25,8 @@ from maskedlark.federated.strategy import Round, ServerState, Strategy, device_s
 from maskedlark.frozen import frozen
 from maskedlark.numbers.field import SignedVector
 from maskedlark.numbers.fixed_point import check_no_overflow
-from maskedlark.privacy.noise import Mechanism, noise_scale, noise_vector, tail_bound
+from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.privacy.noise import noise_scale, noise_vector, tail_bound
 from maskedlark.randomness import Randomness, seeded
 
 STACK: Final = 32

@@ -8,7 +8,7 @@ from dataclasses import replace
 from adserver.records.federated_plan import FederatedPlan
 from adserver.records.training_plan import TrainingPlan
 from maskedlark.privacy.accounting import Epsilons, spent
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.job import charge
 from maskedlark.releases.update import job_charges
 

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
-from maskedlark.model.graph import Loss, Model
+from maskedlark.model.graph import Model
+from maskedlark.model.losses import Loss
 
 MAX_BYTES: Final = 1 << 30
 _KINDS_OF_NUMBERS: Final = "uif"

@@ -16,7 +16,7 @@ from adserver.training.federated_submission import FederatedSubmission, plan_fed
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Charge, Epsilons, spent, spent_in_turn
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.instructions import read_instructions
 from maskedlark.releases.release import multiplier_of_each_helper
 from maskedlark.releases.update import job_charges

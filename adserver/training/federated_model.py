@@ -22,8 +22,8 @@ from maskedlark.federated.dense import DenseModel
 from maskedlark.federated.graph_model import GraphModel
 from maskedlark.federated.local_training import Examples, Parameters
 from maskedlark.model.dense import dense_network
-from maskedlark.model.graph import Loss, Model
-from maskedlark.model.losses import check_loss
+from maskedlark.model.graph import Model
+from maskedlark.model.losses import Loss, check_loss
 from maskedlark.model.onnx_file import parse, replace_parameters
 from maskedlark.randomness import seeded
 from maskedlark.releases.instructions import read_instructions

@@ -19,7 +19,7 @@ from maskedlark.federated.strategy import Strategy
 from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Charge, smallest_fitting, spent_in_turn
 from maskedlark.privacy.adaptive_clip import LEAST_BOUND
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.instructions import check_fits, update_job, update_round
 from maskedlark.releases.update import (
     UpdateJob,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.frozen import frozen
-from maskedlark.model.graph import Loss
+from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from adserver.records.training_plan import Optimizer, OptimizerKind
+from adserver.records.optimizer_kinds import OptimizerKind
+from adserver.records.training_plan import Optimizer
 from maskedlark.frozen import frozen
 
 _Array: TypeAlias = NDArray[np.float32]

@@ -18,8 +18,8 @@ from adserver.store.tasks import TaskStore
 from maskedlark.frozen import frozen
 from maskedlark.model.losses import check_loss, loss_named
 from maskedlark.model.onnx_file import parse
-from maskedlark.releases.samples import StepNoise
-from maskedlark.reports.task import LabelKind
+from maskedlark.releases.sampling import StepNoise
+from maskedlark.reports.task_kinds import LabelKind
 
 
 @frozen

@@ -14,15 +14,17 @@ from adserver.training.eval_set import read_eval_set
 from maskedlark import canonical
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
-from maskedlark.model.graph import Loss, Model
-from maskedlark.model.losses import check_loss, loss_named
+from maskedlark.model.graph import Model
+from maskedlark.model.losses import Loss, check_loss, loss_named
 from maskedlark.model.onnx_file import parse
 from maskedlark.privacy.accounting import Charge
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.job import JobSpec, check_sums_fit
-from maskedlark.releases.samples import Samples, StepNoise, carrying, samples_of
-from maskedlark.reports.task import LabelKind, Task
+from maskedlark.releases.samples import Samples, carrying, samples_of
+from maskedlark.releases.sampling import StepNoise
+from maskedlark.reports.task import Task
+from maskedlark.reports.task_kinds import LabelKind
 
 JOB_ID_BYTES: Final = 16
 _EVALUATIONS: Final = 50
@@ -34,7 +36,7 @@ class Submission:
 
     Attributes:
         model: An ONNX file; training begins at its weights.
-        loss: A name of `maskedlark.model.graph.Loss`.
+        loss: A name of `maskedlark.model.losses.Loss`.
         rounds: How many; None: as many as fit beside the noise multiplier, so that the job stops with its
             budget.
         batch_size: Expected reports in a round; None: the whole dataset in every round.

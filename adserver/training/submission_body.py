@@ -9,11 +9,12 @@ from typing import Self
 
 from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
 
-from adserver.records.training_plan import Optimizer, OptimizerKind, Schedule, ScheduleKind
+from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
+from adserver.records.training_plan import Optimizer, Schedule
 from adserver.training.submission import Submission
 from maskedlark.canonical import build
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
-from maskedlark.releases.samples import StepNoise
+from maskedlark.releases.sampling import StepNoise
 
 
 class _Body(BaseModel):

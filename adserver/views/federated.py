@@ -11,7 +11,7 @@ from adserver.training.cost import federated_epsilons, federated_line
 from adserver.training.federated_forecast import FederatedForecast
 from adserver.views.printing import print_table, short
 from maskedlark.privacy.accounting import Epsilons
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.instructions import read_instructions
 from maskedlark.terminal.budget_view import epsilons_json, number
 

@@ -14,7 +14,7 @@ from adserver.store.jobs import JobRecord, Jobs
 from adserver.training.cost import job_epsilons, privacy_line
 from adserver.views.federated import federated_json, federated_rows, job_facts
 from adserver.views.printing import moment, print_table, progress_on, short
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 
 _POLL_S: Final = 0.3
 

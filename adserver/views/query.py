@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from adserver.measuring.result import AggregateResult, Estimate, ReleasedResult, Row
 from maskedlark.errors import InvalidTask
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.runtime.durable_file import write_durably
 from maskedlark.terminal.pictures import as_png, new_figure
 

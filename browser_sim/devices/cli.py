@@ -3,26 +3,12 @@
 import json
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from browser_sim.commands import reporting_errors
-from browser_sim.devices.answers import AnswerStore
-from browser_sim.devices.holdings import (
-    HoldingKind,
-    Holdings,
-    held_by,
-    mnist_in_shards,
-    table_by_user,
-    text_by_speaker,
-)
-from browser_sim.devices.local import LocalSettings, run_local
-from browser_sim.devices.local_store import LocalStore
-from browser_sim.devices.run import Churn, FleetSettings, run_devices
-from browser_sim.devices.trainers import TrainerKind
-from browser_sim.draws import Draws
-from browser_sim.endpoint import Protection
+from browser_sim.kinds import HoldingKind, TrainerKind
 from browser_sim.options import (
     CsvOption,
     IgnoreOption,
@@ -33,11 +19,13 @@ from browser_sim.options import (
     protection,
     trusted_helpers,
 )
-from browser_sim.sources.table import TableSettings
-from browser_sim.task_host import load_bundle
-from maskedlark.encoding.fit import Binning
-from maskedlark.reports.task import LabelKind
+from maskedlark.encoding.column_kinds import Binning
+from maskedlark.reports.task_kinds import LabelKind
 from maskedlark.terminal.options import option, panel, takes
+
+if TYPE_CHECKING:
+    from browser_sim.devices.holdings import Holdings
+    from browser_sim.endpoint import Protection
 
 _holdings = panel("What devices hold")
 _churn = panel("What happens to devices")
@@ -60,8 +48,11 @@ def holdings_of(
     ] = None,
     least: Annotated[int, _holdings("csv and text: examples a person, at least.", min=1)] = 1,
     seed: SeedOption = None,
-) -> Holdings:
+) -> "Holdings":
     """What devices hold, of the options that say so."""
+    from browser_sim.devices.holdings import held_by, mnist_in_shards, text_by_speaker
+    from browser_sim.draws import Draws
+
     match holding:
         case HoldingKind.MNIST:
             return mnist_in_shards(
@@ -96,7 +87,7 @@ def devices_command(
     store: Annotated[
         Path, option("File of stored answers: one for each task, job and round.", dir_okay=False)
     ],
-    holdings: Holdings,
+    holdings: "Holdings",
     trainer: Annotated[
         TrainerKind, option("What trains: torch, of the extra devices-torch, also trains ONNX graphs.")
     ] = TrainerKind.NUMPY,
@@ -109,7 +100,7 @@ def devices_command(
     rounds: Annotated[int | None, option("Stop after so many rounds.", min=1)] = None,
     idle: Annotated[float, option("Stop after so many seconds without a round.", min=0.1)] = 30.0,
     seed: SeedOption = None,
-    guarded: Protection,
+    guarded: "Protection",
     trusted: tuple[bytes, ...],
     as_json: JsonOption = False,
 ) -> None:
@@ -118,6 +109,12 @@ def devices_command(
     Each device flips its own coin in each round, trains if it is drawn, and otherwise sends zeros that nobody
     can tell from an update. What it sends is stored first, and only that is ever sent.
     """
+    from browser_sim.devices.answers import AnswerStore
+    from browser_sim.devices.local import LocalSettings, run_local
+    from browser_sim.devices.local_store import LocalStore
+    from browser_sim.devices.run import Churn, FleetSettings, run_devices
+    from browser_sim.task_host import load_bundle
+
     site = site.rstrip("/")
     if bool(task) == bool(local_job):
         raise typer.BadParameter("give either --task or --local-job")
@@ -170,7 +167,10 @@ def _id_of(typed: str) -> bytes:
 
 def _of_table(
     path: Path | None, label: str | None, user: str | None, ignore: list[str] | None, least: int
-) -> Holdings:
+) -> "Holdings":
+    from browser_sim.devices.holdings import table_by_user
+    from browser_sim.sources.table import TableSettings
+
     if path is None or label is None or user is None:
         raise typer.BadParameter("holding csv needs --csv FILE, --label COLUMN and --user COLUMN")
     table = TableSettings(

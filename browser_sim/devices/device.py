@@ -15,7 +15,8 @@ from typing import Final
 import numpy as np
 
 from browser_sim.devices.answers import Answer, AnswerStore
-from browser_sim.devices.trainers import TrainerKind, local_model
+from browser_sim.devices.trainers import local_model
+from browser_sim.kinds import TrainerKind
 from maskedlark.canonical import decode
 from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
 from maskedlark.federated.local_training import Examples, LocalModel

@@ -4,7 +4,6 @@ import csv
 import gzip
 import json
 from dataclasses import field
-from enum import StrEnum, unique
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from browser_sim.draws import Draws
+from browser_sim.kinds import HoldingKind
 from browser_sim.source import InvalidSource
 from browser_sim.sources.mnist import default_folder, load_mnist
 from browser_sim.sources.table import TableSettings, load_table
@@ -25,15 +25,6 @@ CONTEXT: Final = 8
 """Characters that the next one is guessed from, in text."""
 CHARACTERS: Final = " abcdefghijklmnopqrstuvwxyz'-,.!?;:\n"
 """The characters of text, in lower case; any other counts as the last one."""
-
-
-@unique
-class HoldingKind(StrEnum):
-    """Where devices' examples come from."""
-
-    MNIST = "mnist"
-    CSV = "csv"
-    TEXT = "text"
 
 
 @frozen

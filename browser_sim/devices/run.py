@@ -15,9 +15,9 @@ from browser_sim.delivery import MEDIA_TYPE
 from browser_sim.devices.answers import Answer, AnswerStore, Outcome
 from browser_sim.devices.device import Asked, Device, read_round
 from browser_sim.devices.holdings import Holdings
-from browser_sim.devices.trainers import TrainerKind
 from browser_sim.draws import Draws
 from browser_sim.endpoint import Protection, http_client, read_limited
+from browser_sim.kinds import TrainerKind
 from maskedlark.errors import HelperUnavailable, ReportReason, ReportRejected
 from maskedlark.federated.strategy import device_stream
 from maskedlark.frozen import frozen

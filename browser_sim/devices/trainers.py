@@ -7,21 +7,13 @@ strategies: clipping, noise and cover do not depend on it. A device that cannot 
 before it tosses a coin for its rounds.
 """
 
-from enum import StrEnum, unique
 from functools import lru_cache
 
+from browser_sim.kinds import TrainerKind
 from maskedlark.errors import InvalidTask
 from maskedlark.federated.dense import DenseModel
 from maskedlark.federated.graph_model import GraphModel
 from maskedlark.federated.local_training import LocalModel
-
-
-@unique
-class TrainerKind(StrEnum):
-    """What computes gradients on a device."""
-
-    NUMPY = "numpy"
-    TORCH = "torch"
 
 
 def local_model(model: DenseModel | GraphModel, trainer: TrainerKind) -> LocalModel:

@@ -1,25 +1,15 @@
 """The sources of records: one module each, chosen by name."""
 
-from enum import StrEnum, unique
 from pathlib import Path
 
 from browser_sim.draws import Draws
+from browser_sim.kinds import SourceKind
 from browser_sim.source import InvalidSource, Source
 from browser_sim.sources.mnist import default_folder, load_mnist
 from browser_sim.sources.synthetic import draw_truth, save_truth, synthesise
 from browser_sim.sources.table import TableSettings, load_table
 from browser_sim.sources.wbcd import load_wbcd
 from maskedlark.frozen import frozen
-
-
-@unique
-class SourceKind(StrEnum):
-    """Where records come from."""
-
-    WBCD = "wbcd"
-    CSV = "csv"
-    MNIST = "mnist"
-    SYNTHETIC = "synthetic"
 
 
 @frozen

@@ -12,11 +12,12 @@ from typing import Final
 
 from browser_sim.source import Cells, InvalidCell, InvalidSource, Records, Source
 from maskedlark.encoding.cells import said
+from maskedlark.encoding.column_kinds import Binning, ColumnKind
 from maskedlark.encoding.encoder import CategoryColumn, ClassLabel, Encoder, WrongCell
-from maskedlark.encoding.fit import Binning, ColumnKind, FitSettings, fit
+from maskedlark.encoding.fit import FitSettings, fit
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
-from maskedlark.reports.task import LabelKind
+from maskedlark.reports.task_kinds import LabelKind
 
 _IS: Final = "=="
 

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from browser_sim.source import Records, Source
-from maskedlark.encoding.fit import Binning, number_column
+from maskedlark.encoding.column_kinds import Binning
+from maskedlark.encoding.fit import number_column
 
 
 def load_wbcd() -> Source:

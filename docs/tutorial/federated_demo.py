@@ -21,8 +21,9 @@ from rich.console import Console
 
 from adserver.simulating.simulator import Simulated, simulate
 from adserver.store.job_folder import JobFolder
-from browser_sim.devices.holdings import HoldingKind, held_by, mnist_in_shards
+from browser_sim.devices.holdings import held_by, mnist_in_shards
 from browser_sim.draws import Draws
+from browser_sim.kinds import HoldingKind
 from browser_sim.sources.mnist import default_folder, load_mnist
 from docs.tutorial.fleet import ORIGIN, Fleet
 from maskedlark.canonical import build

@@ -18,12 +18,7 @@ from helper.cli.options import (
     TlsKeyOption,
 )
 from helper.trust.floors import fingerprint
-from helper.trust.keys import HelperKeys
-from maskedlark.canonical import encode
-from maskedlark.releases.budget import budget_of
-from maskedlark.reports.sealing import HpkeSuite
-from maskedlark.rpc.certificates import write_certificate
-from maskedlark.rpc.tls_files import TlsFiles
+from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.terminal.budget_options import (
     PlannedBatch,
     PlannedNoise,
@@ -31,9 +26,7 @@ from maskedlark.terminal.budget_options import (
     planned_job,
     print_budgets,
 )
-from maskedlark.terminal.budget_view import budget_json
 from maskedlark.terminal.options import option
-from maskedlark.terminal.tls_options import tls_files
 
 
 def keygen_command(
@@ -50,6 +43,11 @@ def keygen_command(
     as_json: JsonOption = False,
 ) -> None:
     """Make this helper's keys in --data, and print the public ones. Existing keys are never overwritten."""
+    from helper.trust.keys import HelperKeys
+    from maskedlark.canonical import encode
+    from maskedlark.rpc.certificates import write_certificate
+    from maskedlark.rpc.tls_files import TlsFiles
+
     keys = HelperKeys.generate(name=name, suite=suite)
     path = keys.write(data)
     if host:
@@ -82,6 +80,7 @@ def status_command(
 ) -> None:
     """Show who a running helper is and what it holds."""
     from helper.cli.status import fetch_status
+    from maskedlark.terminal.tls_options import tls_files
 
     tls = tls_files(insecure=insecure, certificate=tls_cert, private_key=tls_key, authorities=tls_ca)
     rows = fetch_status(address, tls, deadline_s=deadline)
@@ -111,6 +110,8 @@ def budget_command(
     Reads the ledger of --data, also while the helper serves; changes nothing.
     """
     from helper.ledger.budget_report import BudgetReport, open_ledger
+    from maskedlark.releases.budget import budget_of
+    from maskedlark.terminal.budget_view import budget_json
 
     report = BudgetReport(open_ledger(data, database))
     planned = planned_job(rounds, batch_size, noise_multiplier)

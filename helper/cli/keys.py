@@ -4,16 +4,17 @@ import json
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from helper.trust.key_ring import Ring
-from helper.trust.keys import HelperKeys, rotate
-from maskedlark.reports.sealing import HpkeSuite
+from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.terminal.options import option
+
+if TYPE_CHECKING:
+    from helper.trust.key_ring import Ring
 
 _HOUR_S: Final = 3_600
 _DAY_S: Final = 86_400
@@ -28,6 +29,8 @@ JsonOption = Annotated[bool, option("Print JSON for programs.", "--json", envvar
 @keys_app.command("list")
 def list_command(data: DataOption, as_json: JsonOption = False) -> None:
     """Show every HPKE key that this helper ever had, and whether it is pending, active or expired."""
+    from helper.trust.keys import HelperKeys
+
     _show(HelperKeys.read(data).ring(), as_json)
 
 
@@ -49,6 +52,8 @@ def rotate_command(
     as_json: JsonOption = False,
 ) -> None:
     """Make a new HPKE key. A helper that serves from this folder uses it without a restart."""
+    from helper.trust.keys import rotate
+
     ring = rotate(
         data,
         now=time.time(),
@@ -59,7 +64,7 @@ def rotate_command(
     _show(ring, as_json)
 
 
-def _show(ring: Ring, as_json: bool) -> None:
+def _show(ring: "Ring", as_json: bool) -> None:
     now = time.time()
     rows = [
         (key.key_id, key.suite.value, key.state(now).value, key.active_from, key.expires_at) for key in ring

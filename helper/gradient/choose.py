@@ -7,8 +7,8 @@ from helper.gradient.engine import GradientEngine
 from helper.gradient.exact.engine import ExactEngine
 from helper.gradient.exact.layers.layer import NotExact
 from maskedlark.errors import InvalidModel, ModelReason
-from maskedlark.model.graph import Loss, Model
-from maskedlark.model.losses import check_loss
+from maskedlark.model.graph import Model
+from maskedlark.model.losses import Loss, check_loss
 from maskedlark.privacy.clip import Clip
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from helper.ledger.records import Reservation
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.privacy.accounting import Charge, Epsilons, spent, spent_against_ad_server, spent_in_turn
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import fitting
 from maskedlark.releases.update import UpdateSpec, job_charges, rounds_by_job

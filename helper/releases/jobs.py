@@ -23,17 +23,18 @@ from maskedlark.canonical import decode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.interrupt import never
-from maskedlark.model.graph import Loss, Model
-from maskedlark.model.losses import check_loss
+from maskedlark.model.graph import Model
+from maskedlark.model.losses import Loss, check_loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.privacy.clip import Clip
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.randomness import Randomness
 from maskedlark.releases.job import JobSpec, check_sample_hides, check_sums_fit, job_clip
 from maskedlark.releases.release import check_noise_fits_task
 from maskedlark.releases.round import records_evaluated
 from maskedlark.releases.started_job import StartedJob
-from maskedlark.reports.task import LabelKind, Task
+from maskedlark.reports.task import Task
+from maskedlark.reports.task_kinds import LabelKind
 
 MAX_IN_MEMORY: Final = 32
 

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from maskedlark.frozen import frozen
 from maskedlark.interrupt import Interrupt, interruptible, never
-from maskedlark.privacy.noise import Mechanism, noise_vector
+from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.privacy.noise import noise_vector
 from maskedlark.randomness import STREAM_KEY_BYTES, Randomness, Stream
 
 CAPACITY_BYTES: Final = 1 << 28

@@ -28,7 +28,8 @@ from maskedlark.model import weights as weights_format
 from maskedlark.model.graph import Model
 from maskedlark.privacy import adaptive_clip
 from maskedlark.privacy.clip import Clip
-from maskedlark.privacy.noise import Mechanism, NoiseSource
+from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.privacy.noise import NoiseSource
 from maskedlark.releases.job import JobSpec, job_clip, noise_units, num_values
 from maskedlark.releases.round import aggregate, transcript
 

@@ -20,7 +20,8 @@ from helper.gradient.exact.layers.layer import NotExact
 from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.frozen import frozen
 from maskedlark.interrupt import Interrupt, never
-from maskedlark.model.graph import Loss, Model
+from maskedlark.model.graph import Model
+from maskedlark.model.losses import Loss
 from maskedlark.model.weights import QuantisedTensor
 
 _DIGITS = Context(prec=40)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.frozen import frozen
+from maskedlark.privacy.mechanism import Mechanism, NoiseDivision
 
 if TYPE_CHECKING:
     from maskedlark.reports.task import HelperIdentity, Task
@@ -78,8 +79,6 @@ class Floors:
         Raises:
             JobRefused(TASK_REFUSED): naming the setting, the task's value and the floor.
         """
-        from maskedlark.privacy.noise import Mechanism, NoiseDivision  # numpy: help does without it
-
         if task.mechanism is Mechanism.NONE and not self.is_noise_optional:
             _refuse(
                 "mechanism none is for loopback debugging: this helper was not started with --allow-no-noise"

@@ -15,7 +15,8 @@ from pydantic import Field
 
 from maskedlark.canonical import canonical
 from maskedlark.errors import InvalidTask
-from maskedlark.reports.sealing import HpkeKey, HpkeSuite, OpeningKey
+from maskedlark.reports.hpke_suite import HpkeSuite
+from maskedlark.reports.sealing import HpkeKey, OpeningKey
 
 MAX_KEY_ID: Final = 255
 MAX_PUBLISHED: Final = 16

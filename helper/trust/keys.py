@@ -29,8 +29,9 @@ from helper.trust.key_ring import (
 from maskedlark.canonical import Bytes32, build, canonical, decode, encode
 from maskedlark.errors import InvalidTask
 from maskedlark.randomness import Randomness, derive_key, system_randomness
+from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.pair import PairKey, pair_key
-from maskedlark.reports.sealing import HpkeSuite, OpeningKey, SignedKeyList, sign_keys
+from maskedlark.reports.sealing import OpeningKey, SignedKeyList, sign_keys
 from maskedlark.reports.task import HelperIdentity, Task, signing_bytes
 from maskedlark.runtime.durable_file import replacing
 from maskedlark.runtime.ownership import check_secret_file, keep_owner

@@ -26,8 +26,7 @@ from maskedlark.federated.dense import DenseModel
 from maskedlark.federated.graph_model import GraphModel
 from maskedlark.federated.local_training import IDLE, Differences, Examples, Parameters, Steps
 from maskedlark.frozen import frozen
-from maskedlark.model.graph import Loss
-from maskedlark.model.losses import check_loss
+from maskedlark.model.losses import Loss, check_loss
 from maskedlark.model.onnx_file import parse
 
 Forward: TypeAlias = Callable[[Tensor, Tensor], Tensor]

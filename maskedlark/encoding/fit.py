@@ -14,11 +14,11 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from enum import StrEnum, unique
 from fractions import Fraction
 from typing import Final
 
 from maskedlark.encoding.cells import number
+from maskedlark.encoding.column_kinds import Binning, ColumnKind
 from maskedlark.encoding.encoder import (
     MAX_WORD,
     TOP,
@@ -37,24 +37,6 @@ Cells = Sequence[str | None]
 
 _PERCENTILES: Final = (1, 99)
 _PARTS_OF_A_BIN: Final = 1_000
-
-
-@unique
-class Binning(StrEnum):
-    """How a numeric column is cut into bins."""
-
-    RANGE = "range"
-    """Even bins between the 1st and the 99th percentile; values beyond fall into the outer bins."""
-    QUANTILE = "quantile"
-    """Bins of even population."""
-
-
-@unique
-class ColumnKind(StrEnum):
-    """What a column holds, where a person knows better than its cells."""
-
-    NUMBER = "number"
-    CATEGORY = "category"
 
 
 @frozen

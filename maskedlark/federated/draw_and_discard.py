@@ -18,7 +18,6 @@ Source: Pihur et al., "Differentially-Private 'Draw and Discard' Machine Learnin
 """
 
 import math
-from enum import StrEnum, unique
 from fractions import Fraction
 from typing import Annotated, Final, Literal, Self
 
@@ -28,6 +27,7 @@ from pydantic import Field, model_validator
 
 from maskedlark.canonical import canonical
 from maskedlark.federated.generalised_linear import Batches, LinearModel, Reals
+from maskedlark.federated.kinds import NoiseUnit
 from maskedlark.numbers.field import SignedVector
 from maskedlark.privacy.noise import MIN_SCALE
 from maskedlark.privacy.samplers import MAX_SCALE, discrete_gaussian, discrete_laplace
@@ -35,14 +35,6 @@ from maskedlark.randomness import Randomness, below
 
 INITIAL_EPSILON: Final = 1.0
 """Without noise, instances are spread as with this epsilon, as in the paper."""
-
-
-@unique
-class NoiseUnit(StrEnum):
-    """What the epsilon of one update protects."""
-
-    FEATURE = "feature"
-    MODEL = "model"
 
 
 @canonical

@@ -28,7 +28,8 @@ from maskedlark.federated.generalised_linear import Multinomial
 from maskedlark.federated.strategies.line import Line
 from maskedlark.frozen import frozen
 from maskedlark.numbers.field import SignedVector
-from maskedlark.privacy.noise import Mechanism, tail_bound
+from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.privacy.noise import tail_bound
 
 LocalSettings: TypeAlias = Line | DrawAndDiscard
 MAX_PARAMETERS: Final = 130_000

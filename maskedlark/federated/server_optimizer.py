@@ -10,7 +10,6 @@ Source: Reddi et al. 2021, "Adaptive Federated Optimization", algorithm 2 (FedAd
 epsilon).
 """
 
-from enum import StrEnum, unique
 from typing import Annotated, TypeAlias
 
 import numpy as np
@@ -18,20 +17,11 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from maskedlark.canonical import canonical
+from maskedlark.federated.kinds import ServerOptimizerKind
 from maskedlark.frozen import frozen
 
 Masters: TypeAlias = NDArray[np.float64]
 """The model in training, flat."""
-
-
-@unique
-class ServerOptimizerKind(StrEnum):
-    """How a mean update becomes a step."""
-
-    AVERAGING = "averaging"
-    MOMENTUM = "momentum"
-    ADAM = "adam"
-    YOGI = "yogi"
 
 
 @frozen

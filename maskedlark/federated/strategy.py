@@ -31,7 +31,7 @@ from maskedlark.numbers.field import SignedVector
 from maskedlark.privacy import adaptive_clip
 from maskedlark.privacy.accounting import Charge
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.randomness import Randomness, Stream, derive_key
 
 _TERMS_LENGTH: Final = struct.Struct("<I")

@@ -14,17 +14,9 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from maskedlark.errors import InvalidModel, ModelReason
+from maskedlark.model.activations import FINAL_ACTIVATIONS, HIDDEN_ACTIVATIONS
 from maskedlark.randomness import Randomness, seeded, uniform
 
-HIDDEN_ACTIVATIONS: Final = {
-    "relu": "Relu",
-    "tanh": "Tanh",
-    "sigmoid": "Sigmoid",
-    "softplus": "Softplus",
-    "elu": "Elu",
-    "gelu": "Gelu",
-}
-FINAL_ACTIVATIONS: Final = {"linear": None, "sigmoid": "Sigmoid", "log_softmax": "LogSoftmax"}
 _OPSET: Final = 20
 _IR_VERSION: Final = 10
 

@@ -7,7 +7,6 @@ ad server's job runner are its readers.
 """
 
 from collections.abc import Mapping
-from enum import StrEnum, unique
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,25 +16,6 @@ from maskedlark.frozen import frozen
 
 AttributeValue: TypeAlias = int | float | str | tuple[int, ...] | tuple[float, ...]
 Constant: TypeAlias = NDArray[Any]
-
-
-@unique
-class Loss(StrEnum):
-    """The loss of one record, as a function of the model's output z and the label y.
-
-    Gradients are of its sum over records.
-    """
-
-    BINARY_CROSS_ENTROPY = "binary_cross_entropy"
-    """-y log z - (1 - y) log(1 - z); z is a probability, one output."""
-    BINARY_CROSS_ENTROPY_WITH_LOGITS = "binary_cross_entropy_with_logits"
-    """log(1 + e^z) - y z; one output."""
-    CROSS_ENTROPY = "cross_entropy"
-    """log sum_c e^(z_c) - z_y; one output a class (a trailing LogSoftmax is harmless)."""
-    MSE = "mse"
-    """(z - y)^2; one output."""
-    POISSON = "poisson"
-    """e^z - y z, the log-rate parameterisation; one output."""
 
 
 @frozen

@@ -1,12 +1,36 @@
-"""Which loss goes with which model and label space.
+"""The losses, and which one goes with which model and label space.
 
-Asked by the ad server before it plans a job and by both helpers before they run it.
+Asked by the ad server before it plans a job and by both helpers before they run it. Command lines import it,
+so it imports nothing that takes long.
 """
 
-from typing import Final
+from enum import StrEnum, unique
+from typing import TYPE_CHECKING, Final
 
 from maskedlark.errors import InvalidModel, ModelReason
-from maskedlark.model.graph import Loss, Model
+
+if TYPE_CHECKING:
+    from maskedlark.model.graph import Model
+
+
+@unique
+class Loss(StrEnum):
+    """The loss of one record, as a function of the model's output z and the label y.
+
+    Gradients are of its sum over records.
+    """
+
+    BINARY_CROSS_ENTROPY = "binary_cross_entropy"
+    """-y log z - (1 - y) log(1 - z); z is a probability, one output."""
+    BINARY_CROSS_ENTROPY_WITH_LOGITS = "binary_cross_entropy_with_logits"
+    """log(1 + e^z) - y z; one output."""
+    CROSS_ENTROPY = "cross_entropy"
+    """log sum_c e^(z_c) - z_y; one output a class (a trailing LogSoftmax is harmless)."""
+    MSE = "mse"
+    """(z - y)^2; one output."""
+    POISSON = "poisson"
+    """e^z - y z, the log-rate parameterisation; one output."""
+
 
 _BINARY: Final = (Loss.BINARY_CROSS_ENTROPY, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS)
 
@@ -25,7 +49,7 @@ def loss_named(name: str) -> Loss:
         ) from None
 
 
-def check_loss(model: Model, loss: Loss, num_classes: int | None) -> None:
+def check_loss(model: "Model", loss: Loss, num_classes: int | None) -> None:
     """Refuse a loss that does not fit the model's outputs and the task's classes.
 
     Args:

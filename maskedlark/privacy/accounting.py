@@ -31,7 +31,7 @@ from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.privacy.charge import GAUSSIAN_SLACK, LAPLACE_SLACK, NOISE_MULTIPLIERS, Charge
 from maskedlark.privacy.composition import adaptive_epsilon, composed_epsilon, is_one_setting
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 
 __all__ = [
     "GAUSSIAN_SLACK",

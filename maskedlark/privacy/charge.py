@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from maskedlark.frozen import frozen
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 
 GAUSSIAN_SLACK: Final = 1 - 2.0**-17
 """A discrete Gaussian is at least as private as a continuous one of this times its sigma.

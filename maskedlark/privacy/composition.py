@@ -40,7 +40,7 @@ from maskedlark.privacy import random_allocation
 from maskedlark.privacy.analytic_gaussian import gaussian_epsilon
 from maskedlark.privacy.charge import GAUSSIAN_SLACK, LAPLACE_SLACK, NOISE_MULTIPLIERS, Charge
 from maskedlark.privacy.loss_distribution import MAX_CELLS, LossDistribution, cells_of_sum
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 
 # dp-accounting brings scipy, more than a second to import: it is loaded only for what it alone knows, Poisson
 # samples and Laplace noise.

@@ -30,7 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskedlark.frozen import frozen
-from maskedlark.privacy.noise import MIN_SCALE, Mechanism, tail_bound
+from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.privacy.noise import MIN_SCALE, tail_bound
 from maskedlark.privacy.samplers import discrete_gaussian
 from maskedlark.randomness import Randomness
 

@@ -16,13 +16,13 @@ Source: C. Canonne, G. Kamath, T. Steinke, "The Discrete Gaussian for Differenti
 
 import math
 from collections.abc import Callable
-from enum import StrEnum, unique
 from fractions import Fraction
 from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.samplers import MAX_SCALE, check_parameters, discrete_gaussian, discrete_laplace
 from maskedlark.randomness import Randomness
 
@@ -34,30 +34,6 @@ From there on the accountant's continuous mechanisms bound the discrete ones up 
 
 FEATURE_RANGE: Final = 255
 FEATURE_FRAC_BITS: Final = 16
-
-
-@unique
-class Mechanism(StrEnum):
-    """The distribution of the noise.
-
-    It decides the norm in which values are clipped: L1 for Laplace, L2 for Gaussian.
-    """
-
-    LAPLACE = "laplace"
-    GAUSSIAN = "gaussian"
-    NONE = "none"
-
-
-@unique
-class NoiseDivision(StrEnum):
-    """How much of a release's noise each helper adds."""
-
-    FULL = "full"
-    """Each helper adds all of it, so that either one's noise alone is enough."""
-    SPLIT = "split"
-    """Each helper adds half of the variance: the sum has it once, and one helper's noise alone is less.
-
-    Gaussian only, since the sum of two Gaussians is Gaussian and nothing like it holds of Laplace."""
 
 
 NoiseSource: TypeAlias = Callable[[Mechanism, int, int], NDArray[np.int64]]

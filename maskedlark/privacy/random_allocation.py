@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from maskedlark.frozen import frozen
 from maskedlark.privacy.loss_distribution import LossDistribution, Losses
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 
 MAX_STEPS: Final = 1 << 16
 """The longest epoch whose amplification is computed; a longer one is charged without any."""

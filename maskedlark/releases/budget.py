@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Charge, Epsilons, spent, spent_in_turn
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import QueryLike
 from maskedlark.releases.samples import charge_of_samples, samples_of

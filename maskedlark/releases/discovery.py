@@ -17,7 +17,8 @@ from maskedlark.canonical import Bytes16, Bytes32, canonical
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.interrupt import Interrupt, interruptible, never
 from maskedlark.privacy.accounting import Charge
-from maskedlark.privacy.noise import Mechanism, noise_vector
+from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.privacy.noise import noise_vector
 from maskedlark.randomness import Randomness
 from maskedlark.releases.grouping import matching, measured_shares
 from maskedlark.releases.query import (

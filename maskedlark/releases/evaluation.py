@@ -25,8 +25,8 @@ from pydantic import Field
 from maskedlark.canonical import Bytes16, Bytes32, canonical
 from maskedlark.errors import InvalidModel, JobReason, JobRefused, ModelReason
 from maskedlark.interrupt import Interrupt, never
-from maskedlark.model.graph import Loss, Model
-from maskedlark.model.losses import check_loss
+from maskedlark.model.graph import Model
+from maskedlark.model.losses import Loss, check_loss
 from maskedlark.numbers.field import FieldVector, SignedVector, add, from_limbs, multiply
 from maskedlark.numbers.fixed_point import check_no_overflow
 from maskedlark.privacy.accounting import Charge
@@ -45,7 +45,8 @@ from maskedlark.releases.release import (
 )
 from maskedlark.reports.pair import PairKey
 from maskedlark.reports.report import InputShares
-from maskedlark.reports.task import LabelKind, Task
+from maskedlark.reports.task import Task
+from maskedlark.reports.task_kinds import LabelKind
 
 ROWS: Final = 2
 MAX_BINS: Final = 10_000

@@ -11,13 +11,13 @@ from pydantic import Field, model_validator
 
 from maskedlark.canonical import Bytes16, Bytes32, canonical, digest, encode
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.model.graph import Loss
+from maskedlark.model.losses import Loss
 from maskedlark.numbers.field import SignedVector
 from maskedlark.numbers.fixed_point import check_no_overflow
 from maskedlark.privacy import correlated
 from maskedlark.privacy.accounting import Charge
 from maskedlark.privacy.clip import Clip, Norm
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.random_allocation import MAX_STEPS
 from maskedlark.privacy.sample_size import hides, least_batch
 from maskedlark.releases.possible_sums import check_length, check_within

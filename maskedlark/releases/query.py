@@ -26,7 +26,8 @@ from maskedlark.errors import JobReason, JobRefused
 from maskedlark.numbers.field import SignedVector
 from maskedlark.numbers.fixed_point import check_no_overflow
 from maskedlark.privacy.accounting import Charge
-from maskedlark.privacy.noise import Mechanism, noise_scale
+from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.privacy.noise import noise_scale
 from maskedlark.releases.possible_sums import check_within
 from maskedlark.releases.release import (
     AnsweredOnce,

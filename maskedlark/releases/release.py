@@ -24,7 +24,8 @@ from maskedlark.numbers.field import (
     to_signed,
 )
 from maskedlark.privacy.accounting import Charge, smallest_fitting
-from maskedlark.privacy.noise import MIN_SCALE, Mechanism, NoiseDivision, noise_scale, split_scale, tail_bound
+from maskedlark.privacy.mechanism import Mechanism, NoiseDivision
+from maskedlark.privacy.noise import MIN_SCALE, noise_scale, split_scale, tail_bound
 from maskedlark.reports.pair import PairKey
 from maskedlark.reports.task import Task
 

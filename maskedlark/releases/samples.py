@@ -4,38 +4,17 @@ What the ad server plans with, and `maskedlark.releases.job` charges by.
 """
 
 from dataclasses import replace
-from enum import StrEnum, unique
 
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.privacy import correlated
 from maskedlark.privacy.charge import Charge
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.random_allocation import MAX_STEPS
 from maskedlark.privacy.sample_size import EXPOSURE, hides
 from maskedlark.releases.release import charge_of
 from maskedlark.reports.pair import SAMPLING_DENOMINATOR
 from maskedlark.reports.task import Task
-
-
-@unique
-class Sampling(StrEnum):
-    """How a job takes its batches."""
-
-    ALLOCATION = "allocation"
-    """In each epoch each record takes part in one round, whose number is drawn for it alone."""
-    POISSON = "poisson"
-    """In each round each record takes part with the job's rate."""
-
-
-@unique
-class StepNoise(StrEnum):
-    """How the noise of a job's rounds hangs together."""
-
-    INDEPENDENT = "independent"
-    """Each round has noise of its own."""
-    CORRELATED = "correlated"
-    """Each round takes a part of the noise of the round before out again."""
 
 
 @frozen

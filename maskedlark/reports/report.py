@@ -27,7 +27,8 @@ from maskedlark.reports.measurement import MAX_CODE
 from maskedlark.reports.proofs.check import ProofTable
 from maskedlark.reports.proofs.proven_report import proven_plaintexts, read_proofs, value_shares
 from maskedlark.reports.proofs.proving import Binding
-from maskedlark.reports.task import VIEW_NONCE_BYTES, LabelKind, LabelSpace, Task
+from maskedlark.reports.task import VIEW_NONCE_BYTES, LabelSpace, Task
+from maskedlark.reports.task_kinds import LabelKind
 
 SHARE_VERSION: Final = 1
 PROVEN_SHARE_VERSION: Final = 2

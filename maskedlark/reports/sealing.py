@@ -11,7 +11,6 @@ signs.
 b'share'
 """
 
-from enum import StrEnum, unique
 from typing import Annotated, Any, Final, TypeAlias
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
@@ -31,6 +30,7 @@ from pydantic import Field
 from maskedlark.canonical import Bytes32, Bytes64, canonical, encode
 from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
 from maskedlark.reports.hpke_opening import Cipher, HpkeOpening
+from maskedlark.reports.hpke_suite import HpkeSuite
 
 _PublicKey: TypeAlias = X25519PublicKey | MLKEM768X25519PublicKey
 _PrivateKey: TypeAlias = X25519PrivateKey | MLKEM768X25519PrivateKey
@@ -38,21 +38,6 @@ _PrivateKey: TypeAlias = X25519PrivateKey | MLKEM768X25519PrivateKey
 _X25519_BYTES: Final = 32
 _MLKEM_PUBLIC_BYTES: Final = 1184
 _MLKEM_SEED_BYTES: Final = 64
-
-
-@unique
-class HpkeSuite(StrEnum):
-    """The HPKE suites of this protocol: the key encapsulation and the cipher; the KDF is HKDF-SHA256."""
-
-    X25519_AES128GCM = "x25519-aes128gcm"
-    X25519_CHACHA20POLY1305 = "x25519-chacha20poly1305"
-    MLKEM768_X25519_AES128GCM = "mlkem768-x25519-aes128gcm"
-    MLKEM768_X25519_CHACHA20POLY1305 = "mlkem768-x25519-chacha20poly1305"
-
-    @property
-    def is_hybrid(self) -> bool:
-        """Whether the key encapsulation is the post-quantum hybrid."""
-        return self.value.startswith("mlkem768")
 
 
 def _hpke(suite: HpkeSuite) -> Suite:

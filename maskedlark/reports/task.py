@@ -5,7 +5,6 @@ accept it, browsers seal only to a task with both signatures, and every seal, da
 the id. The paper's "public parameter server" (section 4.2.2) is any host that serves a `TaskBundle`.
 """
 
-from enum import StrEnum, unique
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil, floor
@@ -17,10 +16,11 @@ from pydantic import Field, model_validator
 from maskedlark.canonical import Bytes16, Bytes32, Bytes64, canonical, digest, encode
 from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
 from maskedlark.privacy.clip import Clip, Norm
-from maskedlark.privacy.noise import Mechanism, NoiseDivision
+from maskedlark.privacy.mechanism import Mechanism, NoiseDivision
 from maskedlark.reports.measurement import Measurement
 from maskedlark.reports.proofs.shape import ProofShape, proof_length, proof_shape
 from maskedlark.reports.sealing import SignedKeyList, verify
+from maskedlark.reports.task_kinds import LabelKind, PrivacyUnit
 from maskedlark.reports.updates import UpdateForm
 
 VERSION: Final = 1
@@ -31,32 +31,6 @@ REPORT_ID_BYTES: Final = 16
 VIEW_NONCE_BYTES: Final = 16
 _SIGNING_DOMAIN: Final = b"maskedlark/v1 task\0"
 _NORM_OF: Final = {Mechanism.LAPLACE: Norm.L1, Mechanism.GAUSSIAN: Norm.L2}
-
-
-@unique
-class PrivacyUnit(StrEnum):
-    """Whom a budget protects, and over what."""
-
-    REPORT = "report"
-    """One report: a budget belongs to a dataset."""
-    USER = "user"
-    """One person: a budget belongs to the task, over all its datasets, rounds, queries and evaluations."""
-
-    @property
-    def budgeted(self) -> str:
-        """What has a budget of its own, in a word."""
-        return "task" if self is PrivacyUnit.USER else "dataset"
-
-
-@unique
-class LabelKind(StrEnum):
-    """What a label is."""
-
-    CLASSES = "classes"
-    """One of `size` classes, 0 to size - 1."""
-    VALUES = "values"
-    """A real value in [0, size - 1], privatised by probabilistic quantisation to `num_buckets` buckets and
-    then to an integer."""
 
 
 @canonical

@@ -1,14 +1,15 @@
 """The options of both `budget` commands that plan a job, and how they print what they found."""
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from maskedlark.releases.budget import DatasetBudget, PlannedJob
-from maskedlark.terminal.budget_view import budget_table
 from maskedlark.terminal.options import panel
+
+if TYPE_CHECKING:
+    from maskedlark.releases.budget import DatasetBudget, PlannedJob
 
 _planned = panel("A planned job")
 
@@ -21,8 +22,10 @@ PlannedBatch = Annotated[
 PlannedNoise = Annotated[float, _planned("Its noise over the clip norm.", "--noise-multiplier")]
 
 
-def planned_job(rounds: int, batch_size: float | None, noise_multiplier: float) -> PlannedJob | None:
+def planned_job(rounds: int, batch_size: float | None, noise_multiplier: float) -> "PlannedJob | None":
     """The job that the options describe, or None without rounds."""
+    from maskedlark.releases.budget import PlannedJob
+
     if not rounds:
         return None
     return PlannedJob(
@@ -30,8 +33,10 @@ def planned_job(rounds: int, batch_size: float | None, noise_multiplier: float) 
     )
 
 
-def print_budgets(budgets: Sequence[DatasetBudget]) -> None:
+def print_budgets(budgets: "Sequence[DatasetBudget]") -> None:
     """Print a table for each dataset."""
+    from maskedlark.terminal.budget_view import budget_table
+
     if not budgets:
         typer.echo("no dataset is committed yet")
     for one in budgets:

@@ -2,13 +2,12 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from maskedlark.rpc.renewal import activate, certificate_in, prepare
-from maskedlark.rpc.tls_files import TlsFiles
-from maskedlark.rpc.trust import fingerprint, names_in
+if TYPE_CHECKING:
+    from maskedlark.rpc.tls_files import TlsFiles
 
 HELP: Final = "The TLS certificate that peers pin: show it, and renew it in two steps."
 _DAYS: Final = 825
@@ -25,6 +24,8 @@ def certificate_app(envvar: str) -> typer.Typer:
     @app.command("show")
     def show_command(data: Path = folder) -> None:
         """Show whom this party's certificate names, its fingerprint, and when it ends."""
+        from maskedlark.rpc.tls_files import TlsFiles
+
         _show(TlsFiles.in_folder(data))
 
     @app.command("renew")
@@ -33,6 +34,8 @@ def certificate_app(envvar: str) -> typer.Typer:
         days: int = lifetime,
     ) -> None:
         """Make a new key and certificate beside those in use, for peers to trust before they are used."""
+        from maskedlark.rpc.renewal import prepare
+
         made = prepare(data, now=datetime.now(UTC), days=days)
         _show(made)
         typer.echo(f"Give {made.certificate} to every peer, to add it to its trusted.crt; then activate it.")
@@ -40,12 +43,17 @@ def certificate_app(envvar: str) -> typer.Typer:
     @app.command("activate")
     def activate_command(data: Path = folder) -> None:
         """Use the renewed key and certificate from now on; a running server reads them at once."""
+        from maskedlark.rpc.renewal import activate
+
         _show(activate(data))
 
     return app
 
 
-def _show(files: TlsFiles) -> None:
+def _show(files: "TlsFiles") -> None:
+    from maskedlark.rpc.renewal import certificate_in
+    from maskedlark.rpc.trust import fingerprint, names_in
+
     certificate = certificate_in(Path(files.certificate))
     typer.echo(f"names        {', '.join(sorted(names_in(certificate)))}")
     typer.echo(f"fingerprint  {fingerprint(certificate)}")

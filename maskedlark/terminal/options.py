@@ -38,7 +38,8 @@ def takes(
         @takes(tls=tls_files)
         def status_command(*, address: str, tls: TlsFiles) -> None: ...
 
-    A maker's parameter that the command declares too is one option for both.
+    A maker's parameter that the command declares too is one option for both. What is made may be annotated
+    by a name in quotes, of a class that the command's module does not import: help does without it.
 
     Args:
         without: Parameters of makers that are no option of this command: they have their defaults.
@@ -46,12 +47,10 @@ def takes(
     """
 
     def decorate(command: Callable[..., _T]) -> Callable[..., _T]:
-        said = signature(command, eval_str=True)
+        said = signature(command)
         own = said.parameters.keys() - makers.keys()
         needed = {
-            name: {
-                one: p for one, p in signature(maker, eval_str=True).parameters.items() if one not in without
-            }
+            name: {one: p for one, p in signature(maker).parameters.items() if one not in without}
             for name, maker in makers.items()
         }
         parameters: list[Parameter] = []
@@ -70,6 +69,7 @@ def takes(
             return command(**{name: given[name] for name in own if name in given}, **made)
 
         with_options.__signature__ = said.replace(parameters=parameters)  # type: ignore[attr-defined]  # typer reads it
+        with_options.__annotations__ = {each.name: each.annotation for each in parameters}
         return with_options
 
     return decorate

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from sqlalchemy import Engine
 
 from adserver.peers.retrying import Backoff
-from adserver.records.training_plan import Optimizer, OptimizerKind, Schedule, TrainingPlan
+from adserver.records.optimizer_kinds import OptimizerKind
+from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
 from adserver.store.database import create_tables, default_url
 from adserver.store.job_folder import JobFolder
 from adserver.store.jobs import JobRecord, JobStore
@@ -25,7 +26,7 @@ from adserver.training.worker import JobWorker
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
 from maskedlark.model import weights
 from maskedlark.model.dense import dense_network
-from maskedlark.model.graph import Loss
+from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.numbers.field import add, from_signed, multiply, total
 from maskedlark.privacy.noise import noise_vector

@@ -40,7 +40,7 @@ from adserver.store.tasks import TaskStore
 from maskedlark.errors import ReportReason
 from maskedlark.model.dense import dense_network
 from maskedlark.privacy.accounting import spent
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.query import measure_columns, measurement_of, num_numbers
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.runtime.database import open_database

@@ -23,7 +23,7 @@ from functools import partial
 from multiprocessing import get_context
 from typing import Any, Final
 
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from tests.audit import correlated, epochs, federated, poisoning, sample_size, single_share, slots_hidden
 from tests.audit.canary import Case, Finding, audit
 from tests.audit.part import Examine, Part

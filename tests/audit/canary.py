@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskedlark.privacy.accounting import fitting_noise_multiplier
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.reports.report import Example
 from tests.audit.bounds import Guesses
 from tests.audit.site import HalvedNoise, RecordedNoise, Site, open_site, temporary_folder

@@ -26,7 +26,7 @@ from helper.releases.carried_noise import CarriedNoise
 from helper.trust.keys import HelperKeys
 from maskedlark.privacy.accounting import Charge, spent
 from maskedlark.privacy.correlated import DENOMINATOR, NoiseVector, StepStreams, correlated_noise, sensitivity
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import combine
 from maskedlark.reports.report import Example

@@ -37,7 +37,8 @@ from maskedlark.interrupt import Interrupt
 from maskedlark.privacy.accounting import Charge, composed_epsilon, fitting_noise_multiplier
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
 from maskedlark.privacy.clip import Clip
-from maskedlark.privacy.noise import Mechanism, NoiseSource, noise_vector
+from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.privacy.noise import NoiseSource, noise_vector
 from maskedlark.randomness import Randomness, Stream, seeded
 from maskedlark.releases.instructions import update_job, update_round
 from maskedlark.releases.release import combine

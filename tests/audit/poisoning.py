@@ -18,7 +18,8 @@ from adserver.collecting.sealing import DatasetSealer
 from adserver.measuring.measurer import Measurer
 from adserver.measuring.request import Request
 from adserver.peers.client import HelperClient
-from adserver.records.training_plan import Optimizer, OptimizerKind, Schedule, TrainingPlan
+from adserver.records.optimizer_kinds import OptimizerKind
+from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
 from adserver.store.job_folder import JobFolder
 from adserver.store.queries import QueryStore
 from adserver.store.reports import ReportStore

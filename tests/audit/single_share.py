@@ -15,7 +15,7 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from maskedlark.model.graph import Loss
+from maskedlark.model.losses import Loss
 from maskedlark.randomness import seeded
 from maskedlark.reports.pair import PairKey
 from maskedlark.reports.report import Example

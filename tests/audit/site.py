@@ -26,7 +26,7 @@ from helper.trust.floors import Floors
 from maskedlark import canonical
 from maskedlark.interrupt import Interrupt, never
 from maskedlark.model import weights
-from maskedlark.model.graph import Loss
+from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.randomness import Randomness, Stream, seeded
 from maskedlark.releases.job import JobSpec

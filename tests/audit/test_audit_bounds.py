@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import beta, binom, norm
 
 from maskedlark.privacy.accounting import Charge, composed_epsilon, fitting_noise_multiplier
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from tests.audit.__main__ import ROUNDS
 from tests.audit.bounds import Guesses, epsilon_of_gaussian, lower
 

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import beta, binom, norm
 
 from maskedlark.privacy.accounting import Charge, spent
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from tests.audit import epochs, slots_hidden
 from tests.audit.canary import DELTA
 

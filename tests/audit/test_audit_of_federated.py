@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import beta, binom, norm
 
 from maskedlark.privacy.accounting import Charge, composed_epsilon
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from tests.audit import federated
 from tests.audit.bounds import Guesses, Rates
 from tests.audit.federated import BROKEN, DELTA, ERROR, HONEST, Broken, Case, sampled_epsilon

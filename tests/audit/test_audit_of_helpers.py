@@ -5,7 +5,7 @@ Real helpers over gRPC keep their claims, and broken builds of them do not pass.
 
 import pytest
 
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from tests.audit.canary import Case, audit
 from tests.audit.single_share import ADVANTAGE_AT_MOST, CHI_SQUARE_AT_MOST, examine
 

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import beta, binom, norm, poisson
 
 from maskedlark.privacy.accounting import Charge, spent
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.sample_size import hides
 from tests.audit import sample_size
 from tests.audit.sample_size import DELTA, ERROR, NOISE, RECORDS, ROUNDS, STEPS, TRIALS, K

@@ -21,7 +21,7 @@ import numpy as np
 
 from maskedlark.privacy import composition, random_allocation
 from maskedlark.privacy.accounting import Charge, spent, spent_in_turn
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.random_allocation import epoch_ratios
 from maskedlark.privacy.sample_size import EXPOSURE, hides, under
 

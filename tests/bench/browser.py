@@ -17,7 +17,7 @@ from playwright.sync_api import Page
 
 from maskedlark.canonical import encode
 from maskedlark.numbers.field import reconstruct
-from maskedlark.reports.sealing import HpkeSuite
+from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.rpc.wire import decode_report
 from tests.bench.processor import processor
 from tests.browser_sim.js import kills

@@ -27,7 +27,7 @@ from scipy.signal import lfilter
 
 from maskedlark.privacy.accounting import Charge, spent
 from maskedlark.privacy.analytic_gaussian import gaussian_epsilon
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 
 DELTA: Final = 1e-5
 MOMENTUM: Final = 0.9

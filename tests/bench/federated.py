@@ -36,10 +36,11 @@ from maskedlark.federated.bounding import UpdateBound
 from maskedlark.federated.dense import DenseModel
 from maskedlark.federated.draw_and_discard import DrawAndDiscard
 from maskedlark.federated.generalised_linear import Batches, Logistic, Multinomial
+from maskedlark.federated.kinds import ServerOptimizerKind
 from maskedlark.federated.local_training import Examples, LocalTraining
 from maskedlark.federated.moments2016 import MomentsStep, epsilon_2016
 from maskedlark.federated.populations import in_equal_parts, in_shards
-from maskedlark.federated.server_optimizer import ServerOptimizer, ServerOptimizerKind
+from maskedlark.federated.server_optimizer import ServerOptimizer
 from maskedlark.federated.spam import SpamTest, area_under_curve
 from maskedlark.federated.strategies.client_level import ClientLevel
 from maskedlark.federated.strategies.dp_fedavg import DpFedAvg
@@ -48,7 +49,7 @@ from maskedlark.numbers.field import SignedVector
 from maskedlark.privacy.accounting import Charge, composed_epsilon
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
 from maskedlark.privacy.analytic_gaussian import analytic_sigma
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.samplers import discrete_laplace
 from maskedlark.randomness import seeded
 from tests.bench import mnist

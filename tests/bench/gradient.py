@@ -121,7 +121,7 @@ def round_of(
     from helper.gradient.exact.engine import ExactEngine
     from helper.gradient.exact.products.fastest import FastestBackend
     from helper.gradient.exact.products.float64 import Float64Backend
-    from maskedlark.model.graph import Loss
+    from maskedlark.model.losses import Loss
     from maskedlark.model.onnx_file import parse
     from maskedlark.model.weights import decode, encode, quantise
     from maskedlark.numbers.field import to_bytes

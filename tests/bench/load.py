@@ -31,7 +31,8 @@ from sqlalchemy import Engine
 
 from adserver.store.database import create_tables, default_url
 from adserver.store.tasks import TaskStore
-from maskedlark.reports.sealing import HpkeSuite, sealed_length
+from maskedlark.reports.hpke_suite import HpkeSuite
+from maskedlark.reports.sealing import sealed_length
 from maskedlark.reports.task import Task
 from maskedlark.reports.upload import Report, SealedShare
 from maskedlark.rpc.wire import report_to_message

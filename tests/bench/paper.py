@@ -30,7 +30,7 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from tests.bench.paper_latency import Latency, latencies
 from tests.bench.private_training import Privacy, Setup, train
 

@@ -29,7 +29,8 @@ from docs.tutorial.fleet import HELPERS, ORIGIN, Fleet
 from helper.gradient.choose import engine_for
 from maskedlark.model import weights
 from maskedlark.model.dense import dense_network
-from maskedlark.model.graph import Loss, Model
+from maskedlark.model.graph import Model
+from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.samples import sampling_numerator

@@ -21,20 +21,23 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from adserver.records.training_plan import Optimizer, OptimizerKind, Schedule, TrainingPlan
+from adserver.records.optimizer_kinds import OptimizerKind
+from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
 from adserver.training.runner import mean_gradient
 from adserver.training.trainer import Masters, Trainer
 from browser_sim.sources.table import TableSettings, load_table
 from browser_sim.sources.wbcd import load_wbcd
 from helper.gradient.choose import engine_for
-from maskedlark.encoding.fit import Binning
+from maskedlark.encoding.column_kinds import Binning
 from maskedlark.model import weights
 from maskedlark.model.dense import dense_network
-from maskedlark.model.graph import Loss, Model
+from maskedlark.model.graph import Model
+from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.privacy.accounting import Epsilons, fitting_noise_multiplier, spent
 from maskedlark.privacy.clip import Norm
-from maskedlark.privacy.noise import Mechanism, noise_bytes, noise_vector
+from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.privacy.noise import noise_bytes, noise_vector
 from maskedlark.randomness import Randomness, seeded, system_randomness
 from maskedlark.releases.job import JobSpec, charge
 from maskedlark.releases.release import AggregateShare

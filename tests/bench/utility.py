@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 
 from helper.gradient.engine import Batch  # noqa: E402 - the path must be set first, so that this runs as a program
 from helper.gradient.exact.engine import ExactEngine  # noqa: E402
-from maskedlark.model.graph import Loss  # noqa: E402
+from maskedlark.model.losses import Loss  # noqa: E402
 from maskedlark.model.onnx_file import parse  # noqa: E402
 from maskedlark.model.weights import QuantisedTensor, quantise  # noqa: E402
 from maskedlark.numbers.fixed_point import decode  # noqa: E402

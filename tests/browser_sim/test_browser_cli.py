@@ -265,7 +265,7 @@ def test_a_terminal_shows_progress_from_the_beginning_and_then_the_reports(
             answered(4)
         raise InvalidTask("far enough")
 
-    monkeypatch.setattr(commands, "run", living)
+    monkeypatch.setattr("browser_sim.run.run", living)
     monkeypatch.setattr(commands, "Console", lambda **_: terminal)
     assert (
         invoke("run", "--task", "x", "--to", "127.0.0.1:1", "--insecure", "--source", "wbcd").exit_code == 1

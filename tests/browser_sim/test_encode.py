@@ -12,14 +12,15 @@ from typer.testing import CliRunner, Result
 from browser_sim.cli import app
 from browser_sim.draws import Draws
 from browser_sim.endpoint import Protection
+from browser_sim.kinds import SourceKind
 from browser_sim.people import Habits
 from browser_sim.run import RunSettings, with_encoder_of
 from browser_sim.source import InvalidCell, InvalidSource
-from browser_sim.sources import SourceKind, SourceSettings
+from browser_sim.sources import SourceSettings
 from browser_sim.sources.table import TableSettings, fit_table, load_table
 from maskedlark.canonical import encode
+from maskedlark.encoding.column_kinds import ColumnKind
 from maskedlark.encoding.encoder import Encoder, read_encoder
-from maskedlark.encoding.fit import ColumnKind
 from maskedlark.errors import InvalidTask
 from tests.browser_sim.sinks import http_sink
 from tests.builders import world

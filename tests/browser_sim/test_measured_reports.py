@@ -13,7 +13,7 @@ from browser_sim.source import InvalidSource, Source, save_records, with_measure
 from browser_sim.sources.table import TableSettings, load_table
 from maskedlark.errors import InvalidTask
 from maskedlark.numbers.field import reconstruct
-from maskedlark.reports.task import LabelKind
+from maskedlark.reports.task_kinds import LabelKind
 from tests.browser_sim.sinks import reports_of
 from tests.builders import World, world
 

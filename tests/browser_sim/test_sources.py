@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from browser_sim.draws import Draws
+from browser_sim.kinds import SourceKind
 from browser_sim.source import InvalidSource, Records, Source, check_fits, save_records, split_panel
-from browser_sim.sources import SourceKind, SourceSettings, load_source
+from browser_sim.sources import SourceSettings, load_source
 from browser_sim.sources.mnist import (
     TEST_IMAGES,
     TEST_LABELS,
@@ -24,7 +25,7 @@ from browser_sim.sources.synthetic import draw_truth, save_truth, synthesise
 from browser_sim.sources.table import TableSettings, load_table
 from browser_sim.sources.wbcd import load_wbcd
 from maskedlark.errors import InvalidTask
-from maskedlark.reports.task import LabelKind
+from maskedlark.reports.task_kinds import LabelKind
 from tests.browser_sim.idx import write_mnist
 from tests.builders import world
 

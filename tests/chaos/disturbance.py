@@ -15,7 +15,7 @@ from typing import Final
 import psutil
 
 from docs.tutorial.fleet import HELPERS, Fleet
-from maskedlark.reports.sealing import HpkeSuite
+from maskedlark.reports.hpke_suite import HpkeSuite
 
 ADSERVER: Final = "adserver"
 WORKER: Final = "opening worker"

@@ -13,9 +13,10 @@ from browser_sim.devices.holdings import Holdings, table_by_user
 from browser_sim.draws import Draws
 from browser_sim.sources.table import TableSettings
 from docs.tutorial.fleet import Fleet
-from maskedlark.encoding.fit import Binning
+from maskedlark.encoding.column_kinds import Binning
 from maskedlark.randomness import seeded
-from maskedlark.reports.task import REPORT_ID_BYTES, LabelKind
+from maskedlark.reports.task import REPORT_ID_BYTES
+from maskedlark.reports.task_kinds import LabelKind
 
 DEVICES: Final = 40
 LEAST: Final = 20

@@ -11,7 +11,7 @@ import pytest
 from maskedlark.model.dense import dense_network
 from maskedlark.model.onnx_file import parse
 from maskedlark.model.weights import decode, encode, quantise
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from tests.bench.paper import FULL, QUICK, Grid, Point, figure3, figure5, weights_of_both
 from tests.bench.paper_latency import BATCHES, NETWORKS, QUICK_BATCHES
 from tests.bench.private_training import PRODUCT_BITS, coarser

@@ -29,7 +29,7 @@ from helper.gradient.choose import engine_for
 from helper.trust.keys import HelperKeys
 from maskedlark import canonical
 from maskedlark.model import weights
-from maskedlark.model.graph import Loss
+from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.numbers.field import subtract, to_signed
 from maskedlark.randomness import seeded
@@ -37,9 +37,9 @@ from maskedlark.releases.job import JobSpec
 from maskedlark.releases.query import QuerySpec
 from maskedlark.releases.release import combine
 from maskedlark.releases.round import transcript
+from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.measurement import MAX_CODE
 from maskedlark.reports.report import Example, InputShares, SplitExample
-from maskedlark.reports.sealing import HpkeSuite
 from maskedlark.reports.task import REPORT_ID_BYTES, Task, TaskBundle
 from maskedlark.reports.upload import Sealer
 from maskedlark.rpc.tls_files import TlsFiles

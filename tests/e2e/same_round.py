@@ -24,7 +24,8 @@ from adserver.peers.client import HelperClient
 from docs.tutorial.fleet import HELPERS, Fleet
 from maskedlark.errors import HelperUnavailable
 from maskedlark.model import weights
-from maskedlark.model.graph import Loss, Model
+from maskedlark.model.graph import Model
+from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.randomness import seeded
 from maskedlark.releases.job import JobSpec

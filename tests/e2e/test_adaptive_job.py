@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from adserver.records.job_state import JobState
-from adserver.records.training_plan import Optimizer, OptimizerKind, Schedule, TrainingPlan
+from adserver.records.optimizer_kinds import OptimizerKind
+from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
 from adserver.store.job_folder import JobFolder
 from adserver.training.trainer import Checkpoint
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.model import weights
-from maskedlark.model.graph import Loss
+from maskedlark.model.losses import Loss
 from maskedlark.privacy.adaptive_clip import AdaptiveClip, RoundInput, encode, on_grid
 from maskedlark.randomness import seeded
 from maskedlark.releases.job import JobSpec

@@ -12,7 +12,8 @@ from sqlalchemy import Engine
 
 from adserver.peers.retrying import Backoff
 from adserver.records.job_state import JobState
-from adserver.records.training_plan import Optimizer, OptimizerKind, Schedule, TrainingPlan
+from adserver.records.optimizer_kinds import OptimizerKind
+from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
 from adserver.store.database import create_tables, default_url
 from adserver.store.job_folder import JobFolder
 from adserver.store.jobs import JobStore

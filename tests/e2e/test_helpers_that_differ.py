@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 from adserver.records.job_state import JobState
-from adserver.records.training_plan import Optimizer, OptimizerKind, Schedule, TrainingPlan
+from adserver.records.optimizer_kinds import OptimizerKind
+from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
 from adserver.store.job_folder import JobFolder
 from maskedlark.errors import JobReason
-from maskedlark.model.graph import Loss
+from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.numbers.field import reconstruct
 from maskedlark.randomness import seeded

@@ -14,7 +14,7 @@ import pytest
 
 from docs.tutorial.fleet import HELPERS, HOST, ORIGIN, Fleet, free_port
 from maskedlark.randomness import seeded
-from maskedlark.reports.sealing import HpkeSuite
+from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.upload import Sealer
 from tests.builders import examples
 from tests.chaos.uploads import Uploads

@@ -26,7 +26,7 @@ import pytest
 
 from docs.tutorial.fleet import HELPERS, HOST, ORIGIN, Fleet, free_port
 from maskedlark import canonical
-from maskedlark.model.graph import Loss
+from maskedlark.model.losses import Loss
 from maskedlark.randomness import seeded
 from maskedlark.releases.job import JobSpec
 from maskedlark.reports.task import TaskBundle

@@ -24,7 +24,7 @@ from maskedlark.errors import (
     MaskedLarkError,
     ReportRejected,
 )
-from maskedlark.model.graph import Loss
+from maskedlark.model.losses import Loss
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import AggregateShare
 from maskedlark.rpc.transport import make_server

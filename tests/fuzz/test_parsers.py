@@ -18,14 +18,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from adserver.measuring.domains import load_domains
-from adserver.records.training_plan import Optimizer, OptimizerKind, Schedule, TrainingPlan
+from adserver.records.optimizer_kinds import OptimizerKind
+from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
 from adserver.training.eval_set import read_eval_set
 from browser_sim.sources.mnist import pack, parse_idx, unpack
 from browser_sim.sources.table import TableSettings, load_table
 from maskedlark import canonical
 from maskedlark.errors import MaskedLarkError
 from maskedlark.model import weights
-from maskedlark.model.graph import Loss
+from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.randomness import seeded
 from maskedlark.releases.discovery import DiscoverySpec

@@ -12,7 +12,7 @@ import pytest
 
 from adserver.peers.client import HelperClient
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.model.graph import Loss
+from maskedlark.model.losses import Loss
 from maskedlark.releases.job import JobSpec
 from maskedlark.rpc.transport import make_server
 from tests.builders import examples, reports, shares_for, world

@@ -23,7 +23,8 @@ from helper.trust.floors import PREPARED_BYTES, Floors
 from helper.trust.keys import HelperKeys
 from maskedlark import canonical
 from maskedlark.model import weights
-from maskedlark.model.graph import Loss, Model
+from maskedlark.model.graph import Model
+from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.numbers.field import from_signed, multiply, total
 from maskedlark.privacy.clip import Clip
@@ -31,8 +32,8 @@ from maskedlark.randomness import seeded
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import AggregateShare, combine
 from maskedlark.reports.dataset import AdmittedSet, admitted_by_both, canonical_order, dataset_id
+from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.report import Example
-from maskedlark.reports.sealing import HpkeSuite
 from maskedlark.reports.task import Task, TaskBundle
 from maskedlark.reports.upload import Report, Sealer
 from maskedlark.runtime.database import open_database

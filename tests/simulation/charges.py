@@ -14,7 +14,7 @@ from adserver.store.queries import QueryStore
 from helper.ledger.records import Reservation
 from helper.ledger.spending import check_fits
 from maskedlark.errors import JobRefused
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.kinds import AnyQuery
 from maskedlark.releases.query import QuerySpec, measurement_of
 from tests.simulation.in_the_clear import measured

@@ -12,15 +12,16 @@ from adserver.measuring.result import AggregateResult
 from adserver.records.asked_query import PlannedQuery
 from adserver.records.dataset_state import DatasetState
 from adserver.records.job_state import FINAL, JobState
-from adserver.records.training_plan import Optimizer, OptimizerKind, Schedule, TrainingPlan
+from adserver.records.optimizer_kinds import OptimizerKind
+from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
 from adserver.store.datasets import Dataset, DatasetStore
 from adserver.store.job_folder import JobFolder
 from adserver.store.jobs import JobRecord, JobStore
 from adserver.store.queries import QueryStore
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, MaskedLarkError
-from maskedlark.model.graph import Loss
+from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.randomness import seeded
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.query import QuerySpec

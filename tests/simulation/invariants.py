@@ -17,7 +17,7 @@ from adserver.store.jobs import JobRecord, JobStore
 from adserver.store.schema import reports
 from adserver.training.trainer import Checkpoint
 from maskedlark.errors import JobReason
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.runtime.database import reading
 from tests.simulation import charges
 from tests.simulation.in_the_clear import chosen_ids, trained

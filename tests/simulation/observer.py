@@ -17,7 +17,7 @@ from maskedlark.canonical import decode
 from maskedlark.errors import JobReason
 from maskedlark.releases.query import QuerySpec
 from maskedlark.releases.update import UpdateSpec
-from maskedlark.reports.task import PrivacyUnit
+from maskedlark.reports.task_kinds import PrivacyUnit
 from maskedlark.rpc.faults import refusal_of
 from protos import helper_pb2
 from tests.simulation.fleet import Fleet

@@ -15,8 +15,8 @@ from helper.trust.keys import HelperKeys
 from maskedlark import canonical
 from maskedlark.federated.dense import DenseModel
 from maskedlark.randomness import derive_key, seeded
+from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.report import Example, MeasuredValues
-from maskedlark.reports.sealing import HpkeSuite
 from maskedlark.reports.task import Task, TaskBundle
 from maskedlark.reports.updates import UpdateForm
 from tests.builders import NOW, examples, settings

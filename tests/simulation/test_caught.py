@@ -24,7 +24,7 @@ from helper.trust import keys as helper_keys
 from helper.trust.key_ring import Ring, opening_keys
 from maskedlark.canonical import encode
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases import round as release_round
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.kinds import MeasuringQuery

@@ -27,7 +27,8 @@ from helper.gradient.exact.lowering.lowering import lower
 from helper.gradient.exact.products.fastest import FastestBackend
 from helper.gradient.exact.products.product import CHUNK_RECORDS, Backend
 from maskedlark.frozen import frozen
-from maskedlark.model.graph import Loss, Model
+from maskedlark.model.graph import Model
+from maskedlark.model.losses import Loss
 from maskedlark.model.weights import QuantisedTensor
 from maskedlark.numbers.field import FieldVector
 from maskedlark.privacy.clip import Clip

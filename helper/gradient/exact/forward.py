@@ -13,7 +13,8 @@ from helper.gradient.exact.lowering.lowering import lower
 from helper.gradient.exact.products.fastest import FastestBackend
 from helper.gradient.exact.products.product import Backend
 from maskedlark.interrupt import Interrupt, never
-from maskedlark.model.graph import Loss, Model
+from maskedlark.model.graph import Model
+from maskedlark.model.losses import Loss
 from maskedlark.model.weights import QuantisedTensor
 from maskedlark.privacy.clip import Norm
 

@@ -21,7 +21,7 @@ from helper.gradient.exact.products.int8 import Int8Backend
 from helper.gradient.exact.products.product import CHUNK_RECORDS, Backend
 from maskedlark.frozen import frozen
 from maskedlark.interrupt import Interrupt, never
-from maskedlark.model.graph import Loss
+from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.model.weights import MAX_MAGNITUDE, decode
 from maskedlark.numbers.field import MODULUS, FieldVector, to_bytes

@@ -24,8 +24,8 @@ from helper.gradient.general.rounding import MAX_SENSITIVITY, clip_to_integers, 
 from maskedlark.autodiff.interpreter import Interpreter
 from maskedlark.autodiff.one_thread import one_thread
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.model.graph import Loss, Model
-from maskedlark.model.losses import check_loss
+from maskedlark.model.graph import Model
+from maskedlark.model.losses import Loss, check_loss
 from maskedlark.model.weights import QuantisedTensor
 from maskedlark.numbers.field import SignedVector
 from maskedlark.privacy.clip import Clip

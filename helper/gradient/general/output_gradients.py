@@ -6,7 +6,7 @@ The only part of a gradient that reads a label.
 import torch
 from torch import Tensor
 
-from maskedlark.model.graph import Loss
+from maskedlark.model.losses import Loss
 
 
 def output_gradients(loss: Loss, outputs: Tensor, labels: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from adserver.budgets.planner import Planner, Wish
 from adserver.views.plan import plan_json, print_plan, submit_options
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.privacy.correlated import MAX_EPOCHS, best_carried, gain
-from maskedlark.releases.samples import StepNoise
+from maskedlark.releases.sampling import StepNoise
 from tests.builders import world
 
 STEPS, EPOCHS = 20, 6

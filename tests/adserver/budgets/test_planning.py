@@ -12,7 +12,8 @@ from adserver.budgets.planner import Option, Planner, Wish
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.numbers.fixed_point import decode_signed
 from maskedlark.privacy.accounting import Charge, spent_in_turn
-from maskedlark.privacy.noise import Mechanism, noise_vector
+from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.privacy.noise import noise_vector
 from maskedlark.randomness import seeded
 from maskedlark.releases.release import units_of_each_helper
 from maskedlark.reports.task import Task

@@ -17,8 +17,8 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from adserver.cli import options as cli_options
 from adserver.cli.main import app, main
+from adserver.peers import retrying
 from adserver.peers.retrying import ONCE
 from adserver.store.database import default_url
 from adserver.store.reports import ReportStore
@@ -27,7 +27,7 @@ from maskedlark.canonical import decode, encode
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.encoding.fit import FitSettings, fit
 from maskedlark.errors import InvalidTask
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.randomness import seeded
 from maskedlark.reports.task import TaskBundle
 from maskedlark.reports.upload import Report, Sealer
@@ -289,7 +289,7 @@ def test_a_refusal_is_one_line_and_an_exit_status(
     shell.create()
     for name, value in shell.environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(cli_options, "BRIEF", ONCE)
+    monkeypatch.setattr(retrying, "BRIEF", ONCE)
     monkeypatch.setattr(sys, "argv", ["adserver", "dataset", "seal"])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -307,7 +307,7 @@ def test_a_helper_that_is_down_is_told_apart_by_the_exit_status(
     shell.fakes[0].commit_failures.append(unavailable())
     for name, value in shell.environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(cli_options, "BRIEF", ONCE)
+    monkeypatch.setattr(retrying, "BRIEF", ONCE)
     monkeypatch.setattr(sys, "argv", ["adserver", "dataset", "seal"])
     with pytest.raises(SystemExit) as ended:
         main()

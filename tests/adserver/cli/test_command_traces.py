@@ -13,10 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from adserver.cli.main import app
-from adserver.cli.options import LONG
 from adserver.client import Client
 from adserver.peers.opening import Peers
-from adserver.peers.retrying import BRIEF, Backoff
+from adserver.peers.retrying import BRIEF, LONG, Backoff
 
 RUNNER = CliRunner()
 COMMANDS = ("aggregate", "evaluate")

@@ -21,9 +21,10 @@ from maskedlark.encoding.encoder import Encoder
 from maskedlark.encoding.fit import FitSettings, fit
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
 from maskedlark.privacy.clip import Norm
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.reports.sealing import OpeningKey
-from maskedlark.reports.task import LabelKind, Task
+from maskedlark.reports.task import Task
+from maskedlark.reports.task_kinds import LabelKind
 from maskedlark.runtime.database import open_database
 from tests.adserver.fake_helper import FakeHelper, serving
 from tests.builders import NOW, settings, world

@@ -13,7 +13,7 @@ from adserver.measuring.result import AggregateResult, Column, Estimate, Row, ha
 from adserver.views.query import result_json, shown, summary_lines, table_rows, write_result
 from maskedlark.errors import InvalidTask, JobRefused
 from maskedlark.privacy.accounting import Epsilons
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.samplers import discrete_gaussian, discrete_laplace
 from maskedlark.randomness import seeded
 

@@ -24,11 +24,12 @@ from sklearn.linear_model import LogisticRegression
 
 from adserver.measuring import evaluation_metrics as metrics
 from adserver.measuring.evaluation_result import EvaluationResult, read
-from adserver.measuring.evaluator import DEFAULT_BINS, Evaluator, plan_evaluation
+from adserver.measuring.evaluator import Evaluator, plan_evaluation
 from adserver.peers.replies import QueryAnswer
 from adserver.peers.retrying import ONCE
 from adserver.records.asked_query import Answer
 from adserver.records.dataset_state import DatasetState
+from adserver.records.defaults import DEFAULT_BINS
 from adserver.store.datasets import Dataset
 from adserver.store.queries import QueryStore
 from adserver.views.evaluation import (
@@ -44,7 +45,7 @@ from maskedlark.model.dense import dense_network
 from maskedlark.model.onnx_file import parse, replace_parameters
 from maskedlark.numbers.field import from_signed
 from maskedlark.numbers.field import share as split
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.randomness import seeded
 from maskedlark.releases.kinds import AnyQuery
 from maskedlark.reports.report import InputShares

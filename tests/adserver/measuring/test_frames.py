@@ -8,7 +8,7 @@ from adserver.measuring.evaluation_result import EvaluationResult, Metric
 from adserver.measuring.result import AggregateResult, Column, Estimate, Row
 from maskedlark.errors import InvalidTask
 from maskedlark.privacy.accounting import Epsilons
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 
 NOTHING = Epsilons(ad_server=0.5, colluding=1.0)
 

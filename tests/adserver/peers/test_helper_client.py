@@ -10,7 +10,7 @@ import pytest
 from adserver.peers.client import HelperClient
 from adserver.peers.retrying import Backoff, with_retries
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused, ReportReason
-from maskedlark.model.graph import Loss
+from maskedlark.model.losses import Loss
 from maskedlark.numbers.field import random_vector
 from maskedlark.randomness import seeded
 from maskedlark.releases.job import JobSpec

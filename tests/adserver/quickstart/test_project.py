@@ -19,7 +19,7 @@ from adserver.quickstart.project import (
     new_project,
 )
 from maskedlark.errors import InvalidTask
-from maskedlark.model.graph import Loss
+from maskedlark.model.losses import Loss
 
 SERVERS = Servers(
     helper_0="127.0.0.1:1", helper_1="127.0.0.1:2", adserver_grpc="127.0.0.1:3", adserver_http="127.0.0.1:4"

@@ -12,7 +12,8 @@ from tensorboardX.proto.event_pb2 import Event
 
 from adserver.records.round_figures import RoundFigures, noise_norm, noise_to_signal
 from adserver.training.curves import CSV_NAME, EVENTS_NAME, CurveWriter, write_csv
-from maskedlark.privacy.noise import Mechanism, noise_vector
+from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.privacy.noise import noise_vector
 from maskedlark.randomness import seeded
 from maskedlark.releases.job import noise_units
 from tests.adserver.job_world import plan_for, sealed

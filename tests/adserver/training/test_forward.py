@@ -11,7 +11,7 @@ from torch.nn import functional
 from adserver.training.forward import evaluate, predict
 from maskedlark.errors import InvalidModel, ModelReason
 from maskedlark.model.dense import dense_network
-from maskedlark.model.graph import Loss
+from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse, replace_parameters
 from tests.onnx_builders import encoded, features, node, tensor, weights
 from tests.torch_models import dense, export, squeezed

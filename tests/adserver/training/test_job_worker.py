@@ -21,8 +21,9 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlch
 from sqlalchemy.exc import TimeoutError as NoConnectionInTime
 
 from adserver.records.job_state import JobState
+from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
 from adserver.records.round_figures import RoundFigures
-from adserver.records.training_plan import Optimizer, OptimizerKind, Schedule, ScheduleKind, TrainingPlan
+from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
 from adserver.store import job_folder
 from adserver.store.jobs import Stop
 from adserver.store.leases import MAX_WORKERS_LOST, JobLeases

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from adserver.records.training_plan import Optimizer, OptimizerKind
+from adserver.records.optimizer_kinds import OptimizerKind
+from adserver.records.training_plan import Optimizer
 from adserver.training.optimizers import fresh_moments, step
 
 STEPS = 30

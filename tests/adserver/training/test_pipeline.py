@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from adserver.training.forward import predict
 from adserver.training.pipeline import ENCODER_IS, INPUT_IS, SCALED, described, from_bytes, from_columns
 from maskedlark.encoding.cells import number, said
+from maskedlark.encoding.column_kinds import Binning
 from maskedlark.encoding.encoder import CategoryColumn, Encoder, NumberColumn
-from maskedlark.encoding.fit import Binning, FitSettings, fit
+from maskedlark.encoding.fit import FitSettings, fit
 from maskedlark.errors import InvalidTask
 from maskedlark.model.dense import dense_network
 from maskedlark.model.onnx_file import parse

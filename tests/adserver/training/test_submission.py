@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 
 from adserver.records.dataset_state import DatasetState
-from adserver.records.training_plan import Optimizer, OptimizerKind, Schedule
+from adserver.records.optimizer_kinds import OptimizerKind
+from adserver.records.training_plan import Optimizer, Schedule
 from adserver.store.datasets import Dataset
 from adserver.training.cost import job_epsilons
 from adserver.training.eval_set import read_eval_set
 from adserver.training.submission import Submission, plan_job
 from maskedlark.errors import InvalidModel, InvalidTask, JobReason, JobRefused, MaskedLarkError, ModelReason
 from maskedlark.model.dense import dense_network
-from maskedlark.model.graph import Loss
+from maskedlark.model.losses import Loss
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
-from maskedlark.releases.samples import StepNoise
+from maskedlark.releases.sampling import StepNoise
 from maskedlark.reports.task import Task
 from tests.adserver.job_world import ENCODED_MODEL, MODEL, NUM_FEATURES
 from tests.builders import NOW, world

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from adserver.records.training_plan import Optimizer, OptimizerKind, Schedule, ScheduleKind, TrainingPlan
+from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
+from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
 from adserver.training.trainer import Checkpoint, Trainer, split
 from maskedlark.canonical import build, decode, encode
 from maskedlark.errors import InvalidModel, InvalidTask, ModelReason

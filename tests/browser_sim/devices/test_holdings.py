@@ -10,7 +10,7 @@ import pytest
 from browser_sim.devices.holdings import CHARACTERS, CONTEXT, table_by_user, text_by_speaker
 from browser_sim.source import InvalidSource
 from browser_sim.sources.table import TableSettings
-from maskedlark.encoding.fit import Binning
+from maskedlark.encoding.column_kinds import Binning
 from maskedlark.errors import InvalidTask
 
 ROWS: list[tuple[object, ...]] = [

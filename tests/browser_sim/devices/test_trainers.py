@@ -11,7 +11,8 @@ from adserver.records.job_state import JobState
 from adserver.store.job_folder import JobFolder
 from adserver.training.export import export_federated
 from adserver.training.forward import predict
-from browser_sim.devices.trainers import TrainerKind, local_model
+from browser_sim.devices.trainers import local_model
+from browser_sim.kinds import TrainerKind
 from maskedlark.autodiff.torch_models import torch_model
 from maskedlark.errors import InvalidModel, InvalidTask, ModelReason
 from maskedlark.federated.dense import DenseModel

@@ -25,7 +25,7 @@ from helper.trust.floors import fingerprint
 from helper.trust.keys import HelperKeys
 from maskedlark import canonical
 from maskedlark.errors import HelperUnavailable
-from maskedlark.reports.sealing import HpkeSuite
+from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.task import HelperIdentity
 from maskedlark.rpc.certificates import write_certificate
 from maskedlark.rpc.tls_files import TlsFiles

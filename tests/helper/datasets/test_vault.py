@@ -12,8 +12,8 @@ from helper.datasets.vault import Vault, VaultDamaged
 from helper.trust.keys import HelperKeys
 from maskedlark.randomness import seeded
 from maskedlark.reports.dataset import OpenedDataset
+from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.report import InputShares
-from maskedlark.reports.sealing import HpkeSuite
 
 KEYS = HelperKeys.generate(name="north", suite=HpkeSuite.X25519_AES128GCM)
 ID = b"d" * 32

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from helper.gradient.choose import engine_for
 from maskedlark.errors import InvalidModel, ModelReason
-from maskedlark.model.graph import Loss, Model
+from maskedlark.model.graph import Model
+from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.privacy.clip import Clip, Norm
 from tests.helper.gradient.exact.checks import check_graph

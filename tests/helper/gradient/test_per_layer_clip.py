@@ -14,7 +14,7 @@ from helper.gradient.general.engine import GeneralEngine
 from maskedlark.canonical import build
 from maskedlark.errors import InvalidTask
 from maskedlark.model.dense import dense_network
-from maskedlark.model.graph import Loss
+from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.model.weights import quantise
 from maskedlark.numbers.field import to_signed

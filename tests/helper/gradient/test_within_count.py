@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from helper.gradient.exact.engine import ExactEngine
 from helper.gradient.general.engine import GeneralEngine
-from maskedlark.model.graph import Loss, Model
+from maskedlark.model.graph import Model
+from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.model.weights import QuantisedTensor, quantise
 from maskedlark.numbers.field import reconstruct, share, to_signed

@@ -20,13 +20,14 @@ from helper.ledger.records import Reservation, SignedTask, StoredQuery
 from helper.ledger.spending import check_fits, cost
 from maskedlark.canonical import encode
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.model.graph import Loss
+from maskedlark.model.losses import Loss
 from maskedlark.privacy.accounting import Charge, Epsilons, spent
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.budget import PlannedJob, budget_of
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.update import Phase, UpdateSpec
-from maskedlark.reports.task import PrivacyUnit, Task
+from maskedlark.reports.task import Task
+from maskedlark.reports.task_kinds import PrivacyUnit
 from maskedlark.runtime.database import open_database
 from tests.builders import world
 from tests.helper.parties import ASKED, MODEL, Scene

@@ -20,7 +20,7 @@ from helper.ledger.records import Counts, Reservation, SignedTask, StoredRound
 from helper.ledger.round_state import KEPT_ANSWERS
 from helper.ledger.schema import JOBS, METADATA, SCHEMA_VERSION
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
-from maskedlark.model.graph import Loss
+from maskedlark.model.losses import Loss
 from maskedlark.releases.job import JobSpec
 from maskedlark.runtime.database import open_database
 

@@ -20,7 +20,7 @@ from maskedlark import canonical
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.privacy.accounting import Charge, Epsilons, spent
 from maskedlark.privacy.adaptive_clip import RoundInput, encode
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.job import JobSpec
 from maskedlark.runtime.database import open_database
 from tests.helper.parties import ASKED, MODEL, OTHER_WEIGHTS, WEIGHTS, Scene

@@ -29,7 +29,7 @@ from maskedlark import canonical
 from maskedlark.errors import InvalidTask, JobReason, JobRefused, MaskedLarkError
 from maskedlark.privacy.accounting import Charge, Epsilons, spent
 from maskedlark.privacy.correlated import OWN_SCALE, sensitivity
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.samplers import discrete_gaussian
 from maskedlark.randomness import Stream, derive_key, seeded
 from maskedlark.releases.job import JobSpec, noise_units

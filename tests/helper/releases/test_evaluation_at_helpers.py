@@ -19,7 +19,7 @@ from helper.releases.scoring import edge_logits, score
 from maskedlark.errors import InvalidModel, JobReason, JobRefused, ModelReason
 from maskedlark.model import weights
 from maskedlark.model.dense import dense_network
-from maskedlark.model.graph import Loss
+from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.numbers.field import add, from_signed, to_signed
 from maskedlark.numbers.field import share as split

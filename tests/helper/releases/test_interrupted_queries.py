@@ -16,7 +16,7 @@ from helper.releases.scoring import score
 from maskedlark import canonical
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.model import weights
-from maskedlark.model.graph import Loss
+from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.releases import evaluation, grouping
 from maskedlark.releases.discovery import DiscoverySpec

@@ -18,7 +18,7 @@ from helper.gradient.general.masked_products import MaskedProducts
 from helper.releases.answering import Call
 from helper.serving.service import HelperService
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
-from maskedlark.model.graph import Loss
+from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.model.weights import QuantisedTensor, decode
 from maskedlark.releases.job import JobSpec

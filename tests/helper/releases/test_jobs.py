@@ -13,10 +13,10 @@ from helper.ledger.ledger import Ledger, sqlite_url
 from helper.releases.answering import Call
 from maskedlark import canonical
 from maskedlark.errors import InvalidModel, InvalidTask, JobReason, JobRefused, ModelReason
-from maskedlark.model.graph import Loss
+from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.privacy.accounting import Charge, spent
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.job import JobSpec
 from maskedlark.runtime.database import open_database
 from tests.helper.parties import ASKED, MODEL, NUM_VALUES, Scene, make_model, make_task

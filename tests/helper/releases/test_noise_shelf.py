@@ -15,7 +15,8 @@ from helper.releases import noise_shelf
 from helper.releases.noise_shelf import NoiseOrder, NoiseShelf
 from maskedlark import canonical
 from maskedlark.interrupt import Interrupt, never
-from maskedlark.privacy.noise import Mechanism, noise_vector
+from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.privacy.noise import noise_vector
 from maskedlark.randomness import Stream, seeded
 from tests.helper.parties import MODEL, Scene
 from tests.patience import HANGS_S

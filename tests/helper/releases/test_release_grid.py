@@ -10,7 +10,7 @@ from helper.releases.answering import Call
 from helper.releases.release_grid import ReleaseGrid
 from helper.serving.service import HelperService
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.rpc.transport import make_channel, make_server
 from maskedlark.rpc.wire import chunks
 from protos import helper_pb2 as pb

@@ -11,7 +11,7 @@ from helper.serving.server import HelperSettings, serve
 from helper.trust.floors import Floors
 from helper.trust.keys import FILE_NAME, HelperKeys, rotate
 from maskedlark.errors import InvalidTask
-from maskedlark.reports.sealing import HpkeSuite
+from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.rpc.certificates import write_certificate
 from maskedlark.runtime import ownership
 from tests.builders import NOW

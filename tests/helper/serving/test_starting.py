@@ -18,7 +18,7 @@ from helper.trust.floors import Floors
 from helper.trust.keys import HelperKeys
 from maskedlark.errors import HelperUnavailable, InvalidTask
 from maskedlark.interrupt import Interrupt
-from maskedlark.reports.sealing import HpkeSuite
+from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.rpc.transport import make_channel
 from tests.docs.reading import free_ports
 

@@ -5,7 +5,8 @@ import pytest
 
 from helper.trust.keys import FILE_NAME, HelperKeys
 from maskedlark.errors import InvalidTask
-from maskedlark.reports.sealing import HpkeSuite, verify
+from maskedlark.reports.hpke_suite import HpkeSuite
+from maskedlark.reports.sealing import verify
 from maskedlark.reports.task import signing_bytes
 from tests.builders import NOW
 from tests.helper.parties import Party, make_task

@@ -26,7 +26,8 @@ from helper.trust.keys import FILE_NAME, HelperKeys, rotate
 from maskedlark import canonical
 from maskedlark.errors import InvalidTask, ReportReason
 from maskedlark.randomness import seeded
-from maskedlark.reports.sealing import HpkeSuite, sign_keys
+from maskedlark.reports.hpke_suite import HpkeSuite
+from maskedlark.reports.sealing import sign_keys
 from maskedlark.reports.task import TaskBundle
 from maskedlark.reports.upload import Report, Sealer
 from tests.builders import NOW, shares_for

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from maskedlark.encoding.column_kinds import Binning, ColumnKind
 from maskedlark.encoding.encoder import ClassLabel, NumberColumn, ValueLabel, WrongCell
-from maskedlark.encoding.fit import Binning, ColumnKind, FitSettings, category_column, fit, number_column
+from maskedlark.encoding.fit import FitSettings, category_column, fit, number_column
 from maskedlark.errors import InvalidTask
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)

@@ -10,7 +10,7 @@ from dp_accounting.pld import privacy_loss_distribution as distributions
 from maskedlark.federated.bounding import MAX_UNITS, UpdateBound, bounded
 from maskedlark.federated.moments2016 import MomentsStep, epsilon_2016
 from maskedlark.privacy.accounting import Charge, spent
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.update import seen_rate
 
 SIZES = (5, 1, 7, 1)

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from maskedlark.federated.draw_and_discard import (
     DrawAndDiscard,
-    NoiseUnit,
     expected_internal_loss,
     late_observer_epsilon,
 )
 from maskedlark.federated.generalised_linear import Batches, Logistic, Multinomial
+from maskedlark.federated.kinds import NoiseUnit
 from maskedlark.randomness import seeded
 
 

@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from maskedlark.federated.draw_and_discard import DrawAndDiscard, NoiseUnit
+from maskedlark.federated.draw_and_discard import DrawAndDiscard
+from maskedlark.federated.kinds import NoiseUnit
 from maskedlark.federated.local_forecast import forecast
 from maskedlark.federated.local_job import LocalUpdate
 from maskedlark.privacy.analytic_gaussian import gaussian_delta

@@ -9,7 +9,7 @@ import pytest
 from maskedlark.canonical import decode, encode
 from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
 from maskedlark.federated.bounding import UpdateBound
-from maskedlark.federated.draw_and_discard import NoiseUnit
+from maskedlark.federated.kinds import NoiseUnit
 from maskedlark.federated.local_job import (
     LocalJob,
     LocalUpdate,

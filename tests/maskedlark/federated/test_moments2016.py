@@ -4,7 +4,7 @@ import pytest
 
 from maskedlark.federated.moments2016 import MomentsStep, epsilon_2016, log_moment
 from maskedlark.privacy.accounting import Charge, composed_epsilon
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 
 TABLE_1: dict[tuple[float, float, float], str] = {
     # (users, sample, noise): the seven printed cells, McMahan et al. 2018, table 1

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from maskedlark.federated.server_optimizer import ServerOptimizer, ServerOptimizerKind
+from maskedlark.federated.kinds import ServerOptimizerKind
+from maskedlark.federated.server_optimizer import ServerOptimizer
 
 UPDATES = np.random.default_rng(1).standard_normal((20, 4)) * [1.0, 0.1, 10.0, 0.0]
 

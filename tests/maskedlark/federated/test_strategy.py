@@ -8,8 +8,9 @@ from maskedlark.canonical import build
 from maskedlark.errors import InvalidModel, InvalidTask, ModelReason
 from maskedlark.federated import strategies
 from maskedlark.federated.bounding import UpdateBound
+from maskedlark.federated.kinds import STRATEGY_KINDS, ServerOptimizerKind
 from maskedlark.federated.local_training import LocalTraining, batch_schedule
-from maskedlark.federated.server_optimizer import ServerOptimizer, ServerOptimizerKind
+from maskedlark.federated.server_optimizer import ServerOptimizer
 from maskedlark.federated.strategies.dp_fedavg import DpFedAvg
 from maskedlark.federated.strategies.dp_fedsgd import DpFedSgd
 from maskedlark.federated.strategies.fedprox import FedProx
@@ -241,3 +242,7 @@ def test_one_device_moves_the_clipped_mean_by_less_than_its_noise_is_made_for() 
     for row in vectors(strategy, asked):
         exact = sum(int(value) ** 2 for value in row)
         assert exact <= asked.terms.bound.sensitivity**2
+
+
+def test_command_lines_name_every_strategy() -> None:
+    assert tuple(strategies.STRATEGIES) == STRATEGY_KINDS

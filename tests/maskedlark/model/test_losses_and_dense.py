@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from maskedlark.errors import InvalidModel, ModelReason
-from maskedlark.model.dense import FINAL_ACTIVATIONS, HIDDEN_ACTIVATIONS, dense_network
-from maskedlark.model.graph import Loss, Model
-from maskedlark.model.losses import check_loss, loss_named
+from maskedlark.model.activations import FINAL_ACTIVATIONS, HIDDEN_ACTIVATIONS
+from maskedlark.model.dense import dense_network
+from maskedlark.model.graph import Model
+from maskedlark.model.losses import Loss, check_loss, loss_named
 from maskedlark.model.onnx_file import parse
 
 

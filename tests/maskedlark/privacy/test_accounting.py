@@ -25,7 +25,8 @@ from maskedlark.privacy.accounting import (
     spent,
     spent_in_turn,
 )
-from maskedlark.privacy.noise import MIN_SCALE, Mechanism
+from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.privacy.noise import MIN_SCALE
 
 DELTA = 1e-6
 NOISY = [Mechanism.LAPLACE, Mechanism.GAUSSIAN]

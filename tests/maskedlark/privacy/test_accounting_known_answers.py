@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 
 from maskedlark.privacy.accounting import Charge, composed_epsilon, spent
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 
 
 def gaussian(noise_multiplier: float, sampling_rate: float = 1.0, rounds: int = 1) -> Charge:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.model.graph import Loss
+from maskedlark.model.losses import Loss
 from maskedlark.privacy import adaptive_clip
 from maskedlark.privacy.adaptive_clip import LEAST_BOUND, AdaptiveClip, RoundInput, decode, encode, on_grid
 from maskedlark.privacy.clip import Clip, Norm

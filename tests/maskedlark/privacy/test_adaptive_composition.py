@@ -12,7 +12,7 @@ import pytest
 from maskedlark.privacy.accounting import SEARCH_PRECISION, Charge, smallest_fitting, spent, spent_in_turn
 from maskedlark.privacy.composition import _one_loss, adaptive_epsilon, composed_epsilon
 from maskedlark.privacy.loss_distribution import LossDistribution
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.sample_size import EXPOSURE
 
 DELTA = 1e-5

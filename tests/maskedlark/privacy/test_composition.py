@@ -8,7 +8,7 @@ import pytest
 
 from maskedlark.privacy.accounting import Charge, spent
 from maskedlark.privacy.composition import MAX_COMPOSED, composed_epsilon
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 
 DELTA = 1e-5
 

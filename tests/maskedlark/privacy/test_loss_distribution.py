@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from maskedlark.privacy.loss_distribution import LossDistribution, Losses
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.random_allocation import epoch_ratios
 
 CASES = [

@@ -17,14 +17,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
-from maskedlark.privacy.noise import (
-    MIN_SCALE,
-    Mechanism,
-    noise_bytes,
-    noise_scale,
-    noise_vector,
-    tail_bound,
-)
+from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.privacy.noise import MIN_SCALE, noise_bytes, noise_scale, noise_vector, tail_bound
 from maskedlark.privacy.samplers import MAX_SCALE, discrete_gaussian, discrete_laplace
 from maskedlark.randomness import Randomness, below, seeded
 

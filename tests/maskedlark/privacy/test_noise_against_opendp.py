@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from maskedlark.privacy.noise import Mechanism, noise_vector
+from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.privacy.noise import noise_vector
 from maskedlark.randomness import seeded
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "noise" / "opendp.json").read_text())

@@ -10,7 +10,7 @@ from scipy.special import ndtr
 
 from maskedlark.privacy.charge import Charge
 from maskedlark.privacy.composition import composed_epsilon
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.random_allocation import LEAST_NOISE, MAX_STEPS, epoch_ratios
 
 GRID = 1e-3

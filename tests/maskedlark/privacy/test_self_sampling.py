@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from maskedlark.privacy.accounting import Charge, composed_epsilon, spent
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.update import seen_rate
 
 T_1000 = Charge(

@@ -9,7 +9,7 @@ from maskedlark.privacy import composition
 from maskedlark.privacy.accounting import Charge
 from maskedlark.privacy.composition import composed_epsilon
 from maskedlark.privacy.loss_distribution import MAX_CELLS, LossDistribution, Losses, cells_of_sum
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.random_allocation import epoch_ratios
 
 DELTA = 1e-5

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from maskedlark.errors import InvalidTask
-from maskedlark.model.graph import Loss
+from maskedlark.model.losses import Loss
 from maskedlark.privacy.accounting import Charge, spent, spent_in_turn
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.sample_size import EXPOSURE
 from maskedlark.releases.budget import (
     BudgetedDataset,

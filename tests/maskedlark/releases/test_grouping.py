@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.numbers.field import MODULUS, FieldVector
-from maskedlark.privacy.noise import Mechanism, noise_vector
+from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.privacy.noise import noise_vector
 from maskedlark.privacy.samplers import discrete_gaussian, discrete_laplace
 from maskedlark.randomness import seeded
 from maskedlark.releases.discovery import answer_discovery, discovery_margin

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.model.graph import Loss
+from maskedlark.model.losses import Loss
 from maskedlark.numbers.field import MAX_SIGNED, SignedVector
-from maskedlark.privacy.noise import Mechanism, noise_vector
+from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.privacy.noise import noise_vector
 from maskedlark.randomness import below, seeded
 from maskedlark.releases.evaluation import (
     UNITS,

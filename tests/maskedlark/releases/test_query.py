@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from maskedlark.canonical import build, decode, encode
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.privacy.accounting import Charge, spent
-from maskedlark.privacy.noise import Mechanism, noise_vector
+from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.privacy.noise import noise_vector
 from maskedlark.randomness import seeded
 from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.grouping import answer_query, shown_cells

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from maskedlark.canonical import digest
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
-from maskedlark.model.graph import Loss
+from maskedlark.model.losses import Loss
 from maskedlark.numbers import field
 from maskedlark.numbers.field import MODULUS
 from maskedlark.privacy.noise import noise_vector

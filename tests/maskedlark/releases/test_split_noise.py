@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
-from maskedlark.model.graph import Loss
+from maskedlark.model.losses import Loss
 from maskedlark.privacy.accounting import Charge, fitting_noise_multiplier, spent
-from maskedlark.privacy.noise import Mechanism, noise_vector, split_scale
+from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.privacy.noise import noise_vector, split_scale
 from maskedlark.privacy.sample_size import EXPOSURE
 from maskedlark.privacy.samplers import MAX_SCALE
 from maskedlark.randomness import seeded

@@ -7,7 +7,7 @@ import pytest
 from maskedlark import canonical
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.numbers.field import from_signed, to_bytes
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.release import combine
 from maskedlark.releases.update import (
     Phase,

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from maskedlark import canonical
 from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
-from maskedlark.reports.task import LabelKind, LabelSpace, Task, TaskBundle
+from maskedlark.reports.task import LabelSpace, Task, TaskBundle
+from maskedlark.reports.task_kinds import LabelKind
 from tests.builders import NOW, bundle, helper_keys, settings, world
 
 WORLD = world()

@@ -3,15 +3,8 @@ from typing import Any
 import pytest
 
 from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
-from maskedlark.reports.sealing import (
-    HpkeKey,
-    HpkeSuite,
-    OpeningKey,
-    SealingKey,
-    sealed_length,
-    share_info,
-    sign_keys,
-)
+from maskedlark.reports.hpke_suite import HpkeSuite
+from maskedlark.reports.sealing import HpkeKey, OpeningKey, SealingKey, sealed_length, share_info, sign_keys
 from tests.builders import FAR, helper_keys
 
 CONTEXT: dict[str, Any] = {

@@ -10,7 +10,8 @@ from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
 from maskedlark.numbers import field
 from maskedlark.randomness import seeded
 from maskedlark.reports.dataset import ShareForHelper, admitted_by_both, canonical_order, dataset_id
-from maskedlark.reports.sealing import HpkeSuite, SealingKey, share_info
+from maskedlark.reports.hpke_suite import HpkeSuite
+from maskedlark.reports.sealing import SealingKey, share_info
 from maskedlark.reports.task import REPORT_ID_BYTES, TaskBundle
 from maskedlark.reports.upload import Report, SealedShare, Sealer, check_report
 from tests.builders import NOW, World, examples, reports, shares_for, split, world

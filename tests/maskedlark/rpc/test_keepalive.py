@@ -14,7 +14,8 @@ import pytest
 
 from maskedlark.errors import HelperUnavailable
 from maskedlark.rpc.faults import calling
-from maskedlark.rpc.transport import Keepalive, make_channel, make_server
+from maskedlark.rpc.keepalive import Keepalive
+from maskedlark.rpc.transport import make_channel, make_server
 from protos import helper_pb2, helper_pb2_grpc
 
 SHORT = Keepalive(every_s=0.4, answer_s=0.4)

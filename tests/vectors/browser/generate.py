@@ -21,10 +21,12 @@ from maskedlark.canonical import encode
 from maskedlark.privacy.samplers import discrete_laplace
 from maskedlark.privacy.strips import COLUMNS, Law, strips
 from maskedlark.randomness import Randomness, Stream, below, derive_key, seeded, uniform
+from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.measurement import Measurement
 from maskedlark.reports.report import Example, MeasuredValues, split
-from maskedlark.reports.sealing import HpkeSuite, OpeningKey, sealed_length
-from maskedlark.reports.task import REPORT_ID_BYTES, LabelKind, Task
+from maskedlark.reports.sealing import OpeningKey, sealed_length
+from maskedlark.reports.task import REPORT_ID_BYTES, Task
+from maskedlark.reports.task_kinds import LabelKind
 from maskedlark.reports.upload import Report, SealedShare
 from maskedlark.rpc.wire import report_to_message
 from tests.builders import NOW, HelperKeys, World, world

@@ -16,8 +16,9 @@ from typing import Any, Final
 
 from maskedlark.canonical import encode
 from maskedlark.encoding.cells import said
+from maskedlark.encoding.column_kinds import Binning, ColumnKind
 from maskedlark.encoding.encoder import Encoder, WrongCell
-from maskedlark.encoding.fit import Binning, ColumnKind, FitSettings, fit
+from maskedlark.encoding.fit import FitSettings, fit
 
 FILE: Final = Path(__file__).with_name("vectors.json")
 

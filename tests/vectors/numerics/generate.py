@@ -19,7 +19,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
-from maskedlark.model.graph import Loss  # noqa: E402
+from maskedlark.model.losses import Loss  # noqa: E402 - the path must be set first, so that this runs as a program
 from maskedlark.model.onnx_file import parse  # noqa: E402
 from maskedlark.model.weights import decode, encode  # noqa: E402
 from maskedlark.numbers.field import MODULUS  # noqa: E402

@@ -16,7 +16,7 @@ from helper.gradient.exact.kernels.tables import MAX_RATE_LOG, ONE, Table, expon
 from helper.gradient.exact.layers.elementwise import softmax_weights
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
-from maskedlark.model.graph import Loss
+from maskedlark.model.losses import Loss
 
 Labels = NDArray[np.uint32]
 

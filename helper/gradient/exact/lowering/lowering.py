@@ -10,7 +10,8 @@ from helper.gradient.exact.layers.elementwise import Curve
 from helper.gradient.exact.layers.layer import NotExact
 from helper.gradient.exact.lowering import layers, layout
 from helper.gradient.exact.lowering.lowered import Lowered, LoweredBuilder
-from maskedlark.model.graph import Loss, Model, Node
+from maskedlark.model.graph import Model, Node
+from maskedlark.model.losses import Loss
 
 _LOWERINGS: Final[Mapping[str, Callable[[LoweredBuilder, Node], None]]] = {
     "Gemm": layers.gemm,

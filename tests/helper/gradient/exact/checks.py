@@ -10,7 +10,8 @@ import numpy as np
 from helper.gradient.exact.engine import ExactEngine
 from helper.gradient.exact.products.float64 import Float64Backend
 from helper.gradient.exact.products.int8 import Int8Backend
-from maskedlark.model.graph import Loss, Model
+from maskedlark.model.graph import Model
+from maskedlark.model.losses import Loss
 from maskedlark.numbers.field import MODULUS, reconstruct, to_signed
 from maskedlark.privacy.clip import Clip
 from tests.helper.gradient.exact.graphs import Example, autograd_sum, example, quantised

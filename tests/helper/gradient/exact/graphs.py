@@ -15,7 +15,8 @@ from torch.nn import functional
 
 from helper.gradient.engine import Batch
 from maskedlark.autodiff.interpreter import Interpreter
-from maskedlark.model.graph import Loss, Model
+from maskedlark.model.graph import Model
+from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.model.weights import QuantisedTensor, quantise
 from maskedlark.numbers.field import FieldVector, random_vector, subtract

@@ -16,7 +16,8 @@ import mpmath
 import numpy as np
 from numpy.typing import NDArray
 
-from maskedlark.model.graph import Loss, Model
+from maskedlark.model.graph import Model
+from maskedlark.model.losses import Loss
 from maskedlark.model.weights import QuantisedTensor
 from maskedlark.privacy.clip import Clip, Norm
 

@@ -13,7 +13,8 @@ from helper.gradient.exact.layers.layer import NotExact
 from helper.gradient.exact.products.float64 import Float64Backend
 from helper.gradient.exact.products.int8 import Int8Backend
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.model.graph import Loss, Model
+from maskedlark.model.graph import Model
+from maskedlark.model.losses import Loss
 from maskedlark.numbers.field import reconstruct
 from maskedlark.privacy.clip import Clip, Norm
 from tests.helper.gradient.exact.checks import check_graph, expected

@@ -12,7 +12,7 @@ from torch import nn
 
 from helper.gradient.exact.engine import ExactEngine
 from helper.gradient.exact.layers.layer import NotExact
-from maskedlark.model.graph import Loss
+from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.numbers.field import reconstruct, to_signed
 from maskedlark.privacy.clip import Clip, Norm

@@ -19,7 +19,8 @@ from helper.gradient.general.rounding import clip_to_integers
 from maskedlark.autodiff.interpreter import Interpreter
 from maskedlark.errors import InvalidModel, JobReason, JobRefused, ModelReason
 from maskedlark.model.dense import dense_network
-from maskedlark.model.graph import Loss, Model
+from maskedlark.model.graph import Model
+from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.model.weights import QuantisedTensor, quantise
 from maskedlark.numbers import field

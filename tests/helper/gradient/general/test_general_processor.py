@@ -13,7 +13,7 @@ from helper.gradient.general import processor
 from helper.gradient.general.engine import GeneralEngine
 from helper.gradient.general.processor import golden_digest
 from maskedlark.autodiff.one_thread import is_flushed, one_thread
-from maskedlark.model.graph import Loss
+from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.model.weights import quantise
 from maskedlark.numbers import field

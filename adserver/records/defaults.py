@@ -1,0 +1,18 @@
+"""Limits and defaults that command lines show, without what uses them."""
+
+from typing import Final
+
+MAX_ROUNDS: Final = 1_000_000
+MAX_EPOCHS: Final = 10
+"""How often a planned job goes through its dataset, at most, unless something else is asked for."""
+DEFAULT_BINS: Final = 64
+"""With 12,000 records at epsilon 1, coarser bins cost AUC more than finer ones add noise to it.
+
+Either is about 0.002.
+"""
+ALL_DECOYS: Final = "all"
+DEFAULT_COLLUSION_FACTOR: Final = 2.0
+"""The ratio of the limits that helpers have by default.
+
+Jobs over whole datasets spend both budgets at about this ratio: the ad server alone faces two noises.
+"""

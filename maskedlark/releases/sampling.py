@@ -1,0 +1,23 @@
+"""The ways to draw batches and to hang noise together, without what they cost: command lines import them."""
+
+from enum import StrEnum, unique
+
+
+@unique
+class Sampling(StrEnum):
+    """How a job takes its batches."""
+
+    ALLOCATION = "allocation"
+    """In each epoch each record takes part in one round, whose number is drawn for it alone."""
+    POISSON = "poisson"
+    """In each round each record takes part with the job's rate."""
+
+
+@unique
+class StepNoise(StrEnum):
+    """How the noise of a job's rounds hangs together."""
+
+    INDEPENDENT = "independent"
+    """Each round has noise of its own."""
+    CORRELATED = "correlated"
+    """Each round takes a part of the noise of the round before out again."""

@@ -1,0 +1,18 @@
+"""The names of the HPKE suites, without cryptography: command lines import them."""
+
+from enum import StrEnum, unique
+
+
+@unique
+class HpkeSuite(StrEnum):
+    """The HPKE suites of this protocol: the key encapsulation and the cipher; the KDF is HKDF-SHA256."""
+
+    X25519_AES128GCM = "x25519-aes128gcm"
+    X25519_CHACHA20POLY1305 = "x25519-chacha20poly1305"
+    MLKEM768_X25519_AES128GCM = "mlkem768-x25519-aes128gcm"
+    MLKEM768_X25519_CHACHA20POLY1305 = "mlkem768-x25519-chacha20poly1305"
+
+    @property
+    def is_hybrid(self) -> bool:
+        """Whether the key encapsulation is the post-quantum hybrid."""
+        return self.value.startswith("mlkem768")
