@@ -13,8 +13,9 @@ Messages name the parameter, its value if that is public, and the remedy; never 
 feature.
 """
 
+from collections.abc import Callable, Mapping
 from enum import StrEnum, unique
-from typing import Generic, Self, TypeVar
+from typing import Final, Generic, Self, TypeVar
 
 
 class Reason(StrEnum):
@@ -218,3 +219,15 @@ class HelperUnavailable(MaskedLarkError):
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+REFUSALS: Final[Mapping[str, Callable[[str, str], MaskedLarkError]]] = {
+    "InvalidTask": lambda _, message: InvalidTask(message),
+    "InvalidModel": lambda reason, message: InvalidModel(ModelReason(reason), message),
+    "ReportRejected": lambda reason, message: ReportRejected(ReportReason(reason), message),
+    "JobRefused": lambda reason, message: JobRefused(JobReason(reason), message),
+}
+"""The final errors by the names of their classes: each is built of its reason's code and a message.
+
+ValueError if this version has no such reason.
+"""

@@ -1,18 +1,18 @@
 """What the API does with jobs: list, show, plan, submit, cancel, resume, and their rounds and curves."""
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from adserver.admin.look import AFTER, LIMIT
-from adserver.admin.operation import Asked, Operation, Parameter
-from adserver.admin.paging import page_json, place_in
+from adserver.admin.operation import Asked, Parameter, get, post
+from adserver.admin.paging import page_json
 from adserver.admin.schemas import OBJECT, page_of, record
-from adserver.budgets.planner import Wish
 from adserver.records.federated_plan import FederatedPlan
 from adserver.records.job_state import JobEvent, JobState, possible
 from adserver.store.jobs import JobRecord
 from adserver.store.paging import Place
 from adserver.training.curve_points import rounds_shown
-from adserver.training.planning import PlanRequest, planned
+from adserver.training.planning import planned
 from adserver.training.submission_body import PlanBody, SubmissionBody
 from adserver.training.submitting import submit_job
 from adserver.views.job import job_json, next_command
@@ -51,13 +51,16 @@ _ROUNDS: Final = {"type": "array", "items": _FIGURES}
 
 def list_jobs(asked: Asked) -> dict[str, Any]:
     """A page of jobs, the newest first."""
-    limit, state = asked["limit"], asked["state"]
+    state = asked["state"]
     if state and state not in set(JobState):
         raise InvalidTask(f"a job's state is one of {', '.join(JobState)}")
-    found = asked.site.jobs.page(
-        limit=limit + 1, before=place_in(asked["after"]), state=JobState(state) if state else None
+    return page_json(
+        asked,
+        asked.site.jobs.page,
+        lambda one: Place(at=one.submitted_at_s, key=one.job_id),
+        record_json,
+        state=JobState(state) if state else None,
     )
-    return page_json(found, limit, lambda one: Place(at=one.submitted_at_s, key=one.job_id), record_json)
 
 
 def job_shown(asked: Asked, job: JobRecord) -> dict[str, Any]:
@@ -89,39 +92,23 @@ def submit(asked: Asked) -> dict[str, Any]:
 def plan(asked: Asked) -> dict[str, Any]:
     """What fits a dataset's budgets; it spends nothing."""
     body: PlanBody = asked.body
-    wish = Wish(
-        rounds=body.rounds,
-        batch_size=body.batch_size,
-        noise_multiplier=body.noise_multiplier,
-        max_epochs=body.max_epochs,
-    )
-    request = PlanRequest(
-        model=body.model,
-        wish=wish,
-        epsilon=body.epsilon,
-        loss=body.loss,
-        gradient_norm=body.gradient_norm,
-        is_allocated=body.is_allocated,
-        is_sample_public=body.is_sample_public,
-        noise=body.noise,
-        carried=body.carried,
-        momentum=body.momentum,
-    )
-    return plan_json(*planned(asked.site.engine, request, asked.site.datasets.find(body.dataset)))
+    return plan_json(*planned(asked.site.engine, body.request(), asked.site.datasets.find(body.dataset)))
 
 
 def cancel(asked: Asked) -> dict[str, Any]:
     """Stop a job for good."""
-    found = asked.site.jobs.find(asked["job"])
-    asked.site.jobs.cancel(found.job_id)
-    return job_shown(asked, asked.site.jobs.get(found.job_id))
+    return _changed(asked, asked.site.jobs.cancel)
 
 
 def resume(asked: Asked) -> dict[str, Any]:
     """Queue a refused or failed job again."""
-    found = asked.site.jobs.find(asked["job"])
-    asked.site.jobs.resume(found.job_id)
-    return job_shown(asked, asked.site.jobs.get(found.job_id))
+    return _changed(asked, asked.site.jobs.resume)
+
+
+def _changed(asked: Asked, change: Callable[[bytes], None]) -> dict[str, Any]:
+    job_id = asked.site.jobs.find(asked["job"]).job_id
+    change(job_id)
+    return job_shown(asked, asked.site.jobs.get(job_id))
 
 
 def rounds(asked: Asked) -> dict[str, Any]:
@@ -150,32 +137,29 @@ def curves_of(asked: Asked, job: JobRecord, points: int) -> dict[str, Any]:
     }
 
 
+def _number(
+    name: str, about: str, default: int, *, low: int | None = None, high: int | None = None
+) -> Parameter:
+    return Parameter(name=name, about=about, kind="integer", default=default, low=low, high=high)
+
+
 _SHOWN: Final = record(**_RECORD, can="string*", next_command="string?")
-_OF_ONE: Final = {"cancel": (cancel, "Stop a job for good"), "resume": (resume, "Queue a stopped job again")}
 JOBS: Final = (
-    Operation(
-        method="GET",
-        path="/jobs",
-        summary="Jobs, the newest first",
-        act=list_jobs,
-        answers=page_of(record(**_RECORD)),
-        parameters=(LIMIT, AFTER, Parameter(name="state", about="Only jobs in this state.", default="")),
+    get(
+        "/jobs",
+        "Jobs, the newest first",
+        list_jobs,
+        page_of(record(**_RECORD)),
+        LIMIT,
+        AFTER,
+        Parameter(name="state", about="Only jobs in this state.", default=""),
     ),
-    Operation(
-        method="POST",
-        path="/jobs",
-        summary="Check a job and queue it",
-        act=submit,
-        answers=_SHOWN,
-        body=SubmissionBody,
-        status=201,
-    ),
-    Operation(
-        method="POST",
-        path="/jobs/plan",
-        summary="Find the noise, batch size or rounds that fit a dataset's budgets; it spends nothing",
-        act=plan,
-        answers=record(
+    post("/jobs", "Check a job and queue it", submit, _SHOWN, body=SubmissionBody, status=201),
+    post(
+        "/jobs/plan",
+        "Find the noise, batch size or rounds that fit a dataset's budgets; it spends nothing",
+        plan,
+        record(
             task_id="string",
             dataset_size="integer",
             delta="number",
@@ -186,50 +170,23 @@ JOBS: Final = (
         ),
         body=PlanBody,
     ),
-    Operation(method="GET", path="/jobs/{job}", summary="One job", act=show_job, answers=_SHOWN),
-    *(
-        Operation(method="POST", path=f"/jobs/{{job}}/{name}", summary=about, act=act, answers=_SHOWN)
-        for name, (act, about) in _OF_ONE.items()
+    get("/jobs/{job}", "One job", show_job, _SHOWN),
+    post("/jobs/{job}/cancel", "Stop a job for good", cancel, _SHOWN),
+    post("/jobs/{job}/resume", "Queue a stopped job again", resume, _SHOWN),
+    get(
+        "/jobs/{job}/rounds",
+        "A job's rounds, in order",
+        rounds,
+        record(items=_ROUNDS, next_after_rounds="integer?"),
+        _number("limit", "How many at most.", DEFAULT_ROUNDS, low=1, high=MOST_ROUNDS),
+        _number("after_rounds", "What the page before gave as `next_after_rounds`.", -1),
     ),
-    Operation(
-        method="GET",
-        path="/jobs/{job}/rounds",
-        summary="A job's rounds, in order",
-        act=rounds,
-        answers=record(items=_ROUNDS, next_after_rounds="integer?"),
-        parameters=(
-            Parameter(
-                name="limit",
-                about="How many at most.",
-                kind="integer",
-                default=DEFAULT_ROUNDS,
-                low=1,
-                high=MOST_ROUNDS,
-            ),
-            Parameter(
-                name="after_rounds",
-                about="What the page before gave as `next_after_rounds`.",
-                kind="integer",
-                default=-1,
-            ),
-        ),
-    ),
-    Operation(
-        method="GET",
-        path="/jobs/{job}/curves",
-        summary="A bounded number of a job's rounds, evenly over all of them",
-        act=curves,
-        answers=record(job_id="string", rounds_done="integer", is_federated="boolean", points=_ROUNDS),
-        parameters=(
-            Parameter(
-                name="points",
-                about="About how many.",
-                kind="integer",
-                default=CURVE_POINTS,
-                low=2,
-                high=MOST_ROUNDS,
-            ),
-        ),
+    get(
+        "/jobs/{job}/curves",
+        "A bounded number of a job's rounds, evenly over all of them",
+        curves,
+        record(job_id="string", rounds_done="integer", is_federated="boolean", points=_ROUNDS),
+        _number("points", "About how many.", CURVE_POINTS, low=2, high=MOST_ROUNDS),
     ),
 )
 """The operations on jobs."""

@@ -4,8 +4,8 @@ from typing import Any, Final
 
 from adserver.admin.certificates import certificates_json
 from adserver.admin.helper_watch import HelperSight
-from adserver.admin.operation import Asked, Operation, Parameter, Schema
-from adserver.admin.paging import DEFAULT_ROWS, MOST_ROWS, page_json, place_in
+from adserver.admin.operation import Asked, Parameter, get
+from adserver.admin.paging import DEFAULT_ROWS, MOST_ROWS, page_json
 from adserver.admin.schemas import OBJECT, page_of, record
 from adserver.records.dataset_state import DatasetState
 from adserver.store.datasets import Dataset
@@ -95,11 +95,9 @@ def task_item(asked: Asked, stored: StoredTask) -> dict[str, Any]:
 
 def list_tasks(asked: Asked) -> dict[str, Any]:
     """A page of tasks, the newest first."""
-    limit = asked["limit"]
-    found = asked.site.tasks.page(limit=limit + 1, before=place_in(asked["after"]))
     return page_json(
-        found,
-        limit,
+        asked,
+        asked.site.tasks.page,
         lambda one: Place(at=one.created_at, key=one.task_id),
         lambda one: task_item(asked, one),
     )
@@ -116,11 +114,13 @@ def dataset_item(dataset: Dataset) -> dict[str, Any]:
     return {**dataset_json(dataset), "handle": dataset.handle.hex()}
 
 
+def _place(dataset: Dataset) -> Place:
+    return Place(at=dataset.created_at, key=dataset.handle)
+
+
 def list_datasets(asked: Asked) -> dict[str, Any]:
     """A page of datasets, the newest first."""
-    limit = asked["limit"]
-    found = asked.site.datasets.page(limit=limit + 1, before=place_in(asked["after"]))
-    return page_json(found, limit, lambda one: Place(at=one.created_at, key=one.handle), dataset_item)
+    return page_json(asked, asked.site.datasets.page, _place, dataset_item)
 
 
 def show_dataset(asked: Asked) -> dict[str, Any]:
@@ -141,12 +141,8 @@ def show_intake(asked: Asked) -> dict[str, Any]:
 
 def list_budgets(asked: Asked) -> dict[str, Any]:
     """A page of committed datasets with both budgets, the newest first."""
-    limit = asked["limit"]
-    found = asked.site.datasets.page(limit=limit + 1, before=place_in(asked["after"]))
-    page = page_json(
-        found, limit, lambda one: Place(at=one.created_at, key=one.handle), lambda one: {"of": one}
-    )
-    committed = [one["of"] for one in page["items"] if one["of"].state is DatasetState.COMMITTED]
+    page = page_json(asked, asked.site.datasets.page, _place, lambda one: one)
+    committed = [one for one in page["items"] if one.state is DatasetState.COMMITTED]
     return {**page, "items": [budget_json(asked.site.budgets.of(one)) for one in committed]}
 
 
@@ -214,24 +210,18 @@ def show_helpers(asked: Asked) -> dict[str, Any]:
     }
 
 
-def _get(path: str, summary: str, act: Any, answers: Schema, *parameters: Parameter) -> Operation:
-    return Operation(
-        method="GET", path=path, summary=summary, act=act, answers=answers, parameters=parameters
-    )
-
-
 LOOKS: Final = (
-    _get("/tasks", "Tasks, the newest first", list_tasks, page_of(record(**_TASK)), LIMIT, AFTER),
-    _get("/tasks/{task}", "One task", show_task, record(**_TASK, bundle="string")),
-    _get("/datasets", "Datasets, the newest first", list_datasets, page_of(record(**_DATASET)), LIMIT, AFTER),
-    _get("/datasets/{dataset}", "One dataset", show_dataset, record(**_DATASET)),
-    _get(
+    get("/tasks", "Tasks, the newest first", list_tasks, page_of(record(**_TASK)), LIMIT, AFTER),
+    get("/tasks/{task}", "One task", show_task, record(**_TASK, bundle="string")),
+    get("/datasets", "Datasets, the newest first", list_datasets, page_of(record(**_DATASET)), LIMIT, AFTER),
+    get("/datasets/{dataset}", "One dataset", show_dataset, record(**_DATASET)),
+    get(
         "/intake",
         "What became of reports since the server started",
         show_intake,
         record(since="number", accepted="integer", duplicates="integer", rejected=OBJECT),
     ),
-    _get(
+    get(
         "/budgets",
         "Both budgets of committed datasets, the newest first",
         list_budgets,
@@ -239,7 +229,7 @@ LOOKS: Final = (
         Parameter(name="limit", about="How many at most.", kind="integer", default=10, low=1, high=50),
         AFTER,
     ),
-    _get(
+    get(
         "/budgets/{dataset}",
         "Both budgets of one dataset, or of a person in a task of updates, and what a planned job would do",
         show_budget,
@@ -248,7 +238,7 @@ LOOKS: Final = (
         Parameter(name="batch_size", about="Of a planned job; by default the whole dataset.", kind="number"),
         Parameter(name="noise_multiplier", about="Of a planned job.", kind="number", default=1.0),
     ),
-    _get(
+    get(
         "/helpers",
         "Both helpers as they were last seen, and the certificates",
         show_helpers,

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from pydantic import BaseModel, ValidationError
 from starlette.concurrency import run_in_threadpool
@@ -89,6 +89,10 @@ class Asked:
         return self.named[name]
 
 
+Act: TypeAlias = Callable[[Asked], Any]
+"""What an operation does; its docstring stands in the OpenAPI document."""
+
+
 @frozen
 class Operation:
     """One operation.
@@ -108,7 +112,7 @@ class Operation:
     path: str
     summary: str
     answers: Schema
-    act: Callable[[Asked], Any]
+    act: Act
     parameters: tuple[Parameter, ...] = ()
     body: type[BaseModel] | None = None
     status: int = 200
@@ -160,6 +164,28 @@ class Operation:
             first = error.errors(include_url=False, include_input=False, include_context=False)[0]
             where = ".".join(map(str, first["loc"])) or "the body"
             raise InvalidTask(f"{where}: {first['msg']}") from None
+
+
+def get(path: str, summary: str, act: Act, answers: Schema, *parameters: Parameter) -> Operation:
+    """An operation that looks."""
+    return Operation(
+        method="GET", path=path, summary=summary, act=act, answers=answers, parameters=parameters
+    )
+
+
+def post(
+    path: str,
+    summary: str,
+    act: Act,
+    answers: Schema,
+    *,
+    body: type[BaseModel] | None = None,
+    status: int = 200,
+) -> Operation:
+    """An operation that does something."""
+    return Operation(
+        method="POST", path=path, summary=summary, act=act, answers=answers, body=body, status=status
+    )
 
 
 def not_found(request: Request) -> Response:

@@ -9,6 +9,7 @@ import binascii
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
+from adserver.admin.operation import Asked
 from adserver.store.paging import Place
 from maskedlark.errors import InvalidTask
 
@@ -38,9 +39,24 @@ def place_in(cursor: str) -> Place | None:
 
 
 def page_json(
-    found: Sequence[_T], limit: int, place: Callable[[_T], Place], shown: Callable[[_T], dict[str, Any]]
+    asked: Asked,
+    read: Callable[..., Sequence[_T]],
+    place: Callable[[_T], Place],
+    shown: Callable[[_T], Any],
+    **which: Any,
 ) -> dict[str, Any]:
-    """A page of up to `limit` of the rows that were found; one more row says that there is a next page."""
+    """The page that `limit` and `after` of a request ask for.
+
+    Args:
+        asked: The request.
+        read: Gives the rows before a place, at most so many; `page` of a store.
+        place: Where a row stands.
+        shown: A row as it is answered.
+        which: What else `read` takes.
+    """
+    limit = asked["limit"]
+    # one more row than is shown says that there is a next page
+    found = read(limit=limit + 1, before=place_in(asked["after"]), **which)
     rows = found[:limit]
     last = place(rows[-1]) if len(found) > limit else None
     return {

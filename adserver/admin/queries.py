@@ -5,8 +5,8 @@ from typing import Any, Final
 from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
 
 from adserver.admin.look import AFTER, LIMIT
-from adserver.admin.operation import Asked, Operation
-from adserver.admin.paging import page_json, place_in
+from adserver.admin.operation import Asked, get, post
+from adserver.admin.paging import page_json
 from adserver.admin.schemas import page_of, record
 from adserver.measuring.evaluator import read_evaluation
 from adserver.measuring.measurer import read_query
@@ -94,9 +94,13 @@ def item(asked: AskedQuery) -> dict[str, Any]:
 
 
 def _page(asked: Asked, kinds: tuple[str, ...]) -> dict[str, Any]:
-    limit = asked["limit"]
-    found = asked.site.queries.page(limit=limit + 1, before=place_in(asked["after"]), kinds=kinds)
-    return page_json(found, limit, lambda one: Place(at=one.asked_at, key=one.spec.query_id), item)
+    return page_json(
+        asked,
+        asked.site.queries.page,
+        lambda one: Place(at=one.asked_at, key=one.spec.query_id),
+        item,
+        kinds=kinds,
+    )
 
 
 def list_queries(asked: Asked) -> dict[str, Any]:
@@ -178,54 +182,28 @@ def ask_evaluation(asked: Asked) -> dict[str, Any]:
     )
 
 
+_PAGE: Final = page_of(record(**_ITEM))
+_ONE: Final = record(**_ITEM, result="object?")
 QUERIES: Final = (
-    Operation(
-        method="GET",
-        path="/queries",
-        summary="Queries, the newest first",
-        act=list_queries,
-        answers=page_of(record(**_ITEM)),
-        parameters=(LIMIT, AFTER),
-    ),
-    Operation(
-        method="POST",
-        path="/queries",
-        summary="Sum values over groups of a dataset's reports; it is charged to its budget",
-        act=ask_query,
-        answers=record(**_RESULT, columns="object*", rows="object*"),
+    get("/queries", "Queries, the newest first", list_queries, _PAGE, LIMIT, AFTER),
+    post(
+        "/queries",
+        "Sum values over groups of a dataset's reports; it is charged to its budget",
+        ask_query,
+        record(**_RESULT, columns="object*", rows="object*"),
         body=QueryBody,
         status=201,
     ),
-    Operation(
-        method="GET",
-        path="/queries/{query}",
-        summary="One query with its answer as it was kept",
-        act=show_query,
-        answers=record(**_ITEM, result="object?"),
-    ),
-    Operation(
-        method="GET",
-        path="/evaluations",
-        summary="Evaluations, the newest first",
-        act=list_evaluations,
-        answers=page_of(record(**_ITEM)),
-        parameters=(LIMIT, AFTER),
-    ),
-    Operation(
-        method="POST",
-        path="/evaluations",
-        summary="Evaluate a model on a dataset's reports; it is charged to its budget",
-        act=ask_evaluation,
-        answers=record(**_RESULT, metrics="object"),
+    get("/queries/{query}", "One query with its answer as it was kept", show_query, _ONE),
+    get("/evaluations", "Evaluations, the newest first", list_evaluations, _PAGE, LIMIT, AFTER),
+    post(
+        "/evaluations",
+        "Evaluate a model on a dataset's reports; it is charged to its budget",
+        ask_evaluation,
+        record(**_RESULT, metrics="object"),
         body=EvaluationBody,
         status=201,
     ),
-    Operation(
-        method="GET",
-        path="/evaluations/{evaluation}",
-        summary="One evaluation with its answer as it was kept",
-        act=show_evaluation,
-        answers=record(**_ITEM, result="object?"),
-    ),
+    get("/evaluations/{evaluation}", "One evaluation with its answer as it was kept", show_evaluation, _ONE),
 )
 """The operations on queries and evaluations."""

@@ -6,8 +6,8 @@ far.jobs.find("3f").state
 
 import json
 import ssl
-from base64 import b64encode
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
@@ -25,13 +25,12 @@ from adserver.training.submission import Submission
 from adserver.training.submission_body import PlanBody, SubmissionBody
 from adserver.views.record import figures_from_json, record_from_json
 from maskedlark.errors import (
+    REFUSALS,
     HelperUnavailable,
-    InvalidModel,
     InvalidTask,
     JobReason,
     JobRefused,
     MaskedLarkError,
-    ModelReason,
 )
 from maskedlark.frozen import frozen
 from maskedlark.releases.budget import DatasetBudget, PlannedJob
@@ -114,23 +113,7 @@ class FarAdServer:
 
     def plan(self, request: PlanRequest, dataset: str) -> Planned:
         """As `adserver.training.planning.planned`: what fits; it spends nothing."""
-        wish = request.wish
-        body = PlanBody(
-            model=b64encode(request.model),
-            rounds=wish.rounds,
-            batch_size=wish.batch_size,
-            noise_multiplier=wish.noise_multiplier,
-            max_epochs=wish.max_epochs,
-            epsilon=request.epsilon,
-            loss=request.loss,
-            gradient_norm=request.gradient_norm,
-            is_allocated=request.is_allocated,
-            is_sample_public=request.is_sample_public,
-            noise=request.noise,
-            carried=request.carried,
-            momentum=request.momentum,
-            dataset=dataset,
-        )
+        body = PlanBody.of(request, dataset)
         sent = self.post("/jobs/plan", body.model_dump_json())
         return plan_from_json(sent, self.task(sent["task_id"]).bundle.task)
 
@@ -249,13 +232,10 @@ def safe_id(prefix: str, missing: JobReason) -> str:
 
 def _refusal(status: int, said: Mapping[str, Any]) -> MaskedLarkError:
     """A problem document as the error that it was made of."""
-    detail, reason = str(said.get("detail", "")), said.get("reason")
-    match said.get("error"):
-        case "JobRefused" if reason in set(JobReason):
-            return JobRefused(next(one for one in JobReason if one == reason), detail)
-        case "InvalidModel" if reason in set(ModelReason):
-            return InvalidModel(next(one for one in ModelReason if one == reason), detail)
-        case "HelperUnavailable":
-            return HelperUnavailable(detail)
-        case _:
-            return InvalidTask(f"the ad server refuses ({status} {reason}): {detail}")
+    kind, reason, detail = (str(said.get(name, "")) for name in ("error", "reason", "detail"))
+    if kind == HelperUnavailable.__name__:
+        return HelperUnavailable(detail)
+    if kind in REFUSALS and kind != InvalidTask.__name__:
+        with suppress(ValueError):
+            return REFUSALS[kind](reason, detail)
+    return InvalidTask(f"the ad server refuses ({status} {reason}): {detail}")

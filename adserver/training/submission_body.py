@@ -1,16 +1,19 @@
-"""A submission as JSON: what `POST /api/v1/jobs` takes and a client on another machine sends.
+"""What a client on another machine sends: a submission, or a request for a plan, as JSON.
 
-body = SubmissionBody.of(submission, dataset="3f")
+body = SubmissionBody.of(submission, dataset="3f")      # what `POST /api/v1/jobs` takes
 body.submission()       # the same submission at the ad server
 """
 
 import base64
-from typing import Self
+from dataclasses import asdict, fields
+from typing import Any, Self
 
 from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
 
+from adserver.budgets.planner import Wish
 from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
 from adserver.records.training_plan import Optimizer, Schedule
+from adserver.training.planning import PlanRequest
 from adserver.training.submission import Submission
 from maskedlark.canonical import build
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
@@ -78,39 +81,7 @@ class SubmissionBody(_Body):
     @classmethod
     def of(cls, submission: Submission, *, dataset: str, task: str = "") -> Self:
         """A submission as it is sent."""
-        clip, optimizer, schedule = submission.adaptive_clip, submission.optimizer, submission.schedule
-        return cls(
-            model=base64.b64encode(submission.model),
-            loss=submission.loss,
-            rounds=submission.rounds,
-            batch_size=submission.batch_size,
-            epsilon=submission.epsilon,
-            noise_multiplier=submission.noise_multiplier,
-            optimizer=OptimizerBody(
-                kind=optimizer.kind, learning_rate=optimizer.learning_rate, momentum=optimizer.momentum
-            ),
-            schedule=ScheduleBody(
-                kind=schedule.kind,
-                final_factor=schedule.final_factor,
-                step_rounds=schedule.step_rounds,
-                step_factor=schedule.step_factor,
-                warmup_rounds=schedule.warmup_rounds,
-            ),
-            eval_set=None if submission.eval_set is None else base64.b64encode(submission.eval_set),
-            eval_every=submission.eval_every,
-            adaptive_clip=None
-            if clip is None
-            else AdaptiveClipBody(
-                quantile=clip.quantile, learning_rate=clip.learning_rate, initial=clip.initial
-            ),
-            is_clip_per_layer=submission.is_clip_per_layer,
-            is_allocated=submission.is_allocated,
-            is_sample_public=submission.is_sample_public,
-            noise=submission.noise,
-            carried=submission.carried,
-            dataset=dataset,
-            task=task,
-        )
+        return cls(**_sent(submission), dataset=dataset, task=task)
 
     def submission(self) -> Submission:
         """The submission that was sent.
@@ -119,24 +90,12 @@ class SubmissionBody(_Body):
             InvalidTask: a number is out of its range.
         """
         clip = self.adaptive_clip
-        return Submission(
-            model=self.model,
-            loss=self.loss,
-            rounds=self.rounds,
-            batch_size=self.batch_size,
-            epsilon=self.epsilon,
-            noise_multiplier=self.noise_multiplier,
-            optimizer=build(Optimizer, self.optimizer.model_dump()),
-            schedule=build(Schedule, self.schedule.model_dump()),
-            eval_set=self.eval_set,
-            eval_every=self.eval_every,
-            adaptive_clip=None if clip is None else build(AdaptiveClip, clip.model_dump()),
-            is_clip_per_layer=self.is_clip_per_layer,
-            is_allocated=self.is_allocated,
-            is_sample_public=self.is_sample_public,
-            noise=self.noise,
-            carried=self.carried,
-        )
+        built = {
+            "optimizer": build(Optimizer, self.optimizer.model_dump()),
+            "schedule": build(Schedule, self.schedule.model_dump()),
+            "adaptive_clip": None if clip is None else build(AdaptiveClip, clip.model_dump()),
+        }
+        return Submission(**_fields(self, Submission) | built)
 
 
 class PlanBody(_Body):
@@ -156,3 +115,26 @@ class PlanBody(_Body):
     carried: int | None = Field(None, ge=1, le=63)
     momentum: float = Field(0.9, ge=0.0, lt=1.0)
     dataset: str = Field("", description="The start of its id; not needed if there is only one.")
+
+    @classmethod
+    def of(cls, request: PlanRequest, dataset: str) -> Self:
+        """A request as it is sent."""
+        sent = _sent(request)
+        return cls(**sent.pop("wish"), **sent, dataset=dataset)
+
+    def request(self) -> PlanRequest:
+        """The request that was sent."""
+        return PlanRequest(wish=Wish(**_fields(self, Wish)), **_fields(self, PlanRequest, without="wish"))
+
+
+def _sent(asked: Submission | PlanRequest) -> dict[str, Any]:
+    """Field by field; files are in base64."""
+    return {
+        name: base64.b64encode(value) if isinstance(value, bytes) else value
+        for name, value in asdict(asked).items()
+    }
+
+
+def _fields(body: BaseModel, made: type, *, without: str = "") -> dict[str, Any]:
+    """What a body says of the fields of what is made of it."""
+    return {one.name: getattr(body, one.name) for one in fields(made) if one.name != without}

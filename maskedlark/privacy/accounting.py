@@ -17,7 +17,7 @@ The numbers are those of the *continuous* mechanisms at slightly less noise, whi
 that the helpers draw; docs/explanation/privacy.md has the proofs, and the claim's limits. The bounds
 themselves are in composition.py.
 
->>> from maskedlark.privacy.noise import Mechanism
+>>> from maskedlark.privacy.mechanism import Mechanism
 >>> round_of = Charge(mechanism=Mechanism.LAPLACE, noise_multiplier=2.0, sampling_rate=1.0, rounds=1)
 >>> round(spent([round_of], delta=1e-6).colluding, 3)
 0.5

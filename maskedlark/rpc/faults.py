@@ -10,23 +10,13 @@ it again. What the transport itself reports is worth asking again.
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NoReturn
 
 import grpc
 
-from maskedlark.errors import (
-    HelperUnavailable,
-    InvalidModel,
-    InvalidTask,
-    JobReason,
-    JobRefused,
-    MaskedLarkError,
-    ModelReason,
-    ReportReason,
-    ReportRejected,
-)
+from maskedlark.errors import REFUSALS, HelperUnavailable, JobReason, JobRefused, MaskedLarkError
 from maskedlark.frozen import frozen
 
 _LOG = logging.getLogger(__name__)
@@ -63,12 +53,6 @@ _FINAL: Final = {
     grpc.StatusCode.CANCELLED: JobReason.CANCELLED,
     grpc.StatusCode.UNAUTHENTICATED: JobReason.UNAUTHORIZED,
     grpc.StatusCode.PERMISSION_DENIED: JobReason.UNAUTHORIZED,
-}
-_REFUSALS: Final[dict[str, Callable[[str, str], MaskedLarkError]]] = {
-    "InvalidTask": lambda _, message: InvalidTask(message),
-    "InvalidModel": lambda reason, message: InvalidModel(ModelReason(reason), message),
-    "ReportRejected": lambda reason, message: ReportRejected(ReportReason(reason), message),
-    "JobRefused": lambda reason, message: JobRefused(JobReason(reason), message),
 }
 _STATUS: Final = {
     "InvalidTask": grpc.StatusCode.INVALID_ARGUMENT,
@@ -139,7 +123,7 @@ def hinted_s(told: str) -> float | None:
 def _domain_error(error: grpc.RpcError, peer: str) -> MaskedLarkError:
     code, details = error.code(), error.details() or ""
     trailing = {item.key: str(item.value) for item in error.trailing_metadata() or ()}
-    refusal = _REFUSALS.get(trailing.get(_KIND, ""))
+    refusal = REFUSALS.get(trailing.get(_KIND, ""))
     if refusal is not None:
         try:
             return refusal(trailing.get(_REASON, ""), f"{peer}: {details}")

@@ -77,7 +77,7 @@ def test_the_cost_of_a_usual_job_is_known_without_scipy() -> None:
     script = """
 import json, sys
 from maskedlark.privacy.accounting import Charge, spent
-from maskedlark.privacy.noise import Mechanism
+from maskedlark.privacy.mechanism import Mechanism
 job = dict(mechanism=Mechanism.GAUSSIAN, noise_multiplier=1.0, sampling_rate=1.0, rounds=5)
 found = spent([Charge(**job), Charge(**job, epoch_steps=10)], 1e-5)
 print(json.dumps([found.ad_server, found.colluding, sorted(sys.modules)]))
