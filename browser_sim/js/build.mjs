@@ -19,7 +19,7 @@ const common = {
 };
 await build({
   ...common,
-  entryPoints: { core: "src/core/index.ts", stub: "src/stub.ts", vault: "src/vault.ts" },
+  entryPoints: { core: "src/core/index.ts", encoder: "src/core/encoder.ts", stub: "src/stub.ts", vault: "src/vault.ts" },
   splitting: true,
   chunkNames: "[name]-[hash]",
 });

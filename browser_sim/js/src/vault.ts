@@ -3,7 +3,8 @@
 //   serveVault({ intake, origins, trustedHelpers })
 
 import { fromHex, toHex, type Bytes } from "./core/bytes.ts";
-import { MaskedLarkError } from "./core/errors.ts";
+import type { Cell, Encoder } from "./core/encoder.ts";
+import { invalidExample, MaskedLarkError } from "./core/errors.ts";
 import { Engine } from "./vault/engine.ts";
 import type { ConversionOptions, ImpressionOptions, OpenOptions, Reply, Request } from "./vault/messages.ts";
 import { fetchBundle, type Send } from "./vault/network.ts";
@@ -90,10 +91,10 @@ async function answer(engine: Engine, request: Request, options: VaultOptions): 
     case "open":
       return opened(engine, request.options, options);
     case "saveImpression":
-      await engine.note({ kind: "impression", at: Date.now() / 1000, impression: impression(request.task, request.options) });
+      await engine.note({ kind: "impression", at: Date.now() / 1000, impression: await impression(engine, request.task, request.options) });
       return null;
     case "measureConversion":
-      await engine.note({ kind: "conversion", at: Date.now() / 1000, conversion: conversion(request.task, request.options) });
+      await engine.note({ kind: "conversion", at: Date.now() / 1000, conversion: await conversion(engine, request.task, request.options) });
       return null;
     case "withdraw":
       await engine.withdraw(request.task);
@@ -125,11 +126,34 @@ function keys(hexadecimal: readonly string[]): Bytes[] {
   });
 }
 
-function impression(task: string, given: ImpressionOptions): Impression {
+const encoders = new Map<string, Encoder>();
+
+/** What a task's encoder makes of raw cells; its code is loaded by the first page that gives any. */
+async function encoderOf(engine: Engine, task: string): Promise<Encoder> {
+  const { encoded, named } = await engine.encoder(task);
+  const known = encoders.get(task);
+  if (known !== undefined) return known;
+  const { openEncoder } = await import("./core/encoder.ts");
+  const opened = await openEncoder(encoded, named);
+  encoders.set(task, opened);
+  return opened;
+}
+
+async function features(engine: Engine, task: string, given: ImpressionOptions): Promise<Bytes> {
+  if ((given.features === undefined) === (given.row === undefined)) throw invalidExample("give either features or a row");
+  if (given.row === undefined) return Uint8Array.from(given.features ?? []);
+  return (await encoderOf(engine, task)).features(given.row);
+}
+
+async function label(engine: Engine, task: string, given: Cell): Promise<number> {
+  return typeof given === "number" ? given : (await encoderOf(engine, task)).label(given);
+}
+
+async function impression(engine: Engine, task: string, given: ImpressionOptions): Promise<Impression> {
   const now = Date.now() / 1000;
   return {
     task,
-    features: Uint8Array.from(given.features),
+    features: await features(engine, task, given),
     measured: given.measured ?? null,
     matchValue: number(given.matchValue ?? 0, 0, 2 ** 32 - 1),
     priority: number(given.priority ?? 0, -(2 ** 31), 2 ** 31),
@@ -138,11 +162,11 @@ function impression(task: string, given: ImpressionOptions): Impression {
   };
 }
 
-function conversion(task: string, given: ConversionOptions): Conversion {
+async function conversion(engine: Engine, task: string, given: ConversionOptions): Promise<Conversion> {
   const matchValues = given.matchValues.slice(0, MOST_MATCH_VALUES).map((value) => number(value, 0, 2 ** 32 - 1));
   return {
     task,
-    label: given.label,
+    label: await label(engine, task, given.label),
     values: given.values ?? null,
     matchValues,
     since: Date.now() / 1000 - number(given.lookbackDays, 0, MOST_DAYS) * DAY_S,

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskedlark.canonical import encode
+from maskedlark.encoding.encoder import Encoder
 from maskedlark.numbers.field import reconstruct
 from maskedlark.reports.upload import Report, check_report
 from maskedlark.rpc.wire import decode_report
@@ -22,16 +23,22 @@ CORS = {"access-control-allow-origin": "*", "access-control-expose-headers": "et
 class SentReports:
     """Answers as the task host and the intake do.
 
-    `disturb` may lose an answer, or replace it, after the report is kept.
+    `encoder` is served beside the bundle. `disturb` may lose an answer, or replace it, after the report is
+    kept.
     """
 
     of: World
+    encoder: Encoder | None = None
     disturb: Callable[[Seen], Answer | str | None] = lambda _seen: "answer"
     bodies: list[bytes] = field(default_factory=list)
     reports: dict[bytes, Report] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
     def __call__(self, seen: Seen) -> Answer | None:
+        if seen.path.endswith("/encoder"):
+            if self.encoder is None:
+                return Answer(status=404, headers=CORS)
+            return Answer(body=encode(self.encoder), media_type="application/json", headers=CORS)
         if seen.method == "GET":
             return Answer(body=encode(self.of.bundle), media_type="application/json", headers=CORS)
         report = decode_report(seen.body)

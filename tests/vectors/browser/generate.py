@@ -4,7 +4,8 @@ A case names one of the bundles, and holds the key of the stream that everything
 the time, and what comes of them: report id, time bucket, both plaintexts, and the SHA-256 of the upload.
 HPKE draws ephemeral keys of its own, so the upload holds other bytes in the ciphertexts' places: the key
 stream of the plaintext's SHA-256, as long as the suite's ciphertext. `laplace` holds the noise sampler alone,
-with streams that reach its exact comparison. Keys are public: they protect nothing.
+with streams that reach its exact comparison. `rows` holds cases whose examples are raw cells, with the
+encoder that their task names (those of tests/vectors/encoder). Keys are public: they protect nothing.
 """
 
 import json
@@ -18,6 +19,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from maskedlark.canonical import encode
+from maskedlark.encoding.cells import said
+from maskedlark.encoding.encoder import Encoder, read_encoder
 from maskedlark.privacy.samplers import discrete_laplace
 from maskedlark.privacy.strips import COLUMNS, Law, strips
 from maskedlark.randomness import Randomness, Stream, below, derive_key, seeded, uniform
@@ -30,6 +33,7 @@ from maskedlark.reports.task_kinds import LabelKind
 from maskedlark.reports.upload import Report, SealedShare
 from maskedlark.rpc.wire import report_to_message
 from tests.builders import NOW, HelperKeys, World, world
+from tests.vectors.encoder.generate import FILE as ENCODER_FILE
 
 FILE = Path(__file__).with_name("vectors.json")
 CASES_OF_A_TASK = 10
@@ -158,8 +162,8 @@ def _measured(measurement: Measurement, dice: Randomness) -> MeasuredValues:
     )
 
 
-def _written(case: Case) -> dict[str, Any]:
-    of, example = vector_world(case.task), case.example
+def _written(case: Case, of: World) -> dict[str, Any]:
+    example = case.example
     draws = Stream(case.stream_key)
     report_id = draws(REPORT_ID_BYTES)
     plaintexts = split(of.task, example, draws, report_id=report_id, task_id=of.task.task_id)
@@ -186,6 +190,50 @@ def _written(case: Case) -> dict[str, Any]:
         "time_bucket": made.time_bucket,
         "plaintexts": [plaintext.hex() for plaintext in plaintexts],
         "upload_sha256": sha256(report_to_message(made).SerializeToString()).hexdigest(),
+    }
+
+
+def _rows() -> dict[str, Any]:
+    """Raw rows of a task that names the encoder of people, in two files."""
+    known = json.loads(ENCODER_FILE.read_text())["cases"]
+    encoder = read_encoder(known["people"]["encoder"].encode())
+    suite = HpkeSuite.X25519_AES128GCM
+    of = world(
+        keys=(_keys("rows", 0, suite), _keys("rows", 1, suite)),
+        encoder=encoder.digest,
+        num_features=len(encoder.columns),
+    )
+    tables = [known[name]["cells"] for name in ("people", "people of another file")]
+    rows = [
+        dict(zip(cells, row, strict=True)) for cells in tables for row in zip(*cells.values(), strict=True)
+    ]
+    return {
+        "encoder": encode(encoder).decode(),
+        **_told(of),
+        "cases": [{"row": row, **_written(_row_case(encoder, row, at), of)} for at, row in enumerate(rows)],
+    }
+
+
+def _row_case(encoder: Encoder, row: dict[str, str], number: int) -> Case:
+    cells = {name: [said(cell)] for name, cell in row.items()}
+    label = float(encoder.labels(cells)[0])
+    return Case(
+        task="rows",
+        stream_key=derive_key(f"rows {number}".encode(), b"browser vectors stream"),
+        example=Example(features=encoder.features(cells)[0], label=label),
+        unix_s=NOW + 60.0 * number,
+    )
+
+
+def _told(of: World) -> dict[str, Any]:
+    """What a page is given of a task, and what it is to find in it."""
+    return {
+        "bundle": encode(of.bundle).hex(),
+        "trusted": [helper.verify_key.hex() for helper in of.task.helpers],
+        "task_id": of.task.task_id.hex(),
+        "keys": [
+            {"key_id": one.opening.key_id, "overhead": sealed_length(one.opening.suite, 0)} for one in of.keys
+        ],
     }
 
 
@@ -222,19 +270,13 @@ def _replayed(stream: bytes) -> Randomness:
 
 def vectors() -> dict[str, Any]:
     """The whole file."""
-    bundles = {}
-    for name in TASKS:
-        of = vector_world(name)
-        bundles[name] = {
-            "bundle": encode(of.bundle).hex(),
-            "trusted": [helper.verify_key.hex() for helper in of.task.helpers],
-            "task_id": of.task.task_id.hex(),
-            "keys": [
-                {"key_id": one.opening.key_id, "overhead": sealed_length(one.opening.suite, 0)}
-                for one in of.keys
-            ],
-        }
-    return {"bundles": bundles, "cases": [_written(case) for case in cases()], "laplace": _laplace()}
+    worlds = {name: vector_world(name) for name in TASKS}
+    return {
+        "bundles": {name: _told(of) for name, of in worlds.items()},
+        "cases": [_written(case, worlds[case.task]) for case in cases()],
+        "laplace": _laplace(),
+        "rows": _rows(),
+    }
 
 
 if __name__ == "__main__":

@@ -27,10 +27,10 @@ const ESCAPES: Readonly<Record<string, string>> = {
 };
 const SHORT = new Set(Object.values(ESCAPES));
 
-/** The tree of canonical bytes, or InvalidTask. */
-export function parse(encoded: Bytes): Node {
-  if (encoded.length > MAX_BYTES) throw invalidTask(`a bundle has at most ${MAX_BYTES} bytes`);
-  const reader = new Reader(encoded);
+/** The tree of canonical bytes, or InvalidTask; `what` they are is named in errors. */
+export function parse(encoded: Bytes, what = "bundle", most = MAX_BYTES): Node {
+  if (encoded.length > most) throw invalidTask(`the ${what} has at most ${most} bytes`);
+  const reader = new Reader(encoded, what);
   const node = reader.value(0);
   reader.end();
   return node;
@@ -39,15 +39,17 @@ export function parse(encoded: Bytes): Node {
 class Reader {
   readonly #bytes: Bytes;
   readonly #text: string;
+  readonly #what: string;
   #at = 0;
 
-  constructor(bytes: Bytes) {
+  constructor(bytes: Bytes, what: string) {
     this.#bytes = bytes;
+    this.#what = what;
     this.#text = new TextDecoder("latin1").decode(bytes); // one character a byte
   }
 
   value(depth: number): Node {
-    if (depth > MAX_DEPTH) throw invalidTask("the bundle is nested too deeply");
+    if (depth > MAX_DEPTH) throw invalidTask(`the ${this.#what} is nested too deeply`);
     switch (this.#text[this.#at]) {
       case "{":
         return this.#object(depth);
@@ -71,7 +73,7 @@ class Reader {
   }
 
   #wrong(): Error {
-    return invalidTask("the bundle is not in its canonical spelling");
+    return invalidTask(`the ${this.#what} is not in its canonical spelling`);
   }
 
   #expect(character: string): void {
@@ -148,7 +150,7 @@ class Reader {
     this.#at += spelled.length;
     const value = Number(spelled);
     if (/^(0|-?[1-9][0-9]*)$/.test(spelled)) {
-      if (!Number.isSafeInteger(value)) throw invalidTask("a number of the bundle is out of its range");
+      if (!Number.isSafeInteger(value)) throw invalidTask(`a number of the ${this.#what} is out of its range`);
       return { kind: "integer", value };
     }
     if (!Number.isFinite(value) || spelledAsPython(value) !== spelled) throw this.#wrong();

@@ -6,7 +6,7 @@
 // again as the same bytes, which the ad server stores once.
 
 import { type Bytes, toHex } from "../core/bytes.ts";
-import { MaskedLarkError } from "../core/errors.ts";
+import { invalidExample, MaskedLarkError } from "../core/errors.ts";
 import { checkLabel } from "../core/labels.ts";
 import { below, systemRandomness, uniform } from "../core/randomness.ts";
 import { checkFeatures, measuredOf } from "../core/report.ts";
@@ -14,7 +14,7 @@ import { Sealer } from "../core/sealer.ts";
 import { type Bundle, checkFresh, openBundle, type Task } from "../core/task.ts";
 import { type Measured } from "../core/measurement.ts";
 import { type Call, type Impression, type OpenedTask, type Row, type Sealed, type Store, type Transaction, type Waiting } from "./store.ts";
-import { fetchBundle, type Send, upload } from "./network.ts";
+import { fetchBundle, fetchEncoder, type Send, upload } from "./network.ts";
 
 const LOCK = "maskedlark engine";
 const DAY_S = 86_400;
@@ -63,11 +63,24 @@ export class Engine {
   async keep(url: string, encoded: Bytes, etag: string | null, options: Pick<OpenedTask, "trusted" | "settings">): Promise<Task> {
     const bundle = await openBundle(encoded, options.trusted);
     checkFresh(bundle, this.#now());
-    const kept = { id: toHex(bundle.task.id), url, bundle: encoded, etag, ...options };
+    const id = toHex(bundle.task.id);
+    const encoder = await this.#encoderOf(bundle.task, id, url);
+    const { trusted, settings } = options;
+    const kept = { id, url, bundle: encoded, etag, trusted, settings, encoder };
     const sealer = await Sealer.of(bundle);
     await this.#store.change((transaction) => transaction.putTask(kept));
     this.#opened.set(kept.id, { kept, bundle, sealer });
     return bundle.task;
+  }
+
+  /** The encoder that a task names by its digest: its bytes and the digest. */
+  async encoder(id: string): Promise<{ readonly encoded: Bytes; readonly named: Bytes }> {
+    const { bundle, kept } = await this.#task(id);
+    const named = bundle.task.encoder;
+    if (named === null) throw invalidExample("the task names no encoder: give features and a label's number");
+    const encoded = kept.encoder ?? null; // rows of earlier versions have none
+    if (encoded === null) throw new MaskedLarkError("Unavailable", "the task host served no encoder: open the task again");
+    return { encoded, named };
   }
 
   /** Put a call on the disk. What comes of it is never told. */
@@ -126,6 +139,12 @@ export class Engine {
     if (next === undefined) return;
     const seconds = Math.min(Math.max(next - this.#now(), 0.05), LONGEST_SLEEP_S);
     this.#timer = setTimeout(() => void this.run().catch(() => this.#sleep()), seconds * 1000);
+  }
+
+  /** Fetched once, when a task is opened: a later request would tell when something was seen. */
+  async #encoderOf(task: Task, id: string, url: string): Promise<Bytes | null> {
+    if (task.encoder === null) return null;
+    return (await this.#store.task(id))?.encoder ?? fetchEncoder(url, task.encoder);
   }
 
   async #task(id: string): Promise<Opened> {

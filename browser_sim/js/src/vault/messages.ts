@@ -1,5 +1,7 @@
 // What a page and the vault say to each other, over a port that the page's stub made.
 
+import type { Cell, Row } from "../core/encoder.ts";
+
 export interface OpenOptions {
   /** Where the task host serves the bundle. */
   readonly bundle: string;
@@ -16,7 +18,10 @@ export interface OpenOptions {
 }
 
 export interface ImpressionOptions {
-  readonly features: Uint8Array;
+  /** The bytes that the task takes; or a row, of which the task's own encoder makes them. */
+  readonly features?: Uint8Array;
+  /** Raw cells by column, where the task names an encoder. They are encoded at once and not kept. */
+  readonly row?: Row;
   readonly measured?: { readonly keys: readonly number[]; readonly values: readonly number[] };
   /** What a conversion must name to match; 0 if not given. */
   readonly matchValue?: number;
@@ -27,7 +32,8 @@ export interface ImpressionOptions {
 }
 
 export interface ConversionOptions {
-  readonly label: number;
+  /** The label's number; or its text, as the task's encoder reads it. */
+  readonly label: Cell;
   /** The measured values of the conversion, in the place of the impression's. */
   readonly values?: readonly number[];
   readonly matchValues: readonly number[];

@@ -1,6 +1,6 @@
-// The vault's two requests: a task's bundle, and one report. Neither carries a cookie or a referrer.
+// The vault's requests: a task's bundle, its encoder, and one report. None carries a cookie or a referrer.
 
-import { type Bytes } from "../core/bytes.ts";
+import { type Bytes, digest, equal } from "../core/bytes.ts";
 import { MAX_BYTES } from "../core/canonical.ts";
 import { MaskedLarkError } from "../core/errors.ts";
 
@@ -55,4 +55,21 @@ export async function fetchBundle(
   if (encoded.length > MAX_BYTES) throw new MaskedLarkError("InvalidTask", `a bundle has at most ${MAX_BYTES} bytes`);
   const now = response.headers.get("etag");
   return etag !== null && now === etag ? "unchanged" : { encoded, etag: now };
+}
+
+/** The encoder that a task names, from beside its bundle; null where the host does not serve it now. */
+export async function fetchEncoder(bundle: string, named: Bytes): Promise<Bytes | null> {
+  let encoded: Bytes;
+  try {
+    const url = `${bundle.replace(/\/+$/, "")}/encoder`;
+    const response = await fetch(url, { ...PRIVATE, signal: AbortSignal.timeout(TIMEOUT_MS) });
+    if (!response.ok) return null;
+    encoded = new Uint8Array(await response.arrayBuffer());
+  } catch {
+    return null;
+  }
+  if (!equal(await digest("encoder", encoded), named)) {
+    throw new MaskedLarkError("InvalidTask", "the task host serves another encoder than the task names");
+  }
+  return encoded;
 }

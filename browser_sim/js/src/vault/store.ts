@@ -14,6 +14,8 @@ export interface OpenedTask {
   readonly url: string;
   readonly trusted: readonly Bytes[];
   readonly settings: Settings;
+  /** The bytes of the encoder that the task names; null where it names none, or its host served none. */
+  readonly encoder: Bytes | null;
 }
 
 export interface Settings {

@@ -1,0 +1,188 @@
+// Rows of raw cells as bytes, by the encoder that the signed task names: maskedlark/encoding/ in Python.
+// A file of its own in dist/, loaded where a page gives rows in the place of features.
+//
+//   const encoder = await openEncoder(encoded, task.encoder);
+//   encoder.features({ age: "39", work: "Private" });
+
+import { type Bytes, digest, equal } from "./bytes.ts";
+import { parse } from "./canonical.ts";
+import { MaskedLarkError } from "./errors.ts";
+import { Fields, float, integer, list, must, nullable, oneOf, type Read, text } from "./shape.ts";
+
+export const MAX_ENCODER_BYTES = 4 * 1024 * 1024;
+const TOP = 255;
+const MAX_COLUMNS = 65_536;
+const MAX_NUMBER_LENGTH = 400;
+const SPACE = " \t\n\r\f\v";
+const MISSING = new Set(["", "?", "n/a", "na", "nan", "none", "null"]);
+const NUMBER = /^[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?$/;
+
+/** What a cell says: its text as it would stand in a file, a number, or null where nothing is known. */
+export type Cell = string | number | null;
+/** A row by the names of its columns. */
+export type Row = Readonly<Record<string, Cell>>;
+
+type Code = (said: string | null) => number;
+
+interface Coded {
+  readonly name: string;
+  readonly code: Code;
+}
+
+/** A cell is not what its column holds. The message names the column and never the cell. */
+export class WrongCell extends MaskedLarkError {
+  readonly column: string;
+
+  constructor(column: string, why: string) {
+    super("InvalidExample", `column ${JSON.stringify(column)}: ${why}`);
+    this.column = column;
+  }
+}
+
+/** How a row becomes features and a label. */
+export class Encoder {
+  readonly #columns: readonly Coded[];
+  readonly #label: Coded | null;
+
+  constructor(columns: readonly Coded[], label: Coded | null) {
+    this.#columns = columns;
+    this.#label = label;
+  }
+
+  /** The features of a row. Throws WrongCell for a column that the row lacks, and for a word among numbers. */
+  features(row: Row): Bytes {
+    return Uint8Array.from(this.#columns, (column) => {
+      if (!Object.hasOwn(row, column.name)) throw new WrongCell(column.name, "the row has no cell of this name");
+      return coded(column, row[column.name] ?? null);
+    });
+  }
+
+  /** The number of a label. Throws WrongCell where it is missing, or none of the encoder's. */
+  label(cell: Cell): number {
+    if (this.#label === null) throw new MaskedLarkError("InvalidExample", "the task's encoder was fitted without a label");
+    return coded(this.#label, cell);
+  }
+}
+
+/**
+ * Parse and check the bytes that a task host serves.
+ *
+ * @param encoded The raw bytes; they are never spelled again.
+ * @param named What the signed task names the encoder by.
+ * @throws MaskedLarkError InvalidTask
+ */
+export async function openEncoder(encoded: Bytes, named: Bytes): Promise<Encoder> {
+  const root = parse(encoded, "encoder", MAX_ENCODER_BYTES);
+  must(equal(await digest("encoder", encoded), named), "the encoder is not the one that the task names");
+  const fields = new Fields(root, "encoder", ["columns", "label", "version"]);
+  fields.get("version", integer(1, 1));
+  const columns = fields.get("columns", list(1, MAX_COLUMNS, readColumn));
+  const label = fields.get("label", nullable(readLabel));
+  areDistinct([...columns, ...(label === null ? [] : [label])].map((one) => one.name), "names of columns");
+  return new Encoder(columns, label);
+}
+
+/** The cell without space around it, or null where it says nothing. */
+function said(cell: Cell): string | null {
+  if (cell === null) return null;
+  const spelled = String(cell);
+  let start = 0;
+  let end = spelled.length;
+  while (start < end && SPACE.includes(spelled[start]!)) start += 1;
+  while (end > start && SPACE.includes(spelled[end - 1]!)) end -= 1;
+  const trimmed = spelled.slice(start, end);
+  return MISSING.has(trimmed.replace(/[A-Z]/g, (letter) => letter.toLowerCase())) ? null : trimmed;
+}
+
+/** The number that a cell says, or undefined if it is none, or not finite. */
+function number(spelled: string): number | undefined {
+  if (spelled.length > MAX_NUMBER_LENGTH || !NUMBER.test(spelled)) return undefined;
+  const value = Number(spelled);
+  return Number.isFinite(value) ? value : undefined;
+}
+
+function coded(column: Coded, cell: Cell): number {
+  try {
+    return column.code(said(cell));
+  } catch (error) {
+    if (error instanceof Wrong) throw new WrongCell(column.name, error.message);
+    throw error;
+  }
+}
+
+/** What is wrong with a cell, before it is known which column it stands in. */
+class Wrong extends Error {}
+
+const word = text(1, 200);
+
+const readColumn: Read<Coded> = (node, name) => {
+  const kind = kindOf(node, name, "category", "number");
+  const own = kind === "number" ? "edges" : "categories";
+  const fields = new Fields(node, name, [own, "first", "kind", "missing", "name"]);
+  const first = fields.get("first", integer(0, 1));
+  const missing = fields.get("missing", integer(0, TOP));
+  const code =
+    kind === "number"
+      ? binned(fields.get("edges", list(0, TOP, float(() => true))), first)
+      : placed(fields.get("categories", list(0, TOP, word)), first);
+  return { name: fields.get("name", word), code: (cell) => (cell === null ? missing : code(cell)) };
+};
+
+const readLabel: Read<Coded> = (node, name) => {
+  const kind = kindOf(node, name, "classes", "values");
+  const fields = new Fields(node, name, [...(kind === "classes" ? ["classes"] : []), "kind", "name"]);
+  const code = kind === "classes" ? ofClasses(fields.get("classes", list(1, MAX_COLUMNS, word))) : ofValue;
+  return { name: fields.get("name", word), code };
+};
+
+function kindOf<T extends string>(node: Parameters<Read<T>>[0], name: string, ...kinds: readonly T[]): T {
+  const kind = node.kind === "object" ? node.fields.get("kind") : undefined;
+  must(kind !== undefined, `${name}: kind is missing`);
+  return oneOf(...kinds)(kind!, `${name}.kind`);
+}
+
+/** The byte of a number's bin: bins are spread evenly over the bytes, halves upwards. */
+function binned(edges: readonly number[], first: number): (cell: string) => number {
+  must(edges.every((edge, at) => at === 0 || edges[at - 1]! < edge), "edges ascend");
+  must(edges.length <= TOP - first, "there is a byte for each bin");
+  return (cell) => {
+    const value = number(cell);
+    if (value === undefined) {
+      throw new Wrong("it holds a word, or a number that is not finite, where the encoder has numbers");
+    }
+    const bin = edges.filter((edge) => edge <= value).length;
+    const bins = edges.length;
+    return first + (bins === 0 ? 0 : Math.floor((2 * bin * (TOP - first) + bins) / (2 * bins)));
+  };
+}
+
+/** The byte of a word's place, or the one after the last for any other word. */
+function placed(categories: readonly string[], first: number): (cell: string) => number {
+  areDistinct(categories, "categories");
+  must(first + categories.length <= TOP, "there is a byte for each category and one for other words");
+  const places = new Map(categories.map((category, at) => [category, first + at]));
+  return (cell) => places.get(cell) ?? first + categories.length;
+}
+
+/** The class of a cell: by its text, or as a number. */
+function ofClasses(classes: readonly string[]): Code {
+  areDistinct(classes, "classes");
+  return (cell) => {
+    if (cell === null) throw new Wrong("the label is missing");
+    const value = number(cell);
+    const exact = classes.indexOf(cell);
+    const found = exact >= 0 || value === undefined ? exact : classes.findIndex((one) => number(one) === value);
+    if (found < 0) throw new Wrong(`its label is none of the encoder's ${classes.length} classes`);
+    return found;
+  };
+}
+
+const ofValue: Code = (cell) => {
+  const value = cell === null ? undefined : number(cell);
+  if (value === undefined) throw new Wrong("labels of kind values are finite numbers; it holds something else");
+  return value;
+};
+
+function areDistinct(words: readonly string[], what: string): void {
+  must(new Set(words).size === words.length, `${what} are distinct`);
+}
