@@ -3,7 +3,6 @@
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
-from typing import Final
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -20,14 +19,10 @@ from adserver.admin.problems import problem
 from adserver.admin.site import Site
 from adserver.dashboard.assets import ASSETS
 from adserver.dashboard.figures import Figures
-from adserver.dashboard.kept import Kept
-from adserver.dashboard.pages import YOUNG_S, Drawn, Pages
+from adserver.dashboard.pages import Pages
 from adserver.dashboard.rendering import environment
 from adserver.store.access import AccessStore
 from maskedlark.errors import MaskedLarkError
-
-DRAWERS: Final = 2
-"""Threads that draw pages."""
 
 
 @contextmanager
@@ -40,13 +35,12 @@ def dashboard(site: Site, *, hosts: Collection[str], is_tls: bool) -> Iterator[D
         is_tls: Whether it is served over TLS.
     """
     access, figures = AccessStore(site.engine, site.clock), Figures(site)
-    kept: Kept[Drawn] = Kept(lasts_s=YOUNG_S, threads=DRAWERS)
-    pages = Pages(figures, environment(), kept)
+    pages = Pages(figures, environment())
     app = _app(site, access, pages)
     try:
         yield Door(app=app, access=access, hosts=frozenset(hosts), is_tls=is_tls)
     finally:
-        kept.close()
+        pages.close()
         figures.close()
 
 

@@ -29,12 +29,15 @@ from adserver.records.dataset_state import DatasetState
 from adserver.records.job_state import JobState
 from adserver.store.datasets import Dataset
 from adserver.store.jobs import JobRecord
+from adserver.store.marks import store_mark
 from adserver.views.reasons import stop_remedy
 from maskedlark.canonical import encode
 from maskedlark.error_contract import contract
 from maskedlark.errors import JobReason, JobRefused, ReportReason
+from maskedlark.frozen import frozen
 from maskedlark.releases.budget import PlannedJob
 from maskedlark.reports.task_kinds import PrivacyUnit
+from maskedlark.runtime.database import database_at_hand
 from maskedlark.terminal.budget_view import budget_json, forecast_line
 
 ROWS: Final = 25
@@ -44,7 +47,26 @@ SOON_S: Final = 30 * 86_400.0
 """A certificate that ends so soon is worth a look."""
 _PATIENCE_S: Final = 0.15
 _STOPPED: Final = (JobState.REFUSED, JobState.FAILED, JobState.WAITING)
+_ANYHOW_S: Final = 10.0
+"""After so long a page is drawn anew though no mark has changed: for the words of a cause, say."""
 Values = dict[str, Any]
+
+
+@frozen
+class Mark:
+    """What changes whenever something does that pages show.
+
+    Attributes:
+        store: Of tasks, datasets, jobs, queries and budgets.
+        intake: Of how many reports there are.
+        helpers: Of what is known of both helpers.
+        trouble: Of whether they answer.
+    """
+
+    store: Hashable
+    intake: Hashable
+    helpers: Hashable
+    trouble: Hashable
 
 
 class Figures:
@@ -59,6 +81,23 @@ class Figures:
     def close(self) -> None:
         """Compute nothing more."""
         self._budgets.close()
+
+    def mark(self) -> Mark:
+        """The mark now; one statement, whatever the store holds.
+
+        Raises:
+            HelperUnavailable: the database does not answer.
+        """
+        with database_at_hand("the ad server"):
+            found = store_mark(self.site.engine)
+        counts, sights = self.site.intake(), self.site.sights()
+        refused = tuple(sorted(counts.by_reason().items()))
+        return Mark(
+            store=(found.others, self._budgets.made_so_far, int(time.monotonic() / _ANYHOW_S)),
+            intake=(found.reports, counts.accepted, counts.duplicates, refused),
+            helpers=sights,
+            trouble=tuple((one.is_well, one.cause) for one in sights),
+        )
 
     def overview(self) -> Values:
         """What an operator looks at first."""

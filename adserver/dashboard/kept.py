@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotInTime
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 _MOST: Final = 256
 _T = TypeVar("_T")
@@ -15,11 +15,11 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True)
 class _Entry(Generic[_T]):
-    """What is kept under a key: the last value, and the one that is being made."""
+    """What is kept under a key: the last value, which is there, and the one that is being made."""
 
     made_at: float = float("-inf")
     stamp: Hashable = None
-    value: _T | None = None
+    last: "Future[_T] | None" = None
     making: "Future[_T] | None" = None
 
 
@@ -33,19 +33,36 @@ class Kept(Generic[_T]):
         self._lasts_s = lasts_s
         self._elapsed = elapsed
         self._lock = Lock()
+        self._made_so_far = 0
         self._entries: OrderedDict[Hashable, _Entry[_T]] = OrderedDict()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="dashboard")
+
+    @property
+    def made_so_far(self) -> int:
+        """How many values were made."""
+        return self._made_so_far
+
+    def renewed(self, key: Hashable, make: Callable[[], _T], stamp: Hashable = None) -> "Future[_T]":
+        """The value if it is young enough, or was made of the same stamp; else the making of the next one.
+
+        It is done in the first case. It fails with what `make` raises; the next one who asks tries again.
+        """
+        with self._lock:
+            entry = self._entry(key)
+            is_young = self._elapsed() - entry.made_at < self._lasts_s
+            if entry.last is not None and (is_young or (stamp is not None and stamp == entry.stamp)):
+                return entry.last
+            if entry.making is None:
+                entry.making = self._pool.submit(self._made, entry, make, stamp)
+            return entry.making
 
     def get(self, key: Hashable, make: Callable[[], _T]) -> _T:
         """The value, made by whoever asks first; the others wait for it.
 
         Raises:
-            Exception: what `make` raised; the next one who asks tries again.
+            Exception: what `make` raised.
         """
-        entry = self._renewed(key, make, None)
-        if isinstance(entry, Future):
-            return entry.result()
-        return entry
+        return self.renewed(key, make).result()
 
     def soon(
         self, key: Hashable, make: Callable[[], _T], *, wait_s: float, stamp: Hashable = None
@@ -54,15 +71,11 @@ class Kept(Generic[_T]):
 
         A value that is too old is made anew meanwhile, unless it was made of the same stamp.
         """
-        found: Any = self._renewed(key, make, stamp)
-        if not isinstance(found, Future):
-            return found  # type: ignore[no-any-return]  # narrowed from Any
+        newest = self.renewed(key, make, stamp)
         with self._lock:
-            last = self._entries[key].value if key in self._entries else None
-        if last is not None:
-            return last
+            last = self._entry(key).last
         try:
-            return found.result(timeout=wait_s)  # type: ignore[no-any-return]  # of Any
+            return newest.result(timeout=wait_s) if last is None else last.result()
         except NotInTime:
             return None
 
@@ -70,19 +83,13 @@ class Kept(Generic[_T]):
         """Make nothing more."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _renewed(self, key: Hashable, make: Callable[[], _T], stamp: Hashable) -> "_T | Future[_T]":
-        """The value if it is young enough, or the making of the next one."""
-        with self._lock:
-            entry = self._entries.setdefault(key, _Entry())
-            self._entries.move_to_end(key)
-            while len(self._entries) > _MOST:
-                self._entries.popitem(last=False)
-            is_young = self._elapsed() - entry.made_at < self._lasts_s
-            if entry.value is not None and (is_young or (stamp is not None and stamp == entry.stamp)):
-                return entry.value
-            if entry.making is None:
-                entry.making = self._pool.submit(self._made, entry, make, stamp)
-            return entry.making
+    def _entry(self, key: Hashable) -> _Entry[_T]:
+        """The entry of a key; the one that was asked for longest ago makes room for a new one."""
+        entry = self._entries.setdefault(key, _Entry())
+        self._entries.move_to_end(key)
+        while len(self._entries) > _MOST:
+            self._entries.popitem(last=False)
+        return entry
 
     def _made(self, entry: _Entry[_T], make: Callable[[], _T], stamp: Hashable) -> _T:
         try:
@@ -91,7 +98,10 @@ class Kept(Generic[_T]):
             with self._lock:
                 entry.making = None
             raise
+        there: Future[_T] = Future()
+        there.set_result(value)
         with self._lock:
-            entry.value, entry.stamp = value, stamp
+            entry.last, entry.stamp = there, stamp
             entry.made_at, entry.making = self._elapsed(), None
+            self._made_so_far += 1
         return value

@@ -1,16 +1,22 @@
-"""The pages: a path, a template, and what it shows. Each is answered 304 while nothing on it has changed."""
+"""The pages: a path, a template, and what it shows. Each is answered 304 while nothing on it has changed.
 
-from collections.abc import Callable
+Whether anything has changed is looked up once for all pages (`adserver.store.marks`), and only a page on
+which something has changed is drawn: a look at an unchanged page costs a grant's lookup and a comparison.
+"""
+
+import asyncio
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from functools import partial
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from jinja2 import Environment
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from adserver.dashboard.figures import Figures, Values
+from adserver.dashboard.figures import Figures, Mark, Values
 from adserver.dashboard.kept import Kept
 from adserver.dashboard.rendering import draw
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobRefused, MaskedLarkError
@@ -19,8 +25,11 @@ from maskedlark.releases.budget import PlannedJob
 from maskedlark.runtime.database import database_at_hand
 
 YOUNG_S: Final = 0.7
-"""How long a page that was drawn for one browser is good for all."""
+"""For how long nothing is asked again whether anything has changed."""
+DRAWERS: Final = 2
+"""Threads that draw pages."""
 _UNCHANGED: Final = 304
+_T = TypeVar("_T")
 
 
 @frozen
@@ -32,12 +41,18 @@ class Page:
         template: In the folder of templates.
         place: The part of the navigation that it belongs to.
         values: What it shows.
+        stamp: The part of the mark that it depends on.
     """
 
     path: str
     template: str
     place: str
     values: Callable[[Figures, Request], Values]
+    stamp: Callable[[Mark], Hashable] = lambda mark: mark.store
+
+
+def _with_reports(mark: Mark) -> Hashable:
+    return mark.store, mark.intake
 
 
 def _after(request: Request) -> str:
@@ -61,14 +76,33 @@ def _planned(request: Request) -> PlannedJob | None:
 
 
 PAGES: Final = (
-    Page(path="/", template="overview.html", place="overview", values=lambda at, _: at.overview()),
-    Page(path="/intake", template="intake.html", place="intake", values=lambda at, _: at.intake()),
-    Page(path="/tasks", template="tasks.html", place="tasks", values=lambda at, r: at.tasks(_after(r))),
+    Page(
+        path="/",
+        template="overview.html",
+        place="overview",
+        values=lambda at, _: at.overview(),
+        stamp=lambda mark: (mark.store, mark.intake, mark.trouble),
+    ),
+    Page(
+        path="/intake",
+        template="intake.html",
+        place="intake",
+        values=lambda at, _: at.intake(),
+        stamp=_with_reports,
+    ),
+    Page(
+        path="/tasks",
+        template="tasks.html",
+        place="tasks",
+        values=lambda at, r: at.tasks(_after(r)),
+        stamp=_with_reports,
+    ),
     Page(
         path="/tasks/{task}",
         template="task.html",
         place="tasks",
         values=lambda at, r: at.task(r.path_params["task"]),
+        stamp=_with_reports,
     ),
     Page(
         path="/datasets",
@@ -112,7 +146,13 @@ PAGES: Final = (
         place="queries",
         values=lambda at, r: at.query(r.path_params["query"]),
     ),
-    Page(path="/helpers", template="helpers.html", place="helpers", values=lambda at, _: at.helpers()),
+    Page(
+        path="/helpers",
+        template="helpers.html",
+        place="helpers",
+        values=lambda at, _: at.helpers(),
+        stamp=lambda mark: (mark.store, mark.helpers),
+    ),
 )
 """Every page."""
 NAVIGATION: Final = tuple((one.path, one.place) for one in PAGES if "{" not in one.path)
@@ -132,13 +172,19 @@ class Drawn:
 
 
 class Pages:
-    """Draws pages, and keeps them for a moment."""
+    """Draws pages, and keeps them until what they show has changed."""
 
-    def __init__(self, figures: Figures, environment: Environment, kept: Kept[Drawn]) -> None:
+    def __init__(self, figures: Figures, environment: Environment) -> None:
         """Pages of these figures."""
         self._figures = figures
         self._environment = environment
-        self._kept = kept
+        self._marks: Kept[Mark] = Kept(lasts_s=YOUNG_S, threads=1)
+        self._drawn: Kept[Drawn] = Kept(lasts_s=0.0, threads=DRAWERS)
+
+    def close(self) -> None:
+        """Draw nothing more."""
+        self._marks.close()
+        self._drawn.close()
 
     def routes(self) -> list[Route]:
         """The routes of all pages."""
@@ -147,13 +193,21 @@ class Pages:
     def _route(self, page: Page) -> Route:
         async def show(request: Request) -> Response:
             key = (request.url.path, request.url.query, request.state.grant.scope)
-            drawn = await run_in_threadpool(self._kept.get, key, lambda: self._draw(page, request))
+            stamp = await self._stamp(page)
+            drawn = await _of(self._drawn.renewed(key, partial(self._draw, page, request), stamp))
             headers = {"etag": drawn.tag}
             if drawn.tag in request.headers.get("if-none-match", ""):
                 return Response(status_code=_UNCHANGED, headers=headers)
             return HTMLResponse(drawn.content, drawn.status, headers)
 
         return Route(page.path, show, methods=["GET"], name=page.path)
+
+    async def _stamp(self, page: Page) -> Hashable:
+        """What a page is drawn of; None, which fits nothing, while the database does not answer."""
+        try:
+            return page.stamp(await _of(self._marks.renewed("now", self._figures.mark)))
+        except HelperUnavailable:
+            return None
 
     def _draw(self, page: Page, request: Request) -> Drawn:
         status = 200
@@ -172,6 +226,13 @@ class Pages:
             "may_operate": request.state.grant.scope == "operate",
         }
         return draw(self._environment, template, {**around, **values}).encode()
+
+
+async def _of(future: "Future[_T]") -> _T:
+    """A future's value. Whoever stops waiting for it does not end it for the others."""
+    if future.done():
+        return future.result()
+    return await asyncio.shield(asyncio.wrap_future(future))
 
 
 def _status(refusal: MaskedLarkError) -> int:

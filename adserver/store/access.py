@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Collection
 from typing import Any, Final
 
-from sqlalchemy import Engine, delete, insert, select
+from sqlalchemy import Engine, bindparam, delete, insert, select
 
 from adserver.records.access import Grant, GrantKind, Scope, digest_of
 from adserver.store.database import Clock
@@ -24,6 +24,12 @@ SESSION_S: Final = 12 * 3_600.0
 _SECRET_BYTES: Final = 32
 _PREFIXES: Final = {GrantKind.TOKEN: "mlt_", GrantKind.LOGIN: "mll_", GrantKind.SESSION: "mls_"}
 """By which a secret that lies about is known for what it is."""
+_FOUND: Final = select(access_grants).where(
+    access_grants.c.digest == bindparam("asked_digest"),
+    access_grants.c.kind.in_(bindparam("asked_kinds", expanding=True)),
+    access_grants.c.expires_at > bindparam("now_s"),
+)
+"""Built once: it is asked with every request."""
 
 
 class AccessStore:
@@ -52,13 +58,9 @@ class AccessStore:
 
     def find(self, secret: str, kinds: Collection[GrantKind]) -> Grant | None:
         """The grant of a secret, if it is of one of the kinds and has not ended."""
-        asked = select(access_grants).where(
-            access_grants.c.digest == digest_of(secret),
-            access_grants.c.kind.in_(kinds),
-            access_grants.c.expires_at > self._clock(),
-        )
+        asked = {"asked_digest": digest_of(secret), "asked_kinds": list(kinds), "now_s": self._clock()}
         with reading(self._engine) as connection:
-            row = connection.execute(asked).one_or_none()
+            row = connection.execute(_FOUND, asked).one_or_none()
         return None if row is None else _grant(row)
 
     def log_in(self, secret: str) -> str | None:

@@ -1,13 +1,15 @@
 """A stored job as the admin API sends it, so that another machine shows it with the functions used here."""
 
-from dataclasses import asdict
-from typing import Any
+from dataclasses import fields
+from typing import Any, Final
 
 from adserver.records.job_state import JobState
 from adserver.records.plans import read_plan
 from adserver.records.round_figures import RoundFigures
 from adserver.store.jobs import JobRecord, Stop
 from maskedlark.canonical import encode
+
+_FIGURES: Final = tuple(field.name for field in fields(RoundFigures))
 
 
 def record_json(job: JobRecord) -> dict[str, Any]:
@@ -44,7 +46,9 @@ def record_from_json(sent: dict[str, Any]) -> JobRecord:
 
 def figures_json(figures: RoundFigures) -> dict[str, Any]:
     """A round's figures."""
-    return asdict(figures)
+    return {
+        name: getattr(figures, name) for name in _FIGURES
+    }  # `asdict` copies each number, which takes time
 
 
 def figures_from_json(sent: dict[str, Any]) -> RoundFigures:

@@ -87,3 +87,26 @@ def test_a_value_of_the_same_stamp_is_not_made_again_however_old() -> None:
     assert kept.soon("a", tick.make, wait_s=0.0, stamp=(3, 5)) == 1  # shown until the next is there
     assert kept.get("a", tick.make) == 2
     kept.close()
+
+
+def test_without_a_lifetime_only_the_stamp_keeps_a_value() -> None:
+    tick = Tick()
+    kept: Kept[int] = Kept(lasts_s=0.0, threads=1, elapsed=tick)
+    assert [kept.renewed("a", tick.make, stamp).result(HANGS_S) for stamp in (1, 1, 2, 2, 1)] == [
+        1,
+        1,
+        2,
+        2,
+        3,
+    ]
+    assert [kept.renewed("a", tick.make).result(HANGS_S) for _ in range(2)] == [4, 5]
+    assert kept.made_so_far == tick.made == 5
+    kept.close()
+
+
+def test_what_is_there_is_a_future_that_is_done() -> None:
+    tick = Tick()
+    kept: Kept[int] = Kept(lasts_s=1.0, threads=1, elapsed=tick)
+    kept.get("a", tick.make)
+    assert kept.renewed("a", tick.make).done()
+    kept.close()

@@ -141,7 +141,7 @@ def test_random_cells_get_the_bytes_of_python(at: Page) -> None:
     words = CategoryColumn(name="w", first=1, missing=0, categories=("red", "blue", "1", "1.0", "\u0130"))
     encoder = Encoder(columns=(number, words))
     cells = [random_cell(dice) for _ in range(2_000)] + [repr(one) for one in edges.tolist()]
-    expected = []
+    expected: list[Any] = []
     for cell in cells:
         read = {"n": [said(cell)], "w": [said(cell)]}
         try:
@@ -255,7 +255,11 @@ def encoded_world() -> Any:
 def test_a_page_reports_raw_rows_and_labels(scenes: Any) -> None:
     scene = scenes(encoded_world(), encoder=PEOPLE)
     assert scene.open()
-    rows = [{"age": 25, "work": " Private "}, {"age": "31.5", "work": None}, {"age": "?", "work": "Abroad"}]
+    rows: list[dict[str, Any]] = [
+        {"age": 25, "work": " Private "},
+        {"age": "31.5", "work": None},
+        {"age": "?", "work": "Abroad"},
+    ]
     for number, row in enumerate(rows):
         scene.call("saveImpression", row=row, matchValue=number, lifetimeDays=1)
         scene.call("measureConversion", label="yes", matchValues=[number], lookbackDays=1)

@@ -1,0 +1,68 @@
+"""Whether anything that pages show has changed: a few numbers, as quick of a million reports as of one.
+
+before = store_mark(engine)
+store_mark(engine) == before                # nothing has come, gone on or ended meanwhile
+"""
+
+from typing import Any, Final
+
+from sqlalchemy import BigInteger, Engine, Select, String, cast, func, literal, select, union_all
+
+from adserver.records.job_state import JobState
+from adserver.store.schema import datasets, jobs, queries, query_answers, report_counts, tasks
+from maskedlark.frozen import frozen
+from maskedlark.runtime.database import reading
+
+_REPORTS: Final = "reports"
+_MOVING: Final = (JobState.QUEUED, JobState.RUNNING, JobState.WAITING)
+"""The states in which a job's rounds may go on."""
+
+
+@frozen
+class StoreMark:
+    """What changes with the store.
+
+    Attributes:
+        reports: With how many reports there are of each task in each state.
+        others: With a task, dataset, job or query that comes, a state that changes, a round that is done,
+            and an answer that is kept. Not with what changes beside a state: a cause's words, or that the
+            helpers know of a job's end.
+    """
+
+    reports: frozenset[tuple[Any, ...]]
+    others: frozenset[tuple[Any, ...]]
+
+
+def _numbers(what: str, state: Any, count: Any, amount: Any) -> "Select[str, str, int, int]":
+    """Rows of one form, for the union."""
+    return select(
+        cast(literal(what), String).label("what"),
+        cast(state, String).label("state"),
+        cast(count, BigInteger).label("count"),
+        cast(amount, BigInteger).label("amount"),
+    )
+
+
+_ASKED: Final = union_all(
+    _numbers("jobs", jobs.c.state, func.count(), 0).group_by(jobs.c.state),
+    _numbers("rounds", "", func.count(), func.sum(jobs.c.rounds_done)).where(jobs.c.state.in_(_MOVING)),
+    _numbers("datasets", datasets.c.state, func.count(), func.sum(datasets.c.size)).group_by(
+        datasets.c.state
+    ),
+    _numbers("tasks", "", func.count(), 0).select_from(tasks),
+    _numbers("queries", "", func.count(), 0).select_from(queries),
+    _numbers("answers", "", func.count(), 0).select_from(query_answers),
+    _numbers(_REPORTS, report_counts.c.state, func.count(), func.sum(report_counts.c.reports)).group_by(
+        report_counts.c.state
+    ),
+)
+
+
+def store_mark(engine: Engine) -> StoreMark:
+    """The store's mark now, in one statement."""
+    with reading(engine) as connection:
+        found = [tuple(row) for row in connection.execute(_ASKED)]
+    return StoreMark(
+        reports=frozenset(row for row in found if row[0] == _REPORTS),
+        others=frozenset(row for row in found if row[0] != _REPORTS),
+    )

@@ -1,0 +1,135 @@
+"""A page is drawn when something that it shows has changed, and not because somebody looks."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+
+from adserver.dashboard import pages as dashboard_pages
+from adserver.dashboard.figures import Figures, Mark
+from adserver.dashboard.pages import PAGES, Page, Pages
+from adserver.ingest.http_server import HttpServer
+from adserver.records.access import GrantKind, Scope
+from maskedlark.errors import HelperUnavailable
+from tests.adserver.painted import OF, Painted, painted
+
+FIRST = Mark(store=0, intake=0, helpers=0, trouble=0)
+NAMED = {
+    "task": OF.of.task.task_id.hex(),
+    "dataset": OF.datasets[0].dataset_id.hex(),
+    "job": "04",
+    "query": "a1",
+}
+WITH_REPORTS = {"/", "/intake", "/tasks", "/tasks/{task}"}
+
+
+class Looked:
+    """What one test lets the mark be, and how often each page was drawn."""
+
+    def __init__(self, of: Painted) -> None:
+        self.of = of
+        self.mark: Mark | None = FIRST
+        self.drawn: Counter[str] = Counter()
+
+    def look(self, client: httpx.Client, page: Page, tag: str = "", **query: str) -> tuple[int, str]:
+        answer = client.get(page.path.format(**NAMED), headers={"if-none-match": tag}, params=query)
+        return answer.status_code, answer.headers.get("etag", "")
+
+
+@pytest.fixture(scope="module")
+def of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Painted]:
+    made = painted(Path(tmp_path_factory.mktemp("painted")) / "adserver")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def looked(of: Painted, monkeypatch: pytest.MonkeyPatch) -> Looked:
+    made = Looked(of)
+
+    def mark(_figures: Figures) -> Mark:
+        if made.mark is None:
+            raise HelperUnavailable("the ad server's database does not answer; ask again")
+        return made.mark
+
+    drawing = Pages._draw
+
+    def counted(self: Pages, page: Page, *rest: object) -> object:
+        made.drawn[page.path] += 1
+        return drawing(self, page, *rest)  # type: ignore[arg-type]  # passed on as it came
+
+    monkeypatch.setattr(Figures, "mark", mark)
+    monkeypatch.setattr(Pages, "_draw", counted)
+    monkeypatch.setattr(dashboard_pages, "YOUNG_S", 0.0)  # each look asks for the mark
+    return made
+
+
+@contextmanager
+def clients(looked: Looked) -> Iterator[dict[Scope | None, httpx.Client]]:
+    """A client of each scope, and one without a grant, of a server that runs."""
+    with ExitStack() as stack:
+        server = HttpServer(stack.enter_context(looked.of.door()), "127.0.0.1:0", None, headers=())
+        stack.callback(server.stop)
+        server.wait_until_started()
+        made = {}
+        for scope in (None, Scope.READ, Scope.OPERATE):
+            token = "none" if scope is None else looked.of.grant(GrantKind.TOKEN, scope)
+            headers = {"authorization": f"Bearer {token}"}
+            url = f"http://127.0.0.1:{server.port}"
+            made[scope] = stack.enter_context(httpx.Client(base_url=url, headers=headers))
+        yield made
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.path)
+def test_a_page_is_drawn_anew_only_when_its_part_of_the_mark_changes(looked: Looked, page: Page) -> None:
+    with clients(looked) as by:
+        client = by[Scope.READ]
+        _, tag = looked.look(client, page)
+        assert {looked.look(client, page, tag) for _ in range(5)} == {(304, tag)}
+        assert looked.drawn[page.path] == 1
+        expected = {
+            "store": True,
+            "intake": page.path in WITH_REPORTS,
+            "helpers": page.path == "/helpers",
+            "trouble": page.path == "/",
+        }
+        for name, is_drawn in expected.items():
+            before = looked.drawn[page.path]
+            looked.mark = replace(FIRST, **{name: name})
+            looked.look(client, page, tag)
+            assert looked.drawn[page.path] - before == is_drawn, name
+            looked.mark = FIRST
+            looked.look(client, page, tag)
+
+
+def test_what_readers_and_operators_see_is_kept_apart(looked: Looked) -> None:
+    page = next(one for one in PAGES if one.path == "/jobs/{job}")
+    with clients(looked) as by:
+        reader, operator = by[Scope.READ], by[Scope.OPERATE]
+        _, tag = looked.look(reader, page)
+        status, other = looked.look(operator, page, tag)
+        assert (status, other != tag, looked.drawn[page.path]) == (200, True, 2)
+        assert "Resume" in operator.get("/jobs/04").text
+        assert "<button>Resume" not in reader.get("/jobs/04").text
+
+
+def test_a_tag_is_worth_nothing_without_a_grant(looked: Looked) -> None:
+    page = next(one for one in PAGES if one.path == "/jobs")
+    with clients(looked) as by:
+        _, tag = looked.look(by[Scope.READ], page)
+        status, shown = looked.look(by[None], page, tag)
+        assert (status, shown) == (401, "")
+
+
+def test_while_the_database_is_away_a_page_is_drawn_each_time(looked: Looked) -> None:
+    page = next(one for one in PAGES if one.path == "/jobs")
+    with clients(looked) as by:
+        client = by[Scope.READ]
+        looked.mark = None
+        for _ in range(3):
+            looked.look(client, page)
+        assert looked.drawn[page.path] == 3
