@@ -5,9 +5,6 @@ Nothing here decides anything.
 
 import math
 
-import numpy as np
-from numpy.typing import NDArray
-
 from maskedlark.frozen import frozen
 from maskedlark.privacy.clip import Clip
 from maskedlark.releases.job import JobSpec, round_units
@@ -68,8 +65,3 @@ def noise_to_signal(gradient_norm: float, noise: float) -> float | None:
     """
     signal = gradient_norm**2 - noise**2
     return noise / math.sqrt(signal) if signal > 0 else None
-
-
-def norm(gradient: NDArray[np.float64]) -> float:
-    """The L2 norm of a flat gradient."""
-    return float(np.linalg.norm(gradient))

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from adserver.peers.pair import HelperPair
 from adserver.records.federated_plan import FederatedPlan
-from adserver.records.round_figures import RoundFigures, norm
+from adserver.records.round_figures import RoundFigures
 from adserver.store.database import Clock
 from adserver.store.job_folder import JobFolder
 from adserver.store.leases import JobLeases
@@ -34,6 +34,7 @@ from maskedlark.canonical import encode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.federated.strategy import Round, ServerState
 from maskedlark.frozen import frozen
+from maskedlark.numbers.lengths import l2_norm
 from maskedlark.randomness import Randomness
 from maskedlark.releases.instructions import read_instructions, update_round
 from maskedlark.releases.release import combine
@@ -92,7 +93,7 @@ class FederatedRun:
                 figures = RoundFigures(
                     rounds_done=state.rounds_done,
                     finished_at_s=self.clock(),
-                    gradient_norm=norm(state.optimizer.masters - before),
+                    gradient_norm=l2_norm(state.optimizer.masters - before),
                 )
                 is_evaluated = self.plan.is_evaluated(state.rounds_done)
                 self._keep(evaluate(figures, state) if is_evaluated else figures, curves)

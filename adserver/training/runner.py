@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adserver.peers.pair import HelperPair
-from adserver.records.round_figures import RoundFigures, noise_norm, noise_to_signal, norm
+from adserver.records.round_figures import RoundFigures, noise_norm, noise_to_signal
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.database import Clock
 from adserver.store.job_folder import JobFolder
@@ -36,6 +36,7 @@ from adserver.training.trainer import Checkpoint, Masters, Trainer
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.model.onnx_file import parse, replace_parameters
 from maskedlark.numbers.fixed_point import decode_signed
+from maskedlark.numbers.lengths import l2_norm
 from maskedlark.privacy.clip import Clip
 from maskedlark.releases.job import check_sum_possible, num_values
 from maskedlark.releases.release import AggregateShare, combine
@@ -107,7 +108,7 @@ class JobRun:
         if within.size:
             trainer.follow_quantile(mean_excess(plan, clip, float(within[0])))
         noise = noise_norm(plan.task, job, num_parameters=size, denominator=plan.denominator, clip=clip)
-        length = norm(gradient)
+        length = l2_norm(gradient)
         figures = RoundFigures(
             rounds_done=trainer.rounds_done,
             finished_at_s=self._clock(),

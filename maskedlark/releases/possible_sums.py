@@ -12,6 +12,7 @@ import numpy as np
 
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.numbers.field import SignedVector
+from maskedlark.numbers.lengths import l2_norm
 
 _ROUNDING: Final = 1 + 2.0**-30
 """More than what float64 loses in a length."""
@@ -57,7 +58,7 @@ def check_length(total: SignedVector, *, most: int, noise_units: int, records: i
     """
     count = len(total)
     noise = math.sqrt(2 * (count + 2 * math.sqrt(count * _LN_2_64) + 2 * _LN_2_64)) * noise_units
-    if float(np.linalg.norm(total.astype(np.float64))) > (most + noise) * _ROUNDING:
+    if l2_norm(total.astype(np.float64)) > (most + noise) * _ROUNDING:
         raise _impossible(records)
 
 
