@@ -154,19 +154,7 @@ def _over(asked: Asked, found: AskedQuery) -> tuple[Dataset, Task]:
 def ask_query(asked: Asked) -> dict[str, Any]:
     """Sum values over groups of a dataset's reports. It is charged to the dataset's budget."""
     body: QueryBody = asked.body
-    return result_json(
-        asked.site.client.aggregate(
-            *body.values,
-            histograms=body.histograms,
-            group_by=body.group_by,
-            where=body.where,
-            domains=body.domains,
-            discover=body.discover,
-            roll_up=body.roll_up,
-            epsilon=body.epsilon,
-            dataset=body.dataset,
-        )
-    )
+    return result_json(asked.site.client.aggregate(*body.values, **body.model_dump(exclude={"values"})))
 
 
 def ask_evaluation(asked: Asked) -> dict[str, Any]:

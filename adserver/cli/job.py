@@ -23,6 +23,7 @@ from adserver.cli.options import (
     SamplingOption,
     TaskOption,
     far_of,
+    jobs_at,
     jobs_of,
     needed,
     open_store,
@@ -36,7 +37,8 @@ from maskedlark.releases.sampling import Sampling, StepNoise
 from maskedlark.terminal.options import option, panel, takes
 
 if TYPE_CHECKING:
-    from adserver.store.jobs import Jobs
+    from adserver.records.round_figures import RoundFigures
+    from adserver.store.jobs import JobRecord, Jobs
     from adserver.training.federated_submission import FederatedSubmission
 
 STOPPED_EARLY = 1
@@ -178,21 +180,14 @@ def submit_command(
         found = DatasetStore(engine).find(dataset)
         the_task = TaskStore(engine).find(task) if task else None
         job_id = submit_job(engine, needed(data), submission, found, task=the_task)
-    _told(jobs_of(far, data, database), job_id, wait=wait, as_json=as_json)
+    _told(jobs_at(far, data, database), job_id, wait=wait, as_json=as_json)
 
 
-@takes(far=far_of)
-def list_command(
-    *,
-    data: AnyDataOption = None,
-    far: Far = None,
-    database: DatabaseOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@takes(store=jobs_of)
+def list_command(*, store: "Jobs", as_json: JsonOption = False) -> None:
     """List all jobs, the oldest first."""
     from adserver.views.job import job_json, print_jobs
 
-    store = jobs_of(far, data, database)
     jobs = store.all()
     if as_json:
         print_json([job_json(job, store.history(job.job_id)) for job in jobs])
@@ -200,53 +195,35 @@ def list_command(
         print_jobs(jobs)
 
 
-@takes(far=far_of)
+@takes(store=jobs_of)
 def show_command(
     *,
     job: JobArgument = "",
-    data: AnyDataOption = None,
-    far: Far = None,
+    store: "Jobs",
     plot: Annotated[
         Path | None, typer.Option(dir_okay=False, help="Also draw the job's curves into this PNG.")
     ] = None,
-    database: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show a job: its settings, how far it is, what it has spent."""
-    from adserver.views.curves import write_plot
-    from adserver.views.job import job_json, print_job
-
-    store = jobs_of(far, data, database)
     found = store.find(job)
     history = store.history(found.job_id)
     if plot is not None:
+        from adserver.views.curves import write_plot
+
         write_plot(found, history, plot)
-    if as_json:
-        print_json(job_json(found, history))
-    else:
-        print_job(found, history)
+    _shown(found, history, as_json=as_json)
 
 
-@takes(far=far_of)
-def watch_command(
-    *,
-    job: JobArgument = "",
-    data: AnyDataOption = None,
-    far: Far = None,
-    database: DatabaseOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@takes(store=jobs_of)
+def watch_command(*, job: JobArgument = "", store: "Jobs", as_json: JsonOption = False) -> None:
     """Follow a job until it stops; the exit status is 1 unless it is done."""
-    store = jobs_of(far, data, database)
     _follow(store, store.find(job).job_id, as_json=as_json)
 
 
-@takes(far=far_of)
-def cancel_command(
-    *, job: JobArgument = "", data: AnyDataOption = None, far: Far = None, database: DatabaseOption = None
-) -> None:
+@takes(store=jobs_of)
+def cancel_command(*, job: JobArgument = "", store: "Jobs") -> None:
     """Stop a job for good, within about a second; the budget of rounds that were not run is given back."""
-    store = jobs_of(far, data, database)
     found = store.find(job)
     store.cancel(found.job_id)
     typer.echo(
@@ -254,12 +231,9 @@ def cancel_command(
     )
 
 
-@takes(far=far_of)
-def resume_command(
-    *, job: JobArgument = "", data: AnyDataOption = None, far: Far = None, database: DatabaseOption = None
-) -> None:
+@takes(store=jobs_of)
+def resume_command(*, job: JobArgument = "", store: "Jobs") -> None:
     """Queue a refused or failed job again: it goes on with the round that it stopped at."""
-    store = jobs_of(far, data, database)
     found = store.find(job)
     store.resume(found.job_id)
     typer.echo(f"queued again, at round {found.rounds_done} of {found.plan.job.rounds}")
@@ -267,16 +241,21 @@ def resume_command(
 
 def _follow(store: "Jobs", job_id: bytes, *, as_json: bool) -> None:
     """Watch a job to its end, print what became of it, and exit with 1 unless it is done."""
-    from adserver.views.job import job_json, print_job, watch
+    from adserver.views.job import watch
 
     job = watch(store, job_id, is_shown=not as_json)
-    history = store.history(job_id)
+    _shown(job, store.history(job_id), as_json=as_json)
+    if job.state is not JobState.DONE:
+        raise typer.Exit(STOPPED_EARLY)
+
+
+def _shown(job: "JobRecord", history: "tuple[RoundFigures, ...]", *, as_json: bool) -> None:
+    from adserver.views.job import job_json, print_job
+
     if as_json:
         print_json(job_json(job, history))
     else:
         print_job(job, history)
-    if job.state is not JobState.DONE:
-        raise typer.Exit(STOPPED_EARLY)
 
 
 def _told(store: "Jobs", job_id: bytes, *, wait: bool, as_json: bool) -> None:

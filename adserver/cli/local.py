@@ -14,7 +14,7 @@ from adserver.cli.federated import read_settings, read_widths
 from adserver.cli.options import DataOption, JobArgument, JsonOption, LocalDatabaseOption, OneJobOption
 from adserver.views.printing import print_json, print_table
 from maskedlark.errors import InvalidTask
-from maskedlark.terminal.options import option
+from maskedlark.terminal.options import option, takes
 
 if TYPE_CHECKING:
     from adserver.store.local_jobs import LocalJobs
@@ -32,6 +32,15 @@ local_app = typer.Typer(
 StrategyOption = Annotated[str, option("line or draw-and-discard.")]
 SettingsOption = Annotated[Path, option("JSON: the strategy's settings.", exists=True, dir_okay=False)]
 LayersOption = Annotated[str, option("Widths of the model, as 784,10; two of draw-and-discard.")]
+
+
+def local_jobs_of(*, data: DataOption, local_database: LocalDatabaseOption = None) -> "LocalJobs":
+    """The jobs without helpers of the ad server that the options name."""
+    from adserver.store.local_jobs import LocalJobs
+    from adserver.store.local_schema import default_local_url, open_local
+
+    data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return LocalJobs(open_local(local_database or default_local_url(data)), time.time)
 
 
 @local_app.command("plan")
@@ -52,9 +61,10 @@ def plan_command(
 
 
 @local_app.command("submit")
+@takes(jobs=local_jobs_of)
 def submit_command(
     *,
-    data: DataOption,
+    jobs: "LocalJobs",
     strategy: StrategyOption,
     settings: SettingsOption,
     layers: LayersOption,
@@ -66,14 +76,12 @@ def submit_command(
             "--spam-test",
         ),
     ] = False,
-    local_database: LocalDatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check a job and open it to devices. Prints its id, which devices are given."""
     from adserver.views.local import local_json
 
     job = _job(strategy, settings, layers)
-    jobs = _jobs(data, local_database)
     jobs.submit(job, seed=model_seed, is_tested=spam_test)
     if as_json:
         print_json(local_json(jobs, jobs.get(job.job_id)))
@@ -82,13 +90,11 @@ def submit_command(
 
 
 @local_app.command("list")
-def list_command(
-    data: DataOption, local_database: LocalDatabaseOption = None, as_json: JsonOption = False
-) -> None:
+@takes(jobs=local_jobs_of)
+def list_command(*, jobs: "LocalJobs", as_json: JsonOption = False) -> None:
     """List all jobs without helpers, the oldest first."""
     from adserver.views.local import local_json, print_local_jobs
 
-    jobs = _jobs(data, local_database)
     found = jobs.all()
     if as_json:
         print_json([local_json(jobs, one) for one in found])
@@ -97,16 +103,11 @@ def list_command(
 
 
 @local_app.command("show")
-def show_command(
-    data: DataOption,
-    job: JobArgument = "",
-    local_database: LocalDatabaseOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@takes(jobs=local_jobs_of)
+def show_command(*, jobs: "LocalJobs", job: JobArgument = "", as_json: JsonOption = False) -> None:
     """Show a job: its settings, what an update costs its device, and how many came."""
     from adserver.views.local import local_json
 
-    jobs = _jobs(data, local_database)
     told = local_json(jobs, jobs.find(job))
     if as_json:
         print_json(told)
@@ -115,12 +116,8 @@ def show_command(
 
 
 @local_app.command("watch")
-def watch_command(
-    data: DataOption,
-    job: JobArgument = "",
-    local_database: LocalDatabaseOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@takes(jobs=local_jobs_of)
+def watch_command(*, jobs: "LocalJobs", job: JobArgument = "", as_json: JsonOption = False) -> None:
     """Follow a job until it is done or closed; the exit status is 1 unless LINE took its last step.
 
     Draw and discard has no last step: it goes on until it is closed.
@@ -128,7 +125,6 @@ def watch_command(
     from adserver.store.local_jobs import LocalState
     from adserver.views.local import local_json, watch
 
-    jobs = _jobs(data, local_database)
     job_id = jobs.find(job).job.job_id
     state = watch(jobs, job_id, is_shown=not as_json)
     stored = jobs.get(job_id)
@@ -139,50 +135,36 @@ def watch_command(
 
 
 @local_app.command("cancel")
-def cancel_command(
-    data: DataOption, job: JobArgument = "", local_database: LocalDatabaseOption = None
-) -> None:
+@takes(jobs=local_jobs_of)
+def cancel_command(*, jobs: "LocalJobs", job: JobArgument = "") -> None:
     """Take no more updates of a job; its model stays."""
-    jobs, found = _found(data, local_database, job)
+    found = jobs.find(job).job
     jobs.close(found.job_id)
     typer.echo(f"closed after {jobs.accepted(found)} updates; `adserver local export` still has its model")
 
 
 @local_app.command("resume")
-def resume_command(
-    data: DataOption, job: JobArgument = "", local_database: LocalDatabaseOption = None
-) -> None:
+@takes(jobs=local_jobs_of)
+def resume_command(*, jobs: "LocalJobs", job: JobArgument = "") -> None:
     """Open a cancelled job to devices again: it goes on with the round, or the instances, that it has."""
-    jobs, found = _found(data, local_database, job)
+    found = jobs.find(job).job
     jobs.reopen(found.job_id)
     typer.echo(f"open again, after {jobs.accepted(found)} updates")
 
 
 @local_app.command("export")
+@takes(jobs=local_jobs_of)
 def export_command(
-    data: DataOption,
+    *,
+    jobs: "LocalJobs",
     out: Annotated[Path, typer.Argument(metavar="OUT", dir_okay=False, help="The .npz file to write.")],
     job: OneJobOption = "",
-    local_database: LocalDatabaseOption = None,
 ) -> None:
     """Write a job's model as it is now: parameters, flat, and the model's widths."""
     import numpy as np
 
-    jobs, found = _found(data, local_database, job)
+    found = jobs.find(job).job
     np.savez(out, parameters=jobs.parameters(found), widths=np.array(found.widths))
-
-
-def _jobs(data: Path, local_database: str | None) -> "LocalJobs":
-    from adserver.store.local_jobs import LocalJobs
-    from adserver.store.local_schema import default_local_url, open_local
-
-    data.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return LocalJobs(open_local(local_database or default_local_url(data)), time.time)
-
-
-def _found(data: Path, local_database: str | None, job: str) -> "tuple[LocalJobs, LocalJob]":
-    jobs = _jobs(data, local_database)
-    return jobs, jobs.find(job).job
 
 
 def _job(strategy: str, settings: Path, layers: str) -> "LocalJob":

@@ -14,7 +14,7 @@ from adserver.peers.deadlines import ROUND_DEADLINE_S
 from maskedlark.observability.traces import Traces
 from maskedlark.releases.sampling import Sampling, StepNoise
 from maskedlark.rpc.keepalive import Keepalive
-from maskedlark.terminal.options import option, panel
+from maskedlark.terminal.options import option, panel, takes
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -216,11 +216,17 @@ def far_of(*, url: UrlOption = None, token: TokenOption = "", url_ca: CaOption =
     return FarAdServer(url=url, token=token, ca=url_ca)
 
 
-def jobs_of(far: Far, data: Path | None, database: str | None) -> "Jobs":
-    """The jobs of the ad server that the options name."""
+def jobs_at(far: Far, data: Path | None, database: str | None) -> "Jobs":
+    """The jobs of the ad server that is elsewhere, or of the one here."""
     from adserver.store.jobs import JobStore
 
     return JobStore(open_store(needed(data), database), time.time) if far is None else far.jobs
+
+
+@takes(far=far_of)
+def jobs_of(*, data: AnyDataOption = None, far: Far = None, database: DatabaseOption = None) -> "Jobs":
+    """The jobs of the ad server that the options name."""
+    return jobs_at(far, data, database)
 
 
 def needed(data: Path | None) -> Path:

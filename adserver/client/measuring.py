@@ -3,9 +3,10 @@
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from adserver.client.connection import Connection
+from adserver.measuring.asking import Asking
 from adserver.measuring.domains import distinct_codes
 from adserver.measuring.evaluation_result import EvaluationResult
 from adserver.measuring.evaluator import Evaluator, plan_evaluation
@@ -19,6 +20,8 @@ from adserver.store.queries import QueryStore
 from adserver.training.as_onnx import as_onnx
 from maskedlark.releases.evaluation import EvaluationSpec
 from maskedlark.releases.query import QuerySpec, key_index, measurement_of
+
+_AskingT = TypeVar("_AskingT", bound=Asking)
 
 
 class Measuring(Connection):
@@ -128,23 +131,18 @@ class Measuring(Connection):
 
     def evaluator(self, dataset: Dataset) -> Evaluator:
         """What asks evaluations over one dataset."""
-        return Evaluator(
-            helpers=self._helpers,
-            task=self._task(dataset).bundle.task,
-            dataset=dataset,
-            store=QueryStore(self._engine),
-            clock=time.time,
-            backoff=self._backoff,
-        )
+        return self._asking(Evaluator, dataset)
 
     def measurer(self, dataset: Dataset) -> Measurer:
         """What asks queries over one dataset."""
-        return Measurer(
+        return self._asking(Measurer, dataset)
+
+    def _asking(self, kind: type[_AskingT], dataset: Dataset) -> _AskingT:
+        return kind(
             helpers=self._helpers,
             task=self._task(dataset).bundle.task,
             dataset=dataset,
             store=QueryStore(self._engine),
             clock=time.time,
             backoff=self._backoff,
-            randomness=os.urandom,
         )

@@ -1,17 +1,13 @@
 """Ask both helpers how good a model is, and read their answer."""
 
-from functools import partial
 from hashlib import sha256
 
+from adserver.measuring.asking import Asking
 from adserver.measuring.evaluation_result import EvaluationResult, read
 from adserver.measuring.request import query_epsilon
-from adserver.peers.asking import QueryHelper, ask_both
-from adserver.peers.retrying import BRIEF, Backoff
 from adserver.records.asked_query import Answer, PlannedQuery
 from adserver.records.defaults import DEFAULT_BINS
-from adserver.store.database import Clock
 from adserver.store.datasets import Dataset
-from adserver.store.queries import QueryStore
 from maskedlark.canonical import build
 from maskedlark.frozen import frozen
 from maskedlark.model import weights
@@ -79,15 +75,8 @@ def plan_evaluation(
 
 
 @frozen
-class Evaluator:
+class Evaluator(Asking):
     """Asks evaluations over one dataset of a task."""
-
-    helpers: tuple[QueryHelper, QueryHelper]
-    task: Task
-    dataset: Dataset
-    store: QueryStore
-    clock: Clock
-    backoff: Backoff = BRIEF
 
     def evaluate(self, planned: PlannedQuery[EvaluationSpec]) -> EvaluationResult:
         """Keep a new evaluation, have it charged and answered, and read the answer.
@@ -98,7 +87,7 @@ class Evaluator:
             HelperUnavailable: a helper did not answer in time; `again` asks the same evaluation, which is
                 charged only once.
         """
-        self.store.add(planned.spec, planned.beside, asked_at=self.clock())
+        self._keep(planned.spec, planned.beside)
         return self._answered(planned, is_new=True)
 
     def again(self, planned: PlannedQuery[EvaluationSpec]) -> EvaluationResult:
@@ -112,9 +101,8 @@ class Evaluator:
         return self._answered(planned, is_new=False)
 
     def _answered(self, planned: PlannedQuery[EvaluationSpec], *, is_new: bool) -> EvaluationResult:
-        spec, forget = planned.spec, partial(self.store.remove, planned.spec.query_id)
-        calls = [partial(helper.run_query, spec, planned.beside, spec.num_numbers) for helper in self.helpers]
-        answer = ask_both(calls, self.backoff, forget=forget, is_new=is_new)
+        spec = planned.spec
+        answer = self._ask(spec, spec.num_numbers, planned.beside, is_new=is_new)
         result = read_evaluation(self.task, self.dataset, planned, answer)
         self.store.keep_answer(spec.query_id, answer)
         return result

@@ -5,31 +5,26 @@ Ask both helpers, add their shares, and read the sums of every cell with what th
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
+from adserver.measuring.asking import Asking
 from adserver.measuring.consistency import LevelEstimate, consistent
 from adserver.measuring.domains import Codes, distinct_codes
 from adserver.measuring.request import Request, plan_discovery, plan_query, undiscovered
 from adserver.measuring.result import ALL, REST, AggregateResult, Column, Estimate, Row, half_width
-from adserver.peers.asking import QueryHelper, ask_both
-from adserver.peers.retrying import BRIEF, Backoff
 from adserver.records.asked_query import QUERY_ID_BYTES, Answer, PlannedQuery
-from adserver.store.database import Clock
 from adserver.store.datasets import Dataset
-from adserver.store.queries import QueryStore
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.numbers.field import SignedVector
 from maskedlark.privacy.accounting import spent
 from maskedlark.privacy.mechanism import Mechanism
-from maskedlark.randomness import Randomness
+from maskedlark.randomness import Randomness, system_randomness
 from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.grouping import decode_domains
-from maskedlark.releases.kinds import MeasuringQuery
 from maskedlark.releases.query import (
     MeasureKind,
     QuerySpec,
@@ -46,16 +41,10 @@ from maskedlark.reports.task import Task
 
 
 @frozen
-class Measurer:
+class Measurer(Asking):
     """Asks queries over one dataset of a task."""
 
-    helpers: tuple[QueryHelper, QueryHelper]
-    task: Task
-    dataset: Dataset
-    store: QueryStore
-    clock: Clock
-    randomness: Randomness
-    backoff: Backoff = BRIEF
+    randomness: Randomness = system_randomness
 
     def measure(self, request: Request) -> AggregateResult:
         """Plan a request, have it charged and answered, and read the answer.
@@ -74,7 +63,7 @@ class Measurer:
             )
             request = _with_domains(request, self._discover(found))
         planned = plan_query(request, task=self.task, dataset=self.dataset, query_id=self._new_id())
-        self.store.add(planned.spec, planned.beside, asked_at=self.clock())
+        self._keep(planned.spec, planned.beside)
         return self._answered(planned, found, is_new=True)
 
     def again(self, planned: PlannedQuery[QuerySpec]) -> AggregateResult:
@@ -93,7 +82,7 @@ class Measurer:
     ) -> AggregateResult:
         """The result; its cost is told with that of the discovery `found`, if there was one."""
         spec = planned.spec
-        answer = self._ask(spec, planned.beside, num_numbers(self.task, spec), is_new=is_new)
+        answer = self._ask(spec, num_numbers(self.task, spec), planned.beside, is_new=is_new)
         result = read_query(self.task, self.dataset, planned, answer, found)
         self.store.keep_answer(spec.query_id, answer)
         return result
@@ -104,8 +93,8 @@ class Measurer:
         Raises:
             JobRefused(NOTHING_FOUND): none of one of the keys; that is an answer too, and was charged.
         """
-        self.store.add(spec, b"", asked_at=self.clock())
-        total = self._ask(spec, b"", spec.num_values, is_new=True).total.reshape(
+        self._keep(spec)
+        total = self._ask(spec, spec.num_values, is_new=True).total.reshape(
             len(spec.keys), 1 + spec.max_codes
         )
         found = {}
@@ -118,10 +107,6 @@ class Measurer:
                 )
             found[name] = distinct_codes(numbers[1 : 1 + count].tolist())
         return found
-
-    def _ask(self, spec: MeasuringQuery, codes: bytes, length: int, *, is_new: bool) -> Answer:
-        calls = [partial(helper.run_query, spec, codes, length) for helper in self.helpers]
-        return ask_both(calls, self.backoff, forget=partial(self.store.remove, spec.query_id), is_new=is_new)
 
     def _new_id(self) -> bytes:
         return self.randomness(QUERY_ID_BYTES)

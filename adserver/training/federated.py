@@ -13,6 +13,7 @@ A process that dies anywhere goes on with the same round, and ends in the same b
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -211,12 +212,6 @@ class FederatedRun:
 
         def evaluated(figures: RoundFigures, state: ServerState) -> RoundFigures:
             found = scores(self.plan, file, state.parameters, held)
-            return RoundFigures(
-                rounds_done=figures.rounds_done,
-                finished_at_s=figures.finished_at_s,
-                gradient_norm=figures.gradient_norm,
-                loss=found.loss,
-                accuracy=found.accuracy,
-            )
+            return replace(figures, loss=found.loss, accuracy=found.accuracy)
 
         return evaluated

@@ -193,9 +193,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
             caller = client_names(context)
             self._core.tasks.authorized(decode(JobSpec, job).task_id, caller)
             with self._admission.entered(caller):
-                pieces = (_expect(request, "model").model for request in requests)
-                with within(self._body_s, context):
-                    model = join(pieces, limit=MAX_MODEL_BYTES, what="the model")
+                model = self._rest("model", requests, context, MAX_MODEL_BYTES)
                 started = self._core.jobs.start(job, model, self._call(context))
             self._give_receipt(context)
             return pb.StartJobReply(**asdict(started))
@@ -209,9 +207,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
             self._core.jobs.check_caller(header.job_id, caller)
             with self._admission.entered(caller):
                 job = self._core.jobs.at_work(header.job_id, caller)  # after a restart it is made again
-                pieces = (_expect(request, "weights").weights for request in requests)
-                with within(self._body_s, context):
-                    weights = join(pieces, limit=job.running.weights_length, what="the weights")
+                weights = self._rest("weights", requests, context, job.running.weights_length)
                 answer = job.answer(header.round, weights, self._call(context))
                 self._give_receipt(context)
                 for chunk in chunks(answer):
@@ -240,7 +236,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
             spec = decode_query(kind, getattr(asked, kind))
             self._core.tasks.authorized(spec.task_id, call.caller)
             with self._admission.entered(call.caller):
-                beside = partial(self._beside, BESIDE.get(kind, ""), requests, context)
+                beside = partial(self._rest, BESIDE.get(kind, ""), requests, context)
                 answered = self._core.queries.answer(spec, beside, call)
                 self._give_receipt(context)
                 yield pb.QueryReply(
@@ -251,10 +247,8 @@ class HelperService(helper_pb2_grpc.HelperServicer):
                 for chunk in chunks(answered.answer):
                     yield pb.QueryReply(chunk=chunk)
 
-    def _beside(
-        self, part: str, rest: Iterator[pb.QueryRequest], context: grpc.ServicerContext, limit: int
-    ) -> bytes:
-        """What is sent beside a query, in the messages after it."""
+    def _rest(self, part: str, rest: Iterator[_Part], context: grpc.ServicerContext, limit: int) -> bytes:
+        """What the messages after the first one hold: a model, weights, or what is sent beside a query."""
         with within(self._body_s, context):
             pieces = (getattr(_expect(request, part), part) for request in rest)
             return join(pieces, limit=limit, what=f"the {part}")
