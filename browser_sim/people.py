@@ -53,6 +53,8 @@ class Habits:
         max_extra_delay_s: Reports wait for a uniform time up to this long.
         fake_rate: The mean share of fake reports among all reports, in [0, 1).
         consent_rate: The chance that a person's browser reports at all.
+        reports_per_person: The most real reports of one person; None for as many as they see ads. A browser
+            does not know which of its reports become one dataset, so it keeps to this for the whole task.
     """
 
     impressions_per_person: int = 1
@@ -61,11 +63,14 @@ class Habits:
     max_extra_delay_s: float = DAY_S
     fake_rate: float = 0.0
     consent_rate: float = 1.0
+    reports_per_person: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse what would never end or means nothing, with InvalidTask."""
         if self.impressions_per_person < 1:
             raise InvalidTask("a person sees at least one ad")
+        if self.reports_per_person is not None and self.reports_per_person < 1:
+            raise InvalidTask("a person sends at least one report")
         if not all(
             0.0 <= seconds < float("inf")
             for seconds in (self.duration_s, self.attribution_window_s, self.max_extra_delay_s)
@@ -117,6 +122,7 @@ class Counts:
         no_consent: Impressions of people whose browsers report nothing.
         conversions: Impressions that converted within the window, of people who consent.
         expired: Impressions whose window closed without a conversion, of people who consent.
+        over_cap: Reports that were not made, since the person had made as many as the task allows.
         fakes: Fake reports among the uploads.
         too_late: Reports, real or fake, not sent since the task had expired by then.
     """
@@ -126,6 +132,7 @@ class Counts:
     no_consent: int = 0
     conversions: int = 0
     expired: int = 0
+    over_cap: int = 0
     fakes: int = 0
     too_late: int = 0
 
@@ -185,6 +192,7 @@ class _World:
         self._person_of = np.empty_like(person_of_place)
         self._person_of[permutation(len(converts), draws.stream("people"))] = person_of_place
         people = int(person_of_place[-1]) + 1 if len(converts) else 0
+        self._reports_of = np.zeros(people, np.intp)
         self._consents = uniform(people, draws.stream("consent")) < habits.consent_rate
         self._queue: list[_Event] = []
         self._sequence = count()
@@ -228,6 +236,11 @@ class _World:
             self._counts.conversions += 1
         else:
             self._counts.expired += 1
+        person, cap = self._person_of[event.row], self._habits.reports_per_person
+        if cap is not None and self._reports_of[person] >= cap:
+            self._counts.over_cap += 1
+            return
+        self._reports_of[person] += 1
         self._delay(event.at_s, event.row)
         while next(self._fake_coin) < self._habits.fake_rate:
             self._delay(event.at_s, None)

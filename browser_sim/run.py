@@ -18,7 +18,7 @@ from browser_sim.task_host import load_bundle, load_encoder_of
 from browser_sim.waiting import BRIEF_S, patiently
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
-from maskedlark.reports.task import Task
+from maskedlark.reports.task import PrivacyUnit, Task
 from maskedlark.rpc.transport import is_loopback
 
 Progress = Callable[[int], AbstractContextManager[Callable[[int], None]]]
@@ -33,7 +33,7 @@ class RunSettings:
         task: The bundle's file or URL.
         destination: The ad server: HOST:PORT for gRPC, or an http(s) URL.
         source: Where the records come from.
-        habits: How people behave; its fake rate gives way to `fake_rate`.
+        habits: How people behave; its fake rate gives way to `fake_rate`, its cap to the task's.
         fake_rate: The share of fake reports, or None for the task's.
         draws: All randomness.
         people: How many people see ads, or None for as many as there are records for.
@@ -166,10 +166,11 @@ def _live(settings: RunSettings, task: Task, cast: _Cast) -> Campaign:
             f"the simulated clock starts within the task's period, {task.starts_at} to {task.expires_at}"
         )
     fake_rate = task.fake_report_rate if settings.fake_rate is None else settings.fake_rate
+    cap = task.reports_per_user if task.unit is PrivacyUnit.USER else None
     labels, default = cast.split.reported.labels, task.labels.default_label
     return live_through(
         labels != (-1.0 if default is None else default),
-        replace(settings.habits, fake_rate=fake_rate),
+        replace(settings.habits, fake_rate=fake_rate, reports_per_person=cap),
         starts_at_s=starts_at_s,
         expires_at_s=float(task.expires_at),
         draws=settings.draws,

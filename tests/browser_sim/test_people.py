@@ -168,6 +168,13 @@ def test_nothing_is_sent_to_an_expired_task() -> None:
     assert (len(lived.uploads), lived.counts.too_late, lived.counts.expired) == (0, 20, 20)
 
 
+def test_a_person_reports_no_more_often_than_the_cap() -> None:
+    lived = campaign([True, False] * 35, impressions_per_person=7, reports_per_person=3, fake_rate=0.5)
+    assert len(lived.reported_rows()) == 30
+    assert lived.counts.over_cap == 40
+    assert len(campaign([True, False] * 35, impressions_per_person=7).reported_rows()) == 70
+
+
 @pytest.mark.parametrize(
     ("setting", "wrong"),
     [
@@ -179,6 +186,7 @@ def test_nothing_is_sent_to_an_expired_task() -> None:
         ("attribution_window_s", float("inf")),
         ("max_extra_delay_s", float("nan")),
         ("impressions_per_person", 0),
+        ("reports_per_person", 0),
     ],
 )
 def test_habits_that_mean_nothing_are_refused(setting: str, wrong: float) -> None:

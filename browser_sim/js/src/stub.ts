@@ -50,7 +50,7 @@ function connect(vault: string): Promise<MessagePort> {
   const { port1, port2 } = new MessageChannel();
   return new Promise((resolve, reject) => {
     addEventListener("message", function listens({ data, source, origin }) {
-      if (data !== "maskedlark" || source !== frame.contentWindow) return;
+      if (data !== "maskedlark" || source !== frame.contentWindow || origin !== new URL(frame.src).origin) return;
       removeEventListener("message", listens);
       frame.contentWindow?.postMessage("maskedlark", origin, [port2]);
     });

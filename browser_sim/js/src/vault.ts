@@ -91,9 +91,11 @@ async function answer(engine: Engine, request: Request, options: VaultOptions): 
     case "open":
       return opened(engine, request.options, options);
     case "saveImpression":
+      if (isUnderPrivacyControl()) return null; // switched on since the page opened the task
       await engine.note({ kind: "impression", at: Date.now() / 1000, impression: await impression(engine, request.task, request.options) });
       return null;
     case "measureConversion":
+      if (isUnderPrivacyControl()) return null;
       await engine.note({ kind: "conversion", at: Date.now() / 1000, conversion: await conversion(engine, request.task, request.options) });
       return null;
     case "withdraw":
@@ -104,17 +106,20 @@ async function answer(engine: Engine, request: Request, options: VaultOptions): 
   }
 }
 
+function isUnderPrivacyControl(): boolean {
+  return (navigator as { globalPrivacyControl?: boolean }).globalPrivacyControl === true;
+}
+
 async function opened(engine: Engine, asked: OpenOptions, options: VaultOptions): Promise<string | null> {
-  if (!asked.consent || (navigator as { globalPrivacyControl?: boolean }).globalPrivacyControl === true) return null;
+  if (!asked.consent || isUnderPrivacyControl()) return null;
   const ours = keys(options.trustedHelpers);
   const trusted = keys(asked.trustedHelpers).filter((key) => ours.some((one) => toHex(one) === toHex(key)));
   const answer = await fetchBundle(asked.bundle, null);
   if (answer === "unchanged") throw new MaskedLarkError("Unavailable", "the task host sent no bundle");
   const population = (asked.population ?? []).slice(0, MOST_ROWS);
-  const settings = { maxDelayS: number(asked.maxDelayS ?? DAY_S, 0, MOST_DAYS * DAY_S), cap: null, population };
+  const maxDelayS = number(asked.maxDelayS ?? DAY_S, 0, MOST_DAYS * DAY_S);
+  const settings = { maxDelayS, cap: asked.cap ?? null, population };
   const task = await engine.keep(asked.bundle, answer.encoded, answer.etag, { trusted, settings });
-  const cap = asked.cap === undefined ? (task.isPerUser ? { reports: task.reportsPerUser, days: 1 } : null) : asked.cap;
-  if (cap !== null) await engine.keep(asked.bundle, answer.encoded, answer.etag, { trusted, settings: { ...settings, cap } });
   return toHex(task.id);
 }
 

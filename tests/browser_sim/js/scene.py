@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from playwright.sync_api import Page
+from playwright.sync_api import Frame, Page
 
 from tests.browser_sim.js.sent_reports import SentReports
 from tests.browser_sim.js.site import Site
@@ -53,5 +53,19 @@ class Scene:
 
     def kept(self) -> dict[str, int]:
         """How many rows the vault's storage holds."""
-        frame = next(frame for frame in self.page.frames if frame.url.endswith("/vault.html"))
-        return kept(frame)
+        return kept(self.vault)
+
+    def skip_days(self, days: float) -> None:
+        """Put the vault's clock forward, and have it do what is due by then; returns when that is done."""
+        shift = "(ms) => { const now = Date.now; Date.now = () => now() + ms; }"
+        self.vault.evaluate(shift, 24 * HOUR * 1000 * days)
+        self.turn()
+
+    def turn(self) -> None:
+        """Have the vault do what is due."""
+        self.vault.evaluate("async () => (await window.engine).run()")
+
+    @property
+    def vault(self) -> Frame:
+        """The vault's frame in the page."""
+        return next(frame for frame in self.page.frames if frame.url.endswith("/vault.html"))

@@ -3,12 +3,18 @@
 What is reported, when, and what is never told.
 """
 
+import time
+from threading import Event
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.browser_sim.js.scene import WAIT_MS, open_world
+from maskedlark.canonical import encode
+from maskedlark.reports.sealing import sign_keys
+from maskedlark.reports.task import TaskBundle
+from tests.browser_sim.js.scene import HOUR, WAIT_MS, open_world
+from tests.browser_sim.js.sent_reports import CORS
 from tests.browser_sim.js.site import Answer, Seen, Site
 
 
@@ -88,6 +94,17 @@ def test_without_consent_nothing_is_kept(scenes: Any, why: str) -> None:
     assert set(scene.kept().values()) == {0}
 
 
+def test_privacy_control_switched_on_later_ends_what_is_kept(scenes: Any) -> None:
+    scene = scenes()
+    scene.open()
+    scene.vault.evaluate(
+        "() => void Object.defineProperty(navigator, 'globalPrivacyControl', { value: true })"
+    )
+    scene.call("saveImpression", features=row(1), matchValue=5, lifetimeDays=1)
+    scene.call("measureConversion", label=1, matchValues=[5], lookbackDays=1)
+    assert scene.kept() == {**dict.fromkeys(scene.kept(), 0), "tasks": 1}
+
+
 def test_withdrawing_purges_everything(scenes: Any) -> None:
     scene = scenes()
     scene.open(maxDelayS=3600)
@@ -112,6 +129,87 @@ def test_a_person_reports_no_more_often_than_the_task_allows(scenes: Any) -> Non
         scene.page.wait_for_timeout(20)
     assert scene.kept()["waiting"] == 0
     assert len(scene.sent.reports) == 2
+
+
+def test_no_page_lifts_the_cap_of_a_person(scenes: Any) -> None:
+    scene = scenes(open_world(unit="user", reports_per_user=2))
+    for _ in range(3):  # withdrawn and opened again: what was sent is out
+        scene.open(cap=None)
+        for number in range(3):
+            scene.call("saveImpression", features=row(number), matchValue=5, lifetimeDays=1)
+        scene.skip_days(2)
+        scene.call("withdraw")
+    assert len(scene.sent.reports) == 2
+
+
+def test_what_one_page_withdraws_no_other_page_goes_on_with(scenes: Any) -> None:
+    scene = scenes()
+    scene.open()
+    other = scene.page.context.new_page()
+    trusted = [one.verify_key.hex() for one in scene.sent.of.task.helpers]
+    options = {"bundle": f"{scene.host.origin}/bundle", "trustedHelpers": trusted, "consent": True}
+    assert scene.sites.open(other, scene.sites.advertiser, **options)
+    other.evaluate("() => lark.withdraw()")
+    with pytest.raises(Exception, match="Refused"):
+        scene.call("saveImpression", features=row(1), matchValue=5, lifetimeDays=1)
+    assert set(scene.kept().values()) == {0}
+
+
+def test_what_is_withdrawn_while_reports_are_sent_is_not_sent(scenes: Any) -> None:
+    is_withdrawn = Event()
+
+    def slow(_seen: Seen) -> str:
+        assert is_withdrawn.wait(WAIT_MS / 1000)
+        return "answer"
+
+    scene = scenes(disturb=slow)
+    scene.open()
+    for number in range(5):
+        scene.call("saveImpression", features=row(number), matchValue=5, lifetimeDays=1)
+    scene.vault.evaluate("() => { const now = Date.now; Date.now = () => now() + 2 * 86_400_000; }")
+    scene.vault.evaluate("() => void window.engine.then((engine) => engine.run())")
+    scene.await_reports(1)
+    scene.call("withdraw")
+    is_withdrawn.set()
+    scene.turn()
+    assert len(scene.sent.reports) == 1
+
+
+def test_a_task_whose_host_is_gone_keeps_no_other_task_waiting(scenes: Any) -> None:
+    scene = scenes()
+    of = open_world(name="gone", keys=scene.sent.of.keys)
+    soon = int(time.time()) + 24 * HOUR
+    north, south = (sign_keys(keys.signing, (keys.opening.public(),), not_after=soon) for keys in of.keys)
+    bundle = TaskBundle(task=of.task, signatures=of.bundle.signatures, key_lists=(north, south))
+    asked: list[float] = []
+
+    def host(_seen: Seen) -> Answer:
+        asked.append(time.monotonic())
+        return (
+            Answer(body=encode(bundle), headers=CORS) if len(asked) == 1 else Answer(status=503, headers=CORS)
+        )
+
+    with Site({}, handler=host) as gone:
+        assert scene.open(bundle=f"{gone.origin}/bundle")
+        scene.call("saveImpression", features=row(1), matchValue=5, lifetimeDays=1.5)
+        assert scene.open()
+        scene.call("saveImpression", features=row(2), matchValue=5, lifetimeDays=1.5)
+        scene.skip_days(2)
+        scene.await_reports(1)
+        scene.page.wait_for_timeout(1500)
+    assert scene.sent.found()[0].tolist() == [row(2)]
+    assert scene.kept()["waiting"] == 1  # nothing is lost
+    again = asked[1:]
+    assert 1 <= len(again) <= 1 + (again[-1] - again[0])  # a second apart at least
+
+
+def test_a_bundle_without_end_is_refused(scenes: Any) -> None:
+    scene = scenes()
+    with (
+        Site({}, handler=lambda _seen: Answer(body=b"[" * 10**6, headers=CORS)) as host,
+        pytest.raises(Exception, match="InvalidTask"),
+    ):
+        scene.open(bundle=f"{host.origin}/bundle")
 
 
 def test_the_same_bytes_are_sent_until_they_are_answered(scenes: Any) -> None:

@@ -5,6 +5,7 @@ import { type Bytes } from "./bytes.ts";
 import { invalidTask } from "./errors.ts";
 
 export const MAX_BYTES = 64 * 1024;
+export const MAX_ENCODER_BYTES = 4 * 1024 * 1024;
 const MAX_DEPTH = 16;
 
 export type Node =

@@ -5,11 +5,10 @@
 //   encoder.features({ age: "39", work: "Private" });
 
 import { type Bytes, digest, equal } from "./bytes.ts";
-import { parse } from "./canonical.ts";
+import { MAX_ENCODER_BYTES, parse } from "./canonical.ts";
 import { MaskedLarkError } from "./errors.ts";
 import { Fields, float, integer, list, must, nullable, oneOf, type Read, text } from "./shape.ts";
 
-export const MAX_ENCODER_BYTES = 4 * 1024 * 1024;
 const TOP = 255;
 const MAX_COLUMNS = 65_536;
 const MAX_NUMBER_LENGTH = 400;

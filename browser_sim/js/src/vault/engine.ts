@@ -5,7 +5,7 @@
 // Each step is one transaction, so a browser that is killed at any moment goes on where it was: a sealed report is sent
 // again as the same bytes, which the ad server stores once.
 
-import { type Bytes, toHex } from "../core/bytes.ts";
+import { type Bytes, equal, toHex } from "../core/bytes.ts";
 import { invalidExample, MaskedLarkError } from "../core/errors.ts";
 import { checkLabel } from "../core/labels.ts";
 import { below, systemRandomness, uniform } from "../core/randomness.ts";
@@ -44,6 +44,8 @@ export class Engine {
   readonly #send: Send;
   readonly #now: () => number;
   readonly #opened = new Map<string, Opened>();
+  /** Until when a task that could not be served is left alone. */
+  readonly #pauses = new Map<string, { readonly tries: number; readonly until: number }>();
   #timer: ReturnType<typeof setTimeout> | undefined;
   #rejected = 0;
 
@@ -85,34 +87,37 @@ export class Engine {
 
   /** Put a call on the disk. What comes of it is never told. */
   async note(call: Call): Promise<void> {
-    const id = call.kind === "impression" ? call.impression.task : call.conversion.task;
+    const id = taskOf(call);
     const { bundle } = await this.#task(id);
     checkCall(bundle.task, call);
-    await this.#store.change((transaction) => transaction.add("calls", call));
+    await this.#store.change(async (transaction) => {
+      if ((await transaction.task(id)) === undefined) throw notOpened(); // withdrawn meanwhile, in another page
+      transaction.add("calls", call);
+    });
   }
 
-  /** Forget everything of a task: what was seen, what waits, what is sealed and not yet sent. */
+  /**
+   * Forget everything of a task: what was seen, what waits, what is sealed and not yet sent.
+   * Of a task that protects persons it is still known when reports were made: those are out, and count.
+   */
   async withdraw(id: string): Promise<void> {
-    this.#opened.delete(id);
+    const task = await this.#task(id).then((opened) => opened.bundle.task, () => undefined);
+    const names = ["calls", "impressions", "waiting", "outbox"] as const;
     await this.#store.change(async (transaction) => {
-      for (const name of ["calls", "impressions", "waiting", "outbox", "made"] as const) {
+      for (const name of task?.isPerUser === true ? names : ([...names, "made"] as const)) {
         for (const { key, value } of await transaction.rows(name)) {
           if (taskOf(value) === id) transaction.delete(name, key);
         }
       }
       transaction.delete("tasks", id);
     });
+    this.#opened.delete(id);
   }
 
   /** Do what is due, in one place at a time over all pages and workers of this vault; then sleep until more is. */
   async run(): Promise<void> {
     await navigator.locks.request(LOCK, async () => {
-      for (const step of [this.#applyCalls, this.#expire, this.#sealDue, this.#drain]) {
-        // One step that cannot be done now (a task without fresh keys, say) must not keep the others waiting.
-        await step.call(this).catch((error: unknown) => {
-          if (!(error instanceof MaskedLarkError)) throw error;
-        });
-      }
+      for (const step of [this.#applyCalls, this.#expire, this.#sealDue, this.#drain]) await step.call(this);
     });
     await this.#sleep();
   }
@@ -125,12 +130,21 @@ export class Engine {
 
   /** When anything is due next, in Unix seconds; undefined for never. */
   async nextMoment(): Promise<number | undefined> {
-    const moments = [
-      ...(await this.#store.read("impressions")).map((row) => row.value.expiresAt),
-      ...(await this.#store.read("waiting")).map((row) => row.value.dueAt),
-      ...(await this.#store.read("outbox")).map((row) => row.value.notBefore),
-    ];
-    return moments.length === 0 ? undefined : Math.min(...moments);
+    const [calls, impressions, waiting, outbox] = await Promise.all([
+      this.#store.read("calls"),
+      this.#store.read("impressions"),
+      this.#store.read("waiting"),
+      this.#store.read("outbox"),
+    ]);
+    let next = Infinity;
+    const served = (id: string, at: number): void => {
+      next = Math.min(next, Math.max(at, this.#pauses.get(id)?.until ?? 0));
+    };
+    for (const { value } of calls) served(taskOf(value), 0);
+    for (const { value } of impressions) served(value.task, value.expiresAt);
+    for (const { value } of waiting) served(value.task, value.dueAt);
+    for (const { value } of outbox) next = Math.min(next, value.notBefore);
+    return next === Infinity ? undefined : next;
   }
 
   async #sleep(): Promise<void> {
@@ -147,20 +161,44 @@ export class Engine {
     return (await this.#store.task(id))?.encoder ?? fetchEncoder(url, task.encoder);
   }
 
+  /** A task as it is on the disk: another page may have opened it anew, or withdrawn it. */
   async #task(id: string): Promise<Opened> {
-    const known = this.#opened.get(id);
-    if (known !== undefined) return known;
     const kept = await this.#store.task(id);
-    if (kept === undefined) throw new MaskedLarkError("Refused", "the task was not opened, or was withdrawn");
-    const bundle = await openBundle(kept.bundle, kept.trusted);
-    const opened = { kept, bundle, sealer: await Sealer.of(bundle) };
+    if (kept === undefined) {
+      this.#opened.delete(id);
+      throw notOpened();
+    }
+    const known = this.#opened.get(id);
+    let opened: Opened;
+    if (known !== undefined && equal(known.kept.bundle, kept.bundle)) opened = { ...known, kept };
+    else {
+      const bundle = await openBundle(kept.bundle, kept.trusted);
+      opened = { kept, bundle, sealer: await Sealer.of(bundle) };
+    }
     this.#opened.set(id, opened);
     return opened;
   }
 
+  /** One row after the other. A task that cannot be served now (its host has no fresh keys, say) pauses, and no other. */
+  async #each<T extends Call | Impression | Waiting>(rows: readonly Row<T>[], serve: (row: Row<T>) => Promise<void>): Promise<void> {
+    for (const row of rows) {
+      const id = taskOf(row.value);
+      const pause = this.#pauses.get(id);
+      if (pause !== undefined && pause.until > this.#now()) continue;
+      try {
+        await serve(row);
+        this.#pauses.delete(id);
+      } catch (error) {
+        if (!(error instanceof MaskedLarkError)) throw error;
+        const tries = (pause?.tries ?? 0) + 1;
+        this.#pauses.set(id, { tries, until: this.#now() + pauseAfter(tries - 1) });
+      }
+    }
+  }
+
   async #applyCalls(): Promise<void> {
-    for (const { key, value: call } of await this.#store.read("calls")) {
-      const id = call.kind === "impression" ? call.impression.task : call.conversion.task;
+    await this.#each(await this.#store.read("calls"), async ({ key, value: call }) => {
+      const id = taskOf(call);
       const { bundle, kept } = await this.#task(id);
       await this.#store.change(async (transaction) => {
         if (!(await transaction.has("calls", key))) return; // withdrawn meanwhile
@@ -181,13 +219,13 @@ export class Engine {
         const reported = measured && values ? { keys: measured.keys, values } : measured;
         await this.#schedule(transaction, bundle.task, kept, { features, measured: reported, label });
       });
-    }
+    });
   }
 
   async #expire(): Promise<void> {
     const now = this.#now();
-    for (const { key, value } of await this.#store.read("impressions")) {
-      if (value.expiresAt > now) continue;
+    const over = (await this.#store.read("impressions")).filter(({ value }) => value.expiresAt <= now);
+    await this.#each(over, async ({ key, value }) => {
       const { bundle, kept } = await this.#task(value.task);
       const label = bundle.task.labels.defaultLabel;
       await this.#store.change(async (transaction) => {
@@ -196,7 +234,7 @@ export class Engine {
         if (label === null) return; // the task has no label for what did not convert
         await this.#schedule(transaction, bundle.task, kept, { features: value.features, measured: value.measured, label });
       });
-    }
+    });
   }
 
   /** A real report, and fake ones beside it, each with a delay of its own. */
@@ -212,15 +250,18 @@ export class Engine {
       task: kept.id,
       dueAt: now + kept.settings.maxDelayS * uniform(systemRandomness),
     });
-    const cap = kept.settings.cap;
-    if (cap !== null) {
-      let made = 0;
+    const { cap } = kept.settings;
+    if (cap !== null || task.isPerUser) {
+      let [ever, lately] = [0, 0];
       for (const { key, value } of await transaction.rows("made")) {
         if (value.task !== kept.id) continue;
-        if (value.at > now - cap.days * DAY_S) made += 1;
-        else transaction.delete("made", key);
+        ever += 1;
+        if (cap !== null && value.at > now - cap.days * DAY_S) lately += 1;
+        else if (!task.isPerUser) transaction.delete("made", key);
       }
-      if (made >= cap.reports) return;
+      // Which reports become one dataset is not for a browser to know: so many of a person, whatever the page says.
+      if (task.isPerUser && ever >= task.reportsPerUser) return;
+      if (cap !== null && lately >= cap.reports) return;
       transaction.add("made", { task: kept.id, at: now });
     }
     transaction.add("waiting", delayed(real));
@@ -231,15 +272,15 @@ export class Engine {
 
   async #sealDue(): Promise<void> {
     const now = this.#now();
-    for (const { key, value } of await this.#store.read("waiting")) {
-      if (value.dueAt > now) continue;
+    const due = (await this.#store.read("waiting")).filter(({ value }) => value.dueAt <= now);
+    await this.#each(due, async ({ key, value }) => {
       const bytes = await this.#sealed(value, now);
       await this.#store.change(async (transaction) => {
         if (!(await transaction.has("waiting", key))) return;
         transaction.delete("waiting", key);
         if (bytes !== undefined) transaction.add("outbox", { task: value.task, bytes, tries: 0, notBefore: now });
       });
-    }
+    });
   }
 
   /** The upload's bytes; undefined where the task has ended meanwhile. */
@@ -258,13 +299,18 @@ export class Engine {
     if (answer === "unchanged") throw new MaskedLarkError("Unavailable", "the task host has no newer keys");
     const bundle = await openBundle(answer.encoded, kept.trusted);
     if (toHex(bundle.task.id) !== kept.id) throw new MaskedLarkError("InvalidTask", "the task host serves another task");
-    await this.keep(kept.url, answer.encoded, answer.etag, kept);
+    checkFresh(bundle, this.#now());
+    await this.#store.change(async (transaction) => {
+      const now = await transaction.task(kept.id);
+      if (now === undefined) throw notOpened(); // withdrawn meanwhile
+      transaction.putTask({ ...now, bundle: answer.encoded, etag: answer.etag });
+    });
     return this.#task(kept.id);
   }
 
   async #drain(): Promise<void> {
     for (const row of await this.#store.read("outbox")) {
-      if (row.value.notBefore > this.#now()) continue;
+      if (row.value.notBefore > this.#now() || !(await this.#store.has("outbox", row.key))) continue; // or withdrawn
       const answer = await this.#send(`${this.#intake}/v1/reports`, row.value.bytes);
       if (answer.kind === "later") await this.#postpone(row, answer.afterS);
       else {
@@ -276,13 +322,20 @@ export class Engine {
 
   async #postpone(row: Row<Sealed>, afterS: number | undefined): Promise<void> {
     const { value, key } = row;
-    const pause = afterS ?? Math.min(FIRST_PAUSE_S * 2 ** value.tries, LONGEST_PAUSE_S);
-    const jitter = 1 + uniform(systemRandomness); // so that browsers do not come back together
-    const later = { ...value, tries: value.tries + 1, notBefore: this.#now() + pause * jitter };
+    const later = { ...value, tries: value.tries + 1, notBefore: this.#now() + pauseAfter(value.tries, afterS) };
     await this.#store.change(async (transaction) => {
       if (await transaction.has("outbox", key)) transaction.put("outbox", key, later);
     });
   }
+}
+
+/** Seconds to wait after so many tries, with a jitter, so that browsers do not come back together. */
+function pauseAfter(tries: number, hintS?: number): number {
+  return (hintS ?? Math.min(FIRST_PAUSE_S * 2 ** tries, LONGEST_PAUSE_S)) * (1 + uniform(systemRandomness));
+}
+
+function notOpened(): MaskedLarkError {
+  return new MaskedLarkError("Refused", "the task was not opened, or was withdrawn");
 }
 
 /** Throws InvalidExample for a call that could never make a report: it depends on the call alone. */

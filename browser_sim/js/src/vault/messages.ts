@@ -11,7 +11,7 @@ export interface OpenOptions {
   readonly consent: boolean;
   /** Reports wait for a uniform time up to this many seconds; a day by default. */
   readonly maxDelayS?: number;
-  /** The most reports of this browser in so many days. By default what the task says, a day; null: no cap. */
+  /** The most reports of this browser in so many days; no such cap by default. A task that protects persons has one for all its time beside it. */
   readonly cap?: { readonly reports: number; readonly days: number } | null;
   /** A public table of rows, from which fake reports draw each column on its own. */
   readonly population?: readonly { readonly features: Uint8Array; readonly keys: readonly number[] }[];

@@ -1,7 +1,7 @@
 // The vault's requests: a task's bundle, its encoder, and one report. None carries a cookie or a referrer.
 
-import { type Bytes, digest, equal } from "../core/bytes.ts";
-import { MAX_BYTES } from "../core/canonical.ts";
+import { type Bytes, concat, digest, equal } from "../core/bytes.ts";
+import { MAX_BYTES, MAX_ENCODER_BYTES } from "../core/canonical.ts";
 import { MaskedLarkError } from "../core/errors.ts";
 
 const TIMEOUT_MS = 30_000;
@@ -43,33 +43,50 @@ export async function fetchBundle(
   etag: string | null,
 ): Promise<"unchanged" | { readonly encoded: Bytes; readonly etag: string | null }> {
   let response: Response;
-  let encoded: Bytes;
+  let encoded: Bytes | undefined;
   try {
     // The browser's own cache keeps the ETag and sends it, which needs no preflight.
     response = await fetch(url, { ...PRIVATE, cache: "no-cache", signal: AbortSignal.timeout(TIMEOUT_MS) });
-    encoded = new Uint8Array(await response.arrayBuffer());
+    encoded = await body(response, MAX_BYTES);
   } catch {
     throw new MaskedLarkError("Unavailable", "the task host does not answer");
   }
   if (!response.ok) throw new MaskedLarkError("Unavailable", `the task host answers ${response.status}`);
-  if (encoded.length > MAX_BYTES) throw new MaskedLarkError("InvalidTask", `a bundle has at most ${MAX_BYTES} bytes`);
+  if (encoded === undefined) throw new MaskedLarkError("InvalidTask", `a bundle has at most ${MAX_BYTES} bytes`);
   const now = response.headers.get("etag");
   return etag !== null && now === etag ? "unchanged" : { encoded, etag: now };
 }
 
 /** The encoder that a task names, from beside its bundle; null where the host does not serve it now. */
 export async function fetchEncoder(bundle: string, named: Bytes): Promise<Bytes | null> {
-  let encoded: Bytes;
+  let encoded: Bytes | undefined;
   try {
     const url = `${bundle.replace(/\/+$/, "")}/encoder`;
     const response = await fetch(url, { ...PRIVATE, signal: AbortSignal.timeout(TIMEOUT_MS) });
     if (!response.ok) return null;
-    encoded = new Uint8Array(await response.arrayBuffer());
+    encoded = await body(response, MAX_ENCODER_BYTES);
   } catch {
     return null;
   }
-  if (!equal(await digest("encoder", encoded), named)) {
+  if (encoded === undefined || !equal(await digest("encoder", encoded), named)) {
     throw new MaskedLarkError("InvalidTask", "the task host serves another encoder than the task names");
   }
   return encoded;
+}
+
+/** A body of at most so many bytes; undefined as soon as it is longer, for a host may send without end. */
+async function body(response: Response, most: number): Promise<Bytes | undefined> {
+  const parts: Uint8Array[] = [];
+  let length = 0;
+  const reader = response.body?.getReader();
+  for (;;) {
+    const part = await reader?.read();
+    if (part === undefined || part.done) return concat(...parts);
+    length += part.value.length;
+    if (length > most) {
+      await reader?.cancel();
+      return undefined;
+    }
+    parts.push(part.value);
+  }
 }

@@ -21,7 +21,7 @@ export interface OpenedTask {
 export interface Settings {
   /** Reports wait for a uniform time up to this long. */
   readonly maxDelayS: number;
-  /** The most reports of this person's browser in so many days; null for no cap. */
+  /** The most reports of this browser in so many days; null for the task's own alone. */
   readonly cap: { readonly reports: number; readonly days: number } | null;
   /** Rows of a public table; a fake report draws each of its columns from one of them. Empty: uniform bytes. */
   readonly population: readonly { readonly features: Uint8Array; readonly keys: readonly number[] }[];
@@ -74,7 +74,7 @@ interface Rows {
   impressions: Impression;
   waiting: Waiting;
   outbox: Sealed;
-  /** When reports were made, by task: for the cap. */
+  /** When reports were made, by task: for the caps. */
   made: { readonly task: string; readonly at: number };
 }
 
@@ -168,6 +168,10 @@ export class Store {
 
   async task(id: string): Promise<OpenedTask | undefined> {
     return new Transaction(this.#database.transaction("tasks", "readonly")).task(id);
+  }
+
+  async has(name: StoreName, key: number): Promise<boolean> {
+    return new Transaction(this.#database.transaction(name, "readonly")).has(name, key);
   }
 
   close(): void {
