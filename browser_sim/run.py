@@ -18,7 +18,8 @@ from browser_sim.task_host import load_bundle, load_encoder_of
 from browser_sim.waiting import BRIEF_S, patiently
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
-from maskedlark.reports.task import PrivacyUnit, Task
+from maskedlark.reports.task import Task
+from maskedlark.reports.task_kinds import PrivacyUnit
 from maskedlark.rpc.transport import is_loopback
 
 Progress = Callable[[int], AbstractContextManager[Callable[[int], None]]]
