@@ -20,10 +20,11 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from adserver.admin.grants import Grants
 from adserver.admin.problems import problem, problem_of
 from adserver.records.access import Grant, GrantKind
 from adserver.records.access import Scope as Allowed
-from adserver.store.access import SESSION_S, AccessStore
+from adserver.store.access import SESSION_S
 from maskedlark.errors import HelperUnavailable
 from maskedlark.frozen import frozen
 from maskedlark.runtime.database import database_at_hand
@@ -67,13 +68,13 @@ class Door:
 
     Attributes:
         app: What is behind it.
-        access: The grants.
+        grants: Who may pass.
         hosts: The names and addresses that this server is reached at; any port, so that it may be forwarded.
         is_tls: Whether it speaks TLS.
     """
 
     app: ASGIApp
-    access: AccessStore
+    grants: Grants
     hosts: Collection[str]
     is_tls: bool
 
@@ -123,19 +124,20 @@ class Door:
     async def _grant(self, scope: Scope, headers: Headers) -> tuple[Grant | None, bool]:
         """Who asks, and whether a cookie says so."""
         scheme, _, secret = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer":
-            return await run_in_threadpool(self.access.find, secret.strip(), [GrantKind.TOKEN]), False
-        session = self.session_in(scope, headers)
-        if not session:
+        is_cookie = scheme.lower() != "bearer"
+        kind = GrantKind.SESSION if is_cookie else GrantKind.TOKEN
+        shown = self.session_in(scope, headers) if is_cookie else secret.strip()
+        if not shown:
             return None, False
-        return await run_in_threadpool(self.access.find, session, [GrantKind.SESSION]), True
+        grant = self.grants.at_hand(shown, kind) if scope["method"] in _SAFE else None
+        return grant or await run_in_threadpool(self.grants.find, shown, kind), is_cookie
 
     async def _login(self, scope: Scope) -> Response:
         """A login link: whoever opens it first is logged in."""
         codes = parse_qs(scope["query_string"].decode("latin-1")).get("code", [])
         session = None
         if len(codes) == 1 and scope["method"] == "GET":
-            session = await run_in_threadpool(self.access.log_in, codes[0])
+            session = await run_in_threadpool(self.grants.log_in, codes[0])
         if session is None:
             return _unknown(LOGIN_PATH)
         answer = RedirectResponse("/", 303)

@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from adserver.admin.jobs import JOBS
 from adserver.admin.look import LOOKS
-from adserver.admin.operation import PREFIX, Operation
+from adserver.admin.operation import PREFIX, Bounds, Operation
 from adserver.admin.problems import MEDIA_TYPE
 from adserver.admin.queries import QUERIES
 from adserver.admin.schemas import OBJECT, record
@@ -35,7 +35,8 @@ def api_routes(site: Site) -> list[Route]:
     async def describe(_request: Request) -> Response:
         return JSONResponse(document)
 
-    ours = [one.route(site) for one in OPERATIONS]
+    bounds = Bounds()
+    ours = [one.route(site, bounds) for one in OPERATIONS]
     return [Route(OPENAPI_PATH, describe, methods=["GET"], name="openapi"), *ours]
 
 

@@ -1,25 +1,32 @@
 """One operation of the admin API: of the same object its route and its part of the OpenAPI document."""
 
+import asyncio
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Any, Final, TypeAlias
 
+from anyio import CapacityLimiter, to_thread
 from pydantic import BaseModel, ValidationError
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from adserver.admin.problems import problem, problem_of
 from adserver.admin.site import Site
-from maskedlark.errors import InvalidTask, MaskedLarkError
+from adserver.ingest.body_room import BodyRoom, Held, NoRoom
+from maskedlark.errors import HelperUnavailable, InvalidTask, MaskedLarkError
 from maskedlark.frozen import frozen
 from maskedlark.runtime.database import database_at_hand
 
 PREFIX: Final = "/api/v1"
 MAX_BODY_BYTES: Final = 256 << 20
 """A model and an evaluation set in base64."""
+BODY_DEADLINE_S: Final = 300.0
+THREADS: Final = 8
+"""In which operations are done: those that take long leave the door's own threads alone."""
+_INTEGERS: Final = range(-(1 << 63), 1 << 63)
+"""What a database holds."""
 Schema = Mapping[str, Any]
 _KINDS: Final = {"integer": int, "number": float, "string": str}
 
@@ -56,6 +63,8 @@ class Parameter:
             value = _KINDS[self.kind](typed)
         except ValueError:
             raise InvalidTask(f"`{self.name}` is of type {self.kind}") from None
+        if self.kind == "integer" and value not in _INTEGERS:
+            raise InvalidTask(f"`{self.name}` is an integer of 64 bits")
         if (self.low is not None and not value >= self.low) or (
             self.high is not None and not value <= self.high
         ):
@@ -69,6 +78,19 @@ class Parameter:
             if value is not None:
                 found[name] = value
         return found
+
+
+@frozen
+class Bounds:
+    """What all requests of one API share, so that those that ask for much keep nobody out.
+
+    Attributes:
+        room: For the bodies on their way.
+        threads: For what is done.
+    """
+
+    room: BodyRoom = field(default_factory=BodyRoom)
+    threads: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(THREADS))
 
 
 @frozen
@@ -122,13 +144,16 @@ class Operation:
         """The names in the path."""
         return tuple(part[1:-1] for part in self.path.split("/") if part.startswith("{"))
 
-    def route(self, site: Site) -> Route:
+    def route(self, site: Site, bounds: Bounds) -> Route:
         """The route that answers it."""
 
         async def answer(request: Request) -> Response:
             try:
-                content = await self._body(request)
-                return await run_in_threadpool(self._answer, site, request, content)
+                with bounds.room.held() as held:
+                    content = await self._body(request, held)
+                    return await to_thread.run_sync(
+                        self._answer, site, request, content, limiter=bounds.threads
+                    )
             except MaskedLarkError as refusal:
                 return problem_of(refusal)
 
@@ -144,15 +169,24 @@ class Operation:
             asked = Asked(site=site, named={**request.path_params, **named}, body=self._read(content))
             return JSONResponse(self.act(asked), self.status)
 
-    async def _body(self, request: Request) -> bytes:
-        """What was sent, up to a limit."""
+    async def _body(self, request: Request, held: Held) -> bytes:
+        """What was sent, up to a limit; it is given up where it finds no room, or comes too slowly."""
         if self.body is None:
             return b""
         content = bytearray()
-        async for piece in request.stream():
-            content += piece
-            if len(content) > MAX_BODY_BYTES:
-                raise InvalidTask(f"a request has at most {MAX_BODY_BYTES} bytes")
+        try:
+            async with asyncio.timeout(BODY_DEADLINE_S):
+                async for piece in request.stream():
+                    if len(content) + len(piece) > MAX_BODY_BYTES:
+                        raise InvalidTask(f"a request has at most {MAX_BODY_BYTES} bytes")
+                    held.take(len(piece))
+                    content += piece
+        except NoRoom:
+            raise HelperUnavailable(
+                "the ad server takes as many requests as it has room for; ask again"
+            ) from None
+        except TimeoutError:
+            raise InvalidTask(f"the request did not arrive within {BODY_DEADLINE_S:.0f} s") from None
         return bytes(content)
 
     def _read(self, content: bytes) -> BaseModel | None:

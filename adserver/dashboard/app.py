@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 
 from adserver.admin.access import API, LOGIN_PATH, LOGOUT_PATH, Door
 from adserver.admin.api import api_routes
+from adserver.admin.grants import Grants
 from adserver.admin.operation import not_found
 from adserver.admin.problems import problem
 from adserver.admin.site import Site
@@ -34,17 +35,17 @@ def dashboard(site: Site, *, hosts: Collection[str], is_tls: bool) -> Iterator[D
         hosts: The names that it is reached at; see `adserver.admin.access.names_of`.
         is_tls: Whether it is served over TLS.
     """
-    access, figures = AccessStore(site.engine, site.clock), Figures(site)
+    grants, figures = Grants(AccessStore(site.engine, site.clock)), Figures(site)
     pages = Pages(figures, environment())
-    app = _app(site, access, pages)
+    app = _app(site, grants, pages)
     try:
-        yield Door(app=app, access=access, hosts=frozenset(hosts), is_tls=is_tls)
+        yield Door(app=app, grants=grants, hosts=frozenset(hosts), is_tls=is_tls)
     finally:
         pages.close()
         figures.close()
 
 
-def _app(site: Site, access: AccessStore, pages: Pages) -> ASGIApp:
+def _app(site: Site, grants: Grants, pages: Pages) -> ASGIApp:
     async def change(request: Request) -> Response:
         """A button of a job's page; it leads back to the page."""
         name, act = request.path_params["job"], request.path_params["act"]
@@ -60,7 +61,7 @@ def _app(site: Site, access: AccessStore, pages: Pages) -> ASGIApp:
         return RedirectResponse(f"/jobs/{found.job_id.hex()}", 303)
 
     async def log_out(request: Request) -> Response:
-        await run_in_threadpool(access.end, request.state.grant)
+        await run_in_threadpool(grants.end, request.state.grant)
         return RedirectResponse(LOGIN_PATH, 303)
 
     async def log_in(_request: Request) -> Response:

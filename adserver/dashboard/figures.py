@@ -47,7 +47,7 @@ SOON_S: Final = 30 * 86_400.0
 """A certificate that ends so soon is worth a look."""
 _PATIENCE_S: Final = 0.15
 _STOPPED: Final = (JobState.REFUSED, JobState.FAILED, JobState.WAITING)
-_ANYHOW_S: Final = 10.0
+_ANYHOW_S: Final = 30.0
 """After so long a page is drawn anew though no mark has changed: for the words of a cause, say."""
 Values = dict[str, Any]
 

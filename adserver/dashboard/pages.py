@@ -192,7 +192,10 @@ class Pages:
 
     def _route(self, page: Page) -> Route:
         async def show(request: Request) -> Response:
-            key = (request.url.path, request.url.query, request.state.grant.scope)
+            asked = (
+                request.scope
+            )  # not the URL, in which a path's own %3F or %23 would look like what follows it
+            key = (asked["path"], asked["query_string"], request.state.grant.scope)
             stamp = await self._stamp(page)
             drawn = await _of(self._drawn.renewed(key, partial(self._draw, page, request), stamp))
             headers = {"etag": drawn.tag}

@@ -144,13 +144,14 @@ def test_who_logs_out_is_out(behind: Any) -> None:
         assert client.get("/").status_code == 401
 
 
-def test_a_revoked_token_opens_nothing_at_once(behind: Any) -> None:
+def test_a_revoked_token_does_nothing_at_once(behind: Any) -> None:
     secret = behind.of.grant(GrantKind.TOKEN, Scope.READ)
     grant = behind.of.access.find(secret, [GrantKind.TOKEN])
     with behind.client() as client:
         shown = {"authorization": f"Bearer {secret}"}
         assert client.get("/api/v1/jobs", headers=shown).status_code == 200
         behind.of.access.revoke(grant.grant_id, [GrantKind.TOKEN])
+        assert client.post("/api/v1/jobs", headers=shown).status_code == 401
         assert client.get("/api/v1/jobs", headers=shown).status_code == 401
 
 

@@ -1,0 +1,51 @@
+"""The grants as the door asks for them: what was found is believed for a moment by those who only look.
+
+Ten open pages ask several times a second. What changes or spends asks the database each time.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from adserver.records.access import Grant, GrantKind, digest_of
+from adserver.store.access import AccessStore
+
+BELIEVED_S: Final = 0.7
+"""How long a grant that was revoked elsewhere may still look."""
+_MOST: Final = 1_024
+
+
+class Grants:
+    """The grants of an ad server, those of a moment ago at hand. Safe to share between threads."""
+
+    def __init__(self, access: AccessStore, *, elapsed: Callable[[], float] = time.monotonic) -> None:
+        """Grants of a store; `elapsed` counts seconds."""
+        self._access = access
+        self._elapsed = elapsed
+        self._found: dict[tuple[bytes, GrantKind], tuple[Grant, float]] = {}
+
+    def at_hand(self, secret: str, kind: GrantKind) -> Grant | None:
+        """The grant of a secret that was found within the last moment; None: ask `find`."""
+        grant, found_at = self._found.get((digest_of(secret), kind), (None, 0.0))
+        return grant if self._elapsed() - found_at < BELIEVED_S else None
+
+    def find(self, secret: str, kind: GrantKind) -> Grant | None:
+        """The grant of a secret, if it is of the kind and has not ended; the database says so."""
+        asked_at = self._elapsed()
+        grant, key = self._access.find(secret, [kind]), (digest_of(secret), kind)
+        if grant is None:
+            self._found.pop(key, None)
+            return None
+        if len(self._found) >= _MOST:
+            self._found.clear()
+        self._found[key] = (grant, asked_at)
+        return grant
+
+    def log_in(self, secret: str) -> str | None:
+        """As `AccessStore.log_in`."""
+        return self._access.log_in(secret)
+
+    def end(self, grant: Grant) -> None:
+        """End a grant, here at once. Idempotent."""
+        self._access.end(grant)
+        self._found.pop((grant.digest, grant.kind), None)
