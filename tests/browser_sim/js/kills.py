@@ -26,6 +26,7 @@ from tests.browser_sim.js.sent_reports import SentReports
 from tests.browser_sim.js.site import Answer, Seen, Site
 from tests.browser_sim.js.vault_sites import Sites, rows_kept, three_sites
 from tests.builders import world
+from tests.patience import HANGS_S
 
 LOST_ANSWERS: Final = 0.3
 BURST: Final = 400
@@ -74,9 +75,13 @@ class KilledBrowser:
         self._process = subprocess.Popen(
             [*command, "about:blank"], stdout=quiet, stderr=quiet, start_new_session=True
         )
-        self.browser: Browser = playwright.chromium.connect_over_cdp(
-            f"http://127.0.0.1:{self._port(profile)}"
-        )
+        try:
+            self.browser: Browser = playwright.chromium.connect_over_cdp(
+                f"http://127.0.0.1:{self._port(profile)}", timeout=1_000 * HANGS_S
+            )
+        except BaseException:
+            self.kill()
+            raise
 
     def _port(self, profile: Path) -> str:
         file = profile / "DevToolsActivePort"
@@ -84,12 +89,13 @@ class KilledBrowser:
             if file.exists() and file.read_text().strip():
                 return file.read_text().split()[0]
             time.sleep(0.02)
-        self.kill()
         raise AssertionError("Chromium does not start")
 
     @property
     def page(self) -> Page:
-        return self.browser.contexts[0].new_page()
+        page = self.browser.contexts[0].new_page()
+        page.set_default_timeout(1_000 * HANGS_S)
+        return page
 
     def kill(self) -> None:
         os.killpg(self._process.pid, signal.SIGKILL)
