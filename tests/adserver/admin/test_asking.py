@@ -1,0 +1,151 @@
+"""Queries and evaluations over the API, from the request to the answer that is kept, by helpers in memory."""
+
+import base64
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from threading import Event
+from typing import Any, Final
+
+import httpx
+import jsonschema
+import numpy as np
+import pytest
+
+from adserver.admin.api import OPERATIONS
+from adserver.admin.operation import PREFIX
+from adserver.client import Client
+from adserver.ingest.http_server import HttpServer
+from adserver.peers.replies import QueryAnswer
+from adserver.records.access import GrantKind, Scope
+from maskedlark.randomness import seeded
+from maskedlark.releases.evaluation import EvaluationSpec
+from maskedlark.releases.kinds import AnyQuery
+from maskedlark.releases.query import measurement_of
+from tests.adserver.evaluation_helper import MemoryEvaluationHelper
+from tests.adserver.job_world import ENCODED_MODEL
+from tests.adserver.painted import OF, SHOP_DATASET, SHOP_OF, SHOP_REPORTS, Painted, painted
+from tests.measured import MemoryQueryHelper, columns_of, opened
+
+DATASET: Final = OF.datasets[0].dataset_id.hex()
+CLICKS: Final = np.arange(SHOP_REPORTS) % 4 == 0
+
+
+class Helper:
+    """One honest helper of both datasets."""
+
+    def __init__(self, role: int, shares: Any) -> None:
+        self.asked: list[AnyQuery] = []
+        self._sums = MemoryQueryHelper(SHOP_OF, role, shares, seed=role)
+        self._scores = MemoryEvaluationHelper(OF.of, role, OF.datasets[role].shares, seed=role)
+
+    def run_query(
+        self, query: AnyQuery, beside: bytes, length: int, *, cancelled: Event | None = None
+    ) -> QueryAnswer:
+        self.asked.append(query)
+        by = self._scores if isinstance(query, EvaluationSpec) else self._sums
+        return by.run_query(query, beside, length, cancelled=cancelled)
+
+
+@pytest.fixture(scope="module")
+def helpers() -> tuple[Helper, Helper]:
+    keys = np.zeros((SHOP_REPORTS, len(measurement_of(SHOP_OF.task).keys)), np.uint32)
+    values = np.stack([CLICKS, np.zeros(SHOP_REPORTS)], axis=1).astype(np.int64)
+    both = opened(SHOP_OF, keys, columns_of(measurement_of(SHOP_OF.task), values), seeded(1))
+    return Helper(0, both[0]), Helper(1, both[1])
+
+
+@pytest.fixture(scope="module")
+def asked_of(
+    tmp_path_factory: pytest.TempPathFactory, helpers: tuple[Helper, Helper]
+) -> Iterator[tuple[Painted, str]]:
+    with ExitStack() as stack:
+        of = painted(Path(tmp_path_factory.mktemp("painted")) / "adserver")
+        stack.callback(of.close)
+        pair: Any = helpers
+        of.client = Client.over(of.engine, pair, data=of.folder)
+        server = HttpServer(stack.enter_context(of.door()), "127.0.0.1:0", None, headers=())
+        stack.callback(server.stop)
+        server.wait_until_started()
+        yield of, f"http://127.0.0.1:{server.port}{PREFIX}"
+
+
+@pytest.fixture
+def client(asked_of: tuple[Painted, str]) -> Iterator[httpx.Client]:
+    of, url = asked_of
+    token = of.grant(GrantKind.TOKEN, Scope.OPERATE)
+    with httpx.Client(base_url=url, headers={"authorization": f"Bearer {token}"}, timeout=60) as made:
+        yield made
+
+
+def answers(method: str, path: str) -> dict[str, Any]:
+    """The schema of a good answer, as the document has it."""
+    return dict(next(one.answers for one in OPERATIONS if (one.method, one.path) == (method, path)))
+
+
+def test_a_query_is_answered_charged_and_kept(client: httpx.Client, helpers: tuple[Helper, Helper]) -> None:
+    told = client.get(f"/budgets/{SHOP_DATASET.hex()}").json()["ad_server"]["spent"]
+    body = {"values": ["click"], "group_by": ["place"], "epsilon": 0.5, "dataset": SHOP_DATASET.hex()[:8]}
+    answer = client.post("/queries", json=body)
+    assert answer.status_code == 201, answer.text
+    jsonschema.validate(answer.json(), answers("POST", "/queries"))
+    (first, *others) = answer.json()["rows"]
+    assert first["click"]["low"] < CLICKS.sum() < first["click"]["high"]
+    assert all(abs(one["click"]["value"]) < CLICKS.sum() / 2 for one in others)
+    kept = client.get(f"/queries/{answer.json()['query_id']}").json()
+    assert (kept["is_answered"], kept["about"]) == (True, "click by place")
+    assert kept["result"]["rows"] == answer.json()["rows"]
+    assert client.get(f"/budgets/{SHOP_DATASET.hex()}").json()["ad_server"]["spent"] > told
+    assert [one.asked[-1].query_id.hex() for one in helpers] == [kept["query_id"]] * 2
+
+
+@pytest.mark.parametrize("by", ["model", "nothing", "both"])
+def test_an_evaluation_is_of_one_model(client: httpx.Client, helpers: tuple[Helper, Helper], by: str) -> None:
+    model = base64.b64encode(ENCODED_MODEL).decode()
+    given = {"model": {"model": model}, "nothing": {}, "both": {"model": model, "job": "06"}}[by]
+    before = len(helpers[0].asked)
+    answer = client.post("/evaluations", json={**given, "epsilon": 0.5, "bins": 10, "dataset": DATASET})
+    if by != "model":
+        assert (answer.status_code, answer.json()["reason"]) == (422, "invalid_task")
+        assert len(helpers[0].asked) == before
+        return
+    assert answer.status_code == 201, answer.text
+    jsonschema.validate(answer.json(), answers("POST", "/evaluations"))
+    kept = client.get(f"/evaluations/{answer.json()['query_id']}").json()
+    assert kept["is_answered"]
+    assert kept["result"]["metrics"] == answer.json()["metrics"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/queries", {"values": ["click"], "dataset": SHOP_DATASET.hex()}),
+        ("/evaluations", {"job": "06", "dataset": DATASET}),
+        ("/jobs/plan", {"dataset": DATASET}),
+    ],
+    ids=["queries", "evaluations", "plans"],
+)
+def test_a_token_that_reads_asks_nothing(
+    asked_of: tuple[Painted, str], helpers: tuple[Helper, Helper], path: str, body: dict[str, Any]
+) -> None:
+    of, url = asked_of
+    token, before = of.grant(GrantKind.TOKEN, Scope.READ), len(helpers[0].asked)
+    answer = httpx.post(f"{url}{path}", json=body, headers={"authorization": f"Bearer {token}"})
+    assert (answer.status_code, answer.json()["reason"]) == (403, "read_only")
+    assert len(helpers[0].asked) == before
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "reason"),
+    [
+        ({"values": ["nothing"], "dataset": SHOP_DATASET.hex()}, 422, "undeclared"),
+        ({"values": ["click"], "dataset": "ff"}, 404, "unknown_dataset"),
+        ({"values": ["click"], "dataset": DATASET}, 422, "undeclared"),
+    ],
+    ids=["no such value", "no such dataset", "a task that measures nothing"],
+)
+def test_a_query_that_is_wrong_is_a_problem(
+    client: httpx.Client, body: dict[str, Any], status: int, reason: str
+) -> None:
+    answer = client.post("/queries", json=body)
+    assert (answer.status_code, answer.json()["reason"]) == (status, reason), answer.text
