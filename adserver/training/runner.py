@@ -83,12 +83,15 @@ class JobRun:
             InvalidModel: training diverged (DIVERGED), or a helper refused the model.
         """
         with CurveWriter.opened(self._folder.path, self._history) as curves:
+            untrained = None  # evaluated first: it loads what evaluates, and no helper waits for that
+            if not self._history and self._evaluate is not None:
+                untrained = self._evaluated(RoundFigures(rounds_done=0, finished_at_s=self._clock()))
             check_started(
                 *self._pair.start_job(self._plan.job, self._encoded_model),
                 num_parameters=self._model.num_parameters,
             )
-            if not self._history and self._evaluate is not None:
-                self._keep(self._evaluated(RoundFigures(rounds_done=0, finished_at_s=self._clock())), curves)
+            if untrained is not None:
+                self._keep(replace(untrained, finished_at_s=self._clock()), curves)
             while self._trainer.rounds_done < self._plan.job.rounds:
                 self._keep(self._round(), curves)
                 self._folder.write_checkpoint(
