@@ -7,7 +7,8 @@ import numpy as np
 
 from maskedlark.privacy.clip import Clip
 from maskedlark.randomness import Randomness, seeded
-from maskedlark.releases.update import Phase, UpdateJob, UpdateRound, round_clip
+from maskedlark.releases.update import round_clip
+from maskedlark.releases.update_job import Phase, UpdateJob, UpdateRound
 from maskedlark.reports.task import Task
 from maskedlark.reports.update_sealing import UpdateOpener, UpdateSealer
 from maskedlark.reports.updates import UpdateForm, UpdateVector

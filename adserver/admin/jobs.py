@@ -6,7 +6,7 @@ from typing import Any, Final
 from adserver.admin.look import AFTER, LIMIT
 from adserver.admin.operation import Asked, Parameter, get, post
 from adserver.admin.paging import page_json
-from adserver.admin.schemas import OBJECT, page_of, record
+from adserver.admin.schemas import OBJECT, alike, page_of, record
 from adserver.records.federated_plan import FederatedPlan
 from adserver.records.job_state import JobEvent, JobState, possible
 from adserver.store.jobs import JobRecord
@@ -24,27 +24,17 @@ MOST_ROUNDS: Final = 1_000
 DEFAULT_ROUNDS: Final = 200
 CURVE_POINTS: Final = 400
 _RECORD: Final = {
-    "job_id": "string",
-    "plan": "string",
-    "submitted_at": "number",
-    "state": "string",
-    "reason": "string?",
-    "cause": "string?",
-    "rounds": "integer",
-    "rounds_done": "integer",
-    "is_closed": "boolean",
+    **alike("string", "job_id", "plan", "state", "task_id", "task"),
+    **alike("string?", "reason", "cause"),
+    **alike("integer", "rounds", "rounds_done"),
     "rounds_charged": "integer?",
-    "task_id": "string",
-    "task": "string",
+    "submitted_at": "number",
+    "is_closed": "boolean",
 }
 _FIGURES: Final = record(
     rounds_done="integer",
     finished_at_s="number",
-    learning_rate="number?",
-    gradient_norm="number?",
-    noise_to_signal="number?",
-    loss="number?",
-    accuracy="number?",
+    **alike("number?", "learning_rate", "gradient_norm", "noise_to_signal", "loss", "accuracy"),
 )
 _ROUNDS: Final = {"type": "array", "items": _FIGURES}
 

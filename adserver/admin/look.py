@@ -6,7 +6,7 @@ from adserver.admin.certificates import certificates_json
 from adserver.admin.helper_watch import HelperSight
 from adserver.admin.operation import Asked, Parameter, get
 from adserver.admin.paging import DEFAULT_ROWS, MOST_ROWS, page_json
-from adserver.admin.schemas import OBJECT, page_of, record
+from adserver.admin.schemas import OBJECT, alike, page_of, record
 from adserver.records.dataset_state import DatasetState
 from adserver.store.datasets import Dataset
 from adserver.store.paging import Place
@@ -21,40 +21,24 @@ LIMIT: Final = Parameter(
     name="limit", about="How many rows at most.", kind="integer", default=DEFAULT_ROWS, low=1, high=MOST_ROWS
 )
 AFTER: Final = Parameter(name="after", about="What the page before gave as `next`.", default="")
-_COUNTS: Final = {"waiting": "integer", "sealed": "integer", "dropped": "integer", "expired": "integer"}
 _TASK: Final = {
-    "task_id": "string",
-    "name": "string",
-    "origin": "string",
-    "created_at": "number",
-    "expires_at": "integer",
-    "min_batch_size": "integer",
-    "epsilon": "number",
-    "collusion_epsilon": "number",
-    "mechanism": "string",
-    "unit": "string",
+    **alike("string", "task_id", "name", "origin", "mechanism", "unit"),
+    **alike("number", "created_at", "epsilon", "collusion_epsilon"),
+    **alike("integer", "expires_at", "min_batch_size", "waiting", "sealed", "dropped", "expired"),
     "is_of_updates": "boolean",
-    **_COUNTS,
 }
 _DATASET: Final = {
     "dataset_id": "string?",
-    "handle": "string",
-    "task_id": "string",
-    "state": "string",
+    **alike("string", "handle", "task_id", "state"),
     "created_at": "number",
-    "received": "integer",
-    "admitted": "integer",
-    "view_mismatch": "integer",
+    **alike("integer", "received", "admitted", "view_mismatch"),
     "dropped": "object*",
 }
-_STANDING: Final = dict.fromkeys(("budget", "spent", "reserved", "held", "left"), "number?")
+_STANDING: Final = alike("number?", "budget", "spent", "reserved", "held", "left")
 BUDGET: Final = record(
     dataset_id="string?",
-    unit="string",
-    task_id="string",
-    task="string",
+    **alike("string", "unit", "task_id", "task", "mechanism"),
     reports="integer",
-    mechanism="string",
     delta="number",
     ad_server=record(**_STANDING),
     colluding=record(**_STANDING),
@@ -63,13 +47,10 @@ BUDGET: Final = record(
 )
 _HELPER: Final = record(
     role="integer",
-    address="string",
+    **alike("string", "address", "cause"),
     is_well="boolean?",
-    cause="string",
-    answered_at="number?",
-    latency_ms="number?",
-    name="string?",
-    version="string?",
+    **alike("number?", "answered_at", "latency_ms"),
+    **alike("string?", "name", "version"),
     keys={"type": "array", "items": record(key_id="integer", suite="string", first_seen_at="number")},
     keys_not_after="integer?",
 )

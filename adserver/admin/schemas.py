@@ -20,6 +20,11 @@ def record(**fields: "str | Mapping[str, Any]") -> dict[str, Any]:
     }
 
 
+def alike(kind: str, *names: str) -> dict[str, str]:
+    """Fields of one kind."""
+    return dict.fromkeys(names, kind)
+
+
 def page_of(item: Mapping[str, Any]) -> dict[str, Any]:
     """A page of a long list."""
     return record(items={"type": "array", "items": dict(item)}, next="string?")

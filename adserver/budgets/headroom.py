@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum, unique
 
 from adserver.records.defaults import MAX_ROUNDS
+from adserver.records.sampling_wish import SamplingWish
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Charge, Epsilons, smallest_fitting, spent, spent_in_turn
@@ -49,18 +50,16 @@ class Cost:
 
 
 @frozen
-class Room:
+class Room(SamplingWish):
     """What limits a job: its task, its dataset, what is held on that already, and what the job may cost.
+
+    Its samples and noise are those of `SamplingWish`.
 
     Attributes:
         task: With noise.
         dataset_size: Reports.
         already: The charges that are spent or reserved.
         epsilon: What the job may cost alone against the ad server; None for whatever the budget leaves.
-        is_allocated: Whether the job samples by random allocation.
-        is_sample_public: Whether its samples are charged as known.
-        noise: How the noise of its rounds hangs together.
-        carried: Of correlated noise, see `JobSpec`; None for the best.
         momentum: Of its optimizer; correlated noise is fitted to it.
     """
 
@@ -68,10 +67,6 @@ class Room:
     dataset_size: int
     already: Sequence[Charge] = ()
     epsilon: float | None = None
-    is_allocated: bool = True
-    is_sample_public: bool = False
-    noise: StepNoise = StepNoise.INDEPENDENT
-    carried: int | None = None
     momentum: float = 0.9
 
     def __post_init__(self) -> None:

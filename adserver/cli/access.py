@@ -51,20 +51,7 @@ def list_command(data: DataOption, database: DatabaseOption = None, as_json: Jso
     if as_json:
         print_json([_as_json(one) for one in grants])
         return
-    print_table(
-        ("id", "kind", "scope", "name", "made", "ends"),
-        [
-            (
-                one.grant_id,
-                one.kind.value,
-                one.scope.value,
-                one.name,
-                moment(one.created_at),
-                moment(one.expires_at),
-            )
-            for one in grants
-        ],
-    )
+    print_table(("id", "kind", "scope", "name", "made", "ends"), [_row(one) for one in grants])
 
 
 def revoke_command(
@@ -81,6 +68,11 @@ def _store(data: Path, database: str | None) -> "AccessStore":
     from adserver.store.access import AccessStore
 
     return AccessStore(open_store(data, database), time.time)
+
+
+def _row(grant: Grant) -> tuple[str, ...]:
+    made, ends = moment(grant.created_at), moment(grant.expires_at)
+    return grant.grant_id, grant.kind.value, grant.scope.value, grant.name, made, ends
 
 
 def _as_json(grant: Grant) -> dict[str, str | float]:

@@ -57,6 +57,7 @@ def serve_command(
     traces: TracesOption = Traces.NONE,
 ) -> None:
     """Take reports in over gRPC and HTTP, serve tasks, and run jobs, until SIGTERM."""
+    from adserver.records.dashboard_settings import DashboardSettings
     from adserver.serving.server import AdserverSettings, serve
     from maskedlark.observability.tracing import tracing
 
@@ -67,9 +68,10 @@ def serve_command(
             grpc_listen=grpc_listen,
             http_listen=http_listen,
             addresses_file=addresses_file,
+            dashboard=DashboardSettings(listen=dashboard_listen, hosts=dashboard_host or ())
+            if dashboard_listen
+            else None,
             metrics_listen=metrics_listen,
-            dashboard_listen=dashboard_listen,
-            dashboard_hosts=tuple(dashboard_host or ()),
             refresh_keys_s=refresh_keys,
             local_database=local_database,
         )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from functools import partial
 from hashlib import sha256
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from jinja2 import Environment
 from starlette.requests import Request
@@ -32,6 +32,14 @@ _UNCHANGED: Final = 304
 _T = TypeVar("_T")
 
 
+Show: TypeAlias = Callable[[Figures, Request], Values]
+Stamp: TypeAlias = Callable[[Mark], Hashable]
+
+
+def _stored(mark: Mark) -> Hashable:
+    return mark.store
+
+
 @frozen
 class Page:
     """One page.
@@ -47,8 +55,8 @@ class Page:
     path: str
     template: str
     place: str
-    values: Callable[[Figures, Request], Values]
-    stamp: Callable[[Mark], Hashable] = lambda mark: mark.store
+    values: Show
+    stamp: Stamp = _stored
 
 
 def _with_reports(mark: Mark) -> Hashable:
@@ -75,6 +83,16 @@ def _planned(request: Request) -> PlannedJob | None:
         raise InvalidTask("rounds, batch and noise of a planned job are numbers") from None
 
 
+def _many(place: str, values: Show, stamp: Stamp = _stored) -> Page:
+    """The page of a part of the navigation, whose template is named like it."""
+    return Page(path=f"/{place}", template=f"{place}.html", place=place, values=values, stamp=stamp)
+
+
+def _one(place: str, name: str, values: Show, stamp: Stamp = _stored) -> Page:
+    """The page of one of them, by the parameter and the template of this name."""
+    return Page(path=f"/{place}/{{{name}}}", template=f"{name}.html", place=place, values=values, stamp=stamp)
+
+
 PAGES: Final = (
     Page(
         path="/",
@@ -83,76 +101,23 @@ PAGES: Final = (
         values=lambda at, _: at.overview(),
         stamp=lambda mark: (mark.store, mark.intake, mark.trouble),
     ),
-    Page(
-        path="/intake",
-        template="intake.html",
-        place="intake",
-        values=lambda at, _: at.intake(),
-        stamp=_with_reports,
-    ),
-    Page(
-        path="/tasks",
-        template="tasks.html",
-        place="tasks",
-        values=lambda at, r: at.tasks(_after(r)),
-        stamp=_with_reports,
-    ),
-    Page(
-        path="/tasks/{task}",
-        template="task.html",
-        place="tasks",
-        values=lambda at, r: at.task(r.path_params["task"]),
-        stamp=_with_reports,
-    ),
-    Page(
-        path="/datasets",
-        template="datasets.html",
-        place="datasets",
-        values=lambda at, r: at.datasets(_after(r)),
-    ),
-    Page(
-        path="/datasets/{dataset}",
-        template="dataset.html",
-        place="datasets",
-        values=lambda at, r: at.dataset(r.path_params["dataset"]),
-    ),
-    Page(
-        path="/jobs",
-        template="jobs.html",
-        place="jobs",
-        values=lambda at, r: at.jobs(_after(r), r.query_params.get("state", "")),
-    ),
-    Page(
-        path="/jobs/{job}",
-        template="job.html",
-        place="jobs",
-        values=lambda at, r: at.job(r.path_params["job"]),
-    ),
-    Page(
-        path="/budgets", template="budgets.html", place="budgets", values=lambda at, r: at.budgets(_after(r))
-    ),
+    _many("intake", lambda at, _: at.intake(), _with_reports),
+    _many("tasks", lambda at, r: at.tasks(_after(r)), _with_reports),
+    _one("tasks", "task", lambda at, r: at.task(r.path_params["task"]), _with_reports),
+    _many("datasets", lambda at, r: at.datasets(_after(r))),
+    _one("datasets", "dataset", lambda at, r: at.dataset(r.path_params["dataset"])),
+    _many("jobs", lambda at, r: at.jobs(_after(r), r.query_params.get("state", ""))),
+    _one("jobs", "job", lambda at, r: at.job(r.path_params["job"])),
+    _many("budgets", lambda at, r: at.budgets(_after(r))),
     Page(
         path="/budgets/{dataset}",
         template="budget.html",
         place="budgets",
         values=lambda at, r: at.budget(r.path_params["dataset"], _planned(r)),
     ),
-    Page(
-        path="/queries", template="queries.html", place="queries", values=lambda at, r: at.queries(_after(r))
-    ),
-    Page(
-        path="/queries/{query}",
-        template="query.html",
-        place="queries",
-        values=lambda at, r: at.query(r.path_params["query"]),
-    ),
-    Page(
-        path="/helpers",
-        template="helpers.html",
-        place="helpers",
-        values=lambda at, _: at.helpers(),
-        stamp=lambda mark: (mark.store, mark.helpers),
-    ),
+    _many("queries", lambda at, r: at.queries(_after(r))),
+    _one("queries", "query", lambda at, r: at.query(r.path_params["query"])),
+    _many("helpers", lambda at, _: at.helpers(), lambda mark: (mark.store, mark.helpers)),
 )
 """Every page."""
 NAVIGATION: Final = tuple((one.path, one.place) for one in PAGES if "{" not in one.path)

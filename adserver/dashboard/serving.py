@@ -1,7 +1,7 @@
 """The dashboard of a running ad server: its own listener, beside the intake's, until the server ends."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -16,28 +16,15 @@ from adserver.dashboard.app import dashboard
 from adserver.ingest.http_server import HttpServer
 from adserver.ingest.intake import IntakeCounts
 from adserver.peers.client import HelperClient
+from adserver.records.dashboard_settings import DashboardSettings
 from adserver.store.database import Clock
 from maskedlark.errors import InvalidTask
-from maskedlark.frozen import frozen
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import is_loopback
 from maskedlark.runtime.durable_file import write_durably
 
 _LOG: Final = logging.getLogger(__name__)
 _ADDRESS_FILE: Final = "dashboard.address"
-
-
-@frozen
-class DashboardSettings:
-    """Where a dashboard listens.
-
-    Attributes:
-        listen: host:port, port 0 for any. Beyond loopback only with TLS.
-        hosts: Names under which it is reached, besides the one in `listen`.
-    """
-
-    listen: str
-    hosts: Sequence[str] = ()
 
 
 def open_dashboard(

@@ -16,10 +16,8 @@ from maskedlark.rpc.transport import is_loopback
 
 _START_DEADLINE_S: Final = 30.0
 _DRAIN_S: Final = 10
-_KEEP_ALIVE_S: Final = 30
 _HEAD_S: Final = 10.0
 _MAX_CONNECTIONS: Final = 2_000
-_BACKLOG: Final = 512
 _POLL_S: Final = 0.01
 
 
@@ -87,7 +85,7 @@ def _listen(host: str, address: str) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, int(address.rsplit(":", 1)[-1])))
-        listening.listen(_BACKLOG)
+        listening.listen(512)
     except (OSError, ValueError, OverflowError):
         listening.close()
         raise InvalidTask(f"cannot listen on {address}: is it host:port, and is the port free?") from None
@@ -111,7 +109,7 @@ def _config(
         server_header=False,
         date_header=False,
         headers=list(headers),
-        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_keep_alive=30,
         timeout_graceful_shutdown=_DRAIN_S,
     )
     config.load()

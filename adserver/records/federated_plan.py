@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from adserver.records.training_plan import TrainingPlan
 from maskedlark.canonical import canonical
-from maskedlark.releases.update import UpdateJob
+from maskedlark.releases.update_job import UpdateJob
 from maskedlark.reports.task import Task
 
 

@@ -20,6 +20,7 @@ from adserver.ingest.intake import Intake
 from adserver.ingest.local_app import LocalIntake
 from adserver.peers.client import HelperClient
 from adserver.peers.opening import Peers
+from adserver.records.dashboard_settings import DashboardSettings
 from adserver.serving.metrics import AdserverMetrics
 from adserver.store.database import Clock
 from adserver.store.job_folder import remove_unfinished_of_jobs
@@ -116,8 +117,7 @@ class AdserverSettings:
         grpc_listen: host:port, port 0 for any.
         http_listen: The same.
         addresses_file: Gets the addresses as JSON, in one step, once both answer.
-        dashboard_listen: host:port of the dashboard and the admin API, or None.
-        dashboard_hosts: Names under which the dashboard is reached, besides that.
+        dashboard: Where the dashboard and the admin API are, or None.
         metrics_listen: host:port on loopback of /metrics and /healthz, or None.
         refresh_keys_s: How often the helpers are asked for their HPKE keys.
         local_database: URL of the database of jobs without helpers; None: SQLite in the data folder.
@@ -127,9 +127,8 @@ class AdserverSettings:
     grpc_listen: str
     http_listen: str
     addresses_file: Path | None
+    dashboard: DashboardSettings | None = None
     metrics_listen: str | None = None
-    dashboard_listen: str | None = None
-    dashboard_hosts: tuple[str, ...] = ()
     refresh_keys_s: float = 60.0
     local_database: str | None = None
 
@@ -182,10 +181,10 @@ def serve(engine: Engine, peers: Peers, settings: AdserverSettings, *, clock: Cl
         if settings.metrics_listen is not None:
             stack.enter_context(OperatorEndpoint(settings.metrics_listen, metrics.registry, check_well))
         _start_work(stack, engine, helpers, settings, clock)
-        if settings.dashboard_listen is not None:
+        if settings.dashboard is not None:
             _open_dashboard(
                 stack,
-                settings,
+                settings.dashboard,
                 engine=engine,
                 helpers=helpers,
                 data=settings.data_dir,
@@ -219,16 +218,15 @@ def _start_work(
     stack.callback(refresher.stop, waits=False)  # a helper may not answer
 
 
-def _open_dashboard(stack: ExitStack, settings: AdserverSettings, **of_server: Any) -> None:
+def _open_dashboard(stack: ExitStack, settings: DashboardSettings, **of_server: Any) -> None:
     """Serve the dashboard until the stack unwinds; what it needs is imported by nobody else."""
     try:
-        from adserver.dashboard.serving import DashboardSettings, open_dashboard
+        from adserver.dashboard.serving import open_dashboard
     except ModuleNotFoundError as error:
         raise InvalidTask(
             f"the dashboard needs {error.name}: pip install 'maskedlark[adserver,dashboard]'"
         ) from None
-    where = DashboardSettings(listen=settings.dashboard_listen or "", hosts=settings.dashboard_hosts)
-    open_dashboard(stack, where, **of_server)
+    open_dashboard(stack, settings, **of_server)
 
 
 def _with_port(listen: str, port: int) -> str:

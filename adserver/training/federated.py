@@ -39,7 +39,8 @@ from maskedlark.numbers.lengths import l2_norm
 from maskedlark.randomness import Randomness
 from maskedlark.releases.instructions import read_instructions, update_round
 from maskedlark.releases.release import combine
-from maskedlark.releases.update import UpdateRound, UpdateSpec, form_of, read_sum
+from maskedlark.releases.update import UpdateSpec, form_of, read_sum
+from maskedlark.releases.update_job import UpdateRound
 from maskedlark.reports.dataset import AdmittedSet, admitted_by_both, canonical_order, dataset_id
 
 _POLL_S: Final = 0.05

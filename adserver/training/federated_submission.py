@@ -21,14 +21,8 @@ from maskedlark.privacy.accounting import Charge, smallest_fitting, spent_in_tur
 from maskedlark.privacy.adaptive_clip import LEAST_BOUND
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.instructions import check_fits, update_job, update_round
-from maskedlark.releases.update import (
-    UpdateJob,
-    UpdateRound,
-    check_round,
-    job_charges,
-    noise_units,
-    phase_charge,
-)
+from maskedlark.releases.update import check_round, job_charges, noise_units, phase_charge
+from maskedlark.releases.update_job import UpdateJob, UpdateRound
 from maskedlark.reports.task import Task
 
 _EVALUATIONS = 50

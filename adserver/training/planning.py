@@ -13,18 +13,18 @@ from adserver.budgets.comparison import Comparison, compare
 from adserver.budgets.headroom import Room
 from adserver.budgets.held import Budgets
 from adserver.budgets.planner import OnProgress, Plan, Planner, Wish
+from adserver.records.sampling_wish import SamplingWish
 from adserver.store.datasets import Dataset
 from adserver.store.tasks import TaskStore
 from maskedlark.frozen import frozen
 from maskedlark.model.losses import check_loss, loss_named
 from maskedlark.model.onnx_file import parse
-from maskedlark.releases.sampling import StepNoise
 from maskedlark.reports.task_kinds import LabelKind
 
 
 @frozen
-class PlanRequest:
-    """A job that is to be found.
+class PlanRequest(SamplingWish):
+    """A job that is to be found; its samples and noise are those of `SamplingWish`.
 
     Attributes:
         model: An ONNX file.
@@ -32,10 +32,6 @@ class PlanRequest:
         epsilon: What the job may cost against the ad server; None: all that is left.
         loss: Checked against model and task, if it is given.
         gradient_norm: How long a round's mean gradient is expected to be; None: the clip norm.
-        is_allocated: As of a submission.
-        is_sample_public: As of a submission.
-        noise: As of a submission.
-        carried: As of a submission.
         momentum: Of the optimizer that will be used.
     """
 
@@ -44,10 +40,6 @@ class PlanRequest:
     epsilon: float | None = None
     loss: str | None = None
     gradient_norm: float | None = None
-    is_allocated: bool = True
-    is_sample_public: bool = False
-    noise: StepNoise = StepNoise.INDEPENDENT
-    carried: int | None = None
     momentum: float = 0.9
 
 
@@ -77,11 +69,8 @@ def planned(
         dataset_size=dataset.size,
         already=Budgets(engine=engine, clock=time.time).held(dataset),
         epsilon=asked.epsilon,
-        is_allocated=asked.is_allocated,
-        is_sample_public=asked.is_sample_public,
-        noise=asked.noise,
-        carried=asked.carried,
         momentum=asked.momentum,
+        **asked.sampling(),
     )
     planner = Planner(room=room, num_parameters=parsed.num_parameters, gradient_norm=asked.gradient_norm)
     found = planner.plan(asked.wish) if progress is None else planner.plan(asked.wish, progress)

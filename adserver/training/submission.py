@@ -8,6 +8,7 @@ from dataclasses import field
 from typing import Final
 
 from adserver.budgets.headroom import Room, check_batch
+from adserver.records.sampling_wish import SamplingWish
 from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
 from adserver.store.datasets import Dataset
 from adserver.training.eval_set import read_eval_set
@@ -31,8 +32,8 @@ _EVALUATIONS: Final = 50
 
 
 @frozen
-class Submission:
-    """What a person asks for.
+class Submission(SamplingWish):
+    """What a person asks for; its samples and noise are those of `SamplingWish`.
 
     Attributes:
         model: An ONNX file; training begins at its weights.
@@ -50,12 +51,6 @@ class Submission:
         eval_every: Rounds between evaluations; None: about fifty evaluations in all.
         adaptive_clip: How the clip bound follows a quantile of the gradients' norms; None: it is the task's.
         is_clip_per_layer: Whether each layer's gradient is clipped by itself.
-        is_allocated: Whether records are allocated to the rounds of an epoch, each to one, instead of drawn
-            anew in each round.
-        is_sample_public: Whether the samples are charged as known to the ad server; they are anyway where
-            they may be smaller than min_batch_size.
-        noise: How the noise of the rounds hangs together.
-        carried: Of correlated noise, see `JobSpec`; None for what fits the optimizer best.
     """
 
     model: bytes = field(repr=False)
@@ -70,10 +65,6 @@ class Submission:
     eval_every: int | None
     adaptive_clip: AdaptiveClip | None = None
     is_clip_per_layer: bool = False
-    is_allocated: bool = True
-    is_sample_public: bool = False
-    noise: StepNoise = StepNoise.INDEPENDENT
-    carried: int | None = None
 
 
 def plan_job(
@@ -226,11 +217,8 @@ def _fixed(
         dataset_size=dataset.size,
         already=already,
         epsilon=epsilon,
-        is_allocated=submission.is_allocated,
-        is_sample_public=submission.is_sample_public,
-        noise=submission.noise,
-        carried=submission.carried,
         momentum=submission.optimizer.inertia,
+        **submission.sampling(),
     )
     if rounds is None:
         if multiplier is None:

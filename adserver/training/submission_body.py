@@ -50,7 +50,14 @@ class AdaptiveClipBody(_Body):
     initial: float = 0.1
 
 
-class SubmissionBody(_Body):
+class _SamplingBody(_Body):
+    is_allocated: bool = True
+    is_sample_public: bool = False
+    noise: StepNoise = StepNoise.INDEPENDENT
+    carried: int | None = Field(None, ge=1, le=63)
+
+
+class SubmissionBody(_SamplingBody):
     """A job to be queued; see `adserver job submit` for what each field means."""
 
     model: Base64Bytes = Field(
@@ -71,10 +78,6 @@ class SubmissionBody(_Body):
     eval_every: int | None = Field(None, ge=1)
     adaptive_clip: AdaptiveClipBody | None = None
     is_clip_per_layer: bool = False
-    is_allocated: bool = True
-    is_sample_public: bool = False
-    noise: StepNoise = StepNoise.INDEPENDENT
-    carried: int | None = Field(None, ge=1, le=63)
     dataset: str = Field("", description="The start of its id; not needed if there is only one.")
     task: str = Field("", description="The start of its id; by default the dataset's.")
 
@@ -98,7 +101,7 @@ class SubmissionBody(_Body):
         return Submission(**_fields(self, Submission) | built)
 
 
-class PlanBody(_Body):
+class PlanBody(_SamplingBody):
     """A job to be found; see `adserver job plan` for what each field means."""
 
     model: Base64Bytes = Field(description="An ONNX file, in base64.", repr=False)
@@ -109,10 +112,6 @@ class PlanBody(_Body):
     epsilon: float | None = None
     loss: str | None = None
     gradient_norm: float | None = None
-    is_allocated: bool = True
-    is_sample_public: bool = False
-    noise: StepNoise = StepNoise.INDEPENDENT
-    carried: int | None = Field(None, ge=1, le=63)
     momentum: float = Field(0.9, ge=0.0, lt=1.0)
     dataset: str = Field("", description="The start of its id; not needed if there is only one.")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from maskedlark.frozen import frozen
-from maskedlark.releases.update import UpdateRound
+from maskedlark.releases.update_job import UpdateRound
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS answers (

@@ -25,7 +25,8 @@ from maskedlark.federated.strategy import Round, Strategy
 from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness
 from maskedlark.releases.instructions import check_fits, read_instructions, update_round
-from maskedlark.releases.update import UpdateRound, round_clip
+from maskedlark.releases.update import round_clip
+from maskedlark.releases.update_job import UpdateRound
 from maskedlark.reports.task import Task
 from maskedlark.reports.update_sealing import UpdateSealer
 from maskedlark.reports.updates import UpdateVector, check_vector, cover

@@ -32,7 +32,8 @@ from helper.trust.tasks import Caller, ServedTask, Tasks
 from maskedlark.canonical import decode
 from maskedlark.errors import JobReason, JobRefused, ReportReason, ReportRejected
 from maskedlark.frozen import frozen
-from maskedlark.releases.update import UpdateRound, check_round, form_of
+from maskedlark.releases.update import check_round, form_of
+from maskedlark.releases.update_job import UpdateRound
 from maskedlark.reports.dataset import AdmittedSet, ShareForHelper, canonical_order, dataset_id
 from maskedlark.reports.pair import VIEW_TAG_BYTES
 from maskedlark.reports.sealing import OpeningKey

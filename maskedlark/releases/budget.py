@@ -19,7 +19,8 @@ from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import QueryLike
 from maskedlark.releases.samples import charge_of_samples, samples_of
-from maskedlark.releases.update import UpdateJob, job_charges
+from maskedlark.releases.update import job_charges
+from maskedlark.releases.update_job import UpdateJob
 from maskedlark.reports.task import Task
 
 

@@ -17,7 +17,7 @@ from maskedlark.federated import strategies
 from maskedlark.federated.dense import DenseModel
 from maskedlark.federated.graph_model import MAX_GRAPH_CHARACTERS, GraphModel
 from maskedlark.federated.strategy import Round, Strategy
-from maskedlark.releases.update import Phase, UpdateJob, UpdateRound
+from maskedlark.releases.update_job import Phase, UpdateJob, UpdateRound
 from maskedlark.reports.task import Task
 
 

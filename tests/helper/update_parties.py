@@ -13,7 +13,8 @@ from helper.releases.answering import Call
 from maskedlark import canonical
 from maskedlark.randomness import seeded
 from maskedlark.releases.release import AggregateShare, combine
-from maskedlark.releases.update import UpdateRound, UpdateSpec, round_clip
+from maskedlark.releases.update import UpdateSpec, round_clip
+from maskedlark.releases.update_job import UpdateRound
 from maskedlark.reports.dataset import AdmittedSet, admitted_by_both, canonical_order, dataset_id
 from maskedlark.reports.update_sealing import UpdateSealer
 from maskedlark.reports.updates import UpdateVector

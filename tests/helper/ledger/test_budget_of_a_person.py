@@ -25,7 +25,8 @@ from maskedlark.privacy.accounting import Charge, Epsilons, spent
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.budget import PlannedJob, budget_of
 from maskedlark.releases.job import JobSpec
-from maskedlark.releases.update import Phase, UpdateSpec
+from maskedlark.releases.update import UpdateSpec
+from maskedlark.releases.update_job import Phase
 from maskedlark.reports.task import Task
 from maskedlark.reports.task_kinds import PrivacyUnit
 from maskedlark.runtime.database import open_database

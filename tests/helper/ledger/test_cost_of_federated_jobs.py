@@ -17,7 +17,8 @@ from helper.releases.answering import Call
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.privacy.accounting import spent, spent_in_turn
 from maskedlark.releases.budget import budget_of, update_use
-from maskedlark.releases.update import MAX_PHASES, Phase, UpdateJob, UpdateSpec, job_charges
+from maskedlark.releases.update import UpdateSpec, job_charges
+from maskedlark.releases.update_job import MAX_PHASES, Phase, UpdateJob
 from tests.helper.update_parties import UpdateScene
 from tests.update_builders import update_job, update_round, update_world
 

@@ -8,7 +8,8 @@ from helper.releases.answering import Call
 from maskedlark import canonical
 from maskedlark.errors import JobReason, JobRefused, ReportReason
 from maskedlark.privacy.accounting import spent
-from maskedlark.releases.update import Phase, UpdateSpec
+from maskedlark.releases.update import UpdateSpec
+from maskedlark.releases.update_job import Phase
 from maskedlark.reports.upload import SealedShare
 from tests.builders import shares_for
 from tests.helper.update_parties import UpdateScene, other_content

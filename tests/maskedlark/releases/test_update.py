@@ -10,8 +10,6 @@ from maskedlark.numbers.field import from_signed, to_bytes
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.release import combine
 from maskedlark.releases.update import (
-    Phase,
-    UpdateRound,
     UpdateSpec,
     answer_update,
     check_round,
@@ -20,6 +18,7 @@ from maskedlark.releases.update import (
     read_sum,
     seen_rate,
 )
+from maskedlark.releases.update_job import Phase, UpdateRound
 from tests.builders import world
 from tests.update_builders import FORM, random_vector, update_job, update_round, update_world
 
