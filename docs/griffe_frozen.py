@@ -1,0 +1,26 @@
+"""Tells the site's API page that `@frozen` and `@canonical` declare dataclasses: it then draws signatures."""
+
+from typing import Any, Final
+
+from griffe import Class, Decorator, Expr, ExprCall, ExprKeyword, ExprName, Extension
+
+_DECLARE: Final = frozenset({"maskedlark.frozen.frozen", "maskedlark.canonical.canonical"})
+_DATACLASS: Final = ExprCall(
+    function=ExprName("dataclass", parent=ExprName("dataclasses")),
+    arguments=[ExprKeyword(name="kw_only", value="True")],
+)
+
+
+class FrozenClasses(Extension):
+    """To griffe each of the two decorators is `@dataclass(kw_only=True)`."""
+
+    def on_class_instance(self, *, cls: Class, **_: Any) -> None:
+        """Called with each class that was read."""
+        cls.decorators = [_as_dataclass(one) for one in cls.decorators]
+
+
+def _as_dataclass(decorator: Decorator) -> Decorator:
+    said = decorator.value
+    if isinstance(said, Expr) and said.canonical_path in _DECLARE:
+        return Decorator(_DATACLASS, lineno=decorator.lineno, endlineno=decorator.endlineno)
+    return decorator
