@@ -8,7 +8,6 @@ pass a `Stream`: AES-256 in counter mode under a 32-byte key, the extendable-out
 True
 """
 
-import hmac
 from collections.abc import Callable, MutableSequence
 from os import urandom
 from typing import Any
@@ -17,12 +16,15 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
+from maskedlark.hmac_sha256 import HmacKey, hmac_sha256
+
 Randomness = Callable[[int], bytes]
 """A source of random bytes: called with a count, returns that many fresh bytes."""
 
 system_randomness: Randomness = urandom
 
 STREAM_KEY_BYTES = 32
+_NO_SALT = HmacKey(bytes(STREAM_KEY_BYTES))
 _FROM_ZERO = modes.CTR(bytes(16))
 
 
@@ -52,8 +54,7 @@ class Stream:
 
 def derive_key(secret: bytes, purpose: bytes, context: bytes = b"") -> bytes:
     """A 32-byte key for one purpose and context: HKDF-SHA256 (RFC 5869) with `purpose || context` as info."""
-    extracted = hmac.digest(bytes(STREAM_KEY_BYTES), secret, "sha256")
-    return hmac.digest(extracted, b"maskedlark/v1 " + purpose + b"\0" + context + b"\1", "sha256")
+    return hmac_sha256(_NO_SALT.tag(secret), b"maskedlark/v1 " + purpose + b"\0" + context + b"\1")
 
 
 def seeded(seed: int, purpose: str = "") -> Stream:

@@ -11,25 +11,23 @@ empty. X25519 and the ciphers are `cryptography`'s.
 """
 
 from enum import Enum, unique
-from hashlib import sha256
 from typing import Final
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 
+from maskedlark.hmac_sha256 import HmacKey, hmac_sha256
+
 _ENCAPSULATED_BYTES: Final = 32
 _TAG_BYTES: Final = 16
 _NONCE_BYTES: Final = 12
-_BLOCK_BYTES: Final = 64
-_INNER: Final = bytes(byte ^ 0x36 for byte in range(256))
-_OUTER: Final = bytes(byte ^ 0x5C for byte in range(256))
-_EMPTY_KEY_INNER: Final = sha256(bytes(_BLOCK_BYTES).translate(_INNER))
-_EMPTY_KEY_OUTER: Final = sha256(bytes(_BLOCK_BYTES).translate(_OUTER))
-_PADDING: Final = bytes(_BLOCK_BYTES - 32)
 _VERSION: Final = b"HPKE-v1"
 _KEM: Final = b"KEM\x00\x20"
 _BASE_MODE: Final = b"\0"
+_EMPTY_SALT: Final = HmacKey(b"")
+_EAE: Final = _EMPTY_SALT.after(_VERSION + _KEM + b"eae_prk")
+_SHARED_SECRET: Final = b"\x00\x20" + _VERSION + _KEM + b"shared_secret"
 
 
 @unique
@@ -61,9 +59,8 @@ class HpkeOpening:
         self._private = private
         self._public = private.public_key().public_bytes_raw()
         self._cipher = cipher
-        self._context = _BASE_MODE + _extract_empty(_VERSION + suite + b"psk_id_hash")
-        self._info = _EMPTY_KEY_INNER.copy()
-        self._info.update(_VERSION + suite + b"info_hash")
+        self._context = _BASE_MODE + _EMPTY_SALT.tag(_VERSION + suite + b"psk_id_hash")
+        self._info = _EMPTY_SALT.after(_VERSION + suite + b"info_hash")
         self._secret = _VERSION + suite + b"secret"
         self._expand_key = self._key_bytes.to_bytes(2, "big") + _VERSION + suite + b"key"
         self._expand_nonce = _NONCE_BYTES.to_bytes(2, "big") + _VERSION + suite + b"base_nonce"
@@ -79,47 +76,17 @@ class HpkeOpening:
             raise InvalidTag
         encapsulated = sealed[:_ENCAPSULATED_BYTES]
         shared = self._private.exchange(X25519PublicKey.from_public_bytes(encapsulated))
-        inner = _EAE.copy()
-        inner.update(shared)
-        secret = _hmac(_outer_of(inner.digest()), _SHARED_SECRET + encapsulated + self._public + b"\x01")
+        secret = hmac_sha256(_EAE.tag(shared), _SHARED_SECRET + encapsulated + self._public + b"\x01")
         return self._decrypt(secret, sealed[_ENCAPSULATED_BYTES:], info)
 
     def _decrypt(self, shared_secret: bytes, ciphertext: bytes, info: bytes) -> bytes:
         """RFC 9180, sections 5.1 and 5.2: the key schedule, and the first message."""
-        inner = self._info.copy()
-        inner.update(info)
-        context = self._context + _outer_of(inner.digest()) + b"\x01"
-        padded = _hmac(shared_secret, self._secret) + _PADDING
-        inner_key, outer_key = padded.translate(_INNER), padded.translate(_OUTER)
-        key = sha256(outer_key + sha256(inner_key + self._expand_key + context).digest()).digest()
-        nonce = sha256(outer_key + sha256(inner_key + self._expand_nonce + context).digest()).digest()
+        context = self._context + self._info.tag(info) + b"\x01"
+        secret = hmac_sha256(shared_secret, self._secret)
+        key = hmac_sha256(secret, self._expand_key + context)
+        nonce = hmac_sha256(secret, self._expand_nonce + context)
         cipher = AESGCM if self._cipher is Cipher.AES_128_GCM else ChaCha20Poly1305
         return cipher(key[: self._key_bytes]).decrypt(nonce[:_NONCE_BYTES], ciphertext, None)
 
     def __repr__(self) -> str:
         return "HpkeOpening(<redacted>)"
-
-
-def _hmac(key: bytes, message: bytes) -> bytes:
-    """HMAC-SHA256 under a key of 32 bytes."""
-    padded = key + _PADDING
-    return sha256(padded.translate(_OUTER) + sha256(padded.translate(_INNER) + message).digest()).digest()
-
-
-def _outer_of(inner: bytes) -> bytes:
-    """The second half of an HMAC under the empty key."""
-    outer = _EMPTY_KEY_OUTER.copy()
-    outer.update(inner)
-    return outer.digest()
-
-
-def _extract_empty(message: bytes) -> bytes:
-    """HMAC under the empty key."""
-    inner = _EMPTY_KEY_INNER.copy()
-    inner.update(message)
-    return _outer_of(inner.digest())
-
-
-_EAE: Final = _EMPTY_KEY_INNER.copy()
-_EAE.update(_VERSION + _KEM + b"eae_prk")
-_SHARED_SECRET: Final = b"\x00\x20" + _VERSION + _KEM + b"shared_secret"

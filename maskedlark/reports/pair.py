@@ -6,15 +6,14 @@ same features and labels of a report, the blind of a round, the minibatch of a r
 ad server sees that they summed the same values.
 """
 
-import hmac
-from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from numpy.typing import NDArray
 
 from maskedlark.errors import InvalidTask
+from maskedlark.hmac_sha256 import HmacKey, hmac_sha256
 from maskedlark.numbers.field import FieldVector, negate, random_vector
 from maskedlark.randomness import Randomness, Stream, below, derive_key
 from maskedlark.reports.task import Task
@@ -31,17 +30,21 @@ class PairKey:
     def __init__(self, *, secret: bytes, role: int) -> None:
         self._secret = secret
         self._role = role
-        self._view_key = derive_key(secret, b"view")
+        self._view_key = HmacKey(derive_key(secret, b"view"))
 
     def __repr__(self) -> str:
         return f"PairKey(role={self._role}, secret=<redacted>)"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """To travel to another process of the same helper."""
+        return _pair_key, (self._secret, self._role)
 
     def view_tag(self, report_id: bytes, view: bytes) -> bytes:
         """16 bytes that tell the ad server whether the helpers' views of one report are equal.
 
         They tell nothing else; a view is the features and labels.
         """
-        return hmac.digest(self._view_key, report_id + view, sha256)[:VIEW_TAG_BYTES]
+        return self._view_key.tag(report_id + view)[:VIEW_TAG_BYTES]
 
     def blind(self, transcript: bytes, count: int) -> FieldVector:
         """A uniform vector that the helper of role 0 adds and the helper of role 1 subtracts.
@@ -87,7 +90,7 @@ class PairKey:
 
         They tell nothing else.
         """
-        return hmac.digest(derive_key(self._secret, b"agreement"), transcript + values_digest, sha256)
+        return hmac_sha256(derive_key(self._secret, b"agreement"), transcript + values_digest)
 
 
 def pair_key(private_key: X25519PrivateKey, task: Task, role: int) -> PairKey:
@@ -104,3 +107,7 @@ def pair_key(private_key: X25519PrivateKey, task: Task, role: int) -> PairKey:
     except ValueError:
         raise InvalidTask(f"the agreement key of helper {1 - role} is not a usable X25519 key") from None
     return PairKey(secret=derive_key(shared, b"pair", task.task_id), role=role)
+
+
+def _pair_key(secret: bytes, role: int) -> PairKey:
+    return PairKey(secret=secret, role=role)

@@ -12,7 +12,6 @@ secret computationally (AES-256), not unconditionally.
 """
 
 from collections.abc import Sequence
-from hashlib import sha256
 from typing import Final
 
 import numpy as np
@@ -20,6 +19,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 
+from maskedlark.hmac_sha256 import hmac_sha256
 from maskedlark.numbers.field import ELEMENT_BYTES, MODULUS, FieldVector, random_vector
 from maskedlark.randomness import Stream
 
@@ -27,10 +27,7 @@ SEED_BYTES: Final = 32
 _SLACK_WORDS: Final = 2
 """Room for one more block, which the cipher asks for."""
 _PURPOSE: Final = b"share"
-_HALF_BLOCK: Final = bytes(32)
 _FROM_ZERO: Final = CTR(bytes(16))
-_INNER: Final = bytes(byte ^ 0x36 for byte in range(256))
-_OUTER: Final = bytes(byte ^ 0x5C for byte in range(256))
 
 
 def expand_share(seed: bytes, task_id: bytes, report_id: bytes, role: int, length: int) -> FieldVector:
@@ -58,7 +55,7 @@ def expand_shares(
     domain, zeros = b"maskedlark/v1 " + _PURPOSE + b"\0" + task_id, bytes(ELEMENT_BYTES * length)
     last = bytes((role, 1))
     streams = [
-        _key_stream(_hmac(seed, b"".join((domain, report_id, last))), zeros)
+        _key_stream(hmac_sha256(seed, b"".join((domain, report_id, last))), zeros)
         for seed, report_id in zip(seeds, report_ids, strict=True)
     ]
     table = np.frombuffer(b"".join(streams), "<u8").astype(np.uint64).reshape(len(streams), length)
@@ -97,15 +94,6 @@ def _encryptor(seed: bytes, task_id: bytes, report_id: bytes, role: int) -> Ciph
     return Cipher(AES256(_stream_key(seed, task_id, report_id, role)), _FROM_ZERO).encryptor()
 
 
-def _hmac(key: bytes, message: bytes) -> bytes:
-    """HMAC-SHA256 under a key of 32 bytes, at half of the time that OpenSSL's takes to be set up.
-
-    HKDF-Expand (RFC 5869) of one block is one of these, over the info and the byte 1.
-    """
-    padded = key + _HALF_BLOCK
-    return sha256(padded.translate(_OUTER) + sha256(padded.translate(_INNER) + message).digest()).digest()
-
-
 def _key_stream(key: bytes, zeros: bytes) -> bytes:
     """As many bytes of `Stream(key)` as there are zeros, without an object for them."""
     return Cipher(AES256(key), _FROM_ZERO).encryptor().update(zeros)
@@ -117,4 +105,4 @@ def _stream(seed: bytes, task_id: bytes, report_id: bytes, role: int) -> Stream:
 
 def _stream_key(seed: bytes, task_id: bytes, report_id: bytes, role: int) -> bytes:
     info = b"maskedlark/v1 " + _PURPOSE + b"\0" + task_id + report_id + bytes([role])
-    return _hmac(seed, info + b"\1")
+    return hmac_sha256(seed, info + b"\1")

@@ -1,0 +1,12 @@
+from copy import copy
+
+from maskedlark.reports.pair import PairKey
+
+
+def test_a_key_that_travelled_to_a_worker_draws_and_tags_as_before() -> None:
+    key = PairKey(secret=bytes(range(32)), role=1)
+    travelled = copy(key)  # by what pickle would send
+    assert travelled.view_tag(b"i" * 16, b"view") == key.view_tag(b"i" * 16, b"view")
+    assert travelled.agreement_tag(b"t", b"v") == key.agreement_tag(b"t", b"v")
+    assert (travelled.blind(b"t", 5) == key.blind(b"t", 5)).all()
+    assert "<redacted>" in repr(travelled)
