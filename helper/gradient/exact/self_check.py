@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from helper.gradient.engine import Batch
 from helper.gradient.exact.engine import ExactEngine
+from helper.gradient.exact.kernels.field import add_to
 from helper.gradient.exact.products.float64 import Float64Backend
 from helper.gradient.exact.products.int8 import Int8Backend
 from helper.gradient.exact.products.product import CHUNK_RECORDS, Backend
@@ -24,7 +25,7 @@ from maskedlark.interrupt import Interrupt, never
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.model.weights import MAX_MAGNITUDE, decode
-from maskedlark.numbers.field import MODULUS, FieldVector, to_bytes
+from maskedlark.numbers.field import MODULUS, FieldVector, add, to_bytes
 from maskedlark.privacy.clip import Clip, Norm
 
 NUMERICS_DIGEST: Final = bytes.fromhex("33dbb0f2079442f8c82794339b396c3a064e61e1185ae8c8dd36dd61df49cbd1")
@@ -53,6 +54,10 @@ def self_check(interrupt: Interrupt = never) -> bytes:
     """
     fast, portable = Int8Backend(), Float64Backend()
     check_backends(fast, portable)
+    check_backends(
+        Int8Backend(base_bits=7), portable
+    )  # what another machine needs of the same compiled loops
+    check_sum_of_parts()
     for backend, is_read_only in ((portable, False), (fast, False), (fast, True)):
         digest = golden_digest(backend, is_read_only=is_read_only, interrupt=interrupt)
         if digest != NUMERICS_DIGEST:
@@ -88,6 +93,19 @@ def check_backends(first: Backend, second: Backend) -> None:
                 _require_equal(
                     "masked sum", _masked(first, operand, masked), _masked(second, operand, masked)
                 )
+
+
+def check_sum_of_parts() -> None:
+    """Compare the compiled sum of two threads' parts with the plain one.
+
+    Raises:
+        SelfCheckFailed: they differ.
+    """
+    rng = np.random.default_rng(1)
+    first, second = (_extreme_elements(rng, (256,)) for _ in range(2))
+    expected = add(first, second)
+    add_to(first, second)
+    _require_equal("sum of parts", first, expected)
 
 
 def _random_signs(rng: np.random.Generator) -> Callable[[tuple[int, int]], NDArray[np.int64]]:
@@ -127,7 +145,7 @@ def _masked(backend: Backend, operand: NDArray[Any], masked: FieldVector) -> Fie
 
 def _require_equal(what: str, first: NDArray[Any], second: NDArray[Any]) -> None:
     if not np.array_equal(first, second):
-        raise SelfCheckFailed(f"the two backends differ in a {what} of shape {first.shape} at extreme values")
+        raise SelfCheckFailed(f"two ways to a {what} of shape {first.shape} differ at extreme values")
 
 
 @frozen

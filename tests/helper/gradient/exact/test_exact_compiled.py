@@ -17,17 +17,17 @@ PROGRAM = """
 import importlib, pkgutil
 from numba.core.registry import CPUDispatcher
 import helper.gradient.exact as package
-from helper.gradient.exact.products.int8 import Int8Backend
-from helper.gradient.exact.self_check import golden_digest
+from helper.gradient.exact.kernels.compiled import _Kept
 from helper.serving.warmup import warm_up
 
 warm_up()
-golden_digest(Int8Backend(base_bits=7))
 loops = 0
 for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
     for name, loop in vars(importlib.import_module(module.name)).items():
         if isinstance(loop, CPUDispatcher):
-            for code in loop.inspect_asm().values():
+            codes = loop.inspect_asm()
+            assert codes or not isinstance(loop._cache, _Kept), f"{name} is left to the first round"
+            for code in codes.values():
                 loops += 1
                 assert not any(word in code for word in ("fmadd", "fmsub", "fnma", "fmla")), name
 print(loops)
