@@ -26,6 +26,9 @@ ELEMENT_BYTES: Final = 8
 MAX_SIGNED: Final = (MODULUS - 1) // 2
 """The largest magnitude that the signed reading of an element can hold: 2^63 - 2^31."""
 
+BLOCK: Final = 1 << 16
+"""Long vectors are worked on in pieces of so many elements, which stay in a processor's cache."""
+
 FieldVector: TypeAlias = NDArray[np.uint64]
 SignedVector: TypeAlias = NDArray[np.int64]
 
@@ -110,12 +113,14 @@ def random_vector(count: int, randomness: Randomness) -> FieldVector:
 
     8 little-endian bytes each, those at or above p skipped (probability 2^-32).
     """
-    words = np.frombuffer(randomness(ELEMENT_BYTES * count), dtype="<u8").astype(np.uint64)
-    words = words[words < _P]
-    while len(words) < count:
-        more = np.frombuffer(randomness(ELEMENT_BYTES * (count - len(words))), dtype="<u8").astype(np.uint64)
-        words = np.concatenate([words, more[more < _P]])
-    return words
+    vector, found = np.empty(count, np.uint64), 0
+    while found < count:
+        wanted = min(count - found, BLOCK)
+        words = np.frombuffer(randomness(ELEMENT_BYTES * wanted), dtype="<u8")
+        words = words[words < _P]
+        vector[found : found + len(words)] = words
+        found += len(words)
+    return vector
 
 
 def share(secret: FieldVector, randomness: Randomness) -> Shares:

@@ -14,6 +14,7 @@ from maskedlark.canonical import digest, encode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.numbers.field import (
+    BLOCK,
     FieldVector,
     SignedVector,
     add,
@@ -155,8 +156,14 @@ def blinded(
 
     Guarantees: uniform without the other helper's answer to the same transcript.
     """
+    if len(noise) != len(vector):
+        raise AssertionError("every coordinate has noise of its own")
+    share = pair.blind(release_transcript, len(vector))
+    for start in range(0, len(share), BLOCK):
+        part = slice(start, start + BLOCK)
+        share[part] = add(add(vector[part], share[part]), from_signed(noise[part]))
     return AggregateShare(
-        vector=add(add(vector, pair.blind(release_transcript, len(vector))), from_signed(noise)),
+        vector=share,
         agreement_tag=pair.agreement_tag(release_transcript, values_digest),
     )
 

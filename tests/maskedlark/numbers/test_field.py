@@ -130,6 +130,21 @@ def test_random_elements_skip_words_at_or_above_the_modulus() -> None:
     assert field.random_vector(3, scripted).tolist() == [5, MODULUS - 1, 7]
 
 
+@pytest.mark.parametrize("block", [1, 3, 1 << 16])
+def test_random_elements_in_blocks_are_the_streams_first_canonical_words(
+    block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def half_wrong(count: int) -> bytes:
+        words = np.frombuffer(stream(count), "<u8").astype(np.uint64)
+        return np.where(words % np.uint64(2) == 0, np.uint64(MODULUS), words).tobytes()
+
+    monkeypatch.setattr(field, "BLOCK", block)
+    stream = seeded(5)
+    found = field.random_vector(50, half_wrong)
+    words = np.frombuffer(seeded(5)(8 * 500), "<u8")
+    assert found.tolist() == words[(words % np.uint64(2) == 1) & (words < MODULUS)][:50].tolist()
+
+
 @given(st.lists(elements, max_size=20))
 def test_bytes_come_back(values: list[int]) -> None:
     encoded = field.to_bytes(vector(values))

@@ -6,6 +6,7 @@ base-128 digits where it does not (AVX2 adds two products in 16 bits: 2 * 255 * 
 of the two changes the speed and no bit.
 """
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Final
 
@@ -27,6 +28,9 @@ Sums = NDArray[np.int32]
 _NARROW: Final = 48
 """Up to this many inputs a float64 product is faster than four digit products, and as exact."""
 _OFFSET: Final = 32768
+_SUMS_BYTES: Final = 1 << 25
+_LEAST_INPUTS: Final = 64
+"""Fewer inputs at a time would spend more on preparing the digits than on multiplying by them."""
 
 _EPSILON: Final = np.uint64(2**32 - 1)
 _LARGEST_BALANCED: Final = np.uint64(0x7F7F7F7F7F7F7F7F)  # 127 * (256^8 - 1) / 255
@@ -170,15 +174,24 @@ class _DigitAccumulator:
 
     def flush(self) -> None:
         """See `Accumulator`."""
-        sums = multiply_digits(self._operand[: self._records], self._digits[: self._records], transposes=True)
-        _recombine(
-            sums, self._operand.shape[1] // len(self._total), self._count, self._column_sums, self._total
-        )
+        width = len(self._total)
+        digits = self._digits[: self._records]
+        planes = self._operand[: self._records].reshape(self._records, -1, width)
+        for inputs in _blocks(width, 4 * planes.shape[1] * digits.shape[1]):
+            operand = np.ascontiguousarray(planes[:, :, inputs]).reshape(self._records, -1)
+            sums = multiply_digits(operand, digits, transposes=True)
+            _recombine(sums, planes.shape[1], self._count, self._column_sums, self._total[inputs])
 
     @property
     def total(self) -> FieldVector:
         """See `Accumulator`."""
         return self._total
+
+
+def _blocks(width: int, bytes_an_input: int) -> Iterator[slice]:
+    """The inputs of a layer in blocks whose digit sums take about `_SUMS_BYTES`, or `_LEAST_INPUTS`."""
+    size = max(_LEAST_INPUTS, _SUMS_BYTES // bytes_an_input)
+    return (slice(start, start + size) for start in range(0, width, size))
 
 
 @kernel

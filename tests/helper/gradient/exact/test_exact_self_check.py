@@ -29,6 +29,15 @@ def test_seven_bit_digits_give_the_golden_vectors_too() -> None:
     assert self_check.golden_digest(Int8Backend(base_bits=7)) == self_check.NUMERICS_DIGEST
 
 
+@pytest.mark.parametrize("inputs", [1, 7, 40])
+def test_sums_of_inputs_in_blocks_are_those_of_all_at_once(
+    inputs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(product_int8, "_SUMS_BYTES", 0)
+    monkeypatch.setattr(product_int8, "_LEAST_INPUTS", inputs)
+    self_check.check_backends(Int8Backend(), Float64Backend())
+
+
 @pytest.mark.parametrize("case", FULL, ids=lambda case: case["name"])
 def test_the_oracle_still_gives_the_golden_vectors(case: dict[str, Any]) -> None:
     assert generate.outputs(case) == {
