@@ -172,14 +172,15 @@ def _with_exposures(charges: Sequence[Charge], delta: float) -> float:
 def _adaptive_with_exposures(charges: Sequence[Charge], delta: float) -> float:
     """The same of charges whose settings may hang on releases: half of delta is for samples that show.
 
-    As if samples were hidden while the exposures add up to a quarter of delta at most, and known afterwards:
-    known ones cost more than that, and what is found for hidden ones stays below that quarter.
+    All samples that may show are hidden, or all are known. Which of the charges show too often is found only
+    at the end, and so must not decide by itself what each of them costs.
     """
-    hidden, exposed = _hidden(charges, delta)
-    epsilon = adaptive_epsilon(hidden, delta / 2, noises=math.sqrt(2))
-    if not exposed or (epsilon < _LARGEST_EXPONENT and exposed * (1 + math.exp(epsilon)) <= delta / 2):
-        return epsilon
-    return adaptive_epsilon(map(_known, charges), delta / 2, noises=math.sqrt(2))
+    exposed = math.fsum(charge.rounds * charge.exposure for charge in charges)
+    hidden = adaptive_epsilon(charges, delta / 2, noises=math.sqrt(2))
+    if not exposed or (hidden < _LARGEST_EXPONENT and exposed * (1 + math.exp(hidden)) <= delta / 2):
+        return hidden
+    known = [charge.unsampled() if charge.exposure else charge for charge in charges]
+    return adaptive_epsilon(known, delta / 2, noises=math.sqrt(2))
 
 
 def _hidden(charges: Sequence[Charge], delta: float) -> tuple[list[Charge], float]:

@@ -53,6 +53,8 @@ class Charge:
             everybody, helpers included.
         reports: How many reports of one person, at most, the dataset holds, where a person is protected and
             not a report.
+        is_of_mixed_plan: Whether its job plans releases at other settings too, of which none may be charged
+            yet: beside other jobs its releases then do not count as ones at one setting.
 
     Raises:
         ValueError: a value is outside its range, or not a number.
@@ -68,6 +70,7 @@ class Charge:
     exposure: float = 0.0
     is_self_sampled: bool = False
     reports: int = 1
+    is_of_mixed_plan: bool = False
 
     def __post_init__(self) -> None:
         noiseless = self.mechanism is Mechanism.NONE

@@ -56,8 +56,11 @@ _LOSSES_FROM_DELTA: Final = 1e-10
 _ROUNDING_OF_ROUNDS: Final = 1e-13  # dp-accounting's transforms, of each round: a thousand times a double's
 _KEPT_LOSSES: Final = 16  # composed distributions, of `MAX_CELLS` in each direction at most
 _MAX_MIXED: Final = 32  # reports of one person whose number in a sample is a mixture; of more, all or none
+_LEAST_MIXED_SHIFT: Final = 2.0**-10  # of all of them, over the noise
 _MAX_MIXED_CELLS: Final = 1 << 19  # cells times reports: the time that a mixture takes
 _WIDEST: Final = 500.0
+_RATES: Final = (2.0**-40, 1 - 2.0**-24)
+"""Between these losses are computed in doubles: a lower rate counts as the lowest, a higher one as 1."""
 MAX_COMPOSED: Final = 8
 """Loss distributions are composed of so many different charges at most, beside the unsampled Gaussians."""
 _MAX_CLASSES: Final = 24  # of sampled Gaussians, whose divergences take a third of a millisecond each
@@ -67,6 +70,7 @@ _FILTER_ORDERS: Final = (3, 5, 8, 12, 18, 28, 48, 96)
 """The orders that may decide when settings are adaptive: each has an equal part of delta."""
 _TAILS: Final = 1e-3  # of delta, kept for what the ratios of random allocation leave out
 _FILTER_TAILS: Final = 0.25  # the same in a filter, whose delta is a small part
+_LEAST_PART: Final = 1e-300  # of delta: below it doubles lose their digits, and only pure epsilons count
 
 
 Key: TypeAlias = tuple[Mechanism, float, float, int, int]
@@ -105,16 +109,26 @@ def adaptive_epsilon(charges: Iterable[Charge], delta: float, *, noises: float =
     parts = _checked_parts(charges, noises, delta)
     if parts.is_noiseless:
         return math.inf
-    if len(parts.laplace) + len(parts.sampled) + len(parts.epochs) > MAX_COMPOSED:
+    # Of all epochs, also of those that are counted as known below: which these are is found only at the end,
+    # and what is left out of an epoch was decided before it began.
+    left_out = math.fsum(rounds * _most_left_out(key[3]) for key, rounds in parts.epochs.items())
+    if left_out > _FILTER_TAILS * delta:
+        parts, left_out = parts.unsampled(), 0.0
+    elif len(parts.laplace) + len(parts.sampled) + len(parts.epochs) > MAX_COMPOSED:
         parts = parts.fewer()
-    filtered = _filtered_epsilon(parts, delta)
+    filtered = _filtered_epsilon(parts, delta, left_out)
     is_all_pure = not (parts.precision or parts.sampled) and parts.is_laplace
     return min(filtered, _pure_sum(parts)) if is_all_pure else filtered
 
 
 def is_one_setting(charges: Iterable[Charge]) -> bool:
-    """Whether charges are all at one setting, or all unsampled Gaussians: they cost the same either way."""
-    return len({_setting(charge) for charge in charges}) <= 1
+    """Whether charges are all at one setting, or all unsampled Gaussians: they cost the same either way.
+
+    A job that plans others too could go on with those: its charges never are (privacy.md, "Settings that hang
+    on releases").
+    """
+    found = list(charges)
+    return len({_setting(one) for one in found}) <= 1 and not any(one.is_of_mixed_plan for one in found)
 
 
 def _setting(charge: Charge) -> Key | None:
@@ -199,7 +213,7 @@ def _parts(charges: Iterable[Charge], noises: float) -> _Parts:
     epochs: Counter[Key] = Counter()
     is_noiseless = False
     for charge in charges:
-        mechanism, noise, rate = charge.mechanism, charge.noise_multiplier, charge.sampling_rate
+        mechanism, noise, rate = charge.mechanism, charge.noise_multiplier, _counted(charge.sampling_rate)
         steps, reports = charge.epoch_steps, charge.reports
         is_gaussian = mechanism is Mechanism.GAUSSIAN
         if is_gaussian and not charge.is_common:
@@ -222,6 +236,12 @@ def _parts(charges: Iterable[Charge], noises: float) -> _Parts:
     return _Parts(
         precision=precision, laplace=laplace, sampled=sampled, epochs=epochs, is_noiseless=is_noiseless
     )
+
+
+def _counted(rate: float) -> float:
+    """A rate that costs at least as much, and whose losses doubles can tell."""
+    lowest, highest = _RATES
+    return max(rate, lowest) if rate <= highest else 1.0
 
 
 def _at_rate_1(laplace: dict[Key, int]) -> dict[Key, int]:
@@ -253,7 +273,7 @@ def _as_one_report(noise: float, rate: float, reports: int) -> tuple[float, floa
     """
     if reports == 1:
         return noise, rate
-    return noise / reports, min(1.0, -math.expm1(reports * math.log1p(-rate)) * (1 + 2.0**-40))
+    return noise / reports, _counted(min(1.0, -math.expm1(reports * math.log1p(-rate)) * (1 + 2.0**-40)))
 
 
 def _on_a_grid(sampled: dict[Key, int]) -> dict[Key, int]:
@@ -349,23 +369,26 @@ def _renyi_epsilon(parts: _Parts, delta: float) -> float:
     return _quick_epsilon(parts.unsampled(), delta)
 
 
-def _filtered_epsilon(parts: _Parts, delta: float) -> float:
+def _filtered_epsilon(parts: _Parts, delta: float, left_out: float) -> float:
     """The epsilon by a filter over few Renyi orders, each with its own part of delta.
 
     With a sum S of divergences at order a, and a part d of delta, it is S + ln((a-1)/a) - ln(a d) / (a-1)
     (Canonne, Kamath, Steinke 2020, proposition 12).
+
+    Args:
+        parts: The releases.
+        delta: Of all orders, and of what the divergences leave out.
+        left_out: The most that they leave out, within its part of delta.
     """
-    if delta <= 0:
-        return math.inf
-    divergences, left_out = _divergences(parts)
     part = (1 - _FILTER_TAILS) * delta / len(_FILTER_ORDERS)
+    if part < _LEAST_PART:
+        return math.inf
+    divergences, _ = _divergences(parts)
     chosen = [_RENYI_ORDERS.index(order) for order in _FILTER_ORDERS]
     orders = _ORDERS[chosen]
     found = divergences[chosen] + np.log1p(-1 / orders) - np.log(orders * part) / (orders - 1)
-    epsilon = max(0.0, float(found.min()))
-    if _covers(left_out, epsilon, _FILTER_TAILS * delta):
-        return epsilon + 2 * left_out  # what is kept was scaled up, by 1 / (1 - left_out) at most
-    return _filtered_epsilon(parts.unsampled(), delta)
+    # what is kept was scaled up, by 1 / (1 - left_out) at most
+    return max(0.0, float(found.min())) + 2 * left_out
 
 
 def _covers(left_out: float, epsilon: float, kept: float) -> bool:
@@ -441,13 +464,21 @@ def _epoch_divergences(mechanism: Mechanism, noise: float, steps: int) -> tuple[
 
     And the probability that the divergences leave out.
 
-    An epoch that is too long or too little noised to be computed costs what it would if the slot were known.
+    An epoch that is too long or too little noised to be computed, or of which too much is left out, costs
+    what it would if the slot were known.
     """
-    if steps > random_allocation.MAX_STEPS or noise < random_allocation.LEAST_NOISE:
-        if mechanism is Mechanism.GAUSSIAN:
-            return _ORDERS / (2 * noise**2), 0.0
-        return np.minimum(1 / noise, _ORDERS / (2 * noise**2)), 0.0
-    return random_allocation.epoch_ratios(mechanism, noise, steps).divergences(_ORDERS)
+    if steps <= random_allocation.MAX_STEPS and noise >= random_allocation.LEAST_NOISE:
+        found, left_out = random_allocation.epoch_ratios(mechanism, noise, steps).divergences(_ORDERS)
+        if left_out <= _most_left_out(steps):
+            return found, left_out
+    if mechanism is Mechanism.GAUSSIAN:
+        return _ORDERS / (2 * noise**2), 0.0
+    return np.minimum(1 / noise, _ORDERS / (2 * noise**2)), 0.0
+
+
+def _most_left_out(steps: int) -> float:
+    """The most that may be left out of an epoch, known before anything is computed: several times what is."""
+    return 2.0**-38 + 2.0**-42 * steps
 
 
 def _continuous(mechanism: Mechanism, noise: float) -> float:
@@ -479,8 +510,8 @@ def _loss_distribution_epsilon(precision: float, charges: Sequence[Charge], delt
         *(_one_loss(charge, grid, is_own=is_own) for charge in plain),
         *(_losses(charge, grid, is_own) for charge in charges),
     ]
-    if sum(max(map(len, _masses(one))) for one in found) > MAX_CELLS:
-        return math.inf
+    if any(map(_is_infinite, found)) or sum(max(map(len, _masses(one))) for one in found) > MAX_CELLS:
+        return math.inf  # dp-accounting cannot compose what has no finite loss at all
     for other in others:
         first = first.compose(other)
     return float(first.get_epsilon_for_delta(delta))
@@ -509,6 +540,11 @@ def _losses(charge: Charge, grid: float, is_own: bool) -> Any:
     return LossDistribution.infinite(grid).for_dp_accounting()
 
 
+def _is_infinite(found: Any) -> bool:
+    """Whether a loss is infinite for certain, in some direction: see `LossDistribution.infinite`."""
+    return any(not masses.any() for masses in _masses(found))
+
+
 def _masses(found: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The probabilities of the losses in both directions."""
     if isinstance(found, LossDistribution):
@@ -520,11 +556,13 @@ def _masses(found: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 def _mixed(charge: Charge, grid: float) -> Charge:
     """A charge whose mixture takes little time.
 
-    Of many reports, or of long losses, the charge of one report that costs more.
+    Of many reports, or of long losses, the charge of one report that costs more; also of losses so short that
+    dp-accounting does not come to an end.
     """
     shift = charge.reports / charge.noise_multiplier
     cells = charge.reports * (8 * shift + shift**2) / grid
-    if charge.reports == 1 or (charge.reports <= _MAX_MIXED and cells <= _MAX_MIXED_CELLS):
+    is_quick = charge.reports <= _MAX_MIXED and cells <= _MAX_MIXED_CELLS
+    if charge.reports == 1 or (is_quick and shift >= _LEAST_MIXED_SHIFT):
         return charge
     noise, rate = _as_one_report(charge.noise_multiplier, charge.sampling_rate, charge.reports)
     return replace(charge, noise_multiplier=noise, sampling_rate=rate, reports=1)

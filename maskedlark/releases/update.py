@@ -9,6 +9,7 @@ against it with one helper. docs/explanation/privacy.md has the proof.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from fractions import Fraction
 from typing import ClassVar, Literal, NamedTuple, Self
 
@@ -20,6 +21,7 @@ from maskedlark.numbers.field import FieldVector, SignedVector
 from maskedlark.numbers.fixed_point import check_no_overflow, decode_signed
 from maskedlark.privacy.accounting import Charge
 from maskedlark.privacy.clip import Clip
+from maskedlark.privacy.composition import is_one_setting
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.noise import NoiseSource
 from maskedlark.releases.possible_sums import check_length, check_within
@@ -199,12 +201,17 @@ def rounds_by_job(released: Iterable[UpdateRound]) -> dict[UpdateJob, int]:
 
 
 def job_charges(task: Task, job: UpdateJob, rounds: int) -> tuple[Charge, ...]:
-    """What a job costs of which no round but the first so many is released. Called by all parties."""
+    """What a job costs of which no round but the first so many is released. Called by all parties.
+
+    Guarantees: where phases differ, each charge says so, also while only the first one is charged.
+    """
+    planned = [phase_charge(task, phase, phase.rounds) for phase in job.phases]
+    is_mixed = not is_one_setting(planned)
     charges, left = [], rounds
-    for phase in job.phases:
+    for charge in planned:
         if left > 0:
-            charges.append(phase_charge(task, phase, min(left, phase.rounds)))
-        left -= phase.rounds
+            charges.append(replace(charge, rounds=min(left, charge.rounds), is_of_mixed_plan=is_mixed))
+        left -= charge.rounds
     return tuple(charges)
 
 

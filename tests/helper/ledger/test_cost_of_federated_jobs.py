@@ -60,6 +60,17 @@ def test_rounds_of_two_jobs_are_charged_as_two_jobs() -> None:
     assert cost(TASK, [*released(4), *released(1, job=changed)]) == spent_in_turn(both, TASK.delta)
 
 
+def test_a_job_whose_next_phase_differs_is_not_of_one_setting_with_another_job() -> None:
+    """Attack: after some rounds, go on with the next phase or with more of the first one in another job."""
+    simple = replace(JOB, job_id=b"s" * 16, phases=PHASES[:1])
+    simple_too, both = replace(simple, job_id=b"t" * 16), released(3, job=simple)
+    assert cost(TASK, released(3)) == cost(TASK, both)
+    one_setting = cost(TASK, [*both, *released(3, job=simple_too)])
+    beside_mixed = cost(TASK, [*both, *released(3)])
+    assert beside_mixed.ad_server > 1.2 * one_setting.ad_server
+    assert beside_mixed.colluding > 1.2 * one_setting.colluding
+
+
 def test_the_last_of_256_phases_asked_first_is_refused_like_the_whole_job() -> None:
     phases = tuple(
         Phase(rounds=1, sampling_rate=0.5, noise_multiplier=4.0 + index / 64) for index in range(MAX_PHASES)

@@ -85,7 +85,7 @@ def test_samples_that_may_show_are_paid_for_in_turn_too() -> None:
         rounds=1_000,
         exposure=EXPOSURE,
     )
-    shows, other = replace(hidden, exposure=1e-10), [gaussian(50.0, 1, 0.5)]
+    shows, other = replace(hidden, exposure=1e-9), [gaussian(50.0, 1, 0.5)]
     known = spent_in_turn([[hidden.unsampled()], other], DELTA).ad_server
     assert spent_in_turn([[shows], other], DELTA).ad_server == known
     assert spent_in_turn([[hidden], other], DELTA).ad_server < 0.1 * known
@@ -171,3 +171,63 @@ def test_the_noise_that_is_found_beside_earlier_jobs_fits_in_turn() -> None:
     cost = spent_in_turn([earlier, [epochs(noise, 12, 4)]], DELTA)
     assert cost.ad_server <= 3.0
     assert cost.colluding <= 12.0
+
+
+def filled(first: Charge, kind: Callable[[float], Charge], epsilon: float) -> Charge:
+    """The release with the least noise that fits behind the first one in the same job."""
+    low, high = 0.1, 1e4
+    while high / low > SEARCH_PRECISION:
+        middle = math.sqrt(low * high)
+        cost = spent([first, kind(middle)], DELTA).colluding
+        low, high = (low, middle) if cost <= epsilon else (middle, high)
+    return kind(high)
+
+
+def continued(first: Charge, epsilon: float) -> Charge:
+    """The most rounds of another job at the setting of the first one."""
+    fitting, too_many = 1, 1 << 10
+    while too_many - fitting > 1:
+        middle = (fitting + too_many) // 2
+        both = [[first], [replace(first, rounds=middle, is_of_mixed_plan=False)]]
+        fits = spent_in_turn(both, DELTA).colluding <= epsilon
+        fitting, too_many = (middle, too_many) if fits else (fitting, middle)
+    return replace(first, rounds=fitting)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("is_said", "is_broken"), [(False, True), (True, False)])
+def test_going_on_with_a_job_or_its_setting_in_another_one_stays_within_delta_if_said(
+    is_said: bool, is_broken: bool
+) -> None:
+    """After 30 rounds comes the job's next phase, or 47 more rounds like them in another job."""
+    first = replace(gaussian(1.5, 30, 0.05), is_self_sampled=True, is_of_mixed_plan=is_said)
+    next_phase = filled(first, lambda noise: replace(gaussian(noise, 1, 0.001), is_self_sampled=True), 1.5)
+    reached = chosen_delta(first, [next_phase, continued(first, 1.5)], 1.5)
+    assert (reached > 1.3 * DELTA) if is_broken else (reached <= DELTA)
+
+
+def test_rounds_of_a_mixed_plan_are_not_of_one_setting_beside_another_job() -> None:
+    alone = gaussian(1.5, 30, 0.05)
+    mixed = replace(alone, is_of_mixed_plan=True)
+    assert spent([mixed], DELTA) == spent([alone], DELTA)
+    beside = spent_in_turn([[mixed], [alone]], DELTA).ad_server
+    assert beside == spent_in_turn([[alone], [mixed]], DELTA).ad_server
+    assert beside > 1.2 * spent_in_turn([[alone], [alone]], DELTA).ad_server
+
+
+def test_whether_samples_are_hidden_in_turn_is_one_answer_for_all_of_them() -> None:
+    """A job that is closed early has fewer rounds at the end: that must not hide what was taken as shown."""
+    rare = replace(gaussian(1.0, 10, 0.01), exposure=EXPOSURE)
+    shows = replace(gaussian(2.0, 100, 0.02), exposure=1e-8)
+    both = spent_in_turn([[rare], [shows]], DELTA).ad_server
+    known = [rare.unsampled(), shows.unsampled()]
+    assert both == pytest.approx(adaptive_epsilon(known, DELTA / 16, noises=math.sqrt(2)), rel=1e-9)
+
+
+def test_epochs_that_are_counted_as_known_still_count_for_what_ratios_leave_out() -> None:
+    few = [epochs(0.9, 24, 1), epochs(1.0, 24, 1)]
+    many = [*few, *(epochs(20.0 + index, 40, 1) for index in range(200))]
+    hidden, known = (adaptive_epsilon(few, 5e-10), adaptive_epsilon([one.unsampled() for one in few], 5e-10))
+    assert hidden < 0.6 * known
+    known = adaptive_epsilon([one.unsampled() for one in many], 5e-10)
+    assert adaptive_epsilon(many, 5e-10) == pytest.approx(known, rel=1e-9)
