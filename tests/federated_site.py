@@ -23,8 +23,8 @@ from adserver.store.jobs import JobRecord, JobStore
 from adserver.store.reports import ReportStore
 from adserver.store.rounds import RoundStore
 from adserver.store.tasks import TaskStore
-from adserver.training.federated_model import federated_model
-from adserver.training.federated_submission import FederatedSubmission, plan_federated
+from adserver.training.federated.model import federated_model
+from adserver.training.federated.submission import FederatedSubmission, plan_federated
 from adserver.training.worker import JobWorker
 from browser_sim.devices.answers import AnswerStore
 from browser_sim.devices.device import Device, read_round

@@ -13,7 +13,7 @@ from maskedlark.terminal.options import panel
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
-    from adserver.training.federated_submission import FederatedSubmission
+    from adserver.training.federated.submission import FederatedSubmission
     from maskedlark.reports.task import Task
 
 federated = panel("Federated")
@@ -89,7 +89,7 @@ def federated_asked(
     eval_every: int | None = None,
 ) -> "FederatedSubmission | None":
     """The federated job that the options describe; None without --strategy."""
-    from adserver.training.federated_submission import FederatedSubmission
+    from adserver.training.federated.submission import FederatedSubmission
     from adserver.training.model_file import read_model
 
     if strategy is None:
@@ -113,8 +113,8 @@ def submit_federated(engine: "Engine", data: Path, submission: "FederatedSubmiss
     from adserver.budgets.held import Budgets
     from adserver.store.job_folder import JobFolder
     from adserver.store.jobs import JobStore
-    from adserver.training.federated_model import federated_model
-    from adserver.training.federated_submission import plan_federated
+    from adserver.training.federated.model import federated_model
+    from adserver.training.federated.submission import plan_federated
     from adserver.training.submission import JOB_ID_BYTES
 
     job_id = os.urandom(JOB_ID_BYTES)

@@ -39,7 +39,7 @@ from maskedlark.terminal.options import option, panel, takes
 if TYPE_CHECKING:
     from adserver.records.round_figures import RoundFigures
     from adserver.store.jobs import JobRecord, Jobs
-    from adserver.training.federated_submission import FederatedSubmission
+    from adserver.training.federated.submission import FederatedSubmission
 
 STOPPED_EARLY = 1
 

@@ -17,7 +17,7 @@ from maskedlark.errors import InvalidTask
 from maskedlark.terminal.options import option, takes
 
 if TYPE_CHECKING:
-    from adserver.store.local_jobs import LocalJobs
+    from adserver.store.local.jobs import LocalJobs
     from maskedlark.federated.local_job import LocalJob, LocalSettings
 
 _JOB_ID_BYTES: Final = 16
@@ -36,8 +36,8 @@ LayersOption = Annotated[str, option("Widths of the model, as 784,10; two of dra
 
 def local_jobs_of(*, data: DataOption, local_database: LocalDatabaseOption = None) -> "LocalJobs":
     """The jobs without helpers of the ad server that the options name."""
-    from adserver.store.local_jobs import LocalJobs
-    from adserver.store.local_schema import default_local_url, open_local
+    from adserver.store.local.jobs import LocalJobs
+    from adserver.store.local.schema import default_local_url, open_local
 
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
     return LocalJobs(open_local(local_database or default_local_url(data)), time.time)
@@ -122,7 +122,7 @@ def watch_command(*, jobs: "LocalJobs", job: JobArgument = "", as_json: JsonOpti
 
     Draw and discard has no last step: it goes on until it is closed.
     """
-    from adserver.store.local_jobs import LocalState
+    from adserver.store.local.jobs import LocalState
     from adserver.views.local import local_json, watch
 
     job_id = jobs.find(job).job.job_id

@@ -32,7 +32,7 @@ from maskedlark.terminal.options import option, panel, takes
 
 if TYPE_CHECKING:
     from adserver.budgets.planner import OnProgress
-    from adserver.training.federated_submission import FederatedSubmission
+    from adserver.training.federated.submission import FederatedSubmission
 
 _PATIENCE_S: Final = 1.0
 _job = panel("The job: leave open what is to be found")
@@ -98,7 +98,7 @@ def plan_command(
     from adserver.budgets.planner import Wish
     from adserver.store.datasets import DatasetStore
     from adserver.store.tasks import TaskStore
-    from adserver.training.federated_forecast import forecast
+    from adserver.training.federated.forecast import forecast
     from adserver.training.model_file import read_model
     from adserver.training.planning import PlanRequest, planned
     from adserver.views.federated import forecast_json, print_forecast

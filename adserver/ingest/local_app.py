@@ -21,8 +21,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from adserver.store.instances import Returned
-from adserver.store.local_jobs import LocalJobs
+from adserver.store.local.instances import Returned
+from adserver.store.local.jobs import LocalJobs
 from maskedlark.canonical import encode
 from maskedlark.errors import JobRefused, ReportReason, ReportRejected
 from maskedlark.federated.dense import DenseModel

@@ -24,8 +24,8 @@ from adserver.records.dashboard_settings import DashboardSettings
 from adserver.serving.metrics import AdserverMetrics
 from adserver.store.database import Clock
 from adserver.store.job_folder import remove_unfinished_of_jobs
-from adserver.store.local_jobs import LocalJobs
-from adserver.store.local_schema import default_local_url, open_local
+from adserver.store.local.jobs import LocalJobs
+from adserver.store.local.schema import default_local_url, open_local
 from adserver.store.reports import ReportStore
 from adserver.store.rounds import RoundStore
 from adserver.store.tasks import TaskStore

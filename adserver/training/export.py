@@ -11,7 +11,7 @@ import numpy as np
 from adserver.records.federated_plan import FederatedPlan
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.job_folder import JobFolder
-from adserver.training.federated_model import first_parameters, trained_file
+from adserver.training.federated.model import first_parameters, trained_file
 from adserver.training.forward import check_loads, predict
 from adserver.training.pipeline import ENCODER_IS, INPUT_IS, SCALED, described, from_bytes, from_columns
 from adserver.training.trainer import Checkpoint

@@ -211,7 +211,7 @@ class JobWorker:
 
     def _run_federated(self, job: JobRecord, plan: FederatedPlan, pair: HelperPair) -> Exception | None:
         """Run a federated job; None if it is done, and what stopped it if not."""
-        from adserver.training.federated import FederatedRun
+        from adserver.training.federated.run import FederatedRun
 
         try:
             FederatedRun(

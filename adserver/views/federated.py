@@ -8,7 +8,7 @@ from adserver.records.federated_plan import FederatedPlan
 from adserver.records.round_figures import RoundFigures
 from adserver.store.jobs import JobRecord
 from adserver.training.cost import federated_epsilons, federated_line
-from adserver.training.federated_forecast import FederatedForecast
+from adserver.training.federated.forecast import FederatedForecast
 from adserver.views.printing import print_table, short
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from adserver.store.local_jobs import LocalJobs, LocalState, StoredLocalJob
+from adserver.store.local.jobs import LocalJobs, LocalState, StoredLocalJob
 from adserver.views.printing import moment, print_table, progress_bars, short
 from maskedlark.federated.local_forecast import LocalForecast
 from maskedlark.federated.local_job import LocalCost, cost_of, read_local_job

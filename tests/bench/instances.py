@@ -13,8 +13,8 @@ from typing import Final
 
 import numpy as np
 
-from adserver.store.instances import InstanceStore, Returned
-from adserver.store.local_schema import open_local
+from adserver.store.local.instances import InstanceStore, Returned
+from adserver.store.local.schema import open_local
 from maskedlark.federated.draw_and_discard import DrawAndDiscard
 from maskedlark.randomness import seeded, system_randomness
 

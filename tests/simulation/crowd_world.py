@@ -24,7 +24,7 @@ from adserver.records.job_state import FINAL, STOPPED, JobState
 from adserver.simulating.simulator import Simulated, simulate
 from adserver.store.job_folder import JobFolder
 from adserver.store.jobs import JobRecord, JobStore
-from adserver.training.federated_submission import FederatedSubmission, plan_federated
+from adserver.training.federated.submission import FederatedSubmission, plan_federated
 from maskedlark.federated.local_training import Examples
 from maskedlark.federated.participation import Part, toss
 from maskedlark.federated.populations import Population

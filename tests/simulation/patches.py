@@ -56,8 +56,8 @@ def patched(fleet: Fleet) -> Iterator[None]:
         "adserver.store.job_folder.write_durably": fleet.write_durably,
         "helper.trust.keys._replace": fleet.replace_key_file,
         "adserver.training.runner.CurveWriter": _NoCurves,
-        "adserver.training.federated.CurveWriter": _NoCurves,
-        "adserver.training.federated._POLL_S": 0.5,
+        "adserver.training.federated.run.CurveWriter": _NoCurves,
+        "adserver.training.federated.run._POLL_S": 0.5,
         "adserver.training.worker.system_randomness": seeded(fleet.faults.seed, "handles of rounds"),
         "helper.releases.noise_shelf.ThreadPoolExecutor": InlineExecutor,
     }

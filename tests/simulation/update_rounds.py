@@ -25,7 +25,7 @@ import numpy as np
 
 from adserver.store.job_folder import JobFolder
 from adserver.store.rounds import DeviceRoundState
-from adserver.training.federated import FederatedRun
+from adserver.training.federated.run import FederatedRun
 from browser_sim.devices.answers import AnswerStore
 from browser_sim.devices.device import Asked, Device, read_round
 from maskedlark.canonical import encode
@@ -116,7 +116,7 @@ class World:
 
     def _life(self) -> None:
         pair: Any = Pair(self)
-        with patch("adserver.training.federated.CurveWriter", NoCurves):
+        with patch("adserver.training.federated.run.CurveWriter", NoCurves):
             FederatedRun(
                 plan=self.plan,
                 folder=Fragile(JobFolder(self.site.folder / "adserver", self.site.job_id), self),  # type: ignore[arg-type]

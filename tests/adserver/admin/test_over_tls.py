@@ -15,9 +15,10 @@ from typer.testing import CliRunner
 from adserver.cli.main import app
 from adserver.client import Client
 from adserver.client.far import FarAdServer
-from adserver.dashboard.serving import DashboardSettings, open_dashboard
+from adserver.dashboard.serving import open_dashboard
 from adserver.ingest.http_server import HttpServer
 from adserver.records.access import GrantKind, Scope
+from adserver.records.dashboard_settings import DashboardSettings
 from maskedlark.errors import HelperUnavailable, InvalidTask
 from maskedlark.rpc.certificates import write_certificate
 from maskedlark.rpc.tls_files import TlsFiles

@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from adserver.cli.main import app
-from adserver.store.local_jobs import LocalJobs, LocalState
-from adserver.store.local_schema import default_local_url, open_local
+from adserver.store.local.jobs import LocalJobs, LocalState
+from adserver.store.local.schema import default_local_url, open_local
 from adserver.views.local import watch
 from maskedlark.errors import InvalidTask, JobRefused
 from maskedlark.federated.local_job import LocalUpdate, read_local_job

@@ -95,7 +95,7 @@ def test_a_running_job_loads_no_library_that_it_does_not_use(tmp_path: Path) -> 
     script = """
 import json, sys
 from pathlib import Path
-import adserver.training.federated, adserver.training.runner, adserver.training.worker
+import adserver.training.federated.run, adserver.training.runner, adserver.training.worker
 from adserver.records.round_figures import RoundFigures
 from adserver.training.curves import CurveWriter
 with CurveWriter.opened(Path(sys.argv[1]), ()) as curves:

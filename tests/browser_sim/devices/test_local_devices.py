@@ -14,8 +14,8 @@ from adserver.ingest.intake import Intake
 from adserver.ingest.local_app import LocalIntake
 from adserver.simulating.simulator import Simulated, simulate
 from adserver.store.database import create_tables, default_url
-from adserver.store.local_jobs import LocalJobs
-from adserver.store.local_schema import default_local_url, open_local
+from adserver.store.local.jobs import LocalJobs
+from adserver.store.local.schema import default_local_url, open_local
 from adserver.store.reports import ReportStore
 from adserver.store.tasks import TaskStore
 from browser_sim.devices.holdings import Holdings

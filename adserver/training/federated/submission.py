@@ -9,7 +9,7 @@ from typing import Any
 
 from adserver.records.federated_plan import FederatedPlan
 from adserver.training.eval_set import read_eval_set
-from adserver.training.federated_model import federated_model, initial_parameters
+from adserver.training.federated.model import federated_model, initial_parameters
 from maskedlark import canonical
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.federated import strategies

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from sqlalchemy import Engine, insert, select, update
 
 from adserver.store.database import Clock, find_id
-from adserver.store.instances import InstanceStore
-from adserver.store.local_schema import local_jobs
-from adserver.store.noised_rounds import NoisedRounds
+from adserver.store.local.instances import InstanceStore
+from adserver.store.local.noised_rounds import NoisedRounds
+from adserver.store.local.schema import local_jobs
 from maskedlark.canonical import decode, encode
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.federated.dense import DenseModel

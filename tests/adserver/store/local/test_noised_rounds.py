@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from sqlalchemy import Engine
 
-from adserver.store.local_schema import open_local
-from adserver.store.noised_rounds import NoisedRounds
+from adserver.store.local.noised_rounds import NoisedRounds
+from adserver.store.local.schema import open_local
 from maskedlark.errors import JobReason, JobRefused, ReportReason, ReportRejected
 from maskedlark.federated.dense import DenseModel
 from maskedlark.federated.local_job import LocalUpdate, largest_value

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from sqlalchemy import Engine
 
-from adserver.store.instances import InstanceStore, Returned
-from adserver.store.local_schema import open_local
+from adserver.store.local.instances import InstanceStore, Returned
+from adserver.store.local.schema import open_local
 from maskedlark.errors import JobReason, JobRefused, ReportReason, ReportRejected
 from maskedlark.federated.draw_and_discard import DrawAndDiscard
 from maskedlark.federated.spam import SpamTest
@@ -135,9 +135,9 @@ def test_many_devices_at_once_lose_and_tear_nothing(database_url: str, store: In
 
 WRITER = """
 import itertools, sys
-from tests.adserver.store.test_instances import JOB, returned
-from adserver.store.instances import InstanceStore
-from adserver.store.local_schema import open_local
+from tests.adserver.store.local.test_instances import JOB, returned
+from adserver.store.local.instances import InstanceStore
+from adserver.store.local.schema import open_local
 from maskedlark.randomness import system_randomness
 store = InstanceStore(open_local(sys.argv[1]))
 for number in itertools.count(1):
@@ -172,7 +172,7 @@ def test_a_store_whose_disk_is_full_tells_every_device_that_waits(
     def full(*_: object) -> None:
         raise OSError(ENOSPC, "no space left")
 
-    monkeypatch.setattr("adserver.store.instances._take_in", full)
+    monkeypatch.setattr("adserver.store.local.instances._take_in", full)
     with ThreadPoolExecutor(4) as pool:
         sent = [pool.submit(store.replace, JOB, returned(n), system_randomness) for n in range(8)]
         assert {type(one.exception()) for one in sent} == {OSError}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from adserver.store.instances_at_hand import OLDEST_S, Changed, InstancesAtHand
+from adserver.store.local.instances_at_hand import OLDEST_S, Changed, InstancesAtHand
 
 
 def model(value: int) -> np.ndarray:

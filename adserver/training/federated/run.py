@@ -30,7 +30,7 @@ from adserver.store.rounds import DeviceRound, DeviceRoundState, RoundStore
 from adserver.store.schema import HANDLE_BYTES
 from adserver.training.curves import CurveWriter
 from adserver.training.eval_set import read_eval_set
-from adserver.training.federated_model import first_parameters, scores
+from adserver.training.federated.model import first_parameters, scores
 from maskedlark.canonical import encode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.federated.strategy import Round, ServerState
