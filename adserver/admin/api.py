@@ -12,11 +12,12 @@ from adserver.admin.jobs import JOBS
 from adserver.admin.look import LOOKS
 from adserver.admin.operation import PREFIX, Bounds, Operation
 from adserver.admin.problems import MEDIA_TYPE
+from adserver.admin.products import PRODUCTS
 from adserver.admin.queries import QUERIES
 from adserver.admin.schemas import OBJECT, record
 from adserver.admin.site import Site
 
-OPERATIONS: Final[tuple[Operation, ...]] = (*LOOKS, *JOBS, *QUERIES)
+OPERATIONS: Final[tuple[Operation, ...]] = (*LOOKS, *JOBS, *QUERIES, *PRODUCTS)
 """Every operation; what is fixed in a path stands before what is a parameter there."""
 OPENAPI_PATH: Final = f"{PREFIX}/openapi.json"
 _PROBLEM: Final = record(

@@ -27,7 +27,7 @@ _TASK: Final = {
     **alike("integer", "expires_at", "min_batch_size", "waiting", "sealed", "dropped", "expired"),
     "is_of_updates": "boolean",
 }
-_DATASET: Final = {
+DATASET: Final = {
     "dataset_id": "string?",
     **alike("string", "handle", "task_id", "state"),
     "created_at": "number",
@@ -194,8 +194,8 @@ def show_helpers(asked: Asked) -> dict[str, Any]:
 LOOKS: Final = (
     get("/tasks", "Tasks, the newest first", list_tasks, page_of(record(**_TASK)), LIMIT, AFTER),
     get("/tasks/{task}", "One task", show_task, record(**_TASK, bundle="string")),
-    get("/datasets", "Datasets, the newest first", list_datasets, page_of(record(**_DATASET)), LIMIT, AFTER),
-    get("/datasets/{dataset}", "One dataset", show_dataset, record(**_DATASET)),
+    get("/datasets", "Datasets, the newest first", list_datasets, page_of(record(**DATASET)), LIMIT, AFTER),
+    get("/datasets/{dataset}", "One dataset", show_dataset, record(**DATASET)),
     get(
         "/intake",
         "What became of reports since the server started",

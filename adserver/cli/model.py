@@ -1,16 +1,25 @@
 """`adserver model`: create, show, evaluate, export."""
 
-import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from adserver.cli.options import DatabaseOption, DataOption, JsonOption, OneJobOption, open_store
+from adserver.cli.options import (
+    AnyDataOption,
+    DatabaseOption,
+    Far,
+    JsonOption,
+    OneJobOption,
+    far_of,
+    needed,
+    open_store,
+)
+from adserver.records.exported_model import InputForm
 from adserver.views.printing import print_json, print_table
 from maskedlark.model.activations import FINAL_ACTIVATIONS, HIDDEN_ACTIVATIONS
 from maskedlark.model.losses import Loss
-from maskedlark.terminal.options import option
+from maskedlark.terminal.options import option, takes
 
 ModelArgument = Annotated[
     Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="An ONNX file.")
@@ -95,9 +104,11 @@ def evaluate_command(
     typer.echo(f"loss {evaluation.loss:.4f}{accuracy} on {len(examples)} examples")
 
 
+@takes(far=far_of)
 def export_command(
     *,
-    data: DataOption,
+    data: AnyDataOption = None,
+    far: Far = None,
     out: OutArgument,
     job: OneJobOption = "",
     with_encoder: Annotated[
@@ -120,28 +131,21 @@ def export_command(
 
     Its input is float32: each feature's byte over 256, unless --with-encoder or --with-bytes says otherwise.
     """
+    from adserver.client.job import Here, Job
     from adserver.collecting.task_settings import encoder_from
-    from adserver.store.job_folder import JobFolder
-    from adserver.store.jobs import JobStore
-    from adserver.store.tasks import TaskStore
-    from adserver.training.export import InputForm, exported, with_input  # onnxruntime
     from maskedlark.runtime.durable_file import write_durably
 
     if with_encoder and with_bytes:
         raise typer.BadParameter("give --with-encoder or --with-bytes, not both")
-    engine = open_store(data, database)
-    found = JobStore(engine, time.time).find(job)
-    folder = JobFolder(data, found.job_id)
-    plan = found.plan
-    made = exported(folder, plan)
     form = InputForm.COLUMNS if with_encoder else InputForm.BYTES if with_bytes else InputForm.SCALED
-    fitted = encoder_from(encoder) or TaskStore(engine).encoder(plan.task.task_id)
-    made = with_input(made, plan.task, form, fitted)
+    at = far or Here(engine=open_store(needed(data), database), data=needed(data))
+    found = at.jobs.find(job)
+    made = Job(job_id=found.job_id, at=at).exported(form, encoder_from(encoder))
     write_durably(out, made.encoded)
-    takes = {
+    shown = {
         InputForm.SCALED: "bytes over 256, float32",
         InputForm.BYTES: "bytes, uint8",
         InputForm.COLUMNS: "raw columns",
     }
     rounds = f"{made.rounds_done} of {found.plan.job.rounds} rounds"
-    typer.echo(f"the weights after {rounds}; the graph takes {takes[form]}")
+    typer.echo(f"the weights after {rounds}; the graph takes {shown[form]}")

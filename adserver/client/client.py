@@ -86,6 +86,7 @@ class Client(Measuring, Training):
             InvalidTask: a setting is wrong, or a helper refuses it.
             HelperUnavailable: a helper does not answer.
         """
+        store = TaskStore(self._engine)
         fitted = read_encoder_of(encoder)
         fields = task_fields(
             name=name,
@@ -102,8 +103,8 @@ class Client(Measuring, Training):
             more=more,
         )
         bundle = with_retries(lambda: create_task(self._helpers, fields), self._backoff)
-        task_id = TaskStore(self._engine).add(bundle, created_at=time.time(), encoder=fitted)
-        return TaskStore(self._engine).find(task_id.hex())
+        task_id = store.add(bundle, created_at=time.time(), encoder=fitted)
+        return store.find(task_id.hex())
 
     def seal(
         self,
@@ -125,6 +126,8 @@ class Client(Measuring, Training):
             JobRefused, InvalidTask: too few reports wait, or a helper refuses.
             HelperUnavailable: a helper does not answer; call it again.
         """
+        if self._far is not None:
+            return self._far.seal(task, max_reports=max_reports, allow_small=allow_small)
         engine = self._engine
         with sealing_bars(is_shown=progress) as show:
             sealer = DatasetSealer(

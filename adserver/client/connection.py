@@ -45,8 +45,8 @@ class Connection:
         Args:
             data: The ad server's data folder, as of `adserver serve --data`.
             helpers: host:port of both helpers, by role.
-            url: Instead of both: where `adserver serve --dashboard-listen` serves. Over it tasks, datasets,
-                jobs, plans, training and budgets work; models and measurements need folder and helpers.
+            url: Instead of both: where `adserver serve --dashboard-listen` serves. Everything works over it
+                but `create_task`, which needs folder and helpers.
             token: Of the URL, as `adserver token create` printed it.
             ca: Of the URL: a PEM file of the certificate to trust, where the system does not.
             insecure: Speak plaintext, to loopback addresses only; otherwise `tls` is needed.

@@ -6,6 +6,7 @@ far.jobs.find("3f").state
 
 import json
 import ssl
+from base64 import b64decode
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -16,6 +17,7 @@ from urllib.parse import urlencode, urlsplit
 
 from adserver.client.far_values import budget_from_json, dataset_from_json, plan_from_json, task_from_json
 from adserver.records.dataset_state import DatasetState
+from adserver.records.exported_model import ExportedModel, InputForm
 from adserver.records.round_figures import RoundFigures
 from adserver.store.datasets import Dataset
 from adserver.store.jobs import JobRecord
@@ -122,6 +124,16 @@ class FarAdServer:
         body = SubmissionBody.of(submission, dataset=dataset, task=task)
         return bytes.fromhex(self.post("/jobs", body.model_dump_json())["job_id"])
 
+    def seal(self, task: str = "", *, max_reports: int | None, allow_small: bool) -> Dataset:
+        """Make the waiting reports of a task a dataset there."""
+        asked = {"task": task, "max_reports": max_reports, "allow_small": allow_small}
+        return dataset_from_json(self.post_json("/datasets", asked))
+
+    def export(self, job_id: bytes, takes: InputForm) -> ExportedModel:
+        """A job's latest model, whose graph takes what it is asked to."""
+        sent = self.get(f"/jobs/{job_id.hex()}/model", takes=takes.value)
+        return ExportedModel(encoded=b64decode(sent["model"]), rounds_done=sent["rounds_done"])
+
     def get(self, path: str, **parameters: Any) -> dict[str, Any]:
         """What is there. Raises as `post`."""
         asked = {name: value for name, value in parameters.items() if value not in (None, "")}
@@ -135,6 +147,10 @@ class FarAdServer:
             HelperUnavailable: it does not answer.
         """
         return self._ask("POST", path, body.encode())
+
+    def post_json(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Do something that takes settings. Raises as `post`."""
+        return self.post(path, json.dumps(body))
 
     def pages(self, path: str, **parameters: Any) -> Iterator[dict[str, Any]]:
         """Every item of a long list, page after page."""

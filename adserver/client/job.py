@@ -1,21 +1,23 @@
 """A job in a notebook: watch it, look at its figures, take its model."""
 
+import time
 from dataclasses import asdict, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Engine
 
+from adserver.client.far import FarAdServer
 from adserver.client.tasks import read_encoder_of
+from adserver.records.exported_model import ExportedModel, InputForm
 from adserver.records.frames import frame
 from adserver.records.job_state import STOPPED, JobState
 from adserver.records.round_figures import RoundFigures
 from adserver.store.job_folder import JobFolder
-from adserver.store.jobs import JobRecord, Jobs
+from adserver.store.jobs import JobRecord, Jobs, JobStore
 from adserver.store.tasks import TaskStore
 from adserver.views.job import job_json, watch
 from maskedlark.encoding.encoder import Encoder
-from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
 from maskedlark.runtime.durable_file import write_durably
 
@@ -35,6 +37,11 @@ class Here:
     engine: Engine
     data: Path
 
+    @property
+    def jobs(self) -> Jobs:
+        """The jobs."""
+        return JobStore(self.engine, time.time)
+
 
 @frozen
 class Job:
@@ -42,16 +49,16 @@ class Job:
 
     Attributes:
         job_id: 16 bytes.
+        at: Its ad server, on this machine or elsewhere.
     """
 
     job_id: bytes
-    _jobs: Jobs = field(repr=False)
-    _here: Here | None = field(repr=False, default=None)
+    at: Here | FarAdServer = field(repr=False)
 
     @property
     def record(self) -> JobRecord:
         """The job as stored now."""
-        return self._jobs.get(self.job_id)
+        return self.at.jobs.get(self.job_id)
 
     @property
     def state(self) -> JobState:
@@ -65,12 +72,12 @@ class Job:
 
     def watch(self, *, progress: bool = True) -> "Job":
         """Wait until it stops, with a progress bar (in a notebook, too); the job itself."""
-        watch(self._jobs, self.job_id, is_shown=progress)
+        watch(self.at.jobs, self.job_id, is_shown=progress)
         return self
 
     def figures(self) -> tuple[RoundFigures, ...]:
         """What each round showed, in order."""
-        return self._jobs.history(self.job_id)
+        return self.at.jobs.history(self.job_id)
 
     def summary(self) -> dict[str, Any]:
         """Its settings, how far it is, and what it has spent: what `adserver job show --json` prints."""
@@ -97,20 +104,30 @@ class Job:
 
         Raises:
             JobRefused(WRONG_STATE): no round is done yet.
-            InvalidTask: columns are wanted, and there is no encoder; or the ad server is on another machine.
+            InvalidTask: columns are wanted, and there is no encoder.
         """
-        if self._here is None:
-            raise InvalidTask("a model is exported beside its ad server: `adserver model export`")
-        from adserver.training.export import InputForm, exported, with_input
-
-        plan = self.record.plan
-        folder = JobFolder(self._here.data, self.job_id)
-        made = exported(folder, plan)
-        fitted = read_encoder_of(encoder) or TaskStore(self._here.engine).encoder(plan.task.task_id)
-        encoded = with_input(made, plan.task, InputForm(takes), fitted).encoded
+        encoded = self.exported(InputForm(takes), read_encoder_of(encoder)).encoded
         if path is not None:
             write_durably(Path(path), encoded)
         return encoded
+
+    def exported(self, takes: InputForm, encoder: Encoder | None = None) -> ExportedModel:
+        """Its latest model. An encoder that is given is put into the graph here, wherever the job is.
+
+        Raises as `export`.
+        """
+        at = self.at
+        if isinstance(at, FarAdServer) and encoder is None:
+            return at.export(self.job_id, takes)
+        from adserver.training.export import exported, with_input
+
+        plan = self.record.plan
+        if isinstance(at, FarAdServer):
+            made = at.export(self.job_id, InputForm.SCALED)
+        else:
+            made = exported(JobFolder(at.data, self.job_id), plan)
+            encoder = encoder or TaskStore(at.engine).encoder(plan.task.task_id)
+        return with_input(made, plan.task, takes, encoder)
 
     def cancel(self) -> None:
         """Stop it for good; the budget of rounds that were not run is given back.
@@ -118,7 +135,7 @@ class Job:
         Raises:
             JobRefused(WRONG_STATE)
         """
-        self._jobs.cancel(self.job_id)
+        self.at.jobs.cancel(self.job_id)
 
     def resume(self) -> None:
         """Queue it again after it was refused or failed; it goes on with the round that it stopped at.
@@ -126,4 +143,4 @@ class Job:
         Raises:
             JobRefused(WRONG_STATE)
         """
-        self._jobs.resume(self.job_id)
+        self.at.jobs.resume(self.job_id)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from adserver.client.connection import Connection
+from adserver.client.far_measuring import aggregated, aggregated_before, evaluated, evaluated_before
 from adserver.measuring.asking import Asking
 from adserver.measuring.domains import distinct_codes
 from adserver.measuring.evaluation_result import EvaluationResult
@@ -57,6 +58,19 @@ class Measuring(Connection):
             MaskedLarkError: what is wrong with the request, or why it is refused; `HelperUnavailable` may be
                 tried again.
         """
+        if self._far is not None:
+            return aggregated(
+                self._far,
+                values=values,
+                histograms=tuple(histograms),
+                group_by=tuple(group_by),
+                where=dict(where or {}),
+                domains={name: list(listed) for name, listed in (domains or {}).items()},
+                discover=discover,
+                roll_up=roll_up,
+                epsilon=epsilon,
+                dataset=dataset,
+            )
         found = DatasetStore(self._engine).find(dataset)
         task = self._task(found)
         keys = measurement_of(task.bundle.task)
@@ -96,6 +110,11 @@ class Measuring(Connection):
         Raises:
             MaskedLarkError: as `aggregate`.
         """
+        if self._far is not None:
+            over = self._far.dataset(dataset)
+            encoded = as_onnx(model, self._far.task(over.task_id.hex()).bundle.task.num_features)
+            named = (over.dataset_id or b"").hex()
+            return evaluated(self._far, encoded, bins=bins, epsilon=epsilon, dataset=named)
         found = DatasetStore(self._engine).find(dataset)
         task = self._task(found).bundle.task
         planned = plan_evaluation(
@@ -114,6 +133,8 @@ class Measuring(Connection):
         Raises:
             JobRefused(UNKNOWN_QUERY), HelperUnavailable
         """
+        if self._far is not None:
+            return aggregated_before(self._far, query)
         planned = QueryStore(self._engine).find(query, QuerySpec)
         return self.measurer(self._dataset(planned)).again(planned)
 
@@ -123,6 +144,8 @@ class Measuring(Connection):
         Raises:
             JobRefused(UNKNOWN_QUERY), HelperUnavailable
         """
+        if self._far is not None:
+            return evaluated_before(self._far, query)
         planned = QueryStore(self._engine).find(query, EvaluationSpec)
         return self.evaluator(self._dataset(planned)).again(planned)
 

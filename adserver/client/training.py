@@ -1,15 +1,14 @@
 """Training from Python: plan, submit and follow jobs."""
 
-import time
 from pathlib import Path
 from typing import Any
 
 from adserver.budgets.planner import Wish
 from adserver.client.connection import Connection
+from adserver.client.far import FarAdServer
 from adserver.client.job import Here, Job
 from adserver.records.training_plan import Optimizer, Schedule
 from adserver.store.datasets import Dataset, DatasetStore
-from adserver.store.jobs import Jobs, JobStore
 from adserver.training.as_onnx import as_onnx
 from adserver.training.planning import PlanRequest, planned
 from adserver.training.submission import Submission
@@ -132,19 +131,18 @@ class Training(Connection):
         Raises:
             JobRefused(UNKNOWN_JOB)
         """
-        return self._job(self._jobs.find(job).job_id)
+        return self._job(self._at.jobs.find(job).job_id)
 
     def jobs(self) -> list[Job]:
         """All jobs, the oldest first."""
-        return [self._job(one.job_id) for one in self._jobs.all()]
+        return [self._job(one.job_id) for one in self._at.jobs.all()]
 
     def _job(self, job_id: bytes) -> Job:
-        here = Here(engine=self._engine, data=self._data) if self._far is None else None
-        return Job(job_id=job_id, _jobs=self._jobs, _here=here)
+        return Job(job_id=job_id, at=self._at)
 
     @property
-    def _jobs(self) -> Jobs:
-        return JobStore(self._engine, time.time) if self._far is None else self._far.jobs
+    def _at(self) -> Here | FarAdServer:
+        return Here(engine=self._engine, data=self._data) if self._far is None else self._far
 
     def _over(self, dataset: str) -> tuple[Dataset, Task]:
         """A dataset by the start of its id, and its task."""

@@ -3,11 +3,9 @@
 The latest checkpoint's weights in the ONNX file that was submitted.
 """
 
-from dataclasses import field
-from enum import StrEnum, unique
-
 import numpy as np
 
+from adserver.records.exported_model import ExportedModel, InputForm
 from adserver.records.federated_plan import FederatedPlan
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.job_folder import JobFolder
@@ -18,35 +16,9 @@ from adserver.training.trainer import Checkpoint
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.federated.strategy import ServerState
-from maskedlark.frozen import frozen
 from maskedlark.model.onnx_file import parse, replace_parameters
 from maskedlark.releases.instructions import read_instructions
 from maskedlark.reports.task import Task
-
-
-@unique
-class InputForm(StrEnum):
-    """What an exported graph takes."""
-
-    SCALED = "scaled"
-    """float32: each feature's byte over 256."""
-    BYTES = "bytes"
-    """uint8: each feature's byte."""
-    COLUMNS = "columns"
-    """The raw columns of the task's encoder."""
-
-
-@frozen
-class ExportedModel:
-    """A model and how far it was trained.
-
-    Attributes:
-        encoded: An ONNX file.
-        rounds_done: Rounds whose steps are in it.
-    """
-
-    encoded: bytes = field(repr=False)
-    rounds_done: int
 
 
 def exported(folder: JobFolder, plan: TrainingPlan | FederatedPlan) -> ExportedModel:

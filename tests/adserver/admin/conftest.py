@@ -11,6 +11,7 @@ from adserver.admin.access import Door
 from adserver.ingest.http_server import HttpServer
 from adserver.records.access import GrantKind, Scope
 from tests.adserver.painted import Painted, painted
+from tests.patience import HANGS_S
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,12 +25,13 @@ class Behind:
     def client(self, scope: Scope | None = None, kind: GrantKind = GrantKind.TOKEN) -> httpx.Client:
         """A client with a grant of its own, or with none."""
         if scope is None:
-            return httpx.Client(base_url=self.origin)
+            return httpx.Client(base_url=self.origin, timeout=HANGS_S)
         secret = self.of.grant(kind, scope)
         if kind is GrantKind.TOKEN:
-            return httpx.Client(base_url=self.origin, headers={"authorization": f"Bearer {secret}"})
+            shown = {"authorization": f"Bearer {secret}"}
+            return httpx.Client(base_url=self.origin, headers=shown, timeout=HANGS_S)
         name = f"maskedlark-{self.origin.rsplit(':', 1)[1]}"
-        return httpx.Client(base_url=self.origin, cookies={name: secret})
+        return httpx.Client(base_url=self.origin, cookies={name: secret}, timeout=HANGS_S)
 
 
 @pytest.fixture(scope="module")

@@ -84,7 +84,8 @@ def test_what_is_looked_at_is_as_the_document_says(reader: httpx.Client, path: s
 
 
 def test_every_operation_that_looks_is_looked_at() -> None:
-    assert LOOKED_AT.keys() == {one.path for one in OPERATIONS if one.method == "GET"}
+    elsewhere = {"/jobs/{job}/model"}  # which needs a trained job: test_products.py
+    assert LOOKED_AT.keys() | elsewhere == {one.path for one in OPERATIONS if one.method == "GET"}
 
 
 def test_pages_hold_everything_once_the_newest_first(reader: httpx.Client) -> None:

@@ -18,6 +18,9 @@ from adserver.client import Client
 from adserver.ingest.http_server import HttpServer
 from adserver.peers.replies import QueryAnswer
 from adserver.records.access import GrantKind, Scope
+from adserver.views.evaluation import evaluation_json
+from adserver.views.query import result_json
+from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.randomness import seeded
 from maskedlark.releases.evaluation import EvaluationSpec
 from maskedlark.releases.kinds import AnyQuery
@@ -26,6 +29,7 @@ from tests.adserver.evaluation_helper import MemoryEvaluationHelper
 from tests.adserver.job_world import ENCODED_MODEL
 from tests.adserver.painted import OF, SHOP_DATASET, SHOP_OF, SHOP_REPORTS, Painted, painted
 from tests.measured import MemoryQueryHelper, columns_of, opened
+from tests.patience import HANGS_S
 
 DATASET: Final = OF.datasets[0].dataset_id.hex()
 CLICKS: Final = np.arange(SHOP_REPORTS) % 4 == 0
@@ -74,7 +78,7 @@ def asked_of(
 def client(asked_of: tuple[Painted, str]) -> Iterator[httpx.Client]:
     of, url = asked_of
     token = of.grant(GrantKind.TOKEN, Scope.OPERATE)
-    with httpx.Client(base_url=url, headers={"authorization": f"Bearer {token}"}, timeout=60) as made:
+    with httpx.Client(base_url=url, headers={"authorization": f"Bearer {token}"}, timeout=HANGS_S) as made:
         yield made
 
 
@@ -116,21 +120,72 @@ def test_an_evaluation_is_of_one_model(client: httpx.Client, helpers: tuple[Help
     assert kept["result"]["metrics"] == answer.json()["metrics"]
 
 
+@pytest.fixture
+def far(asked_of: tuple[Painted, str]) -> Iterator[Client]:
+    of, url = asked_of
+    token = of.grant(GrantKind.TOKEN, Scope.OPERATE)
+    with Client(url=url.removesuffix(PREFIX), token=token) as made:
+        yield made
+
+
+def test_a_client_elsewhere_asks_a_query_and_reads_what_the_api_says(
+    far: Client, client: httpx.Client
+) -> None:
+    result = far.aggregate(
+        "click",
+        "count",
+        group_by=["place", "campaign"],
+        where={"place": "oslo"},
+        domains={"campaign": [3, 7]},
+        epsilon=0.5,
+        dataset=SHOP_DATASET.hex(),
+    )
+    assert result.group_by == ("place", "campaign")
+    assert [column.name for column in result.columns] == ["click", "count"]
+    told = client.get(f"/queries/{result.query_id}").json()["result"]
+    assert result_json(result) == told
+    assert far.again(result.query_id) == result
+    assert result.to_pandas().shape[0] == len(told["rows"])
+
+
+def test_a_client_elsewhere_evaluates_a_model(far: Client, client: httpx.Client) -> None:
+    result = far.evaluate(ENCODED_MODEL, bins=10, epsilon=0.5, dataset=DATASET)
+    told = client.get(f"/evaluations/{result.query_id}").json()["result"]
+    assert evaluation_json(result) == told
+    assert evaluation_json(far.evaluate_again(result.query_id)) == told
+    assert far.evaluate_again("a4" * 16).metric("roc_auc").value > 0.5
+
+
+def test_an_answer_that_was_not_kept_is_not_asked_for_from_elsewhere(
+    far: Client, helpers: tuple[Helper, Helper]
+) -> None:
+    before = len(helpers[0].asked)
+    with pytest.raises(InvalidTask, match="no answer was kept"):
+        far.again("a2" * 16)
+    with pytest.raises(JobRefused) as refusal:
+        far.again("a4" * 16)  # an evaluation
+    assert refusal.value.reason is JobReason.UNKNOWN_QUERY
+    assert len(helpers[0].asked) == before
+
+
 @pytest.mark.parametrize(
     ("path", "body"),
     [
+        ("/datasets", {}),
         ("/queries", {"values": ["click"], "dataset": SHOP_DATASET.hex()}),
         ("/evaluations", {"job": "06", "dataset": DATASET}),
         ("/jobs/plan", {"dataset": DATASET}),
     ],
-    ids=["queries", "evaluations", "plans"],
+    ids=["datasets", "queries", "evaluations", "plans"],
 )
 def test_a_token_that_reads_asks_nothing(
     asked_of: tuple[Painted, str], helpers: tuple[Helper, Helper], path: str, body: dict[str, Any]
 ) -> None:
     of, url = asked_of
     token, before = of.grant(GrantKind.TOKEN, Scope.READ), len(helpers[0].asked)
-    answer = httpx.post(f"{url}{path}", json=body, headers={"authorization": f"Bearer {token}"})
+    answer = httpx.post(
+        f"{url}{path}", json=body, headers={"authorization": f"Bearer {token}"}, timeout=HANGS_S
+    )
     assert (answer.status_code, answer.json()["reason"]) == (403, "read_only")
     assert len(helpers[0].asked) == before
 

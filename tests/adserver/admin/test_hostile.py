@@ -38,7 +38,7 @@ NAMED = {
 @pytest.mark.parametrize("value", STRANGE, ids=range(len(STRANGE)))
 def test_no_parameter_of_the_api_is_an_error_of_the_server(reader: httpx.Client, value: str) -> None:
     asked = [
-        f"{PREFIX}{LOOKED_AT[one.path].split('?')[0]}?{parameter.name}={quote(value)}"
+        f"{PREFIX}{LOOKED_AT.get(one.path, '/jobs/02/model').split('?')[0]}?{parameter.name}={quote(value)}"
         for one in OPERATIONS
         if one.method == "GET"
         for parameter in one.parameters
@@ -49,7 +49,7 @@ def test_no_parameter_of_the_api_is_an_error_of_the_server(reader: httpx.Client,
         if one.method == "GET" and one.path_parameters
     ]
     found = {path: reader.get(path).status_code for path in asked}
-    assert not {path: status for path, status in found.items() if status not in (200, 404, 422)}
+    assert not {path: status for path, status in found.items() if status not in (200, 404, 409, 422)}
 
 
 @pytest.mark.parametrize("value", STRANGE, ids=range(len(STRANGE)))
@@ -195,9 +195,12 @@ def test_bodies_are_bounded_one_by_one_and_together(
             server.wait_until_started()
             url = f"http://127.0.0.1:{server.port}{PREFIX}/queries"
             headers = {"authorization": f"Bearer {token}"}
-            answer = httpx.post(url, content=b" " * 1_000, headers=headers)
+            answer = httpx.post(url, content=b" " * 1_000, headers=headers, timeout=HANGS_S)
             assert (answer.status_code, answer.json()["reason"]) == told
-            assert httpx.post(url, content=b"[]", headers=headers).json()["reason"] == "invalid_task"
+            assert (
+                httpx.post(url, content=b"[]", headers=headers, timeout=HANGS_S).json()["reason"]
+                == "invalid_task"
+            )
         finally:
             server.stop()
     assert shared.room.free_bytes == room

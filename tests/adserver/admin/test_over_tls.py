@@ -23,6 +23,7 @@ from maskedlark.errors import HelperUnavailable, InvalidTask
 from maskedlark.rpc.certificates import write_certificate
 from maskedlark.rpc.tls_files import TlsFiles
 from tests.adserver.painted import Painted, painted
+from tests.patience import HANGS_S
 
 RUNNER: Final = CliRunner()
 
@@ -47,7 +48,9 @@ class Over:
         """A client that trusts the server's own certificate, and no authority."""
         trusting = ssl.create_default_context(cafile=str(self.tls.certificate))
         shown = {"authorization": f"Bearer {token}"} if token else {}
-        return httpx.Client(base_url=self.origin, verify=trusting, headers={**shown, **headers})
+        return httpx.Client(
+            base_url=self.origin, verify=trusting, headers={**shown, **headers}, timeout=HANGS_S
+        )
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +127,11 @@ def test_a_command_reaches_an_ad_server_elsewhere_over_tls(over: Over) -> None:
 
 def test_nothing_is_answered_in_the_clear(over: Over) -> None:
     with pytest.raises(httpx.TransportError):
-        httpx.get(f"http://127.0.0.1:{over.port}/", headers={"authorization": f"Bearer {over.of.grant()}"})
+        httpx.get(
+            f"http://127.0.0.1:{over.port}/",
+            headers={"authorization": f"Bearer {over.of.grant()}"},
+            timeout=HANGS_S,
+        )
 
 
 def test_beyond_loopback_it_starts_with_tls_only(over: Over) -> None:

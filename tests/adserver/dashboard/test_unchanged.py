@@ -16,6 +16,7 @@ from adserver.ingest.http_server import HttpServer
 from adserver.records.access import GrantKind, Scope
 from maskedlark.errors import HelperUnavailable
 from tests.adserver.painted import OF, Painted, painted
+from tests.patience import HANGS_S
 
 FIRST = Mark(store=0, intake=0, helpers=0, trouble=0)
 NAMED = {
@@ -80,7 +81,7 @@ def clients(looked: Looked) -> Iterator[dict[Scope | None, httpx.Client]]:
             token = "none" if scope is None else looked.of.grant(GrantKind.TOKEN, scope)
             headers = {"authorization": f"Bearer {token}"}
             url = f"http://127.0.0.1:{server.port}"
-            made[scope] = stack.enter_context(httpx.Client(base_url=url, headers=headers))
+            made[scope] = stack.enter_context(httpx.Client(base_url=url, headers=headers, timeout=HANGS_S))
         yield made
 
 

@@ -1,0 +1,106 @@
+"""Queries and evaluations of an ad server elsewhere: asked over its admin API, read as results are here."""
+
+import math
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from adserver.client.far import FarAdServer, safe_id
+from adserver.measuring.evaluation_result import CurvePoint, EvaluationResult, Metric
+from adserver.measuring.result import AggregateResult, Column, Estimate, Row
+from maskedlark.errors import InvalidTask, JobReason
+from maskedlark.privacy.accounting import Epsilons
+from maskedlark.privacy.mechanism import Mechanism
+
+
+def aggregated(far: FarAdServer, **asked: Any) -> AggregateResult:
+    """Ask a query; `asked` are the fields of `adserver.admin.queries.QueryBody`."""
+    return result_from_json(far.post_json("/queries", asked))
+
+
+def evaluated(
+    far: FarAdServer, model: bytes, *, bins: int, epsilon: float | None, dataset: str
+) -> EvaluationResult:
+    """Ask an evaluation of an ONNX file."""
+    asked = {"model": b64encode(model).decode(), "bins": bins, "epsilon": epsilon, "dataset": dataset}
+    return evaluation_from_json(far.post_json("/evaluations", asked))
+
+
+def aggregated_before(far: FarAdServer, query: str) -> AggregateResult:
+    """The answer to an earlier query, as it was kept there."""
+    return result_from_json(_kept(far, "queries", query))
+
+
+def evaluated_before(far: FarAdServer, query: str) -> EvaluationResult:
+    """The answer to an earlier evaluation, as it was kept there."""
+    return evaluation_from_json(_kept(far, "evaluations", query))
+
+
+def _kept(far: FarAdServer, kind: str, query: str) -> Mapping[str, Any]:
+    result = far.get(f"/{kind}/{safe_id(query, JobReason.UNKNOWN_QUERY)}")["result"]
+    if not isinstance(result, dict):
+        raise InvalidTask("no answer was kept there: ask again beside that ad server, which costs nothing")
+    return result
+
+
+def result_from_json(sent: Mapping[str, Any]) -> AggregateResult:
+    """What `adserver.views.query.result_json` wrote; a bound that was not finite is NaN."""
+    columns = tuple(
+        Column(**{**one, "bucket": None if one["bucket"] is None else tuple(one["bucket"])})
+        for one in sent["columns"]
+    )
+    rows = tuple(
+        Row(
+            group=tuple(one["group"].values()),
+            estimates=tuple(_estimate(one[column.name]) for column in columns),
+        )
+        for one in sent["rows"]
+    )
+    group_by = tuple(sent["rows"][0]["group"]) if sent["rows"] else ()
+    return AggregateResult(
+        **_released(sent),
+        group_by=group_by,
+        columns=columns,
+        rows=rows,
+        min_cell_count=sent["min_cell_count"],
+    )
+
+
+def evaluation_from_json(sent: Mapping[str, Any]) -> EvaluationResult:
+    """What `adserver.views.evaluation.evaluation_json` wrote; what was not finite is NaN."""
+    return EvaluationResult(
+        **_released(sent),
+        is_of_classes=sent["positives"] != "label 1",
+        metrics=tuple(Metric(name=name, estimate=_estimate(one)) for name, one in sent["metrics"].items()),
+        roc=_points(sent["roc"], "false_positive_rate", "true_positive_rate"),
+        pr=_points(sent["pr"], "recall", "precision"),
+        calibration=_points(sent["calibration"], "predicted", "observed"),
+        num_bins=sent["num_bins"],
+        noise_scale=sent["noise_scale"],
+    )
+
+
+def _released(sent: Mapping[str, Any]) -> dict[str, Any]:
+    """What every release says of itself."""
+    named = ("query_id", "task_id", "dataset_id", "records", "delta")
+    return {
+        **{name: sent[name] for name in named},
+        "mechanism": Mechanism(sent["mechanism"]),
+        "cost": _epsilons(sent["epsilon"]),
+        "dataset_spent": _epsilons(sent["dataset_epsilon_spent"]),
+    }
+
+
+def _epsilons(sent: Mapping[str, float] | None) -> Epsilons:
+    """Both epsilons; infinite without noise."""
+    return Epsilons(ad_server=math.inf, colluding=math.inf) if sent is None else Epsilons(**sent)
+
+
+def _estimate(sent: Mapping[str, float | None]) -> Estimate:
+    return Estimate(**{name: math.nan if figure is None else figure for name, figure in sent.items()})
+
+
+def _points(sent: Sequence[Mapping[str, Any]], across: str, up: str) -> tuple[CurvePoint, ...]:
+    return tuple(
+        CurvePoint(threshold=one["threshold"], x=_estimate(one[across]), y=_estimate(one[up])) for one in sent
+    )

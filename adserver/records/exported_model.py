@@ -1,0 +1,31 @@
+"""A trained model as it leaves the ad server."""
+
+from dataclasses import field
+from enum import StrEnum, unique
+
+from maskedlark.frozen import frozen
+
+
+@unique
+class InputForm(StrEnum):
+    """What an exported graph takes."""
+
+    SCALED = "scaled"
+    """float32: each feature's byte over 256."""
+    BYTES = "bytes"
+    """uint8: each feature's byte."""
+    COLUMNS = "columns"
+    """The raw columns of the task's encoder."""
+
+
+@frozen
+class ExportedModel:
+    """A model and how far it was trained.
+
+    Attributes:
+        encoded: An ONNX file.
+        rounds_done: Rounds whose steps are in it.
+    """
+
+    encoded: bytes = field(repr=False)
+    rounds_done: int
