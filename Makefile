@@ -109,6 +109,10 @@ bench-memory: $(STAMP)  ## Peak memory of every process while 100,000 reports ar
 bench-encoder: $(STAMP)  ## Rows that get other bytes from half a table, raw rows that an exported graph decides otherwise (ARGS=--json)
 	$(BIN)/python -m tests.bench.encoder $(ARGS)
 
+.PHONY: bench-segments
+bench-segments: $(STAMP)  ## Time and memory of a large dataset at one helper: prepared, put in order, stored, summed (ARGS="--records 10000000 --json")
+	$(BIN)/python -m tests.bench.segments $(ARGS)
+
 bench-aggregate: $(STAMP)  ## Grouped sums of a million reports per second and core (ARGS=--json)
 	$(BIN)/python -m tests.bench.aggregate $(ARGS)
 

@@ -99,7 +99,7 @@ def build(cls: type[_T], settings: Any) -> _T:
     return value
 
 
-def digest(purpose: str, *parts: bytes) -> bytes:
+def digest(purpose: str, *parts: bytes | memoryview) -> bytes:
     """SHA-256 of a purpose and byte strings, each prefixed with its length so that no two lists collide."""
     hasher = sha256(b"maskedlark/v1 " + purpose.encode("ascii"))
     for part in parts:

@@ -1,6 +1,6 @@
 """Keys, tasks and reports for tests: the smallest honest world, with all parties' secrets in one place."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,13 +12,16 @@ from numpy.typing import NDArray
 from maskedlark import canonical
 from maskedlark.errors import ReportReason
 from maskedlark.randomness import Randomness, below, seeded
+from maskedlark.releases.round import Evaluated, MaskedSum, SumFunction
 from maskedlark.reports import report
 from maskedlark.reports.dataset import (
     OpenedDataset,
+    PreparedShares,
     ShareForHelper,
     ShareOpener,
     admitted_by_both,
-    open_dataset,
+    canonical_order,
+    dataset_id,
 )
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.pair import PairKey, pair_key
@@ -165,3 +168,24 @@ def decode_shares(
     ids = [REPORT_ID] * len(plaintexts) if report_ids is None else report_ids
     decoded = report.decode_shares(task, plaintexts, role=role, report_ids=ids, task_id=task.task_id)
     return decoded.shares, decoded.reasons
+
+
+def open_dataset(task_id: bytes, prepared: PreparedShares, chosen: NDArray[np.bool_]) -> OpenedDataset:
+    """The dataset of the chosen rows, all admitted, as a helper has it when it was committed."""
+    rows = np.flatnonzero(chosen)
+    rows = rows[canonical_order(prepared.report_ids[rows])]
+    report_ids = prepared.report_ids[rows]
+    return OpenedDataset(
+        dataset_id=dataset_id(task_id, report_ids, prepared.admitted.view_tags[rows]),
+        report_ids=report_ids,
+        shares=prepared.shares.rows(rows),
+    )
+
+
+def of_shares(shares: InputShares, masked_sum: Callable[[InputShares], MaskedSum]) -> SumFunction:
+    """A round's sum function over a dataset that is in memory, in canonical order."""
+
+    def summed(evaluated: Evaluated) -> MaskedSum:
+        return masked_sum(evaluated.of(shares, np.arange(len(shares))))
+
+    return summed

@@ -47,8 +47,8 @@ def serve_command(
     max_preparing_bytes: Annotated[
         int,
         option(
-            "Most memory that the reports of all tasks take together while they become datasets; one ad"
-            " server gets three quarters.",
+            "Most memory that the reports of all tasks take together while they become datasets, and an"
+            " eighth of what they take on the disk; one ad server gets three quarters.",
             min=1,
         ),
     ] = PREPARED_BYTES,
@@ -76,7 +76,7 @@ def serve_command(
         int, _floors("Most reports of a dataset.", min=1)
     ] = _DEFAULTS.max_dataset_size,
     max_dataset_bytes: Annotated[
-        int, _floors("Most memory of a dataset.", min=1)
+        int, _floors("Most bytes of a dataset.", min=1)
     ] = _DEFAULTS.max_dataset_bytes,
     max_round_seconds: Annotated[
         float, _floors("Most seconds of one core that one round may take, by estimate.", min=0.001)

@@ -4,14 +4,16 @@ Make the chosen reports a dataset, once and for good; and give it to the jobs th
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import field
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from helper.datasets.preparing import Preparation
+from helper.datasets.preparing import Preparation, PreparedReports
+from helper.datasets.segments import Ids, Piece, whole
 from helper.datasets.shelves import Handle, OpenedShelf, PreparedShelf
 from helper.datasets.turns import Turns
 from helper.datasets.vault import Vault, VaultDamaged
@@ -21,7 +23,8 @@ from helper.ledger.records import StoredDataset
 from helper.trust.tasks import Caller, Tasks
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
-from maskedlark.reports.dataset import OpenedDataset, open_dataset
+from maskedlark.reports.dataset import OpenedDataset, dataset_id
+from maskedlark.reports.report import InputShares
 from maskedlark.reports.sealing import OpeningKey
 from maskedlark.rpc.trust import host_of
 
@@ -39,7 +42,7 @@ class Datasets:
     pool: OpeningPool
     ledger: Ledger
     vault: Vault
-    prepared: PreparedShelf
+    prepared: PreparedShelf[PreparedReports]
     _opened: OpenedShelf = field(default_factory=OpenedShelf, init=False)
     _committing: Turns = field(default_factory=Turns, init=False)
     _reading: Turns = field(default_factory=Turns, init=False)
@@ -71,6 +74,7 @@ class Datasets:
             pool=self.pool,
             ledger=self.ledger,
             shelf=self.prepared,
+            vault=self.vault,
         )
 
     def commit(self, task_id: bytes, handle: bytes, chosen: bytes, expected_id: bytes, caller: Caller) -> int:
@@ -103,16 +107,11 @@ class Datasets:
             known = self._committed(expected_id, task_id)
             if known is not None:
                 return known.size
-            dataset = self._chosen(key, chosen)
-            if dataset.dataset_id != expected_id:
-                raise JobRefused(
-                    JobReason.DATASET_CHANGED,
-                    "the chosen reports make another dataset id than the expected one",
-                )
-            self._store(task_id, dataset)
+            prepared = self._prepared(key)
+            size = self._store(task_id, prepared, chosen_rows(prepared.is_admitted, chosen), expected_id)
             self.prepared.drop(key)
-        _LOG.info("dataset committed: %d reports", len(dataset))
-        return len(dataset)
+        _LOG.info("dataset committed: %d reports", size)
+        return size
 
     def stored(self, dataset_id: bytes, task_id: bytes) -> StoredDataset:
         """What the ledger knows of a dataset of a task.
@@ -140,42 +139,84 @@ class Datasets:
                 self._opened.put(dataset)
         return dataset
 
-    def _chosen(self, key: Handle, chosen: bytes) -> OpenedDataset:
+    def labels(self, dataset_id: bytes) -> InputShares:
+        """The shares of a committed dataset in canonical order; without features if it has no room in memory.
+
+        Raises:
+            JobRefused(DATASET_LOST): the stored shares are missing or damaged.
+        """
+        if self._is_small(dataset_id):
+            return self.opened(dataset_id).shares
+        with self._loss_told():
+            return self.vault.read_without_features(dataset_id).shares
+
+    def pieces(self, dataset_id: bytes) -> Iterator[Piece]:
+        """The shares of a committed dataset: in one piece where it has room in memory, else by segments.
+
+        Raises:
+            JobRefused(DATASET_LOST): the stored shares are missing or damaged, perhaps after some pieces.
+        """
+        if self._is_small(dataset_id):
+            yield whole(self.opened(dataset_id))
+            return
+        with self._loss_told():
+            yield from self.vault.pieces(dataset_id)
+
+    def _is_small(self, dataset_id: bytes) -> bool:
+        """Whether a dataset is in memory, or has room there."""
+        if self._opened.get(dataset_id) is not None:
+            return True
+        with self._loss_told():
+            return self.vault.num_bytes(dataset_id) <= self._opened.capacity_bytes
+
+    def _prepared(self, key: Handle) -> PreparedReports:
         prepared = self.prepared.get(key)
         if prepared is None:
             raise JobRefused(
                 JobReason.UNKNOWN_DATASET,
                 "nothing is prepared under this handle (any more): prepare it again",
             )
-        return open_dataset(key.task_id, prepared, chosen_rows(prepared.admitted.is_admitted, chosen))
+        return prepared
 
-    def _store(self, task_id: bytes, dataset: OpenedDataset) -> None:
+    def _store(
+        self, task_id: bytes, prepared: PreparedReports, is_chosen: NDArray[np.bool_], expected_id: bytes
+    ) -> int:
         """First the shares, then the ledger.
 
         A crash between leaves a file that no ledger names, and that is written again.
 
-        One that is refused is removed, unless it is refused because another process has committed this very
-        dataset: the file is that one's now. Otherwise its reports are in another dataset for good, so nobody
-        can commit it any more.
+        One that is refused is taken back, unless it is refused because another process has committed this
+        very dataset: the file is that one's now. Otherwise its reports are in another dataset for good, so
+        nobody can commit it any more.
         """
-        self.vault.write(dataset)
-        try:
-            self.ledger.add_dataset(
-                dataset.dataset_id, task_id, dataset.report_ids.view("V16").ravel().tolist()
+        rows = prepared.chosen(is_chosen)
+        report_ids = prepared.report_ids[rows]
+        if dataset_id(task_id, report_ids, prepared.view_tags[rows]) != expected_id:
+            raise JobRefused(
+                JobReason.DATASET_CHANGED,
+                "the chosen reports make another dataset id than the expected one",
             )
+        self.vault.commit(prepared.spool, expected_id, prepared.ranks(rows))
+        try:
+            self.ledger.add_dataset(expected_id, task_id, Ids(report_ids))
         except JobRefused:
-            if self._committed(dataset.dataset_id, task_id) is None:
-                self.vault.remove(dataset.dataset_id)
+            if self._committed(expected_id, task_id) is None:
+                self.vault.withdraw(prepared.spool, expected_id)
                 raise
-        self._opened.put(dataset)
+        return len(rows)
 
     def _committed(self, dataset_id: bytes, task_id: bytes) -> StoredDataset | None:
         known = self.ledger.dataset(dataset_id)
         return known if known is not None and known.task_id == task_id else None
 
     def _from_disk(self, dataset_id: bytes) -> OpenedDataset:
-        try:
+        with self._loss_told():
             return self.vault.read(dataset_id)
+
+    @contextmanager
+    def _loss_told(self) -> Iterator[None]:
+        try:
+            yield
         except VaultDamaged as error:
             _LOG.error("%s", error)
             raise JobRefused(

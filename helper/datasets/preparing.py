@@ -1,18 +1,24 @@
 """Sealing, first step: open the shares that the ad server streams in, and say which are admitted.
 
-Nothing is used up by preparing. What was opened stays in this process's memory until it is committed or
-pushed out; all preparations together have a bounded room there, which is taken before shares are opened.
+Nothing is used up by preparing. What was opened leaves memory segment by segment (`helper.datasets.spool`);
+ids and tags stay until it is committed or pushed out. All preparations together have a bounded room in
+memory, which is taken before shares are opened.
 """
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Final, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from helper.datasets.proofs import compiled_residues
+from helper.datasets.seen import SeenIds
+from helper.datasets.segments import NOT_CHOSEN, Rows
 from helper.datasets.shelves import Handle, PreparedShelf
+from helper.datasets.spool import Ranks, Spool
+from helper.datasets.vault import Vault
 from helper.executors.processes import OpeningPool
 from helper.ledger.ledger import Ledger
 from helper.trust.tasks import ServedTask
@@ -25,16 +31,19 @@ from maskedlark.reports.dataset import (
     ShareOpener,
     canonical_order,
     dataset_id,
-    join_prepared,
 )
 from maskedlark.reports.proofs.check import residues
 from maskedlark.reports.sealing import OpeningKey
 
 MAX_CHUNK_BYTES: Final = 4 << 20
 """Of plaintext in one chunk; a message of the wire's limit with honest shares holds less."""
-_ID_AND_TAG_BYTES: Final = 33
-_SEEN_BYTES: Final = 128
-"""Of one report id in a set, and on its way to the ledger."""
+ON_DISK: Final = 8
+"""So many bytes on the disk take the room of one in memory: so preparations cannot fill the disk either."""
+_HELD_BYTES: Final = 194
+"""Of one report until its dataset is committed.
+
+Its id and tag twice, its place and rank, and what it takes to
+know its id again and to bring it to the ledger."""
 
 
 @frozen
@@ -54,6 +63,39 @@ class PreparedTotals:
     dropped: Counter[ReportReason]
 
 
+@frozen
+class PreparedReports:
+    """A finished preparation, until it is committed or forgotten.
+
+    Attributes:
+        spool: The shares of the admitted reports, in the order in which they came.
+        report_ids: u8 (n, 16), of all that came, in that order.
+        view_tags: u8 (n, 16), zeros where not admitted.
+        is_admitted: bool (n,).
+        order: The admitted reports' rows, in canonical order.
+    """
+
+    spool: Spool = field(repr=False)
+    report_ids: NDArray[np.uint8] = field(repr=False)
+    view_tags: NDArray[np.uint8] = field(repr=False)
+    is_admitted: NDArray[np.bool_]
+    order: NDArray[np.intp] = field(repr=False)
+
+    def chosen(self, is_chosen: NDArray[np.bool_]) -> NDArray[np.intp]:
+        """The rows of some admitted reports, in canonical order."""
+        return self.order[is_chosen[self.order]]
+
+    def ranks(self, rows: NDArray[np.intp]) -> Ranks:
+        """For each record of the spool its place among these rows, which are in canonical order."""
+        ranks = np.full(len(self.is_admitted), NOT_CHOSEN, np.uint32)
+        ranks[rows] = np.arange(len(rows), dtype=np.uint32)
+        return ranks[self.is_admitted]
+
+    def discard(self) -> None:
+        """Forget the shares. Called once the preparation is forgotten."""
+        self.spool.remove()
+
+
 class Preparation:
     """One stream of chunks.
 
@@ -68,7 +110,8 @@ class Preparation:
         opening_keys: Sequence[OpeningKey],
         pool: OpeningPool,
         ledger: Ledger,
-        shelf: PreparedShelf,
+        shelf: PreparedShelf[PreparedReports],
+        vault: Vault,
     ) -> None:
         self._task = served.task
         self._handle = handle
@@ -82,8 +125,11 @@ class Preparation:
         self._pool = pool
         self._ledger = ledger
         self._shelf = shelf
-        self._chunks: list[PreparedShares] = []
-        self._seen: set[bytes] = set()
+        self._vault = vault
+        self._spool: Spool | None = None
+        self._ids: list[NDArray[np.uint8]] = []
+        self._admitted: list[AdmittedSet] = []
+        self._seen = SeenIds()
         self._received = 0
         self._held_bytes = 0
 
@@ -93,7 +139,9 @@ class Preparation:
     def __exit__(self, *_: object) -> None:
         self._shelf.give_back(self._held_bytes, self._handle.owner)
         self._held_bytes = 0
-        self._forget_chunks()
+        if self._spool is not None:
+            self._spool.remove()
+            self._spool = None
 
     def add(self, incoming: Sequence[ShareForHelper]) -> AdmittedSet:
         """Open one chunk; the reports that came before, or that another dataset used, are dropped too.
@@ -101,59 +149,76 @@ class Preparation:
         Raises:
             JobRefused(DATASET_TOO_LARGE, TOO_LARGE): more reports than the task or this helper allows in all,
             or in one chunk.
-            HelperUnavailable: other preparations take all the room there is at the moment.
+            HelperUnavailable: other preparations take all the room there is at the moment, or the disk is
+                full.
         """
         self._check_size(len(incoming))
         self._take_room(len(incoming))
         opened = self._pool.open(self._opener, incoming)
         ids: list[bytes] = opened.report_ids.view("V16").ravel().tolist()
-        kept = _without(opened, [self._is_repeat(report_id) for report_id in ids], ReportReason.DUPLICATE_ID)
+        kept = _without(opened, self._seen.add(opened.report_ids), ReportReason.DUPLICATE_ID)
         candidates = [
             report_id
             for report_id, is_admitted in zip(ids, kept.admitted.is_admitted, strict=True)
             if is_admitted
         ]
         used = self._ledger.used_among(self._handle.task_id, candidates)
-        kept = _without(kept, [report_id in used for report_id in ids], ReportReason.ALREADY_USED)
-        self._chunks.append(kept)
+        is_used = np.array([report_id in used for report_id in ids], np.bool_)
+        kept = _without(kept, is_used, ReportReason.ALREADY_USED)
+        self._keep(kept)
         self._received += len(incoming)
         return kept.admitted
 
     def finish(self) -> PreparedTotals:
         """Keep what was opened under the handle, for the commit. Called once, after the last chunk."""
-        self._seen.clear()
-        prepared = join_prepared(self._chunks or [self._opener.open([])])
-        self._forget_chunks()
+        self._seen = SeenIds()
+        if self._spool is None:
+            self._keep(self._opener.open([]))
+        together = _together(self._admitted)
+        report_ids = np.concatenate(self._ids)
+        self._ids.clear()
+        self._admitted.clear()
+        admitted = np.flatnonzero(together.is_admitted)
+        order = admitted[canonical_order(report_ids[admitted])]
+        totals = PreparedTotals(
+            received=self._received,
+            admitted=len(order),
+            admitted_digest=dataset_id(self._handle.task_id, report_ids[order], together.view_tags[order]),
+            dropped=together.dropped,
+        )
+        spool, self._spool = self._spool, None
+        if spool is None:
+            raise AssertionError("a preparation has a spool once something was kept")
+        prepared = PreparedReports(
+            spool=spool,
+            report_ids=report_ids,
+            view_tags=together.view_tags,
+            is_admitted=together.is_admitted,
+            order=order,
+        )
         self._shelf.put(self._handle, prepared, self._held_bytes)
         self._held_bytes = 0  # they are the shelf's now
-        ids, tags = (
-            rows[prepared.admitted.is_admitted] for rows in (prepared.report_ids, prepared.admitted.view_tags)
-        )
-        order = canonical_order(ids)
-        return PreparedTotals(
-            received=self._received,
-            admitted=len(ids),
-            admitted_digest=dataset_id(self._handle.task_id, ids[order], tags[order]),
-            dropped=prepared.admitted.dropped,
-        )
+        return totals
 
-    def _is_repeat(self, report_id: bytes) -> bool:
-        """Whether an id came before, in whatever chunk."""
-        if report_id in self._seen:
-            return True
-        self._seen.add(report_id)
-        return False
-
-    def _forget_chunks(self) -> None:
-        self._chunks.clear()
-        self._seen.clear()
+    def _keep(self, opened: PreparedShares) -> None:
+        """Spool the admitted shares, and give back the room of those that left memory."""
+        is_admitted = opened.admitted.is_admitted
+        rows = Rows(report_ids=opened.report_ids, shares=opened.shares)
+        if self._spool is None:
+            self._spool = self._vault.begin(rows.shape)
+        before = self._spool.waiting
+        self._vault.add(self._spool, rows.rows(is_admitted))
+        self._ids.append(opened.report_ids)
+        self._admitted.append(opened.admitted)
+        gone = before + len(is_admitted) - self._spool.waiting
+        on_disk = -(-self._task.share_length // ON_DISK)
+        freed = gone * (2 * self._task.share_length - on_disk)
+        self._shelf.give_back(freed, self._handle.owner)
+        self._held_bytes -= freed
 
     def _take_room(self, count: int) -> None:
-        """Room for so many reports more, twice.
-
-        They are copied once into one table, and once more into the dataset's order.
-        """
-        needed = count * (2 * (self._task.share_length + _ID_AND_TAG_BYTES) + _SEEN_BYTES)
+        """Room for so many reports more: what is held of each, and twice its share until it leaves memory."""
+        needed = count * (2 * self._task.share_length + _HELD_BYTES)
         self._shelf.take(needed, held=self._held_bytes, owner=self._handle.owner)
         self._held_bytes += needed
 
@@ -169,10 +234,19 @@ class Preparation:
             )
 
 
-def _without(prepared: PreparedShares, is_dropped: Sequence[bool], reason: ReportReason) -> PreparedShares:
+def _together(parts: Sequence[AdmittedSet]) -> AdmittedSet:
+    """What was told of at least one chunk, one after the other."""
+    return AdmittedSet(
+        is_admitted=np.concatenate([part.is_admitted for part in parts]),
+        view_tags=np.concatenate([part.view_tags for part in parts]),
+        dropped=sum((part.dropped for part in parts), Counter()),
+    )
+
+
+def _without(prepared: PreparedShares, is_dropped: NDArray[np.bool_], reason: ReportReason) -> PreparedShares:
     """The same rows, but those that are dropped are no longer admitted, and their tags no longer told."""
     before = prepared.admitted
-    newly = before.is_admitted & np.array(is_dropped, np.bool_)
+    newly = before.is_admitted & is_dropped
     if not newly.any():
         return prepared
     admitted = AdmittedSet(

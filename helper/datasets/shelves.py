@@ -7,11 +7,11 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from fractions import Fraction
 from threading import Lock
-from typing import Final
+from typing import Final, Generic, Protocol, TypeVar
 
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
 from maskedlark.frozen import frozen
-from maskedlark.reports.dataset import OpenedDataset, PreparedShares
+from maskedlark.reports.dataset import OpenedDataset
 
 MAX_PREPARED_PER_TASK: Final = 2
 MAX_PREPARED: Final = 64
@@ -38,17 +38,27 @@ class Handle:
     name: bytes
 
 
+class Discardable(Protocol):
+    """What a preparation leaves elsewhere, too."""
+
+    def discard(self) -> None:
+        """Forget that. Called once the preparation is forgotten."""
+
+
+Prepared = TypeVar("Prepared", bound=Discardable)
+
+
 @frozen
-class _Kept:
+class _Kept(Generic[Prepared]):
     """A finished preparation, the room that it takes, and when it was finished."""
 
-    prepared: PreparedShares
+    prepared: Prepared
     num_bytes: int
     since: float
 
 
-class PreparedShelf:
-    """Prepared shares by handle, and the room that all preparations share, finished or not.
+class PreparedShelf(Generic[Prepared]):
+    """Preparations by handle, and the room that all preparations share, finished or not.
 
     Past the bounds on their number the oldest of who has the most are forgotten: nothing was used up, they
     can be prepared again. Who finds no room is told to come again: it does not push out what another one is
@@ -60,7 +70,7 @@ class PreparedShelf:
         self._of_one = int(capacity_bytes * OF_ONE_OWNER)
         self._clock = clock
         self._lock = Lock()
-        self._prepared: OrderedDict[Handle, _Kept] = OrderedDict()
+        self._prepared: OrderedDict[Handle, _Kept[Prepared]] = OrderedDict()
         self._taken: Counter[str] = Counter()
 
     @property
@@ -105,7 +115,7 @@ class PreparedShelf:
         with self._lock:
             self._free(num_bytes, owner)
 
-    def put(self, handle: Handle, prepared: PreparedShares, num_bytes: int) -> None:
+    def put(self, handle: Handle, prepared: Prepared, num_bytes: int) -> None:
         """Keep a finished preparation with the room that was taken for it.
 
         An earlier one of the same handle is replaced.
@@ -120,7 +130,7 @@ class PreparedShelf:
                 ((most, _),) = Counter(known.owner for known in self._prepared).most_common(1)
                 self._forget(next(known for known in self._prepared if known.owner == most))
 
-    def get(self, handle: Handle) -> PreparedShares | None:
+    def get(self, handle: Handle) -> Prepared | None:
         """The preparation of a handle, if it is still kept."""
         with self._lock:
             kept = self._prepared.get(handle)
@@ -142,6 +152,7 @@ class PreparedShelf:
         """Under the lock."""
         kept = self._prepared.pop(handle, None)
         if kept is not None:
+            kept.prepared.discard()
             self._free(kept.num_bytes, handle.owner)
 
     def _free(self, num_bytes: int, owner: str) -> None:
@@ -166,7 +177,7 @@ class OpenedShelf:
     """The opened datasets that were used last, up to a number of bytes; the last one always stays."""
 
     def __init__(self, capacity_bytes: int = OPENED_BYTES) -> None:
-        self._capacity = capacity_bytes
+        self.capacity_bytes = capacity_bytes
         self._lock = Lock()
         self._opened: OrderedDict[bytes, OpenedDataset] = OrderedDict()
 
@@ -175,7 +186,7 @@ class OpenedShelf:
         with self._lock:
             self._opened[dataset.dataset_id] = dataset
             self._opened.move_to_end(dataset.dataset_id)
-            while len(self._opened) > 1 and sum(map(_num_bytes, self._opened.values())) > self._capacity:
+            while len(self._opened) > 1 and sum(map(_num_bytes, self._opened.values())) > self.capacity_bytes:
                 self._opened.popitem(last=False)
 
     def get(self, dataset_id: bytes) -> OpenedDataset | None:

@@ -21,7 +21,8 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from numpy.typing import NDArray
 
-from helper.datasets.vault import KeyFor, VaultDamaged, emptied_of
+from helper.datasets.spool import KeyFor
+from helper.datasets.vault import VaultDamaged, emptied_of
 from maskedlark.randomness import Randomness, system_randomness
 from maskedlark.reports.task import REPORT_ID_BYTES
 from maskedlark.reports.updates import ROUND_ID_BYTES

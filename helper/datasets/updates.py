@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from helper.datasets.datasets import HANDLE_BYTES, chosen_rows
 from helper.datasets.preparing import MAX_CHUNK_BYTES, PreparedTotals
+from helper.datasets.segments import Ids
 from helper.datasets.shelves import Handle
 from helper.datasets.turns import Turns
 from helper.datasets.update_vault import Spool, StoredUpdate, UpdateVault
@@ -172,7 +173,7 @@ class UpdateDatasets:
             )
         self.vault.commit(prepared.spool, expected_id, rows[prepared.is_admitted])
         try:
-            self.ledger.add_dataset(expected_id, task_id, ids[order].view("V16").ravel().tolist())
+            self.ledger.add_dataset(expected_id, task_id, Ids(ids[order]))
         except JobRefused:
             if self._committed(expected_id, task_id) is None:
                 self.vault.remove(expected_id)

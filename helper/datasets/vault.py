@@ -1,40 +1,30 @@
 """Opened datasets at rest.
 
-One encrypted file each, so that a restart costs no re-opening and a stolen disk shows no feature.
+    spool = vault.begin(shape)                          # while shares are opened
+    vault.add(spool, rows)
+    vault.commit(spool, dataset_id, ranks)              # the file is the dataset, durably
+    for piece in vault.pieces(dataset_id): ...          # one segment at a time, never all in memory
 
-The layout: header | segment | segment | ...; the header is magic, a random salt and the shape of the dataset.
-Each file has its own key (HKDF of the helper's storage key, the dataset id and the salt); segments are
-ChaCha20-Poly1305 with their index as nonce and the header as associated data. How many segments there are
-follows from the shape, so no file can be cut, extended or renamed unnoticed.
+One encrypted file each (`helper.datasets.spool`), so that a restart costs no re-opening and a stolen disk
+shows no feature. Files of earlier versions are read as they are (`helper.datasets.whole_file`).
 """
 
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import BinaryIO, Final
 
-import numpy as np
 from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-from numpy.typing import NDArray
 
+from helper.datasets import whole_file
+from helper.datasets.segments import Piece, Rows, RowShape, put_together, whole, without_features
+from helper.datasets.spool import KeyFor, Ranks, Spool, StoredSegments
 from maskedlark.errors import HelperUnavailable
 from maskedlark.randomness import Randomness, system_randomness
 from maskedlark.reports.dataset import OpenedDataset
-from maskedlark.reports.report import InputShares, MeasuredShares
-from maskedlark.reports.task import REPORT_ID_BYTES
 from maskedlark.runtime.disk import LEAST_FREE_BYTES, check_room
-from maskedlark.runtime.durable_file import replacing
 
-KeyFor: TypeAlias = Callable[[bytes], bytes]
-"""The 32-byte key of a context; see `HelperKeys.vault_key`."""
-
-SEGMENT_BYTES: Final = 8 << 20
-_MAGIC: Final = b"MLDS\x02\0\0\0"
-_SALT_BYTES: Final = 32
-_SHAPE_BYTES: Final = 5 * 8
-_HEADER_BYTES: Final = len(_MAGIC) + _SALT_BYTES + _SHAPE_BYTES
-_TAG_BYTES: Final = 16
+_NAME_BYTES: Final = 16
 _UNFINISHED: Final = ".unfinished"
 
 
@@ -68,21 +58,47 @@ class Vault:
         self._randomness = randomness
         self._lacked_bytes = 0
 
-    def write(self, dataset: OpenedDataset) -> None:
-        """Store a dataset, durably, before it is committed. Writing it again replaces the file as a whole.
+    def begin(self, shape: RowShape) -> Spool:
+        """A spool for records of a shape."""
+        path = self._folder / f"{self._randomness(_NAME_BYTES).hex()}{_UNFINISHED}"
+        return Spool(path, shape, self._key_for, self._randomness)
+
+    def add(self, spool: Spool, rows: Rows) -> None:
+        """Take records into a spool.
 
         Raises:
-            HelperUnavailable: the disk is full or cannot be written; nothing is left of the attempt.
+            HelperUnavailable: the disk is full or cannot be written.
         """
+        with self._written(spool):
+            spool.add(rows)
+
+    def commit(self, spool: Spool, dataset_id: bytes, ranks: Ranks) -> None:
+        """Make the records of a spool that have a rank a dataset, durably, before it is committed.
+
+        Storing a dataset again replaces its file as a whole.
+
+        Raises:
+            HelperUnavailable: the disk is full or cannot be written.
+        """
+        with self._written(spool):
+            spool.store(self._path(dataset_id), dataset_id, ranks)
+        self._lacked_bytes = 0
+
+    def withdraw(self, spool: Spool, dataset_id: bytes) -> None:
+        """Take back a dataset that was not committed after all; its spool may be another one."""
+        spool.withdraw(self._path(dataset_id))
+
+    @contextmanager
+    def _written(self, spool: Spool) -> Iterator[None]:
+        """Do what writes to the disk; if that fails, as much is lacking as the whole file takes."""
         try:
-            self._write(dataset)
+            yield
         except OSError as error:
-            self._lacked_bytes = _file_bytes(_shape(dataset))
+            self._lacked_bytes = spool.num_bytes
             raise HelperUnavailable(
                 f"this helper cannot store the dataset ({error.strerror}): its operator must make room; ask "
                 "again"
             ) from None
-        self._lacked_bytes = 0
 
     def check_room(self) -> None:
         """Return if the disk has room: a little, and as much as the last dataset lacked that did not fit.
@@ -92,109 +108,64 @@ class Vault:
         """
         check_room(self._folder, max(LEAST_FREE_BYTES, self._lacked_bytes))
 
-    def _write(self, dataset: OpenedDataset) -> None:
-        """Write a whole new file, and put it in its place."""
-        header = _MAGIC + self._randomness(_SALT_BYTES) + np.array(_shape(dataset), "<u8").tobytes()
-        cipher = self._cipher(dataset.dataset_id, header)
-        path = self._path(dataset.dataset_id)
-        with replacing(path, path.with_suffix(_UNFINISHED)) as stream:
-            stream.write(header)
-            for index, segment in enumerate(_segments(dataset)):
-                stream.write(cipher.encrypt(_nonce(index), segment, header))
+    def num_bytes(self, dataset_id: bytes) -> int:
+        """How long the file of a dataset is.
+
+        Raises:
+            VaultDamaged: it is missing.
+        """
+        with _damage_told():
+            return self._path(dataset_id).stat().st_size
 
     def read(self, dataset_id: bytes) -> OpenedDataset:
-        """The dataset of an id.
+        """The dataset of an id, all of it.
 
         Raises:
             VaultDamaged: the file is missing, cut, altered, or another dataset's.
         """
-        try:
-            with self._path(dataset_id).open("rb") as stream:
-                header = stream.read(_HEADER_BYTES)
-                dataset = _empty(dataset_id, header, os.fstat(stream.fileno()).st_size)
-                cipher = self._cipher(dataset_id, header)
-                for index, segment in enumerate(_segments(dataset)):
-                    segment[:] = cipher.decrypt(_nonce(index), stream.read(len(segment) + _TAG_BYTES), header)
-        except (OSError, InvalidTag, ValueError) as error:
-            raise VaultDamaged(f"a stored dataset cannot be read: {type(error).__name__}") from None
-        return dataset
+        with _damage_told(), self._path(dataset_id).open("rb") as stream:
+            if _is_whole(stream):
+                return whole_file.read_whole(stream, dataset_id, self._key_for)
+            stored = StoredSegments(stream, dataset_id, self._key_for)
+            return put_together(dataset_id, stored.pieces(), stored.records)
 
-    def remove(self, dataset_id: bytes) -> None:
-        """Forget a dataset that was not committed."""
-        self._path(dataset_id).unlink(missing_ok=True)
+    def read_without_features(self, dataset_id: bytes) -> OpenedDataset:
+        """The dataset of an id but for its features, which are of no width.
+
+        Raises:
+            VaultDamaged: as of `read`.
+        """
+        narrow = [without_features(piece) for piece in self.pieces(dataset_id)]
+        with _damage_told():
+            return put_together(dataset_id, narrow, sum(len(piece.ranks) for piece in narrow))
+
+    def pieces(self, dataset_id: bytes) -> Iterator[Piece]:
+        """The dataset of an id, one segment after the other; an old file in one piece.
+
+        Raises:
+            VaultDamaged: the file is missing, cut, altered, or another dataset's; perhaps only after some
+                pieces.
+        """
+        with _damage_told(), self._path(dataset_id).open("rb") as stream:
+            if _is_whole(stream):
+                yield whole(whole_file.read_whole(stream, dataset_id, self._key_for))
+            else:
+                yield from StoredSegments(stream, dataset_id, self._key_for).pieces()
 
     def _path(self, dataset_id: bytes) -> Path:
         return self._folder / f"{dataset_id.hex()}.sealed"
 
-    def _cipher(self, dataset_id: bytes, header: bytes) -> ChaCha20Poly1305:
-        salt = header[len(_MAGIC) : len(_MAGIC) + _SALT_BYTES]
-        return ChaCha20Poly1305(self._key_for(dataset_id + salt))
+
+@contextmanager
+def _damage_told() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, InvalidTag, ValueError) as error:
+        raise VaultDamaged(f"a stored dataset cannot be read: {type(error).__name__}") from None
 
 
-def _empty(dataset_id: bytes, header: bytes, file_bytes: int) -> OpenedDataset:
-    """A dataset of the header's shape, to be filled in place.
-
-    Nothing is allocated for a shape that the file does not have.
-    """
-    if len(header) != _HEADER_BYTES or not header.startswith(_MAGIC):
-        raise VaultDamaged("a stored dataset does not begin as one")
-    shape = np.frombuffer(header[-_SHAPE_BYTES:], "<u8").tolist()
-    records, features, candidates, keys, columns = shape
-    if file_bytes != _file_bytes(shape):
-        raise VaultDamaged("a stored dataset is not as long as it says")
-    return OpenedDataset(
-        dataset_id=dataset_id,
-        report_ids=np.empty((records, REPORT_ID_BYTES), np.uint8),
-        shares=InputShares(
-            features=np.empty((records, features), np.uint8),
-            labels=np.empty((records, candidates), np.uint32),
-            mask_shares=np.empty((records, candidates), np.uint64),
-            measured=MeasuredShares(
-                keys=np.empty((records, keys), np.uint32),
-                value_shares=np.empty((records, columns), np.uint64),
-            )
-            if columns
-            else None,
-        ),
-    )
-
-
-def _file_bytes(shape: Sequence[int]) -> int:
-    """How long the file of a dataset of a shape is."""
-    records, features, candidates, keys, columns = shape
-    array_bytes = [
-        records * width
-        for width in (REPORT_ID_BYTES, features, 4 * candidates, 8 * candidates, 4 * keys, 8 * columns)
-    ]
-    segments = sum(-(-length // SEGMENT_BYTES) for length in array_bytes)
-    return _HEADER_BYTES + sum(array_bytes) + _TAG_BYTES * segments
-
-
-def _shape(dataset: OpenedDataset) -> tuple[int, ...]:
-    """Records, features, candidates, keys and value shares.
-
-    There are value shares wherever there is a measurement.
-    """
-    shares = dataset.shares
-    measured = (
-        (shares.measured.keys.shape[1], shares.measured.value_shares.shape[1]) if shares.measured else (0, 0)
-    )
-    return (len(dataset), shares.features.shape[1], shares.labels.shape[1], *measured)
-
-
-def _segments(dataset: OpenedDataset) -> Iterator[memoryview]:
-    """The bytes of all arrays, in place, in pieces of at most `SEGMENT_BYTES`."""
-    shares = dataset.shares
-    arrays: list[NDArray[Any]] = [dataset.report_ids, shares.features, shares.labels, shares.mask_shares]
-    if shares.measured is not None:
-        arrays += [shares.measured.keys, shares.measured.value_shares]
-    for array in arrays:
-        if not array.size:
-            continue  # a memory view of nothing cannot be cast
-        flat = array.reshape(-1).data.cast("B")
-        for start in range(0, len(flat), SEGMENT_BYTES):
-            yield flat[start : start + SEGMENT_BYTES]
-
-
-def _nonce(index: int) -> bytes:
-    return index.to_bytes(12, "little")
+def _is_whole(stream: BinaryIO) -> bool:
+    """Whether a file is of an earlier version; it is looked at from its beginning either way."""
+    magic = stream.read(len(whole_file.MAGIC))
+    stream.seek(0)
+    return magic == whole_file.MAGIC

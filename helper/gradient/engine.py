@@ -6,8 +6,9 @@ Two engines exist: `exact` (integers throughout, the same bits on every machine)
 autograd for graphs outside the exact set). `choose.engine_for` picks one for a job and says why.
 """
 
+from collections.abc import Iterable
 from copy import copy
-from typing import Protocol, Self, TypeAlias
+from typing import Protocol, Self, TypeAlias, runtime_checkable
 
 from maskedlark.interrupt import Interrupt, never
 from maskedlark.model.weights import QuantisedTensor
@@ -43,6 +44,19 @@ class GradientEngine(Protocol):
         """
 
 
+@runtime_checkable
+class OrderFree(Protocol):
+    """An engine whose sums do not depend on how records are cut into batches, nor on their order."""
+
+    def masked_sums(
+        self, weights: tuple[QuantisedTensor, ...], batches: Iterable[Batch], interrupt: Interrupt = never
+    ) -> MaskedSum:
+        """The masked sum over all batches.
+
+        What `GradientEngine.masked_sum` gives of their records together.
+        """
+
+
 class Reclippable:
     """An engine whose clip bound stands in `_clip`, and nowhere else."""
 
@@ -55,4 +69,4 @@ class Reclippable:
         return other
 
 
-__all__ = ["Batch", "GradientEngine", "Interrupt", "MaskedSum", "Reclippable", "never"]
+__all__ = ["Batch", "GradientEngine", "Interrupt", "MaskedSum", "OrderFree", "Reclippable", "never"]

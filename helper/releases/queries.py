@@ -6,6 +6,8 @@ from dataclasses import field
 from functools import partial
 from typing import Final, TypeAlias
 
+import numpy as np
+
 from helper.datasets.datasets import Datasets
 from helper.datasets.updates import UpdateDatasets
 from helper.ledger.ledger import Ledger
@@ -20,6 +22,7 @@ from maskedlark.interrupt import Interrupt, interruptible
 from maskedlark.model import weights
 from maskedlark.model.graph import Model
 from maskedlark.model.limits import Limits
+from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.model.weights import QuantisedTensor
 from maskedlark.privacy.accounting import Epsilons
@@ -150,14 +153,19 @@ class Queries:
         loss = evaluated_loss(served.task, model)
         tensors = _named_weights(model, spec)
         shares = self._shares(spec)
-        scores = score(model, loss, tensors, shares.features, spec.num_bins, interrupt=interrupt)
+        bins, choices = np.empty(len(shares), np.int64), np.empty(len(shares), np.int64)
+        for piece in self.datasets.pieces(spec.dataset_id):
+            scores = score(model, loss, tensors, piece.shares.features, spec.num_bins, interrupt=interrupt)
+            bins[piece.ranks] = scores.bins
+            if scores.choices is not None:
+                choices[piece.ranks] = scores.choices
         return answer_evaluation(
             task=served.task,
             spec=spec,
             pair=served.pair,
             shares=shares,
-            bins=scores.bins,
-            choices=scores.choices,
+            bins=bins,
+            choices=choices if loss is Loss.CROSS_ENTROPY else None,
             noise=self._noise(interrupt),
             interrupt=interrupt,
         )
@@ -184,7 +192,7 @@ class Queries:
         )
 
     def _shares(self, spec: AnyQuery) -> InputShares:
-        return self.datasets.opened(spec.dataset_id).shares
+        return self.datasets.labels(spec.dataset_id)
 
     def _noise(self, interrupt: Interrupt) -> NoiseSource:
         """Fresh noise of this helper alone, which can be interrupted while it is drawn."""

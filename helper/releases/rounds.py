@@ -21,6 +21,7 @@ from helper.releases.answering import Call, answer_once
 from helper.releases.attempts import Attempts
 from helper.releases.carried_noise import CarriedNoise, StepSeed
 from helper.releases.noise_shelf import NoiseOrder, NoiseShelf
+from helper.releases.summing import summed
 from helper.trust.tasks import ServedTask
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
@@ -193,8 +194,10 @@ class RunningJob:
             round_transcript=transcript(
                 spec, round_index=round_index, weights=weights, numerics=self.computation.numerics
             ),
-            shares=self.datasets.opened(spec.dataset_id).shares,
-            masked_sum=lambda batch: engine.masked_sum(tensors, batch, interrupt),
+            records=self.datasets.stored(spec.dataset_id, spec.task_id).size,
+            masked_sum=lambda evaluated: summed(
+                engine, tensors, self.datasets.pieces(spec.dataset_id), evaluated, interrupt
+            ),
             num_values=num_values(spec, model.num_parameters),
             noise=self._noise_source(served, round_index, seed, interrupt),
             clip=clip,

@@ -31,7 +31,7 @@ class Floors:
         max_delta: The largest delta that budgets may be read at.
         min_decoys: The fewest decoy labels in each report.
         max_dataset_size: The most reports in one dataset.
-        max_dataset_bytes: The most that one opened dataset may take in memory.
+        max_dataset_bytes: The most bytes that one opened dataset may take.
         max_round_seconds: The most processor time of one core that one round may take, by estimate.
         max_tasks_per_origin: The most tasks that one origin's host may have open.
         is_split_noise_allowed: Whether tasks are served in which this helper adds only half of the noise's

@@ -1,4 +1,4 @@
-"""Step 7: one round at one helper, as a pure function from an opened dataset to an aggregate share.
+"""Step 7: one round at one helper, as a pure function from a dataset's size and sums to an aggregate share.
 
 And step 8's first half.
 
@@ -49,8 +49,28 @@ class MaskedSum:
     sensitivity: int
 
 
-SumFunction = Callable[[InputShares], MaskedSum]
-"""f of one round: from the evaluated records, in canonical order, to their masked sum.
+@frozen
+class Evaluated:
+    """The records on which a round evaluates f, by their ranks: their places in the canonical order.
+
+    Attributes:
+        is_evaluated: bool (n,).
+        counts: bool (n,) whose mask shares count; the others' are taken as zero.
+    """
+
+    is_evaluated: NDArray[np.bool_] = field(repr=False)
+    counts: NDArray[np.bool_] = field(repr=False)
+
+    def of(self, shares: InputShares, ranks: NDArray[np.intp]) -> InputShares:
+        """Those among some records, of whose ranks (m,) shares has a row each."""
+        chosen = self.is_evaluated[ranks]
+        counts = self.counts[ranks[chosen]]
+        masks = np.where(counts[:, None], shares.mask_shares[chosen], np.uint64(0))
+        return InputShares(features=shares.features[chosen], labels=shares.labels[chosen], mask_shares=masks)
+
+
+SumFunction = Callable[[Evaluated], MaskedSum]
+"""f of one round: from the records to evaluate to their masked sum.
 
 No records give zeros.
 """
@@ -75,7 +95,7 @@ def aggregate(
     pair: PairKey,
     round_index: int,
     round_transcript: bytes,
-    shares: InputShares,
+    records: int,
     masked_sum: SumFunction,
     num_values: int,
     noise: NoiseSource,
@@ -83,19 +103,18 @@ def aggregate(
 ) -> AggregateShare:
     """Compute one helper's aggregate share of a round. Called by a helper.
 
-    `clip` is the round's own bound in an adaptive job; without it the noise is that of the largest one.
+    `records` is how many the dataset has. `clip` is the round's own bound in an adaptive job; without it the
+    noise is that of the largest one.
 
     Guarantees: without the other helper's answer to the same transcript the share is uniform. The sum of both
         shares is the sampled records' clipped values plus both helpers' full-scale noise. With fewer than
         min_batch_size records in the dataset or in the sample, the sum is of no records: noise around zero,
         of the same shape.
     """
-    is_sampled = sampled(job, pair, round_index, round_transcript, len(shares))
+    is_sampled = sampled(job, pair, round_index, round_transcript, records)
     is_enough = int(is_sampled.sum()) >= task.min_batch_size
     summed = masked_sum(
-        _evaluated(
-            shares, is_sampled, is_enough=is_enough, at_least=records_evaluated(task, job, len(shares))
-        )
+        _evaluated(is_sampled, is_enough=is_enough, at_least=records_evaluated(task, job, records))
     )
     bound = clip or job_clip(task, job)
     if summed.sensitivity > bound.released_sensitivity or bound.sensitivity > task.clip.sensitivity:
@@ -136,16 +155,9 @@ def records_evaluated(task: Task, job: JobSpec, dataset_size: int) -> int:
     )
 
 
-def _evaluated(
-    shares: InputShares, is_sampled: NDArray[np.bool_], *, is_enough: bool, at_least: int
-) -> InputShares:
-    """The sampled records among enough others, in canonical order.
-
-    Mask shares are zero but for sampled records, if they are enough.
-    """
+def _evaluated(is_sampled: NDArray[np.bool_], *, is_enough: bool, at_least: int) -> Evaluated:
+    """The sampled records among enough others; the sampled ones count, if they are enough."""
     spare = np.flatnonzero(~is_sampled)[: max(0, at_least - int(is_sampled.sum()))]
     chosen = is_sampled.copy()
     chosen[spare] = True
-    counts = (is_sampled & is_enough)[chosen]
-    masks = np.where(counts[:, None], shares.mask_shares[chosen], np.uint64(0))
-    return InputShares(features=shares.features[chosen], labels=shares.labels[chosen], mask_shares=masks)
+    return Evaluated(is_evaluated=chosen, counts=is_sampled & is_enough)

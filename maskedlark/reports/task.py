@@ -28,6 +28,8 @@ NUM_HELPERS: Final = 2
 MAX_FEATURES: Final = 65_536
 MAX_CANDIDATES: Final = 1_024
 REPORT_ID_BYTES: Final = 16
+MAX_DATASET_SIZE: Final = 33_000_000
+"""A commit names the chosen reports by a bit each, in one message of 4 MiB."""
 VIEW_NONCE_BYTES: Final = 16
 _SIGNING_DOMAIN: Final = b"maskedlark/v1 task\0"
 _NORM_OF: Final = {Mechanism.LAPLACE: Norm.L1, Mechanism.GAUSSIAN: Norm.L2}

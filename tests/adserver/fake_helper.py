@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from adserver.peers.client import HelperClient
 from maskedlark import canonical
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
-from maskedlark.reports.dataset import PreparedShares, ShareForHelper, ShareOpener, open_dataset
+from maskedlark.reports.dataset import PreparedShares, ShareForHelper, ShareOpener
 from maskedlark.reports.pair import pair_key
 from maskedlark.reports.sealing import sign_keys
 from maskedlark.reports.task import Task, signing_bytes
@@ -26,7 +26,7 @@ from maskedlark.rpc.faults import answering
 from maskedlark.rpc.transport import make_server
 from maskedlark.rpc.wire import share_from_message
 from protos import helper_pb2, helper_pb2_grpc
-from tests.builders import FAR, HelperKeys, helper_keys
+from tests.builders import FAR, HelperKeys, helper_keys, open_dataset
 from tests.patience import HANGS_S
 
 NUMERICS = bytes(32)

@@ -41,7 +41,7 @@ from maskedlark.reports.dataset import OpenedDataset
 from maskedlark.reports.report import InputShares
 from maskedlark.reports.task import Task
 from maskedlark.runtime.database import open_database
-from tests.builders import NOW, World, examples, reports, world
+from tests.builders import NOW, World, examples, of_shares, reports, world
 
 NUMERICS = bytes(32)
 NUM_FEATURES = 4
@@ -198,8 +198,8 @@ class MemoryHelper:
             round_transcript=rounds.transcript(
                 job, round_index=round_index, weights=encoded, numerics=NUMERICS
             ),
-            shares=self.dataset.shares,
-            masked_sum=partial(masked_sum, self.of.task, tensors),
+            records=len(self.dataset),
+            masked_sum=of_shares(self.dataset.shares, partial(masked_sum, self.of.task, tensors)),
             num_values=num_parameters,
             noise=partial(noise_vector, randomness=seeded(round_index, f"noise of helper {self.role}")),
         ).encode()

@@ -29,7 +29,7 @@ from maskedlark.reports.pair import SAMPLING_DENOMINATOR, PairKey
 from maskedlark.reports.report import InputShares
 from tests.audit.bounds import Guesses, lower
 from tests.audit.part import Part
-from tests.builders import World, world
+from tests.builders import World, of_shares, world
 from tests.maskedlark.releases.test_split_noise import job
 
 K: Final = 20
@@ -184,8 +184,8 @@ def _seen(
             pair=pair,
             round_index=index,
             round_transcript=_script(spec, index),
-            shares=_shares(role, is_in=is_in),
-            masked_sum=summed,
+            records=len(_shares(role, is_in=is_in)),
+            masked_sum=of_shares(_shares(role, is_in=is_in), summed),
             num_values=2,
             noise=lambda mechanism, scale, count: noise_vector(mechanism, scale, count, noise),
         )

@@ -45,7 +45,7 @@ from maskedlark.releases.round import MaskedSum, aggregate, transcript
 from maskedlark.releases.samples import sampling_numerator
 from maskedlark.reports.report import InputShares
 from tests.bench import mnist
-from tests.builders import World, world
+from tests.builders import World, of_shares, world
 
 DELTA: Final = 1e-5
 PRODUCT_BITS: Final = 14
@@ -303,8 +303,8 @@ class _Site:
             pair=self._pairs[role],
             round_index=round_index,
             round_transcript=round_transcript,
-            shares=self._shares[role],
-            masked_sum=masked_sum,
+            records=len(self._shares[role]),
+            masked_sum=of_shares(self._shares[role], masked_sum),
             num_values=self._model.num_parameters,
             noise=lambda mechanism, scale, count: noise_vector(mechanism, scale, count, system_randomness),
         )

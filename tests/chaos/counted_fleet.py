@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from docs.tutorial.fleet import HELPERS, Fleet
 from maskedlark.releases.job import JobSpec
-from maskedlark.reports.report import InputShares
+from maskedlark.releases.round import Evaluated
 from tests.simulation.participation import Participation
 
 _SCRIPT: Final = Path(__file__).with_name("counted_helper.py")
-_NAMED_BY: Final = 8
-"""Bytes of a record's masks that name it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +27,15 @@ class Written(Participation):
 
     file: Path = Path()
 
-    def _note(self, job: JobSpec, role: int, round_index: int, batch: InputShares) -> None:
+    def _note(self, job: JobSpec, role: int, round_index: int, evaluated: Evaluated) -> None:
         if job.epoch_steps is None:
             return
-        taking_part = batch.mask_shares[batch.mask_shares.any(axis=1)]
         line = {
             "role": role,
             "job": job.job_id.hex(),
             "steps": job.epoch_steps,
             "round": round_index,
-            "records": [masks.tobytes()[:_NAMED_BY].hex() for masks in taking_part],
+            "records": np.flatnonzero(evaluated.counts).tolist(),
         }
         with self.file.open("ab", buffering=0) as stream:
             stream.write(json.dumps(line).encode() + b"\n")
@@ -52,7 +51,7 @@ def read(lines: Iterable[bytes]) -> Participation:
         role, job, index = one["role"], bytes.fromhex(one["job"]), one["round"]
         counted.computed.append((role, job, index))
         for record in one["records"]:
-            counted.rounds[role, job, index // one["steps"], bytes.fromhex(record)].add(index)
+            counted.rounds[role, job, index // one["steps"], record].add(index)
     return counted
 
 

@@ -9,24 +9,24 @@ from tests.chaos.counted_fleet import Written, read
 from tests.helper.parties import Scene
 
 
-def line(role: int, index: int, *records: str, job: str = "aa") -> bytes:
+def line(role: int, index: int, *records: int, job: str = "aa") -> bytes:
     told = {"role": role, "job": job, "steps": 3, "round": index, "records": list(records)}
     return json.dumps(told).encode() + b"\n"
 
 
 def test_a_record_in_two_rounds_of_an_epoch_is_seen() -> None:
-    (seen,) = read([line(0, 0, "01", "02"), line(0, 1, "02"), line(1, 1, "01")]).violations()
+    (seen,) = read([line(0, 0, 1, 2), line(0, 1, 2), line(1, 1, 1)]).violations()
     assert "rounds [0, 1] of epoch 0" in seen
 
 
 @pytest.mark.parametrize(
     "lines",
     [
-        [line(0, 0, "01"), line(0, 0, "01")],  # computed twice, as after a kill
-        [line(0, 2, "01"), line(0, 3, "01")],  # in two epochs
-        [line(0, 0, "01"), line(1, 1, "01")],  # at two helpers
-        [line(0, 0, "01"), line(0, 1, "01", job="bb")],  # in two jobs
-        [line(0, 0, "01"), line(0, 1, "01")[:-3]],  # cut off
+        [line(0, 0, 1), line(0, 0, 1)],  # computed twice, as after a kill
+        [line(0, 2, 1), line(0, 3, 1)],  # in two epochs
+        [line(0, 0, 1), line(1, 1, 1)],  # at two helpers
+        [line(0, 0, 1), line(0, 1, 1, job="bb")],  # in two jobs
+        [line(0, 0, 1), line(0, 1, 1)[:-3]],  # cut off
     ],
 )
 def test_the_same_round_again_and_other_epochs_are_no_violation(lines: list[bytes]) -> None:

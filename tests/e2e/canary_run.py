@@ -58,6 +58,7 @@ from tests.e2e.canary_people import (
     sealed,
 )
 from tests.e2e.span_reading import Span, spans_in
+from tests.helper.stored import write
 from tests.patience import HANGS_S
 
 IN_ALL_FORMS = 10
@@ -392,7 +393,7 @@ def damage_a_dataset(run: Run, dataset: str) -> None:
     whole = stored.read_bytes()
     held = HelperKeys.read(fleet.data(HELPERS[1]))
     opened = Vault(folder, held.vault_key).read(bytes.fromhex(dataset))
-    Vault(folder, held.vault_key).write(replace(opened, shares=replace(opened.shares, measured=None)))
+    write(Vault(folder, held.vault_key), replace(opened, shares=replace(opened.shares, measured=None)))
     for content in (whole[:-1] + bytes([whole[-1] ^ 1]), stored.read_bytes()):
         fleet.kill(HELPERS[1])
         stored.write_bytes(content)
@@ -417,10 +418,11 @@ def plant_keys(run: Run, task: Task) -> None:
         held = HelperKeys.read(folder)
         sealed = list((folder / DATASETS_FOLDER).iterdir())
         assert sealed
-        at_rest = [held.vault_key(bytes.fromhex(path.stem) + path.read_bytes()[_SALT]) for path in sealed]
-        for path, key in zip(sealed, at_rest, strict=True):
-            assert len(Vault(path.parent, lambda _, key=key: key).read(bytes.fromhex(path.stem)))  # type: ignore[misc]  # it is the key
-        keys += at_rest
+        for path in sealed:
+            dataset_id, salt = bytes.fromhex(path.stem), path.read_bytes()[_SALT]
+            at_rest = {context: held.vault_key(context) for context in (salt, dataset_id + salt)}
+            assert len(Vault(path.parent, at_rest.__getitem__).read(dataset_id))
+            keys += at_rest.values()
         keys.append(held.pair(task, role)._secret)
     for party in (*HELPERS, "adserver"):
         lines = (run.fleet.data(party) / "tls.key").read_text().splitlines()

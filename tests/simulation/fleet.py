@@ -227,7 +227,7 @@ class Fleet:
             randomness=seeded(self.faults.seed, f"noise of {name} {self.starts}"),
         )
         vault: Any = core.datasets.vault
-        vault.write = boundary.around("Vault.write", vault.write)
+        vault.commit = boundary.around("Vault.commit", vault.commit)
         updates: Any = core.updates.vault
         updates.commit = boundary.around("UpdateVault.commit", updates.commit)
         witness: Any = core.witness

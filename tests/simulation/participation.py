@@ -1,8 +1,8 @@
 """Counts in which rounds each record took part, at each helper, whatever crashed, was resumed or sent again.
 
-It stands between a helper and `aggregate`, and looks at the masks with which records enter a sum: a record
-takes part if they are not all zero. Masks are random, so a record's own masks name it. With random allocation
-a record may take part in one round of each epoch of a job, also in those that were computed and never left.
+It stands between a helper and `aggregate`, and looks at which records count in a sum: the masks of all others
+are zero. A record's rank names it, for a job has one dataset. With random allocation a record may take part
+in one round of each epoch of a job, also in those that were computed and never left.
 """
 
 from collections import defaultdict
@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
+
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.release import AggregateShare
-from maskedlark.releases.round import MaskedSum, aggregate
+from maskedlark.releases.round import Evaluated, MaskedSum, SumFunction, aggregate
 from maskedlark.reports.pair import PairKey
-from maskedlark.reports.report import InputShares
 
-Place = tuple[int, bytes, int, bytes]
+Place = tuple[int, bytes, int, int]
 """A helper's role, a job, an epoch and a record."""
 
 
@@ -55,21 +56,21 @@ class Participation:
             job: JobSpec,
             pair: PairKey,
             round_index: int,
-            masked_sum: Callable[[InputShares], MaskedSum],
+            masked_sum: SumFunction,
             **rest: Any,
         ) -> AggregateShare:
-            def noting(batch: InputShares) -> MaskedSum:
-                self._note(job, pair._role, round_index, batch)
-                return masked_sum(batch)
+            def noting(evaluated: Evaluated) -> MaskedSum:
+                self._note(job, pair._role, round_index, evaluated)
+                return masked_sum(evaluated)
 
             return answer(job=job, pair=pair, round_index=round_index, masked_sum=noting, **rest)
 
         return counted
 
-    def _note(self, job: JobSpec, role: int, round_index: int, batch: InputShares) -> None:
+    def _note(self, job: JobSpec, role: int, round_index: int, evaluated: Evaluated) -> None:
         if job.epoch_steps is None:
             return
         epoch = round_index // job.epoch_steps
         self.computed.append((role, job.job_id, round_index))
-        for masks in batch.mask_shares[batch.mask_shares.any(axis=1)]:
-            self.rounds[role, job.job_id, epoch, masks.tobytes()].add(round_index)
+        for rank in np.flatnonzero(evaluated.counts).tolist():
+            self.rounds[role, job.job_id, epoch, rank].add(round_index)

@@ -7,7 +7,7 @@ chunk into blocks whose values stay in the cache. Neither the cut nor the order 
 bit: sums are exact.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Final
@@ -78,6 +78,32 @@ class ExactEngine(Reclippable):
         Raises:
             JobRefused(MALFORMED): a label is not a class of the model.
         """
+        return self.masked_sums(weights, (batch,), interrupt)
+
+    def masked_sums(
+        self, weights: tuple[QuantisedTensor, ...], batches: Iterable[Batch], interrupt: Interrupt = never
+    ) -> MaskedSum:
+        """See `OrderFree`; at least one batch.
+
+        Raises:
+            JobRefused(MALFORMED): a label is not a class of the model.
+        """
+        digest, vector = ValuesDigest(), np.zeros(0, np.uint64)
+        for batch in batches:
+            for other, part in self._parts(weights, batch, interrupt):
+                digest.merge(part)
+                if len(vector):
+                    add_to(vector, other)
+                else:
+                    vector = other
+        return MaskedSum(
+            vector=vector, values_digest=digest.digest(), sensitivity=self._clip.released_sensitivity
+        )
+
+    def _parts(
+        self, weights: tuple[QuantisedTensor, ...], batch: Batch, interrupt: Interrupt
+    ) -> list[tuple[FieldVector, ValuesDigest]]:
+        """The masked sums of the parts of a batch, one a thread, and the digests of their values."""
         batch = Batch(
             features=np.ascontiguousarray(batch.features, np.uint8),
             labels=np.ascontiguousarray(batch.labels, np.uint32),
@@ -94,19 +120,9 @@ class ExactEngine(Reclippable):
         )
         parts = _cut(len(batch), self._threads)
         if len(parts) == 1:
-            results = [work.run(parts[0])]
-        else:
-            with ThreadPoolExecutor(len(parts)) as pool:
-                results = list(pool.map(work.run, parts))
-        digest = ValuesDigest()
-        for _, part in results:
-            digest.merge(part)
-        vector = results[0][0]
-        for other, _ in results[1:]:
-            add_to(vector, other)
-        return MaskedSum(
-            vector=vector, values_digest=digest.digest(), sensitivity=self._clip.released_sensitivity
-        )
+            return [work.run(parts[0])]
+        with ThreadPoolExecutor(len(parts)) as pool:
+            return list(pool.map(work.run, parts))
 
 
 @frozen

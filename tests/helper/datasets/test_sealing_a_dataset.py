@@ -1,3 +1,4 @@
+import errno
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,8 +11,10 @@ import numpy as np
 import pytest
 from prometheus_client import generate_latest
 
-from helper.datasets.preparing import MAX_CHUNK_BYTES
+from helper.datasets import segments
+from helper.datasets.preparing import MAX_CHUNK_BYTES, ON_DISK
 from helper.datasets.shelves import MAX_PREPARED_PER_TASK
+from helper.datasets.spool import Spool
 from helper.ledger.ledger import Ledger
 from helper.serving.metrics import HelperMetrics
 from maskedlark import canonical
@@ -266,6 +269,60 @@ def test_an_ad_server_has_one_share_of_the_room_however_many_origins_its_tasks_n
                 taken += 1
         assert taken < 20
         assert datasets.preparing_bytes <= 0.75 * 5000
+
+
+def test_what_fills_a_segment_leaves_memory_and_its_room(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "SEGMENT_RECORDS", 4)
+    datasets, shares = scene.cores[0].datasets, shares_for(scene.reports(9), 0)
+    folder, length = scene.parties[0].data / "datasets", scene.task.share_length
+    with datasets.prepare(scene.task_id, HANDLE, None) as broken:
+        broken.add(shares[:3])
+        first = datasets.preparing_bytes
+        assert list(folder.iterdir()) == []
+        broken.add(shares[3:])
+        assert datasets.preparing_bytes == 3 * first - 8 * (2 * length - -(-length // ON_DISK))
+        assert len(list(folder.iterdir())) == 1
+    assert datasets.preparing_bytes == 0
+    assert list(folder.iterdir()) == []
+
+
+def test_a_preparation_in_segments_is_the_dataset_in_canonical_order(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "SEGMENT_RECORDS", 4)
+    reports = scene.reports(30)
+    bad = replace(reports[7], time_bucket=reports[7].time_bucket + 1)
+    dataset = scene.commit(scene.prepare([*reports[:7], bad, *reports[8:]], chunk=3))
+    first, second = (core.datasets.opened(dataset) for core in scene.cores)
+    expected = sorted(one.report_id for one in reports if one is not reports[7])
+    assert [bytes(one) for one in first.report_ids] == expected
+    np.testing.assert_array_equal(first.shares.features, second.shares.features)
+    sums = field.add(first.shares.mask_shares, second.shares.mask_shares)
+    assert sorted(sums.ravel().tolist()) == [0] * 29 + [1] * 29
+    assert len(stored_datasets(scene, 0)) == 1
+
+
+def test_a_segment_that_has_no_room_on_the_disk_ends_the_preparation(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "SEGMENT_RECORDS", 4)
+    datasets, shares = scene.cores[0].datasets, shares_for(scene.reports(9), 0)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as during:
+        during.setattr(Spool, "_write", full)
+        with (
+            pytest.raises(HelperUnavailable, match="No space left"),
+            datasets.prepare(scene.task_id, HANDLE, None) as preparation,
+        ):
+            preparation.add(shares)
+    assert datasets.preparing_bytes == 0
+    assert list((scene.parties[0].data / "datasets").iterdir()) == []
+    scene.seal(9)
 
 
 # --- committing

@@ -15,11 +15,24 @@ from helper.datasets.shelves import (
     PreparedShelf,
 )
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
-from maskedlark.reports.dataset import OpenedDataset, PreparedShares, open_dataset
-from tests.builders import examples, reports, shares_for, world
+from maskedlark.reports.dataset import OpenedDataset, PreparedShares
+from tests.builders import examples, open_dataset, reports, shares_for, world
 
 WORLD = world()
-PREPARED: PreparedShares = WORLD.opener(0).open(shares_for(reports(WORLD, examples(WORLD.task, 3)), 0))
+OPENED: PreparedShares = WORLD.opener(0).open(shares_for(reports(WORLD, examples(WORLD.task, 3)), 0))
+
+
+class Prepared:
+    """Counts how often it was discarded."""
+
+    def __init__(self) -> None:
+        self.discarded = 0
+
+    def discard(self) -> None:
+        self.discarded += 1
+
+
+PREPARED = Prepared()
 
 NORTH, SOUTH = "north.example", "south.example"
 
@@ -32,12 +45,12 @@ class Clock:
         return self.now
 
 
-def shelf_of(capacity_bytes: int = 0, clock: Clock | None = None) -> PreparedShelf:
+def shelf_of(capacity_bytes: int = 0, clock: Clock | None = None) -> PreparedShelf[Prepared]:
     return PreparedShelf(capacity_bytes, clock or Clock())
 
 
 def opened(number: int) -> OpenedDataset:
-    return open_dataset(bytes([number]) * 32, PREPARED, PREPARED.admitted.is_admitted)
+    return open_dataset(bytes([number]) * 32, OPENED, OPENED.admitted.is_admitted)
 
 
 def handle(task: int, name: int, owner: str = NORTH) -> Handle:
@@ -52,6 +65,24 @@ def test_a_preparation_is_found_until_it_is_dropped() -> None:
     shelf.drop(handle(1, 1))
     shelf.drop(handle(1, 1))
     assert shelf.get(handle(1, 1)) is None
+
+
+def test_what_is_forgotten_for_whatever_reason_is_discarded_once() -> None:
+    clock = Clock()
+    shelf = shelf_of(100, clock)
+    replaced, dropped, pushed_out, overdue, kept = (Prepared() for _ in range(5))
+    for number, one in enumerate((pushed_out, dropped, Prepared(), Prepared())):
+        shelf.put(handle(1, number), one, 0)
+        shelf.drop(handle(1, 1))
+    shelf.put(handle(2, 1), replaced, 0)
+    shelf.take(60, held=0, owner=NORTH)
+    shelf.put(handle(3, 1), overdue, 60)
+    clock.now = KEPT_S
+    shelf.put(handle(2, 1), kept, 0)
+    shelf.take(40, held=0, owner=SOUTH)
+    shelf.take(60, held=0, owner=NORTH)
+    discarded = [one.discarded for one in (replaced, dropped, pushed_out, overdue, kept)]
+    assert discarded == [1, 1, 1, 1, 0]
 
 
 def test_a_task_keeps_its_newest_preparations_only() -> None:

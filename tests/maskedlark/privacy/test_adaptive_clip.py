@@ -22,7 +22,6 @@ from maskedlark.privacy.noise import noise_vector
 from maskedlark.randomness import seeded
 from maskedlark.releases.job import JobSpec, charge, check_sums_fit, job_clip, noise_units, num_values
 from maskedlark.releases.round import MaskedSum, aggregate
-from maskedlark.reports.report import InputShares
 from tests.builders import World, world
 
 CLIP = Clip(norm=Norm.L2, bound=2.0, frac_bits=32)
@@ -80,18 +79,13 @@ def test_a_round_is_noised_by_its_own_bound_and_never_by_more_than_the_tasks() -
 
 
 def run_round(of: World, clip: Clip | None, claimed: int) -> None:
-    nobody = InputShares(
-        features=np.zeros((0, 4), np.uint8),
-        labels=np.zeros((0, 2), np.uint32),
-        mask_shares=np.zeros((0, 2), np.uint64),
-    )
     aggregate(
         task=of.task,
         job=job(of),
         pair=of.pair(0),
         round_index=0,
         round_transcript=bytes(32),
-        shares=nobody,
+        records=0,
         masked_sum=lambda _: MaskedSum(
             vector=np.zeros(3, np.uint64), values_digest=bytes(32), sensitivity=claimed
         ),

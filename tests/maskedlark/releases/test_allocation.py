@@ -17,6 +17,7 @@ from maskedlark.releases.round import MaskedSum, aggregate, sampled, transcript
 from maskedlark.releases.samples import Samples, epoch_steps, samples_of
 from maskedlark.reports.pair import SAMPLING_DENOMINATOR
 from maskedlark.reports.report import InputShares
+from tests.builders import of_shares
 from tests.maskedlark.releases.test_split_noise import FULL, job
 
 STEPS = 7
@@ -163,8 +164,8 @@ def test_the_work_of_a_step_does_not_depend_on_its_size() -> None:
             pair=FULL.pair(0),
             round_index=index,
             round_transcript=bytes(32),
-            shares=shares,
-            masked_sum=count,
+            records=len(shares),
+            masked_sum=of_shares(shares, count),
             num_values=1,
             noise=partial(lambda _mechanism, _scale, size: np.zeros(size, np.int64)),
         )

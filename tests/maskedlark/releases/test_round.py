@@ -23,12 +23,12 @@ from maskedlark.releases.job import JobSpec, check_sum_possible, check_sums_fit,
 from maskedlark.releases.release import AggregateShare, combine
 from maskedlark.releases.round import MaskedSum, aggregate, records_evaluated, transcript
 from maskedlark.releases.samples import sampling_numerator
-from maskedlark.reports.dataset import ShareForHelper, open_dataset
+from maskedlark.reports.dataset import ShareForHelper
 from maskedlark.reports.pair import SAMPLING_DENOMINATOR, pair_key
 from maskedlark.reports.report import InputShares
 from maskedlark.reports.upload import SealedShare
 from tests import reference
-from tests.builders import NOW, World, examples, helper_keys, reports, world
+from tests.builders import NOW, World, examples, helper_keys, of_shares, open_dataset, reports, world
 
 NUM_VALUES = 6
 
@@ -93,8 +93,8 @@ def answers(
             pair=of.pair(role),
             round_index=round_index,
             round_transcript=transcript(spec, round_index=round_index, weights=weights[role], numerics=b"n"),
-            shares=shares[role],
-            masked_sum=masked_sum(of),
+            records=len(shares[role]),
+            masked_sum=of_shares(shares[role], masked_sum(of)),
             num_values=NUM_VALUES,
             noise=partial(noise_vector, randomness=seeded(role, "noise")),
         )
@@ -234,8 +234,8 @@ def test_without_the_other_share_even_zeros_look_uniform() -> None:
         pair=of.pair(0),
         round_index=0,
         round_transcript=transcript(spec, round_index=0, weights=b"", numerics=b""),
-        shares=shares,
-        masked_sum=zeros,
+        records=len(shares),
+        masked_sum=of_shares(shares, zeros),
         num_values=count,
         noise=partial(noise_vector, randomness=seeded(1)),
     )
@@ -306,8 +306,8 @@ def test_a_round_evaluates_as_many_records_whatever_the_secret_sample_is(rate: f
             pair=of.pair(0),
             round_index=index,
             round_transcript=transcript(spec, round_index=index, weights=b"", numerics=b""),
-            shares=shares[0],
-            masked_sum=count,
+            records=len(shares[0]),
+            masked_sum=of_shares(shares[0], count),
             num_values=1,
             noise=partial(noise_vector, randomness=seeded(index)),
         )
@@ -336,8 +336,8 @@ def test_each_helper_adds_noise_at_full_scale_once_per_coordinate(mechanism: str
             pair=of.pair(role),
             round_index=0,
             round_transcript=transcript(spec, round_index=0, weights=b"", numerics=b""),
-            shares=shares,
-            masked_sum=zeros,
+            records=len(shares),
+            masked_sum=of_shares(shares, zeros),
             num_values=count,
             noise=partial(noise_vector, randomness=seeded(role, "noise")),
         )
@@ -452,8 +452,8 @@ def test_a_sum_function_that_bounds_its_values_by_more_than_the_task_is_a_bug() 
             pair=of.pair(0),
             round_index=0,
             round_transcript=bytes(32),
-            shares=shares,
-            masked_sum=too_wide,
+            records=len(shares),
+            masked_sum=of_shares(shares, too_wide),
             num_values=1,
             noise=partial(noise_vector, randomness=seeded(1)),
         )

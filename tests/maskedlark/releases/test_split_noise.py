@@ -21,7 +21,7 @@ from maskedlark.releases.job import JobSpec, charge, noise_units
 from maskedlark.releases.release import AggregateShare, combine, multiplier_for_each_helper
 from maskedlark.releases.round import MaskedSum, aggregate
 from maskedlark.reports.report import InputShares
-from tests.builders import World, world
+from tests.builders import World, of_shares, world
 
 COUNT = 20_000
 
@@ -61,8 +61,8 @@ def noise_of_sum(of: World) -> np.ndarray[Any, Any]:
             pair=of.pair(role),
             round_index=0,
             round_transcript=bytes(32),
-            shares=nobody,
-            masked_sum=zeros,
+            records=len(nobody),
+            masked_sum=of_shares(nobody, zeros),
             num_values=COUNT,
             noise=partial(noise_vector, randomness=seeded(role, "split")),
         )

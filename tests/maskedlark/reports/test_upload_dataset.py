@@ -1,5 +1,6 @@
 from dataclasses import replace
 from hashlib import sha256
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
 from maskedlark.numbers import field
 from maskedlark.randomness import seeded
+from maskedlark.reports import dataset as dataset_module
 from maskedlark.reports.dataset import ShareForHelper, admitted_by_both, canonical_order, dataset_id
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.sealing import SealingKey, share_info
@@ -215,6 +217,23 @@ def test_the_dataset_does_not_depend_on_the_order_of_reports() -> None:
 def test_canonical_order_is_that_of_byte_strings(ids: list[bytes]) -> None:
     array = np.frombuffer(b"".join(ids), np.uint8).reshape(-1, REPORT_ID_BYTES)
     assert [one.tobytes() for one in array[canonical_order(array)]] == sorted(ids)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([0, 1, 255]), st.sampled_from([0, 7]), st.integers(0, 255)),
+        unique=True,
+        max_size=60,
+    ),
+    st.sampled_from([0, 1 << 20]),
+)
+def test_ids_that_begin_alike_are_sorted_by_their_ends_on_any_number_of_threads(
+    ends: list[tuple[int, int, int]], apart: int
+) -> None:
+    ids = [bytes([first, *bytes(6), middle, *bytes(7), last]) for first, middle, last in ends]
+    array = np.frombuffer(b"".join(ids), np.uint8).reshape(-1, REPORT_ID_BYTES)
+    with patch.object(dataset_module, "_SORTED_APART", apart):
+        assert [one.tobytes() for one in array[canonical_order(array)]] == sorted(ids)
 
 
 def test_the_dataset_id_is_the_digest_that_the_specification_says() -> None:

@@ -240,7 +240,7 @@ function checkSums(fields: Fields, task: Task): void {
   const norm = fields.get("norm", oneOf("l1", "l2"));
   const noise = fields.get("noise", oneOf("full", "split"));
   const least = fields.get("min_batch_size", integer(1, 2 ** 30));
-  const most = fields.get("max_dataset_size", integer(1, 2 ** 24));
+  const most = fields.get("max_dataset_size", integer(1, 33_000_000));
   const [first, second] = task.helpers;
   must(mechanism === "none" || (mechanism === "laplace") === (norm === "l1"), "Laplace noise goes with norm l1");
   must(noise === "full" || mechanism === "gaussian", "noise split goes with mechanism gaussian");

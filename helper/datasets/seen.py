@@ -1,0 +1,58 @@
+"""Which report ids came before, of very many in few bytes each.
+
+>>> seen = SeenIds()
+>>> ids = np.frombuffer(b"one report's id." b"another one's id" b"one report's id.", np.uint8).reshape(3, 16)
+>>> seen.add(ids).tolist()
+[False, False, True]
+>>> seen.add(ids[1:2]).tolist()
+[True]
+"""
+
+from hashlib import blake2b
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskedlark.randomness import Randomness, system_randomness
+
+_KEY_BYTES: Final = 32
+
+
+class SeenIds:
+    """A set of ids that only grows.
+
+    Eight bytes are kept of an id, a hash under a key of this set alone: an id that is new is taken for one
+    that came before with probability 2^-64 for each in the set, whoever chose the ids.
+    """
+
+    def __init__(self, randomness: Randomness = system_randomness) -> None:
+        self._key = randomness(_KEY_BYTES)
+        self._runs: list[NDArray[np.uint64]] = []
+
+    def add(self, report_ids: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        """Take u8 (n, 16) ids; which of them came before, in an earlier call or earlier in this one."""
+        hashes = self._hashes(report_ids)
+        new, first = np.unique(hashes, return_index=True)
+        came = np.ones(len(hashes), np.bool_)
+        came[first] = False
+        for run in self._runs:
+            came |= _is_in(hashes, run)
+        self._runs.append(new)
+        while len(self._runs) > 1 and len(self._runs[-2]) <= 2 * len(self._runs[-1]):
+            self._runs[-2:] = [np.sort(np.concatenate(self._runs[-2:]))]
+        return came
+
+    def _hashes(self, report_ids: NDArray[np.uint8]) -> NDArray[np.uint64]:
+        ids: list[bytes] = np.ascontiguousarray(report_ids).view("V16").ravel().tolist()
+        hashed = b"".join(blake2b(one, digest_size=8, key=self._key).digest() for one in ids)
+        return np.frombuffer(hashed, "<u8").astype(np.uint64)
+
+
+def _is_in(hashes: NDArray[np.uint64], run: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Which of the hashes are in a sorted run."""
+    if not len(run):
+        return np.zeros(len(hashes), np.bool_)
+    places = np.minimum(np.searchsorted(run, hashes), len(run) - 1)
+    found: NDArray[np.bool_] = run[places] == hashes
+    return found

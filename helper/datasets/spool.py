@@ -1,0 +1,225 @@
+"""Opened shares on their way to a dataset: sealed to disk, segment by segment, as they come.
+
+    spool = Spool(path, shape, key_for, randomness)
+    spool.add(rows)                                  # once a segment is full, it leaves memory
+    spool.store(final, dataset_id, ranks)            # the file is the dataset, durably
+
+The layout: header | segment | segment | ... | index | tail. The header is magic, a random salt and the shape
+of a record. A segment is a ChaCha20-Poly1305 frame for each column, under a key of the salt (HKDF of the
+helper's storage key), with its number and the column's as nonce and the header as associated data. The index
+gives each record's rank, one frame a segment, under a key of the salt and the dataset's id, and the tail says
+how many records there are and how many are chosen: so no file can be cut, extended or renamed unnoticed.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Final, TypeAlias
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from numpy.typing import NDArray
+
+from helper.datasets.segments import NOT_CHOSEN, Piece, Rows, RowShape, joined
+from maskedlark.randomness import Randomness
+from maskedlark.runtime.durable_file import private, put_in_place
+
+KeyFor: TypeAlias = Callable[[bytes], bytes]
+"""The 32-byte key of a context; see `HelperKeys.vault_key`."""
+Ranks: TypeAlias = NDArray[np.uint32]
+
+MAGIC: Final = b"MLDS\x03\0\0\0"
+SALT_BYTES: Final = 32
+TAG_BYTES: Final = 16
+_SHAPE_BYTES: Final = 4 * 8
+_HEADER_BYTES: Final = len(MAGIC) + SALT_BYTES + _SHAPE_BYTES
+_TAIL_BYTES: Final = 2 * 8
+_RANK_BYTES: Final = 4
+
+
+class Spool:
+    """A file of segments. Used by one thread at a time; removed unless it is stored.
+
+    There is no file before a segment is full: what is smaller waits in memory until it is stored.
+    """
+
+    def __init__(self, path: Path, shape: RowShape, key_for: KeyFor, randomness: Randomness) -> None:
+        numbers = np.array([shape.features, shape.candidates, shape.keys, shape.columns], "<u8")
+        self._header = MAGIC + randomness(SALT_BYTES) + numbers.tobytes()
+        self._path = path
+        self._shape = shape
+        self._key_for = key_for
+        self._cipher = ChaCha20Poly1305(key_for(_salt(self._header)))
+        self._waiting: list[Rows] = []
+        self._written = 0
+        self._has_file = False
+
+    @property
+    def waiting(self) -> int:
+        """How many records are in memory still."""
+        return sum(map(len, self._waiting))
+
+    @property
+    def num_bytes(self) -> int:
+        """How long the file of all records is."""
+        return _file_bytes(self._shape, self._written + self.waiting)
+
+    def add(self, rows: Rows) -> None:
+        """Take records; what fills a segment is written, and leaves memory."""
+        self._waiting.append(rows)
+        size = self._shape.segment_records
+        if self.waiting < size:
+            return
+        together = joined(self._waiting)
+        with self._opened() as stream:
+            for start in range(0, len(together) - size + 1, size):
+                self._write(stream, together.rows(slice(start, start + size)), self._written)
+                self._written += size
+        rest = together.rows(slice(len(together) // size * size, None))
+        self._waiting = [rest] if len(rest) else []
+
+    def store(self, final: Path, dataset_id: bytes, ranks: Ranks) -> None:
+        """Write what waits and the ranks of all records, and give the file its name, durably.
+
+        May be tried again. An attempt that fails leaves whole segments alone, and no file if there are none.
+
+        Args:
+            final: The file of the dataset; another one is replaced.
+            dataset_id: The dataset's.
+            ranks: (n,) of each record, in the order in which they came, or `NOT_CHOSEN`.
+        """
+        try:
+            self._store(final, dataset_id, ranks)
+        except OSError:
+            if not self._written:
+                self._drop_file()
+            raise
+
+    def withdraw(self, final: Path) -> None:
+        """Take back a file that was stored for a dataset that is refused: it may be stored as another one."""
+        final.replace(self._path)
+        if not self._written:
+            self._drop_file()
+
+    def remove(self) -> None:
+        """Forget what was taken; of a file that was stored there is nothing to forget."""
+        self._waiting = []
+        self._drop_file()
+
+    def _store(self, final: Path, dataset_id: bytes, ranks: Ranks) -> None:
+        tail = np.array([len(ranks), int((ranks != NOT_CHOSEN).sum())], "<u8").tobytes()
+        cipher = ChaCha20Poly1305(self._key_for(dataset_id + _salt(self._header)))
+        size = self._shape.segment_records
+        with self._opened() as stream:
+            stream.seek(_index_start(self._shape, self._written))
+            stream.truncate()  # what an attempt to store that failed has written
+            if self._waiting:
+                self._write(stream, joined(self._waiting), self._written)
+            for number, start in enumerate(range(0, len(ranks), size)):
+                frame = ranks[start : start + size].astype("<u4").tobytes()
+                stream.write(cipher.encrypt(_nonce(number, 0), frame, self._header + tail))
+            stream.write(tail)
+            put_in_place(stream, self._path, final)
+
+    def _write(self, stream: BinaryIO, rows: Rows, before: int) -> None:
+        """Write one segment behind so many records."""
+        stream.seek(_index_start(self._shape, before))
+        number = before // self._shape.segment_records
+        for place, column in enumerate(rows.columns):
+            frame = np.ascontiguousarray(column).tobytes()
+            stream.write(self._cipher.encrypt(_nonce(number, place), frame, self._header))
+
+    def _opened(self) -> BinaryIO:
+        """The file, which is made if there is none."""
+        if self._has_file:
+            return self._path.open("r+b")
+        stream = open(self._path, "xb", opener=private)  # noqa: SIM115 # the caller closes it
+        self._has_file = True
+        stream.write(self._header)
+        return stream
+
+    def _drop_file(self) -> None:
+        self._has_file = False
+        self._path.unlink(missing_ok=True)
+
+
+class StoredSegments:
+    """The segments of a stored file, one at a time: `with path.open("rb") as stream: StoredSegments(...)`.
+
+    Its methods raise `ValueError`, `InvalidTag` or `OSError` for a file that is cut, altered, or another
+    dataset's.
+    """
+
+    def __init__(self, stream: BinaryIO, dataset_id: bytes, key_for: KeyFor) -> None:
+        self._stream = stream
+        self._header = stream.read(_HEADER_BYTES)
+        if len(self._header) != _HEADER_BYTES or not self._header.startswith(MAGIC):
+            raise ValueError("not a dataset")
+        self._shape = RowShape(
+            **dict(
+                zip(
+                    ("features", "candidates", "keys", "columns"),
+                    np.frombuffer(self._header[-_SHAPE_BYTES:], "<u8").tolist(),
+                    strict=True,
+                )
+            )
+        )
+        stream.seek(-_TAIL_BYTES, os.SEEK_END)
+        self._tail = stream.read(_TAIL_BYTES)
+        self._count, self.records = np.frombuffer(self._tail, "<u8").tolist()
+        self._index = _index_start(self._shape, self._count)
+        if os.fstat(stream.fileno()).st_size != _file_bytes(self._shape, self._count):
+            raise ValueError("not as long as it says")
+        self._ranks_cipher = ChaCha20Poly1305(key_for(dataset_id + _salt(self._header)))
+        self._cipher = ChaCha20Poly1305(key_for(_salt(self._header)))
+
+    def pieces(self) -> Iterator[Piece]:
+        """The chosen records of each segment; segments without any are not read."""
+        size, widths = self._shape.segment_records, self._shape.widths
+        found = 0
+        for number, start in enumerate(range(0, self._count, size)):
+            ranks = self._ranks(number, min(size, self._count - start))
+            chosen = np.flatnonzero(ranks != NOT_CHOSEN)
+            found += len(chosen)
+            if len(chosen):
+                order = chosen[np.argsort(ranks[chosen])]
+                self._stream.seek(_HEADER_BYTES + start * sum(widths) + number * TAG_BYTES * len(widths))
+                rows = self._shape.empty(len(ranks))
+                for place, column in enumerate(rows.columns):
+                    self._read_into(column, self._cipher, _nonce(number, place), self._header)
+                yield Piece(ranks=ranks[order].astype(np.intp), rows=rows.rows(order))
+        if found != self.records:
+            raise ValueError("not as many records as it says")
+
+    def _ranks(self, number: int, count: int) -> Ranks:
+        size = self._shape.segment_records
+        self._stream.seek(self._index + number * (size * _RANK_BYTES + TAG_BYTES))
+        ranks = np.empty(count, "<u4")
+        self._read_into(ranks, self._ranks_cipher, _nonce(number, 0), self._header + self._tail)
+        return ranks
+
+    def _read_into(self, column: NDArray[Any], cipher: ChaCha20Poly1305, nonce: bytes, about: bytes) -> None:
+        sealed = self._stream.read(column.nbytes + TAG_BYTES)
+        opened = cipher.decrypt(nonce, sealed, about)
+        if column.size:
+            column.reshape(-1).data.cast("B")[:] = opened
+
+
+def _salt(header: bytes) -> bytes:
+    return header[len(MAGIC) : len(MAGIC) + SALT_BYTES]
+
+
+def _index_start(shape: RowShape, count: int) -> int:
+    """Where the index of a file of so many records begins."""
+    segments = -(-count // shape.segment_records)
+    return _HEADER_BYTES + count * sum(shape.widths) + segments * len(shape.widths) * TAG_BYTES
+
+
+def _file_bytes(shape: RowShape, count: int) -> int:
+    """How long a file of so many records is."""
+    segments = -(-count // shape.segment_records)
+    return _index_start(shape, count) + _RANK_BYTES * count + TAG_BYTES * segments + _TAIL_BYTES
+
+
+def _nonce(segment: int, column: int) -> bytes:
+    return segment.to_bytes(8, "little") + column.to_bytes(4, "little")

@@ -1,0 +1,150 @@
+"""Time and memory of a large dataset at one helper: prepared, put in order, stored, and summed by segments.
+
+    make bench-segments ARGS="--records 10000000 --json"
+
+Shares are drawn, not opened, and the ledger takes nothing: what is measured is what a helper does beside
+opening (`make bench-ingest`) and its database. The dataset has no room in memory, so each round reads it from
+the disk. Peak memory is that of the whole process, imports included (`base_mb`).
+"""
+
+import argparse
+import json
+import resource
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from helper.datasets.shelves import OpenedShelf
+from helper.gradient.exact.engine import ExactEngine
+from helper.releases.summing import summed
+from maskedlark import canonical
+from maskedlark.interrupt import never
+from maskedlark.model import weights
+from maskedlark.model.dense import dense_network
+from maskedlark.model.losses import Loss
+from maskedlark.model.onnx_file import parse
+from maskedlark.numbers.field import MODULUS
+from maskedlark.releases.round import Evaluated
+from maskedlark.reports.dataset import AdmittedSet, PreparedShares
+from maskedlark.reports.report import InputShares
+from tests.helper.parties import FLOORS, Scene, make_task
+
+FEATURES: Final = 30
+CHUNK: Final = 16_384
+
+
+class Drawn:
+    """Takes the opening pool's place: as many shares as were asked for, drawn."""
+
+    def __init__(self) -> None:
+        self._draw = np.random.default_rng(1)
+
+    def open(self, _: object, incoming: Sequence[object]) -> PreparedShares:
+        count = len(incoming)
+        table = np.frombuffer(self._draw.bytes(32 * count), np.uint8).reshape(count, 32)
+        return PreparedShares(
+            report_ids=np.ascontiguousarray(table[:, :16]),
+            shares=InputShares(
+                features=np.frombuffer(self._draw.bytes(FEATURES * count), np.uint8).reshape(count, FEATURES),
+                labels=np.tile(np.array([0, 1], np.uint32), (count, 1)),
+                mask_shares=self._draw.integers(0, MODULUS, (count, 2), np.uint64),
+            ),
+            admitted=AdmittedSet(
+                is_admitted=np.ones(count, np.bool_),
+                view_tags=np.ascontiguousarray(table[:, 16:]),
+                dropped=Counter(),
+            ),
+        )
+
+
+class NoLedger:
+    """Takes the ledger's place: nothing is used yet, and everything is taken."""
+
+    def used_among(self, *_: object) -> set[bytes]:
+        return set()
+
+    def add_dataset(self, *_: object) -> None:
+        return None
+
+    def dataset(self, _: bytes) -> None:
+        return None
+
+
+def peak_mb() -> int:
+    """The most memory that this process ever had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+
+
+def measure(records: int, rounds: int) -> dict[str, Any]:
+    """Prepare, commit and sum so many records."""
+    with tempfile.TemporaryDirectory() as folder:
+        scene = Scene(Path(folder))
+        core = scene.cores[0]
+        told: dict[str, Any] = {"records": records, "base_mb": peak_mb()}
+        task = make_task(scene.parties, num_features=FEATURES, max_dataset_size=records)
+        core.tasks._floors = replace(FLOORS, max_dataset_size=records, max_dataset_bytes=1 << 50)
+        core.tasks.register(canonical.encode(task), None)
+        for name, stub in (("pool", Drawn()), ("ledger", NoLedger()), ("_opened", OpenedShelf(0))):
+            object.__setattr__(core.datasets, name, stub)
+
+        def timed(what: str, work: Callable[[], Any]) -> Any:
+            wall, cpu = time.perf_counter(), time.process_time()
+            result = work()
+            told[f"{what}_s"] = round(time.perf_counter() - wall, 2)
+            told[f"{what}_cpu_s"] = round(time.process_time() - cpu, 2)
+            told[f"{what}_peak_mb"] = peak_mb()
+            return result
+
+        def prepare() -> Any:
+            with core.datasets.prepare(task.task_id, b"h" * 16, None) as preparation:
+                for start in range(0, records, CHUNK):
+                    preparation.add(range(min(CHUNK, records - start)))  # type: ignore[arg-type]  # only counted
+                return timed("finish", preparation.finish)
+
+        totals = timed("prepare", prepare)
+        bits = np.packbits(np.ones(records, np.bool_), bitorder="little").tobytes()
+        timed(
+            "commit",
+            lambda: core.datasets.commit(task.task_id, b"h" * 16, bits, totals.admitted_digest, None),
+        )
+        told["file_mb"] = core.datasets.vault.num_bytes(totals.admitted_digest) >> 20
+        model = parse(dense_network([FEATURES, 1], "relu", seed=1), num_features=FEATURES)
+        engine = ExactEngine(model, Loss.BINARY_CROSS_ENTROPY_WITH_LOGITS, task.clip, threads=2)
+        tensors = tuple(weights.quantise(values) for values in model.initial_values)
+        everyone = Evaluated(is_evaluated=np.ones(records, np.bool_), counts=np.ones(records, np.bool_))
+        sums = {
+            timed(
+                "round",
+                lambda: summed(
+                    engine, tensors, core.datasets.pieces(totals.admitted_digest), everyone, never
+                ),
+            ).values_digest
+            for _ in range(rounds)
+        }
+        told["digests"] = len(sums)
+    return told
+
+
+def main() -> None:
+    """Measure, and print."""
+    parser = argparse.ArgumentParser(description="A large dataset at one helper.")
+    parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    told = measure(arguments.records, arguments.rounds)
+    print(
+        json.dumps(told)
+        if arguments.json
+        else "\n".join(f"{name:18} {value}" for name, value in told.items())
+    )
+
+
+if __name__ == "__main__":
+    main()
