@@ -85,7 +85,7 @@ def run_command(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Let every record happen to somebody once, and upload what their browsers report."""
+    """Give every record to one person, and upload what the people's browsers report."""
     from browser_sim.draws import Draws
     from browser_sim.people import DAY_S, HOUR_S, Habits
     from browser_sim.run import RunSettings, run

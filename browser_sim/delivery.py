@@ -219,7 +219,7 @@ class _Counts(BaseModel, strict=True):
     rejected: dict[str, NonNegativeInt]
 
     def to_delivered(self) -> Delivered:
-        """The same counts, of known reasons."""
+        """These counts with the reasons that this version knows."""
         return _delivered(self.accepted, self.duplicates, self.rejected)
 
 

@@ -162,7 +162,7 @@ class _Event(NamedTuple):
 def live_through(
     converts: NDArray[np.bool_], habits: Habits, *, starts_at_s: float, expires_at_s: float, draws: Draws
 ) -> Campaign:
-    """Let every record happen to somebody, once.
+    """Give every record to one person, once.
 
     Args:
         converts: bool (n,): whether the record's label is other than the default one.

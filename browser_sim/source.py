@@ -81,7 +81,7 @@ class MeasuredRecords:
 
 @frozen
 class Records:
-    """n records in clear: what the people know, never what anybody else does.
+    """n records in clear, as only the people themselves know them.
 
     Shapes: features u8 (n, d); labels float64 (n,), whole numbers for classes; measured n rows, or None in a
         task without measurement.

@@ -113,7 +113,7 @@ class HelperCore:
         self.datasets.check_room()
 
     def counts(self) -> Counts:
-        """How much this helper holds."""
+        """Counts of what this helper holds."""
         return self._ledger.counts()
 
     def status(self) -> Status:

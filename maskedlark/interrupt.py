@@ -1,4 +1,4 @@
-"""How work that takes long is ended when nobody waits for its result.
+"""Ends long work early when its caller no longer waits for the result.
 
 It calls an `Interrupt` often, and lets through what that raises.
 """

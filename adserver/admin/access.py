@@ -153,7 +153,7 @@ class Door:
         return answer
 
     def cookie_name(self, scope: Scope) -> str:
-        """Of this server's cookie: browsers share cookies between the ports of a host."""
+        """The name of this server's cookie: browsers share cookies between the ports of a host."""
         return f"{'__Host-' if self.is_tls else ''}maskedlark-{(scope.get('server') or ('', 0))[1]}"
 
     def session_in(self, scope: Scope, headers: Headers) -> str:

@@ -72,7 +72,7 @@ class Parameter:
         return value
 
     def schema(self) -> dict[str, Any]:
-        """As OpenAPI writes it."""
+        """This parameter's schema, as OpenAPI writes it."""
         found: dict[str, Any] = {"type": self.kind}
         for name, value in (("minimum", self.low), ("maximum", self.high), ("default", self.default)):
             if value is not None:

@@ -12,7 +12,7 @@ from maskedlark.releases.sampling import StepNoise
 
 @frozen
 class Comparison:
-    """The same rounds and batches, each with the least noise of its kind that fits both budgets.
+    """One job with each kind of noise, each with the least noise that fits both budgets.
 
     Attributes:
         independent: None if no such noise fits.

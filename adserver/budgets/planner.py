@@ -37,7 +37,7 @@ _Number = TypeVar("_Number", int, float)
 
 
 def _says_nothing(_: int, __: int) -> None:
-    """Progress that nobody watches."""
+    """The progress of a plan that is not watched."""
 
 
 @frozen

@@ -92,7 +92,7 @@ def _tell(what: str) -> None:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports of this machine that nobody listens on now."""
+    """Ports of this machine that no process listens on now."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [one.getsockname()[1] for one in sockets]
     for one in sockets:

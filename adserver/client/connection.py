@@ -78,7 +78,7 @@ class Connection:
 
     @classmethod
     def of(cls, peers: Peers, *, data: Path, database: str | None) -> Self:
-        """The same from what a command's options say."""
+        """A connection from the options of a command."""
         return cls(
             data=data,
             helpers=peers.addresses,
@@ -92,7 +92,7 @@ class Connection:
 
     @classmethod
     def over(cls, engine: Engine, helpers: tuple[HelperClient, HelperClient], *, data: Path) -> Self:
-        """The same over what a server has open already; closing it is the server's."""
+        """A connection over an engine and clients that a server has opened, and closes later."""
         client = cls.__new__(cls)
         client._data, client._opened, client._helpers = data, engine, helpers
         client._stack, client._far, client._backoff = ExitStack(), None, BRIEF

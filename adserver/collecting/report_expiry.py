@@ -1,4 +1,4 @@
-"""Forgets what nobody will use: reports that no dataset took before their task was over.
+"""Deletes reports that no dataset took before their task was over.
 
 Helpers begin nothing in a task that is over, so such a report can never be opened. Its ciphertexts are
 deleted; its id stays.

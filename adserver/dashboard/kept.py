@@ -57,7 +57,7 @@ class Kept(Generic[_T]):
             return entry.making
 
     def get(self, key: Hashable, make: Callable[[], _T]) -> _T:
-        """The value, made by whoever asks first; the others wait for it.
+        """The value. The first caller makes it, and the others wait for it.
 
         Raises:
             Exception: what `make` raised.

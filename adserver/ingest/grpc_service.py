@@ -1,4 +1,4 @@
-"""The intake over gRPC: for browsers' proxies and whoever else sends many reports at a time."""
+"""The intake over gRPC: for proxies of browsers and other senders of many reports at a time."""
 
 from collections.abc import Iterator
 

@@ -34,7 +34,7 @@ class Asking:
     backoff: Backoff = BRIEF
 
     def _keep(self, spec: AnyQuery, beside: bytes = b"") -> None:
-        """Store a new query before anybody is asked."""
+        """Store a new query before a helper is asked."""
         self.store.add(spec, beside, asked_at=self.clock())
 
     def _ask(self, spec: AnyQuery, length: int, beside: bytes = b"", *, is_new: bool) -> Answer:

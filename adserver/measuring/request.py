@@ -69,7 +69,7 @@ class Request:
 
 
 def undiscovered(request: Request, task: Task) -> tuple[str, ...]:
-    """The keys to group by whose codes nobody has said."""
+    """The keys to group by whose codes are not known yet."""
     measurement = measurement_of(task)
     keys = [measurement.keys[key_index(measurement, name)] for name in request.group_by]
     return tuple(key.name for key in keys if key.size is None and key.name not in request.domains)

@@ -37,7 +37,7 @@ class DataSettings:
         csv: A table, seen from the project's folder; empty for the sample.
         label: Its column of labels.
         ignore: Its columns that are no features.
-        panel: The share of rows that nobody reports: the trained model is tested on them.
+        panel: The share of rows that are never reported: the trained model is tested on them.
     """
 
     csv: str = ""

@@ -22,7 +22,7 @@ ORIGIN: Final = "https://ads.example"
 
 @frozen
 class Trained:
-    """What `runs/N/summary.json` holds. Accuracy is of the rows that nobody reported.
+    """What `runs/N/summary.json` holds. The accuracy is on the rows that were never reported.
 
     Attributes:
         accuracy: None for a model that does not classify.

@@ -219,7 +219,7 @@ def _start_work(
 
 
 def _open_dashboard(stack: ExitStack, settings: DashboardSettings, **of_server: Any) -> None:
-    """Serve the dashboard until the stack unwinds; what it needs is imported by nobody else."""
+    """Serve the dashboard until the stack unwinds; what it needs is imported only here."""
     try:
         from adserver.dashboard.serving import open_dashboard
     except ModuleNotFoundError as error:

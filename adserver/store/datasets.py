@@ -235,7 +235,7 @@ def _is(task_id: bytes, state: DatasetState) -> Sequence[Any]:
 
 
 def _locked_state(connection: Connection, handle: bytes) -> DatasetState | None:
-    """A dataset's state, which nobody else changes until the transaction ends; None if it is gone."""
+    """A dataset's state, locked until the transaction ends; None if the dataset is gone."""
     state = connection.execute(
         select(datasets.c.state).where(datasets.c.handle == handle).with_for_update()
     ).scalar()

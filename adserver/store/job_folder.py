@@ -63,7 +63,7 @@ class JobFolder:
 
 
 def remove_unfinished_of_jobs(data_dir: Path) -> None:
-    """Remove what writers that were killed left.
+    """Remove the temporary files of writers that were killed.
 
     At the start, since to the folder of a job that is over nobody writes again.
     """

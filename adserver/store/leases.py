@@ -67,7 +67,7 @@ class JobLeases:
     def release_abandoned(self, *, but: bytes = b"") -> None:
         """Queue the jobs again whose workers' leases have run out.
 
-        Busy workers do so too: no job is called running that nobody runs.
+        Busy workers do so too: no job is called running that no worker runs.
 
         `but` is the job that this worker runs itself.
 

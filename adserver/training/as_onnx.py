@@ -2,7 +2,7 @@
 
 A path, bytes, a torch module, or a fitted scikit-learn estimator.
 
-torch and scikit-learn are not imported here: whoever gives one of their models has them.
+torch and scikit-learn are not imported here: a caller who passes one of their models has imported them.
 """
 
 import io

@@ -1,4 +1,4 @@
-"""Pauses of the job worker, on a clock that nobody sets."""
+"""Pauses of the job worker, on a clock that is never set back."""
 
 from collections.abc import Callable
 

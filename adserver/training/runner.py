@@ -158,7 +158,7 @@ def mean_gradient(plan: TrainingPlan, first: AggregateShare, second: AggregateSh
 
 
 def mean_excess(plan: TrainingPlan, clip: Clip, within: float) -> float:
-    """Of an adaptive job: the noised mean of +1 for each gradient within the bound and -1 for each other.
+    """The noised mean, in an adaptive job, of +1 for each gradient within the bound and -1 for each other.
 
     Gradients of real reports count, and no others.
 

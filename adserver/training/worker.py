@@ -83,7 +83,8 @@ class JobWorker:
             backoff: How long to wait for a helper that is down.
             lease_s: How long after this worker's death another one may take its job.
             poll_s: How often to look for new jobs, and for the cancellation of the one that runs.
-            monotonic: Seconds on a clock that nobody sets: what the worker's own pauses are measured by.
+            monotonic: Seconds on a clock that is never set back: what the worker's own pauses are measured
+                by.
         """
         self._helpers = helpers
         self._data_dir = data_dir

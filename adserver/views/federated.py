@@ -88,7 +88,7 @@ def _settings_rows(plan: FederatedPlan, rounds_done: int) -> list[tuple[str, obj
 
 
 def print_forecast(found: FederatedForecast) -> None:
-    """A job that nobody has submitted yet, for people, and how to submit it."""
+    """Print a forecast for people, with the command that submits the job."""
     task = found.plan.task
     rows = [row for row in _settings_rows(found.plan, rounds_done=0) if row[0] != "task"]
     if task.mechanism is Mechanism.NONE:
@@ -111,7 +111,7 @@ def print_forecast(found: FederatedForecast) -> None:
 
 
 def forecast_json(found: FederatedForecast) -> dict[str, Any]:
-    """The same for programs. Epsilons are null without noise."""
+    """A forecast as JSON for programs. Without noise the epsilons are null."""
     task, job = found.plan.task, found.plan.job
     strategy, model = read_instructions(job)
     return {

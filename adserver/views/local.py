@@ -61,7 +61,7 @@ def forecast_json(found: LocalForecast) -> dict[str, Any]:
 
 
 def print_local_forecast(found: LocalForecast) -> None:
-    """The same for people."""
+    """Print a forecast of a job without helpers for people."""
     cost, each = found.cost, found.updates_each
     of_what = (
         "an instance about the mean of all" if found.updates is None else "the mean of a round's updates"

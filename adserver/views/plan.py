@@ -81,7 +81,7 @@ def submit_options(option: Option) -> str:
 
 
 def plan_json(plan: Plan, room: Room, compared: Comparison | None = None) -> dict[str, Any]:
-    """The same for programs."""
+    """A plan as JSON for programs."""
     task = room.task
     return {
         "task_id": task.task_id.hex(),

@@ -31,7 +31,7 @@ def record_json(job: JobRecord) -> dict[str, Any]:
 
 
 def record_from_json(sent: dict[str, Any]) -> JobRecord:
-    """The same job at the machine that asked."""
+    """A job, from the JSON that `record_json` made."""
     return JobRecord(
         plan=read_plan(sent["plan"].encode()),
         submitted_at_s=sent["submitted_at"],
@@ -52,5 +52,5 @@ def figures_json(figures: RoundFigures) -> dict[str, Any]:
 
 
 def figures_from_json(sent: dict[str, Any]) -> RoundFigures:
-    """The same at the machine that asked."""
+    """The figures of a round, from the JSON that `figures_json` made."""
     return RoundFigures(**sent)

@@ -80,7 +80,7 @@ def table_by_user(settings: TableSettings, user: str, *, least: int) -> Holdings
 
     Raises:
         InvalidSource: the file or the column is missing.
-        InvalidTask: nobody has `least` rows.
+        InvalidTask: no person has `least` rows.
     """
     try:
         with settings.path.open(encoding="utf-8", newline="") as file:
@@ -106,7 +106,7 @@ def text_by_speaker(path: Path, *, least: int) -> Holdings:
 
     Raises:
         InvalidSource: the file is not gzip-packed JSON of lists of lines by speaker.
-        InvalidTask: nobody has `least` characters.
+        InvalidTask: no speaker has `least` characters.
     """
     try:
         spoken = json.loads(gzip.decompress(path.read_bytes()))

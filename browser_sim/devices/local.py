@@ -47,7 +47,7 @@ _TRIES: Final = 8
 
 @frozen
 class LocalSettings:
-    """How devices behave.
+    """How devices take part in a job without helpers.
 
     Attributes:
         site: The ad server's HTTP address.

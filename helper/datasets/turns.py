@@ -17,7 +17,7 @@ class _Turn:
 class Turns:
     """Locks by key.
 
-    Nothing is kept of a key that nobody holds or waits for, whatever keys callers make up.
+    Nothing is kept of a key that no caller holds or waits for, whatever keys callers make up.
     """
 
     def __init__(self) -> None:

@@ -35,7 +35,7 @@ class ReleaseGrid:
     Attributes:
         step_s: The distance of two release times, in seconds, above 0.
         now: A clock that never goes back.
-        sleep: Waits for some seconds, or less once nobody is left to be answered.
+        sleep: Waits for some seconds, or less once no caller is left to be answered.
     """
 
     step_s: float = DEFAULT_STEP_MS / 1000

@@ -255,7 +255,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
 
 
 def _check_awaited(context: grpc.ServicerContext) -> None:
-    """Raise if nobody waits for the answer any more.
+    """Raise if the caller no longer waits for the answer.
 
     The call was cancelled, its deadline has passed, or the connection is gone.
     """
@@ -266,7 +266,7 @@ def _check_awaited(context: grpc.ServicerContext) -> None:
 
 
 def _check_serving(is_over: Event) -> None:
-    """Give up a round that is to be charged whoever waits, if this process is to end."""
+    """Give up a round that is charged even without a caller, if this process is to end."""
     if is_over.is_set():
         raise JobRefused(
             JobReason.CANCELLED, "the helper shuts down: the call was not finished, and is not charged"

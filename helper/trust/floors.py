@@ -148,7 +148,7 @@ class Floors:
 def fingerprint(helper: "HelperIdentity") -> str:
     """Both long-term keys of a helper as one hex number, for operators to compare.
 
-    Whoever has it under another name is the same.
+    A helper with the same number under another name is the same helper.
     """
     from maskedlark.canonical import digest  # pydantic: help does without it
 

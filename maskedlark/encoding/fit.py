@@ -41,7 +41,7 @@ _PARTS_OF_A_BIN: Final = 1_000
 
 @frozen
 class FitSettings:
-    """How to fit.
+    """Settings of a fit.
 
     Attributes:
         label: The label's column, or None.

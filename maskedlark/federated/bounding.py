@@ -105,7 +105,7 @@ class UpdateBound:
         return root if root * root == square else root + 1
 
     def at(self, clip_norm: float) -> "UpdateBound":
-        """The same with another bound S."""
+        """These settings with another bound S."""
         return replace(self, clip_norm=clip_norm)
 
     def weights(self, counts: Sequence[int]) -> NDArray[np.float64]:

@@ -103,7 +103,7 @@ def read_local_job(job: LocalJob) -> LocalRead:
 
 def _check_line(line: Line, model: DenseModel) -> None:
     if line.sampling_rate != 1.0:
-        raise InvalidTask("sampling_rate is 1 without helpers: whoever sees an upload knows who was drawn")
+        raise InvalidTask("sampling_rate is 1 without helpers: an upload shows who was drawn")
     if line.bound.extra_coordinates:
         raise InvalidTask("a weight or clip count is for helpers' sums: leave is_weight_summed and quantile")
     if model.size > MAX_PARAMETERS:

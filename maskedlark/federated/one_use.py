@@ -15,7 +15,7 @@ from hashlib import sha256
 
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
-from maskedlark.privacy.analytic_gaussian import gaussian_delta
+from maskedlark.privacy.composing.analytic_gaussian import gaussian_delta
 
 _STEPS = 100
 

@@ -51,7 +51,7 @@ def toss(sampling_rate: float, cover_rate: float, randomness: Randomness) -> Par
 
 
 def effective_rate(sampling_rate: float, cover_rate: float) -> float:
-    """The sampling rate q' = q / (q + (1 - q) c) that is charged against whoever sees which devices upload.
+    """The sampling rate q' = q / (q + (1 - q) c) that is charged against an observer of the uploads.
 
     Among the devices that upload, an update has this probability. Without cover it is 1: sampling then hides
     nothing from an adversary that sees the uploads. All rounds are charged, also those in which a device

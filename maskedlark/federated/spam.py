@@ -42,7 +42,7 @@ _DIMENSIONS: Final = 512
 
 
 class Statistics(NamedTuple):
-    """Of one returned model, or of many (arrays)."""
+    """The test's figures for one returned model, or for many (arrays)."""
 
     spread: NDArray[np.float64]
     step: NDArray[np.float64]

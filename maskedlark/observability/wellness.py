@@ -1,4 +1,4 @@
-"""Whether a service is well, for those who ask often and may be anybody.
+"""Tells whether a service is well. Any caller may ask, as often as it likes.
 
 Asked at most once a second, by one of them at a time.
 """

@@ -15,7 +15,7 @@ one report's contribution, which is there or is zeroed; the number of reports, a
 
 The numbers are those of the *continuous* mechanisms at slightly less noise, which bound the discrete ones
 that the helpers draw; docs/explanation/privacy.md has the proofs, and the claim's limits. The bounds
-themselves are in composition.py.
+themselves are in composing/.
 
 >>> from maskedlark.privacy.mechanism import Mechanism
 >>> round_of = Charge(mechanism=Mechanism.LAPLACE, noise_multiplier=2.0, sampling_rate=1.0, rounds=1)
@@ -30,7 +30,7 @@ from typing import Final
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.privacy.charge import GAUSSIAN_SLACK, LAPLACE_SLACK, NOISE_MULTIPLIERS, Charge
-from maskedlark.privacy.composition import adaptive_epsilon, composed_epsilon, is_one_setting
+from maskedlark.privacy.composing.composition import adaptive_epsilon, composed_epsilon, is_one_setting
 from maskedlark.privacy.mechanism import Mechanism
 
 __all__ = [

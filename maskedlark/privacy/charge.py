@@ -106,3 +106,8 @@ class Charge:
         A release for each round or epoch, that every record takes part in.
         """
         return replace(self, sampling_rate=1.0, epoch_steps=1, exposure=0.0) if self.is_sampled else self
+
+
+def continuous(mechanism: Mechanism, noise: float) -> float:
+    """The multiplier of a continuous mechanism that is no more private than the discrete one."""
+    return 1 / (1 / noise + LAPLACE_SLACK) if mechanism is Mechanism.LAPLACE else noise * GAUSSIAN_SLACK

@@ -109,7 +109,7 @@ class CostedUse:
 
 @frozen
 class PlannedJob:
-    """A job that nobody has submitted yet.
+    """A job that is planned and not yet submitted.
 
     Attributes:
         rounds: At least 1.

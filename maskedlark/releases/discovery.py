@@ -110,7 +110,7 @@ class DiscoverySpec(AnsweredOnce):
         return (count_charge(task, self.noise_multiplier, delta=self.delta),) * rounds
 
     def with_noise(self, task: Task, each_helpers: float) -> Self:
-        """The same discovery with this noise, which is common to both helpers."""
+        """This discovery with this noise, which is common to both helpers."""
         return replace(self, noise_multiplier=each_helpers)
 
 
@@ -171,7 +171,7 @@ def discovery_margin(mechanism: Mechanism, scale: int, spec: DiscoverySpec) -> i
 def _discover(
     task: Task, spec: DiscoverySpec, common: Randomness, codes: NDArray[np.uint32]
 ) -> NDArray[np.int64]:
-    """How many codes there are, then the codes ascending, then zeros: (1 + max_codes,)."""
+    """The number of codes, the codes in ascending order, then zeros. Shape (1 + max_codes,)."""
     present, records = np.unique(codes, return_counts=True)
     scale = count_noise_units(task, spec)
     noisy = records.astype(np.int64) * COUNT_UNITS + noise_vector(task.mechanism, scale, len(present), common)

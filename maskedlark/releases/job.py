@@ -17,8 +17,8 @@ from maskedlark.numbers.fixed_point import check_no_overflow
 from maskedlark.privacy import correlated
 from maskedlark.privacy.accounting import Charge
 from maskedlark.privacy.clip import Clip, Norm
+from maskedlark.privacy.composing.random_allocation import MAX_STEPS
 from maskedlark.privacy.mechanism import Mechanism
-from maskedlark.privacy.random_allocation import MAX_STEPS
 from maskedlark.privacy.sample_size import hides, least_batch
 from maskedlark.releases.possible_sums import check_length, check_within
 from maskedlark.releases.release import check_holds_labels, noise_of_both, units_of_each_helper

@@ -197,7 +197,7 @@ class QuerySpec(AnsweredOnce):
         return (charge_of(task, self.noise_multiplier), counts) * rounds
 
     def with_noise(self, task: Task, each_helpers: float) -> Self:
-        """The same query with this noise of each helper, and `THRESHOLD_RATIO` times it on the counts."""
+        """This query with this noise of each helper, and `THRESHOLD_RATIO` times it on the counts."""
         return replace(
             self,
             noise_multiplier=multiplier_for_each_helper(task, each_helpers),

@@ -74,7 +74,7 @@ class QueryLike(ReleaseSpec, Protocol):
 
     @property
     def query_id(self) -> bytes:
-        """The same as `release_id`."""
+        """The release's id: a query is a release of its own."""
 
     def check(self, task: Task, *, records: int) -> None:
         """Refuse a query that cannot be answered. Called by all parties before anything is charged.

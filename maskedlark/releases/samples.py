@@ -9,8 +9,8 @@ from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.privacy import correlated
 from maskedlark.privacy.charge import Charge
+from maskedlark.privacy.composing.random_allocation import MAX_STEPS
 from maskedlark.privacy.mechanism import Mechanism
-from maskedlark.privacy.random_allocation import MAX_STEPS
 from maskedlark.privacy.sample_size import EXPOSURE, hides
 from maskedlark.releases.release import charge_of
 from maskedlark.reports.pair import SAMPLING_DENOMINATOR

@@ -21,7 +21,7 @@ from maskedlark.numbers.field import FieldVector, SignedVector
 from maskedlark.numbers.fixed_point import check_no_overflow, decode_signed
 from maskedlark.privacy.accounting import Charge
 from maskedlark.privacy.clip import Clip
-from maskedlark.privacy.composition import is_one_setting
+from maskedlark.privacy.composing.composition import is_one_setting
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.noise import NoiseSource
 from maskedlark.releases.possible_sums import check_length, check_within

@@ -151,7 +151,7 @@ class ReportCheck:
 
 
 def check_report(task: Task, report: Report) -> None:
-    """The same of one report alone. Raises as `ReportCheck.check` does."""
+    """Check one report. Raises as `ReportCheck.check` does."""
     ReportCheck(task).check(report)
 
 

@@ -25,7 +25,7 @@ class Admission:
         """Hold room for one call.
 
         Args:
-            caller: The caller; each known one leaves room for the next (`FairRoom`). None is nobody in
+            caller: The caller; each known one leaves room for the next (`FairRoom`). None is no caller in
                 particular.
 
         Raises:

@@ -24,7 +24,7 @@ class FairRoom:
         """Hold a place for the block, if there is one for this peer.
 
         Args:
-            peer: Who asks. None is nobody in particular, and may take every place.
+            peer: Who asks. None is no peer in particular, and may take every place.
 
         Yields:
             Whether a place is held.

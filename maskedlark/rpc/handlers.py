@@ -33,7 +33,7 @@ def wrapped(
     around: Around,
     on_malformed: Callable[[], None] = lambda: None,
 ) -> "grpc.RpcMethodHandler[Any, Any]":
-    """The same handler with `around` around its body, which holds a thread until its last reply.
+    """A handler that runs `around` around the body of this one, which holds a thread until its last reply.
 
     A message that does not parse ends the call with INVALID_ARGUMENT, after `on_malformed`. gRPC by itself
     would end it while its body runs, which ends it once more; the server then keeps the call, and waits for

@@ -31,7 +31,7 @@ def prepare(folder: Path, *, now: datetime, days: int) -> TlsFiles:
     in_use, new_folder = TlsFiles.in_folder(folder), folder / RENEWAL_FOLDER
     names = sorted(names_in(certificate_in(in_use.certificate)), key=lambda name: ("://" not in name, name))
     if not names:
-        raise InvalidTask(f"{in_use.certificate} names nobody: make another one")
+        raise InvalidTask(f"{in_use.certificate} names no party: make another one")
     new_folder.mkdir(mode=0o700, exist_ok=True)
     if TlsFiles.in_folder(new_folder).certificate.exists():
         raise InvalidTask(f"a renewal waits in {new_folder}: activate it, or remove the folder")

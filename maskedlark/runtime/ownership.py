@@ -1,4 +1,4 @@
-"""Who may read a secret and write a data folder.
+"""Checks who may read a secret file and write into a data folder.
 
 Checked before a party serves from them, never mended silently.
 

@@ -46,7 +46,7 @@ def budget_table(budget: DatasetBudget) -> RenderableType:
 
 
 def budget_json(budget: DatasetBudget) -> dict[str, Any]:
-    """The same for programs. Epsilons that are infinite, and all of a task without noise, are null."""
+    """Both budgets as JSON for programs; infinite epsilons, and all of a task without noise, are null."""
     dataset, task = budget.dataset, budget.dataset.task
     return {
         "dataset_id": None if dataset.is_person else dataset.dataset_id.hex(),

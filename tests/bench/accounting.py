@@ -19,10 +19,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from maskedlark.privacy import composition, random_allocation
 from maskedlark.privacy.accounting import Charge, spent, spent_in_turn
+from maskedlark.privacy.composing import (
+    composed_losses,
+    composition,
+    merged_charges,
+    random_allocation,
+    renyi,
+)
+from maskedlark.privacy.composing.random_allocation import epoch_ratios
 from maskedlark.privacy.mechanism import Mechanism
-from maskedlark.privacy.random_allocation import epoch_ratios
 from maskedlark.privacy.sample_size import EXPOSURE, hides, under
 
 DELTA: Final = 1e-5
@@ -49,8 +55,8 @@ def forget() -> None:
     """Empty the caches."""
     for cached in (
         composition._of_few,
-        composition._losses,
-        composition._epoch_divergences,
+        composed_losses._losses,
+        renyi._epoch_divergences,
         random_allocation.epoch_ratios,
     ):
         cached.cache_clear()
@@ -142,9 +148,9 @@ def never_below_exact(rng: random.Random) -> bool:
     """
     for make in different(rng).values():
         charges = tuple(make() for _ in range(30))
-        parts = composition._parts(charges, 1.0)
+        parts = merged_charges.merged(charges, 1.0)
         exact = (
-            composition._loss_distribution_epsilon(parts.precision, parts.others(), DELTA)
+            composed_losses.loss_distribution_epsilon(parts.precision, parts.others(), DELTA)
             if parts.others()
             else 0.0
         )

@@ -26,7 +26,7 @@ from scipy.optimize import minimize
 from scipy.signal import lfilter
 
 from maskedlark.privacy.accounting import Charge, spent
-from maskedlark.privacy.analytic_gaussian import gaussian_epsilon
+from maskedlark.privacy.composing.analytic_gaussian import gaussian_epsilon
 from maskedlark.privacy.mechanism import Mechanism
 
 DELTA: Final = 1e-5

@@ -48,7 +48,7 @@ from maskedlark.frozen import frozen
 from maskedlark.numbers.field import SignedVector
 from maskedlark.privacy.accounting import Charge, composed_epsilon
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
-from maskedlark.privacy.analytic_gaussian import analytic_sigma
+from maskedlark.privacy.composing.analytic_gaussian import analytic_sigma
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.samplers import discrete_laplace
 from maskedlark.randomness import seeded

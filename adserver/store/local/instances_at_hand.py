@@ -46,7 +46,7 @@ class Changed:
         before: The count of returns before.
         after: And after.
         instances: The new ones, by place.
-        at_s: A moment at which nobody else could write, of a clock that goes forward.
+        at_s: A moment at which no other process could write, of a clock that goes forward.
     """
 
     before: int

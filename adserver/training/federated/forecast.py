@@ -29,7 +29,7 @@ _ANY_ID: Final = bytes(16)
 
 @frozen
 class FederatedForecast:
-    """A federated job that nobody has submitted yet.
+    """A federated job that is planned and not yet submitted.
 
     Attributes:
         plan: What would be stored.

@@ -24,7 +24,7 @@ from maskedlark.federated.local_training import Examples, LocalModel
 from maskedlark.federated.strategy import Round, Strategy
 from maskedlark.numbers.field import SignedVector
 from maskedlark.privacy.accounting import GAUSSIAN_SLACK
-from maskedlark.privacy.analytic_gaussian import analytic_sigma
+from maskedlark.privacy.composing.analytic_gaussian import analytic_sigma
 from maskedlark.privacy.noise import MIN_SCALE
 from maskedlark.privacy.samplers import MAX_SCALE, discrete_gaussian
 from maskedlark.randomness import Randomness, uniform

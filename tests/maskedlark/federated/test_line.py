@@ -11,7 +11,7 @@ from maskedlark.federated.bounding import UpdateBound, bounded
 from maskedlark.federated.one_use import OneUseLogs
 from maskedlark.federated.strategies.line import Line, Sampler
 from maskedlark.federated.strategy import device_stream
-from maskedlark.privacy.analytic_gaussian import analytic_sigma, gaussian_delta
+from maskedlark.privacy.composing.analytic_gaussian import analytic_sigma, gaussian_delta
 from maskedlark.randomness import seeded
 from tests.maskedlark.federated.federated_world import MODEL, examples
 

@@ -9,7 +9,7 @@ from maskedlark.federated.draw_and_discard import DrawAndDiscard
 from maskedlark.federated.kinds import NoiseUnit
 from maskedlark.federated.local_forecast import forecast
 from maskedlark.federated.local_job import LocalUpdate
-from maskedlark.privacy.analytic_gaussian import gaussian_delta
+from maskedlark.privacy.composing.analytic_gaussian import gaussian_delta
 from maskedlark.privacy.samplers import discrete_gaussian
 from maskedlark.randomness import seeded
 from tests.maskedlark.federated.local_world import PARAMETERS, draws_job, line, line_job

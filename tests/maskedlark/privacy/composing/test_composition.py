@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from maskedlark.privacy.accounting import Charge, spent
-from maskedlark.privacy.composition import MAX_COMPOSED, composed_epsilon
+from maskedlark.privacy.composing.composition import MAX_COMPOSED, composed_epsilon
 from maskedlark.privacy.mechanism import Mechanism
 
 DELTA = 1e-5

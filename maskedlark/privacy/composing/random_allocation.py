@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskedlark.frozen import frozen
-from maskedlark.privacy.loss_distribution import LossDistribution, Losses
+from maskedlark.privacy.composing.loss_distribution import LossDistribution, Losses
 from maskedlark.privacy.mechanism import Mechanism
 
 MAX_STEPS: Final = 1 << 16

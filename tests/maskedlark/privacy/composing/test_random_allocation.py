@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from maskedlark.privacy.charge import Charge
-from maskedlark.privacy.composition import composed_epsilon
+from maskedlark.privacy.composing.composition import composed_epsilon
+from maskedlark.privacy.composing.random_allocation import LEAST_NOISE, MAX_STEPS, epoch_ratios
 from maskedlark.privacy.mechanism import Mechanism
-from maskedlark.privacy.random_allocation import LEAST_NOISE, MAX_STEPS, epoch_ratios
 
 GRID = 1e-3
 

@@ -8,9 +8,9 @@ import sys
 import numpy as np
 import pytest
 
-from maskedlark.privacy.loss_distribution import LossDistribution, Losses
+from maskedlark.privacy.composing.loss_distribution import LossDistribution, Losses
+from maskedlark.privacy.composing.random_allocation import epoch_ratios
 from maskedlark.privacy.mechanism import Mechanism
-from maskedlark.privacy.random_allocation import epoch_ratios
 
 CASES = [
     (Mechanism.GAUSSIAN, 1.2, 10, 5),

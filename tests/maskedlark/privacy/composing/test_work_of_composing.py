@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from maskedlark.privacy import composition
 from maskedlark.privacy.accounting import Charge
-from maskedlark.privacy.composition import composed_epsilon
-from maskedlark.privacy.loss_distribution import MAX_CELLS, LossDistribution, Losses, cells_of_sum
+from maskedlark.privacy.composing import composed_losses, composition, merged_charges
+from maskedlark.privacy.composing.composition import composed_epsilon
+from maskedlark.privacy.composing.loss_distribution import MAX_CELLS, LossDistribution, Losses, cells_of_sum
+from maskedlark.privacy.composing.random_allocation import epoch_ratios
 from maskedlark.privacy.mechanism import Mechanism
-from maskedlark.privacy.random_allocation import epoch_ratios
 
 DELTA = 1e-5
 
@@ -31,29 +31,29 @@ LONG = {
 
 @pytest.mark.parametrize("charge", LONG.values(), ids=LONG.keys())
 def test_a_composed_distribution_has_a_bounded_number_of_cells(charge: Charge) -> None:
-    found = composition._losses.__wrapped__(charge, 1e-3, composition._is_own(charge))
-    assert max(map(len, composition._masses(found))) <= MAX_CELLS
+    found = composed_losses._losses.__wrapped__(charge, 1e-3, composed_losses.is_ours(charge))
+    assert max(map(len, composed_losses._masses(found))) <= MAX_CELLS
     assert found.get_epsilon_for_delta(DELTA) == np.inf
 
 
 def test_the_cells_that_are_foretold_hold_the_sum() -> None:
     charge = gaussian(5.0, 0.01, 100_000)
-    one = composition._one_loss(charge, 1e-4, is_own=False)
-    foretold = max(cells_of_sum(masses, charge.rounds) for masses in composition._masses(one))
-    composed = max(map(len, composition._masses(one.self_compose(charge.rounds))))
+    one = composed_losses._one_loss(charge, 1e-4, is_own=False)
+    foretold = max(cells_of_sum(masses, charge.rounds) for masses in composed_losses._masses(one))
+    composed = max(map(len, composed_losses._masses(one.self_compose(charge.rounds))))
     assert composed <= foretold + 1
     assert 10_000 < foretold < MAX_CELLS
 
 
 def test_what_is_kept_of_composed_distributions_is_at_most_64_mib() -> None:
-    kept = composition._losses.cache_parameters()["maxsize"]
+    kept = composed_losses._losses.cache_parameters()["maxsize"]
     assert kept is not None
     assert kept * 2 * MAX_CELLS * np.dtype(np.float64).itemsize <= 64 << 20
 
 
 def test_a_distribution_that_would_be_too_long_leaves_the_quick_bound() -> None:
     charge = LONG["a million rounds"]
-    quick = composition._quick_epsilon(composition._parts([charge], 1.0), DELTA)
+    quick = composition._quick_epsilon(merged_charges.merged([charge], 1.0), DELTA)
     assert 0 < composed_epsilon([charge], DELTA) == quick < np.inf
 
 
@@ -63,7 +63,7 @@ def test_a_distribution_that_would_be_too_long_leaves_the_quick_bound() -> None:
 def test_of_many_reports_of_one_person_no_mixture_is_computed(
     noise: float, reports: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(composition, "_mixture", lambda *_: pytest.fail("computed a mixture"))
+    monkeypatch.setattr(composed_losses, "_mixture", lambda *_: pytest.fail("computed a mixture"))
     charge = gaussian(noise, 0.2, 3, reports=reports)
     found = composed_epsilon([charge], DELTA)
     fewer = composed_epsilon([gaussian(noise, 0.2, 3, reports=1)], DELTA)
@@ -72,21 +72,21 @@ def test_of_many_reports_of_one_person_no_mixture_is_computed(
 
 def test_all_of_a_persons_reports_or_none_cost_more_than_their_mixture() -> None:
     charge = gaussian(40.0, 0.2, 1, reports=4)
-    noise, rate = composition._as_one_report(40.0, 0.2, 4)
+    noise, rate = merged_charges.as_one_report(40.0, 0.2, 4)
     assert composed_epsilon([charge], DELTA) <= composed_epsilon([gaussian(noise, rate, 1)], DELTA)
 
 
 def test_transforms_are_not_trusted_near_their_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     """dp-accounting's may be off by a thousand times a double's rounding in each round."""
     charge = gaussian(100.0, 0.01, 100_000)
-    quick = composition._quick_epsilon(composition._parts([charge], 1.0), 0.9e-8)
+    quick = composition._quick_epsilon(merged_charges.merged([charge], 1.0), 0.9e-8)
     tried: list[float] = []
 
     def composing(_precision: float, _charges: object, delta: float) -> float:
         tried.append(delta)
         return quick / 2
 
-    monkeypatch.setattr(composition, "_loss_distribution_epsilon", composing)
+    monkeypatch.setattr(composition, "loss_distribution_epsilon", composing)
     assert composed_epsilon([charge], 0.9e-8) == quick
     assert composed_epsilon([charge], 1.1e-8) < quick
     assert tried == [1.1e-8]

@@ -69,7 +69,7 @@ class Losses:
         ).trimmed()
 
     def trimmed(self) -> "Losses":
-        """The same without the outermost losses, which together weigh next to nothing."""
+        """These losses without the outermost ones, which together weigh next to nothing."""
         from_below = np.cumsum(self.masses)
         from_above = np.cumsum(self.masses[::-1])
         low = int(np.searchsorted(from_below, _TAIL))
@@ -126,7 +126,7 @@ class LossDistribution:
         return LossDistribution(remove=Losses.infinite(grid), add=Losses.infinite(grid))
 
     def for_dp_accounting(self) -> Any:
-        """The same as an object of dp-accounting, to be composed with others of it."""
+        """These losses as an object of dp-accounting, to be composed with others of that library."""
         from dp_accounting.pld.pld_pmf import DensePLDPmf
         from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 

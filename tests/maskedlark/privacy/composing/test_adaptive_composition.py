@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from maskedlark.privacy.accounting import SEARCH_PRECISION, Charge, smallest_fitting, spent, spent_in_turn
-from maskedlark.privacy.composition import _one_loss, adaptive_epsilon, composed_epsilon
-from maskedlark.privacy.loss_distribution import LossDistribution
+from maskedlark.privacy.composing.composed_losses import _one_loss
+from maskedlark.privacy.composing.composition import adaptive_epsilon, composed_epsilon
+from maskedlark.privacy.composing.loss_distribution import LossDistribution
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.sample_size import EXPOSURE
 

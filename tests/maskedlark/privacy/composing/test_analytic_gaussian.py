@@ -6,7 +6,7 @@ import warnings
 import pytest
 from dp_accounting import get_epsilon_gaussian
 
-from maskedlark.privacy.analytic_gaussian import gaussian_delta, gaussian_epsilon
+from maskedlark.privacy.composing.analytic_gaussian import gaussian_delta, gaussian_epsilon
 
 
 @pytest.mark.parametrize("sigma", [1e-4, 0.05, 0.3, 1.0, 3.7, 20.0, 1e3, 1e6])

@@ -1,0 +1,204 @@
+"""The epsilon of a list of charges under one trusted curator: of several valid bounds, the smallest.
+
+    composed_epsilon(charges, delta)     # settings fixed before anything is released
+    adaptive_epsilon(charges, delta)     # settings that may hang on what was released
+
+    pure epsilons       Laplace, and sampled Laplace: they add up, at any delta
+    one Gaussian        Gaussian releases without sampling compose to a single one, in closed form
+    Renyi divergences   they add up, at each order
+    loss distributions  composed by convolution, rounded up to a grid
+
+The first three take microseconds a charge, the last one many milliseconds for each *different* charge, of
+which there may be thousands. So equal charges are merged, all unsampled Gaussians become one, and loss
+distributions are composed of few different charges only. Of many, the Renyi divergences alone count: what is
+rarely far from the truth, for many small losses are nearly one Gaussian. Sampled Gaussians are then rounded
+to fewer different ones, with less noise and a higher rate, and only the largest epochs of random allocation
+are credited for their secret slots. All of that can only cost more.
+
+`adaptive_epsilon` may use fewer of the bounds: pure epsilons, one Gaussian, and Renyi divergences at few
+orders, each with a part of delta (docs/explanation/privacy.md, "Settings that hang on releases").
+
+Source: I. Mironov, K. Talwar, L. Zhang, "Renyi Differential Privacy of the Sampled Gaussian Mechanism", 2019;
+Y. Zhu, J. Dong, Y.-X. Wang, "Optimal Accounting of Differential Privacy via Characteristic Function", 2022;
+V. Feldman, T. Zrnic, "Individual Privacy Accounting via a Renyi Filter", 2021; A. Smith, A. Thakurta, "Fully
+Adaptive Composition for Gaussian Differential Privacy", 2022;
+the losses of Poisson samples and of Laplace noise are computed by Google's dp-accounting.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+
+from maskedlark.privacy.charge import Charge
+from maskedlark.privacy.composing.analytic_gaussian import gaussian_epsilon
+from maskedlark.privacy.composing.composed_losses import is_ours, loss_distribution_epsilon
+from maskedlark.privacy.composing.merged_charges import Parts, merged, setting
+from maskedlark.privacy.composing.renyi import (
+    ORDERS,
+    RENYI_ORDERS,
+    divergences_of,
+    epsilon_of_divergences,
+    most_left_out,
+    pure_epsilons,
+)
+
+_LARGEST_EXPONENT: Final = 700.0
+# Privacy loss distributions are composed only where that is quick, takes little memory, and their Fourier
+# transforms' rounding is far below delta.
+_LOSSES_FOR_EPSILON: Final = (1e-3, 200.0)
+_LOSSES_UP_TO_ROUNDS: Final = 1 << 20
+_LOSSES_FROM_DELTA: Final = 1e-10
+_ROUNDING_OF_ROUNDS: Final = 1e-13  # dp-accounting's transforms, of each round: a thousand times a double's
+MAX_COMPOSED: Final = 8
+"""Loss distributions are composed of so many different charges at most, beside the unsampled Gaussians."""
+_FILTER_ORDERS: Final = (3, 5, 8, 12, 18, 28, 48, 96)
+"""The orders that may decide when settings are adaptive: each has an equal part of delta."""
+_TAILS: Final = 1e-3  # of delta, kept for what the ratios of random allocation leave out
+_FILTER_TAILS: Final = 0.25  # the same in a filter, whose delta is a small part
+_LEAST_PART: Final = 1e-300  # of delta: below it doubles lose their digits, and only pure epsilons count
+
+
+def composed_epsilon(charges: Iterable[Charge], delta: float, *, noises: float = 1.0) -> float:
+    """The epsilon at `delta` of charges, as under one trusted curator.
+
+    The noise of each charge is all the noise there is.
+
+    Args:
+        charges: Any number, in any order.
+        delta: In [0, 1).
+        noises: How much more Gaussian noise there is than a charge names, unless its noise is common: sqrt(2)
+            for two helpers'.
+
+    Raises:
+        ValueError: `delta` is outside its range.
+    """
+    parts = _checked_parts(charges, noises, delta)
+    if parts.is_noiseless:
+        return math.inf
+    if len(parts.laplace) + len(parts.sampled) + len(parts.epochs) <= MAX_COMPOSED:
+        return _of_few(parts.precision, parts.others(), delta)
+    quick = _quick_epsilon(parts.fewer(), delta)
+    return min(quick, _quick_epsilon(parts.unsampled(), delta)) if parts.sampled or parts.epochs else quick
+
+
+def adaptive_epsilon(charges: Iterable[Charge], delta: float, *, noises: float = 1.0) -> float:
+    """The same where each charge's settings may hang on what was released before.
+
+    Raises:
+        ValueError: `delta` is outside its range.
+    """
+    parts = _checked_parts(charges, noises, delta)
+    if parts.is_noiseless:
+        return math.inf
+    # Of all epochs, also of those that are counted as known below: which these are is found only at the end,
+    # and what is left out of an epoch was decided before it began.
+    left_out = math.fsum(rounds * most_left_out(key[3]) for key, rounds in parts.epochs.items())
+    if left_out > _FILTER_TAILS * delta:
+        parts, left_out = parts.unsampled(), 0.0
+    elif len(parts.laplace) + len(parts.sampled) + len(parts.epochs) > MAX_COMPOSED:
+        parts = parts.fewer()
+    filtered = _filtered_epsilon(parts, delta, left_out)
+    is_all_pure = not (parts.precision or parts.sampled) and parts.is_laplace
+    return min(filtered, _pure_sum(parts)) if is_all_pure else filtered
+
+
+def is_one_setting(charges: Iterable[Charge]) -> bool:
+    """Whether charges are all at one setting, or all unsampled Gaussians: they cost the same either way.
+
+    A job that plans others too could go on with those: its charges never are (privacy.md, "Settings that hang
+    on releases").
+    """
+    found = list(charges)
+    return len({setting(one) for one in found}) <= 1 and not any(one.is_of_mixed_plan for one in found)
+
+
+def _checked_parts(charges: Iterable[Charge], noises: float, delta: float) -> Parts:
+    if not 0 <= delta < 1:
+        raise ValueError(f"delta must be in [0, 1), not {delta}")
+    return merged(charges, noises)
+
+
+@lru_cache(maxsize=1024)
+def _of_few(precision: float, others: tuple[Charge, ...], delta: float) -> float:
+    """The epsilon of unsampled Gaussians of a total precision, and few others: the smallest of all bounds."""
+    if not others:
+        return _exact_gaussian_epsilon(precision, delta) if precision else 0.0
+    parts = merged(others, 1.0)
+    quick = _quick_epsilon(replace(parts, precision=precision), delta)
+    lowest, highest = _LOSSES_FOR_EPSILON
+    rounds = sum(charge.rounds for charge in others)
+    is_own = all(map(is_ours, others))
+    is_exact = is_own or delta >= rounds * _ROUNDING_OF_ROUNDS
+    if (
+        rounds <= _LOSSES_UP_TO_ROUNDS
+        and is_exact
+        and lowest < quick < highest
+        and delta >= _LOSSES_FROM_DELTA
+    ):
+        return min(quick, loss_distribution_epsilon(precision, others, delta))
+    return quick
+
+
+def _quick_epsilon(parts: Parts, delta: float) -> float:
+    """The smallest of the bounds that need no loss distributions."""
+    if not (parts.laplace or parts.sampled or parts.epochs):
+        return _exact_gaussian_epsilon(parts.precision, delta)
+    quick = _renyi_epsilon(parts, delta) if delta > 0 else math.inf
+    if parts.precision or parts.sampled or not parts.is_laplace:
+        return quick
+    return min(quick, _pure_sum(parts))
+
+
+def _pure_sum(parts: Parts) -> float:
+    """The sum of the epsilons of Laplace releases, valid at any delta."""
+    rounds, pure = pure_epsilons({**parts.laplace, **parts.epochs})
+    return math.fsum(rounds * pure)
+
+
+def _exact_gaussian_epsilon(precision: float, delta: float) -> float:
+    """The epsilon of Gaussian releases without sampling.
+
+    They compose to one Gaussian release (Balle and Wang 2018).
+    """
+    return gaussian_epsilon(1 / math.sqrt(precision), delta)
+
+
+def _renyi_epsilon(parts: Parts, delta: float) -> float:
+    """The epsilon by adding Renyi divergences."""
+    divergences, left_out = divergences_of(parts)
+    kept = (1 - _TAILS) * delta if left_out else delta
+    epsilon = epsilon_of_divergences(divergences, kept)
+    if _covers(left_out, epsilon, _TAILS * delta):
+        return epsilon
+    return _quick_epsilon(parts.unsampled(), delta)
+
+
+def _filtered_epsilon(parts: Parts, delta: float, left_out: float) -> float:
+    """The epsilon by a filter over few Renyi orders, each with its own part of delta.
+
+    With a sum S of divergences at order a, and a part d of delta, it is S + ln((a-1)/a) - ln(a d) / (a-1)
+    (Canonne, Kamath, Steinke 2020, proposition 12).
+
+    Args:
+        parts: The releases.
+        delta: Of all orders, and of what the divergences leave out.
+        left_out: The most that they leave out, within its part of delta.
+    """
+    part = (1 - _FILTER_TAILS) * delta / len(_FILTER_ORDERS)
+    if part < _LEAST_PART:
+        return math.inf
+    divergences, _ = divergences_of(parts)
+    chosen = [RENYI_ORDERS.index(order) for order in _FILTER_ORDERS]
+    orders = ORDERS[chosen]
+    found = divergences[chosen] + np.log1p(-1 / orders) - np.log(orders * part) / (orders - 1)
+    # what is kept was scaled up, by 1 / (1 - left_out) at most
+    return max(0.0, float(found.min())) + 2 * left_out
+
+
+def _covers(left_out: float, epsilon: float, kept: float) -> bool:
+    """Whether what divergences leave out stays within the part of delta that is kept for it."""
+    return left_out == 0 or (epsilon < _LARGEST_EXPONENT and left_out * (1 + math.exp(epsilon)) <= kept)

@@ -1,0 +1,118 @@
+"""The bound by Renyi divergences, which add up at each order.
+
+Source: I. Mironov, K. Talwar, L. Zhang, "Renyi Differential Privacy of the Sampled Gaussian Mechanism", 2019.
+"""
+
+import math
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskedlark.privacy.charge import GAUSSIAN_SLACK, continuous
+from maskedlark.privacy.composing import random_allocation
+from maskedlark.privacy.composing.merged_charges import Key, Parts, as_one_report
+from maskedlark.privacy.mechanism import Mechanism
+
+RENYI_ORDERS: Final = (*range(2, 65), 80, 96, 128, 192, 256, 512, 1024)
+ORDERS: Final = np.array(RENYI_ORDERS, dtype=np.float64)
+
+
+def pure_epsilons(laplace: dict[Key, int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Rounds, and what each costs at delta 0.
+
+    Ln(1 + q (e^epsilon - 1)) of one sampled release of epsilon = 1 / noise_multiplier.
+
+    An epoch of random allocation costs epsilon: no more than if the slot were known.
+    """
+    rounds = np.array(list(laplace.values()), dtype=np.float64)
+    epsilons = 1 / np.array([key[1] for key in laplace])
+    rates = np.array([key[2] for key in laplace])
+    # beyond 500 sampling saves nothing, and e^epsilon leaves the floats
+    return rounds, np.where(epsilons > 500, epsilons, np.log1p(rates * np.expm1(np.minimum(epsilons, 500))))
+
+
+def divergences_of(parts: Parts) -> tuple[NDArray[np.float64], float]:
+    """The sums of Renyi divergences at each of `RENYI_ORDERS`, and the probability that they leave out."""
+    divergences = parts.precision * ORDERS / 2
+    if parts.laplace:  # a pure epsilon costs min(epsilon, order epsilon^2 / 2) (Bun and Steinke 2016)
+        rounds, pure = pure_epsilons(parts.laplace)
+        divergences += [float((rounds * np.minimum(pure, order * pure**2 / 2)).sum()) for order in ORDERS]
+    for key, count in parts.sampled.items():
+        noise, rate = as_one_report(key[1], key[2], key[4])
+        divergences += count * _renyi_divergences(noise * GAUSSIAN_SLACK, rate)
+    left_out = 0.0
+    for (mechanism, noise, _, steps, _), count in parts.epochs.items():
+        of_epoch, tails = _epoch_divergences(mechanism, continuous(mechanism, noise), steps)
+        divergences += count * of_epoch
+        left_out += count * tails
+    return divergences, left_out
+
+
+def epsilon_of_divergences(divergences: NDArray[np.float64], delta: float) -> float:
+    """The least epsilon that the divergences at `ORDERS` give at a positive delta.
+
+    Source: C. Canonne, G. Kamath, T. Steinke, "The Discrete Gaussian for Differential Privacy", 2020,
+    proposition 12. A divergence r alone gives delta <= sqrt(1 - e^-r) at epsilon 0 (Bretagnolle and Huber).
+    """
+    if (delta**2 + np.expm1(-divergences) > 0).any():
+        return 0.0
+    epsilons = divergences + np.log1p(-1 / ORDERS) - np.log(delta * ORDERS) / (ORDERS - 1)
+    return max(0.0, float(epsilons.min()))
+
+
+@lru_cache(maxsize=8192)
+def _renyi_divergences(noise: float, rate: float) -> NDArray[np.float64]:
+    """The Renyi divergence of one sampled Gaussian release at each of `RENYI_ORDERS`.
+
+    At an integer order a it is ln(1 + sum over k >= 2 of C(a, k) (1-q)^(a-k) q^k (e^(k(k-1) / (2 noise^2)) -
+    1)) / (a - 1). All terms are positive, so that unlike the textbook sum from k = 0 it loses no digits to
+    cancellation where the divergence is tiny.
+    """
+    if rate == 1:
+        return ORDERS / (2 * noise**2)
+    starts, k, rest, log_choose = _binomials()
+    exponent = k * (k - 1) / (2 * noise**2)
+    log_moment = np.where(
+        exponent > 50, exponent, np.log(np.expm1(np.minimum(exponent, 50)))
+    )  # up to 1e-22, relatively
+    terms = log_choose + rest * math.log1p(-rate) + k * math.log(rate) + log_moment
+    largest = np.maximum.reduceat(terms, starts)
+    counts = np.diff(np.append(starts, len(terms)))
+    log_excess = largest + np.log(np.add.reduceat(np.exp(terms - np.repeat(largest, counts)), starts))
+    return np.asarray(np.logaddexp(0, log_excess) / (ORDERS - 1))
+
+
+@lru_cache(maxsize=1)
+def _binomials() -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Of all orders a, one after the other: where each begins, its k from 2 to a, a - k, and ln C(a, k)."""
+    k = np.concatenate([np.arange(2, order + 1, dtype=np.float64) for order in RENYI_ORDERS])
+    order = np.repeat(ORDERS, np.array(RENYI_ORDERS) - 1)
+    starts = np.concatenate([[0], np.cumsum(np.array(RENYI_ORDERS) - 1)[:-1]]).astype(np.int64)
+    factorials = np.array([math.lgamma(n + 1) for n in range(RENYI_ORDERS[-1] + 1)])  # their logarithms
+    whole, part = order.astype(np.int64), k.astype(np.int64)
+    return starts, k, order - k, factorials[whole] - factorials[part] - factorials[whole - part]
+
+
+@lru_cache(maxsize=256)
+def _epoch_divergences(mechanism: Mechanism, noise: float, steps: int) -> tuple[NDArray[np.float64], float]:
+    """The larger Renyi divergence of both directions of one epoch, at each order.
+
+    And the probability that the divergences leave out.
+
+    An epoch that is too long or too little noised to be computed, or of which too much is left out, costs
+    what it would if the slot were known.
+    """
+    if steps <= random_allocation.MAX_STEPS and noise >= random_allocation.LEAST_NOISE:
+        found, left_out = random_allocation.epoch_ratios(mechanism, noise, steps).divergences(ORDERS)
+        if left_out <= most_left_out(steps):
+            return found, left_out
+    if mechanism is Mechanism.GAUSSIAN:
+        return ORDERS / (2 * noise**2), 0.0
+    return np.minimum(1 / noise, ORDERS / (2 * noise**2)), 0.0
+
+
+def most_left_out(steps: int) -> float:
+    """The most that may be left out of an epoch, known before anything is computed: several times what is."""
+    return 2.0**-38 + 2.0**-42 * steps
