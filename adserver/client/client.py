@@ -17,7 +17,7 @@ from typing import Any
 
 from adserver.budgets.held import Budgets
 from adserver.client.measuring import Measuring
-from adserver.client.tasks import read_encoder_of, task_fields
+from adserver.client.tasks import labels_of, read_encoder_of, task_fields
 from adserver.client.training import Training
 from adserver.collecting.sealing import DatasetSealer
 from adserver.collecting.task_creation import create_task
@@ -88,19 +88,14 @@ class Client(Measuring, Training):
         """
         store = TaskStore(self._engine)
         fitted = read_encoder_of(encoder)
+        given = {"name": name, "origin": origin, "min_batch_size": min_batch_size, "clip_norm": clip_norm}
         fields = task_fields(
-            name=name,
-            origin=origin,
-            min_batch_size=min_batch_size,
-            clip_norm=clip_norm,
-            epsilon=epsilon,
+            {**given, "epsilon": epsilon, **more},
+            labels=labels_of(classes, default_label, fitted),
             encoder=fitted,
             features=num_features,
-            classes=classes,
-            default_label=default_label,
             measurement=measurement,
             days=days,
-            more=more,
         )
         bundle = with_retries(lambda: create_task(self._helpers, fields), self._backoff)
         task_id = store.add(bundle, created_at=time.time(), encoder=fitted)

@@ -19,6 +19,7 @@ from adserver.collecting.task_settings import (
 from adserver.records.defaults import ALL_DECOYS, DEFAULT_COLLUSION_FACTOR
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.privacy.mechanism import Mechanism
+from maskedlark.reports.task import LabelSpace
 
 _SALT_BYTES: Final = 16
 _HOUR_S: Final = 3_600
@@ -34,54 +35,47 @@ def read_encoder_of(encoder: Encoder | str | Path | None) -> Encoder | None:
     return encoder if encoder is None or isinstance(encoder, Encoder) else encoder_from(Path(encoder))
 
 
+def labels_of(classes: int | None, default_label: int | None, encoder: Encoder | None) -> LabelSpace:
+    """The classes that are given, or those of the encoder.
+
+    Raises:
+        InvalidTask: neither gives any, or the default label is none of them.
+    """
+    found = num_classes(classes, None, encoder)
+    return label_space(classes=found, max_value=None, num_buckets=None, default_label=default_label)
+
+
 def task_fields(
+    given: Mapping[str, Any],
     *,
-    name: str,
-    origin: str,
-    min_batch_size: int,
-    clip_norm: float,
-    epsilon: float,
+    labels: LabelSpace,
     encoder: Encoder | None,
     features: int | None,
-    classes: int | None,
-    default_label: int | None,
     measurement: Mapping[str, Any] | None,
     days: float,
-    more: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Every field of `Task` but the helpers; `more` wins.
+    """Every field of `Task` but the helpers: those that are given, and the defaults of the others.
 
     Raises:
         InvalidTask: settings do not go together.
     """
-    labels = label_space(
-        classes=num_classes(classes, None, encoder),
-        max_value=None,
-        num_buckets=None,
-        default_label=default_label,
-    )
-    mechanism = Mechanism(more.get("mechanism", Mechanism.GAUSSIAN))
-    time_bucket_s = int(more.get("time_bucket_s", _HOUR_S))
+    mechanism = Mechanism(given.get("mechanism", Mechanism.GAUSSIAN))
+    time_bucket_s = int(given.get("time_bucket_s", _HOUR_S))
     lasting = period(now=time.time(), time_bucket_s=time_bucket_s, days=days, starts_at=None, expires_at=None)
     return {
-        "name": name,
-        "origin": origin,
         "salt": os.urandom(_SALT_BYTES),
         "num_features": num_features(features, encoder),
         "encoder": None if encoder is None else encoder.digest,
         "labels": labels,
         "num_decoys": num_decoys(ALL_DECOYS, labels),
-        "min_batch_size": min_batch_size,
         "mechanism": mechanism,
         "norm": norm_for(mechanism),
-        "clip_norm": clip_norm,
-        "epsilon": epsilon,
-        "collusion_epsilon": DEFAULT_COLLUSION_FACTOR * epsilon,
+        "collusion_epsilon": DEFAULT_COLLUSION_FACTOR * given["epsilon"],
         "delta": _DELTA,
         "time_bucket_s": time_bucket_s,
         "starts_at": lasting.starts_at,
         "expires_at": lasting.expires_at,
         "measurement": None if measurement is None else measurement_of_settings(measurement),
         "proof": True,
-        **more,
+        **given,
     }
