@@ -37,7 +37,7 @@ _BLOCK_BYTES: Final = 1 << 23
 _MAX_BLOCK: Final = 512
 _CHUNK_BYTES: Final = 1 << 27
 _BYTES_A_VALUE: Final = 32  # of a chunk: up to three float64 limbs of a masked delta and one operand
-_MIN_BLOCK: Final = 8
+_MIN_BLOCK: Final = 32
 _MIN_PART: Final = 128
 
 
