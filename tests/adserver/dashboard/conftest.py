@@ -9,6 +9,7 @@ from playwright.sync_api import Browser, BrowserContext
 from adserver.ingest.http_server import HttpServer
 from tests.adserver.painted import painted
 from tests.adserver.visits import Shown, Visit
+from tests.patience import HANGS_S
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +33,7 @@ def theme(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def context(browser: Browser) -> Iterator[BrowserContext]:
     made = browser.new_context()
+    made.set_default_timeout(1_000 * HANGS_S)
     yield made
     made.close()
 

@@ -12,11 +12,13 @@ from tests.browser_sim.js.sent_reports import SentReports
 from tests.browser_sim.js.site import Site
 from tests.browser_sim.js.vault_sites import three_sites
 from tests.builders import World
+from tests.patience import HANGS_S
 
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
     context = browser.new_context(ignore_https_errors=True)
+    context.set_default_timeout(1_000 * HANGS_S)
     yield context.new_page()
     context.close()
 
@@ -33,6 +35,7 @@ def scenes(browser: Browser) -> Iterator[Any]:
             trusted = [one.verify_key.hex() for one in sent.of.task.helpers]
             sites = running.enter_context(three_sites(intake=host.origin, trusted=trusted))
             context = browser.new_context(extra_http_headers=headers or {})
+            context.set_default_timeout(1_000 * HANGS_S)
             running.callback(context.close)
             return Scene(sites, sent, host, context.new_page())
 
