@@ -127,8 +127,12 @@ def _of_few(precision: float, others: tuple[Charge, ...], delta: float) -> float
     """The epsilon of unsampled Gaussians of a total precision, and few others: the smallest of all bounds."""
     if not others:
         return _exact_gaussian_epsilon(precision, delta) if precision else 0.0
-    parts = merged(others, 1.0)
-    quick = _quick_epsilon(replace(parts, precision=precision), delta)
+    parts = replace(merged(others, 1.0), precision=precision)
+    quick = _quick_epsilon(parts, delta)
+    if any(charge.is_sampled for charge in others):  # next to a rate of 1 the closed form may be the smallest
+        known = _quick_epsilon(parts.unsampled(), delta)
+    else:
+        known = math.inf
     lowest, highest = _LOSSES_FOR_EPSILON
     rounds = sum(charge.rounds for charge in others)
     is_own = all(map(is_ours, others))
@@ -139,8 +143,8 @@ def _of_few(precision: float, others: tuple[Charge, ...], delta: float) -> float
         and lowest < quick < highest
         and delta >= _LOSSES_FROM_DELTA
     ):
-        return min(quick, loss_distribution_epsilon(precision, others, delta))
-    return quick
+        quick = min(quick, loss_distribution_epsilon(precision, others, delta))
+    return min(quick, known)
 
 
 def _quick_epsilon(parts: Parts, delta: float) -> float:

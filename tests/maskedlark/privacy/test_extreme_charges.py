@@ -70,6 +70,8 @@ def test_a_charge_at_the_end_of_its_range_costs_a_number(extreme: Charge, others
         (gaussian(1.0, 0.01, 100), gaussian(1.0, 0.01, 200)),
         (gaussian(3.0, 5e-324), gaussian(3.0, 2.0**-40)),
         (gaussian(1.0, 1 - 2.0**-53), gaussian(1.0)),
+        (gaussian(1.0, 1 - 2.0**-20), gaussian(1.0)),
+        (gaussian(0.5, 0.83, 265), gaussian(0.5, 1.0, 265)),
         (gaussian(1e300), gaussian(2.0**20)),
         (gaussian(2.0**-20), gaussian(2.0**-21)),
         (laplace(1.0, 0.1, 9), laplace(1.0, 0.1, 10)),
