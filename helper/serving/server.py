@@ -90,35 +90,13 @@ def serve(settings: HelperSettings, stop: Event) -> None:
             or open to others, the folder is in use, the address is taken, or this machine's arithmetic does
             not give the protocol's golden vectors.
     """
-    host = settings.listen.rsplit(":", 1)[0]
-    if settings.floors.is_noise_optional and not is_loopback(host):
-        raise InvalidTask(f"--allow-no-noise is for debugging on loopback: it cannot be used on {host}")
-    forbid_core_files()
-    _check_files(settings)
+    _check_settings(settings)
     with ExitStack() as stack:
         core = _open_core(settings, stack)
-        with suppress(JobRefused):
-            core.witness.check(
-                None
-            )  # which logs it: a ledger that was rolled back is served too, with refusals
+        with suppress(JobRefused):  # it is logged: a ledger that was rolled back is served too, with refusals
+            core.witness.check(None)
         metrics = HelperMetrics(core)
-        # set when every call has ended: a thread that holds an answer back for its time would hold the
-        # process up
-        is_over = Event()
-        stack.callback(is_over.set)
-        service = HelperService(
-            core,
-            ReleaseGrid(step_s=settings.release_grid_ms / 1000, sleep=is_over.wait),
-            metrics,
-            Admission(max(1, settings.threads - LIGHT_CALLS)),
-            is_over=is_over,
-        )
-        watched = WatchedServer(
-            ServerSettings(listen=settings.listen, tls=settings.tls, threads=settings.threads),
-            metrics.registry,
-            core.check_well,
-        )
-        helper_pb2_grpc.add_HelperServicer_to_server(service, watched.server)
+        watched = _watched(settings, core, metrics, stack)
         is_ready = Event()
 
         def check_well() -> None:
@@ -130,19 +108,61 @@ def serve(settings: HelperSettings, stop: Event) -> None:
             stack.enter_context(OperatorEndpoint(settings.metrics_listen, metrics.registry, check_well))
         watched.listen()
         stack.callback(watched.drain, DRAIN_S)
-        address = f"{host}:{watched.port}"
-        _LOG.info(
-            "starting on %s: checking this machine's arithmetic; the first time, loops are compiled", address
-        )
         with suppress(_Stopped):
-            warm_up(_stopping(stop))
-            watched.start()
-            is_ready.set()
-            if settings.port_file is not None:
-                _write_whole(settings.port_file, address)
-            _LOG.info("serving on %s (%s)", address, "TLS" if settings.tls else "plaintext, loopback only")
-            wait_for(stop)
+            _answer_calls(settings, watched, is_ready, stop)
         _LOG.info("draining")
+
+
+def _check_settings(settings: HelperSettings) -> None:
+    """Refuse settings and files that are unsafe."""
+    host = settings.listen.rsplit(":", 1)[0]
+    if settings.floors.is_noise_optional and not is_loopback(host):
+        raise InvalidTask(f"--allow-no-noise is for debugging on loopback: it cannot be used on {host}")
+    forbid_core_files()
+    _check_files(settings)
+
+
+def _watched(
+    settings: HelperSettings, core: HelperCore, metrics: HelperMetrics, stack: ExitStack
+) -> WatchedServer:
+    """The gRPC server with the helper's service, not listening yet."""
+    # set when every call has ended: a thread that holds an answer back for its time would hold the process up
+    is_over = Event()
+    stack.callback(is_over.set)
+    service = HelperService(
+        core,
+        ReleaseGrid(step_s=settings.release_grid_ms / 1000, sleep=is_over.wait),
+        metrics,
+        Admission(max(1, settings.threads - LIGHT_CALLS)),
+        is_over=is_over,
+    )
+    watched = WatchedServer(
+        ServerSettings(listen=settings.listen, tls=settings.tls, threads=settings.threads),
+        metrics.registry,
+        core.check_well,
+    )
+    helper_pb2_grpc.add_HelperServicer_to_server(service, watched.server)
+    return watched
+
+
+def _answer_calls(settings: HelperSettings, watched: WatchedServer, is_ready: Event, stop: Event) -> None:
+    """Check this machine, then answer calls until `stop` is set.
+
+    Raises:
+        _Stopped: `stop` was set before the machine was checked.
+        InvalidTask: this machine's arithmetic does not give the protocol's golden vectors.
+    """
+    address = f"{settings.listen.rsplit(':', 1)[0]}:{watched.port}"
+    _LOG.info(
+        "starting on %s: checking this machine's arithmetic; the first time, loops are compiled", address
+    )
+    warm_up(_stopping(stop))
+    watched.start()
+    is_ready.set()
+    if settings.port_file is not None:
+        _write_whole(settings.port_file, address)
+    _LOG.info("serving on %s (%s)", address, "TLS" if settings.tls else "plaintext, loopback only")
+    wait_for(stop)
 
 
 class _Stopped(Exception):
