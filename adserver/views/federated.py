@@ -1,6 +1,6 @@
 """A federated job as people and programs see it."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -8,12 +8,14 @@ from adserver.records.federated_plan import FederatedPlan
 from adserver.records.round_figures import RoundFigures
 from adserver.store.jobs import JobRecord
 from adserver.training.cost import federated_epsilons, federated_line
-from adserver.training.federated.forecast import FederatedForecast
 from adserver.views.printing import print_table, short
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.releases.instructions import read_instructions
 from maskedlark.terminal.budget_view import epsilons_json, number
+
+if TYPE_CHECKING:
+    from adserver.training.federated.forecast import FederatedForecast
 
 
 def job_facts(job: JobRecord, epsilons: Epsilons | None, evaluated: RoundFigures | None) -> dict[str, Any]:
@@ -87,7 +89,7 @@ def _settings_rows(plan: FederatedPlan, rounds_done: int) -> list[tuple[str, obj
     ]
 
 
-def print_forecast(found: FederatedForecast) -> None:
+def print_forecast(found: "FederatedForecast") -> None:
     """Print a forecast for people, with the command that submits the job."""
     task = found.plan.task
     rows = [row for row in _settings_rows(found.plan, rounds_done=0) if row[0] != "task"]
@@ -110,7 +112,7 @@ def print_forecast(found: FederatedForecast) -> None:
     typer.echo(f"submit it with: {_submit_options(found)}")
 
 
-def forecast_json(found: FederatedForecast) -> dict[str, Any]:
+def forecast_json(found: "FederatedForecast") -> dict[str, Any]:
     """A forecast as JSON for programs. Without noise the epsilons are null."""
     task, job = found.plan.task, found.plan.job
     strategy, model = read_instructions(job)
@@ -141,7 +143,7 @@ def forecast_json(found: FederatedForecast) -> dict[str, Any]:
     }
 
 
-def _submit_options(found: FederatedForecast) -> str:
+def _submit_options(found: "FederatedForecast") -> str:
     """The options of `adserver job submit` that say this job's rounds and noise."""
     strategy, _ = read_instructions(found.plan.job)
     noise = f" --noise-multiplier {strategy.noise_multiplier!r}" if strategy.noise_multiplier else ""
