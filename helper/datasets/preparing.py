@@ -244,7 +244,7 @@ def _together(parts: Sequence[AdmittedSet]) -> AdmittedSet:
 
 
 def _without(prepared: PreparedShares, is_dropped: NDArray[np.bool_], reason: ReportReason) -> PreparedShares:
-    """The same rows, but those that are dropped are no longer admitted, and their tags no longer told."""
+    """These rows, but those that are dropped are no longer admitted, and their tags no longer told."""
     before = prepared.admitted
     newly = before.is_admitted & is_dropped
     if not newly.any():

@@ -32,7 +32,7 @@ class GradientEngine(Protocol):
         """One sentence on why this path was taken."""
 
     def with_clip(self, clip: Clip) -> Self:
-        """The same engine at another bound: what a round of an adaptive job uses."""
+        """This engine at another bound, for a round of an adaptive job."""
 
     def masked_sum(
         self, weights: tuple[QuantisedTensor, ...], batch: Batch, interrupt: Interrupt = never

@@ -33,7 +33,7 @@ def software_digest() -> bytes:
 
 
 def _exact_digest() -> bytes:
-    """Of the golden vectors, which a helper reproduces before it serves.
+    """The digest of the golden vectors, which a helper reproduces before it serves.
 
     Versions of libraries do not count: they change no integer.
     """

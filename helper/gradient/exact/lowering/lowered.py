@@ -198,7 +198,7 @@ _OUTPUT: Final = Node(operator="", inputs=(), outputs=(), attributes={})
 
 
 def _readers(nodes: Sequence[Node], output_name: str) -> dict[str, tuple[Node, ...]]:
-    """The nodes that read each value; whoever asks for the model's output counts as one."""
+    """The nodes that read each value; the caller who asks for the model's output counts as one."""
     readers: dict[str, tuple[Node, ...]] = {output_name: (_OUTPUT,)}
     for node in nodes:
         for name in node.inputs:
