@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """One part of a trace; without a parent it is the first."""
+    """One part of a trace; without a parent it is the first. Of a call: whether it was answered."""
 
     name: str
     trace_id: str
     span_id: str
     parent_id: str | None
+    is_answered: bool
 
 
 def spans_in(said: str) -> list[Span]:
@@ -27,6 +28,7 @@ def spans_in(said: str) -> list[Span]:
             trace_id=one["context"]["trace_id"],
             span_id=one["context"]["span_id"],
             parent_id=one["parent_id"],
+            is_answered=one["attributes"].get("rpc.grpc.status_code") == "OK",
         )
         for one in found
     ]

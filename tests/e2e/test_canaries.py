@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -160,7 +161,7 @@ def test_a_jobs_spans_at_all_three_parties_are_one_trace(run: Run) -> None:
     asked = [one for one in spans if one.trace_id == job.trace_id and one is not job]
     assert {one.parent_id for one in asked} == {job.span_id}
     assert_answered(run, asked)
-    assert [one.name for one in asked].count("RunRound") == 2 * 3
+    assert [one.name for one in asked if one.is_answered].count("RunRound") == 2 * 3
 
 
 @pytest.mark.parametrize(
@@ -182,12 +183,17 @@ def test_a_commands_spans_and_what_both_helpers_did_for_it_are_one_trace(
 
 
 def assert_answered(run: Run, asked: list[Span]) -> None:
-    """Each call was answered by a helper in a span below the call's own, half of them by each."""
+    """Each call was answered by a helper in a span below the call's own, as many by either.
+
+    On a busy machine a call may have been made again.
+    """
+    by_id, calls = {one.span_id: one for one in asked}, [one for one in asked if one.is_answered]
+    answers: dict[str, str] = {}
     for helper in HELPERS:
-        answered = [one for one in run.spans_of(helper) if one.trace_id == asked[0].trace_id]
-        by_id = {one.span_id: one for one in asked}
-        assert len(answered) == len(asked) // 2
-        assert all(one.parent_id is not None and by_id[one.parent_id].name == one.name for one in answered)
+        below = [one for one in run.spans_of(helper) if one.trace_id == asked[0].trace_id]
+        assert all(one.parent_id is not None and by_id[one.parent_id].name == one.name for one in below)
+        answers |= {str(one.parent_id): helper for one in below}
+    assert Counter(answers[one.span_id] for one in calls) == dict.fromkeys(HELPERS, len(calls) // 2)
 
 
 def test_a_helper_that_crashes_leaves_no_core_file(run: Run) -> None:
