@@ -218,9 +218,7 @@ def rotate_keys(fleet: Fleet) -> None:
             "--suite",
             HpkeSuite.MLKEM768_X25519_CHACHA20POLY1305,
         )
-    fleet.adserver(
-        "task", "refresh-keys"
-    )  # the server asks too; the next half looks at the key
+    fleet.adserver("task", "refresh-keys")
 
 
 def trained(run: Run, task: Task, dataset: str, model: Path) -> None:
