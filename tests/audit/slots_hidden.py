@@ -10,7 +10,7 @@ There all rounds without the one record that differs from the others have one ta
 """
 
 import hmac
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -152,13 +152,14 @@ def _deviations(tags: list[bytes], taking_part: NDArray[np.bool_]) -> float:
 def _work_noted() -> Iterator[list[int]]:
     """How many records each engine was given."""
     noted: list[int] = []
-    masked_sum = ExactEngine.masked_sum
+    masked_sums = ExactEngine.masked_sums
 
-    def noting(engine: ExactEngine, weights: Any, batch: Any, *rest: Any) -> Any:
-        noted.append(len(batch))
-        return masked_sum(engine, weights, batch, *rest)
+    def noting(engine: ExactEngine, weights: Any, batches: Iterable[Any], *rest: Any) -> Any:
+        given = list(batches)
+        noted.append(sum(map(len, given)))
+        return masked_sums(engine, weights, given, *rest)
 
-    with patch.object(ExactEngine, "masked_sum", noting):
+    with patch.object(ExactEngine, "masked_sums", noting):
         yield noted
 
 
