@@ -36,8 +36,12 @@ demo-federated: $(STAMP)  ## Train on devices' own data through two helpers: 100
 	$(BIN)/python -m docs.tutorial.federated_demo $(ARGS)
 
 # Each worker begins with one half of the tests, in order, so that what a file's tests share is made once.
-test: $(STAMP)  ## Run every test but those of whole pages
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not page'
+test: $(STAMP)  ## Run every test but the longest runs and those of whole pages
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not page and not long'
+
+.PHONY: test-long
+test-long: $(STAMP)  ## Run the longest tests: chaos, audits, killed browsers, strangers at the door
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m long
 
 .PHONY: test-pages
 test-pages: $(STAMP)  ## Run the tests that run whole pages and demos as a reader would
@@ -68,7 +72,7 @@ simulate: $(STAMP)  ## A million simulated operations under faults (ARGS="--oper
 	$(BIN)/python -m tests.simulation $(ARGS)
 
 test-fast: $(STAMP)  ## Run the tests that take no longer than a moment
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow and not page'
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow and not page and not long'
 
 audit: $(STAMP)  ## Try the privacy claims on real helpers: canaries, and one helper's share (minutes; ends with one JSON object; ARGS="--seed 7")
 	$(BIN)/python -m tests.audit $(ARGS)

@@ -85,6 +85,7 @@ def test_real_helpers_and_devices_stay_under_what_the_helpers_state(case: Case) 
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("case", BROKEN[1:3], ids=["no noise", "no clip"])
 def test_rounds_without_noise_or_clip_do_not_pass(case: Case) -> None:
     found = federated.audit(replace(case, rounds=80), seed=3)
@@ -92,6 +93,7 @@ def test_rounds_without_noise_or_clip_do_not_pass(case: Case) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_device_that_is_silent_where_zeros_are_promised_does_not_pass() -> None:
     found = federated.audit(replace(BROKEN[3], rounds=120), seed=3)
     assert found[1].shown > found[1].claimed

@@ -25,6 +25,7 @@ def test_helpers_that_leave_the_blind_out_are_caught_in_every_batch() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("mechanism", [Mechanism.LAPLACE, Mechanism.GAUSSIAN])
 def test_helpers_stay_under_the_epsilon_that_they_state_and_half_the_noise_does_not(
     mechanism: Mechanism,

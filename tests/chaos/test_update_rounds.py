@@ -15,7 +15,7 @@ from tests.chaos.update_devices import holdings
 from tests.chaos.update_rounds import Outcome, run
 from tests.patience import HANGS_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3 * HANGS_S)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(3 * HANGS_S)]
 
 
 @pytest.fixture(scope="module")

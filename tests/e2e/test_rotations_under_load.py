@@ -20,7 +20,7 @@ from tests.builders import examples
 from tests.chaos.uploads import Uploads
 from tests.patience import HANGS_S
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 ROTATIONS = 3
 GIVEN_UP = 30
 

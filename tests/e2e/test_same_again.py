@@ -20,7 +20,7 @@ from tests.chaos.books import Books
 from tests.e2e import same_epoch, same_round
 from tests.patience import HANGS_S
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 SUBMISSIONS = 1_000
 ROUNDS_SENT = 500
 KILLS_IN_EPOCHS = 4

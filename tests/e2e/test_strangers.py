@@ -39,7 +39,7 @@ from protos import helper_pb2, helper_pb2_grpc, ingest_pb2_grpc
 from tests.builders import examples
 from tests.patience import HANGS_S
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 OTHER_ORIGIN = "https://other.example"
 
 

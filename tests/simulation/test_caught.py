@@ -216,6 +216,7 @@ def test_a_helper_that_serves_from_an_old_ledger_is_caught(
     )
 
 
+@pytest.mark.long
 def test_a_helper_that_forgets_used_reports_is_caught_and_the_failing_run_is_made_small(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -3,6 +3,8 @@
 `test_caught` proves that the simulation would notice.
 """
 
+import pytest
+
 from tests.simulation.__main__ import summary
 from tests.simulation.failpoints import expected
 from tests.simulation.faults import Rates
@@ -18,6 +20,7 @@ _COVERED_HERE = 0.75
 """Of the points to crash at; `make simulate` fails unless it comes to all of them."""
 
 
+@pytest.mark.long
 def test_ten_thousand_operations_under_faults_break_nothing() -> None:
     verdicts: list[Verdict] = []
     while sum(verdict.operations for verdict in verdicts) < OPERATIONS:

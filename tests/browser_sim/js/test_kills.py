@@ -10,7 +10,7 @@ import pytest
 from tests.browser_sim.js.chromium import chromium_path
 from tests.browser_sim.js.kills import run
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 def test_a_killed_browser_loses_no_report_and_sends_none_that_counts_twice() -> None:
