@@ -49,6 +49,8 @@ _PATIENCE_S: Final = 0.15
 _STOPPED: Final = (JobState.REFUSED, JobState.FAILED, JobState.WAITING)
 _ANYHOW_S: Final = 30.0
 """After so long a page is drawn anew though no mark has changed: for the words of a cause, say."""
+BUDGETS_S: Final = 10.0
+"""So long a budget is shown before it is computed anew, whatever has changed."""
 Values = dict[str, Any]
 
 
@@ -61,12 +63,14 @@ class Mark:
         intake: Of how many reports there are.
         helpers: Of what is known of both helpers.
         trouble: Of whether they answer.
+        budgets: Of the time: a budget that was too young to be computed anew is computed at a later look.
     """
 
     store: Hashable
     intake: Hashable
     helpers: Hashable
     trouble: Hashable
+    budgets: Hashable
 
 
 class Figures:
@@ -76,7 +80,7 @@ class Figures:
         """Values of a running ad server."""
         self.site: Final = site
         self._tasks: Final = site.tasks  # which remembers what it has read
-        self._budgets: Kept[Values] = Kept(lasts_s=10.0, threads=1)
+        self._budgets: Kept[Values] = Kept(lasts_s=BUDGETS_S, threads=1)
 
     def close(self) -> None:
         """Compute nothing more."""
@@ -91,12 +95,13 @@ class Figures:
         with database_at_hand("the ad server"):
             found = store_mark(self.site.engine)
         counts, sights = self.site.intake(), self.site.sights()
-        refused = tuple(sorted(counts.by_reason().items()))
+        refused, now_s = tuple(sorted(counts.by_reason().items())), time.monotonic()
         return Mark(
-            store=(found.others, self._budgets.made_so_far, int(time.monotonic() / _ANYHOW_S)),
+            store=(found.others, self._budgets.made_so_far, int(now_s / _ANYHOW_S)),
             intake=(found.reports, counts.accepted, counts.duplicates, refused),
             helpers=sights,
             trouble=tuple((one.is_well, one.cause) for one in sights),
+            budgets=int(now_s / BUDGETS_S),
         )
 
     def overview(self) -> Values:

@@ -63,6 +63,10 @@ def _with_reports(mark: Mark) -> Hashable:
     return mark.store, mark.intake
 
 
+def _with_budgets(mark: Mark) -> Hashable:
+    return mark.store, mark.budgets
+
+
 def _after(request: Request) -> str:
     return request.query_params.get("after", "")
 
@@ -108,12 +112,13 @@ PAGES: Final = (
     _one("datasets", "dataset", lambda at, r: at.dataset(r.path_params["dataset"])),
     _many("jobs", lambda at, r: at.jobs(_after(r), r.query_params.get("state", ""))),
     _one("jobs", "job", lambda at, r: at.job(r.path_params["job"])),
-    _many("budgets", lambda at, r: at.budgets(_after(r))),
+    _many("budgets", lambda at, r: at.budgets(_after(r)), _with_budgets),
     Page(
         path="/budgets/{dataset}",
         template="budget.html",
         place="budgets",
         values=lambda at, r: at.budget(r.path_params["dataset"], _planned(r)),
+        stamp=_with_budgets,
     ),
     _many("queries", lambda at, r: at.queries(_after(r))),
     _one("queries", "query", lambda at, r: at.query(r.path_params["query"])),
@@ -162,7 +167,10 @@ class Pages:
             )  # not the URL, in which a path's own %3F or %23 would look like what follows it
             key = (asked["path"], asked["query_string"], request.state.grant.scope)
             stamp = await self._stamp(page)
-            drawn = await _of(self._drawn.renewed(key, partial(self._draw, page, request), stamp))
+            try:
+                drawn = await _of(self._drawn.renewed(key, partial(self._draw, page, request), stamp))
+            except HelperUnavailable as away:  # not kept: no mark changes when the database is back
+                drawn = self._refused(page, request, away)
             headers = {"etag": drawn.tag}
             if drawn.tag in request.headers.get("if-none-match", ""):
                 return Response(status_code=_UNCHANGED, headers=headers)
@@ -178,13 +186,20 @@ class Pages:
             return None
 
     def _draw(self, page: Page, request: Request) -> Drawn:
-        status = 200
+        """A page, or why there is none; raises HelperUnavailable while the database does not answer."""
         try:
             with database_at_hand("the ad server"):
-                values, template = page.values(self._figures, request), page.template
+                values = page.values(self._figures, request)
+        except HelperUnavailable:
+            raise
         except MaskedLarkError as refusal:
-            values, template, status = {"detail": str(refusal)}, "refused.html", _status(refusal)
-        return Drawn(content=self.draw(template, page.place, request, values), status=status)
+            return self._refused(page, request, refusal)
+        return Drawn(content=self.draw(page.template, page.place, request, values), status=200)
+
+    def _refused(self, page: Page, request: Request, refusal: MaskedLarkError) -> Drawn:
+        """What stands in a page's place, and why."""
+        values = {"detail": str(refusal)}
+        return Drawn(content=self.draw("refused.html", page.place, request, values), status=_status(refusal))
 
     def draw(self, template: str, place: str, request: Request, values: dict[str, Any]) -> bytes:
         """A page's HTML."""

@@ -5,20 +5,22 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
 
 from adserver.dashboard import pages as dashboard_pages
-from adserver.dashboard.figures import Figures, Mark
+from adserver.dashboard.figures import BUDGETS_S, Figures, Mark
 from adserver.dashboard.pages import PAGES, Page, Pages
 from adserver.ingest.http_server import HttpServer
 from adserver.records.access import GrantKind, Scope
 from maskedlark.errors import HelperUnavailable
+from tests.adserver.job_world import SetClock
 from tests.adserver.painted import OF, Painted, painted
 from tests.patience import HANGS_S
 
-FIRST = Mark(store=0, intake=0, helpers=0, trouble=0)
+FIRST = Mark(store=0, intake=0, helpers=0, trouble=0, budgets=0)
 NAMED = {
     "task": OF.of.task.task_id.hex(),
     "dataset": OF.datasets[0].dataset_id.hex(),
@@ -97,6 +99,7 @@ def test_a_page_is_drawn_anew_only_when_its_part_of_the_mark_changes(looked: Loo
             "intake": page.path in WITH_REPORTS,
             "helpers": page.path == "/helpers",
             "trouble": page.path == "/",
+            "budgets": page.place == "budgets",
         }
         for name, is_drawn in expected.items():
             before = looked.drawn[page.path]
@@ -134,3 +137,32 @@ def test_while_the_database_is_away_a_page_is_drawn_each_time(looked: Looked) ->
         for _ in range(3):
             looked.look(client, page)
         assert looked.drawn[page.path] == 3
+
+
+def test_a_page_that_the_database_did_not_give_is_drawn_at_the_next_look(
+    looked: Looked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = next(one for one in PAGES if one.path == "/jobs")
+
+    def away(*_: object) -> None:
+        raise HelperUnavailable("the ad server's database does not answer; ask again")
+
+    with clients(looked) as by:
+        client = by[Scope.READ]
+        with monkeypatch.context() as meanwhile:
+            meanwhile.setattr(Figures, "jobs", away)
+            assert looked.look(client, page)[0] == 503
+        assert looked.look(client, page)[0] == 200
+
+
+def test_a_budget_too_young_to_be_computed_anew_is_looked_at_again(
+    of: Painted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elapsed, figures = SetClock(0.0), Figures(of.site)
+    monkeypatch.setattr("adserver.dashboard.figures.time", SimpleNamespace(monotonic=elapsed))
+    before = figures.mark()
+    elapsed.now_s += BUDGETS_S
+    after = figures.mark()
+    figures.close()
+    changed = {page.place for page in PAGES if page.stamp(before) != page.stamp(after)}
+    assert changed == {"budgets"}
