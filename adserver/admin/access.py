@@ -11,6 +11,7 @@ Every answer, also these, carries the headers that keep a browser strict.
 """
 
 from collections.abc import Collection, Sequence
+from functools import partial
 from http.cookies import CookieError, SimpleCookie
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
@@ -111,7 +112,8 @@ class Door:
             return problem(403, "a browser says where a request comes from", reason="cross_site")
         if not is_safe and scope["path"] != LOGOUT_PATH and not grant.scope.allows(Allowed.OPERATE):
             return problem(403, "this grant may only read", reason="read_only")
-        scope["state"] = {**scope.get("state", {}), "grant": grant}
+        holds = partial(self.grants.holds, grant)
+        scope["state"] = {**scope.get("state", {}), "grant": grant, "holds": holds}
         return None
 
     def _is_from_elsewhere(self, headers: Headers, host: str) -> bool:

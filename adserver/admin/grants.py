@@ -41,6 +41,10 @@ class Grants:
         self._found[key] = (grant, asked_at)
         return grant
 
+    def holds(self, grant: Grant) -> bool:
+        """As `AccessStore.holds`: the database says so."""
+        return self._access.holds(grant)
+
     def log_in(self, secret: str) -> str | None:
         """As `AccessStore.log_in`."""
         return self._access.log_in(secret)

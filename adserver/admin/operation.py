@@ -166,6 +166,11 @@ class Operation:
         if unknown:
             raise InvalidTask(f"there is no parameter {min(unknown)!r} here")
         with database_at_hand("the ad server"):
+            # a body takes minutes to arrive, and a thread may be long in coming
+            if self.method != "GET" and not request.state.holds():
+                return problem(
+                    401, "this grant ended while the request arrived", headers={"www-authenticate": "Bearer"}
+                )
             asked = Asked(site=site, named={**request.path_params, **named}, body=self._read(content))
             return JSONResponse(self.act(asked), self.status)
 

@@ -58,10 +58,11 @@ class AccessStore:
 
     def find(self, secret: str, kinds: Collection[GrantKind]) -> Grant | None:
         """The grant of a secret, if it is of one of the kinds and has not ended."""
-        asked = {"asked_digest": digest_of(secret), "asked_kinds": list(kinds), "now_s": self._clock()}
-        with reading(self._engine) as connection:
-            row = connection.execute(_FOUND, asked).one_or_none()
-        return None if row is None else _grant(row)
+        return self._found(digest_of(secret), kinds)
+
+    def holds(self, grant: Grant) -> bool:
+        """Whether a grant that was found has neither ended nor been revoked since."""
+        return self._found(grant.digest, [grant.kind]) is not None
 
     def log_in(self, secret: str) -> str | None:
         """Turn a login link's secret into a session's; None if it was used before, or has ended.
@@ -103,6 +104,12 @@ class AccessStore:
             )
         self.end(found[0])
         return found[0]
+
+    def _found(self, digest: bytes, kinds: Collection[GrantKind]) -> Grant | None:
+        asked = {"asked_digest": digest, "asked_kinds": list(kinds), "now_s": self._clock()}
+        with reading(self._engine) as connection:
+            row = connection.execute(_FOUND, asked).one_or_none()
+        return None if row is None else _grant(row)
 
 
 def _grant(row: Any) -> Grant:

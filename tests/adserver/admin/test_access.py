@@ -3,6 +3,7 @@
 Every route is taken from the application itself, so that a new one is tested too.
 """
 
+import asyncio
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -13,8 +14,10 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from adserver.admin.access import SECURITY_HEADERS, names_of
+from adserver.client import Client
 from adserver.records.access import GrantKind, Scope
 from adserver.store.access import SESSION_S
+from maskedlark.errors import InvalidTask
 
 EVIL = "http://evil.example"
 
@@ -214,3 +217,33 @@ def test_a_server_is_reached_where_it_listens_and_as_it_is_named(
 
 def test_the_client_of_these_tests_follows_nothing() -> None:
     assert not httpx.Client().follow_redirects
+
+
+def test_what_is_revoked_while_a_request_arrives_changes_nothing(
+    behind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret, sent = behind.of.grant(GrantKind.TOKEN, Scope.OPERATE), list[Any]()
+
+    def seal(*_: object, **__: object) -> None:
+        raise InvalidTask("it was sealed")
+
+    monkeypatch.setattr(Client, "seal", seal)
+
+    async def receive() -> dict[str, Any]:
+        found = behind.of.access.find(secret, [GrantKind.TOKEN])
+        assert found is not None  # the door has let the request in
+        behind.of.access.end(found)
+        return {"type": "http.request", "body": b"{}", "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/api/v1/datasets",
+        "query_string": b"",
+        "headers": [(b"host", b"localhost"), (b"authorization", f"Bearer {secret}".encode())],
+    }
+    asyncio.run(behind.door(scope, receive, send))
+    assert sent[0]["status"] == 401
