@@ -40,6 +40,8 @@ from maskedlark.rpc.transport import is_loopback
 
 _PREFIX: Final = "/api/v1"
 _REFUSED_FROM: Final = 400
+_MAY_BE_DONE: Final = "; it may have done what it was asked: look there before you ask again"
+"""Nothing says that a request is the same as one before: a query that is asked again is charged again."""
 _DIGITS: Final = frozenset("0123456789abcdefABCDEF")
 
 
@@ -163,14 +165,17 @@ class FarAdServer:
             after = page["next"]
 
     def _ask(self, method: str, path: str, body: bytes | None) -> dict[str, Any]:
-        connection = self._connection()
+        connection, may_be_done = self._connection(), False
         try:
+            connection.connect()
+            may_be_done = method == "POST"
             headers = {"authorization": f"Bearer {self.token}"}
             connection.request(method, f"{_PREFIX}{path}", body, headers)
             answer = connection.getresponse()
             content = answer.read()
         except (OSError, HTTPException) as error:
-            raise HelperUnavailable(f"the ad server at {self.url} does not answer: {error}") from None
+            told = f"the ad server at {self.url} does not answer: {error}"
+            raise HelperUnavailable(told + (_MAY_BE_DONE if may_be_done else "")) from None
         finally:
             connection.close()
         try:

@@ -1,8 +1,11 @@
 """An ad server elsewhere: `Client(url=...)` and the commands with --url do there what they do here."""
 
 import json
+import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -18,6 +21,7 @@ from adserver.views.job import job_json
 from maskedlark.errors import HelperUnavailable, InvalidModel, InvalidTask, JobReason, JobRefused
 from tests.adserver.job_world import ENCODED_MODEL
 from tests.adserver.painted import OF, Painted, painted
+from tests.patience import HANGS_S
 
 DATASET = OF.datasets[0].dataset_id.hex()
 TRAINING: dict[str, Any] = {
@@ -135,6 +139,42 @@ def test_a_token_is_sent_in_the_clear_to_loopback_only() -> None:
 def test_nobody_at_the_url_is_unavailable() -> None:
     with pytest.raises(HelperUnavailable, match="does not answer"):
         FarAdServer(url="http://127.0.0.1:1", token="").tasks()
+
+
+@contextmanager
+def hanging_up() -> Iterator[str]:
+    """The URL of a server that reads one request, and closes the connection instead of an answer."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(HANGS_S)
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.settimeout(HANGS_S)
+                connection.recv(65_536)
+
+        serving = Thread(target=serve)
+        serving.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            serving.join(HANGS_S)
+
+
+def test_what_may_have_been_done_is_not_to_be_asked_again_blindly() -> None:
+    with (
+        hanging_up() as url,
+        pytest.raises(HelperUnavailable, match="look there before you ask again"),
+    ):
+        FarAdServer(url=url, token="").post_json("/queries", {"values": ["spend"]})
+
+
+def test_what_surely_was_not_done_may_be_asked_again() -> None:
+    with hanging_up() as url, pytest.raises(HelperUnavailable) as refused:
+        FarAdServer(url=url, token="").get("/tasks")
+    with pytest.raises(HelperUnavailable) as unreached:
+        FarAdServer(url="http://127.0.0.1:1", token="").post("/queries")
+    assert "look there" not in f"{refused.value} {unreached.value}"
 
 
 def told(served: tuple[Painted, str], *command: str) -> str:
