@@ -20,6 +20,9 @@ from tests.adserver.painted import OF, SHOP_DATASET
 
 DATASET = OF.datasets[0].dataset_id.hex()
 TASK = OF.of.task.task_id.hex()
+RUNNING, DONE = "02" * 16, "06" * 16
+NOWHERE = "ff" * 16
+"""Ids are whole: the start of one may be that of another, drawn anew in each run."""
 MODEL = base64.b64encode(ENCODED_MODEL).decode()
 SUBMISSION: dict[str, Any] = {
     "model": MODEL,
@@ -39,9 +42,9 @@ LOOKED_AT = {
     "/budgets/{dataset}": f"/budgets/{DATASET}?rounds=5&noise_multiplier=50",
     "/helpers": "/helpers",
     "/jobs": "/jobs?state=running",
-    "/jobs/{job}": "/jobs/04",
-    "/jobs/{job}/rounds": "/jobs/02/rounds?limit=5",
-    "/jobs/{job}/curves": "/jobs/02/curves?points=10",
+    "/jobs/{job}": f"/jobs/{'04' * 16}",
+    "/jobs/{job}/rounds": f"/jobs/{RUNNING}/rounds?limit=5",
+    "/jobs/{job}/curves": f"/jobs/{RUNNING}/curves?points=10",
     "/queries": "/queries",
     "/queries/{query}": "/queries/a1",
     "/evaluations": "/evaluations",
@@ -105,14 +108,16 @@ def test_pages_hold_everything_once_the_newest_first(reader: httpx.Client) -> No
 def test_rounds_go_on_where_a_page_ended(reader: httpx.Client) -> None:
     seen, after = [], -1
     while after is not None:
-        page = reader.get(f"{PREFIX}/jobs/02/rounds", params={"limit": 10, "after_rounds": after}).json()
+        page = reader.get(
+            f"{PREFIX}/jobs/{RUNNING}/rounds", params={"limit": 10, "after_rounds": after}
+        ).json()
         seen += [one["rounds_done"] for one in page["items"]]
         after = page["next_after_rounds"]
     assert seen == list(range(38))
 
 
 def test_a_curve_has_a_bounded_number_of_points_and_the_last_one(reader: httpx.Client) -> None:
-    points = reader.get(f"{PREFIX}/jobs/06/curves", params={"points": 5}).json()["points"]
+    points = reader.get(f"{PREFIX}/jobs/{DONE}/curves", params={"points": 5}).json()["points"]
     assert len(points) <= 12
     assert points[0]["rounds_done"] == 0
     assert points[-1]["rounds_done"] == 40
@@ -175,12 +180,12 @@ def test_a_forecast_says_whether_a_job_fits(reader: httpx.Client) -> None:
 @pytest.mark.parametrize(
     ("asked", "status", "reason"),
     [
-        ("/jobs/ff", 404, "unknown_job"),
+        (f"/jobs/{NOWHERE}", 404, "unknown_job"),
         ("/jobs/zz", 404, "unknown_job"),
-        ("/tasks/ff", 404, "unknown_task"),
-        ("/datasets/ff", 404, "unknown_dataset"),
-        ("/budgets/ff", 404, "unknown_dataset"),
-        ("/queries/ff", 404, "unknown_query"),
+        (f"/tasks/{NOWHERE}", 404, "unknown_task"),
+        (f"/datasets/{NOWHERE}", 404, "unknown_dataset"),
+        (f"/budgets/{NOWHERE}", 404, "unknown_dataset"),
+        (f"/queries/{NOWHERE}", 404, "unknown_query"),
         ("/jobs?limit=0", 422, "invalid_task"),
         ("/jobs?limit=many", 422, "invalid_task"),
         ("/jobs?limit=100000", 422, "invalid_task"),
@@ -211,7 +216,7 @@ def test_a_refusal_is_a_problem_with_the_known_words(
         ({"rounds": 0}, 422, "invalid_task"),
         ({"extra": 1}, 422, "invalid_task"),
         ({"noise_multiplier": 0.5, "rounds": 500}, 409, "budget_exhausted"),
-        ({"dataset": "ff"}, 404, "unknown_dataset"),
+        ({"dataset": NOWHERE}, 404, "unknown_dataset"),
         ({"optimizer": {"kind": "adam", "learning_rate": -1}}, 422, "invalid_task"),
     ],
     ids=str,

@@ -25,6 +25,7 @@ from tests.adserver.job_world import ENCODED_MODEL, RECORDS, Site, sealed
 from tests.builders import NOW
 
 OF = sealed(mechanism="gaussian", expires_at=1 << 39)
+NOWHERE = "ff" * 16  # a shorter one may be the start of an id, which is drawn anew in each run
 Adserver = Callable[..., Result]
 SUBMIT = (
     "job submit --model model.onnx --loss binary_cross_entropy_with_logits --batch-size 20"
@@ -136,8 +137,8 @@ def test_a_picture_of_one_dataset_is_drawn(adserver: Adserver, tmp_path: Path) -
 
 def test_a_task_or_dataset_that_is_not_there_is_refused(adserver: Adserver) -> None:
     for line, reason in (
-        ("budget --task ff", JobReason.UNKNOWN_TASK),
-        ("budget --dataset ff", JobReason.UNKNOWN_DATASET),
+        (f"budget --task {NOWHERE}", JobReason.UNKNOWN_TASK),
+        (f"budget --dataset {NOWHERE}", JobReason.UNKNOWN_DATASET),
     ):
         with pytest.raises(JobRefused) as refusal:
             adserver(line)

@@ -24,6 +24,7 @@ from tests.adserver.painted import OF, Painted, painted
 from tests.patience import HANGS_S
 
 DATASET = OF.datasets[0].dataset_id.hex()
+RUNNING = "02" * 16  # whole: the ids of the jobs that are submitted here are drawn
 TRAINING: dict[str, Any] = {
     "loss": "binary_cross_entropy_with_logits",
     "learning_rate": 0.5,
@@ -94,7 +95,7 @@ def test_a_job_is_trained_and_cancelled_from_afar(served: tuple[Painted, str], f
 
 def test_a_refusal_from_afar_is_the_same_error(far: Client) -> None:
     with pytest.raises(JobRefused) as unknown:
-        far.job("ff")
+        far.job("ff" * 16)
     assert unknown.value.reason is JobReason.UNKNOWN_JOB
     with pytest.raises(JobRefused) as several:
         far.job()
@@ -124,7 +125,7 @@ def test_a_token_that_reads_changes_nothing(served: tuple[Painted, str]) -> None
     with Client(url=url, token=of.grant(GrantKind.TOKEN, Scope.READ)) as client:
         assert client.jobs()
         with pytest.raises(InvalidTask, match="read_only"):
-            client.job("01").cancel()
+            client.job("01" * 16).cancel()
     with pytest.raises(InvalidTask, match="401"):
         FarAdServer(url=url, token="mlt_wrong").tasks()  # noqa: S106 - of nothing
 
@@ -187,13 +188,13 @@ def told(served: tuple[Painted, str], *command: str) -> str:
 
 def test_commands_say_from_afar_what_they_say_here(served: tuple[Painted, str], tmp_path: Path) -> None:
     of = served[0]
-    shown = json.loads(told(served, "job", "show", "02", "--json"))
-    job = of.jobs.find("02")
+    shown = json.loads(told(served, "job", "show", RUNNING, "--json"))
+    job = of.jobs.find(RUNNING)
     assert shown == job_json(job, of.jobs.history(job.job_id))
     assert "running" in told(served, "job", "list")
     assert "37/60" in told(served, "job", "list")
     assert "left" in told(served, "budget", "--dataset", DATASET[:10], "--rounds", "3")
-    told(served, "job", "show", "02", "--plot", str(tmp_path / "curves.png"))
+    told(served, "job", "show", RUNNING, "--plot", str(tmp_path / "curves.png"))
     assert (tmp_path / "curves.png").stat().st_size > 10_000
 
 
