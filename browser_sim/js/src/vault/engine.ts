@@ -99,12 +99,13 @@ export class Engine {
   /**
    * Forget everything of a task: what was seen, what waits, what is sealed and not yet sent.
    * Of a task that protects persons it is still known when reports were made: those are out, and count.
+   * So it is of one that was withdrawn before, of which nobody knows any more what it protects.
    */
   async withdraw(id: string): Promise<void> {
     const task = await this.#task(id).then((opened) => opened.bundle.task, () => undefined);
     const names = ["calls", "impressions", "waiting", "outbox"] as const;
     await this.#store.change(async (transaction) => {
-      for (const name of task?.isPerUser === true ? names : ([...names, "made"] as const)) {
+      for (const name of task === undefined || task.isPerUser ? names : ([...names, "made"] as const)) {
         for (const { key, value } of await transaction.rows(name)) {
           if (taskOf(value) === id) transaction.delete(name, key);
         }
