@@ -165,7 +165,7 @@ class Task:
     epsilon: Annotated[float, Field(gt=0.0, le=1e6)]
     collusion_epsilon: Annotated[float, Field(gt=0.0, le=1e6)]
     delta: Annotated[float, Field(gt=0.0, lt=1.0)]
-    max_dataset_size: Annotated[int, Field(ge=1, le=1 << 24)] = 1 << 20
+    max_dataset_size: Annotated[int, Field(ge=1, le=MAX_DATASET_SIZE)] = 1 << 20
     time_bucket_s: Annotated[int, Field(ge=1, le=31 * 86_400)] = 3_600
     starts_at: Annotated[int, Field(ge=0, le=1 << 40)]
     expires_at: Annotated[int, Field(ge=0, le=1 << 40)]

@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 
 from maskedlark import canonical
 from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
-from maskedlark.reports.task import LabelSpace, Task, TaskBundle
+from maskedlark.reports.task import MAX_DATASET_SIZE, LabelSpace, Task, TaskBundle
 from maskedlark.reports.task_kinds import LabelKind
+from maskedlark.rpc.transport import MAX_MESSAGE_BYTES
+from protos import helper_pb2 as pb
 from tests.builders import NOW, bundle, helper_keys, settings, world
 
 WORLD = world()
@@ -38,6 +40,14 @@ def test_the_id_names_every_setting() -> None:
     }
     assert len(ids) == 5
     assert all(len(one) == 32 for one in ids)
+
+
+def test_the_largest_dataset_is_chosen_in_one_message() -> None:
+    assert build(max_dataset_size=MAX_DATASET_SIZE).max_dataset_size == 33_000_000
+    request = pb.CommitRequest(
+        task_id=bytes(32), handle=bytes(16), chosen=bytes(-(-MAX_DATASET_SIZE // 8)), dataset_id=bytes(32)
+    )
+    assert request.ByteSize() <= MAX_MESSAGE_BYTES
 
 
 @given(
@@ -81,7 +91,7 @@ def test_unknown_fields_are_refused(extra: dict[str, Any]) -> None:
         {"collusion_epsilon": -1.0},
         {"delta": 0.0},
         {"delta": 1.0},
-        {"max_dataset_size": 1 << 25},
+        {"max_dataset_size": MAX_DATASET_SIZE + 1},
         {"time_bucket_s": 0},
         {"expires_at": NOW - 86_400},
         {"labels": {"kind": "classes", "size": 1, "num_buckets": None, "default_label": None}},
