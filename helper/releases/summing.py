@@ -39,16 +39,29 @@ def summed(
 
 
 def _batches(pieces: Iterable[Piece], evaluated: Evaluated, interrupt: Interrupt) -> Iterator[Batch]:
-    """The evaluated records in batches that are worth an engine's while, at least one, perhaps empty."""
+    """The evaluated records in batches that are worth an engine's while, at least one, perhaps empty.
+
+    How many batches there are, and of how many records each, follows from the number of evaluated records
+    alone. So the time of a round does not tell in which segments the sampled ones are.
+    """
     waiting: list[Batch] = []
-    yielded = 0
+    yielded = False
     for piece in pieces:
         interrupt()
         waiting.append(evaluated.of(piece.shares, piece.ranks))
-        records, row = sum(map(len, waiting)), waiting[0].features.shape[1] + 12 * waiting[0].labels.shape[1]
-        if records >= SEGMENT_RECORDS or records * row >= _BATCH_BYTES:
-            yield join_shares(waiting) if len(waiting) > 1 else waiting[0]
-            yielded += 1
-            waiting = []
-    if waiting and (any(map(len, waiting)) or not yielded):
+        size = _batch_records(waiting[0])
+        if len(piece.ranks) == len(evaluated.is_evaluated) or sum(map(len, waiting)) < size:
+            continue  # of a dataset in one piece all is one batch
+        together = join_shares(waiting)
+        for start in range(0, len(together) - size + 1, size):
+            yield together.rows(np.arange(start, start + size))
+            yielded = True
+        waiting = [together.rows(np.arange(len(together) // size * size, len(together)))]
+    if any(map(len, waiting)) or not yielded:
         yield join_shares(waiting) if len(waiting) > 1 else waiting[0]
+
+
+def _batch_records(batch: Batch) -> int:
+    """How many records like these are worth an engine's while."""
+    row = batch.features.shape[1] + 12 * batch.labels.shape[1]
+    return min(SEGMENT_RECORDS, -(-_BATCH_BYTES // row))

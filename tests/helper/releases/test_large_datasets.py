@@ -103,6 +103,26 @@ def test_a_round_of_no_evaluated_record_gives_zeros(tmp_path: Path) -> None:
         assert len(made.vector) == model.num_parameters
 
 
+@pytest.mark.parametrize("batch", [3, 5, 11])
+def test_batches_do_not_show_which_records_are_sampled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    monkeypatch.setattr(summing, "SEGMENT_RECORDS", batch)
+    scene = Scene(tmp_path)
+    datasets, dataset = scene.cores[0].datasets, scene.seal(40)
+    without_room(scene.cores[0])
+    draw = np.random.default_rng(7)
+
+    def lengths() -> list[int]:
+        chosen = np.zeros(40, np.bool_)
+        chosen[draw.permutation(40)[:20]] = True
+        evaluated = Evaluated(is_evaluated=chosen, counts=chosen)
+        return [len(one) for one in summing._batches(datasets.pieces(dataset), evaluated, never)]
+
+    expected = [batch] * (20 // batch) + [20 % batch] * (20 % batch > 0)
+    assert all(lengths() == expected for _ in range(20))
+
+
 def test_a_segment_that_is_damaged_is_a_refusal_and_charges_nothing(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.restart(engine_for=engine_for)
