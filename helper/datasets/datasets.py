@@ -107,8 +107,13 @@ class Datasets:
             known = self._committed(expected_id, task_id)
             if known is not None:
                 return known.size
-            prepared = self._prepared(key)
-            size = self._store(task_id, prepared, chosen_rows(prepared.is_admitted, chosen), expected_id)
+            with self.prepared.lent(key) as prepared:
+                if prepared is None:
+                    raise JobRefused(
+                        JobReason.UNKNOWN_DATASET,
+                        "nothing is prepared under this handle (any more): prepare it again",
+                    )
+                size = self._store(task_id, prepared, chosen_rows(prepared.is_admitted, chosen), expected_id)
             self.prepared.drop(key)
         _LOG.info("dataset committed: %d reports", size)
         return size
@@ -168,15 +173,6 @@ class Datasets:
             return True
         with self._loss_told():
             return self.vault.num_bytes(dataset_id) <= self._opened.capacity_bytes
-
-    def _prepared(self, key: Handle) -> PreparedReports:
-        prepared = self.prepared.get(key)
-        if prepared is None:
-            raise JobRefused(
-                JobReason.UNKNOWN_DATASET,
-                "nothing is prepared under this handle (any more): prepare it again",
-            )
-        return prepared
 
     def _store(
         self, task_id: bytes, prepared: PreparedReports, is_chosen: NDArray[np.bool_], expected_id: bytes

@@ -4,7 +4,8 @@ Prepared shares until they are committed, and opened datasets.
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from fractions import Fraction
 from threading import Lock
 from typing import Final, Generic, Protocol, TypeVar
@@ -135,6 +136,22 @@ class PreparedShelf(Generic[Prepared]):
         with self._lock:
             kept = self._prepared.get(handle)
             return None if kept is None else kept.prepared
+
+    @contextmanager
+    def lent(self, handle: Handle) -> Iterator[Prepared | None]:
+        """The preparation of a handle, if it is still kept, which nobody pushes out during a `with` block.
+
+        At its end it is kept again, unless a newer one of the handle is.
+        """
+        with self._lock:
+            kept = self._prepared.pop(handle, None)
+        try:
+            yield None if kept is None else kept.prepared
+        finally:
+            with self._lock:
+                if kept is not None and self._prepared.setdefault(handle, kept) is not kept:
+                    kept.prepared.discard()
+                    self._free(kept.num_bytes, handle.owner)
 
     def drop(self, handle: Handle) -> None:
         """Forget one preparation, and free its room."""

@@ -13,6 +13,7 @@ how many records there are and how many are chosen: so no file can be cut, exten
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeAlias
 
@@ -53,6 +54,7 @@ class Spool:
         self._waiting: list[Rows] = []
         self._written = 0
         self._has_file = False
+        self._stored: Path | None = None
 
     @property
     def waiting(self) -> int:
@@ -81,23 +83,32 @@ class Spool:
     def store(self, final: Path, dataset_id: bytes, ranks: Ranks) -> None:
         """Write what waits and the ranks of all records, and give the file its name, durably.
 
-        May be tried again. An attempt that fails leaves whole segments alone, and no file if there are none.
+        May be tried again, also if it is not known whether a dataset that was stored was committed: its file
+        stays as it is. An attempt that fails leaves whole segments alone, and no file if there are none.
 
         Args:
             final: The file of the dataset; another one is replaced.
             dataset_id: The dataset's.
             ranks: (n,) of each record, in the order in which they came, or `NOT_CHOSEN`.
         """
+        if self._stored == final:
+            return
         try:
             self._store(final, dataset_id, ranks)
         except OSError:
+            if self._has_file and not self._path.exists():  # it has its name, but perhaps not for good
+                with suppress(OSError):
+                    final.replace(self._path)
             if not self._written:
                 self._drop_file()
             raise
+        self._stored = final
+        self._has_file = False
 
     def withdraw(self, final: Path) -> None:
         """Take back a file that was stored for a dataset that is refused: it may be stored as another one."""
         final.replace(self._path)
+        self._stored = None
         if not self._written:
             self._drop_file()
 
@@ -107,6 +118,8 @@ class Spool:
         self._drop_file()
 
     def _store(self, final: Path, dataset_id: bytes, ranks: Ranks) -> None:
+        if len(ranks) != self._written + self.waiting:
+            raise AssertionError("a spool is stored with a rank for each of its records")
         tail = np.array([len(ranks), int((ranks != NOT_CHOSEN).sum())], "<u8").tobytes()
         cipher = ChaCha20Poly1305(self._key_for(dataset_id + _salt(self._header)))
         size = self._shape.segment_records
@@ -130,8 +143,8 @@ class Spool:
             stream.write(self._cipher.encrypt(_nonce(number, place), frame, self._header))
 
     def _opened(self) -> BinaryIO:
-        """The file, which is made if there is none."""
-        if self._has_file:
+        """The file, which is made if there is none, but not where segments were in one that is gone."""
+        if self._has_file or self._written:
             return self._path.open("r+b")
         stream = open(self._path, "xb", opener=private)  # noqa: SIM115 # the caller closes it
         self._has_file = True

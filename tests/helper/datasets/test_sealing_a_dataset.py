@@ -6,6 +6,7 @@ from contextlib import ExitStack, suppress
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from maskedlark.reports.dataset import ShareForHelper
 from maskedlark.reports.sealing import SealingKey, share_info
 from maskedlark.reports.task import VIEW_NONCE_BYTES, Task
 from maskedlark.reports.upload import SealedShare, Sealer
+from maskedlark.runtime import durable_file
 from tests.builders import NOW, examples, shares_for, split
 from tests.helper.parties import Scene, make_task
 from tests.patience import HANGS_S
@@ -409,6 +411,77 @@ def test_a_dataset_that_another_process_commits_at_the_same_time_keeps_its_file(
     assert len(stored_datasets(scene, 0)) == 1
     scene.restart()
     assert len(scene.cores[0].datasets.opened(dataset)) == 5
+
+
+class Away(Ledger):
+    """A ledger that does not answer the first time that a dataset is committed, and whether it has it."""
+
+    failures = 1
+    is_taken_down = False
+
+    def add_dataset(self, dataset_id: bytes, task_id: bytes, report_ids: Sequence[bytes]) -> None:
+        if self.failures:
+            self.failures -= 1
+            if self.is_taken_down:
+                super().add_dataset(dataset_id, task_id, report_ids)
+            raise HelperUnavailable("the helper's database does not answer; ask again")
+        super().add_dataset(dataset_id, task_id, report_ids)
+
+
+@pytest.mark.parametrize("segment", [4, 65_536])
+@pytest.mark.parametrize("is_taken_down", [False, True])
+def test_a_commit_that_the_ledger_did_not_answer_may_be_repeated(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, segment: int, is_taken_down: bool
+) -> None:
+    monkeypatch.setattr(segments, "SEGMENT_RECORDS", segment)
+    monkeypatch.setattr(Away, "is_taken_down", is_taken_down)
+    scene.restart(ledger_type=Away)
+    prepared = scene.prepare(scene.reports(10))
+    for core in scene.cores:
+        with pytest.raises(HelperUnavailable):
+            core.datasets.commit(scene.task_id, prepared.handle, prepared.bits, prepared.dataset_id, None)
+    dataset = scene.commit(prepared)
+    assert len(stored_datasets(scene, 0)) == 1
+    assert scene.cores[0].datasets.preparing_bytes == 0 or is_taken_down
+    scene.restart()
+    assert [len(core.datasets.opened(dataset)) for core in scene.cores] == [10, 10]
+
+
+@pytest.mark.parametrize("segment", [4, 65_536])
+def test_a_commit_whose_name_was_not_made_durable_may_be_repeated(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, segment: int
+) -> None:
+    monkeypatch.setattr(segments, "SEGMENT_RECORDS", segment)
+    prepared = scene.prepare(scene.reports(10))
+
+    def broken(_: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as during:
+        during.setattr(durable_file, "_sync_folder", broken)
+        with pytest.raises(HelperUnavailable, match="Input/output"):
+            scene.commit(prepared)
+    dataset = scene.commit(prepared)
+    scene.restart()
+    assert len(scene.cores[0].datasets.opened(dataset)) == 10
+
+
+@pytest.mark.parametrize("segment", [4, 65_536])
+def test_what_is_being_committed_is_pushed_out_by_nobody(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, segment: int
+) -> None:
+    monkeypatch.setattr(segments, "SEGMENT_RECORDS", segment)
+    prepared, store = scene.prepare(scene.reports(10)), Spool.store
+
+    def others_come(spool: Spool, *given: Any) -> None:
+        for number in range(MAX_PREPARED_PER_TASK):
+            scene.cores[0].datasets.prepare(scene.task_id, bytes([number]) * 16, None).finish()
+        store(spool, *given)
+
+    monkeypatch.setattr(Spool, "store", others_come)
+    dataset = scene.commit(prepared)
+    scene.restart()
+    assert len(scene.cores[0].datasets.opened(dataset)) == 10
 
 
 def test_a_part_of_the_admitted_reports_can_be_chosen_and_the_rest_sealed_later(scene: Scene) -> None:

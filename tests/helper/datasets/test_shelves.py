@@ -57,6 +57,35 @@ def handle(task: int, name: int, owner: str = NORTH) -> Handle:
     return Handle(owner=owner, task_id=bytes([task]) * 32, name=bytes([name]) * 16)
 
 
+def test_what_is_lent_is_pushed_out_by_nobody_and_kept_again() -> None:
+    shelf, one = shelf_of(), Prepared()
+    shelf.put(handle(1, 0), one, 0)
+    with shelf.lent(handle(1, 0)) as lent:
+        assert lent is one
+        for name in range(1, MAX_PREPARED_PER_TASK + 1):
+            shelf.put(handle(1, name), Prepared(), 0)
+        assert one.discarded == 0
+    assert shelf.get(handle(1, 0)) is one
+
+
+def test_of_two_preparations_of_a_handle_the_newer_is_kept_once_the_other_comes_back() -> None:
+    shelf, one, newer = shelf_of(10), Prepared(), Prepared()
+    shelf.take(4, held=0, owner=NORTH)
+    shelf.put(handle(1, 0), one, 4)
+    with shelf.lent(handle(1, 0)):
+        shelf.put(handle(1, 0), newer, 0)
+        assert shelf.num_bytes == 4
+    assert shelf.get(handle(1, 0)) is newer
+    assert (one.discarded, newer.discarded, shelf.num_bytes) == (1, 0, 0)
+
+
+def test_nothing_is_lent_where_nothing_is_kept() -> None:
+    shelf = shelf_of()
+    with shelf.lent(handle(1, 0)) as lent:
+        assert lent is None
+    assert shelf.get(handle(1, 0)) is None
+
+
 def test_a_preparation_is_found_until_it_is_dropped() -> None:
     shelf = shelf_of()
     shelf.put(handle(1, 1), PREPARED, 0)
