@@ -91,7 +91,7 @@ class Spool:
             dataset_id: The dataset's.
             ranks: (n,) of each record, in the order in which they came, or `NOT_CHOSEN`.
         """
-        if self._stored == final:
+        if self._stored == final and final.exists():
             return
         try:
             self._store(final, dataset_id, ranks)

@@ -53,6 +53,7 @@ class Spool:
         self._path = path
         self._cipher = ChaCha20Poly1305(key_for(_salt(header)))
         self._count = 0
+        self._stored: Path | None = None
         self._stream: BinaryIO | None = open(path, "xb", opener=private)  # noqa: SIM115 # closed by `finish`
         self._stream.write(header)
 
@@ -75,7 +76,12 @@ class Spool:
         self._path.unlink(missing_ok=True)
 
     def store(self, final: Path, key: bytes, chosen: NDArray[np.bool_]) -> None:
-        """Append which shares are the dataset, and give the file its name, durably."""
+        """Append which shares are the dataset, and give the file its name, durably.
+
+        Again for the same dataset changes nothing: it may have been committed though its ledger did not say so.
+        """
+        if self._stored == final and final.exists():
+            return
         self.finish()
         tail = self._count.to_bytes(_COUNT_BYTES, "little")
         bits = np.packbits(chosen, bitorder="little").tobytes()
@@ -84,6 +90,7 @@ class Spool:
             stream.truncate()  # what an attempt to commit that failed has appended
             stream.write(ChaCha20Poly1305(key).encrypt(_nonce(0), bits, self.header + tail) + tail)
             put_in_place(stream, self._path, final)
+        self._stored = final
 
 
 class UpdateVault:

@@ -4,9 +4,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from helper.ledger.ledger import Ledger
 from helper.releases.answering import Call
 from maskedlark import canonical
-from maskedlark.errors import JobReason, JobRefused, ReportReason
+from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, ReportReason
 from maskedlark.privacy.accounting import spent
 from maskedlark.releases.update import UpdateSpec
 from maskedlark.releases.update_job import Phase
@@ -160,6 +161,27 @@ def test_what_was_prepared_is_gone_after_a_restart_and_can_be_prepared_again(tmp
     assert reason_of(error) is JobReason.UNKNOWN_DATASET
     assert not list(tmp_path.rglob("*.preparing"))
     assert scene.seal_round(one, sealed) == expected
+
+
+def test_a_commit_that_the_ledger_did_not_answer_may_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = UpdateScene(tmp_path)
+    one, vectors = scene.round(), scene.vectors(3)
+    sealed = scene.sealed(one, vectors)
+    admitted, _ = scene.prepare_round(one, sealed)
+    expected = scene.round_dataset_id(sealed, admitted[0], admitted[0].is_admitted)
+
+    def away(*_: object) -> None:
+        raise HelperUnavailable("the helper's database does not answer; ask again")
+
+    for core in scene.cores:
+        with monkeypatch.context() as during:
+            during.setattr(Ledger, "add_dataset", away)
+            with pytest.raises(HelperUnavailable):
+                core.updates.commit(scene.task_id, b"h" * 16, b"\x07", expected, None)
+        assert core.updates.commit(scene.task_id, b"h" * 16, b"\x07", expected, None) == 3
+    assert (scene.release(one, expected) == np.sum(vectors, axis=0)).all()
 
 
 def test_a_preparation_that_ends_early_leaves_no_file(tmp_path: Path) -> None:
