@@ -152,6 +152,8 @@ class Preparation:
             HelperUnavailable: other preparations take all the room there is at the moment, or the disk is
                 full.
         """
+        if not incoming:
+            return self._opener.open([]).admitted  # nothing is kept of it, however many come
         self._check_size(len(incoming))
         self._take_room(len(incoming))
         opened = self._pool.open(self._opener, incoming)

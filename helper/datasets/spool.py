@@ -52,6 +52,7 @@ class Spool:
         self._key_for = key_for
         self._cipher = ChaCha20Poly1305(key_for(_salt(self._header)))
         self._waiting: list[Rows] = []
+        self._num_waiting = 0
         self._written = 0
         self._has_file = False
         self._stored: Path | None = None
@@ -59,7 +60,7 @@ class Spool:
     @property
     def waiting(self) -> int:
         """How many records are in memory still."""
-        return sum(map(len, self._waiting))
+        return self._num_waiting
 
     @property
     def num_bytes(self) -> int:
@@ -68,9 +69,12 @@ class Spool:
 
     def add(self, rows: Rows) -> None:
         """Take records; what fills a segment is written, and leaves memory."""
+        if not len(rows):
+            return  # or chunks of which nothing is admitted would pile up
         self._waiting.append(rows)
+        self._num_waiting += len(rows)
         size = self._shape.segment_records
-        if self.waiting < size:
+        if self._num_waiting < size:
             return
         together = joined(self._waiting)
         with self._opened() as stream:
@@ -78,7 +82,7 @@ class Spool:
                 self._write(stream, together.rows(slice(start, start + size)), self._written)
                 self._written += size
         rest = together.rows(slice(len(together) // size * size, None))
-        self._waiting = [rest] if len(rest) else []
+        self._waiting, self._num_waiting = [rest] if len(rest) else [], len(rest)
 
     def store(self, final: Path, dataset_id: bytes, ranks: Ranks) -> None:
         """Write what waits and the ranks of all records, and give the file its name, durably.
@@ -114,7 +118,7 @@ class Spool:
 
     def remove(self) -> None:
         """Forget what was taken; of a file that was stored there is nothing to forget."""
-        self._waiting = []
+        self._waiting, self._num_waiting = [], 0
         self._drop_file()
 
     def _store(self, final: Path, dataset_id: bytes, ranks: Ranks) -> None:

@@ -264,7 +264,8 @@ class UpdatePreparation:
                 item.report_id if len(item.report_id) == REPORT_ID_BYTES else bytes(REPORT_ID_BYTES)
             )
         admitted = AdmittedSet(is_admitted=is_admitted, view_tags=tags, dropped=dropped)
-        self._chunks.append(admitted)
+        if incoming:  # or empty chunks would pile up
+            self._chunks.append(admitted)
         return admitted
 
     def finish(self) -> PreparedTotals:

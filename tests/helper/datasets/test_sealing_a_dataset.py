@@ -238,6 +238,21 @@ def test_room_is_freed_by_the_commit_and_not_by_a_refused_one(scene: Scene) -> N
     assert [core.datasets.preparing_bytes for core in scene.cores] == [0, 0]
 
 
+def test_empty_chunks_and_chunks_of_dropped_reports_do_not_pile_up(scene: Scene) -> None:
+    shares = shares_for(scene.reports(3), 0)
+    with scene.cores[0].datasets.prepare(scene.task_id, HANDLE, None) as preparation:
+        for _ in range(100):
+            assert not len(preparation.add([]).is_admitted)
+        assert preparation._ids == preparation._admitted == preparation._seen._runs == []
+        preparation.add(shares)
+        for _ in range(5):
+            preparation.add(shares[:1])
+        assert preparation._spool is not None
+        assert len(preparation._spool._waiting) == 1
+        assert preparation._spool.waiting == 3
+        assert preparation.finish().admitted == 3
+
+
 def test_preparations_of_several_tasks_share_one_room(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     scene.restart(max_preparing_bytes=5000)

@@ -184,6 +184,15 @@ def test_a_commit_that_the_ledger_did_not_answer_may_be_repeated(
     assert (scene.release(one, expected) == np.sum(vectors, axis=0)).all()
 
 
+def test_empty_chunks_of_a_round_do_not_pile_up(tmp_path: Path) -> None:
+    scene = UpdateScene(tmp_path)
+    encoded = canonical.encode(scene.round())
+    with scene.cores[0].updates.prepare(scene.task_id, b"h" * 16, encoded, None) as preparation:
+        assert not len(preparation.add([]).is_admitted)
+        assert preparation._chunks == []
+        assert preparation.finish().received == 0
+
+
 def test_a_preparation_that_ends_early_leaves_no_file(tmp_path: Path) -> None:
     scene = UpdateScene(tmp_path)
     one = scene.round()
