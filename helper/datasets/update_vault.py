@@ -78,7 +78,8 @@ class Spool:
     def store(self, final: Path, key: bytes, chosen: NDArray[np.bool_]) -> None:
         """Append which shares are the dataset, and give the file its name, durably.
 
-        Again for the same dataset changes nothing: it may have been committed though its ledger did not say so.
+        Again for the same dataset changes nothing: it may have been committed, though the ledger did not say
+        so.
         """
         if self._stored == final and final.exists():
             return
