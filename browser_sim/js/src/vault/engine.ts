@@ -182,10 +182,11 @@ export class Engine {
 
   /** One row after the other. A task that cannot be served now (its host has no fresh keys, say) pauses, and no other. */
   async #each<T extends Call | Impression | Waiting>(rows: readonly Row<T>[], serve: (row: Row<T>) => Promise<void>): Promise<void> {
+    const now = this.#now(); // a pause that ends between two rows must not let the later one go first
     for (const row of rows) {
       const id = taskOf(row.value);
       const pause = this.#pauses.get(id);
-      if (pause !== undefined && pause.until > this.#now()) continue;
+      if (pause !== undefined && pause.until > now) continue;
       try {
         await serve(row);
         this.#pauses.delete(id);
