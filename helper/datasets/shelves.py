@@ -131,12 +131,6 @@ class PreparedShelf(Generic[Prepared]):
                 ((most, _),) = Counter(known.owner for known in self._prepared).most_common(1)
                 self._forget(next(known for known in self._prepared if known.owner == most))
 
-    def get(self, handle: Handle) -> Prepared | None:
-        """The preparation of a handle, if it is still kept."""
-        with self._lock:
-            kept = self._prepared.get(handle)
-            return None if kept is None else kept.prepared
-
     @contextmanager
     def lent(self, handle: Handle) -> Iterator[Prepared | None]:
         """The preparation of a handle, if it is still kept, which nobody pushes out during a `with` block.

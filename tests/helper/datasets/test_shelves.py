@@ -53,6 +53,11 @@ def opened(number: int) -> OpenedDataset:
     return open_dataset(bytes([number]) * 32, OPENED, OPENED.admitted.is_admitted)
 
 
+def found(shelf: PreparedShelf[Prepared], of: Handle) -> Prepared | None:
+    kept = shelf._prepared.get(of)
+    return None if kept is None else kept.prepared
+
+
 def handle(task: int, name: int, owner: str = NORTH) -> Handle:
     return Handle(owner=owner, task_id=bytes([task]) * 32, name=bytes([name]) * 16)
 
@@ -65,7 +70,7 @@ def test_what_is_lent_is_pushed_out_by_nobody_and_kept_again() -> None:
         for name in range(1, MAX_PREPARED_PER_TASK + 1):
             shelf.put(handle(1, name), Prepared(), 0)
         assert one.discarded == 0
-    assert shelf.get(handle(1, 0)) is one
+    assert found(shelf, handle(1, 0)) is one
 
 
 def test_of_two_preparations_of_a_handle_the_newer_is_kept_once_the_other_comes_back() -> None:
@@ -75,7 +80,7 @@ def test_of_two_preparations_of_a_handle_the_newer_is_kept_once_the_other_comes_
     with shelf.lent(handle(1, 0)):
         shelf.put(handle(1, 0), newer, 0)
         assert shelf.num_bytes == 4
-    assert shelf.get(handle(1, 0)) is newer
+    assert found(shelf, handle(1, 0)) is newer
     assert (one.discarded, newer.discarded, shelf.num_bytes) == (1, 0, 0)
 
 
@@ -83,17 +88,17 @@ def test_nothing_is_lent_where_nothing_is_kept() -> None:
     shelf = shelf_of()
     with shelf.lent(handle(1, 0)) as lent:
         assert lent is None
-    assert shelf.get(handle(1, 0)) is None
+    assert found(shelf, handle(1, 0)) is None
 
 
 def test_a_preparation_is_found_until_it_is_dropped() -> None:
     shelf = shelf_of()
     shelf.put(handle(1, 1), PREPARED, 0)
-    assert shelf.get(handle(1, 1)) is PREPARED
-    assert shelf.get(handle(2, 1)) is None
+    assert found(shelf, handle(1, 1)) is PREPARED
+    assert found(shelf, handle(2, 1)) is None
     shelf.drop(handle(1, 1))
     shelf.drop(handle(1, 1))
-    assert shelf.get(handle(1, 1)) is None
+    assert found(shelf, handle(1, 1)) is None
 
 
 def test_what_is_forgotten_for_whatever_reason_is_discarded_once() -> None:
@@ -118,7 +123,7 @@ def test_a_task_keeps_its_newest_preparations_only() -> None:
     shelf = shelf_of()
     for name in range(MAX_PREPARED_PER_TASK + 1):
         shelf.put(handle(1, name), PREPARED, 0)
-    kept = [shelf.get(handle(1, name)) is not None for name in range(MAX_PREPARED_PER_TASK + 1)]
+    kept = [found(shelf, handle(1, name)) is not None for name in range(MAX_PREPARED_PER_TASK + 1)]
     assert kept == [False] + [True] * MAX_PREPARED_PER_TASK
 
 
@@ -126,14 +131,14 @@ def test_preparing_again_under_a_handle_makes_it_the_newest() -> None:
     shelf = shelf_of()
     for name in (0, 1, 0, 2):
         shelf.put(handle(1, name), PREPARED, 0)
-    assert [shelf.get(handle(1, name)) is not None for name in (0, 1, 2)] == [True, False, True]
+    assert [found(shelf, handle(1, name)) is not None for name in (0, 1, 2)] == [True, False, True]
 
 
 def test_all_tasks_together_keep_a_bounded_number() -> None:
     shelf = shelf_of()
     for task in range(MAX_PREPARED + 3):
         shelf.put(handle(task, 0), PREPARED, 0)
-    assert sum(shelf.get(handle(task, 0)) is not None for task in range(MAX_PREPARED + 3)) == MAX_PREPARED
+    assert sum(found(shelf, handle(task, 0)) is not None for task in range(MAX_PREPARED + 3)) == MAX_PREPARED
 
 
 def test_past_that_number_who_has_the_most_loses_the_oldest() -> None:
@@ -141,8 +146,8 @@ def test_past_that_number_who_has_the_most_loses_the_oldest() -> None:
     shelf.put(handle(0, 0, SOUTH), PREPARED, 0)
     for task in range(1, MAX_PREPARED + 3):
         shelf.put(handle(task, 0), PREPARED, 0)
-    assert shelf.get(handle(0, 0, SOUTH)) is PREPARED
-    assert [shelf.get(handle(task, 0)) is not None for task in (1, 2, 3, 4)] == [False, False, False, True]
+    assert found(shelf, handle(0, 0, SOUTH)) is PREPARED
+    assert [found(shelf, handle(task, 0)) is not None for task in (1, 2, 3, 4)] == [False, False, False, True]
 
 
 def test_who_finds_no_room_for_a_preparation_is_told_when_to_come_again() -> None:
@@ -185,7 +190,7 @@ def test_a_finished_preparation_makes_room_only_once_its_commit_is_overdue() -> 
         shelf.take(10, held=0, owner=SOUTH)
     clock.now = KEPT_S
     shelf.take(10, held=0, owner=SOUTH)
-    assert [shelf.get(handle(task, 0, owner)) is not None for task, owner in ((1, NORTH), (2, SOUTH))] == [
+    assert [found(shelf, handle(task, 0, owner)) is not None for task, owner in ((1, NORTH), (2, SOUTH))] == [
         False,
         True,
     ]
@@ -199,7 +204,7 @@ def test_who_is_at_its_own_limit_pushes_out_its_own_overdue_preparations_alone()
         shelf.put(handle(task, 0, owner), PREPARED, size)
     clock.now = KEPT_S
     shelf.take(10, held=0, owner=NORTH)
-    assert [shelf.get(handle(task, 0, owner)) is not None for task, owner in ((1, SOUTH), (2, NORTH))] == [
+    assert [found(shelf, handle(task, 0, owner)) is not None for task, owner in ((1, SOUTH), (2, NORTH))] == [
         True,
         False,
     ]
@@ -239,13 +244,13 @@ def test_the_room_taken_is_that_of_the_preparations_that_there_are_and_never_mor
                 shelf.drop(one)
             case _:
                 clock.now += 20 * number
-        kept = sum(size for known, size in finished.items() if shelf.get(known) is not None)
+        kept = sum(size for known, size in finished.items() if found(shelf, known) is not None)
         assert shelf.num_bytes == unfinished.total() + kept <= 200
         for owner in (NORTH, SOUTH):
             of_one = sum(
                 size
                 for known, size in finished.items()
-                if known.owner == owner and shelf.get(known) is not None
+                if known.owner == owner and found(shelf, known) is not None
             )
             assert of_one + sum(size for known, size in unfinished.items() if known.owner == owner) <= 150
 
