@@ -63,5 +63,5 @@ def _batches(pieces: Iterable[Piece], evaluated: Evaluated, interrupt: Interrupt
 
 def _batch_records(batch: Batch) -> int:
     """How many records like these are worth an engine's while."""
-    row = batch.features.shape[1] + 12 * batch.labels.shape[1]
+    row: int = batch.features.shape[1] + 12 * batch.labels.shape[1]
     return min(SEGMENT_RECORDS, -(-_BATCH_BYTES // row))
