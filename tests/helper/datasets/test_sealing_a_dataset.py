@@ -243,7 +243,8 @@ def test_empty_chunks_and_chunks_of_dropped_reports_do_not_pile_up(scene: Scene)
     with scene.cores[0].datasets.prepare(scene.task_id, HANDLE, None) as preparation:
         for _ in range(100):
             assert not len(preparation.add([]).is_admitted)
-        assert not (preparation._ids or preparation._admitted or preparation._seen._runs)
+        kept = [*preparation._ids, *preparation._admitted, *preparation._seen._runs]
+        assert kept == []
         preparation.add(shares)
         for _ in range(5):
             preparation.add(shares[:1])
