@@ -149,8 +149,6 @@ class HelperService(helper_pb2_grpc.HelperServicer):
                         is_admitted=admitted.is_admitted.astype(np.uint8).tobytes(),
                         view_tags=np.ascontiguousarray(admitted.view_tags).tobytes(),
                     )
-                if not context.is_active():
-                    return  # a stream that broke off may look like one that has ended
                 totals = preparation.finish()
             yield pb.PrepareReply(
                 totals=pb.PrepareReply.Totals(
