@@ -1,6 +1,7 @@
 """A Chromium that is killed again and again while it reports, at an intake that loses answers.
 
-Nothing is lost, and nothing counts twice.
+Nothing is lost, and nothing counts twice, where the browser keeps what it was given: a log that Chromium left
+torn, and would drop with all that stands in it, is mended between two starts.
 
 python -m tests.browser_sim.js.kills --kills 50
 """
@@ -24,6 +25,7 @@ from playwright.sync_api import Browser, Error, Page, Playwright, sync_playwrigh
 from tests.browser_sim.js.chromium import ARGUMENTS, chromium_path
 from tests.browser_sim.js.sent_reports import SentReports
 from tests.browser_sim.js.site import Answer, Seen, Site
+from tests.browser_sim.js.torn_logs import mend
 from tests.browser_sim.js.vault_sites import Sites, rows_kept, three_sites
 from tests.builders import world
 from tests.patience import HANGS_S
@@ -46,6 +48,7 @@ class Outcome:
         doubled: Ones that would count twice.
         unasked: Reported ones that no page ever gave.
         uploads: Requests, with those that were sent again.
+        torn: Kills that left a torn log.
     """
 
     kills: int
@@ -55,6 +58,7 @@ class Outcome:
     doubled: int
     unasked: int
     uploads: int
+    torn: int
 
 
 class KilledBrowser:
@@ -113,7 +117,7 @@ def run(kills: int, seed: int) -> Outcome:
 
     sent = SentReports(of=of, disturb=disturb)
     acknowledged: list[int] = []
-    given = 0
+    given = torn = 0
 
     def noted(number: int) -> None:
         acknowledged.append(number)
@@ -135,6 +139,7 @@ def run(kills: int, seed: int) -> Outcome:
                 page.wait_for_timeout(dice.uniform(0, 1500))
             finally:
                 killed.kill()
+            torn += mend(profile)
         last = KilledBrowser(playwright, profile)
         try:
             finish(opened(last.page, sites, host, trusted))
@@ -150,6 +155,7 @@ def run(kills: int, seed: int) -> Outcome:
         doubled=len(numbers) - len(set(numbers)),
         unasked=sum(number >= given for number in numbers),
         uploads=len(sent.bodies),
+        torn=torn,
     )
 
 
