@@ -12,7 +12,7 @@ from helper.datasets.shelves import PreparedShelf
 from helper.datasets.update_vault import UpdateVault
 from helper.datasets.updates import UpdateDatasets
 from helper.datasets.vault import Vault
-from helper.executors.processes import OpeningPool
+from helper.executors.executor import Executor
 from helper.ledger.budget_left import BudgetsLeft
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import Counts
@@ -56,7 +56,7 @@ class HelperCore:
         keys: HelperKeys,
         floors: Floors,
         ledger: Ledger,
-        pool: OpeningPool,
+        executor: Executor,
         clock: Clock,
         engine_for: EngineFor,
         randomness: Randomness = system_randomness,
@@ -70,7 +70,7 @@ class HelperCore:
         self.datasets = Datasets(
             tasks=self.tasks,
             opening_keys=lambda: keys.opening_keys(clock()),
-            pool=pool,
+            open_shares=executor.open,
             ledger=ledger,
             vault=Vault(data / DATASETS_FOLDER, keys.vault_key),
             prepared=PreparedShelf(max_preparing_bytes, clock),
@@ -78,6 +78,7 @@ class HelperCore:
         self.jobs = Jobs(
             tasks=self.tasks,
             datasets=self.datasets,
+            executor=executor,
             ledger=ledger,
             engine_for=engine_for,
             randomness=randomness,
@@ -93,6 +94,7 @@ class HelperCore:
             tasks=self.tasks,
             datasets=self.datasets,
             updates=self.updates,
+            executor=executor,
             ledger=ledger,
             randomness=randomness,
         )

@@ -1,4 +1,4 @@
 """The `helper` command.
 
-May import: serving, core, releases, datasets, executors, trust, ledger, gradient.
+May import: serving, core, releases, executors, datasets, trust, ledger, gradient.
 """

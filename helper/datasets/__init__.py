@@ -1,4 +1,4 @@
 """From sealed shares to a dataset on disk: opened, committed once, encrypted at rest.
 
-May import: executors, trust, ledger, gradient.
+May import: trust, ledger, gradient.
 """

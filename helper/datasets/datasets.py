@@ -12,12 +12,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from helper.datasets.preparing import Preparation, PreparedReports
+from helper.datasets.preparing import OpenShares, Preparation, PreparedReports
+from helper.datasets.records import Records
 from helper.datasets.segments import Ids, Piece, whole
 from helper.datasets.shelves import Handle, OpenedShelf, PreparedShelf
 from helper.datasets.turns import Turns
 from helper.datasets.vault import Vault, VaultDamaged
-from helper.executors.processes import OpeningPool
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import StoredDataset
 from helper.trust.tasks import Caller, Tasks
@@ -39,7 +39,7 @@ class Datasets:
 
     tasks: Tasks
     opening_keys: Callable[[], Sequence[OpeningKey]]
-    pool: OpeningPool
+    open_shares: OpenShares
     ledger: Ledger
     vault: Vault
     prepared: PreparedShelf[PreparedReports]
@@ -71,7 +71,7 @@ class Datasets:
             served=served,
             handle=Handle(owner=host_of(served.task.origin), task_id=task_id, name=handle),
             opening_keys=self.opening_keys(),
-            pool=self.pool,
+            open_shares=self.open_shares,
             ledger=self.ledger,
             shelf=self.prepared,
             vault=self.vault,
@@ -154,6 +154,15 @@ class Datasets:
             return self.opened(dataset_id).shares
         with self._loss_told():
             return self.vault.read_without_features(dataset_id).shares
+
+    def records(self, dataset_id: bytes, task_id: bytes) -> Records:
+        """The records of a committed dataset of a task, for an executor.
+
+        Raises:
+            JobRefused(UNKNOWN_DATASET)
+        """
+        size = self.stored(dataset_id, task_id).size
+        return Records(count=size, pieces=lambda: self.pieces(dataset_id))
 
     def pieces(self, dataset_id: bytes) -> Iterator[Piece]:
         """The shares of a committed dataset: in one piece where it has room in memory, else by segments.

@@ -6,9 +6,9 @@ memory, which is taken before shares are opened.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field, replace
-from typing import Final, Self
+from typing import Final, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,6 @@ from helper.datasets.segments import NOT_CHOSEN, Rows
 from helper.datasets.shelves import Handle, PreparedShelf
 from helper.datasets.spool import Ranks, Spool
 from helper.datasets.vault import Vault
-from helper.executors.processes import OpeningPool
 from helper.ledger.ledger import Ledger
 from helper.trust.tasks import ServedTask
 from maskedlark.errors import JobReason, JobRefused, ReportReason
@@ -34,6 +33,9 @@ from maskedlark.reports.dataset import (
 )
 from maskedlark.reports.proofs.check import residues
 from maskedlark.reports.sealing import OpeningKey
+
+OpenShares: TypeAlias = Callable[[ShareOpener, Sequence[ShareForHelper]], PreparedShares]
+"""`ShareOpener.open`, wherever it runs, and without looking for repeats between its parts."""
 
 MAX_CHUNK_BYTES: Final = 4 << 20
 """Of plaintext in one chunk; a message of the wire's limit with honest shares holds less."""
@@ -108,7 +110,7 @@ class Preparation:
         served: ServedTask,
         handle: Handle,
         opening_keys: Sequence[OpeningKey],
-        pool: OpeningPool,
+        open_shares: OpenShares,
         ledger: Ledger,
         shelf: PreparedShelf[PreparedReports],
         vault: Vault,
@@ -122,7 +124,7 @@ class Preparation:
             pair=served.pair,
             residues_of=compiled_residues if served.task.proof else residues,
         )
-        self._pool = pool
+        self._open_shares = open_shares
         self._ledger = ledger
         self._shelf = shelf
         self._vault = vault
@@ -156,7 +158,7 @@ class Preparation:
             return self._opener.open([]).admitted  # nothing is kept of it, however many come
         self._check_size(len(incoming))
         self._take_room(len(incoming))
-        opened = self._pool.open(self._opener, incoming)
+        opened = self._open_shares(self._opener, incoming)
         ids: list[bytes] = opened.report_ids.view("V16").ravel().tolist()
         kept = _without(opened, self._seen.add(opened.report_ids), ReportReason.DUPLICATE_ID)
         candidates = [

@@ -1,4 +1,4 @@
-"""Where work on many records runs: the process pools of this machine.
+"""Where work on many records runs, behind one interface: this machine's processes and threads.
 
-May import: ledger, gradient.
+May import: datasets, trust, ledger, gradient.
 """

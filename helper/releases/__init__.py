@@ -1,4 +1,4 @@
 """What leaves a helper: jobs, rounds, queries and evaluations, each charged once and answered once.
 
-May import: datasets, executors, trust, ledger, gradient.
+May import: executors, datasets, trust, ledger, gradient.
 """

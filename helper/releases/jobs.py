@@ -7,6 +7,7 @@ from threading import Lock
 from typing import Final, TypeAlias
 
 from helper.datasets.datasets import Datasets
+from helper.executors.executor import Executor
 from helper.gradient.engine import GradientEngine, Interrupt
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import Reservation, StoredJob
@@ -64,6 +65,7 @@ class Jobs:
         *,
         tasks: Tasks,
         datasets: Datasets,
+        executor: Executor,
         ledger: Ledger,
         engine_for: EngineFor,
         randomness: Randomness,
@@ -72,6 +74,7 @@ class Jobs:
         """Make them; `noise_key` gives, by a job's digest, what the seeds of its noise are sealed under."""
         self._tasks = tasks
         self._datasets = datasets
+        self._executor = executor
         self._ledger = ledger
         self._engine_for = engine_for
         self._noise = NoiseShelf(randomness)
@@ -239,6 +242,7 @@ class Jobs:
         fresh = RunningJob(
             computation=computation,
             datasets=self._datasets,
+            executor=self._executor,
             ledger=self._ledger,
             noise=self._noise,
             carried=self._carried,

@@ -6,15 +6,13 @@ from dataclasses import field
 from functools import partial
 from typing import Final, TypeAlias
 
-import numpy as np
-
 from helper.datasets.datasets import Datasets
 from helper.datasets.updates import UpdateDatasets
+from helper.executors.executor import Executor, Scoring
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import Reservation, StoredQuery
 from helper.ledger.spending import check_fits, cost
 from helper.releases.answering import Call, answer_once
-from helper.releases.scoring import score
 from helper.trust.tasks import ServedTask, Tasks
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
@@ -22,7 +20,6 @@ from maskedlark.interrupt import Interrupt, interruptible
 from maskedlark.model import weights
 from maskedlark.model.graph import Model
 from maskedlark.model.limits import Limits
-from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.model.weights import QuantisedTensor
 from maskedlark.privacy.accounting import Epsilons
@@ -65,6 +62,7 @@ class Queries:
     tasks: Tasks
     datasets: Datasets
     updates: UpdateDatasets
+    executor: Executor
     ledger: Ledger
     randomness: Randomness
 
@@ -153,19 +151,18 @@ class Queries:
         loss = evaluated_loss(served.task, model)
         tensors = _named_weights(model, spec)
         shares = self._shares(spec)
-        bins, choices = np.empty(len(shares), np.int64), np.empty(len(shares), np.int64)
-        for piece in self.datasets.pieces(spec.dataset_id):
-            scores = score(model, loss, tensors, piece.shares.features, spec.num_bins, interrupt=interrupt)
-            bins[piece.ranks] = scores.bins
-            if scores.choices is not None:
-                choices[piece.ranks] = scores.choices
+        scores = self.executor.scan(
+            Scoring(model=model, loss=loss, weights=tensors, num_bins=spec.num_bins),
+            self.datasets.records(spec.dataset_id, spec.task_id),
+            interrupt,
+        )
         return answer_evaluation(
             task=served.task,
             spec=spec,
             pair=served.pair,
             shares=shares,
-            bins=bins,
-            choices=choices if loss is Loss.CROSS_ENTROPY else None,
+            bins=scores.bins,
+            choices=scores.choices,
             noise=self._noise(interrupt),
             interrupt=interrupt,
         )

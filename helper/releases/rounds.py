@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from helper.datasets.datasets import Datasets
+from helper.executors.executor import Executor, Gradient
 from helper.gradient.engine import GradientEngine, Interrupt
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import StoredRound
@@ -21,7 +22,6 @@ from helper.releases.answering import Call, answer_once
 from helper.releases.attempts import Attempts
 from helper.releases.carried_noise import CarriedNoise, StepSeed
 from helper.releases.noise_shelf import NoiseOrder, NoiseShelf
-from helper.releases.summing import summed
 from helper.trust.tasks import ServedTask
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
@@ -60,6 +60,7 @@ class RunningJob:
 
     computation: Computation
     datasets: Datasets
+    executor: Executor
     ledger: Ledger
     noise: NoiseShelf
     carried: CarriedNoise
@@ -185,7 +186,8 @@ class RunningJob:
         clip, encoded_weights = self._clip(served, weights), weights
         if spec.is_clip_adaptive:
             engine, encoded_weights = engine.with_clip(clip), weights[: -adaptive_clip.BOUND_BYTES]
-        tensors = weights_format.decode(encoded_weights, model.parameters)
+        gradient = Gradient(engine=engine, weights=weights_format.decode(encoded_weights, model.parameters))
+        records = self.datasets.records(spec.dataset_id, spec.task_id)
         share = aggregate(
             task=served.task,
             job=spec,
@@ -194,10 +196,8 @@ class RunningJob:
             round_transcript=transcript(
                 spec, round_index=round_index, weights=weights, numerics=self.computation.numerics
             ),
-            records=self.datasets.stored(spec.dataset_id, spec.task_id).size,
-            masked_sum=lambda evaluated: summed(
-                engine, tensors, self.datasets.pieces(spec.dataset_id), evaluated, interrupt
-            ),
+            records=records.count,
+            masked_sum=lambda evaluated: self.executor.masked_sum(gradient, records, evaluated, interrupt),
             num_values=num_values(spec, model.num_parameters),
             noise=self._noise_source(served, round_index, seed, interrupt),
             clip=clip,

@@ -1,4 +1,4 @@
 """The gRPC service and the process around it.
 
-May import: core, releases, datasets, executors, trust, ledger, gradient.
+May import: core, releases, executors, datasets, trust, ledger, gradient.
 """

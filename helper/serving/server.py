@@ -15,7 +15,7 @@ from threading import Event
 from typing import Final
 
 from helper.core import HelperCore
-from helper.executors.processes import OpeningPool
+from helper.executors.local import LocalExecutor
 from helper.gradient.choose import engine_for
 from helper.ledger.ledger import LEDGER_FILE, Ledger, sqlite_url
 from helper.releases.release_grid import DEFAULT_STEP_MS, ReleaseGrid
@@ -196,13 +196,13 @@ def _open_core(settings: HelperSettings, stack: ExitStack) -> HelperCore:
     ledger = stack.enter_context(
         closing(Ledger(open_database(settings.database or sqlite_url(settings.data / LEDGER_FILE))))
     )
-    pool = stack.enter_context(OpeningPool(settings.opening_workers))
+    executor = stack.enter_context(LocalExecutor(settings.opening_workers))
     return HelperCore(
         data=settings.data,
         keys=keys,
         floors=settings.floors,
         ledger=ledger,
-        pool=pool,
+        executor=executor,
         clock=time.time,
         engine_for=partial(engine_for, threads=settings.round_threads or os.cpu_count() or 1),
         max_preparing_bytes=settings.max_preparing_bytes,

@@ -4,7 +4,7 @@ from functools import partial
 from threading import Event
 
 from adserver.peers.replies import QueryAnswer
-from helper.releases.scoring import score
+from helper.gradient.scoring import score
 from maskedlark.model import weights
 from maskedlark.model.onnx_file import parse
 from maskedlark.privacy.accounting import spent

@@ -371,6 +371,7 @@ class Site:
             tasks=before.tasks,
             datasets=before.datasets,
             updates=before.updates,
+            executor=before.executor,
             ledger=before.ledger,
             randomness=before.randomness,
         )

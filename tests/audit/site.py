@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from adserver.peers.client import HelperClient
 from helper.core import HelperCore
-from helper.executors.processes import OpeningPool
+from helper.executors.local import LocalExecutor
 from helper.gradient.choose import engine_for
 from helper.ledger.ledger import Ledger, sqlite_url
 from helper.releases.noise_shelf import NoiseOrder, NoiseShelf, NoiseVector
@@ -228,7 +228,7 @@ def _core(party: Party, randomness: Stream, shelf: type[RecordedNoise], stack: E
         keys=party.keys,
         floors=OPEN_FLOORS,
         ledger=ledger,
-        pool=OpeningPool(1),
+        executor=LocalExecutor(1),
         clock=lambda: NOW,
         engine_for=engine_for,
     )

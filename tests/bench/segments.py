@@ -21,8 +21,8 @@ from typing import Any, Final
 import numpy as np
 
 from helper.datasets.shelves import OpenedShelf
+from helper.executors.summing import summed
 from helper.gradient.exact.engine import ExactEngine
-from helper.releases.summing import summed
 from maskedlark import canonical
 from maskedlark.interrupt import never
 from maskedlark.model import weights

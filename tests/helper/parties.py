@@ -15,7 +15,7 @@ from onnx import TensorProto
 from onnx import helper as make
 
 from helper.core import HelperCore
-from helper.executors.processes import OpeningPool
+from helper.executors.local import LocalExecutor
 from helper.gradient.engine import Batch, Interrupt, MaskedSum, never
 from helper.ledger.ledger import Ledger, sqlite_url
 from helper.releases.answering import Call
@@ -118,7 +118,7 @@ class Party:
             keys=self.keys,
             floors=self.floors,
             ledger=ledger_type(open_database(sqlite_url(self.data / "ledger.sqlite3"))),
-            pool=OpeningPool(NO_WORKERS),
+            executor=LocalExecutor(NO_WORKERS),
             clock=lambda: self.now,
             engine_for=engine_for,
             max_preparing_bytes=max_preparing_bytes,

@@ -21,6 +21,7 @@ from adserver.store.rounds import RoundStore
 from adserver.store.tasks import TaskStore
 from adserver.training.worker import JobWorker
 from helper.core import HelperCore
+from helper.executors.local import LocalExecutor
 from helper.gradient.choose import engine_for
 from helper.ledger.ledger import Ledger, sqlite_url
 from helper.releases.release_grid import ReleaseGrid
@@ -28,7 +29,6 @@ from helper.serving.service import HelperService
 from helper.trust.keys import HelperKeys, _replace
 from maskedlark import canonical
 from maskedlark.randomness import seeded
-from maskedlark.reports.dataset import PreparedShares, ShareForHelper, ShareOpener
 from maskedlark.runtime.database import open_database
 from maskedlark.runtime.durable_file import write_durably
 from protos import helper_pb2_grpc
@@ -45,6 +45,7 @@ LEDGER_FILE = "ledger.sqlite3"
 _POLL_S = 2.0
 _DEADLINE_S = 4.0
 _DOWN_S = (0.2, 6.0)
+_NO_WORKERS = 1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,13 +56,6 @@ class Running:
     boundary: Boundary
     engine: Engine
     part: Any = None
-
-
-class _InlinePool:
-    """`OpeningPool` without processes."""
-
-    def open(self, opener: ShareOpener, incoming: list[ShareForHelper]) -> PreparedShares:
-        return opener.open(incoming)
 
 
 @dataclass(kw_only=True)
@@ -221,7 +215,7 @@ class Fleet:
             keys=HelperKeys.read(self.folder / name),
             floors=FLOORS,
             ledger=Ledger(engine),
-            pool=_InlinePool(),  # type: ignore[arg-type]  # it has the one method that is called
+            executor=LocalExecutor(_NO_WORKERS),
             clock=process.clock,
             engine_for=engine_for,
             randomness=seeded(self.faults.seed, f"noise of {name} {self.starts}"),

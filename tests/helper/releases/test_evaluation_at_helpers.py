@@ -15,7 +15,7 @@ from onnx import TensorProto
 from onnx import helper as make
 
 from helper.gradient.exact.forward import ForwardPass
-from helper.releases.scoring import edge_logits, score
+from helper.gradient.scoring import edge_logits, score
 from maskedlark.errors import InvalidModel, JobReason, JobRefused, ModelReason
 from maskedlark.model import weights
 from maskedlark.model.dense import dense_network

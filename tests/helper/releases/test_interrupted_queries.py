@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from helper.gradient.engine import Interrupt
+from helper.gradient.scoring import score
 from helper.releases.answering import Call
 from helper.releases.queries import AnsweredQuery
-from helper.releases.scoring import score
 from maskedlark import canonical
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.model import weights

@@ -10,10 +10,10 @@ import pytest
 from helper.core import DATASETS_FOLDER, HelperCore
 from helper.datasets import segments
 from helper.datasets.shelves import OpenedShelf
+from helper.executors import summing
 from helper.gradient.choose import engine_for
 from helper.gradient.engine import OrderFree
 from helper.gradient.general.engine import GeneralEngine
-from helper.releases import summing
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.interrupt import never
 from maskedlark.model import weights

@@ -1,0 +1,74 @@
+"""What a helper asks of the machines that do its work on many records: `Executor`, four methods.
+
+    executor.open(opener, incoming)                              # report shares become rows
+    executor.masked_sum(gradient, records, evaluated, interrupt) # a round
+    executor.scan(scoring, records, interrupt)                   # an evaluation's scores
+    executor.close()
+
+An executor computes, and nothing else. The caller keeps the keys of its pair, the noise and the ledger, and
+decides what leaves the helper: so work may be done twice, and is released once. Every executor gives the
+same bits.
+"""
+
+from collections.abc import Sequence
+from dataclasses import field
+from typing import Protocol
+
+from helper.datasets.records import Records
+from helper.gradient.engine import GradientEngine, Interrupt, MaskedSum
+from helper.gradient.scoring import Scores
+from maskedlark.frozen import frozen
+from maskedlark.model.graph import Model
+from maskedlark.model.losses import Loss
+from maskedlark.model.weights import QuantisedTensor
+from maskedlark.releases.round import Evaluated
+from maskedlark.reports.dataset import PreparedShares, ShareForHelper, ShareOpener
+
+
+@frozen
+class Gradient:
+    """The function of a round: an engine at some weights."""
+
+    engine: GradientEngine
+    weights: tuple[QuantisedTensor, ...] = field(repr=False)
+
+
+@frozen
+class Scoring:
+    """What an evaluation asks of a record: in which of so many bins a model's score of it is."""
+
+    model: Model = field(repr=False)
+    loss: Loss
+    weights: tuple[QuantisedTensor, ...] = field(repr=False)
+    num_bins: int
+
+
+class Executor(Protocol):
+    """Works on many records. Safe to call from many threads."""
+
+    def open(self, opener: ShareOpener, incoming: Sequence[ShareForHelper]) -> PreparedShares:
+        """`opener.open(incoming)`, but without looking for repeats among them.
+
+        Raises:
+            HelperUnavailable: a worker was lost; the caller may ask again.
+        """
+
+    def masked_sum(
+        self, gradient: Gradient, records: Records, evaluated: Evaluated, interrupt: Interrupt
+    ) -> MaskedSum:
+        """The masked sum over the evaluated records of a dataset; see `GradientEngine.masked_sum`.
+
+        Raises:
+            JobRefused(DATASET_LOST, MALFORMED)
+        """
+
+    def scan(self, scoring: Scoring, records: Records, interrupt: Interrupt) -> Scores:
+        """The scores of all records of a dataset, in canonical order; see `helper.gradient.scoring.score`.
+
+        Raises:
+            InvalidModel: the model has no exact form.
+            JobRefused(DATASET_LOST)
+        """
+
+    def close(self) -> None:
+        """End the workers."""

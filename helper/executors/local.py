@@ -1,0 +1,62 @@
+"""The executor of one machine: processes open shares, threads of the engine sum, scans run in the caller."""
+
+from collections.abc import Sequence
+from typing import Self
+
+import numpy as np
+
+from helper.datasets.records import Records
+from helper.executors.executor import Gradient, Scoring
+from helper.executors.processes import OpeningPool
+from helper.executors.summing import summed
+from helper.gradient.engine import Interrupt, MaskedSum
+from helper.gradient.scoring import Scores, score
+from maskedlark.model.losses import Loss
+from maskedlark.releases.round import Evaluated
+from maskedlark.reports.dataset import PreparedShares, ShareForHelper, ShareOpener
+
+
+class LocalExecutor:
+    """An `Executor` of this machine's processors. One per helper; closed with it."""
+
+    def __init__(self, opening_workers: int | None = None) -> None:
+        """Prepare for so many processes that open shares; by default one a core."""
+        self._pool = OpeningPool(opening_workers)
+
+    def open(self, opener: ShareOpener, incoming: Sequence[ShareForHelper]) -> PreparedShares:
+        """See `Executor`."""
+        return self._pool.open(opener, incoming)
+
+    def masked_sum(
+        self, gradient: Gradient, records: Records, evaluated: Evaluated, interrupt: Interrupt
+    ) -> MaskedSum:
+        """See `Executor`."""
+        return summed(gradient.engine, gradient.weights, records.pieces(), evaluated, interrupt)
+
+    def scan(self, scoring: Scoring, records: Records, interrupt: Interrupt) -> Scores:
+        """See `Executor`."""
+        bins = np.empty(records.count, np.int64)
+        choices = np.empty(records.count, np.int64) if scoring.loss is Loss.CROSS_ENTROPY else None
+        for piece in records.pieces():
+            found = score(
+                scoring.model,
+                scoring.loss,
+                scoring.weights,
+                piece.shares.features,
+                scoring.num_bins,
+                interrupt=interrupt,
+            )
+            bins[piece.ranks] = found.bins
+            if choices is not None and found.choices is not None:
+                choices[piece.ranks] = found.choices
+        return Scores(bins=bins, choices=choices)
+
+    def close(self) -> None:
+        """See `Executor`."""
+        self._pool.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
