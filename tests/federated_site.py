@@ -15,7 +15,7 @@ from adserver.ingest.intake import Intake
 from adserver.peers.client import HelperClient
 from adserver.peers.replies import QueryAnswer
 from adserver.peers.retrying import Backoff
-from adserver.serving.server import running_ingest
+from adserver.serving.front_doors import running_ingest
 from adserver.simulating.simulator import Simulated, simulate
 from adserver.store.database import create_tables, default_url
 from adserver.store.job_folder import JobFolder

@@ -23,6 +23,7 @@ COMMANDS: Final = {
     "aggregate": Lazy("adserver.cli.aggregate:aggregate_command"),
     "evaluate": Lazy("adserver.cli.evaluate:evaluate_command"),
     "serve": Lazy("adserver.cli.serve:serve_command", environment="ADSERVER"),
+    "intake": Lazy("adserver.cli.intake:intake_command", environment="ADSERVER"),
     "keygen": Lazy("adserver.cli.serve:keygen_command"),
     "task": Lazy(
         _commands("task", "create", "show", "refresh-keys", "list"),

@@ -2,17 +2,14 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
-from prometheus_client import CollectorRegistry
-from prometheus_client import Counter as CounterMetric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 from sqlalchemy import Engine
 
-from adserver.ingest.intake import IntakeCounts
 from adserver.records.job_state import STOPPED, JobState
+from adserver.serving.intake_metrics import IntakeMetrics
 from adserver.store.database import Clock
 from adserver.store.jobs import JobRecord, JobStore
 from adserver.store.reports import ReportStore
@@ -23,50 +20,22 @@ _STOPPED_FOR_A_REASON: Final = STOPPED - {JobState.CANCELLED}
 """A cancelled job keeps the reason for which it had stopped before."""
 
 
-class AdserverMetrics(Collector):
-    """The ad server's numbers on a registry of their own."""
+class AdserverMetrics(IntakeMetrics):
+    """The ad server's numbers: its intake's, and the store's."""
 
     def __init__(self, engine: Engine, clock: Clock = time.time) -> None:
         """Numbers of one store; `clock` gives Unix seconds."""
-        self.registry: Final = CollectorRegistry()
         self._clock = clock
         self._jobs = JobStore(engine, clock)
         self._tasks = TaskStore(engine)
         self._reports = ReportStore(engine)
-        self._intake: Callable[[], IntakeCounts] = IntakeCounts
-        self._http = CounterMetric(
-            "adserver_http_responses", "Answers over HTTP, by status.", ("status",), registry=self.registry
-        )
-        self.registry.register(self)
-
-    def watch_intake(self, counts: Callable[[], IntakeCounts]) -> None:
-        """Show what became of the reports that this process took in."""
-        self._intake = counts
-
-    def intake(self) -> IntakeCounts:
-        """What became of the reports that this process took in."""
-        return self._intake()
-
-    def count_http(self, status: int) -> None:
-        """One answer over HTTP."""
-        self._http.labels(str(status)).inc()
+        super().__init__()
 
     def collect(self) -> Iterable[Metric]:
         """Called at each scrape."""
-        yield self._taken_in()
+        yield from super().collect()
         yield from self._of_jobs(self._jobs.all())
         yield from self._of_tasks()
-
-    def _taken_in(self) -> Metric:
-        counts = self._intake()
-        taken = CounterMetricFamily(
-            "adserver_reports", "Reports that came in, by what became of them.", labels=("outcome",)
-        )
-        taken.add_metric(("accepted",), counts.accepted)
-        taken.add_metric(("duplicate",), counts.duplicates)
-        for reason, count in counts.by_reason().items():
-            taken.add_metric((reason,), count)
-        return taken
 
     def _of_jobs(self, jobs: tuple[JobRecord, ...]) -> Iterable[Metric]:
         states = GaugeMetricFamily("adserver_jobs", "Jobs, by state.", labels=("state",))

@@ -40,6 +40,15 @@ def create_tables(engine: Engine) -> None:
     storage.create_tables(engine, metadata, version=SCHEMA_VERSION, whose="ad server", migrations=MIGRATIONS)
 
 
+def check_tables(engine: Engine) -> None:
+    """Refuse a database whose tables an ad server of this version has not made, or brought forward, yet.
+
+    Raises:
+        InvalidTask: the tables are not there, or of another version.
+    """
+    storage.check_version(engine, metadata, version=SCHEMA_VERSION, whose="ad server")
+
+
 def insert_or_ignore(engine: Engine, table: Table, key: Sequence[str]) -> postgresql.Insert | sqlite.Insert:
     """An insert that leaves rows with a key that is there as they are.
 

@@ -5,6 +5,7 @@ moment is not used: what was read before stays in use until the files fit togeth
 """
 
 import logging
+import os
 import ssl
 from collections.abc import Callable
 from dataclasses import field
@@ -118,6 +119,11 @@ class TlsFiles:
             path.stat() for path in (self.certificate, self.private_key, self.trusted_authorities, *names)
         ]
         return tuple((stat.st_mtime_ns, stat.st_ino, stat.st_size) for stat in stats)
+
+
+def without_peers(certificate: Path, private_key: Path) -> TlsFiles:
+    """The files of a server that only browsers call: it trusts nobody, for nobody shows it a certificate."""
+    return TlsFiles(certificate=certificate, private_key=private_key, trusted_authorities=Path(os.devnull))
 
 
 class Reloaded(Generic[_Made]):

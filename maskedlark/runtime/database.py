@@ -197,6 +197,27 @@ def create_tables(
         )
 
 
+def check_version(engine: Engine, metadata: MetaData, *, version: int, whose: str) -> None:
+    """Refuse a database whose tables are not there, or not of this version; nothing is changed in it.
+
+    For a process that works beside the one that makes the tables, under an account that may not.
+
+    Raises:
+        InvalidTask: they are not, or the database cannot be read.
+    """
+    try:
+        with reading(engine) as connection:
+            found = _found_version(connection, metadata)
+    except SQLAlchemyError as error:
+        raise InvalidTask(f"cannot use the database of the {whose}: {type(error).__name__}") from None
+    if found != version:
+        there = "has no tables" if found is None else f"has tables of schema version {found}"
+        raise InvalidTask(
+            f"the database {there}, and this program needs version {version}: start the {whose} of this"
+            " version first"
+        )
+
+
 def _found_version(connection: Connection, metadata: MetaData) -> int | None:
     """The schema version of the tables that are there, or None if there are none."""
     names = inspect(connection).get_table_names()

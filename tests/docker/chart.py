@@ -26,6 +26,7 @@ VERSIONS: Final = ("1.34", "1.35", "1.36", "1.37")
 RELEASE: Final = "maskedlark"
 NAMESPACE: Final = "lark"
 _LONGEST_S: Final = 300
+_POD_KINDS: Final = ("StatefulSet", "Deployment")
 
 Manifest = Mapping[str, Any]
 
@@ -74,9 +75,7 @@ def mistakes(objects: Sequence[Manifest], version: str) -> list[str]:
 
 def pods(objects: Sequence[Manifest]) -> dict[str, Manifest]:
     """The pod templates by the name of their set."""
-    return {
-        one["metadata"]["name"]: one["spec"]["template"] for one in objects if one["kind"] == "StatefulSet"
-    }
+    return {one["metadata"]["name"]: one["spec"]["template"] for one in objects if one["kind"] in _POD_KINDS}
 
 
 def containers(pod: Manifest) -> list[Manifest]:
@@ -91,19 +90,19 @@ def _among(objects: Sequence[Manifest]) -> Iterator[str]:
     templates = pods(objects)
     for name, pod in templates.items():
         labels = pod["metadata"]["labels"]
-        for kind, place in (
-            ("Service", ("selector",)),
-            ("NetworkPolicy", ("podSelector", "matchLabels")),
-            ("PodDisruptionBudget", ("selector", "matchLabels")),
-            ("StatefulSet", ("selector", "matchLabels")),
+        for kinds, place in (
+            (("Service",), ("selector",)),
+            (("NetworkPolicy",), ("podSelector", "matchLabels")),
+            (("PodDisruptionBudget",), ("selector", "matchLabels")),
+            (_POD_KINDS, ("selector", "matchLabels")),
         ):
             chosen = [
                 one
                 for one in objects
-                if one["kind"] == kind and _at(one["spec"], place).items() <= labels.items()
+                if one["kind"] in kinds and _at(one["spec"], place).items() <= labels.items()
             ]
             if len(chosen) != 1:
-                yield f"{name} is chosen by {len(chosen)} objects of kind {kind}"
+                yield f"{name} is chosen by {len(chosen)} objects of kind {' or '.join(kinds)}"
         yield from (f"{name}: {what}" for what in _in_pod(pod, names))
     for one in objects:
         if one["kind"] == "Service":

@@ -32,8 +32,8 @@ def party(container: Mapping[str, Any]) -> str:
     return str(container["image"].split("/")[1].split(":")[0])
 
 
-def test_there_are_three_values_files_and_four_versions() -> None:
-    assert VALUES == ("large", "one-party", "trial")
+def test_there_are_four_values_files_and_four_versions() -> None:
+    assert VALUES == ("adserver", "large", "one-party", "trial")
     assert len(VERSIONS) == 4
 
 
@@ -85,9 +85,9 @@ def test_every_variable_of_the_chart_is_one_that_a_command_reads(values: str) ->
     }
     for pod in pods(objects(values)).values():
         for container in containers(pod):
-            variables = {one["name"] for one in container["env"]}
+            variables = {one["name"] for one in container.get("env", [])}
             assert variables - UNKNOWN <= known
-            assert all("valueFrom" in one for one in container["env"] if one["name"] in SECRETS)
+            assert all("valueFrom" in one for one in container.get("env", []) if one["name"] in SECRETS)
 
 
 @needs_helm
@@ -111,6 +111,29 @@ def test_a_trial_has_both_helpers_and_an_ad_server_that_alone_reaches_them() -> 
             for way_out in policies[f"maskedlark-helper-{role}"]["egress"]
             for port in way_out["ports"]
         )
+
+
+@needs_helm
+def test_intake_replicas_keep_nothing_and_call_nobody_but_the_database() -> None:
+    made = objects("adserver")
+    (deployment,) = (one for one in made if one["kind"] == "Deployment")
+    pod = deployment["spec"]["template"]["spec"]
+    assert (deployment["spec"]["replicas"], pod["containers"][0]["args"]) == (3, ["intake"])
+    assert {kind for volume in pod["volumes"] for kind in volume} == {"name", "secret", "emptyDir"}
+    (policy,) = (
+        one["spec"]
+        for one in made
+        if one["kind"] == "NetworkPolicy" and one["metadata"]["name"] == "maskedlark-intake"
+    )
+    assert {port["port"] for way_out in policy["egress"] for port in way_out["ports"]} == {53, 5432}
+
+
+@needs_helm
+@pytest.mark.parametrize("missing", ["tlsSecret", "database.secret"])
+def test_intake_replicas_without_a_certificate_or_a_database_are_refused(missing: str) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        rendered("adserver", VERSIONS[-1], "--set", f"intake.{missing}=")
+    assert f"intake.{missing}" in refused.value.stderr
 
 
 @needs_helm

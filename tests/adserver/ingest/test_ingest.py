@@ -24,7 +24,7 @@ from sqlalchemy import Engine, func, select
 
 from adserver.ingest import http_app as http_app_module
 from adserver.ingest.intake import Intake, IntakeCounts
-from adserver.serving.server import Addresses, running_ingest
+from adserver.serving.front_doors import Addresses, running_ingest
 from adserver.store.database import create_tables, default_url
 from adserver.store.reports import ReportStore
 from adserver.store.schema import reports

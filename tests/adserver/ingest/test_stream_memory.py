@@ -17,8 +17,8 @@ import pytest
 from sqlalchemy import Engine
 
 from adserver.ingest.intake import Intake
-from adserver.serving import server
-from adserver.serving.server import Addresses, running_ingest
+from adserver.serving import front_doors
+from adserver.serving.front_doors import Addresses, running_ingest
 from adserver.store.database import create_tables, default_url
 from adserver.store.reports import ReportStore
 from adserver.store.tasks import TaskStore
@@ -45,7 +45,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 
 @pytest.fixture
 def addresses(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Addresses]:
-    monkeypatch.setattr(server, "_GRPC_THREADS", 1)
+    monkeypatch.setattr(front_doors, "_GRPC_THREADS", 1)
     with running_ingest(engine, grpc_listen="127.0.0.1:0", http_listen="127.0.0.1:0", tls=None) as opened:
         yield opened
 

@@ -20,9 +20,9 @@ from adserver.ingest.http_app import MAX_BATCH_BYTES
 from adserver.ingest.json_error import RETRY_AFTER_S
 from adserver.records.job_state import JobEvent
 from adserver.records.round_figures import RoundFigures
-from adserver.serving import server
+from adserver.serving import front_doors
+from adserver.serving.front_doors import Addresses, running_ingest
 from adserver.serving.metrics import AdserverMetrics
-from adserver.serving.server import Addresses, running_ingest
 from adserver.store.database import create_tables, default_url
 from adserver.store.jobs import Stop
 from adserver.store.leases import JobLeases
@@ -60,7 +60,7 @@ def metrics(engine: Engine) -> AdserverMetrics:
 def addresses(
     engine: Engine, metrics: AdserverMetrics, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Addresses]:
-    monkeypatch.setattr(server, "_WITH_BROWSERS", Patience(idle_s=0.4))
+    monkeypatch.setattr(front_doors, "_WITH_BROWSERS", Patience(idle_s=0.4))
     with running_ingest(
         engine, grpc_listen="127.0.0.1:0", http_listen="127.0.0.1:0", tls=None, metrics=metrics
     ) as opened:

@@ -1,0 +1,77 @@
+"""`adserver intake`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from adserver.cli.options import InsecureOption, TlsCertOption, TlsKeyOption, watching
+from maskedlark.observability.logs import LogFormat, configure_logging
+from maskedlark.runtime.signals import stopped_by_signals
+from maskedlark.terminal.options import option, takes
+
+if TYPE_CHECKING:
+    from maskedlark.rpc.tls_files import TlsFiles
+
+
+def own_tls(
+    *,
+    insecure: InsecureOption = False,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+) -> "TlsFiles | None":
+    """What a server that only browsers call proves who it is with.
+
+    Raises:
+        typer.BadParameter: only one file is named, one is not there, or files are named beside --insecure.
+    """
+    from maskedlark.rpc.tls_files import without_peers
+
+    if insecure and not (tls_cert or tls_key):
+        return None
+    if insecure or tls_cert is None or tls_key is None:
+        raise typer.BadParameter("give --tls-cert and --tls-key, or --insecure and none of them")
+    files = without_peers(tls_cert, tls_key)
+    for path in (files.certificate, files.private_key):
+        if not path.is_file():
+            raise typer.BadParameter(f"{path} is not a file")
+    return files
+
+
+@takes(tls=own_tls)
+def intake_command(
+    *,
+    database: Annotated[
+        str, option("SQLAlchemy URL of the ad server's database, as its --database.", metavar="URL")
+    ],
+    tls: "TlsFiles | None",
+    grpc_listen: Annotated[str, option("host:port of the gRPC intake; port 0 for any.")] = "127.0.0.1:0",
+    http_listen: Annotated[str, option("host:port of the HTTP intake; port 0 for any.")] = "127.0.0.1:0",
+    addresses_file: Annotated[
+        Path | None, option("Write the addresses here as JSON once both answer.")
+    ] = None,
+    metrics_listen: Annotated[
+        str | None, watching("Serve /metrics and /healthz here; loopback.", metavar="HOST:PORT")
+    ] = None,
+    log_format: Annotated[LogFormat, watching("Log lines for people or for programs.")] = LogFormat.TEXT,
+) -> None:
+    """Take reports in beside an ad server, into its database, until SIGTERM.
+
+    It keeps no files, needs no helpers, and runs no jobs. The ad server makes the tables and brings them
+    forward: start its `serve` of the same version first.
+    """
+    from adserver.serving.replica import ReplicaSettings, serve_intake
+    from adserver.store.database import check_tables
+    from maskedlark.runtime.database import open_database
+
+    configure_logging(log_format)
+    with stopped_by_signals() as stop:
+        settings = ReplicaSettings(
+            grpc_listen=grpc_listen,
+            http_listen=http_listen,
+            addresses_file=addresses_file,
+            metrics_listen=metrics_listen,
+        )
+        engine = open_database(database)
+        check_tables(engine)
+        serve_intake(engine, tls, settings, stop=stop)

@@ -1,0 +1,91 @@
+"""Both front doors of the intake, gRPC and HTTP: an ad server's own, and those of its replicas."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Final
+
+from sqlalchemy import Engine
+
+from adserver.ingest.grpc_service import IngestService
+from adserver.ingest.http_app import counting_answers, http_app
+from adserver.ingest.http_server import HttpServer
+from adserver.ingest.intake import Intake
+from adserver.ingest.local_app import LocalIntake
+from adserver.serving.intake_metrics import IntakeMetrics
+from adserver.store.reports import ReportStore
+from adserver.store.rounds import RoundStore
+from adserver.store.tasks import TaskStore
+from maskedlark.frozen import frozen
+from maskedlark.observability.serving import ServerSettings, WatchedServer
+from maskedlark.rpc.patience import Patience
+from maskedlark.rpc.tls_files import TlsFiles
+from protos import ingest_pb2_grpc
+
+_GRPC_THREADS: Final = 64
+_WITH_BROWSERS: Final = Patience(idle_s=30.0, total_s=120.0)
+_DRAIN_S: Final = 10.0
+
+
+@frozen
+class Addresses:
+    """Where a running ad server listens, as host:port."""
+
+    grpc: str
+    http: str
+
+    def encode(self) -> bytes:
+        """The content of the addresses file."""
+        return (json.dumps({"grpc": self.grpc, "http": self.http}) + "\n").encode()
+
+
+@contextmanager
+def running_ingest(
+    engine: Engine,
+    *,
+    grpc_listen: str,
+    http_listen: str,
+    tls: TlsFiles | None,
+    metrics: IntakeMetrics | None = None,
+    check_disk: Callable[[], object] = lambda: None,
+    local: LocalIntake | None = None,
+) -> Iterator[Addresses]:
+    """Both front doors, open until the block ends; requests that have begun by then are finished.
+
+    Browsers need no certificate. `check_disk` raises when the disk is full, and is asked with health. `local`
+    takes updates of jobs without helpers.
+
+    Raises:
+        InvalidTask: an address is taken, or may not be used without TLS.
+    """
+    tasks = TaskStore(engine)
+    rounds = RoundStore(engine)
+    intake = Intake(tasks, ReportStore(engine), time.monotonic, rounds)
+    metrics = metrics or IntakeMetrics()
+    metrics.watch_intake(lambda: intake.counts)
+    settings = ServerSettings(
+        listen=grpc_listen, tls=tls, threads=_GRPC_THREADS, is_open=True, patience=_WITH_BROWSERS
+    )
+
+    def check_well() -> None:
+        tasks.get(b"")  # one look into the database
+        check_disk()
+
+    with ExitStack() as stack:
+        stack.callback(intake.log_counts)
+        watched = WatchedServer(settings, metrics.registry, check_well)
+        ingest_pb2_grpc.add_IngestServicer_to_server(IngestService(intake), watched.server)
+        stack.callback(watched.drain, _DRAIN_S)
+        app = counting_answers(
+            http_app(intake, tasks, check_well=check_well, rounds=rounds, local=local), metrics.count_http
+        )
+        http = HttpServer(app, http_listen, tls, on_refused=metrics.count_http)
+        stack.callback(http.stop)
+        watched.start()
+        http.wait_until_started()
+        yield Addresses(grpc=_with_port(grpc_listen, watched.port), http=_with_port(http_listen, http.port))
+
+
+def _with_port(listen: str, port: int) -> str:
+    return f"{listen.rsplit(':', 1)[0]}:{port}"
