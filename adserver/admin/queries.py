@@ -1,6 +1,6 @@
 """What the API does with queries and evaluations: ask them, and show them with their answers."""
 
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
 
@@ -16,7 +16,7 @@ from adserver.store.paging import Place
 from adserver.store.queries import AskedQuery
 from adserver.views.evaluation import evaluation_json
 from adserver.views.query import result_json
-from maskedlark.errors import InvalidTask, JobReason, JobRefused
+from maskedlark.errors import JobReason, JobRefused
 from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.evaluation import EvaluationSpec
 from maskedlark.releases.query import QuerySpec
@@ -36,6 +36,26 @@ _ITEM: Final = {
 _RESULT: Final = {"query_id": "string", "dataset_id": "string", "records": "integer", "epsilon": "object?"}
 
 
+_QueryId = Annotated[
+    str,
+    Field(
+        pattern="^([0-9a-fA-F]{32})?$",
+        description="An id of the client's own choice, 16 random bytes in hex. A client that lost the answer"
+        " sends the same request under the same id: it gets the same answer, which is charged once. Another"
+        " request under a used id is refused with 409, query_changed.",
+    ),
+]
+
+
+class CodesBetween(BaseModel):
+    """All codes of a key from the first to the last one."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    first: int
+    last: int
+
+
 class QueryBody(BaseModel):
     """A query; see `adserver aggregate` for what each field means."""
 
@@ -45,11 +65,12 @@ class QueryBody(BaseModel):
     histograms: list[str] = []
     group_by: list[str] = []
     where: dict[str, str | int] = {}
-    domains: dict[str, list[str | int]] = {}
+    domains: dict[str, list[str | int] | CodesBetween] = {}
     discover: bool = False
     roll_up: bool = False
     epsilon: float | None = None
     dataset: str = Field("", description="The start of its id; not needed if there is only one.")
+    query_id: _QueryId = ""
 
 
 class EvaluationBody(BaseModel):
@@ -62,6 +83,7 @@ class EvaluationBody(BaseModel):
     bins: int = DEFAULT_BINS
     epsilon: float | None = None
     dataset: str = Field("", description="The start of its id; not needed if there is only one.")
+    query_id: _QueryId = ""
 
 
 def about(asked: AskedQuery) -> str:
@@ -160,14 +182,7 @@ def ask_query(asked: Asked) -> dict[str, Any]:
 def ask_evaluation(asked: Asked) -> dict[str, Any]:
     """Evaluate a model on a dataset's reports. It is charged to the dataset's budget."""
     body: EvaluationBody = asked.body
-    if (body.model is None) == (not body.job):
-        raise InvalidTask("give either a model or a job")
-    model = body.model
-    if model is None:
-        model = asked.site.client.job(body.job).export()
-    return evaluation_json(
-        asked.site.client.evaluate(model, bins=body.bins, epsilon=body.epsilon, dataset=body.dataset)
-    )
+    return evaluation_json(asked.site.client.evaluate(**dict(body)))
 
 
 _PAGE: Final = page_of(record(**_ITEM))

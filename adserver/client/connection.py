@@ -18,6 +18,7 @@ from adserver.store.tasks import StoredTask, TaskStore
 from maskedlark.errors import InvalidTask
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.runtime.database import open_database
+from maskedlark.runtime.turns import Turns
 
 _VARIABLES: Final = ("ADSERVER_DATA", "ADSERVER_HELPER_0", "ADSERVER_HELPER_1")
 
@@ -60,7 +61,7 @@ class Connection:
             ValueError: neither insecure nor TLS files, or both; or neither a URL nor a folder and helpers.
         """
         self._backoff = backoff
-        self._stack = ExitStack()
+        self._stack, self._turns = ExitStack(), Turns()
         self._opened: Engine | None = None
         self._far: FarAdServer | None = None
         if url is not None:
@@ -95,7 +96,8 @@ class Connection:
         """A connection over an engine and clients that a server has opened, and closes later."""
         client = cls.__new__(cls)
         client._data, client._opened, client._helpers = data, engine, helpers
-        client._stack, client._far, client._backoff = ExitStack(), None, BRIEF
+        client._stack, client._turns = ExitStack(), Turns()
+        client._far, client._backoff = None, BRIEF
         return client
 
     @classmethod

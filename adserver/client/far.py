@@ -41,7 +41,7 @@ from maskedlark.rpc.transport import is_loopback
 _PREFIX: Final = "/api/v1"
 _REFUSED_FROM: Final = 400
 _MAY_BE_DONE: Final = "; it may have done what it was asked: look there before you ask again"
-"""Nothing says that a request is the same as one before: a query that is asked again is charged again."""
+"""Of what has no id of the client's choice: nothing says that a request is the same as one before."""
 _DIGITS: Final = frozenset("0123456789abcdefABCDEF")
 
 
@@ -141,14 +141,19 @@ class FarAdServer:
         asked = {name: value for name, value in parameters.items() if value not in (None, "")}
         return self._ask("GET", f"{path}?{urlencode(asked)}" if asked else path, None)
 
-    def post(self, path: str, body: str = "") -> dict[str, Any]:
+    def post(self, path: str, body: str = "", *, is_once: bool = False) -> dict[str, Any]:
         """Do something.
+
+        Args:
+            path: After `/api/v1`.
+            body: JSON.
+            is_once: Whether it is done once however often it is asked.
 
         Raises:
             MaskedLarkError: what the ad server refuses with, as it would here.
             HelperUnavailable: it does not answer.
         """
-        return self._ask("POST", path, body.encode())
+        return self._ask("POST", path, body.encode(), is_once=is_once)
 
     def post_json(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Do something that takes settings. Raises as `post`."""
@@ -164,11 +169,11 @@ class FarAdServer:
                 return
             after = page["next"]
 
-    def _ask(self, method: str, path: str, body: bytes | None) -> dict[str, Any]:
+    def _ask(self, method: str, path: str, body: bytes | None, *, is_once: bool = True) -> dict[str, Any]:
         connection, may_be_done = self._connection(), False
         try:
             connection.connect()
-            may_be_done = method == "POST"
+            may_be_done = not is_once
             headers = {"authorization": f"Bearer {self.token}"}
             connection.request(method, f"{_PREFIX}{path}", body, headers)
             answer = connection.getresponse()

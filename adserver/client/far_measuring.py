@@ -1,6 +1,8 @@
 """Queries and evaluations of an ad server elsewhere: asked over its admin API, read as results are here."""
 
+import json
 import math
+import os
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,22 +10,49 @@ from typing import Any
 from adserver.client.far import FarAdServer, safe_id
 from adserver.measuring.evaluation_result import CurvePoint, EvaluationResult, Metric
 from adserver.measuring.result import AggregateResult, Column, Estimate, Row
-from maskedlark.errors import InvalidTask, JobReason
+from adserver.peers.retrying import Backoff, with_retries
+from adserver.records.asked_query import QUERY_ID_BYTES
+from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism
 
 
-def aggregated(far: FarAdServer, **asked: Any) -> AggregateResult:
-    """Ask a query; `asked` are the fields of `adserver.admin.queries.QueryBody`."""
-    return result_from_json(far.post_json("/queries", asked))
+def aggregated(
+    far: FarAdServer, asked: Mapping[str, Any], *, query_id: str, backoff: Backoff
+) -> AggregateResult:
+    """Ask a query until an answer arrives, always under the same id, so that it is charged once.
+
+    Args:
+        far: The ad server.
+        asked: The fields of `adserver.admin.queries.QueryBody` but the id.
+        query_id: 32 hex digits; empty: a new one.
+        backoff: How long it is asked again when no answer comes.
+
+    Raises:
+        HelperUnavailable: none came; it names the id.
+        MaskedLarkError: what the ad server refuses with.
+    """
+    return result_from_json(_asked(far, "/queries", asked, query_id, backoff))
 
 
 def evaluated(
-    far: FarAdServer, model: bytes, *, bins: int, epsilon: float | None, dataset: str
+    far: FarAdServer, asked: Mapping[str, Any], model: bytes | None, *, query_id: str, backoff: Backoff
 ) -> EvaluationResult:
-    """Ask an evaluation of an ONNX file."""
-    asked = {"model": b64encode(model).decode(), "bins": bins, "epsilon": epsilon, "dataset": dataset}
-    return evaluation_from_json(far.post_json("/evaluations", asked))
+    """Ask an evaluation of an ONNX file, or of the job that is named, as `aggregated` asks a query."""
+    file = {} if model is None else {"model": b64encode(model).decode()}
+    return evaluation_from_json(_asked(far, "/evaluations", {**asked, **file}, query_id, backoff))
+
+
+def _asked(
+    far: FarAdServer, path: str, asked: Mapping[str, Any], query_id: str, backoff: Backoff
+) -> Mapping[str, Any]:
+    named = query_id or os.urandom(QUERY_ID_BYTES).hex()
+    body = json.dumps({**asked, "query_id": named})
+    try:
+        return with_retries(lambda: far.post(path, body, is_once=True), backoff)
+    except HelperUnavailable as away:
+        told = f"{away}; ask the same again under query id {named}: it is charged once"
+        raise HelperUnavailable(told) from None
 
 
 def aggregated_before(far: FarAdServer, query: str) -> AggregateResult:

@@ -2,25 +2,29 @@
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from operator import index
 from typing import Any, TypeVar
 
 from adserver.client.connection import Connection
 from adserver.client.far_measuring import aggregated, aggregated_before, evaluated, evaluated_before
+from adserver.client.job import Here, Job
 from adserver.measuring.asking import Asking
-from adserver.measuring.domains import distinct_codes
+from adserver.measuring.domains import codes_by_key
 from adserver.measuring.evaluation_result import EvaluationResult
 from adserver.measuring.evaluator import Evaluator, plan_evaluation
 from adserver.measuring.measurer import Measurer
 from adserver.measuring.request import Request
 from adserver.measuring.result import AggregateResult
-from adserver.records.asked_query import QUERY_ID_BYTES, PlannedQuery
+from adserver.records.asked_query import QUERY_ID_BYTES, ChosenId, PlannedQuery, chosen_id
 from adserver.records.defaults import DEFAULT_BINS
 from adserver.store.datasets import Dataset, DatasetStore
 from adserver.store.queries import QueryStore
 from adserver.training.as_onnx import as_onnx
+from maskedlark.errors import InvalidTask
 from maskedlark.releases.evaluation import EvaluationSpec
-from maskedlark.releases.query import QuerySpec, key_index, measurement_of
+from maskedlark.releases.query import QuerySpec, measurement_of
 
 _AskingT = TypeVar("_AskingT", bound=Asking)
 
@@ -34,11 +38,12 @@ class Measuring(Connection):
         histograms: Sequence[str] = (),
         group_by: Sequence[str] = (),
         where: Mapping[str, str | int] | None = None,
-        domains: Mapping[str, Sequence[str | int]] | None = None,
+        domains: Mapping[str, Sequence[str | int] | Mapping[str, int]] | None = None,
         discover: bool = False,
         roll_up: bool = False,
         epsilon: float | None = None,
         dataset: str = "",
+        query_id: str = "",
     ) -> AggregateResult:
         """Sum values over groups of a dataset's reports. It is charged to the dataset's budget.
 
@@ -47,55 +52,60 @@ class Measuring(Connection):
             histograms: Names of declared values with buckets.
             group_by: Names of declared keys, the coarsest first.
             where: For keys, the category or code that summed reports have.
-            domains: For keys, the categories or codes that get cells of their own; the default is all of a
-                key with a size.
+            domains: For keys, the categories or codes that get cells of their own, or {"first": code,
+                "last": code}; the default is all of a key with a size.
             discover: Find the codes of other keys by a private release first.
             roll_up: Release the coarser levels too, up to the total, so that parts add to the whole.
             epsilon: What it may cost against the ad server; by default a tenth of the task's budget.
             dataset: The start of its id; not needed if there is only one.
+            query_id: 32 hex digits of your own choice, of 16 random bytes: the same request under the same
+                id has the same answer, and is charged once. By default a new one.
 
         Raises:
+            JobRefused(QUERY_CHANGED): something else was asked under the id.
             MaskedLarkError: what is wrong with the request, or why it is refused; `HelperUnavailable` may be
                 tried again.
         """
+        asked = {
+            "values": list(values),
+            "histograms": list(histograms),
+            "group_by": list(group_by),
+            "where": {name: str(said) for name, said in (where or {}).items()},
+            "domains": {name: _plain(said) for name, said in (domains or {}).items()},
+            "discover": discover,
+            "roll_up": roll_up,
+            "epsilon": epsilon,
+            "dataset": dataset,
+        }
         if self._far is not None:
-            return aggregated(
-                self._far,
+            return aggregated(self._far, asked, query_id=query_id, backoff=self._backoff)
+        chosen = chosen_id(query_id, "query", asked) if query_id else None
+        with self._alone(chosen):
+            before = chosen and QueryStore(self._engine).before(chosen, QuerySpec)
+            if chosen and before:
+                return self.measurer(self._dataset(before)).repeated(before, chosen)
+            found = DatasetStore(self._engine).find(dataset)
+            request = Request(
                 values=values,
                 histograms=tuple(histograms),
                 group_by=tuple(group_by),
-                where=dict(where or {}),
-                domains={name: list(listed) for name, listed in (domains or {}).items()},
-                discover=discover,
-                roll_up=roll_up,
+                where=asked["where"],
+                domains=codes_by_key(asked["domains"], measurement_of(self._task(found).bundle.task)),
+                is_discovered=discover,
+                is_rolled_up=roll_up,
                 epsilon=epsilon,
-                dataset=dataset,
             )
-        found = DatasetStore(self._engine).find(dataset)
-        task = self._task(found)
-        keys = measurement_of(task.bundle.task)
-        request = Request(
-            values=values,
-            histograms=tuple(histograms),
-            group_by=tuple(group_by),
-            where={name: str(said) for name, said in (where or {}).items()},
-            domains={
-                name: distinct_codes([keys.keys[key_index(keys, name)].code(str(one)) for one in listed])
-                for name, listed in (domains or {}).items()
-            },
-            is_discovered=discover,
-            is_rolled_up=roll_up,
-            epsilon=epsilon,
-        )
-        return self.measurer(found).measure(request)
+            return self.measurer(found).measure(request, chosen)
 
     def evaluate(
         self,
-        model: Any,
+        model: Any = None,
         *,
+        job: str = "",
         bins: int = DEFAULT_BINS,
         epsilon: float | None = None,
         dataset: str = "",
+        query_id: str = "",
     ) -> EvaluationResult:
         """How good a classifier is on a dataset's reports: loss, accuracy, ROC and PR curves, calibration.
 
@@ -103,29 +113,38 @@ class Measuring(Connection):
 
         Args:
             model: An ONNX file or its bytes, a torch module, or a fitted model of scikit-learn.
+            job: Instead of a model: a job, by the start of its id, whose latest weights are evaluated.
             bins: How many score bins; more of them bear more noise.
             epsilon: What it may cost against the ad server; by default a tenth of the task's budget.
             dataset: The start of its id; not needed if there is only one.
+            query_id: As of `aggregate`.
 
         Raises:
+            InvalidTask: neither a model nor a job, or both.
             MaskedLarkError: as `aggregate`.
         """
+        if (model is None) == (not job):
+            raise InvalidTask("give either a model or a job")
+        asked = {"job": job, "bins": bins, "epsilon": epsilon, "dataset": dataset}
+        encoded = None if model is None else self._encoded(model, dataset)
         if self._far is not None:
-            over = self._far.dataset(dataset)
-            encoded = as_onnx(model, self._far.task(over.task_id.hex()).bundle.task.num_features)
-            named = (over.dataset_id or b"").hex()
-            return evaluated(self._far, encoded, bins=bins, epsilon=epsilon, dataset=named)
-        found = DatasetStore(self._engine).find(dataset)
-        task = self._task(found).bundle.task
-        planned = plan_evaluation(
-            as_onnx(model, task.num_features),
-            task=task,
-            dataset=found,
-            query_id=os.urandom(QUERY_ID_BYTES),
-            epsilon=epsilon,
-            num_bins=bins,
-        )
-        return self.evaluator(found).evaluate(planned)
+            return evaluated(self._far, asked, encoded, query_id=query_id, backoff=self._backoff)
+        files = () if encoded is None else (encoded,)
+        chosen = chosen_id(query_id, "evaluation", asked, *files) if query_id else None
+        with self._alone(chosen):
+            before = chosen and QueryStore(self._engine).before(chosen, EvaluationSpec)
+            if chosen and before:
+                return self.evaluator(self._dataset(before)).repeated(before, chosen)
+            found = DatasetStore(self._engine).find(dataset)
+            planned = plan_evaluation(
+                self._trained(job) if encoded is None else encoded,
+                task=self._task(found).bundle.task,
+                dataset=found,
+                query_id=chosen.query_id if chosen else os.urandom(QUERY_ID_BYTES),
+                epsilon=epsilon,
+                num_bins=bins,
+            )
+            return self.evaluator(found).evaluate(planned, chosen)
 
     def again(self, query: str) -> AggregateResult:
         """The answer to a query that was asked before, by the start of its id; it costs nothing.
@@ -149,6 +168,30 @@ class Measuring(Connection):
         planned = QueryStore(self._engine).find(query, EvaluationSpec)
         return self.evaluator(self._dataset(planned)).again(planned)
 
+    def _encoded(self, model: Any, dataset: str) -> bytes:
+        """The ONNX file of a model, as wide as a dataset's reports."""
+        if isinstance(model, bytes):
+            return model
+        if self._far is not None:
+            task = self._far.task(self._far.dataset(dataset).task_id.hex())
+        else:
+            task = self._task(DatasetStore(self._engine).find(dataset))
+        return as_onnx(model, task.bundle.task.num_features)
+
+    def _trained(self, job: str) -> bytes:
+        """A job's model with its latest weights."""
+        at = Here(engine=self._engine, data=self._data)
+        return Job(job_id=at.jobs.find(job).job_id, at=at).export()
+
+    @contextmanager
+    def _alone(self, chosen: ChosenId | None) -> Iterator[None]:
+        """Let nobody else ask under the same id meanwhile: who comes second finds the answer kept."""
+        if chosen is None:
+            yield
+            return
+        with self._turns.alone(chosen.query_id):
+            yield
+
     def _dataset(self, planned: PlannedQuery[Any]) -> Dataset:
         return DatasetStore(self._engine).find(planned.spec.dataset_id.hex())
 
@@ -169,3 +212,10 @@ class Measuring(Connection):
             clock=time.time,
             backoff=self._backoff,
         )
+
+
+def _plain(domain: Sequence[str | int] | Mapping[str, int]) -> list[str | int] | dict[str, int]:
+    """A domain as JSON has it, also of numpy's numbers."""
+    if isinstance(domain, Mapping):
+        return dict(domain)
+    return [one if isinstance(one, str | float | bool) else index(one) for one in domain]

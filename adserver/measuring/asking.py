@@ -1,16 +1,31 @@
 """What asking queries and evaluations over a dataset has in common: each is stored before it is asked."""
 
 from functools import partial
+from typing import Generic
 
 from adserver.peers.asking import QueryHelper, ask_both
 from adserver.peers.retrying import BRIEF, Backoff
-from adserver.records.asked_query import Answer
+from adserver.records.asked_query import Answer, ChosenId, PlannedQuery, S
 from adserver.store.database import Clock
 from adserver.store.datasets import Dataset
 from adserver.store.queries import QueryStore
+from maskedlark.errors import HelperUnavailable
 from maskedlark.frozen import frozen
 from maskedlark.releases.kinds import AnyQuery
 from maskedlark.reports.task import Task
+
+
+@frozen
+class KeptQuery(Generic[S]):
+    """A query as it is stored, and whether it was stored just now.
+
+    Attributes:
+        planned: The query.
+        is_new: Whether it was surely never asked before.
+    """
+
+    planned: PlannedQuery[S]
+    is_new: bool
 
 
 @frozen
@@ -33,9 +48,27 @@ class Asking:
     clock: Clock
     backoff: Backoff = BRIEF
 
-    def _keep(self, spec: AnyQuery, beside: bytes = b"") -> None:
-        """Store a new query before a helper is asked."""
-        self.store.add(spec, beside, asked_at=self.clock())
+    def _keep(self, planned: PlannedQuery[S], chosen: ChosenId | None = None) -> "KeptQuery[S]":
+        """Store a query before a helper is asked; what another request stored under a chosen id stays.
+
+        Raises:
+            JobRefused(QUERY_CHANGED): something else was asked under the id.
+            HelperUnavailable: another server, which both helpers refused, forgets it in this moment.
+        """
+        request = None if chosen is None else chosen.request
+        is_new = self.store.add(planned.spec, planned.beside, asked_at=self.clock(), request=request)
+        if is_new:
+            return KeptQuery(planned=planned, is_new=True)
+        before = None if chosen is None else self.store.before(chosen, type(planned.spec))
+        if before is None:
+            raise HelperUnavailable("another request has just given this query id back; ask again")
+        return KeptQuery(planned=before, is_new=False)
+
+    def _keep_answer(self, planned: PlannedQuery[S], chosen: ChosenId | None, answer: Answer) -> None:
+        """Keep an answer, and its query if another server that was refused forgot it meanwhile."""
+        if chosen is not None:
+            self._keep(planned, chosen)
+        self.store.keep_answer(planned.spec.query_id, answer)
 
     def _ask(self, spec: AnyQuery, length: int, beside: bytes = b"", *, is_new: bool) -> Answer:
         """Both helpers' answers of a length, added; a query that both refuse is forgotten."""

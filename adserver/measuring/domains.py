@@ -5,9 +5,9 @@
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +15,8 @@ from pydantic import Field
 
 from maskedlark.canonical import build, canonical
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
-from maskedlark.releases.query import MAX_DOMAIN, key_index, measurement_of
+from maskedlark.releases.query import MAX_DOMAIN, key_index
 from maskedlark.reports.measurement import MAX_CODE, Key, Measurement
-from maskedlark.reports.task import Task
 
 Codes = NDArray[np.uint32]
 
@@ -30,15 +29,11 @@ class CodeRange:
     last: Annotated[int, Field(ge=0, le=MAX_CODE)]
 
 
-def read_domains(encoded: str, measurement: Measurement) -> dict[str, Codes]:
-    """A domain file: a JSON object with, for each key, a list of categories or codes, or {"first".
-
-    Code, "last": code}.
+def read_domains(encoded: str) -> dict[str, Any]:
+    """A domain file: a JSON object with a domain for each key, which `codes_by_key` reads.
 
     Raises:
-        InvalidTask: not that, or a category that is not declared.
-        JobRefused(UNDECLARED): a key that is not declared.
-        JobRefused(DOMAIN_TOO_LARGE): more codes of a key than a query takes.
+        InvalidTask: not that.
     """
     try:
         domains = json.loads(encoded)
@@ -46,16 +41,27 @@ def read_domains(encoded: str, measurement: Measurement) -> dict[str, Codes]:
         raise InvalidTask("the domain file is not JSON") from None
     if not isinstance(domains, dict):
         raise InvalidTask("the domain file is an object of keys")
+    return domains
+
+
+def codes_by_key(domains: Mapping[str, object], measurement: Measurement) -> dict[str, Codes]:
+    """The codes of each key: of a list of categories or codes, or of {"first": code, "last": code}.
+
+    Raises:
+        InvalidTask: neither of these, or a category that is not declared.
+        JobRefused(UNDECLARED): a key that is not declared.
+        JobRefused(DOMAIN_TOO_LARGE): more codes of a key than a query takes.
+    """
     return {
         name: _codes(measurement.keys[key_index(measurement, name)], said) for name, said in domains.items()
     }
 
 
-def load_domains(path: Path | None, task: Task) -> dict[str, Codes]:
-    """The domains of a file, or none.
+def load_domains(path: Path | None) -> dict[str, Any]:
+    """The domains of a file, as they stand there, or none.
 
     Raises:
-        InvalidTask: it cannot be read, or as `read_domains`, which refuses with the other errors too.
+        InvalidTask: it cannot be read, or as `read_domains`.
     """
     if path is None:
         return {}
@@ -63,7 +69,7 @@ def load_domains(path: Path | None, task: Task) -> dict[str, Codes]:
         encoded = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         raise InvalidTask(f"cannot read the domain file {path} as UTF-8") from None
-    return read_domains(encoded, measurement_of(task))
+    return read_domains(encoded)
 
 
 def distinct_codes(codes: Sequence[int]) -> Codes:

@@ -5,7 +5,7 @@ from hashlib import sha256
 from adserver.measuring.asking import Asking
 from adserver.measuring.evaluation_result import EvaluationResult, read
 from adserver.measuring.request import query_epsilon
-from adserver.records.asked_query import Answer, PlannedQuery
+from adserver.records.asked_query import Answer, ChosenId, PlannedQuery
 from adserver.records.defaults import DEFAULT_BINS
 from adserver.store.datasets import Dataset
 from maskedlark.canonical import build
@@ -78,17 +78,20 @@ def plan_evaluation(
 class Evaluator(Asking):
     """Asks evaluations over one dataset of a task."""
 
-    def evaluate(self, planned: PlannedQuery[EvaluationSpec]) -> EvaluationResult:
+    def evaluate(
+        self, planned: PlannedQuery[EvaluationSpec], chosen: ChosenId | None = None
+    ) -> EvaluationResult:
         """Keep a new evaluation, have it charged and answered, and read the answer.
 
         Raises:
+            JobRefused(QUERY_CHANGED): something else was asked under the id that the client chose.
             InvalidModel, JobRefused: what a helper refuses with; HELPERS_DISAGREE if they did not score
                 alike.
             HelperUnavailable: a helper did not answer in time; `again` asks the same evaluation, which is
                 charged only once.
         """
-        self._keep(planned.spec, planned.beside)
-        return self._answered(planned, is_new=True)
+        kept = self._keep(planned, chosen)
+        return self._answered(kept.planned, chosen, is_new=kept.is_new)
 
     def again(self, planned: PlannedQuery[EvaluationSpec]) -> EvaluationResult:
         """Ask an evaluation that may have been asked before, and read the answer.
@@ -98,13 +101,22 @@ class Evaluator(Asking):
         Raises:
             InvalidModel, JobRefused, HelperUnavailable: as `evaluate`.
         """
-        return self._answered(planned, is_new=False)
+        return self._answered(planned, None, is_new=False)
 
-    def _answered(self, planned: PlannedQuery[EvaluationSpec], *, is_new: bool) -> EvaluationResult:
+    def repeated(self, planned: PlannedQuery[EvaluationSpec], chosen: ChosenId) -> EvaluationResult:
+        """The same result once more; the helpers are asked only if no answer was kept. Raises as `again`."""
+        kept = self.store.answer(planned.spec.query_id)
+        if kept is None:
+            return self._answered(planned, chosen, is_new=False)
+        return read_evaluation(self.task, self.dataset, planned, kept)
+
+    def _answered(
+        self, planned: PlannedQuery[EvaluationSpec], chosen: ChosenId | None, *, is_new: bool
+    ) -> EvaluationResult:
         spec = planned.spec
         answer = self._ask(spec, spec.num_numbers, planned.beside, is_new=is_new)
         result = read_evaluation(self.task, self.dataset, planned, answer)
-        self.store.keep_answer(spec.query_id, answer)
+        self._keep_answer(planned, chosen, answer)
         return result
 
 

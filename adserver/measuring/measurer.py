@@ -15,7 +15,7 @@ from adserver.measuring.consistency import LevelEstimate, consistent
 from adserver.measuring.domains import Codes, distinct_codes
 from adserver.measuring.request import Request, plan_discovery, plan_query, undiscovered
 from adserver.measuring.result import ALL, REST, AggregateResult, Column, Estimate, Row, half_width
-from adserver.records.asked_query import QUERY_ID_BYTES, Answer, PlannedQuery
+from adserver.records.asked_query import QUERY_ID_BYTES, Answer, ChosenId, PlannedQuery
 from adserver.store.datasets import Dataset
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
@@ -46,11 +46,16 @@ class Measurer(Asking):
 
     randomness: Randomness = system_randomness
 
-    def measure(self, request: Request) -> AggregateResult:
+    def measure(self, request: Request, chosen: ChosenId | None = None) -> AggregateResult:
         """Plan a request, have it charged and answered, and read the answer.
+
+        Args:
+            request: What is asked.
+            chosen: The id that the client chose for it, under which it can ask again; by default a new one.
 
         Raises:
             InvalidTask, JobRefused: as `plan_query`; and what a helper refuses with.
+            JobRefused(QUERY_CHANGED): something else was asked under the chosen id.
             HelperUnavailable: a helper did not answer in time; `again` asks the same query, which is charged
                 only once.
         """
@@ -58,13 +63,16 @@ class Measurer(Asking):
         missing = undiscovered(request, self.task) if request.is_discovered else ()
         request = replace(request, is_discovered=bool(missing))  # what is known already costs nothing to find
         if missing:
+            query_id = chosen.of_discovery if chosen else self._new_id()
             found = plan_discovery(
-                request, task=self.task, dataset=self.dataset, query_id=self._new_id(), keys=missing
+                request, task=self.task, dataset=self.dataset, query_id=query_id, keys=missing
             )
-            request = _with_domains(request, self._discover(found))
-        planned = plan_query(request, task=self.task, dataset=self.dataset, query_id=self._new_id())
-        self._keep(planned.spec, planned.beside)
-        return self._answered(planned, found, is_new=True)
+            request = _with_domains(request, self._discover(found, chosen))
+        query_id = chosen.query_id if chosen else self._new_id()
+        kept = self._keep(
+            plan_query(request, task=self.task, dataset=self.dataset, query_id=query_id), chosen
+        )
+        return self._answered(kept.planned, found, chosen, is_new=kept.is_new)
 
     def again(self, planned: PlannedQuery[QuerySpec]) -> AggregateResult:
         """Ask a query that may have been asked before, and read the answer.
@@ -75,28 +83,44 @@ class Measurer(Asking):
             JobRefused: what a helper refuses with.
             HelperUnavailable: a helper did not answer in time.
         """
-        return self._answered(planned, None, is_new=False)
+        return self._answered(planned, None, None, is_new=False)
+
+    def repeated(self, planned: PlannedQuery[QuerySpec], chosen: ChosenId) -> AggregateResult:
+        """The same result once more, of a query that was asked before under an id that the client chose.
+
+        The helpers are asked only if no answer was kept. Raises as `again`.
+        """
+        discovery = self.store.before(chosen, DiscoverySpec)
+        found, kept = discovery and discovery.spec, self.store.answer(planned.spec.query_id)
+        if kept is None:
+            return self._answered(planned, found, chosen, is_new=False)
+        return read_query(self.task, self.dataset, planned, kept, found)
 
     def _answered(
-        self, planned: PlannedQuery[QuerySpec], found: DiscoverySpec | None, *, is_new: bool
+        self,
+        planned: PlannedQuery[QuerySpec],
+        found: DiscoverySpec | None,
+        chosen: ChosenId | None,
+        *,
+        is_new: bool,
     ) -> AggregateResult:
         """The result; its cost is told with that of the discovery `found`, if there was one."""
         spec = planned.spec
         answer = self._ask(spec, num_numbers(self.task, spec), planned.beside, is_new=is_new)
         result = read_query(self.task, self.dataset, planned, answer, found)
-        self.store.keep_answer(spec.query_id, answer)
+        self._keep_answer(planned, chosen, answer)
         return result
 
-    def _discover(self, spec: DiscoverySpec) -> dict[str, Codes]:
+    def _discover(self, planned: DiscoverySpec, chosen: ChosenId | None) -> dict[str, Codes]:
         """The codes of each key that a discovery shows.
 
         Raises:
             JobRefused(NOTHING_FOUND): none of one of the keys; that is an answer too, and was charged.
         """
-        self._keep(spec)
-        total = self._ask(spec, spec.num_values, is_new=True).total.reshape(
-            len(spec.keys), 1 + spec.max_codes
-        )
+        kept = self._keep(PlannedQuery(spec=planned), chosen)
+        spec = kept.planned.spec
+        answer = self._ask(spec, spec.num_values, is_new=kept.is_new)
+        total = answer.total.reshape(len(spec.keys), 1 + spec.max_codes)
         found = {}
         for name, numbers in zip(spec.keys, total, strict=True):
             count = int(numbers[0])

@@ -1,14 +1,24 @@
-"""Queries as they are put to the helpers, with what is sent beside them."""
+"""Queries as they are put to the helpers, with what is sent beside them, and the ids that clients choose.
 
+>>> chosen_id("0f" * 16, "query", {"values": ["count"]}).query_id.hex()
+'0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f'
+"""
+
+import json
+import string
+from collections.abc import Mapping
 from dataclasses import field
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
+from maskedlark.canonical import digest
+from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
 from maskedlark.numbers.field import SignedVector
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.releases.kinds import AnyQuery
 
 QUERY_ID_BYTES: Final = 16
+_HEX: Final = frozenset(string.hexdigits)
 
 S = TypeVar("S", bound=AnyQuery)
 
@@ -25,6 +35,42 @@ class PlannedQuery(Generic[S]):
 
     spec: S
     beside: bytes = field(repr=False, default=b"")
+
+
+@frozen
+class ChosenId:
+    """An id that a client chose, so that it can ask again when it lost the answer.
+
+    Attributes:
+        query_id: 16 bytes.
+        request: SHA-256 of everything that was asked: another request under the id is refused.
+    """
+
+    query_id: bytes
+    request: bytes
+
+    @property
+    def of_discovery(self) -> bytes:
+        """The id of the discovery that goes before the query, so that it is the same one, too."""
+        return digest("discovery before a query", self.query_id)[:QUERY_ID_BYTES]
+
+
+def chosen_id(typed: str, kind: str, asked: Mapping[str, Any], *files: bytes) -> ChosenId:
+    """The id that a client chose for a request.
+
+    Args:
+        typed: 32 hex digits, of 16 random bytes.
+        kind: Query or evaluation.
+        asked: Everything else that was asked, as plain values.
+        files: What was sent beside it.
+
+    Raises:
+        InvalidTask: the id is anything else.
+    """
+    if len(typed) != 2 * QUERY_ID_BYTES or not set(typed) <= _HEX:
+        raise InvalidTask(f"a query id is {2 * QUERY_ID_BYTES} hex digits, of {QUERY_ID_BYTES} random bytes")
+    plain = json.dumps(asked, sort_keys=True, separators=(",", ":")).encode()
+    return ChosenId(query_id=bytes.fromhex(typed), request=digest(f"asked {kind}", plain, *files))
 
 
 @frozen

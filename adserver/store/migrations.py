@@ -64,6 +64,11 @@ def _to_5(operations: "Operations") -> None:
         next(one for one in table.indexes if one.name == name).create(connection)
 
 
+def _to_6(operations: "Operations") -> None:
+    """What a client asked under an id of its own choice; nobody could choose one before."""
+    operations.add_column("queries", Column("request", LargeBinary(32)))
+
+
 def _fill_jobs(operations: "Operations") -> None:
     """Say of each job what its plan is of."""
     connection = operations.get_bind()
@@ -72,5 +77,5 @@ def _fill_jobs(operations: "Operations") -> None:
         connection.execute(update(jobs).where(jobs.c.job_id == job_id).values(of_plan))
 
 
-MIGRATIONS: Final[Migrations] = {2: _to_3, 3: _to_4, 4: _to_5}
+MIGRATIONS: Final[Migrations] = {2: _to_3, 3: _to_4, 4: _to_5, 5: _to_6}
 """Version 2 is the first that can be brought forward."""

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
-from sqlalchemy import ColumnElement, Engine, delete, func, insert, select
+from sqlalchemy import ColumnElement, Engine, delete, func, select
 
-from adserver.records.asked_query import Answer, PlannedQuery, S
+from adserver.records.asked_query import Answer, ChosenId, PlannedQuery, S
 from adserver.store.database import find_id, insert_or_ignore
 from adserver.store.paging import Place, newest_first
 from adserver.store.schema import queries, query_answers
@@ -44,22 +44,57 @@ class QueryStore:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def add(self, spec: AnyQuery, codes: bytes, *, asked_at: float) -> None:
-        """Keep a query, and what is sent beside it, before the helpers are asked."""
+    def add(self, spec: AnyQuery, codes: bytes, *, asked_at: float, request: bytes | None = None) -> bool:
+        """Keep a query, and what is sent beside it, before the helpers are asked.
+
+        Args:
+            spec: The query.
+            codes: What is sent beside it.
+            asked_at: Unix seconds.
+            request: Of an id that a client chose: `ChosenId.request`.
+
+        Returns:
+            Whether there was none of its id; what is there stays.
+        """
         row = {
             "query_id": spec.query_id,
             "task_id": spec.task_id,
             "dataset_id": spec.dataset_id,
             "asked_at": asked_at,
             "kind": spec.kind,
+            "request": request,
         }
+        added = insert_or_ignore(self._engine, queries, ["query_id"]).returning(queries.c.query_id)
         with self._engine.begin() as connection:
-            connection.execute(insert(queries).values(row | {"spec": encode(spec), "codes": codes}))
+            rows = connection.execute(added.values(row | {"spec": encode(spec), "codes": codes}))
+            return rows.one_or_none() is not None
+
+    def before(self, chosen: ChosenId, kind: type[S]) -> PlannedQuery[S] | None:
+        """What was asked before under an id that a client chose: the query or evaluation, or its discovery.
+
+        None: it was not asked yet.
+
+        Raises:
+            JobRefused(QUERY_CHANGED): something else was asked under the id.
+        """
+        ids = (chosen.query_id, chosen.of_discovery)
+        with reading(self._engine) as connection:
+            rows = connection.execute(select(queries).where(queries.c.query_id.in_(ids))).all()
+        if any(row.request != chosen.request for row in rows):
+            raise JobRefused(
+                JobReason.QUERY_CHANGED,
+                "another request was made under this query id: ask as the first time, or take a new id",
+            )
+        for row in rows:
+            spec = decode_query(row.kind, row.spec)
+            if isinstance(spec, kind):
+                return PlannedQuery(spec=spec, beside=bytes(row.codes))
+        return None
 
     def remove(self, query_id: bytes) -> None:
-        """Forget a query that both helpers refused, and so did not charge."""
+        """Forget a query that both helpers refused, and so did not charge; one that is answered stays."""
         with self._engine.begin() as connection:
-            connection.execute(delete(queries).where(queries.c.query_id == query_id))
+            connection.execute(delete(queries).where(queries.c.query_id == query_id, ~_IS_ANSWERED))
 
     def keep_answer(self, query_id: bytes, answer: Answer) -> None:
         """Keep what both helpers answered together; an answer that is there stays: it is the same."""

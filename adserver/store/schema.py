@@ -32,7 +32,7 @@ from maskedlark.runtime import database as storage
 metadata: Final = MetaData()
 """Every table of the ad server."""
 
-SCHEMA_VERSION: Final = 5
+SCHEMA_VERSION: Final = 6
 """Of all tables together: one more whenever a column or its meaning changes.
 
 A database of version 1 does not say which it has.
@@ -172,6 +172,8 @@ queries: Final = Table(
     Column(
         "codes", LargeBinary, nullable=False
     ),  # what is sent beside the query: codes, or an evaluation's model
+    # SHA-256 of the request, where the client chose the id: it may ask again, and nothing else under it.
+    Column("request", LargeBinary(32)),
     Index("queries_by_age", "asked_at", "query_id"),
     Index("queries_by_dataset", "dataset_id", "asked_at"),
 )

@@ -16,7 +16,6 @@ from helper.datasets.preparing import OpenShares, Preparation, PreparedReports
 from helper.datasets.records import Records
 from helper.datasets.segments import Ids, Piece, whole
 from helper.datasets.shelves import Handle, OpenedShelf, PreparedShelf
-from helper.datasets.turns import Turns
 from helper.datasets.vault import Vault, VaultDamaged
 from helper.ledger.ledger import Ledger
 from helper.ledger.records import StoredDataset
@@ -27,6 +26,7 @@ from maskedlark.reports.dataset import OpenedDataset, dataset_id
 from maskedlark.reports.report import InputShares
 from maskedlark.reports.sealing import OpeningKey
 from maskedlark.rpc.trust import host_of
+from maskedlark.runtime.turns import Turns
 
 HANDLE_BYTES: Final = 16
 

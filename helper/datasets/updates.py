@@ -24,7 +24,6 @@ from helper.datasets.datasets import HANDLE_BYTES, chosen_rows
 from helper.datasets.preparing import MAX_CHUNK_BYTES, PreparedTotals
 from helper.datasets.segments import Ids
 from helper.datasets.shelves import Handle
-from helper.datasets.turns import Turns
 from helper.datasets.update_vault import Spool, StoredUpdate, UpdateVault
 from helper.datasets.vault import VaultDamaged
 from helper.ledger.ledger import Ledger
@@ -41,6 +40,7 @@ from maskedlark.reports.sealing import OpeningKey
 from maskedlark.reports.task import REPORT_ID_BYTES
 from maskedlark.reports.update_sealing import UpdateOpener
 from maskedlark.rpc.trust import host_of
+from maskedlark.runtime.turns import Turns
 
 MAX_PREPARED_PER_TASK: Final = 2
 MAX_PREPARED: Final = 16

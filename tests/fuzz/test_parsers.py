@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from adserver.measuring.domains import load_domains
+from adserver.measuring.domains import codes_by_key, load_domains
 from adserver.records.optimizer_kinds import OptimizerKind
 from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
 from adserver.training.eval_set import read_eval_set
@@ -31,7 +31,7 @@ from maskedlark.model.onnx_file import parse
 from maskedlark.randomness import seeded
 from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.job import JobSpec
-from maskedlark.releases.query import QuerySpec
+from maskedlark.releases.query import QuerySpec, measurement_of
 from maskedlark.releases.release import AggregateShare
 from maskedlark.reports.dataset import ShareForHelper
 from maskedlark.reports.sealing import SignedKeyList
@@ -109,7 +109,8 @@ def table(encoded: bytes) -> object:
 
 
 def domains(encoded: bytes) -> object:
-    return loaded(lambda path: load_domains(path, MEASURING.task), encoded)
+    measurement = measurement_of(MEASURING.task)
+    return loaded(lambda path: codes_by_key(load_domains(path), measurement), encoded)
 
 
 PARSERS = {

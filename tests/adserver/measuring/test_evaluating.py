@@ -121,9 +121,10 @@ class Kept(QueryStore):
     def __init__(self) -> None:
         self.events: list[str] = []
 
-    def add(self, spec: AnyQuery, codes: bytes, *, asked_at: float) -> None:
-        assert asked_at == NOW
+    def add(self, spec: AnyQuery, codes: bytes, *, asked_at: float, request: bytes | None = None) -> bool:
+        assert (asked_at, request) == (NOW, None)
         self.events.append("kept")
+        return True
 
     def remove(self, query_id: bytes) -> None:
         self.events.append("forgotten")

@@ -71,9 +71,10 @@ class Store:
     def __init__(self) -> None:
         self.asked: list[AnyQuery] = []
 
-    def add(self, spec: AnyQuery, _codes: bytes, *, asked_at: float) -> None:
-        assert asked_at == NOW
+    def add(self, spec: AnyQuery, _codes: bytes, *, asked_at: float, request: bytes | None = None) -> bool:
+        assert (asked_at, request) == (NOW, None)
         self.asked.append(spec)
+        return True
 
     def remove(self, query_id: bytes) -> None:
         self.asked = [spec for spec in self.asked if spec.query_id != query_id]

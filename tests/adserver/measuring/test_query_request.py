@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adserver.measuring.domains import distinct_codes, read_domains
+from adserver.measuring.domains import codes_by_key, distinct_codes, read_domains
 from adserver.measuring.request import Request, plan_discovery, plan_query, undiscovered
 from adserver.records.dataset_state import DatasetState
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
@@ -136,10 +136,10 @@ def test_only_open_keys_without_a_domain_are_discovered_at_a_part_of_the_epsilon
 
 
 def test_a_domain_file_lists_categories_codes_or_a_range() -> None:
-    domains = read_domains(
-        '{"place": ["lima", "seattle"], "language": [3, 1], "campaign": {"first": 5, "last": 8}}',
-        measurement_of(TASK),
+    said = read_domains(
+        '{"place": ["lima", "seattle"], "language": [3, 1], "campaign": {"first": 5, "last": 8}}'
     )
+    domains = codes_by_key(said, measurement_of(TASK))
     assert {name: codes.tolist() for name, codes in domains.items()} == {
         "place": [0, 2],
         "language": [1, 3],
@@ -162,10 +162,10 @@ def test_a_domain_file_lists_categories_codes_or_a_range() -> None:
 )
 def test_a_wrong_domain_file_is_refused(text: str) -> None:
     with pytest.raises(InvalidTask):
-        read_domains(text, measurement_of(TASK))
+        codes_by_key(read_domains(text), measurement_of(TASK))
 
 
 def test_a_range_over_the_limit_is_refused() -> None:
     with pytest.raises(JobRefused) as refused:
-        read_domains('{"campaign": {"first": 0, "last": 4294967295}}', measurement_of(TASK))
+        codes_by_key({"campaign": {"first": 0, "last": 4294967295}}, measurement_of(TASK))
     assert refused.value.reason is JobReason.DOMAIN_TOO_LARGE

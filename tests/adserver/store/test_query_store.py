@@ -5,19 +5,20 @@ Every kind comes back as it was asked, and only what was charged stays.
 
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 from sqlalchemy import Engine
-from sqlalchemy.exc import IntegrityError
 
 from adserver.measuring.domains import distinct_codes
 from adserver.measuring.evaluator import plan_evaluation
 from adserver.measuring.request import Request, plan_discovery, plan_query
-from adserver.records.asked_query import PlannedQuery
+from adserver.records.asked_query import Answer, PlannedQuery, chosen_id
 from adserver.store.database import create_tables
 from adserver.store.queries import QueryStore
 from adserver.store.tasks import TaskStore
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.model.dense import dense_network
+from maskedlark.privacy.accounting import Epsilons
 from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.evaluation import EvaluationSpec
 from maskedlark.releases.query import QuerySpec
@@ -89,7 +90,42 @@ def test_a_prefix_of_two_queries_or_of_none_finds_none(store: QueryStore) -> Non
 
 
 def test_an_id_is_kept_for_one_query_only(store: QueryStore) -> None:
+    assert store.add(discovery(b"\x11" * 16), b"", asked_at=NOW)
+    assert not store.add(sums(b"\x11" * 16).spec, b"", asked_at=NOW)
+    assert store.find("11", DiscoverySpec).spec == discovery(b"\x11" * 16)
+
+
+def test_what_was_asked_under_a_chosen_id_is_found_by_the_same_request_only(store: QueryStore) -> None:
+    chosen = chosen_id("5a" * 16, "query", {"values": ["click"]})
+    assert store.before(chosen, QuerySpec) is None
+    found, planned = discovery(chosen.of_discovery), sums(chosen.query_id)
+    store.add(found, b"", asked_at=NOW, request=chosen.request)
+    assert store.before(chosen, QuerySpec) is None
+    store.add(planned.spec, planned.beside, asked_at=NOW, request=chosen.request)
+    assert store.before(chosen, QuerySpec) == planned
+    assert store.before(chosen, DiscoverySpec) == PlannedQuery(spec=found)
+    for other in (
+        chosen_id("5a" * 16, "query", {"values": ["purchase"]}),
+        chosen_id("5a" * 16, "evaluation", {"values": ["click"]}),
+    ):
+        with pytest.raises(JobRefused) as refusal:
+            store.before(other, QuerySpec)
+        assert refusal.value.reason is JobReason.QUERY_CHANGED
+
+
+def test_an_id_whose_discovery_was_asked_is_used_and_so_is_one_that_nobody_chose(store: QueryStore) -> None:
+    chosen = chosen_id("5a" * 16, "query", {"discover": True})
+    store.add(discovery(chosen.of_discovery), b"", asked_at=NOW, request=chosen.request)
     store.add(discovery(b"\x11" * 16), b"", asked_at=NOW)
-    with pytest.raises(IntegrityError):
-        store.add(sums(b"\x11" * 16).spec, b"", asked_at=NOW)
+    for used in ("5a" * 16, "11" * 16):
+        with pytest.raises(JobRefused) as refusal:
+            store.before(chosen_id(used, "query", {}), QuerySpec)
+        assert refusal.value.reason is JobReason.QUERY_CHANGED
+
+
+def test_a_query_that_is_answered_is_not_forgotten(store: QueryStore) -> None:
+    store.add(discovery(b"\x11" * 16), b"", asked_at=NOW)
+    cost = Epsilons(ad_server=1.0, colluding=2.0)
+    store.keep_answer(b"\x11" * 16, Answer(total=np.zeros(1, np.int64), dataset_spent=cost))
+    store.remove(b"\x11" * 16)
     assert store.find("11", DiscoverySpec).spec == discovery(b"\x11" * 16)

@@ -3,7 +3,7 @@ from itertools import pairwise
 
 import pytest
 
-from helper.datasets.turns import Turns
+from maskedlark.runtime.turns import Turns
 from tests.patience import HANGS_S
 
 

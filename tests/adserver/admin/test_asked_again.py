@@ -1,0 +1,286 @@
+"""A client that lost an answer asks again under the id that it chose: the same answer, and one charge."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
+from threading import Event
+from typing import Any, Final
+
+import httpx
+import numpy as np
+import pytest
+
+from adserver.admin.operation import PREFIX
+from adserver.client import Client, far
+from adserver.ingest.http_server import HttpServer
+from adserver.peers.replies import QueryAnswer
+from adserver.peers.retrying import ONCE, Backoff
+from adserver.records.access import GrantKind, Scope
+from adserver.views.query import result_json
+from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
+from maskedlark.model.dense import dense_network
+from maskedlark.randomness import seeded
+from maskedlark.releases.discovery import DiscoverySpec
+from maskedlark.releases.kinds import AnyQuery
+from maskedlark.releases.query import QuerySpec, measurement_of
+from maskedlark.runtime.turns import Turns
+from tests.adserver.admin.test_asking import CLICKS, DATASET, Helper
+from tests.adserver.job_world import ENCODED_MODEL
+from tests.adserver.painted import SHOP_DATASET, SHOP_OF, SHOP_REPORTS, Painted, painted
+from tests.measured import columns_of, opened
+from tests.patience import HANGS_S
+
+AT_ONCE: Final = Backoff(first_s=0.0, longest_s=0.0, give_up_after_s=HANGS_S)
+QUERY: Final[dict[str, Any]] = {
+    "values": ["click"], "group_by": ["place"], "epsilon": 0.1, "dataset": SHOP_DATASET.hex()[:8],
+}  # fmt: skip
+FOUND: Final[dict[str, Any]] = {
+    "values": ["click"], "group_by": ["campaign"], "discover": True, "dataset": SHOP_DATASET.hex(),
+}  # fmt: skip
+
+
+@dataclass
+class Ledgered:
+    """A helper that answers an id once, as a real one's ledger has it: the same bytes ever after.
+
+    Attributes:
+        lost: Kinds of queries whose next answer is charged, and does not arrive.
+        refuses: What it says of a new query.
+        waits: What a new query waits for before it is answered.
+    """
+
+    helper: Helper
+    charged: dict[bytes, tuple[AnyQuery, QueryAnswer]] = field(default_factory=dict)
+    lost: list[type] = field(default_factory=list)
+    refuses: Exception | None = None
+    waits: Event | None = None
+    calls: int = 0
+
+    def run_query(
+        self, query: AnyQuery, beside: bytes, length: int, *, cancelled: Event | None = None
+    ) -> QueryAnswer:
+        self.calls += 1
+        if query.query_id not in self.charged:
+            if self.refuses is not None:
+                raise self.refuses
+            if self.waits is not None:
+                assert self.waits.wait(HANGS_S)
+            self.charged[query.query_id] = query, self.helper.run_query(query, beside, length)
+        stored, answer = self.charged[query.query_id]
+        if stored != query:
+            raise JobRefused(JobReason.QUERY_CHANGED, "the id is of another query")
+        if type(query) in self.lost:
+            self.lost.remove(type(query))
+            raise HelperUnavailable("the answer was lost on its way")
+        return answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class There:
+    """An ad server, its helpers, and how it is reached."""
+
+    of: Painted
+    helpers: tuple[Ledgered, Ledgered]
+    url: str
+
+    def post(self, path: str, body: dict[str, Any]) -> httpx.Response:
+        token = self.of.grant(GrantKind.TOKEN, Scope.OPERATE)
+        shown = {"authorization": f"Bearer {token}"}
+        return httpx.post(f"{self.url}{PREFIX}{path}", json=body, headers=shown, timeout=HANGS_S)
+
+    def client(self, backoff: Backoff = AT_ONCE) -> Client:
+        token = self.of.grant(GrantKind.TOKEN, Scope.OPERATE)
+        return Client(url=self.url, token=token, backoff=backoff)
+
+    @contextmanager
+    def charging(self, queries: int) -> Iterator[None]:
+        """Both helpers charge so many queries within."""
+        before = [len(one.charged) for one in self.helpers]
+        yield
+        assert [len(one.charged) - had for one, had in zip(self.helpers, before, strict=True)] == [
+            queries
+        ] * 2
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[There]:
+    measurement = measurement_of(SHOP_OF.task)
+    values = np.stack([CLICKS, np.zeros(SHOP_REPORTS)], axis=1).astype(np.int64)
+    keys = np.zeros((SHOP_REPORTS, len(measurement.keys)), np.uint32)
+    shares = opened(SHOP_OF, keys, columns_of(measurement, values), seeded(1))
+    helpers = Ledgered(Helper(0, shares[0])), Ledgered(Helper(1, shares[1]))
+    with ExitStack() as stack:
+        of = painted(Path(tmp_path_factory.mktemp("painted")) / "adserver")
+        stack.callback(of.close)
+        pair: Any = helpers
+        of.client = Client.over(of.engine, pair, data=of.folder)
+        of.client._backoff = ONCE
+        server = HttpServer(stack.enter_context(of.door()), "127.0.0.1:0", None, headers=())
+        stack.callback(server.stop)
+        server.wait_until_started()
+        yield There(of=of, helpers=helpers, url=f"http://127.0.0.1:{server.port}")
+
+
+@pytest.fixture
+def dropping(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths whose next answer is made, and lost on its way to the client."""
+    paths: list[str] = []
+
+    class Dropping(HTTPConnection):
+        def request(self, method: str, url: str, *body: Any, **named: Any) -> None:
+            self.path = url.removeprefix(PREFIX)
+            super().request(method, url, *body, **named)
+
+        def getresponse(self) -> HTTPResponse:
+            answer = super().getresponse()
+            if self.path in paths:
+                answer.read()
+                paths.remove(self.path)
+                raise ConnectionResetError("the connection was reset")
+            return answer
+
+    monkeypatch.setattr(far, "HTTPConnection", Dropping)
+    return paths
+
+
+def test_the_same_request_under_its_id_has_the_same_answer_and_one_charge(there: There) -> None:
+    asked = {**QUERY, "query_id": "a0" * 16}
+    calls = [one.calls for one in there.helpers]
+    with there.charging(1):
+        answers = [there.post("/queries", asked) for _ in range(3)]
+    assert [one.status_code for one in answers] == [201] * 3
+    assert answers[0].json() == answers[1].json() == answers[2].json()
+    assert answers[0].json()["query_id"] == "a0" * 16
+    assert [one.calls for one in there.helpers] == [1 + had for had in calls]
+
+
+def test_a_client_that_loses_an_answer_asks_again_and_pays_once(there: There, dropping: list[str]) -> None:
+    dropping += ["/queries", "/evaluations"]
+    with there.charging(2), there.client() as client:
+        result = client.aggregate("click", group_by=["place"], epsilon=0.1, dataset=SHOP_DATASET.hex())
+        evaluation = client.evaluate(ENCODED_MODEL, bins=10, epsilon=0.1, dataset=DATASET)
+        assert result_json(client.again(result.query_id)) == result_json(result)
+        assert client.evaluate_again(evaluation.query_id) == evaluation
+    assert dropping == []
+
+
+def test_who_gives_up_is_told_the_id_that_asks_for_the_answer(there: There, dropping: list[str]) -> None:
+    asked: dict[str, Any] = {"epsilon": 0.1, "dataset": SHOP_DATASET.hex()}
+    dropping.append("/queries")
+    with there.charging(1):
+        with there.client(ONCE) as client, pytest.raises(HelperUnavailable, match="under query id") as lost:
+            client.aggregate("click", **asked)
+        assert "look there" not in str(lost.value)
+        query_id = str(lost.value).split("query id ")[1][:32]
+        with there.client(ONCE) as later:
+            assert later.aggregate("click", **asked, query_id=query_id).query_id == query_id
+
+
+def test_two_who_ask_at_once_under_one_id_share_one_answer_and_one_charge(
+    there: There, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both_came = Event()
+
+    class Counted(Turns):
+        callers = 0
+
+        def alone(self, key: bytes) -> Any:
+            Counted.callers += 1
+            if Counted.callers == 2:
+                both_came.set()
+            return super().alone(key)
+
+    monkeypatch.setattr(there.of.client, "_turns", Counted())
+    for one in there.helpers:
+        monkeypatch.setattr(one, "waits", both_came)
+    calls = [one.calls for one in there.helpers]
+    asked = {**QUERY, "query_id": "a1" * 8 + "0b" * 8}
+    with there.charging(1), ThreadPoolExecutor(2) as pool:
+        answers = [one.result() for one in [pool.submit(there.post, "/queries", asked) for _ in range(2)]]
+    assert [one.status_code for one in answers] == [201, 201]
+    assert answers[0].json() == answers[1].json()
+    assert [one.calls for one in there.helpers] == [1 + had for had in calls]
+
+
+@pytest.mark.parametrize(
+    ("path", "changed"),
+    [
+        ("/queries", {"values": ["purchase"]}),
+        ("/queries", {"epsilon": 0.2}),
+        ("/queries", {"where": {"place": "oslo"}}),
+        ("/queries", {"dataset": SHOP_DATASET.hex()}),
+        ("/queries", {"group_by": ["campaign"], "discover": True}),
+        ("/evaluations", None),
+    ],
+    ids=["values", "epsilon", "where", "dataset", "discovery", "an evaluation"],
+)
+def test_another_request_under_a_used_id_is_refused(
+    there: There, path: str, changed: dict[str, Any] | None
+) -> None:
+    there.post("/queries", {**QUERY, "query_id": "a2" * 16})
+    other = {"job": "06", "dataset": DATASET} if changed is None else {**QUERY, **changed}
+    with there.charging(0):
+        answer = there.post(path, {**other, "query_id": "a2" * 16})
+    assert (answer.status_code, answer.json()["reason"]) == (409, "query_changed")
+
+
+def test_an_id_that_was_taken_without_a_choice_is_used(there: There) -> None:
+    taken = there.post("/queries", QUERY).json()["query_id"]
+    answer = there.post("/queries", {**QUERY, "query_id": taken})
+    assert (answer.status_code, answer.json()["reason"]) == (409, "query_changed")
+
+
+@pytest.mark.parametrize("kind", [QuerySpec, DiscoverySpec])
+def test_what_a_helper_charged_and_could_not_say_is_not_charged_again(there: There, kind: type) -> None:
+    asked = {**FOUND, "epsilon": 0.1 if kind is QuerySpec else 0.2}
+    asked["query_id"] = ("b1" if kind is QuerySpec else "b2") * 16
+    with there.charging(2):  # the discovery, and the query
+        there.helpers[1].lost.append(kind)
+        assert there.post("/queries", asked).status_code == 503
+        found = there.post("/queries", asked)
+    assert found.status_code == 201, found.text
+    assert there.post("/queries", asked).json() == found.json()
+    plain = there.post("/queries", {**FOUND, "epsilon": asked["epsilon"]})
+    assert found.json()["epsilon"] == plain.json()["epsilon"]  # with what the discovery cost
+    with there.charging(0):
+        other = there.post("/queries", {**asked, "values": ["purchase"]})
+    assert other.json()["reason"] == "query_changed"
+
+
+def test_an_id_that_both_helpers_refuse_is_free_again(there: There, monkeypatch: pytest.MonkeyPatch) -> None:
+    spent = JobRefused(JobReason.BUDGET_EXHAUSTED, "nothing is left")
+    with monkeypatch.context() as broke, there.charging(0):
+        for one in there.helpers:
+            broke.setattr(one, "refuses", spent)
+        for _ in range(2):
+            refused = there.post("/queries", {**QUERY, "query_id": "c0" * 16})
+            assert refused.json()["reason"] == "budget_exhausted"
+    with there.charging(1):
+        answer = there.post("/queries", {**QUERY, "epsilon": 0.15, "query_id": "c0" * 16})
+    assert answer.status_code == 201
+
+
+def test_a_job_that_trains_on_does_not_change_what_was_asked_of_it(
+    there: There, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    width = [there.of.client.tasks()[0].bundle.task.num_features, 1]
+    weights = [dense_network(width, "relu", seed=seed) for seed in (1, 2)]
+    monkeypatch.setattr(there.of.client, "_trained", lambda _job: weights.pop(0))
+    asked = {"job": "06", "bins": 10, "epsilon": 0.1, "dataset": DATASET, "query_id": "d0" * 16}
+    with there.charging(1):
+        first, second = (there.post("/evaluations", asked) for _ in range(2))
+    assert first.status_code == 201, first.text
+    assert first.json() == second.json()
+    assert len(weights) == 1
+
+
+@pytest.mark.parametrize(
+    "query_id", ["zz" * 16, "a0", "a0" * 17, 7, None, ["a0" * 16], "a0" * 16 + "\n"], ids=range(7)
+)
+def test_what_is_no_id_is_a_problem(there: There, query_id: Any) -> None:
+    with there.charging(0):
+        answer = there.post("/queries", {**QUERY, "query_id": query_id})
+    assert (answer.status_code, answer.json()["reason"]) == (422, "invalid_task")
