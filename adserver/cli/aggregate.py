@@ -6,17 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from adserver.cli.anywhere import anywhere_of
 from adserver.cli.options import (
     CostOption,
-    DatabaseOption,
-    DataOption,
     DatasetOption,
     JsonOption,
+    QueryIdOption,
     TaskOption,
     TracesOption,
-    asking,
-    open_store,
-    peers_of,
 )
 from adserver.views.printing import print_json, print_table
 from maskedlark.errors import JobReason, JobRefused
@@ -25,8 +22,8 @@ from maskedlark.observability.traces import Traces
 from maskedlark.terminal.options import option, panel, takes
 
 if TYPE_CHECKING:
+    from adserver.cli.anywhere import Anywhere
     from adserver.measuring.result import AggregateResult, Estimate, Row
-    from adserver.peers.opening import Peers
 
 _what = panel("What is measured")
 _groups = panel("Groups")
@@ -40,11 +37,10 @@ class _Statistic:
     read: "Callable[[AggregateResult], Iterable[tuple[Row, Estimate]]]"
 
 
-@takes(peers=peers_of)
+@takes(at=anywhere_of)
 def aggregate_command(
     *,
-    data: DataOption,
-    peers: "Peers",
+    at: "Anywhere",
     value: Annotated[list[str] | None, _what("A value to sum, or count; may be repeated.")] = None,
     mean: Annotated[list[str] | None, _what("A value whose mean is shown; may be repeated.")] = None,
     histogram: Annotated[
@@ -81,7 +77,7 @@ def aggregate_command(
     ] = None,
     task: TaskOption = "",
     dataset: DatasetOption = "",
-    database: DatabaseOption = None,
+    query_id: QueryIdOption = "",
     traces: TracesOption = Traces.NONE,
     all_rows: Annotated[
         bool, option("Also show groups with too few reports for a figure.", "--all-rows")
@@ -90,35 +86,30 @@ def aggregate_command(
 ) -> None:
     """Measure a dataset: sums of values over groups of reports, charged to its privacy budget."""
     from adserver.measuring.domains import load_domains
-    from adserver.measuring.request import Request
-    from adserver.store.datasets import DatasetStore
-    from adserver.store.tasks import TaskStore
     from adserver.views.query import write_result
     from maskedlark.reports.measurement import COUNT
 
     conditions = dict(_condition(one) for one in where or ())
     quantiles = [_quantile(one) for one in quantile or ()]
     statistics = [_mean(name) for name in mean or ()] + [_statistic(name, share) for name, share in quantiles]
-    engine = open_store(data, database)
-    with asking("aggregate", peers, data=data, database=database, traces=traces) as client:
+    with at.asking("aggregate", traces) as client:
         if again:
             result = client.again(again)
         else:
-            found = DatasetStore(engine).find(dataset)
-            the_task = TaskStore(engine).find(task or found.task_id.hex())
-            if the_task.task_id != found.task_id:
+            if task and not client.dataset(dataset).task_id.hex().startswith(task.lower()):
                 raise JobRefused(JobReason.UNKNOWN_DATASET, "the dataset is of another task")
-            request = Request(
-                values=_distinct([*(value or ()), *(mean or ()), *([COUNT] if mean else ())]),
+            result = client.aggregate(
+                *_distinct([*(value or ()), *(mean or ()), *([COUNT] if mean else ())]),
                 histograms=_distinct([*(histogram or ()), *(name for name, _ in quantiles)]),
-                group_by=tuple(name.strip() for name in group_by.split(",") if name.strip()),
+                group_by=[name.strip() for name in group_by.split(",") if name.strip()],
                 where=conditions,
-                domains=load_domains(domain, the_task.bundle.task),
-                is_discovered=discover,
-                is_rolled_up=roll_up,
+                domains=load_domains(domain),
+                discover=discover,
+                roll_up=roll_up,
                 epsilon=epsilon,
+                dataset=dataset,
+                query_id=query_id,
             )
-            result = client.measurer(found).measure(request)
     for path in out or ():
         write_result(result, path)
     if as_json:

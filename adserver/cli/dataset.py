@@ -1,36 +1,36 @@
 """`adserver dataset`: seal, list, abandon."""
 
-import os
-import time
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from adserver.cli.anywhere import anywhere_of
 from adserver.cli.options import (
+    AnyDataOption,
     DatabaseOption,
     DataOption,
+    Far,
     JsonOption,
     OneTaskOption,
     TracesOption,
+    far_of,
+    needed,
     open_store,
-    peers_of,
 )
 from adserver.records.dataset_state import DatasetState
-from adserver.views.printing import moment, print_json, print_table, sealing_bars, short
+from adserver.views.printing import moment, print_json, print_table, short
 from maskedlark.observability.traces import Traces
 from maskedlark.terminal.options import option, takes
 
 if TYPE_CHECKING:
-    from adserver.peers.opening import Peers
+    from adserver.cli.anywhere import Anywhere
     from adserver.store.datasets import Dataset
 
 
-@takes(peers=peers_of)
+@takes(at=anywhere_of)
 def seal_command(
     *,
-    data: DataOption,
-    peers: "Peers",
+    at: "Anywhere",
     task: OneTaskOption = "",
     max_reports: Annotated[int | None, option("Take at most so many, the oldest first.", min=1)] = None,
     allow_small: Annotated[
@@ -40,7 +40,6 @@ def seal_command(
             "--allow-small",
         ),
     ] = False,
-    database: DatabaseOption = None,
     traces: TracesOption = Traces.NONE,
     as_json: JsonOption = False,
 ) -> None:
@@ -48,39 +47,29 @@ def seal_command(
 
     A run that was interrupted while the helpers committed is finished first: run the same command again.
     """
-    from adserver.collecting.sealing import DatasetSealer
-    from adserver.store.tasks import TaskStore
     from adserver.views.task import dataset_json
-    from maskedlark.observability.tracing import span, tracing
 
-    engine = open_store(data, database)
-    found = TaskStore(engine).find(task)
-    with ExitStack() as stack:
-        stack.enter_context(tracing("adserver", traces))
-        stack.enter_context(span("seal dataset"))
-        show = stack.enter_context(sealing_bars())
-        sealer = DatasetSealer(
-            engine=engine,
-            helpers=peers.open(stack, engine),
-            task=found.bundle.task,
-            clock=time.time,
-            randomness=os.urandom,
-            progress=show,
-            backoff=peers.backoff,
-        )
-        dataset = sealer.seal(max_reports=max_reports, is_small_allowed=allow_small)
+    with at.asking("seal dataset", traces) as client:
+        dataset = client.seal(task, max_reports=max_reports, allow_small=allow_small)
     if as_json:
         print_json(dataset_json(dataset))
     else:
         _print(dataset)
 
 
-def list_command(data: DataOption, database: DatabaseOption = None, as_json: JsonOption = False) -> None:
+@takes(far=far_of)
+def list_command(
+    *,
+    data: AnyDataOption = None,
+    far: Far = None,
+    database: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """List all datasets, the oldest first."""
     from adserver.store.datasets import DatasetStore
     from adserver.views.task import dataset_json
 
-    found = DatasetStore(open_store(data, database)).all()
+    found = DatasetStore(open_store(needed(data), database)).all() if far is None else far.datasets()
     if as_json:
         print_json([dataset_json(dataset) for dataset in found])
         return

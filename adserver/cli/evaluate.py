@@ -1,38 +1,27 @@
 """`adserver evaluate`: how good a model is on a dataset's reports, by one private release."""
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from adserver.cli.options import (
-    CostOption,
-    DatabaseOption,
-    DataOption,
-    DatasetOption,
-    JsonOption,
-    TracesOption,
-    asking,
-    open_store,
-    peers_of,
-)
+from adserver.cli.anywhere import anywhere_of
+from adserver.cli.options import CostOption, DatasetOption, JsonOption, QueryIdOption, TracesOption
 from adserver.records.defaults import DEFAULT_BINS
 from adserver.views.printing import print_json, print_table
 from maskedlark.observability.traces import Traces
 from maskedlark.terminal.options import option, panel, takes
 
 if TYPE_CHECKING:
-    from adserver.peers.opening import Peers
+    from adserver.cli.anywhere import Anywhere
 
 _what = panel("What is evaluated")
 
 
-@takes(peers=peers_of)
+@takes(at=anywhere_of)
 def evaluate_command(
     *,
-    data: DataOption,
-    peers: "Peers",
+    at: "Anywhere",
     model: Annotated[
         Path | None, _what("An ONNX file with its weights.", exists=True, dir_okay=False)
     ] = None,
@@ -44,7 +33,7 @@ def evaluate_command(
     epsilon: CostOption = None,
     bins: Annotated[int, option("Score bins; more of them bear more noise.")] = DEFAULT_BINS,
     plot: Annotated[Path | None, option("Draw ROC, PR and calibration curves here, a .png.")] = None,
-    database: DatabaseOption = None,
+    query_id: QueryIdOption = "",
     traces: TracesOption = Traces.NONE,
     as_json: JsonOption = False,
 ) -> None:
@@ -63,12 +52,14 @@ def evaluate_command(
 
     if sum(map(bool, (model, job, again))) != 1:
         raise typer.BadParameter("give one of --model, --job and --again")
-    with asking("evaluate", peers, data=data, database=database, traces=traces) as client:
+    with at.asking("evaluate", traces) as client:
         if again:
             result = client.evaluate_again(again)
         else:
-            encoded = _trained(data, database, job) if model is None else read_model(model)
-            result = client.evaluate(encoded, bins=bins, epsilon=epsilon, dataset=dataset)
+            file = None if model is None else read_model(model)
+            result = client.evaluate(
+                file, job=job, bins=bins, epsilon=epsilon, dataset=dataset, query_id=query_id
+            )
     if plot is not None:
         write_plot(result, plot)
     if as_json:
@@ -79,13 +70,3 @@ def evaluate_command(
     print_table(("score from", "predicted", "observed"), calibration_rows(result))
     for line in (f"evaluation {result.query_id}", *evaluation_lines(result)):
         typer.echo(line)
-
-
-def _trained(data: Path, database: str | None, job: str) -> bytes:
-    """A job's model with its latest weights."""
-    from adserver.store.job_folder import JobFolder
-    from adserver.store.jobs import JobStore
-    from adserver.training.export import exported  # onnxruntime
-
-    found = JobStore(open_store(data, database), time.time).find(job)
-    return exported(JobFolder(data, found.job_id), found.plan).encoded

@@ -26,7 +26,7 @@ COMMANDS: Final = {
     "intake": Lazy("adserver.cli.intake:intake_command", environment="ADSERVER"),
     "keygen": Lazy("adserver.cli.serve:keygen_command"),
     "task": Lazy(
-        _commands("task", "create", "show", "refresh-keys", "list"),
+        _commands("task_creation", "create") | _commands("task", "show", "refresh-keys", "list"),
         "Make tasks that both helpers sign, and show them.",
     ),
     "dataset": Lazy(

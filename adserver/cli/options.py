@@ -2,8 +2,6 @@
 
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -19,9 +17,9 @@ from maskedlark.terminal.options import option, panel, takes
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
-    from adserver.client import Client
     from adserver.client.far import FarAdServer
     from adserver.peers.opening import Peers
+    from adserver.peers.retrying import Backoff
     from adserver.store.jobs import Jobs
 
 _store = panel("Where things are kept")
@@ -123,6 +121,15 @@ JobArgument = Annotated[
 CostOption = Annotated[
     float | None, option("What this may cost; by default a tenth of the task's budget.", "--epsilon")
 ]
+QueryIdOption = Annotated[
+    str,
+    option(
+        "An id of your own choice, 16 random bytes in hex: the same command with the same id has the same"
+        " answer, and is charged once. By default a new one.",
+        "--query-id",
+        metavar="HEX",
+    ),
+]
 SamplingOption = Annotated[
     Sampling,
     privacy(
@@ -171,7 +178,6 @@ def peers_of(
 ) -> "Peers":
     """The helpers as the options say; typer.BadParameter as `tls_files`."""
     from adserver.peers.opening import Peers
-    from adserver.peers.retrying import BRIEF, LONG
     from maskedlark.terminal.tls_options import tls_files
 
     tls = tls_files(
@@ -182,8 +188,15 @@ def peers_of(
         tls=tls,
         deadline_s=deadline,
         round_deadline_s=round_deadline,
-        backoff=replace(LONG if wait else BRIEF, tell=_tell),
+        backoff=patience(wait=wait),
     )
+
+
+def patience(*, wait: bool) -> "Backoff":
+    """How long a command asks again, which says on standard error what it waits for."""
+    from adserver.peers.retrying import BRIEF, LONG
+
+    return replace(LONG if wait else BRIEF, tell=_tell)
 
 
 UrlOption = Annotated[
@@ -207,10 +220,22 @@ Far: TypeAlias = "FarAdServer | None"
 """The ad server elsewhere that a command may be given in place of --data."""
 
 
-def far_of(*, url: UrlOption = None, token: TokenOption = "", url_ca: CaOption = None) -> Far:
-    """The ad server elsewhere that the options name, or None."""
+def far_of(
+    *, data: AnyDataOption = None, url: UrlOption = None, token: TokenOption = "", url_ca: CaOption = None
+) -> Far:
+    """The ad server elsewhere that the options name, or None: it is the one of --data.
+
+    Raises:
+        typer.BadParameter: both are named, or neither.
+    """
     if url is None:
+        needed(data)
         return None
+    if data is not None:
+        raise typer.BadParameter(
+            "give --data (or ADSERVER_DATA) for the ad server here, or --url (or ADSERVER_URL) for one"
+            " elsewhere, not both"
+        )
     from adserver.client.far import FarAdServer
 
     return FarAdServer(url=url, token=token, ca=url_ca)
@@ -243,22 +268,6 @@ def needed(data: Path | None) -> Path:
 def _tell(cause: Exception) -> None:
     """What a command waits for, in one line on standard error."""
     sys.stderr.write(f"waiting: {cause}\n")
-
-
-@contextmanager
-def asking(
-    what: str, peers: "Peers", *, data: Path, database: str | None, traces: Traces
-) -> Iterator["Client"]:
-    """A client for one command, whose calls are the span `what`."""
-    from adserver.client import Client
-    from maskedlark.observability.tracing import span, tracing
-
-    with (
-        tracing("adserver", traces),
-        span(what),
-        Client.of(peers, data=data, database=database) as client,
-    ):
-        yield client
 
 
 def open_store(data_dir: Path, database: str | None) -> "Engine":

@@ -1,223 +1,48 @@
-"""`adserver task`: create, show, list."""
+"""`adserver task`: show, list, refresh-keys; `adserver.cli.task_creation` creates."""
 
 import json
-import os
-import time
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from adserver.cli.options import DatabaseOption, DataOption, JsonOption, open_store, peers_of, privacy
-from adserver.records.defaults import ALL_DECOYS, DEFAULT_COLLUSION_FACTOR
+from adserver.cli.options import (
+    AnyDataOption,
+    DatabaseOption,
+    DataOption,
+    Far,
+    JsonOption,
+    far_of,
+    needed,
+    open_store,
+    peers_of,
+)
 from adserver.views.printing import moment, print_json, print_table
-from maskedlark.privacy.mechanism import Mechanism, NoiseDivision
-from maskedlark.reports.task_kinds import PrivacyUnit
-from maskedlark.terminal.options import option, panel, takes
+from maskedlark.frozen import frozen
+from maskedlark.terminal.options import takes
 
 if TYPE_CHECKING:
+    from adserver.client.far import FarAdServer
     from adserver.peers.opening import Peers
-
-_SALT_BYTES: Final = 16
-_labels = panel("Labels")
-_period = panel("Period")
-_federated = panel("Federated")
+    from adserver.store.reports import ReportCounts
+    from adserver.store.tasks import StoredTask
 
 
-@takes(peers=peers_of, without=["round_deadline"])
-def create_command(
-    *,
-    data: DataOption,
-    peers: "Peers",
-    name: Annotated[str, option("What the task is called.")],
-    origin: Annotated[
-        str, option("The ad-tech origin that may use the reports, as in this server's certificate.")
-    ],
-    min_batch_size: Annotated[int, privacy("Fewer reports in a batch give only noise (k-anonymity).")],
-    clip_norm: Annotated[float, privacy("The most that one report adds to a sum, as a norm.")],
-    epsilon: Annotated[float, privacy("Privacy budget of each dataset against this ad server.")],
-    num_features: Annotated[
-        int | None, option("Bytes in each report's features; default: the encoder's columns.")
-    ] = None,
-    encoder: Annotated[
-        Path | None,
-        option(
-            "JSON of `browser-sim encode --fit`: how browsers make features. The task names its digest, and"
-            " browsers are served it.",
-            exists=True,
-            dir_okay=False,
-        ),
-    ] = None,
-    classes: Annotated[int | None, _labels("Labels are the classes 0 to this less one.")] = None,
-    max_value: Annotated[int | None, _labels("Labels are real values from 0 to this.")] = None,
-    num_buckets: Annotated[
-        int | None, _labels("How many buckets values are privatised to; by default --max-value.")
-    ] = None,
-    default_label: Annotated[
-        int | None, _labels("What an impression reports that expires without a conversion.")
-    ] = None,
-    decoys: Annotated[
-        str, _labels("Decoy labels beside the real one, or all other labels.", metavar="N|all")
-    ] = ALL_DECOYS,
-    mechanism: Annotated[
-        Mechanism, privacy("The noise: gaussian clips in L2, laplace in L1; none only for debugging.")
-    ] = Mechanism.GAUSSIAN,
-    split_noise: Annotated[
-        bool,
-        privacy(
-            "Each helper adds half of the noise's variance: less noise, and less privacy if a helper"
-            " colludes. Gaussian only.",
-            "--split-noise",
-        ),
-    ] = False,
-    no_noise: Annotated[
-        bool, privacy("The same as --mechanism none; only loopback helpers accept it.", "--no-noise")
-    ] = False,
-    collusion_epsilon: Annotated[
-        float | None,
-        privacy(
-            "Budget of each dataset against this ad server together with one helper, whose knowledge"
-            " undoes the sampling of minibatches and one of the two noises. By default"
-            f" {DEFAULT_COLLUSION_FACTOR:g} times --epsilon: what jobs over whole datasets spend of both."
-        ),
-    ] = None,
-    delta: Annotated[float, privacy("The delta that both budgets are read at.")] = 1e-5,
-    feature_epsilon: Annotated[
-        float | None, privacy("Browsers add noise to each feature byte: its local epsilon.")
-    ] = None,
-    fake_report_rate: Annotated[float, privacy("The share of reports that are all decoys.")] = 0.0,
-    unit: Annotated[
-        PrivacyUnit, privacy("Whether budgets are of a dataset, or of the task and a person.")
-    ] = PrivacyUnit.REPORT,
-    reports_per_user: Annotated[int, privacy("Of unit user: a person's reports in a dataset.", min=1)] = 1,
-    updates: Annotated[
-        int | None,
-        _federated(
-            "Reports hold updates of a model of so many parameters, and no labels; the unit is user.",
-            metavar="PARAMETERS",
-        ),
-    ] = None,
-    cover: Annotated[
-        float, _federated("The share of devices not drawn that send zeros.", min=0.0, max=1.0)
-    ] = 1.0,
-    with_weight: Annotated[bool, _federated("Release the sum of weights too.", "--with-weight")] = False,
-    with_clip_count: Annotated[
-        bool, _federated("Release how many were within the clip.", "--with-clip-count")
-    ] = False,
-    frac_bits: Annotated[int, privacy("Gradients are integers in units of 2^-frac_bits.")] = 32,
-    proof: Annotated[
-        bool,
-        privacy(
-            "Each report proves that it counts once at most and that its values lie in their ranges; others"
-            " are dropped before they are summed."
-        ),
-    ] = True,
-    measurement: Annotated[
-        Path | None,
-        option(
-            "JSON: the values and keys that reports hold to be measured; see reference/task.md.",
-            exists=True,
-            dir_okay=False,
-        ),
-    ] = None,
-    max_dataset_size: Annotated[int, option("The most reports in one dataset.")] = 1 << 20,
-    time_bucket_s: Annotated[int, _period("Reports tell their time rounded down to this.")] = 3_600,
-    days: Annotated[float, _period("How long the task lasts from its start.")] = 30.0,
-    starts_at: Annotated[int | None, _period("Unix seconds; by default the current bucket's start.")] = None,
-    expires_at: Annotated[int | None, _period("Unix seconds; instead of --days.")] = None,
-    out: Annotated[Path | None, option("Write the task bundle here, as browsers get it.")] = None,
-    database: DatabaseOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Make a task: both helpers check it against their floors and sign it. Prints its id."""
-    from adserver.collecting.task_creation import create_task
-    from adserver.collecting.task_settings import (
-        encoder_from,
-        label_space,
-        measurement_from,
-        norm_for,
-        num_classes,
-        num_decoys,
-        period,
-    )
-    from adserver.collecting.task_settings import num_features as features_of
-    from adserver.peers.retrying import with_retries
-    from adserver.store.tasks import TaskStore
-    from maskedlark.canonical import encode
-    from maskedlark.runtime.durable_file import write_durably
+@frozen
+class CountedTask:
+    """A task and how many reports it has."""
 
-    fitted = encoder_from(encoder)
-    labels = label_space(
-        classes=num_classes(classes, max_value, fitted),
-        max_value=max_value,
-        num_buckets=num_buckets,
-        default_label=default_label,
-    )
-    noise = Mechanism.NONE if no_noise else mechanism
-    lasting = period(
-        now=time.time(), time_bucket_s=time_bucket_s, days=days, starts_at=starts_at, expires_at=expires_at
-    )
-    federated: dict[str, Any] = (
-        {}
-        if updates is None
-        else {
-            "updates": {
-                "num_parameters": updates,
-                "has_weight": with_weight,
-                "has_clip_count": with_clip_count,
-                "cover": cover,
-            }
-        }
-    )
-    settings = {
-        **federated,
-        "unit": PrivacyUnit.USER if updates is not None else unit,
-        "reports_per_user": reports_per_user,
-        "origin": origin,
-        "name": name,
-        "salt": os.urandom(_SALT_BYTES),
-        "num_features": features_of(num_features, fitted),
-        "encoder": None if fitted is None else fitted.digest,
-        "labels": labels,
-        "num_decoys": num_decoys(decoys, labels),
-        "fake_report_rate": fake_report_rate,
-        "feature_epsilon": feature_epsilon,
-        "min_batch_size": min_batch_size,
-        "mechanism": noise,
-        "noise": NoiseDivision.SPLIT if split_noise else NoiseDivision.FULL,
-        "norm": norm_for(noise),
-        "clip_norm": clip_norm,
-        "frac_bits": frac_bits,
-        "epsilon": epsilon,
-        "collusion_epsilon": (
-            DEFAULT_COLLUSION_FACTOR * epsilon if collusion_epsilon is None else collusion_epsilon
-        ),
-        "delta": delta,
-        "max_dataset_size": max_dataset_size,
-        "time_bucket_s": time_bucket_s,
-        "starts_at": lasting.starts_at,
-        "expires_at": lasting.expires_at,
-        "measurement": measurement_from(measurement),
-        "proof": proof and updates is None,
-    }
-    engine = open_store(data, database)
-    store = TaskStore(engine)
-    with ExitStack() as stack:
-        helpers = peers.open(stack, engine)
-        bundle = with_retries(lambda: create_task(helpers, settings), peers.backoff)
-    task_id = store.add(bundle, created_at=time.time(), encoder=fitted)
-    if out is not None:
-        write_durably(out, encode(bundle))
-    if as_json:
-        print_json({"task_id": task_id.hex(), "expires_at": bundle.task.expires_at})
-    else:
-        typer.echo(task_id.hex())
+    stored: "StoredTask"
+    counts: "ReportCounts"
 
 
+@takes(far=far_of)
 def show_command(
-    data: DataOption,
+    *,
+    data: AnyDataOption = None,
+    far: Far = None,
     task: Annotated[
         str, typer.Argument(help="The task, by the start of its id; not needed if there is only one.")
     ] = "",
@@ -225,13 +50,10 @@ def show_command(
     as_json: JsonOption = False,
 ) -> None:
     """Show a task's settings, and how many reports it has."""
-    from adserver.store.reports import ReportStore
-    from adserver.store.tasks import TaskStore
     from maskedlark.canonical import encode
 
-    engine = open_store(data, database)
-    found = TaskStore(engine).find(task)
-    counts = asdict(ReportStore(engine).counts(found.task_id))
+    shown = _here(needed(data), database, task) if far is None else _elsewhere(far, task)
+    found, counts = shown.stored, asdict(shown.counts)
     task_settings = json.loads(encode(found.bundle.task))
     if as_json:
         print_json(
@@ -251,6 +73,22 @@ def show_command(
     print_table(("setting", "value"), [*rows, *task_settings.items()])
 
 
+def _here(data: Path, database: str | None, task: str) -> "CountedTask":
+    from adserver.store.reports import ReportStore
+    from adserver.store.tasks import TaskStore
+
+    engine = open_store(data, database)
+    found = TaskStore(engine).find(task)
+    return CountedTask(stored=found, counts=ReportStore(engine).counts(found.task_id))
+
+
+def _elsewhere(far: "FarAdServer", task: str) -> "CountedTask":
+    from adserver.client.far_values import counts_from_json, task_from_json
+
+    item = far.task_item(task)
+    return CountedTask(stored=task_from_json(item), counts=counts_from_json(item))
+
+
 @takes(peers=peers_of, without=["round_deadline", "wait"])
 def refresh_keys_command(
     *,
@@ -268,15 +106,25 @@ def refresh_keys_command(
     typer.echo(f"{changed} tasks have new keys")
 
 
-def list_command(data: DataOption, database: DatabaseOption = None, as_json: JsonOption = False) -> None:
+@takes(far=far_of)
+def list_command(
+    *,
+    data: AnyDataOption = None,
+    far: Far = None,
+    database: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """List all tasks, the oldest first."""
     from adserver.store.reports import ReportStore
     from adserver.store.tasks import TaskStore
-    from adserver.views.task import task_json
+    from adserver.views.task import TASK_FIELDS, task_json
 
-    engine = open_store(data, database)
-    reports = ReportStore(engine)
-    rows = [task_json(one, reports.counts(one.task_id)) for one in TaskStore(engine).all()]
+    if far is None:
+        engine = open_store(needed(data), database)
+        reports = ReportStore(engine)
+        rows = [task_json(one, reports.counts(one.task_id)) for one in TaskStore(engine).all()]
+    else:
+        rows = [{name: item[name] for name in TASK_FIELDS} for item in far.task_items()]
     if as_json:
         print_json(rows)
     else:

@@ -40,6 +40,14 @@ class Client(Measuring, Training):
         """All datasets, the oldest first."""
         return DatasetStore(self._engine).all() if self._far is None else self._far.datasets()
 
+    def dataset(self, dataset: str = "") -> Dataset:
+        """A dataset by the start of its id; not needed if there is only one.
+
+        Raises:
+            JobRefused(UNKNOWN_DATASET)
+        """
+        return DatasetStore(self._engine).find(dataset) if self._far is None else self._far.dataset(dataset)
+
     def budgets(self, *, task: str = "", dataset: str = "") -> tuple[DatasetBudget, ...]:
         """Both budgets of committed datasets, the oldest first; only of a task or dataset, if one is named.
 

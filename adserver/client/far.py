@@ -72,13 +72,27 @@ class FarAdServer:
         """Its jobs."""
         return FarJobs(self)
 
+    def task_items(self) -> list[dict[str, Any]]:
+        """Its tasks as the API lists them, with their counts of reports; the oldest first."""
+        return list(self.pages("/tasks", limit=200))[::-1]
+
+    def task_item(self, task: str) -> dict[str, Any]:
+        """One task as the API shows it, by the start of its id; not needed if there is only one."""
+        if not task:
+            page = self.get("/tasks", limit=2)["items"]
+            if len(page) != 1:
+                told = "there are several tasks: name one" if page else "there is no task yet"
+                raise JobRefused(JobReason.UNKNOWN_TASK, told)
+            task = page[0]["task_id"]
+        return self.get(f"/tasks/{safe_id(task, JobReason.UNKNOWN_TASK)}")
+
     def tasks(self) -> list[StoredTask]:
         """Its tasks, the oldest first."""
-        return [self.task(one["task_id"]) for one in self.pages("/tasks", limit=200)][::-1]
+        return [self.task(one["task_id"]) for one in self.task_items()]
 
     def task(self, task: str) -> StoredTask:
-        """One task, by the start of its id."""
-        return task_from_json(self.get(f"/tasks/{safe_id(task, JobReason.UNKNOWN_TASK)}"))
+        """One task, by the start of its id; not needed if there is only one."""
+        return task_from_json(self.task_item(task))
 
     def datasets(self) -> list[Dataset]:
         """Its datasets, the oldest first."""

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from adserver.budgets.comparison import Comparison
@@ -10,6 +11,7 @@ from adserver.budgets.headroom import Cost, Limit, Room
 from adserver.budgets.planner import Option, Plan
 from adserver.records.dataset_state import DatasetState
 from adserver.store.datasets import Dataset
+from adserver.store.reports import ReportCounts
 from adserver.store.tasks import StoredTask
 from adserver.training.planning import Planned
 from maskedlark.canonical import decode
@@ -36,6 +38,11 @@ def task_from_json(sent: Mapping[str, Any]) -> StoredTask:
     bundle = decode(TaskBundle, sent["bundle"].encode())
     bundle.verify()
     return StoredTask(task_id=bundle.task.task_id, bundle=bundle, created_at=sent["created_at"])
+
+
+def counts_from_json(sent: Mapping[str, Any]) -> ReportCounts:
+    """How many reports a task has, from what `GET /tasks/{task}` answers."""
+    return ReportCounts(**{one.name: sent[one.name] for one in fields(ReportCounts)})
 
 
 def dataset_from_json(sent: Mapping[str, Any]) -> Dataset:

@@ -66,7 +66,7 @@ class Measuring(Connection):
             MaskedLarkError: what is wrong with the request, or why it is refused; `HelperUnavailable` may be
                 tried again.
         """
-        asked = {
+        asked: dict[str, Any] = {
             "values": list(values),
             "histograms": list(histograms),
             "group_by": list(group_by),

@@ -91,7 +91,8 @@ class Measurer(Asking):
         The helpers are asked only if no answer was kept. Raises as `again`.
         """
         discovery = self.store.before(chosen, DiscoverySpec)
-        found, kept = discovery and discovery.spec, self.store.answer(planned.spec.query_id)
+        found = None if discovery is None else discovery.spec
+        kept = self.store.answer(planned.spec.query_id)
         if kept is None:
             return self._answered(planned, found, chosen, is_new=False)
         return read_query(self.task, self.dataset, planned, kept, found)

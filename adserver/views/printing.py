@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 from rich.progress import (
@@ -18,6 +18,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Table
+
+_LAST_DAY_S: Final = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
 
 
 def print_json(value: Any) -> None:
@@ -36,8 +38,8 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
 
 def moment(unix_s: float) -> str:
-    """A time for people, in UTC."""
-    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    """A time for people, in UTC; the calendar's last day for one that comes after it."""
+    return datetime.fromtimestamp(min(unix_s, _LAST_DAY_S), UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def short(identifier: bytes) -> str:

@@ -1,11 +1,14 @@
 """Tasks and datasets for programs: the same from the commands and the admin API."""
 
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, fields
+from typing import Any, Final
 
 from adserver.store.datasets import Dataset
 from adserver.store.reports import ReportCounts
 from adserver.store.tasks import StoredTask
+
+TASK_FIELDS: Final = ("task_id", "name", "origin", "expires_at", *(one.name for one in fields(ReportCounts)))
+"""What `task_json` says of a task."""
 
 
 def task_json(stored: StoredTask, counts: ReportCounts) -> dict[str, Any]:

@@ -2,38 +2,27 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from threading import Event
 from typing import Any, Final
 
-import httpx
-import numpy as np
 import pytest
 
 from adserver.admin.operation import PREFIX
-from adserver.client import Client, far
-from adserver.ingest.http_server import HttpServer
-from adserver.peers.replies import QueryAnswer
-from adserver.peers.retrying import ONCE, Backoff
-from adserver.records.access import GrantKind, Scope
+from adserver.client import far
+from adserver.peers.retrying import ONCE
 from adserver.views.query import result_json
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
 from maskedlark.model.dense import dense_network
-from maskedlark.randomness import seeded
 from maskedlark.releases.discovery import DiscoverySpec
-from maskedlark.releases.kinds import AnyQuery
-from maskedlark.releases.query import QuerySpec, measurement_of
+from maskedlark.releases.query import QuerySpec
 from maskedlark.runtime.turns import Turns
-from tests.adserver.admin.test_asking import CLICKS, DATASET, Helper
+from tests.adserver.asked_site import There, asked_site
 from tests.adserver.job_world import ENCODED_MODEL
-from tests.adserver.painted import SHOP_DATASET, SHOP_OF, SHOP_REPORTS, Painted, painted
-from tests.measured import columns_of, opened
-from tests.patience import HANGS_S
+from tests.adserver.painted import OF, SHOP_DATASET
 
-AT_ONCE: Final = Backoff(first_s=0.0, longest_s=0.0, give_up_after_s=HANGS_S)
+DATASET: Final = OF.datasets[0].dataset_id.hex()
 QUERY: Final[dict[str, Any]] = {
     "values": ["click"], "group_by": ["place"], "epsilon": 0.1, "dataset": SHOP_DATASET.hex()[:8],
 }  # fmt: skip
@@ -42,86 +31,10 @@ FOUND: Final[dict[str, Any]] = {
 }  # fmt: skip
 
 
-@dataclass
-class Ledgered:
-    """A helper that answers an id once, as a real one's ledger has it: the same bytes ever after.
-
-    Attributes:
-        lost: Kinds of queries whose next answer is charged, and does not arrive.
-        refuses: What it says of a new query.
-        waits: What a new query waits for before it is answered.
-    """
-
-    helper: Helper
-    charged: dict[bytes, tuple[AnyQuery, QueryAnswer]] = field(default_factory=dict)
-    lost: list[type] = field(default_factory=list)
-    refuses: Exception | None = None
-    waits: Event | None = None
-    calls: int = 0
-
-    def run_query(
-        self, query: AnyQuery, beside: bytes, length: int, *, cancelled: Event | None = None
-    ) -> QueryAnswer:
-        self.calls += 1
-        if query.query_id not in self.charged:
-            if self.refuses is not None:
-                raise self.refuses
-            if self.waits is not None:
-                assert self.waits.wait(HANGS_S)
-            self.charged[query.query_id] = query, self.helper.run_query(query, beside, length)
-        stored, answer = self.charged[query.query_id]
-        if stored != query:
-            raise JobRefused(JobReason.QUERY_CHANGED, "the id is of another query")
-        if type(query) in self.lost:
-            self.lost.remove(type(query))
-            raise HelperUnavailable("the answer was lost on its way")
-        return answer
-
-
-@dataclass(frozen=True, kw_only=True)
-class There:
-    """An ad server, its helpers, and how it is reached."""
-
-    of: Painted
-    helpers: tuple[Ledgered, Ledgered]
-    url: str
-
-    def post(self, path: str, body: dict[str, Any]) -> httpx.Response:
-        token = self.of.grant(GrantKind.TOKEN, Scope.OPERATE)
-        shown = {"authorization": f"Bearer {token}"}
-        return httpx.post(f"{self.url}{PREFIX}{path}", json=body, headers=shown, timeout=HANGS_S)
-
-    def client(self, backoff: Backoff = AT_ONCE) -> Client:
-        token = self.of.grant(GrantKind.TOKEN, Scope.OPERATE)
-        return Client(url=self.url, token=token, backoff=backoff)
-
-    @contextmanager
-    def charging(self, queries: int) -> Iterator[None]:
-        """Both helpers charge so many queries within."""
-        before = [len(one.charged) for one in self.helpers]
-        yield
-        assert [len(one.charged) - had for one, had in zip(self.helpers, before, strict=True)] == [
-            queries
-        ] * 2
-
-
 @pytest.fixture(scope="module")
 def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[There]:
-    measurement = measurement_of(SHOP_OF.task)
-    values = np.stack([CLICKS, np.zeros(SHOP_REPORTS)], axis=1).astype(np.int64)
-    keys = np.zeros((SHOP_REPORTS, len(measurement.keys)), np.uint32)
-    shares = opened(SHOP_OF, keys, columns_of(measurement, values), seeded(1))
-    helpers = Ledgered(Helper(0, shares[0])), Ledgered(Helper(1, shares[1]))
-    with ExitStack() as stack:
-        of = painted(Path(tmp_path_factory.mktemp("painted")) / "adserver")
-        stack.callback(of.close)
-        pair: Any = helpers
-        of.client = Client.over(of.engine, pair, data=of.folder)
-        of.client._backoff = ONCE
-        server = HttpServer(stack.enter_context(of.door()), "127.0.0.1:0", None, headers=())
-        stack.callback(server.stop)
-        server.wait_until_started()
-        yield There(of=of, helpers=helpers, url=f"http://127.0.0.1:{server.port}")
+    with asked_site(Path(tmp_path_factory.mktemp("asked"))) as made:
+        yield made
 
 
 @pytest.fixture

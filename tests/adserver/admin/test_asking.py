@@ -4,60 +4,32 @@ import base64
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from threading import Event
 from typing import Any, Final
 
 import httpx
 import jsonschema
-import numpy as np
 import pytest
 
 from adserver.admin.api import OPERATIONS
 from adserver.admin.operation import PREFIX
 from adserver.client import Client
 from adserver.ingest.http_server import HttpServer
-from adserver.peers.replies import QueryAnswer
 from adserver.records.access import GrantKind, Scope
 from adserver.views.evaluation import evaluation_json
 from adserver.views.query import result_json
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
-from maskedlark.randomness import seeded
-from maskedlark.releases.evaluation import EvaluationSpec
-from maskedlark.releases.kinds import AnyQuery
-from maskedlark.releases.query import measurement_of
-from tests.adserver.evaluation_helper import MemoryEvaluationHelper
+from tests.adserver.asked_site import CLICKS, Helper, both_helpers
 from tests.adserver.job_world import ENCODED_MODEL
-from tests.adserver.painted import OF, SHOP_DATASET, SHOP_OF, SHOP_REPORTS, Painted, painted
-from tests.measured import MemoryQueryHelper, columns_of, opened
+from tests.adserver.painted import OF, SHOP_DATASET, Painted, painted
 from tests.patience import HANGS_S
 
 DATASET: Final = OF.datasets[0].dataset_id.hex()
 NOWHERE: Final = "ff" * 16  # a shorter one may be the start of an id, which is drawn anew in each run
-CLICKS: Final = np.arange(SHOP_REPORTS) % 4 == 0
-
-
-class Helper:
-    """One honest helper of both datasets."""
-
-    def __init__(self, role: int, shares: Any) -> None:
-        self.asked: list[AnyQuery] = []
-        self._sums = MemoryQueryHelper(SHOP_OF, role, shares, seed=role)
-        self._scores = MemoryEvaluationHelper(OF.of, role, OF.datasets[role].shares, seed=role)
-
-    def run_query(
-        self, query: AnyQuery, beside: bytes, length: int, *, cancelled: Event | None = None
-    ) -> QueryAnswer:
-        self.asked.append(query)
-        by = self._scores if isinstance(query, EvaluationSpec) else self._sums
-        return by.run_query(query, beside, length, cancelled=cancelled)
 
 
 @pytest.fixture(scope="module")
 def helpers() -> tuple[Helper, Helper]:
-    keys = np.zeros((SHOP_REPORTS, len(measurement_of(SHOP_OF.task).keys)), np.uint32)
-    values = np.stack([CLICKS, np.zeros(SHOP_REPORTS)], axis=1).astype(np.int64)
-    both = opened(SHOP_OF, keys, columns_of(measurement_of(SHOP_OF.task), values), seeded(1))
-    return Helper(0, both[0]), Helper(1, both[1])
+    return both_helpers()
 
 
 @pytest.fixture(scope="module")

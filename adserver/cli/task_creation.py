@@ -1,0 +1,214 @@
+"""`adserver task create`: make a task that both helpers sign."""
+
+import os
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from adserver.cli.options import DatabaseOption, DataOption, JsonOption, open_store, peers_of, privacy
+from adserver.records.defaults import ALL_DECOYS, DEFAULT_COLLUSION_FACTOR
+from adserver.views.printing import print_json
+from maskedlark.privacy.mechanism import Mechanism, NoiseDivision
+from maskedlark.reports.task_kinds import PrivacyUnit
+from maskedlark.terminal.options import option, panel, takes
+
+if TYPE_CHECKING:
+    from adserver.peers.opening import Peers
+
+_SALT_BYTES: Final = 16
+_labels = panel("Labels")
+_period = panel("Period")
+_federated = panel("Federated")
+
+
+@takes(peers=peers_of, without=["round_deadline"])
+def create_command(
+    *,
+    data: DataOption,
+    peers: "Peers",
+    name: Annotated[str, option("What the task is called.")],
+    origin: Annotated[
+        str, option("The ad-tech origin that may use the reports, as in this server's certificate.")
+    ],
+    min_batch_size: Annotated[int, privacy("Fewer reports in a batch give only noise (k-anonymity).")],
+    clip_norm: Annotated[float, privacy("The most that one report adds to a sum, as a norm.")],
+    epsilon: Annotated[float, privacy("Privacy budget of each dataset against this ad server.")],
+    num_features: Annotated[
+        int | None, option("Bytes in each report's features; default: the encoder's columns.")
+    ] = None,
+    encoder: Annotated[
+        Path | None,
+        option(
+            "JSON of `browser-sim encode --fit`: how browsers make features. The task names its digest, and"
+            " browsers are served it.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
+    classes: Annotated[int | None, _labels("Labels are the classes 0 to this less one.")] = None,
+    max_value: Annotated[int | None, _labels("Labels are real values from 0 to this.")] = None,
+    num_buckets: Annotated[
+        int | None, _labels("How many buckets values are privatised to; by default --max-value.")
+    ] = None,
+    default_label: Annotated[
+        int | None, _labels("What an impression reports that expires without a conversion.")
+    ] = None,
+    decoys: Annotated[
+        str, _labels("Decoy labels beside the real one, or all other labels.", metavar="N|all")
+    ] = ALL_DECOYS,
+    mechanism: Annotated[
+        Mechanism, privacy("The noise: gaussian clips in L2, laplace in L1; none only for debugging.")
+    ] = Mechanism.GAUSSIAN,
+    split_noise: Annotated[
+        bool,
+        privacy(
+            "Each helper adds half of the noise's variance: less noise, and less privacy if a helper"
+            " colludes. Gaussian only.",
+            "--split-noise",
+        ),
+    ] = False,
+    no_noise: Annotated[
+        bool, privacy("The same as --mechanism none; only loopback helpers accept it.", "--no-noise")
+    ] = False,
+    collusion_epsilon: Annotated[
+        float | None,
+        privacy(
+            "Budget of each dataset against this ad server together with one helper, whose knowledge"
+            " undoes the sampling of minibatches and one of the two noises. By default"
+            f" {DEFAULT_COLLUSION_FACTOR:g} times --epsilon: what jobs over whole datasets spend of both."
+        ),
+    ] = None,
+    delta: Annotated[float, privacy("The delta that both budgets are read at.")] = 1e-5,
+    feature_epsilon: Annotated[
+        float | None, privacy("Browsers add noise to each feature byte: its local epsilon.")
+    ] = None,
+    fake_report_rate: Annotated[float, privacy("The share of reports that are all decoys.")] = 0.0,
+    unit: Annotated[
+        PrivacyUnit, privacy("Whether budgets are of a dataset, or of the task and a person.")
+    ] = PrivacyUnit.REPORT,
+    reports_per_user: Annotated[int, privacy("Of unit user: a person's reports in a dataset.", min=1)] = 1,
+    updates: Annotated[
+        int | None,
+        _federated(
+            "Reports hold updates of a model of so many parameters, and no labels; the unit is user.",
+            metavar="PARAMETERS",
+        ),
+    ] = None,
+    cover: Annotated[
+        float, _federated("The share of devices not drawn that send zeros.", min=0.0, max=1.0)
+    ] = 1.0,
+    with_weight: Annotated[bool, _federated("Release the sum of weights too.", "--with-weight")] = False,
+    with_clip_count: Annotated[
+        bool, _federated("Release how many were within the clip.", "--with-clip-count")
+    ] = False,
+    frac_bits: Annotated[int, privacy("Gradients are integers in units of 2^-frac_bits.")] = 32,
+    proof: Annotated[
+        bool,
+        privacy(
+            "Each report proves that it counts once at most and that its values lie in their ranges; others"
+            " are dropped before they are summed."
+        ),
+    ] = True,
+    measurement: Annotated[
+        Path | None,
+        option(
+            "JSON: the values and keys that reports hold to be measured; see reference/task.md.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
+    max_dataset_size: Annotated[int, option("The most reports in one dataset.")] = 1 << 20,
+    time_bucket_s: Annotated[int, _period("Reports tell their time rounded down to this.")] = 3_600,
+    days: Annotated[float, _period("How long the task lasts from its start.")] = 30.0,
+    starts_at: Annotated[int | None, _period("Unix seconds; by default the current bucket's start.")] = None,
+    expires_at: Annotated[int | None, _period("Unix seconds; instead of --days.")] = None,
+    out: Annotated[Path | None, option("Write the task bundle here, as browsers get it.")] = None,
+    database: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a task: both helpers check it against their floors and sign it. Prints its id."""
+    from adserver.collecting.task_creation import create_task
+    from adserver.collecting.task_settings import (
+        encoder_from,
+        label_space,
+        measurement_from,
+        norm_for,
+        num_classes,
+        num_decoys,
+        period,
+    )
+    from adserver.collecting.task_settings import num_features as features_of
+    from adserver.peers.retrying import with_retries
+    from adserver.store.tasks import TaskStore
+    from maskedlark.canonical import encode
+    from maskedlark.runtime.durable_file import write_durably
+
+    fitted = encoder_from(encoder)
+    labels = label_space(
+        classes=num_classes(classes, max_value, fitted),
+        max_value=max_value,
+        num_buckets=num_buckets,
+        default_label=default_label,
+    )
+    noise = Mechanism.NONE if no_noise else mechanism
+    lasting = period(
+        now=time.time(), time_bucket_s=time_bucket_s, days=days, starts_at=starts_at, expires_at=expires_at
+    )
+    federated: dict[str, Any] = (
+        {}
+        if updates is None
+        else {
+            "updates": {
+                "num_parameters": updates,
+                "has_weight": with_weight,
+                "has_clip_count": with_clip_count,
+                "cover": cover,
+            }
+        }
+    )
+    settings = {
+        **federated,
+        "unit": PrivacyUnit.USER if updates is not None else unit,
+        "reports_per_user": reports_per_user,
+        "origin": origin,
+        "name": name,
+        "salt": os.urandom(_SALT_BYTES),
+        "num_features": features_of(num_features, fitted),
+        "encoder": None if fitted is None else fitted.digest,
+        "labels": labels,
+        "num_decoys": num_decoys(decoys, labels),
+        "fake_report_rate": fake_report_rate,
+        "feature_epsilon": feature_epsilon,
+        "min_batch_size": min_batch_size,
+        "mechanism": noise,
+        "noise": NoiseDivision.SPLIT if split_noise else NoiseDivision.FULL,
+        "norm": norm_for(noise),
+        "clip_norm": clip_norm,
+        "frac_bits": frac_bits,
+        "epsilon": epsilon,
+        "collusion_epsilon": (
+            DEFAULT_COLLUSION_FACTOR * epsilon if collusion_epsilon is None else collusion_epsilon
+        ),
+        "delta": delta,
+        "max_dataset_size": max_dataset_size,
+        "time_bucket_s": time_bucket_s,
+        "starts_at": lasting.starts_at,
+        "expires_at": lasting.expires_at,
+        "measurement": measurement_from(measurement),
+        "proof": proof and updates is None,
+    }
+    engine = open_store(data, database)
+    store = TaskStore(engine)
+    with ExitStack() as stack:
+        helpers = peers.open(stack, engine)
+        bundle = with_retries(lambda: create_task(helpers, settings), peers.backoff)
+    task_id = store.add(bundle, created_at=time.time(), encoder=fitted)
+    if out is not None:
+        write_durably(out, encode(bundle))
+    if as_json:
+        print_json({"task_id": task_id.hex(), "expires_at": bundle.task.expires_at})
+    else:
+        typer.echo(task_id.hex())

@@ -1,0 +1,195 @@
+"""Commands with --url do at an ad server elsewhere what they do beside it, and say the same."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from adserver.cli.main import app
+from adserver.peers import retrying
+from adserver.records.access import GrantKind, Scope
+from adserver.store.datasets import Dataset
+from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
+from tests.adserver.asked_site import There, asked_site
+from tests.adserver.job_world import ENCODED_MODEL
+from tests.adserver.painted import OF, SHOP_DATASET, SHOP_OF
+from tests.measured import dataset_of, measuring_world
+
+DATASET = OF.datasets[0].dataset_id.hex()
+SHOP = SHOP_DATASET.hex()
+HELPERS = ("--helper-0", "127.0.0.1:1", "--helper-1", "127.0.0.1:2", "--insecure")
+ASKING = [("aggregate", "--value", "count"), ("evaluate", "--job", "06"), ("dataset", "seal")]
+REMOTE = [
+    *ASKING,
+    ("budget",),
+    ("dataset", "list"),
+    ("job", "list"),
+    ("job", "plan"),
+    ("job", "show"),
+    ("model", "export", "out.onnx"),
+    ("task", "list"),
+    ("task", "show"),
+]
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[There]:
+    with asked_site(Path(tmp_path_factory.mktemp("asked"))) as made:
+        yield made
+
+
+def run(*command: str) -> Result:
+    return CliRunner().invoke(app, list(command), env={"COLUMNS": "200"})
+
+
+def at(there: There, *command: str, scope: Scope = Scope.OPERATE) -> str:
+    """What a command prints that is given the URL."""
+    token = there.of.grant(GrantKind.TOKEN, scope)
+    done = run(*command, "--url", there.url, "--token", token)
+    assert done.exit_code == 0, done.output + repr(done.exception)
+    return done.stdout
+
+
+@pytest.mark.parametrize("command", REMOTE, ids=" ".join)
+def test_a_command_needs_a_folder_or_a_url_and_not_both(command: tuple[str, ...], tmp_path: Path) -> None:
+    neither = run(*command)
+    both = run(*command, "--data", str(tmp_path), "--url", "http://127.0.0.1:1")
+    assert (neither.exit_code, both.exit_code) == (2, 2)
+    assert "give --data, or --url" in neither.output
+    assert "not both" in both.output
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ASKING, ids=" ".join)
+def test_beside_the_folder_a_command_that_asks_needs_helpers(
+    command: tuple[str, ...], tmp_path: Path
+) -> None:
+    done = run(*command, "--data", str(tmp_path), *HELPERS[:2], "--insecure")
+    assert done.exit_code == 2
+    assert "--helper-1" in done.output
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("task", "list"), ("task", "list", "--json"), ("task", "show", SHOP_OF.task.task_id.hex()[:9]),
+     ("task", "show", SHOP_OF.task.task_id.hex(), "--json"), ("dataset", "list"),
+     ("dataset", "list", "--json")],
+    ids=range(6),
+)  # fmt: skip
+def test_what_only_looks_prints_from_elsewhere_what_it_prints_here(
+    there: There, command: tuple[str, ...]
+) -> None:
+    here = run(*command, "--data", str(there.of.folder))
+    assert here.exit_code == 0, here.output
+    assert at(there, *command, scope=Scope.READ) == here.stdout
+
+
+def test_several_tasks_are_to_be_named_from_elsewhere_too(there: There) -> None:
+    token = there.of.grant(GrantKind.TOKEN, Scope.READ)
+    done = run("task", "show", "--url", there.url, "--token", token)
+    assert isinstance(done.exception, JobRefused)
+    assert done.exception.reason is JobReason.UNKNOWN_TASK
+
+
+def test_a_dataset_is_measured_by_the_command_and_read_again(there: There, tmp_path: Path) -> None:
+    domain, out = tmp_path / "domain.json", tmp_path / "out.csv"
+    domain.write_text('{"campaign": {"first": 0, "last": 2}}')
+    asked = ["aggregate", "--value", "click", "--mean", "purchase", "--group-by", "campaign"]
+    asked += ["--dataset", SHOP[:8]]
+    asked += ["--domain", str(domain), "--epsilon", "0.1", "--task", SHOP_OF.task.task_id.hex()[:6]]
+    with there.charging(1):
+        result = json.loads(at(there, *asked, "--out", str(out), "--json"))
+    assert [row["group"]["campaign"] for row in result["rows"]][:3] == ["0", "1", "2"]
+    assert "mean of purchase" in result["statistics"]
+    assert out.read_text().startswith("campaign")
+    with there.charging(0):
+        again = json.loads(at(there, "aggregate", "--again", result["query_id"], "--json", scope=Scope.READ))
+        table = at(there, "aggregate", "--again", result["query_id"])
+    assert again["rows"] == result["rows"]
+    assert result["query_id"] in table
+
+
+def test_the_command_with_the_same_id_is_charged_once(there: There) -> None:
+    asked = ["aggregate", "--value", "click", "--dataset", SHOP, "--epsilon", "0.1", "--query-id", "e0" * 16]
+    with there.charging(1):
+        first, second = (json.loads(at(there, *asked, "--json")) for _ in range(2))
+    assert first == second
+    assert first["query_id"] == "e0" * 16
+
+
+def test_a_command_that_loses_its_answer_says_under_which_id_to_ask(
+    there: There, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: object, **__: object) -> Any:
+        raise HelperUnavailable("the helper is away")
+
+    monkeypatch.setattr(there.of.client, "aggregate", gone)
+    monkeypatch.setattr(retrying, "BRIEF", retrying.ONCE)
+    token = there.of.grant(GrantKind.TOKEN, Scope.OPERATE)
+    done = run("aggregate", "--value", "count", "--dataset", SHOP, "--url", there.url, "--token", token)
+    assert isinstance(done.exception, HelperUnavailable)
+    assert "under query id" in str(done.exception)
+    assert token not in done.output + str(done.exception)
+
+
+def test_a_model_is_evaluated_by_the_command(there: There, tmp_path: Path) -> None:
+    model, plot = tmp_path / "model.onnx", tmp_path / "curves.png"
+    model.write_bytes(ENCODED_MODEL)
+    asked = ["evaluate", "--model", str(model), "--bins", "10", "--epsilon", "0.1", "--dataset", DATASET]
+    with there.charging(1):
+        result = json.loads(at(there, *asked, "--plot", str(plot), "--json"))
+    assert plot.stat().st_size > 10_000
+    with there.charging(0):
+        again = at(there, "evaluate", "--again", result["query_id"], "--json", scope=Scope.READ)
+    assert json.loads(again) == result
+
+
+def test_a_jobs_weights_are_evaluated_where_they_are(there: There, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs: list[str] = []
+    monkeypatch.setattr(there.of.client, "_trained", lambda job: jobs.append(job) or ENCODED_MODEL)
+    with there.charging(1):
+        told = at(there, "evaluate", "--job", "06", "--bins", "10", "--epsilon", "0.1", "--dataset", DATASET)
+    assert jobs == ["06"]
+    assert "roc_auc" in told
+
+
+def test_a_dataset_is_sealed_by_the_command(there: There, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, asked = dataset_of(measuring_world(), 12), list[Any]()
+
+    def seal(task: str = "", **settings: Any) -> Dataset:
+        asked.append((task, settings))
+        return made
+
+    monkeypatch.setattr(there.of.client, "seal", seal)
+    told = at(there, "dataset", "seal", "--task", "ab", "--max-reports", "7", "--allow-small")
+    assert asked == [("ab", {"max_reports": 7, "allow_small": True, "progress": False})]
+    assert (made.dataset_id or b"").hex() in told
+    assert json.loads(at(there, "dataset", "seal", "--json"))["admitted"] == 12
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("aggregate", "--value", "click", "--dataset", SHOP), ("evaluate", "--job", "06", "--dataset", DATASET),
+     ("dataset", "seal")],
+    ids=["aggregate", "evaluate", "seal"],
+)  # fmt: skip
+def test_a_token_that_reads_spends_nothing_by_a_command(there: There, command: tuple[str, ...]) -> None:
+    token = there.of.grant(GrantKind.TOKEN, Scope.READ)
+    with there.charging(0):
+        done = run(*command, "--url", there.url, "--token", token)
+    assert isinstance(done.exception, InvalidTask)
+    assert "read_only" in str(done.exception)
+    assert token not in done.output + str(done.exception)
+
+
+def test_a_dataset_of_another_task_is_not_measured(there: There) -> None:
+    token = there.of.grant(GrantKind.TOKEN, Scope.OPERATE)
+    asked = ["aggregate", "--value", "count", "--dataset", SHOP, "--task", OF.of.task.task_id.hex()]
+    with there.charging(0):
+        done = run(*asked, "--url", there.url, "--token", token)
+    assert isinstance(done.exception, JobRefused)
+    assert done.exception.reason is JobReason.UNKNOWN_DATASET
