@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from adserver.cli.main import app
 from adserver.peers import retrying
@@ -150,7 +149,12 @@ def test_a_model_is_evaluated_by_the_command(there: There, tmp_path: Path) -> No
 
 def test_a_jobs_weights_are_evaluated_where_they_are(there: There, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs: list[str] = []
-    monkeypatch.setattr(there.of.client, "_trained", lambda job: jobs.append(job) or ENCODED_MODEL)
+
+    def trained(job: str) -> bytes:
+        jobs.append(job)
+        return ENCODED_MODEL
+
+    monkeypatch.setattr(there.of.client, "_trained", trained)
     with there.charging(1):
         told = at(there, "evaluate", "--job", "06", "--bins", "10", "--epsilon", "0.1", "--dataset", DATASET)
     assert jobs == ["06"]
