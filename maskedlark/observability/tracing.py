@@ -9,6 +9,7 @@ somebody's browser reported.
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Condition
 from typing import Any, Final
 
 import grpc
@@ -31,6 +32,7 @@ from maskedlark.rpc.faults import refusal_of
 from maskedlark.rpc.handlers import wrapped
 
 _TRACER: Final = trace.get_tracer("maskedlark")
+_ENDS_WITHIN_S: Final = 5.0
 
 
 @contextmanager
@@ -51,6 +53,7 @@ def tracing(service: str, traces: Traces) -> Iterator[None]:
     try:
         yield
     finally:
+        _calls.wait_until_ended()
         provider.shutdown()
 
 
@@ -119,6 +122,7 @@ class ClientTracing(
         carrier: dict[str, str] = {}
         propagate.inject(carrier, trace.set_span_in_context(calling))
         call = continuation(with_metadata(details, tuple(carrier.items())), request)
+        _calls.begin()
         call.add_done_callback(lambda done: _end(calling, done))
         return call
 
@@ -134,6 +138,34 @@ def _end(calling: trace.Span, call: Any) -> None:
     if code is not grpc.StatusCode.OK:
         calling.set_status(Status(StatusCode.ERROR))
     calling.end()
+    _calls.end()
+
+
+class Calls:
+    """How many calls go on: gRPC ends one's span in a thread of its own, after the caller has its answer."""
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self._open = 0
+
+    def begin(self) -> None:
+        """A call is made."""
+        with self._changed:
+            self._open += 1
+
+    def end(self) -> None:
+        """A call's span ended."""
+        with self._changed:
+            self._open -= 1
+            self._changed.notify_all()
+
+    def wait_until_ended(self) -> None:
+        """Wait for the last call's span, but not for a call that nobody waits for."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._open == 0, timeout=_ENDS_WITHIN_S)
+
+
+_calls: Final = Calls()
 
 
 def _otlp() -> SpanExporter:

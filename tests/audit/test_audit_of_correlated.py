@@ -15,6 +15,7 @@ FEW = 4
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_canary_at_bad_slots_stays_under_the_claim_of_a_whole_job() -> None:
     found = correlated.examine(5, trials=FEW)
     assert found.shown[0] <= found.claimed[0] < found.claimed[1]

@@ -23,7 +23,7 @@ from tests.e2e.canary_people import REPORTS
 from tests.e2e.canary_run import Run, canary_run, rows
 from tests.e2e.span_reading import Span
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

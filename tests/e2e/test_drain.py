@@ -41,7 +41,7 @@ from tests.chaos.uploads import Uploads
 from tests.e2e.same_round import FEATURES, job_over, new_reports, sealed_dataset
 from tests.patience import HANGS_S
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 WAIT_S: Final = HANGS_S
 HELD_S: Final = 2.0
 """How long helper 0 holds an answer that is ready."""

@@ -14,7 +14,7 @@ import pytest
 
 from docs.tutorial.fleet import HELPERS, ORIGIN, CommandFailed, Fleet
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 EPSILON = 4.0
 VISITS = 150
 

@@ -21,6 +21,7 @@ _add_query, _add, _shares = Ledger.add_query, RoundStore.add, UpdateDatasets.sha
 _SEEDS = 8
 
 
+@pytest.mark.long
 def test_devices_and_deaths_break_nothing(tmp_path: Path) -> None:
     kinds: Counter[str] = Counter()
     deaths = 0

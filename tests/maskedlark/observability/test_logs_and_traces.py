@@ -3,10 +3,12 @@ import logging
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from threading import Event, Thread
 
 import grpc
 import pytest
+from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import CollectorRegistry
@@ -15,6 +17,8 @@ from maskedlark.errors import JobReason, JobRefused
 from maskedlark.observability import tracing
 from maskedlark.observability.logs import JsonFormatter, LogFormat, configure_logging
 from maskedlark.observability.serving import ServerSettings, WatchedServer
+from maskedlark.observability.traces import Traces
+from maskedlark.rpc.call_details import CallDetails
 from maskedlark.rpc.faults import answering, calling
 from maskedlark.rpc.transport import RenewedChannel
 from protos import helper_pb2 as pb
@@ -137,3 +141,46 @@ def test_a_refusal_is_traced_by_its_code_and_without_its_message(
         dict(one.attributes or {}) for one in found
     ]
     assert "a long story" not in "".join(one.to_json() for one in found)
+
+
+class WaitedFor(tracing.Calls):
+    """Tells that somebody waits."""
+
+    def __init__(self, waits: Event) -> None:
+        super().__init__()
+        self._waits = waits
+
+    def wait_until_ended(self) -> None:
+        self._waits.set()
+        super().wait_until_ended()
+
+
+class OpenCall:
+    """A call whose answer is there, and whose callback gRPC has not run yet."""
+
+    def add_done_callback(self, callback: Callable[["OpenCall"], None]) -> None:
+        self.done = callback
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.OK
+
+
+def test_the_last_calls_span_is_kept_before_a_process_ends(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call, waits = OpenCall(), Event()
+    opened = tracing.provider_of("a command", None)
+    monkeypatch.setattr(tracing, "provider_of", lambda _service, _exporter: opened)
+    monkeypatch.setattr(trace, "set_tracer_provider", lambda _provider: None)
+    monkeypatch.setattr(tracing, "_TRACER", opened.get_tracer("maskedlark"))
+    monkeypatch.setattr(tracing, "_calls", WaitedFor(waits))
+    details = CallDetails("/maskedlark.v1.Helper/RunQuery", None, (), None, None, None)
+    ending = Thread(target=lambda: waits.wait(HANGS_S) and call.done(call))
+    ending.start()
+    try:
+        with tracing.tracing("a command", Traces.CONSOLE):
+            tracing.ClientTracing().intercept_unary_unary(lambda _details, _request: call, details, b"")
+    finally:
+        waits.set()
+        ending.join()
+    assert '"name": "RunQuery"' in capsys.readouterr().err
