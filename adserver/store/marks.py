@@ -9,7 +9,15 @@ from typing import Any, Final
 from sqlalchemy import BigInteger, Engine, Select, String, cast, func, literal, select, union_all
 
 from adserver.records.job_state import JobState
-from adserver.store.schema import datasets, jobs, queries, query_answers, report_counts, tasks
+from adserver.store.schema import (
+    arrived_reports,
+    datasets,
+    jobs,
+    queries,
+    query_answers,
+    report_counts,
+    tasks,
+)
 from maskedlark.frozen import frozen
 from maskedlark.runtime.database import reading
 
@@ -55,6 +63,7 @@ _ASKED: Final = union_all(
     _numbers(_REPORTS, report_counts.c.state, func.count(), func.sum(report_counts.c.reports)).group_by(
         report_counts.c.state
     ),
+    _numbers(_REPORTS, "", func.count(), func.sum(arrived_reports.c.reports)),
 )
 
 

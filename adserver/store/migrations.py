@@ -11,6 +11,7 @@ from sqlalchemy import Column, LargeBinary, func, insert, select, update
 from adserver.records.plans import plan_columns, read_plan
 from adserver.store.schema import (
     access_grants,
+    arrived_reports,
     datasets,
     encoders,
     helper_keys,
@@ -69,6 +70,11 @@ def _to_6(operations: "Operations") -> None:
     operations.add_column("queries", Column("request", LargeBinary(32)))
 
 
+def _to_7(operations: "Operations") -> None:
+    """Arrivals counted in slots, so that intakes do not wait for each other. What was counted stays."""
+    arrived_reports.create(operations.get_bind())
+
+
 def _fill_jobs(operations: "Operations") -> None:
     """Say of each job what its plan is of."""
     connection = operations.get_bind()
@@ -77,5 +83,5 @@ def _fill_jobs(operations: "Operations") -> None:
         connection.execute(update(jobs).where(jobs.c.job_id == job_id).values(of_plan))
 
 
-MIGRATIONS: Final[Migrations] = {2: _to_3, 3: _to_4, 4: _to_5, 5: _to_6}
+MIGRATIONS: Final[Migrations] = {2: _to_3, 3: _to_4, 4: _to_5, 5: _to_6, 6: _to_7}
 """Version 2 is the first that can be brought forward."""

@@ -1,12 +1,23 @@
 """How many reports of a task are in each state, kept beside them: nobody counts a million rows to know it."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, Table, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from adserver.records.report_state import ReportState
-from adserver.store.schema import report_counts
+from adserver.store.schema import arrived_reports, report_counts
+
+SLOTS: Final = 64
+"""Rows in which arrivals of a task are counted: enough that two intakes seldom have the same one."""
+
+
+def arrive(connection: Connection, new: Mapping[bytes, int], slot: int) -> None:
+    """Count reports that a transaction has stored, by task, in that transaction."""
+    rows = [{"task_id": task_id, "slot": slot, "reports": count} for task_id, count in sorted(new.items())]
+    _add(connection, arrived_reports, ["task_id", "slot"], rows)
 
 
 def shift(connection: Connection, task_id: bytes, changes: Mapping[ReportState, int]) -> None:
@@ -16,17 +27,23 @@ def shift(connection: Connection, task_id: bytes, changes: Mapping[ReportState, 
         for state, change in sorted(changes.items())
         if change
     ]
+    _add(connection, report_counts, ["task_id", "state"], rows)
+
+
+def counted(connection: Connection, task_id: bytes) -> Mapping[ReportState, int]:
+    """How many reports of a task are in each state; states without any may be missing."""
+    asked = select(report_counts.c.state, report_counts.c.reports).where(report_counts.c.task_id == task_id)
+    found = Counter({ReportState(state): int(count) for state, count in connection.execute(asked)})
+    arrived = select(func.sum(arrived_reports.c.reports)).where(arrived_reports.c.task_id == task_id)
+    found[ReportState.RECEIVED] += int(connection.execute(arrived).scalar() or 0)
+    return found
+
+
+def _add(connection: Connection, table: Table, key: Sequence[str], rows: list[dict[str, Any]]) -> None:
+    """Add to the counts of some keys; those that are not there yet begin with it."""
     if not rows:
         return
     of_dialect = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
-    adding = of_dialect(report_counts)
-    total = report_counts.c.reports + adding.excluded.reports
-    connection.execute(
-        adding.on_conflict_do_update(index_elements=["task_id", "state"], set_={"reports": total}), rows
-    )
-
-
-def counted(connection: Connection, task_id: bytes) -> dict[ReportState, int]:
-    """How many reports of a task are in each state; states without any may be missing."""
-    asked = select(report_counts.c.state, report_counts.c.reports).where(report_counts.c.task_id == task_id)
-    return {ReportState(state): int(count) for state, count in connection.execute(asked)}
+    adding = of_dialect(table)
+    total = table.c.reports + adding.excluded.reports
+    connection.execute(adding.on_conflict_do_update(index_elements=key, set_={"reports": total}), rows)

@@ -8,6 +8,7 @@ which asks it. No column tells who sent a report or when it came in.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from secrets import randbelow
 from threading import Lock
 from typing import Any, Final, NamedTuple
 
@@ -17,10 +18,11 @@ from sqlalchemy import Column, Connection, Engine, Select, select, update
 from sqlalchemy.sql import ColumnElement
 
 from adserver.records.report_state import ReportEvent, ReportState, arrows
-from adserver.store.database import insert_or_ignore
-from adserver.store.report_counts import counted, shift
+from adserver.store.arrivals import ReportKey, insert_new, report_key
+from adserver.store.report_counts import SLOTS, arrive, counted, shift
 from adserver.store.schema import reports
-from adserver.store.share_pages import MAX_PAGE_ROWS, sealed_row, share_pages
+from adserver.store.share_pages import MAX_PAGE_ROWS, share_pages
+from adserver.store.together import Together
 from maskedlark.frozen import frozen
 from maskedlark.reports.dataset import ShareForHelper
 from maskedlark.reports.sealing import MAX_OVERHEAD
@@ -30,6 +32,8 @@ from maskedlark.runtime.database import reading
 
 _PAGE_BYTES: Final = 1 << 19
 _ROW_OVERHEAD_BYTES: Final = 64
+_GROUP_BYTES: Final = 8 << 20
+_GROUP_CALLS: Final = 1_024
 
 
 @frozen
@@ -56,39 +60,59 @@ class Expired(NamedTuple):
     last: int | None
 
 
+class _Adding:
+    """One call of `ReportStore.add`, and how many of its reports were new."""
+
+    __slots__ = ("new", "num_bytes", "reports")
+
+    def __init__(self, reports: Sequence[Report]) -> None:
+        self.reports = reports
+        self.num_bytes = sum(
+            _ROW_OVERHEAD_BYTES + sum(len(share.ciphertext) for share in report.shares) for report in reports
+        )
+        self.new = 0
+
+
 class ReportStore:
     """Where ingest puts reports. Safe to share between threads."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._slot = randbelow(SLOTS)
         self._writing = Lock()  # threads of one process queue here instead of polling for the database's lock
-        # What is new is counted by what is returned: PostgreSQL's driver does not know how many rows an
-        # insert of many left out.
-        self._insert = insert_or_ignore(engine, reports, ["task_id", "report_id"]).returning(
-            reports.c.task_id
+        self._adding = Together(
+            self._add_all,
+            most=_GROUP_CALLS,
+            weigh=lambda call: call.num_bytes,
+            most_weight=_GROUP_BYTES,
         )
 
     def add(self, accepted: Sequence[Report]) -> int:
-        """Store checked reports, in one transaction; how many of them are new.
+        """Store checked reports; how many of them are new.
 
-        The others were stored before and stay as they are.
+        The others were stored before and stay as they are. Calls that come while a transaction commits share
+        the next one, up to 8 MiB of them; one that comes while none does waits for nobody.
 
         Guarantees: when this returns, all of them are durable. A report id of a task is stored once, whoever
             else adds it at the same time.
         """
         if not accepted:
             return 0
-        # In one order everywhere: two transactions with common ids in different orders would wait for each
-        # other (PostgreSQL).
-        rows = sorted(
-            ({"task_id": report.task_id, **sealed_row(report)} for report in accepted),
-            key=lambda row: (row["task_id"], row["report_id"]),
-        )
+        ours = _Adding(accepted)
+        self._adding.call(ours)
+        return ours.new
+
+    def _add_all(self, calls: Sequence[_Adding]) -> None:
+        """Store the reports of all calls in one transaction; a new one counts for the first call with it."""
+        first: dict[ReportKey, tuple[_Adding, Report]] = {}
+        for call in calls:
+            for report in call.reports:
+                first.setdefault(report_key(report), (call, report))
         with self._writing, self._engine.begin() as connection:
-            new = Counter(bytes(task_id) for (task_id,) in connection.execute(self._insert, rows))
-            for task_id, count in sorted(new.items()):
-                shift(connection, task_id, {ReportState.RECEIVED: count})
-            return new.total()
+            new = insert_new(connection, (report for _, report in first.values()))
+            arrive(connection, Counter(task_id for task_id, _ in new), self._slot)
+        for key in new:
+            first[key][0].new += 1
 
     def counts(self, task_id: bytes) -> ReportCounts:
         """What there is of a task; as quick of a million reports as of one."""

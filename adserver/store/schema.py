@@ -32,7 +32,7 @@ from maskedlark.runtime import database as storage
 metadata: Final = MetaData()
 """Every table of the ad server."""
 
-SCHEMA_VERSION: Final = 6
+SCHEMA_VERSION: Final = 7
 """Of all tables together: one more whenever a column or its meaning changes.
 
 A database of version 1 does not say which it has.
@@ -119,6 +119,17 @@ report_counts: Final = Table(
     metadata,
     Column("task_id", LargeBinary(32), ForeignKey("tasks.task_id"), primary_key=True),
     Column("state", String(8), primary_key=True),
+    Column("reports", BigInteger, nullable=False),
+)
+
+# How many came in, in a row for each slot, to be added to those above: intakes that store reports of one task
+# at the same time have slots of their own, and so wait for nobody's row. What leaves `received` is counted
+# above, where that row is negative therefore.
+arrived_reports: Final = Table(
+    "arrived_reports",
+    metadata,
+    Column("task_id", LargeBinary(32), ForeignKey("tasks.task_id"), primary_key=True),
+    Column("slot", Integer, primary_key=True, autoincrement=False),
     Column("reports", BigInteger, nullable=False),
 )
 

@@ -23,7 +23,7 @@ from sqlalchemy.exc import IntegrityError
 from adserver.store.database import insert_or_ignore
 from adserver.store.local.instances_at_hand import Changed, Drawn, InstancesAtHand
 from adserver.store.local.schema import instance_jobs, instance_updates, model_instances
-from adserver.store.local.together import Together
+from adserver.store.together import Together
 from maskedlark.canonical import decode, encode
 from maskedlark.errors import JobReason, JobRefused, ReportReason, ReportRejected
 from maskedlark.federated.draw_and_discard import DrawAndDiscard

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Engine, bindparam, insert, select, update
 
 from adserver.store.database import insert_or_ignore
 from adserver.store.local.schema import noised_rounds, noised_updates
-from adserver.store.local.together import Together
+from adserver.store.together import Together
 from maskedlark.errors import JobReason, JobRefused, ReportReason, ReportRejected
 from maskedlark.federated.dense import DenseModel
 from maskedlark.federated.local_job import LocalUpdate, largest_value

@@ -6,7 +6,7 @@ from threading import Event
 
 import pytest
 
-from adserver.store.local.together import Together
+from adserver.store.together import Together
 from tests.patience import HANGS_S
 
 

@@ -30,16 +30,27 @@ class _Waiting(Generic[_Call]):
 class Together(Generic[_Call]):
     """Serves calls of many threads in batches, one batch at a time."""
 
-    def __init__(self, serve: Callable[[list[_Call]], None], *, most: int = 64) -> None:
+    def __init__(
+        self,
+        serve: Callable[[list[_Call]], None],
+        *,
+        most: int = 64,
+        weigh: Callable[[_Call], int] = lambda _call: 0,
+        most_weight: int = 0,
+    ) -> None:
         """Serve by a function that writes each call's answer into the call.
 
         Args:
             serve: Answers a batch, in the order in which its calls came. What it raises is raised to every
                 caller of the batch.
             most: The most calls of a batch.
+            weigh: What a call counts of `most_weight`.
+            most_weight: What the calls of a batch weigh at most; the first one is served in any case.
         """
         self._serve = serve
         self._most = most
+        self._weigh = weigh
+        self._most_weight = most_weight
         self._guard = Lock()
         self._queue: list[_Waiting[_Call]] = []
         self._is_served = False
@@ -64,7 +75,8 @@ class Together(Generic[_Call]):
     def _serve_first(self) -> None:
         """Serve the calls that came first, this thread's at their head, and let the next thread serve."""
         with self._guard:
-            batch, self._queue = self._queue[: self._most], self._queue[self._most :]
+            count = self._batch_length()
+            batch, self._queue = self._queue[:count], self._queue[count:]
         error: BaseException | None = None
         try:
             self._serve([one.call for one in batch])
@@ -79,3 +91,12 @@ class Together(Generic[_Call]):
                 self._queue[0].sleeping.release()
             else:
                 self._is_served = False
+
+    def _batch_length(self) -> int:
+        """How many calls at the head of the queue are served now."""
+        weight = 0
+        for count, one in enumerate(self._queue[: self._most]):
+            weight += self._weigh(one.call)
+            if count and weight > self._most_weight:
+                return count
+        return min(len(self._queue), self._most)
