@@ -15,11 +15,12 @@ from adserver.ingest.intake import Intake
 from adserver.peers.client import HelperClient
 from adserver.peers.replies import QueryAnswer
 from adserver.peers.retrying import Backoff
+from adserver.records.job_record import JobRecord
 from adserver.serving.front_doors import running_ingest
 from adserver.simulating.simulator import Simulated, simulate
 from adserver.store.database import create_tables, default_url
 from adserver.store.job_folder import JobFolder
-from adserver.store.jobs import JobRecord, JobStore
+from adserver.store.jobs import JobStore
 from adserver.store.reports import ReportStore
 from adserver.store.rounds import RoundStore
 from adserver.store.tasks import TaskStore

@@ -8,8 +8,8 @@ from adserver.admin.operation import Asked, Parameter, get, post
 from adserver.admin.paging import page_json
 from adserver.admin.schemas import OBJECT, alike, page_of, record
 from adserver.records.federated_plan import FederatedPlan
+from adserver.records.job_record import JobRecord
 from adserver.records.job_state import JobEvent, JobState, possible
-from adserver.store.jobs import JobRecord
 from adserver.store.paging import Place
 from adserver.training.curve_points import rounds_shown
 from adserver.training.planning import planned

@@ -10,11 +10,12 @@ from collections.abc import Iterator, Sequence
 from sqlalchemy import Engine
 
 from adserver.records.dataset_state import DatasetState
-from adserver.records.federated_plan import FederatedPlan
+from adserver.records.federated_plan import FederatedPlan, told_devices
+from adserver.records.job_record import JobRecord
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.database import Clock
 from adserver.store.datasets import Dataset, DatasetStore
-from adserver.store.jobs import JobRecord, JobStore
+from adserver.store.jobs import JobStore
 from adserver.store.queries import QueryStore
 from adserver.store.tasks import TaskStore
 from maskedlark.errors import JobReason, JobRefused
@@ -22,7 +23,6 @@ from maskedlark.frozen import frozen
 from maskedlark.privacy.accounting import Charge
 from maskedlark.releases import budget
 from maskedlark.releases.budget import DatasetBudget, PlannedJob, Use, job_use, query_use, update_use
-from maskedlark.releases.instructions import read_instructions
 from maskedlark.reports.task import Task
 from maskedlark.reports.task_kinds import PrivacyUnit
 
@@ -71,7 +71,7 @@ class Budgets:
     def of_people(self, task: Task) -> DatasetBudget:
         """A person's budgets in a task of updates, over all its jobs and rounds."""
         jobs = list(self._federated(task))
-        devices = max((read_instructions(plan.job).strategy.devices for _, plan in jobs), default=0)
+        devices = max((told_devices(plan.job).strategy.devices for _, plan in jobs), default=0)
         costed = budget.BudgetedDataset(dataset_id=task.task_id, task=task, size=devices, is_person=True)
         return budget.budget_of(costed, [_federated_job(task, job, plan) for job, plan in jobs])
 
@@ -149,7 +149,7 @@ def _job(task: Task, job: JobRecord, plan: TrainingPlan) -> Use:
 
 def _federated_job(task: Task, job: JobRecord, plan: FederatedPlan) -> Use:
     charged = job.rounds_done if job.rounds_charged is None else job.rounds_charged
-    strategy, _ = read_instructions(plan.job)
+    strategy, _ = told_devices(plan.job)
     return update_use(
         task,
         plan.job,

@@ -89,11 +89,11 @@ def federated_asked(
     eval_every: int | None = None,
 ) -> "FederatedSubmission | None":
     """The federated job that the options describe; None without --strategy."""
+    if strategy is None:
+        return None
     from adserver.training.federated.submission import FederatedSubmission
     from adserver.training.model_file import read_model
 
-    if strategy is None:
-        return None
     return FederatedSubmission(
         kind=strategy,
         settings=read_settings(settings, rounds=rounds, noise_multiplier=noise_multiplier),

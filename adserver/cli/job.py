@@ -23,11 +23,12 @@ from adserver.cli.options import (
     SamplingOption,
     TaskOption,
     far_of,
-    jobs_at,
     jobs_of,
     needed,
     open_store,
     privacy,
+    seen_jobs_at,
+    seen_jobs_of,
 )
 from adserver.records.job_state import JobState
 from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
@@ -37,8 +38,9 @@ from maskedlark.releases.sampling import Sampling, StepNoise
 from maskedlark.terminal.options import option, panel, takes
 
 if TYPE_CHECKING:
+    from adserver.records.job_record import JobRecord, SeenJobs
     from adserver.records.round_figures import RoundFigures
-    from adserver.store.jobs import JobRecord, Jobs
+    from adserver.store.jobs import Jobs
     from adserver.training.federated.submission import FederatedSubmission
 
 STOPPED_EARLY = 1
@@ -180,11 +182,11 @@ def submit_command(
         found = DatasetStore(engine).find(dataset)
         the_task = TaskStore(engine).find(task) if task else None
         job_id = submit_job(engine, needed(data), submission, found, task=the_task)
-    _told(jobs_at(far, data, database), job_id, wait=wait, as_json=as_json)
+    _told(seen_jobs_at(far, data, database), job_id, wait=wait, as_json=as_json)
 
 
-@takes(store=jobs_of)
-def list_command(*, store: "Jobs", as_json: JsonOption = False) -> None:
+@takes(store=seen_jobs_of)
+def list_command(*, store: "SeenJobs", as_json: JsonOption = False) -> None:
     """List all jobs, the oldest first."""
     from adserver.views.job import job_json, print_jobs
 
@@ -195,11 +197,11 @@ def list_command(*, store: "Jobs", as_json: JsonOption = False) -> None:
         print_jobs(jobs)
 
 
-@takes(store=jobs_of)
+@takes(store=seen_jobs_of)
 def show_command(
     *,
     job: JobArgument = "",
-    store: "Jobs",
+    store: "SeenJobs",
     plot: Annotated[
         Path | None, typer.Option(dir_okay=False, help="Also draw the job's curves into this PNG.")
     ] = None,
@@ -215,8 +217,8 @@ def show_command(
     _shown(found, history, as_json=as_json)
 
 
-@takes(store=jobs_of)
-def watch_command(*, job: JobArgument = "", store: "Jobs", as_json: JsonOption = False) -> None:
+@takes(store=seen_jobs_of)
+def watch_command(*, job: JobArgument = "", store: "SeenJobs", as_json: JsonOption = False) -> None:
     """Follow a job until it stops; the exit status is 1 unless it is done."""
     _follow(store, store.find(job).job_id, as_json=as_json)
 
@@ -239,7 +241,7 @@ def resume_command(*, job: JobArgument = "", store: "Jobs") -> None:
     typer.echo(f"queued again, at round {found.rounds_done} of {found.plan.job.rounds}")
 
 
-def _follow(store: "Jobs", job_id: bytes, *, as_json: bool) -> None:
+def _follow(store: "SeenJobs", job_id: bytes, *, as_json: bool) -> None:
     """Watch a job to its end, print what became of it, and exit with 1 unless it is done."""
     from adserver.views.job import watch
 
@@ -258,7 +260,7 @@ def _shown(job: "JobRecord", history: "tuple[RoundFigures, ...]", *, as_json: bo
         print_job(job, history)
 
 
-def _told(store: "Jobs", job_id: bytes, *, wait: bool, as_json: bool) -> None:
+def _told(store: "SeenJobs", job_id: bytes, *, wait: bool, as_json: bool) -> None:
     """What is printed of a job that was submitted."""
     from adserver.views.job import job_json
 

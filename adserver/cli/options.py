@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from adserver.client.far import FarAdServer
     from adserver.peers.opening import Peers
     from adserver.peers.retrying import Backoff
+    from adserver.records.job_record import SeenJobs
     from adserver.store.jobs import Jobs
 
 _store = panel("Where things are kept")
@@ -252,6 +253,22 @@ def jobs_at(far: Far, data: Path | None, database: str | None) -> "Jobs":
 def jobs_of(*, data: AnyDataOption = None, far: Far = None, database: DatabaseOption = None) -> "Jobs":
     """The jobs of the ad server that the options name."""
     return jobs_at(far, data, database)
+
+
+@takes(far=far_of)
+def seen_jobs_of(
+    *, data: AnyDataOption = None, far: Far = None, database: DatabaseOption = None
+) -> "SeenJobs":
+    """The same to look at only: of the embedded database without what loads for half a second."""
+    return seen_jobs_at(far, data, database)
+
+
+def seen_jobs_at(far: Far, data: Path | None, database: str | None) -> "SeenJobs":
+    """The jobs of the ad server that is elsewhere, or of the one here, to look at only."""
+    from adserver.store.sqlite_jobs import jobs_in
+
+    light = jobs_in(needed(data)) if far is None and database is None else None
+    return jobs_at(far, data, database) if light is None else light
 
 
 def needed(data: Path | None) -> Path:

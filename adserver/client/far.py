@@ -18,9 +18,9 @@ from urllib.parse import urlencode, urlsplit
 from adserver.client.far_values import budget_from_json, dataset_from_json, plan_from_json, task_from_json
 from adserver.records.dataset_state import DatasetState
 from adserver.records.exported_model import ExportedModel, InputForm
+from adserver.records.job_record import JobRecord
 from adserver.records.round_figures import RoundFigures
 from adserver.store.datasets import Dataset
-from adserver.store.jobs import JobRecord
 from adserver.store.tasks import StoredTask
 from adserver.training.planning import Planned, PlanRequest
 from adserver.training.submission import Submission

@@ -11,7 +11,7 @@ from adserver.client.far import FarAdServer, safe_id
 from adserver.measuring.evaluation_result import CurvePoint, EvaluationResult, Metric
 from adserver.measuring.result import AggregateResult, Column, Estimate, Row
 from adserver.peers.retrying import Backoff, with_retries
-from adserver.records.asked_query import QUERY_ID_BYTES
+from adserver.records.defaults import QUERY_ID_BYTES
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism

@@ -11,10 +11,11 @@ from adserver.client.far import FarAdServer
 from adserver.client.tasks import read_encoder_of
 from adserver.records.exported_model import ExportedModel, InputForm
 from adserver.records.frames import frame
+from adserver.records.job_record import JobRecord
 from adserver.records.job_state import STOPPED, JobState
 from adserver.records.round_figures import RoundFigures
 from adserver.store.job_folder import JobFolder
-from adserver.store.jobs import JobRecord, Jobs, JobStore
+from adserver.store.jobs import Jobs, JobStore
 from adserver.store.tasks import TaskStore
 from adserver.views.job import job_json, watch
 from maskedlark.encoding.encoder import Encoder

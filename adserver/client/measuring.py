@@ -17,8 +17,8 @@ from adserver.measuring.evaluator import Evaluator, plan_evaluation
 from adserver.measuring.measurer import Measurer
 from adserver.measuring.request import Request
 from adserver.measuring.result import AggregateResult
-from adserver.records.asked_query import QUERY_ID_BYTES, ChosenId, PlannedQuery, chosen_id
-from adserver.records.defaults import DEFAULT_BINS
+from adserver.records.asked_query import ChosenId, PlannedQuery, chosen_id
+from adserver.records.defaults import DEFAULT_BINS, QUERY_ID_BYTES
 from adserver.store.datasets import Dataset, DatasetStore
 from adserver.store.queries import QueryStore
 from adserver.training.as_onnx import as_onnx

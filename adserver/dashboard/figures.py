@@ -26,9 +26,9 @@ from adserver.admin.queries import (
 from adserver.admin.site import Site
 from adserver.dashboard.kept import Kept
 from adserver.records.dataset_state import DatasetState
+from adserver.records.job_record import JobRecord
 from adserver.records.job_state import JobState
 from adserver.store.datasets import Dataset
-from adserver.store.jobs import JobRecord
 from adserver.store.marks import store_mark
 from adserver.views.reasons import stop_remedy
 from maskedlark.canonical import encode

@@ -15,7 +15,8 @@ from adserver.measuring.consistency import LevelEstimate, consistent
 from adserver.measuring.domains import Codes, distinct_codes
 from adserver.measuring.request import Request, plan_discovery, plan_query, undiscovered
 from adserver.measuring.result import ALL, REST, AggregateResult, Column, Estimate, Row, half_width
-from adserver.records.asked_query import QUERY_ID_BYTES, Answer, ChosenId, PlannedQuery
+from adserver.records.asked_query import Answer, ChosenId, PlannedQuery
+from adserver.records.defaults import QUERY_ID_BYTES
 from adserver.store.datasets import Dataset
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen

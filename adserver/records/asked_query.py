@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, Final, Generic, TypeVar
 
+from adserver.records.defaults import QUERY_ID_BYTES
 from maskedlark.canonical import digest
 from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
@@ -17,9 +18,7 @@ from maskedlark.numbers.field import SignedVector
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.releases.kinds import AnyQuery
 
-QUERY_ID_BYTES: Final = 16
 _HEX: Final = frozenset(string.hexdigits)
-
 S = TypeVar("S", bound=AnyQuery)
 
 

@@ -5,6 +5,7 @@ from typing import Final
 MAX_ROUNDS: Final = 1_000_000
 MAX_EPOCHS: Final = 10
 """How often a planned job goes through its dataset, at most, unless something else is asked for."""
+QUERY_ID_BYTES: Final = 16
 DEFAULT_BINS: Final = 64
 """With 12,000 records at epsilon 1, coarser bins cost AUC more than finer ones add noise to it.
 

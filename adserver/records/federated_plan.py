@@ -1,6 +1,6 @@
 """A federated job as the ad server holds it: what helpers and devices hold too, and how long rounds last."""
 
-from typing import Annotated, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, Self, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -8,6 +8,9 @@ from adserver.records.training_plan import TrainingPlan
 from maskedlark.canonical import canonical
 from maskedlark.releases.update_job import UpdateJob
 from maskedlark.reports.task import Task
+
+if TYPE_CHECKING:
+    from maskedlark.releases.instructions import Read
 
 
 @canonical
@@ -48,6 +51,17 @@ class FederatedPlan:
     def is_evaluated(self, rounds_done: int) -> bool:
         """Whether the model is evaluated after so many rounds."""
         return rounds_done % self.eval_every == 0 or rounds_done == self.federated.rounds
+
+
+def told_devices(job: UpdateJob) -> "Read":
+    """The strategy and the model of a job; what reads them is loaded by those only that have such a job.
+
+    Raises:
+        InvalidTask, InvalidModel: as `maskedlark.releases.instructions.read_instructions`.
+    """
+    from maskedlark.releases.instructions import read_instructions
+
+    return read_instructions(job)
 
 
 AnyPlan: TypeAlias = TrainingPlan | FederatedPlan

@@ -8,10 +8,11 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from sqlalchemy import Engine
 
+from adserver.records.job_record import JobRecord
 from adserver.records.job_state import STOPPED, JobState
 from adserver.serving.intake_metrics import IntakeMetrics
 from adserver.store.database import Clock
-from adserver.store.jobs import JobRecord, JobStore
+from adserver.store.jobs import JobStore
 from adserver.store.reports import ReportStore
 from adserver.store.tasks import TaskStore
 

@@ -5,21 +5,22 @@ The tables are in `adserver.store.schema`. The default is SQLite in the data fol
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import URL, Column, Connection, Engine, Table, select
-from sqlalchemy.dialects import postgresql, sqlite
 
+from adserver.records.typed_ids import id_range, the_only
 from adserver.store.migrations import MIGRATIONS
-from adserver.store.schema import SCHEMA_VERSION, metadata
-from maskedlark.errors import JobReason, JobRefused
+from adserver.store.schema import metadata
+from adserver.store.version import FILE_NAME, SCHEMA_VERSION
+from maskedlark.errors import JobReason
 from maskedlark.runtime import database as storage
+
+if TYPE_CHECKING:
+    from sqlalchemy.dialects import postgresql, sqlite
 
 Clock = Callable[[], float]
 """Unix seconds, as an argument; `time.time` in production."""
-
-_FILE_NAME: Final = "adserver.sqlite3"
-_LONGEST_ID_DIGITS: Final = 64
 
 
 def default_url(data_dir: Path) -> str:
@@ -28,7 +29,7 @@ def default_url(data_dir: Path) -> str:
     The folder is created if it is missing, for this user only.
     """
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return URL.create("sqlite", database=str(data_dir / _FILE_NAME)).render_as_string()
+    return URL.create("sqlite", database=str(data_dir / FILE_NAME)).render_as_string()
 
 
 def create_tables(engine: Engine) -> None:
@@ -49,13 +50,26 @@ def check_tables(engine: Engine) -> None:
     storage.check_version(engine, metadata, version=SCHEMA_VERSION, whose="ad server")
 
 
-def insert_or_ignore(engine: Engine, table: Table, key: Sequence[str]) -> postgresql.Insert | sqlite.Insert:
+def insert_of(dialect: str, table: Table) -> "postgresql.Insert | sqlite.Insert":
+    """An insert that can say what happens to rows that are there: each engine has its own.
+
+    Only the module of the engine that is used is loaded: PostgreSQL's takes as long as half of SQLAlchemy.
+    """
+    if dialect == "sqlite":
+        from sqlalchemy.dialects.sqlite import insert as sqlite_insert
+
+        return sqlite_insert(table)
+    from sqlalchemy.dialects.postgresql import insert as postgresql_insert
+
+    return postgresql_insert(table)
+
+
+def insert_or_ignore(engine: Engine, table: Table, key: Sequence[str]) -> "postgresql.Insert | sqlite.Insert":
     """An insert that leaves rows with a key that is there as they are.
 
     Both engines spell it the same, each in its own module.
     """
-    of_dialect = sqlite.insert if engine.dialect.name == "sqlite" else postgresql.insert
-    return of_dialect(table).on_conflict_do_nothing(index_elements=list(key))
+    return insert_of(engine.dialect.name, table).on_conflict_do_nothing(index_elements=list(key))
 
 
 def find_id(connection: Connection, column: Column[Any], prefix: str, *, missing: JobReason) -> bytes:
@@ -64,29 +78,6 @@ def find_id(connection: Connection, column: Column[Any], prefix: str, *, missing
     Raises:
         JobRefused(missing): no id or more than one starts so, or the prefix is not hex.
     """
-    what = missing.value.removeprefix("unknown_")
-    try:
-        low, high = (
-            bytes.fromhex(prefix + "0" * (len(prefix) % 2)),
-            bytes.fromhex(prefix.ljust(_LONGEST_ID_DIGITS, "f")),
-        )
-    except ValueError:
-        raise JobRefused(
-            missing, f"a {what} id is hexadecimal, or the start of one, not {prefix!r}"
-        ) from None
+    low, high = id_range(prefix, missing)
     found = connection.execute(select(column).where(column.between(low, high)).limit(2)).scalars().all()
-    if not found:
-        raise JobRefused(
-            missing,
-            f"no {what} has an id that starts with {prefix!r}" if prefix else f"there is no {what} yet",
-        )
-    if len(found) > 1 and not prefix:
-        raise JobRefused(
-            missing,
-            f"there are several {what}s: name one by the start of its id, as `adserver {what} list` shows it",
-        )
-    if len(found) > 1:
-        raise JobRefused(
-            missing, f"more than one {what} has an id that starts with {prefix!r}; give more digits"
-        )
-    return bytes(found[0])
+    return the_only(found, prefix, missing)

@@ -9,82 +9,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, fields
 from typing import Any, Final, Protocol
 
-from sqlalchemy import Connection, Engine, RowMapping, Select, func, insert, or_, select, update
+from sqlalchemy import Connection, Engine, Select, func, insert, or_, select, update
 
 from adserver.records.federated_plan import AnyPlan
+from adserver.records.job_record import JobRecord, SeenJobs, record_from_row
 from adserver.records.job_state import JobEvent, JobState, after
-from adserver.records.plans import plan_columns, read_plan
+from adserver.records.plans import plan_columns
 from adserver.records.round_figures import RoundFigures
 from adserver.store.database import Clock, find_id
 from adserver.store.paging import Place, newest_first
 from adserver.store.schema import job_rounds, jobs
 from maskedlark.canonical import encode
 from maskedlark.errors import JobReason, JobRefused
-from maskedlark.frozen import frozen
 from maskedlark.runtime.database import reading
 
 _FIGURES: Final = tuple(field.name for field in fields(RoundFigures))
 _COLUMNS: Final = tuple(job_rounds.c[name] for name in _FIGURES)
 
 
-@frozen
-class Stop:
-    """Why a job stopped, or what it waits for.
-
-    Attributes:
-        reason: One word for programs: the value of a reason enum, `helper_unavailable` or `internal_error`.
-        cause: For people.
-    """
-
-    reason: str
-    cause: str
-
-
-@frozen
-class JobRecord:
-    """A job as stored.
-
-    Attributes:
-        plan: What was submitted.
-        submitted_at_s: Unix seconds.
-        state: Where it is in its life.
-        stop: Why it stopped or waits; None while all is well.
-        rounds_done: Rounds whose step was taken.
-        is_closed: Whether both helpers were told that no more rounds will come.
-        rounds_charged: How many rounds the helpers answered in all, as they said when the job was closed;
-            None before.
-        lease_until_s: How long it belongs to the worker that runs it.
-    """
-
-    plan: AnyPlan
-    submitted_at_s: float
-    state: JobState
-    stop: Stop | None
-    rounds_done: int
-    is_closed: bool
-    rounds_charged: int | None
-    lease_until_s: float
-
-    @property
-    def job_id(self) -> bytes:
-        """16 bytes."""
-        return self.plan.job.job_id
-
-
-class Jobs(Protocol):
+class Jobs(SeenJobs, Protocol):
     """The jobs of an ad server, here or on another machine; `JobStore` is those that are here."""
-
-    def get(self, job_id: bytes) -> JobRecord:
-        """One job."""
-
-    def find(self, prefix: str) -> JobRecord:
-        """The one job whose id starts with some hex digits."""
-
-    def all(self) -> tuple[JobRecord, ...]:
-        """Every job, oldest first."""
-
-    def history(self, job_id: bytes, *, after_rounds: int = -1) -> tuple[RoundFigures, ...]:
-        """The figures of a job's rounds, in order; only those after `after_rounds`."""
 
     def cancel(self, job_id: bytes) -> None:
         """Stop a job for good."""
@@ -271,17 +215,3 @@ def change_state(connection: Connection, job_id: bytes, event: JobEvent, **colum
 def figures_row(job_id: bytes, figures: RoundFigures) -> Mapping[str, Any]:
     """The row of `job_rounds` that holds a round's figures."""
     return {"job_id": job_id, **dict(zip(_FIGURES, astuple(figures), strict=True))}
-
-
-def record_from_row(row: RowMapping) -> JobRecord:
-    """A row of `jobs` as a record."""
-    return JobRecord(
-        plan=read_plan(bytes(row["plan"])),
-        submitted_at_s=row["submitted_at_s"],
-        state=JobState(row["state"]),
-        stop=Stop(reason=row["reason"], cause=row["cause"]) if row["reason"] is not None else None,
-        rounds_done=row["rounds_done"],
-        is_closed=row["is_closed"],
-        rounds_charged=row["rounds_charged"],
-        lease_until_s=row["lease_until_s"],
-    )

@@ -11,10 +11,11 @@ from sqlalchemy import Engine, and_, delete, insert, select, update
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql import ColumnElement, Select
 
+from adserver.records.job_record import JobRecord, Stop
 from adserver.records.job_state import FINAL, LEASED, JobEvent, JobState
 from adserver.records.round_figures import RoundFigures
 from adserver.store.database import Clock
-from adserver.store.jobs import JobRecord, Stop, change_state, figures_row, read_job
+from adserver.store.jobs import change_state, figures_row, read_job
 from adserver.store.schema import job_rounds, jobs
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.runtime.database import reading

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import Connection, Table, func, select
-from sqlalchemy.dialects import postgresql, sqlite
 
 from adserver.records.report_state import ReportState
+from adserver.store.database import insert_of
 from adserver.store.schema import arrived_reports, report_counts
 
 SLOTS: Final = 64
@@ -43,7 +43,6 @@ def _add(connection: Connection, table: Table, key: Sequence[str], rows: list[di
     """Add to the counts of some keys; those that are not there yet begin with it."""
     if not rows:
         return
-    of_dialect = sqlite.insert if connection.dialect.name == "sqlite" else postgresql.insert
-    adding = of_dialect(table)
+    adding = insert_of(connection.dialect.name, table)
     total = table.c.reports + adding.excluded.reports
     connection.execute(adding.on_conflict_do_update(index_elements=key, set_={"reports": total}), rows)

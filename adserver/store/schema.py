@@ -24,19 +24,13 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-from adserver.records.asked_query import QUERY_ID_BYTES
+from adserver.records.defaults import QUERY_ID_BYTES
 from adserver.records.report_state import ReportState
 from maskedlark.reports.task import REPORT_ID_BYTES
 from maskedlark.runtime import database as storage
 
 metadata: Final = MetaData()
 """Every table of the ad server."""
-
-SCHEMA_VERSION: Final = 7
-"""Of all tables together: one more whenever a column or its meaning changes.
-
-A database of version 1 does not say which it has.
-"""
 
 storage.schema_version_of(metadata)
 

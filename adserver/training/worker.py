@@ -21,10 +21,11 @@ from sqlalchemy.exc import SQLAlchemyError
 from adserver.peers.pair import HelperPair, JobHelper
 from adserver.peers.retrying import Backoff
 from adserver.records.federated_plan import FederatedPlan
+from adserver.records.job_record import JobRecord, Stop
 from adserver.records.job_state import JobEvent
 from adserver.store.database import Clock
 from adserver.store.job_folder import JobFolder
-from adserver.store.jobs import JobRecord, JobStore, Stop
+from adserver.store.jobs import JobStore
 from adserver.store.leases import JobLeases
 from adserver.store.rounds import RoundStore
 from adserver.training.cost import budget_spent_line

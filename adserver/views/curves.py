@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from adserver.records.federated_plan import FederatedPlan
+from adserver.records.job_record import JobRecord
 from adserver.records.round_figures import RoundFigures
-from adserver.store.jobs import JobRecord
 from adserver.training.cost import curve_title, federated_title
 from maskedlark.errors import InvalidTask
 from maskedlark.runtime.durable_file import write_durably

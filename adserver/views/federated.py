@@ -4,14 +4,13 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from adserver.records.federated_plan import FederatedPlan
+from adserver.records.federated_plan import FederatedPlan, told_devices
+from adserver.records.job_record import JobRecord
 from adserver.records.round_figures import RoundFigures
-from adserver.store.jobs import JobRecord
 from adserver.training.cost import federated_epsilons, federated_line
 from adserver.views.printing import print_table, short
 from maskedlark.privacy.accounting import Epsilons
 from maskedlark.privacy.mechanism import Mechanism
-from maskedlark.releases.instructions import read_instructions
 from maskedlark.terminal.budget_view import epsilons_json, number
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ def federated_json(job: JobRecord, plan: FederatedPlan, evaluated: RoundFigures 
     """A federated job for programs. Epsilons are of the rounds done, a person's, and null without noise."""
     is_noisy = plan.task.mechanism is not Mechanism.NONE
     epsilons = federated_epsilons(plan, job.rounds_done) if is_noisy else None
-    strategy, model = read_instructions(plan.job)
+    strategy, model = told_devices(plan.job)
     phase = plan.job.phase(min(job.rounds_done, plan.job.rounds - 1))
     return {
         **job_facts(job, epsilons, evaluated),
@@ -71,7 +70,7 @@ def federated_rows(job: JobRecord, plan: FederatedPlan) -> list[tuple[str, objec
 
 
 def _settings_rows(plan: FederatedPlan, rounds_done: int) -> list[tuple[str, object]]:
-    strategy, model = read_instructions(plan.job)
+    strategy, model = told_devices(plan.job)
     phase = plan.job.phase(min(rounds_done, plan.job.rounds - 1))
     return [
         ("task", f"{plan.task.name} ({short(plan.job.task_id)})"),
@@ -115,7 +114,7 @@ def print_forecast(found: "FederatedForecast") -> None:
 def forecast_json(found: "FederatedForecast") -> dict[str, Any]:
     """A forecast as JSON for programs. Without noise the epsilons are null."""
     task, job = found.plan.task, found.plan.job
-    strategy, model = read_instructions(job)
+    strategy, model = told_devices(job)
     return {
         "task_id": job.task_id.hex(),
         "strategy": strategy.kind,
@@ -145,7 +144,7 @@ def forecast_json(found: "FederatedForecast") -> dict[str, Any]:
 
 def _submit_options(found: "FederatedForecast") -> str:
     """The options of `adserver job submit` that say this job's rounds and noise."""
-    strategy, _ = read_instructions(found.plan.job)
+    strategy, _ = told_devices(found.plan.job)
     noise = f" --noise-multiplier {strategy.noise_multiplier!r}" if strategy.noise_multiplier else ""
     return f"--rounds {found.plan.job.rounds}{noise}"
 

@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.progress import TextColumn
 
 from adserver.records.federated_plan import FederatedPlan
+from adserver.records.job_record import JobRecord, SeenJobs
 from adserver.records.job_state import STOPPED, JobState
 from adserver.records.round_figures import RoundFigures
-from adserver.store.jobs import JobRecord, Jobs
 from adserver.training.cost import job_epsilons, privacy_line
 from adserver.views.federated import federated_json, federated_rows, job_facts
 from adserver.views.printing import moment, print_table, progress_on, short
@@ -116,7 +116,7 @@ def next_command(job: JobRecord) -> str | None:
 
 
 def watch(
-    store: Jobs, job_id: bytes, *, is_shown: bool, sleep: Callable[[float], None] = time.sleep
+    store: SeenJobs, job_id: bytes, *, is_shown: bool, sleep: Callable[[float], None] = time.sleep
 ) -> JobRecord:
     """Follow a job, from any process, until it stops; shows its progress on standard error."""
     figures = TextColumn("{task.fields[figures]}")

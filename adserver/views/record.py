@@ -3,10 +3,10 @@
 from dataclasses import fields
 from typing import Any, Final
 
+from adserver.records.job_record import JobRecord, Stop
 from adserver.records.job_state import JobState
 from adserver.records.plans import read_plan
 from adserver.records.round_figures import RoundFigures
-from adserver.store.jobs import JobRecord, Stop
 from maskedlark.canonical import encode
 
 _FIGURES: Final = tuple(field.name for field in fields(RoundFigures))

@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from sqlalchemy import Engine
 
 from adserver.peers.retrying import Backoff
+from adserver.records.job_record import JobRecord
 from adserver.records.optimizer_kinds import OptimizerKind
 from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
 from adserver.store.database import create_tables, default_url
 from adserver.store.job_folder import JobFolder
-from adserver.store.jobs import JobRecord, JobStore
+from adserver.store.jobs import JobStore
 from adserver.training.worker import JobWorker
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
 from maskedlark.model import weights

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from adserver.records.dataset_state import DatasetState
+from adserver.records.job_record import JobRecord
 from adserver.records.job_state import JobState
 from adserver.store.datasets import DatasetStore
-from adserver.store.jobs import JobRecord
 from adserver.store.queries import QueryStore
 from helper.ledger.records import Reservation
 from helper.ledger.spending import check_fits

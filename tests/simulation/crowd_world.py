@@ -20,10 +20,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from adserver.records.job_record import JobRecord
 from adserver.records.job_state import FINAL, STOPPED, JobState
 from adserver.simulating.simulator import Simulated, simulate
 from adserver.store.job_folder import JobFolder
-from adserver.store.jobs import JobRecord, JobStore
+from adserver.store.jobs import JobStore
 from adserver.training.federated.submission import FederatedSubmission, plan_federated
 from maskedlark.federated.local_training import Examples
 from maskedlark.federated.participation import Part, toss

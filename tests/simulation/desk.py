@@ -11,12 +11,13 @@ from adserver.measuring.request import Request
 from adserver.measuring.result import AggregateResult
 from adserver.records.asked_query import PlannedQuery
 from adserver.records.dataset_state import DatasetState
+from adserver.records.job_record import JobRecord
 from adserver.records.job_state import FINAL, JobState
 from adserver.records.optimizer_kinds import OptimizerKind
 from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
 from adserver.store.datasets import Dataset, DatasetStore
 from adserver.store.job_folder import JobFolder
-from adserver.store.jobs import JobRecord, JobStore
+from adserver.store.jobs import JobStore
 from adserver.store.queries import QueryStore
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, MaskedLarkError
 from maskedlark.model.losses import Loss

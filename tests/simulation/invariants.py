@@ -9,11 +9,12 @@ from itertools import chain
 from sqlalchemy import select
 
 from adserver.records.dataset_state import DatasetState
+from adserver.records.job_record import JobRecord
 from adserver.records.job_state import JobState
 from adserver.records.training_plan import TrainingPlan
 from adserver.store.datasets import DatasetStore
 from adserver.store.job_folder import JobFolder
-from adserver.store.jobs import JobRecord, JobStore
+from adserver.store.jobs import JobStore
 from adserver.store.schema import reports
 from adserver.training.trainer import Checkpoint
 from maskedlark.errors import JobReason

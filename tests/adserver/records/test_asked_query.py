@@ -2,7 +2,8 @@
 
 import pytest
 
-from adserver.records.asked_query import QUERY_ID_BYTES, chosen_id
+from adserver.records.asked_query import chosen_id
+from adserver.records.defaults import QUERY_ID_BYTES
 from maskedlark.errors import InvalidTask
 
 ID = "0123456789abcdef" * 2

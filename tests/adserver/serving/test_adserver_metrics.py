@@ -18,13 +18,13 @@ from adserver.collecting.report_expiry import GRACE_S, expire_reports
 from adserver.ingest import http_server
 from adserver.ingest.http_app import MAX_BATCH_BYTES
 from adserver.ingest.json_error import RETRY_AFTER_S
+from adserver.records.job_record import Stop
 from adserver.records.job_state import JobEvent
 from adserver.records.round_figures import RoundFigures
 from adserver.serving import front_doors
 from adserver.serving.front_doors import Addresses, running_ingest
 from adserver.serving.metrics import AdserverMetrics
 from adserver.store.database import create_tables, default_url
-from adserver.store.jobs import Stop
 from adserver.store.leases import JobLeases
 from adserver.store.reports import ReportStore
 from adserver.store.tasks import TaskStore

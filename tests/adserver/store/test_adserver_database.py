@@ -25,7 +25,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.schema import CreateTable
 
 from adserver.store.database import create_tables, default_url, find_id
-from adserver.store.schema import SCHEMA_VERSION, metadata
+from adserver.store.schema import metadata
+from adserver.store.version import SCHEMA_VERSION
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.runtime.database import open_database, reading
 

@@ -5,11 +5,15 @@ from pathlib import Path
 from threading import Barrier, Thread
 
 import pytest
+from sqlalchemy import update
 
+from adserver.records.job_record import JobRecord, Stop
 from adserver.records.job_state import JobEvent, JobState
 from adserver.records.round_figures import RoundFigures
-from adserver.store.jobs import JobRecord, Stop
 from adserver.store.leases import MAX_WORKERS_LOST, WORKERS_LOST, JobLeases
+from adserver.store.schema import metadata
+from adserver.store.sqlite_jobs import SqliteJobs, jobs_in
+from adserver.store.version import FILE_NAME, SCHEMA_VERSION
 from maskedlark.errors import JobReason, JobRefused
 from tests.adserver.job_world import Site, plan_for, sealed
 from tests.patience import HANGS_S
@@ -48,6 +52,63 @@ def test_a_job_is_found_by_the_start_of_its_id(site: Site) -> None:
         with pytest.raises(JobRefused) as refusal:
             site.store.find(prefix)
         assert refusal.value.reason is JobReason.UNKNOWN_JOB
+
+
+def light(tmp_path: Path) -> tuple[Site, SqliteJobs]:
+    """A site with the embedded database, and what looks at it without SQLAlchemy."""
+    site = Site(tmp_path, OF)
+    seen = jobs_in(tmp_path)
+    assert seen is not None
+    return site, seen
+
+
+def test_jobs_are_the_same_seen_without_sqlalchemy(tmp_path: Path) -> None:
+    site, seen = light(tmp_path)
+    job_ids = [submitted(site, number) for number in (0x11, 0x12)]
+    worker = leases(site)
+    claimed = worker.claim()
+    assert claimed is not None
+    for rounds in (1, 2):
+        worker.record(claimed.job_id, RoundFigures(rounds_done=rounds, finished_at_s=1.0, loss=0.5))
+    stop = Stop(reason="overflow", cause="too large")
+    worker.let_go(claimed.job_id, JobEvent.REFUSE, stop)
+    assert seen.all() == site.store.all()
+    for job_id in job_ids:
+        assert seen.get(job_id) == seen.find(job_id.hex()) == site.store.get(job_id)
+        for after_rounds in (-1, 1):
+            history = site.store.history(job_id, after_rounds=after_rounds)
+            assert seen.history(job_id, after_rounds=after_rounds) == history
+    assert len(seen.history(claimed.job_id)) == 2
+    assert {seen.get(job_id).stop for job_id in job_ids} == {None, stop}
+    site.engine.dispose()
+
+
+@pytest.mark.parametrize("prefix", ["1", "ff", "", "no hex"])
+def test_an_id_is_refused_in_the_same_words_without_sqlalchemy(tmp_path: Path, prefix: str) -> None:
+    site, seen = light(tmp_path)
+    for number in (0x11, 0x12):
+        submitted(site, number)
+    told = []
+    for store in (seen, site.store):
+        with pytest.raises(JobRefused) as refusal:
+            store.find(prefix)
+        told.append((refusal.value.reason, str(refusal.value)))
+    assert told[0] == told[1]
+    with pytest.raises(JobRefused):
+        seen.get(UNKNOWN)
+    site.engine.dispose()
+
+
+def test_a_database_of_another_version_is_not_read_without_its_migrations(tmp_path: Path) -> None:
+    site, _ = light(tmp_path)
+    with site.engine.begin() as connection:
+        connection.execute(update(metadata.tables["schema_version"]).values(version=SCHEMA_VERSION - 1))
+    site.engine.dispose()
+    assert jobs_in(tmp_path) is None
+    assert jobs_in(tmp_path / "none") is None
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / FILE_NAME).write_bytes(b"no database")
+    assert jobs_in(tmp_path / "other") is None
 
 
 @pytest.mark.parametrize("ask", ["get", "cancel", "resume"])

@@ -12,11 +12,11 @@ from adserver.measuring.domains import distinct_codes
 from adserver.measuring.request import Request, plan_query
 from adserver.records.access import GrantKind, Scope
 from adserver.records.asked_query import Answer
+from adserver.records.job_record import Stop
 from adserver.records.job_state import JobEvent
 from adserver.records.round_figures import RoundFigures
 from adserver.store.access import AccessStore
 from adserver.store.datasets import ChosenReports, DatasetStore
-from adserver.store.jobs import Stop
 from adserver.store.leases import JobLeases
 from adserver.store.marks import store_mark
 from adserver.store.queries import QueryStore

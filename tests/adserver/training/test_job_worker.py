@@ -20,12 +20,12 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as NoConnectionInTime
 
+from adserver.records.job_record import Stop
 from adserver.records.job_state import JobState
 from adserver.records.optimizer_kinds import OptimizerKind, ScheduleKind
 from adserver.records.round_figures import RoundFigures
 from adserver.records.training_plan import Optimizer, Schedule, TrainingPlan
 from adserver.store import job_folder
-from adserver.store.jobs import Stop
 from adserver.store.leases import MAX_WORKERS_LOST, JobLeases
 from adserver.training import runner as job_runner
 from adserver.training.optimizers import fresh_moments, step

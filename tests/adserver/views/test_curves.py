@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from adserver.records.job_record import JobRecord
 from adserver.records.job_state import JobState
 from adserver.records.round_figures import RoundFigures
-from adserver.store.jobs import JobRecord
 from adserver.training.cost import curve_title
 from adserver.views.curves import png, write_plot
 from maskedlark.errors import InvalidTask

@@ -10,12 +10,13 @@ from sqlalchemy import Dialect, MetaData, make_url
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from adserver.store import schema as adserver_schema
+from adserver.store import version as adserver_version
 from helper.ledger import schema
 
 FOLDER = Path(__file__).parent
 PARTIES = {
     "helper": (schema.METADATA, schema.SCHEMA_VERSION),
-    "adserver": (adserver_schema.metadata, adserver_schema.SCHEMA_VERSION),
+    "adserver": (adserver_schema.metadata, adserver_version.SCHEMA_VERSION),
 }
 DIALECTS: dict[str, Dialect] = {
     name: make_url(f"{driver}://").get_dialect()()

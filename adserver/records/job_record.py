@@ -1,0 +1,90 @@
+"""A job as it is stored, and as a row of its table becomes one."""
+
+from typing import Any, Protocol
+
+from adserver.records.federated_plan import AnyPlan
+from adserver.records.job_state import JobState
+from adserver.records.plans import read_plan
+from adserver.records.round_figures import RoundFigures
+from maskedlark.frozen import frozen
+
+
+@frozen
+class Stop:
+    """Why a job stopped, or what it waits for.
+
+    Attributes:
+        reason: One word for programs: the value of a reason enum, `helper_unavailable` or `internal_error`.
+        cause: For people.
+    """
+
+    reason: str
+    cause: str
+
+
+@frozen
+class JobRecord:
+    """A job as stored.
+
+    Attributes:
+        plan: What was submitted.
+        submitted_at_s: Unix seconds.
+        state: Where it is in its life.
+        stop: Why it stopped or waits; None while all is well.
+        rounds_done: Rounds whose step was taken.
+        is_closed: Whether both helpers were told that no more rounds will come.
+        rounds_charged: How many rounds the helpers answered in all, as they said when the job was closed;
+            None before.
+        lease_until_s: How long it belongs to the worker that runs it.
+    """
+
+    plan: AnyPlan
+    submitted_at_s: float
+    state: JobState
+    stop: Stop | None
+    rounds_done: int
+    is_closed: bool
+    rounds_charged: int | None
+    lease_until_s: float
+
+    @property
+    def job_id(self) -> bytes:
+        """16 bytes."""
+        return self.plan.job.job_id
+
+
+class SeenJobs(Protocol):
+    """The jobs of an ad server, to look at."""
+
+    def get(self, job_id: bytes) -> JobRecord:
+        """One job."""
+
+    def find(self, prefix: str) -> JobRecord:
+        """The one job whose id starts with some hex digits."""
+
+    def all(self) -> tuple[JobRecord, ...]:
+        """Every job, oldest first."""
+
+    def history(self, job_id: bytes, *, after_rounds: int = -1) -> tuple[RoundFigures, ...]:
+        """The figures of a job's rounds, in order; only those after `after_rounds`."""
+
+
+class Row(Protocol):
+    """A row of a table, of whatever read it."""
+
+    def __getitem__(self, name: str, /) -> Any:
+        """What stands in a column."""
+
+
+def record_from_row(row: Row) -> JobRecord:
+    """A row of `jobs` as a record."""
+    return JobRecord(
+        plan=read_plan(bytes(row["plan"])),
+        submitted_at_s=row["submitted_at_s"],
+        state=JobState(row["state"]),
+        stop=Stop(reason=row["reason"], cause=row["cause"]) if row["reason"] is not None else None,
+        rounds_done=row["rounds_done"],
+        is_closed=row["is_closed"],
+        rounds_charged=row["rounds_charged"],
+        lease_until_s=row["lease_until_s"],
+    )

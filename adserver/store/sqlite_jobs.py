@@ -1,0 +1,81 @@
+"""Jobs as `adserver job watch`, `show` and `list` read them from the embedded database: with sqlite3 alone.
+
+Loading SQLAlchemy takes longer than all that these commands do. What is here changes nothing: it reads what
+`adserver.store.jobs` and `adserver.store.leases` write.
+"""
+
+import sqlite3
+from contextlib import closing
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Final
+
+from adserver.records.job_record import JobRecord, record_from_row
+from adserver.records.round_figures import RoundFigures
+from adserver.records.typed_ids import id_range, the_only
+from adserver.store.version import FILE_NAME, SCHEMA_VERSION
+from maskedlark.errors import JobReason, JobRefused
+
+_BUSY_S: Final = 30.0
+_FIGURES: Final = tuple(field.name for field in fields(RoundFigures))
+_HISTORY: Final = (
+    f"SELECT {', '.join(_FIGURES)} FROM job_rounds"  # noqa: S608 # the names of our own fields
+    " WHERE job_id = ? AND rounds_done > ? ORDER BY rounds_done"
+)
+
+
+class SqliteJobs:
+    """The jobs in one file, to look at. Of one thread."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        connection.row_factory = sqlite3.Row
+        self._connection = connection
+
+    def get(self, job_id: bytes) -> JobRecord:
+        """One job.
+
+        Raises:
+            JobRefused(UNKNOWN_JOB)
+        """
+        rows = self._rows("SELECT * FROM jobs WHERE job_id = ?", job_id)
+        if not rows:
+            raise JobRefused(JobReason.UNKNOWN_JOB, f"there is no job {job_id.hex()}")
+        return record_from_row(rows[0])
+
+    def find(self, prefix: str) -> JobRecord:
+        """The one job whose id starts with some hex digits.
+
+        Raises:
+            JobRefused(UNKNOWN_JOB): none or several do.
+        """
+        low, high = id_range(prefix, JobReason.UNKNOWN_JOB)
+        rows = self._rows("SELECT job_id FROM jobs WHERE job_id BETWEEN ? AND ? LIMIT 2", low, high)
+        return self.get(the_only([row["job_id"] for row in rows], prefix, JobReason.UNKNOWN_JOB))
+
+    def all(self) -> tuple[JobRecord, ...]:
+        """Every job, oldest first."""
+        return tuple(map(record_from_row, self._rows("SELECT * FROM jobs ORDER BY submitted_at_s, job_id")))
+
+    def history(self, job_id: bytes, *, after_rounds: int = -1) -> tuple[RoundFigures, ...]:
+        """The figures of a job's rounds, in order, each round once; only those after `after_rounds`."""
+        return tuple(RoundFigures(**dict(row)) for row in self._rows(_HISTORY, job_id, after_rounds))
+
+    def _rows(self, asked: str, *values: object) -> list[Any]:
+        with closing(self._connection.execute(asked, values)) as found:
+            return found.fetchall()
+
+
+def jobs_in(data_dir: Path) -> SqliteJobs | None:
+    """The jobs of a data folder; None unless its database is there, in SQLite, and of today's version."""
+    path = data_dir / FILE_NAME
+    if not path.is_file():
+        return None
+    connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True, timeout=_BUSY_S)
+    try:
+        found = connection.execute("SELECT version FROM schema_version").fetchall()
+    except sqlite3.DatabaseError:
+        found = []
+    if found != [(SCHEMA_VERSION,)]:
+        connection.close()
+        return None
+    return SqliteJobs(connection)
