@@ -8,12 +8,12 @@ second as a duplicate, so nothing is lost and nothing counts twice.
 
 import random
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
 import httpx
 from pydantic import BaseModel, NonNegativeInt, ValidationError
@@ -69,37 +69,24 @@ class Delivered:
         self.resent += other.resent
 
 
-class Sender(Protocol):
-    """A connection to the ad server's intake."""
-
-    def send(self, batch: SealedBatch) -> Delivered:
-        """Upload one batch; HelperUnavailable if it may be sent again, JobRefused if not."""
-
-    def __enter__(self) -> Self:
-        """Open the connection."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close the connection."""
-
-
-class _Connection:
-    """What both senders share: a context manager that closes what was opened."""
+class Sender(ABC):
+    """A connection to the ad server's intake; use it in a `with`."""
 
     def __init__(self) -> None:
         self._opened = ExitStack()
 
+    @abstractmethod
+    def send(self, batch: SealedBatch) -> Delivered:
+        """Upload one batch; HelperUnavailable if it may be sent again, JobRefused if not."""
+
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._opened.close()
 
 
-class GrpcSender(_Connection):
+class GrpcSender(Sender):
     """Uploads a batch as one client-streaming call, a part of it in each message."""
 
     def __init__(self, address: str, protection: Protection) -> None:
@@ -116,10 +103,10 @@ class GrpcSender(_Connection):
         with calling(f"the ad server at {self._address}"):
             messages = (ingest_pb2.EncodedBatch(reports=encoded) for encoded in batch.messages)
             reply = self._stub.SubmitBatches(messages, timeout=REQUEST_TIMEOUT_S)
-        return _delivered(reply.accepted, reply.duplicates, reply.rejected)
+        return _delivered(reply)
 
 
-class HttpSender(_Connection):
+class HttpSender(Sender):
     """Uploads a batch as one POST."""
 
     def __init__(self, url: str, protection: Protection) -> None:
@@ -206,7 +193,7 @@ def _check_status(response: httpx.Response) -> None:
 def _parse_reply(reply: bytes | None) -> Delivered:
     """The counts in the ad server's JSON."""
     try:
-        return _Counts.model_validate_json(reply or b"").to_delivered()
+        return _delivered(_Counts.model_validate_json(reply or b""))
     except ValidationError:
         raise JobRefused(JobReason.MALFORMED, "the ad server's answer to a batch is not its counts") from None
 
@@ -218,15 +205,11 @@ class _Counts(BaseModel, strict=True):
     duplicates: NonNegativeInt
     rejected: dict[str, NonNegativeInt]
 
-    def to_delivered(self) -> Delivered:
-        """These counts with the reasons that this version knows."""
-        return _delivered(self.accepted, self.duplicates, self.rejected)
 
-
-def _delivered(accepted: int, duplicates: int, rejected: Mapping[str, int]) -> Delivered:
+def _delivered(counts: _Counts | ingest_pb2.SubmitReply) -> Delivered:
     """Reasons of a newer ad server are counted as `other`."""
     known = {reason.value for reason in ReportReason}
     by_reason: Counter[str] = Counter()
-    for reason, count in rejected.items():
+    for reason, count in counts.rejected.items():
         by_reason[reason if reason in known else "other"] += count
-    return Delivered(accepted=accepted, duplicates=duplicates, rejected=by_reason)
+    return Delivered(accepted=counts.accepted, duplicates=counts.duplicates, rejected=by_reason)

@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import field
 from functools import lru_cache
 from itertools import islice
 from multiprocessing import get_context
@@ -38,18 +37,12 @@ _REPORTS_PER_WORKER: Final = 4_000
 
 
 @frozen
-class _Batch:
-    """Reports to seal together: picklable, and complete but for the task.
+class _Upload:
+    """A report to seal: picklable, and complete but for the task."""
 
-    Shapes: features u8 (n, d); labels float64 (n,), NaN for a fake report; at_s float64 (n,); measured n
-        rows.
-    """
-
-    first_index: int
-    features: NDArray[np.uint8] = field(repr=False)
-    labels: NDArray[np.float64] = field(repr=False)
-    at_s: NDArray[np.float64]
-    measured: MeasuredRecords | None
+    index: int
+    at_s: float
+    example: Example
 
 
 def seal_all(
@@ -71,9 +64,11 @@ def seal_all(
         InvalidTask: a record does not fit the task.
     """
     size = batch_size(bundle.task)
-    batches = (
-        _batch(uploads[start : start + size], start, records, draws) for start in range(0, len(uploads), size)
+    prepared = (
+        _Upload(index=index, at_s=upload.at_s, example=_example(records, draws, index, upload.row))
+        for index, upload in enumerate(uploads)
     )
+    batches = iter(lambda: list(islice(prepared, size)), [])
     encoded = canonical.encode(bundle)
     if workers == 1:
         for batch in batches:
@@ -112,73 +107,34 @@ def fake_features(records: Records, draws: Draws, index: int) -> NDArray[np.uint
     return np.asarray(records.features[rows, np.arange(records.features.shape[1])])
 
 
-def fake_measured(records: MeasuredRecords, draws: Draws, index: int) -> MeasuredRecords:
-    """The keys of a fake report, one row: each on its own, as frequent as in the population.
-
-    Its values count as zeros.
-    """
+def fake_keys(records: MeasuredRecords, draws: Draws, index: int) -> NDArray[np.uint32]:
+    """The keys of a fake report, u32 (K,): each on its own, as frequent as in the population."""
     rows = below(len(records.keys), records.keys.shape[1], draws.stream(f"fake keys {index}"))
-    keys = records.keys[rows, np.arange(records.keys.shape[1])]
-    return MeasuredRecords(keys=keys[None, :], values=np.zeros((1, records.values.shape[1]), np.int64))
+    return np.asarray(records.keys[rows, np.arange(records.keys.shape[1])])
 
 
-def _measured(
-    uploads: Sequence[Upload], first_index: int, records: Records, draws: Draws
-) -> MeasuredRecords | None:
-    """The measured rows of some uploads."""
-    all_of_them = records.measured
-    if all_of_them is None:
-        return None
-    rows = [
-        fake_measured(all_of_them, draws, first_index + place)
-        if upload.row is None
-        else MeasuredRecords(keys=all_of_them.keys[[upload.row]], values=all_of_them.values[[upload.row]])
-        for place, upload in enumerate(uploads)
-    ]
-    return MeasuredRecords(
-        keys=np.concatenate([row.keys for row in rows]), values=np.concatenate([row.values for row in rows])
+def _example(records: Records, draws: Draws, index: int, row: int | None) -> Example:
+    """What the browser of an upload knows: a record, or a fake, whose values count as zeros."""
+    is_fake, held, measured = row is None, records.measured, None
+    if held is not None:
+        keys = fake_keys(held, draws, index) if is_fake else held.keys[row]
+        values = [0] * held.values.shape[1] if is_fake else held.values[row].tolist()
+        measured = MeasuredValues(keys=tuple(keys.tolist()), values=tuple(values))
+    return Example(
+        features=fake_features(records, draws, index) if is_fake else records.features[row],
+        label=None if is_fake else float(records.labels[row]),
+        measured=measured,
     )
 
 
-def _batch(uploads: Sequence[Upload], first_index: int, records: Records, draws: Draws) -> _Batch:
-    features = [
-        fake_features(records, draws, first_index + place)
-        if upload.row is None
-        else records.features[upload.row]
-        for place, upload in enumerate(uploads)
-    ]
-    return _Batch(
-        first_index=first_index,
-        features=np.stack(features),
-        labels=np.array([np.nan if upload.row is None else records.labels[upload.row] for upload in uploads]),
-        at_s=np.array([upload.at_s for upload in uploads]),
-        measured=_measured(uploads, first_index, records, draws),
-    )
-
-
-def _seal(bundle: bytes, draws: Draws, batch: _Batch) -> SealedBatch:
+def _seal(bundle: bytes, draws: Draws, batch: Sequence[_Upload]) -> SealedBatch:
     sealer = _sealer(bundle)
     sealer.check_fresh(time())  # of this machine: the simulated days say nothing of the helpers' keys
-    labels = [None if np.isnan(label) else float(label) for label in batch.labels]
     return sealed_batch(
         [
-            sealer.report(
-                Example(features=features, label=label, measured=_of_row(batch.measured, place)),
-                unix_s=at_s,
-                randomness=draws.stream(f"report {batch.first_index + place}"),
-            )
-            for place, (features, label, at_s) in enumerate(
-                zip(batch.features, labels, batch.at_s.tolist(), strict=True)
-            )
+            sealer.report(one.example, unix_s=one.at_s, randomness=draws.stream(f"report {one.index}"))
+            for one in batch
         ]
-    )
-
-
-def _of_row(measured: MeasuredRecords | None, place: int) -> MeasuredValues | None:
-    if measured is None:
-        return None
-    return MeasuredValues(
-        keys=tuple(measured.keys[place].tolist()), values=tuple(measured.values[place].tolist())
     )
 
 

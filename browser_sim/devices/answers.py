@@ -7,12 +7,11 @@ Only the stored bytes are ever sent: a second coin, or a second report of one ro
 claimed of sampling. A round in which a device stays silent is stored too.
 """
 
-import sqlite3
 from dataclasses import field
 from enum import StrEnum, unique
 from pathlib import Path
-from typing import Self
 
+from browser_sim.devices.device_file import DeviceFile
 from maskedlark.frozen import frozen
 from maskedlark.releases.update_job import UpdateRound
 
@@ -54,19 +53,12 @@ class Answer:
     outcome: Outcome
 
 
-class AnswerStore:
-    """The answers of many simulated devices, in one file.
-
-    Used by one thread; close it, or use it in a `with`.
-    """
+class AnswerStore(DeviceFile):
+    """The answers of many simulated devices, in one file; see `DeviceFile`."""
 
     def __init__(self, path: Path) -> None:
         """Open the file, or make it; what is put is durable when `put` returns."""
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._database = sqlite3.connect(path, isolation_level=None)
-        self._database.execute("PRAGMA journal_mode = WAL")
-        self._database.execute("PRAGMA synchronous = FULL")
-        self._database.execute(_TABLE)
+        super().__init__(path, _TABLE)
 
     def get(self, device: int, one: UpdateRound) -> Answer | None:
         """A device's answer to a round of a job, whatever the round's content was then."""
@@ -79,18 +71,12 @@ class AnswerStore:
 
     def put(self, device: int, one: UpdateRound, report: bytes | None) -> Answer:
         """Store an answer, unless there is one; what is stored."""
-        self._database.execute(
-            "INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (
-                device,
-                one.job.task_id,
-                one.job.job_id,
-                one.round_index,
-                one.round_id,
-                report,
-                Outcome.STORED,
-            ),
-        )
+        key = (device, one.job.task_id, one.job.job_id, one.round_index)
+        with self._database:
+            self._database.execute(
+                "INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (*key, one.round_id, report, Outcome.STORED),
+            )
         stored = self.get(device, one)
         if stored is None:
             raise AssertionError("what was put is there")
@@ -98,11 +84,12 @@ class AnswerStore:
 
     def mark(self, device: int, one: UpdateRound, outcome: Outcome) -> None:
         """Note what became of an answer; its bytes are of no more use once it is known."""
-        self._database.execute(
-            "UPDATE answers SET outcome = ?, report = NULL "
-            "WHERE device = ? AND task_id = ? AND job_id = ? AND round_index = ?",
-            (outcome, device, one.job.task_id, one.job.job_id, one.round_index),
-        )
+        with self._database:
+            self._database.execute(
+                "UPDATE answers SET outcome = ?, report = NULL "
+                "WHERE device = ? AND task_id = ? AND job_id = ? AND round_index = ?",
+                (outcome, device, one.job.task_id, one.job.job_id, one.round_index),
+            )
 
     def answered(self, device: int) -> int:
         """How many rounds a device has answered, drawn or not, sent or not: what a cap counts.
@@ -111,13 +98,3 @@ class AnswerStore:
         """
         query = "SELECT count(*) FROM answers WHERE device = ?"
         return int(self._database.execute(query, (device,)).fetchone()[0])
-
-    def close(self) -> None:
-        """Let go of the file."""
-        self._database.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -20,10 +20,11 @@ import numpy as np
 
 from browser_sim.devices.holdings import Holdings
 from browser_sim.devices.local_store import LocalStore, Waiting, number_of
+from browser_sim.devices.site import Site
 from browser_sim.draws import Draws
-from browser_sim.endpoint import Protection, http_client, read_limited
+from browser_sim.endpoint import Protection, http_client
 from maskedlark.canonical import decode
-from maskedlark.errors import HelperUnavailable, InvalidTask
+from maskedlark.errors import InvalidTask
 from maskedlark.federated.dense import DenseModel
 from maskedlark.federated.draw_and_discard import DrawAndDiscard
 from maskedlark.federated.generalised_linear import Batches, Multinomial
@@ -40,9 +41,6 @@ _BYTE: Final = np.float32(255)
 _ID_BYTES: Final = 16
 _LENGTH_BYTES: Final = 4
 _RETURNS_BYTES: Final = 8
-_NOTHING: Final = 204
-_TAKEN: Final = (200, 201)
-_TRIES: Final = 8
 
 
 @frozen
@@ -90,11 +88,7 @@ class LocalTold:
 
     def as_json(self) -> dict[str, Any]:
         """For programs."""
-        return {
-            "devices": self.devices, "accepted": self.accepted, "duplicates": self.duplicates,
-            "without_logs": self.without_logs, "reasons": dict(self.reasons),
-            "most_user_epsilon": self.most_user_epsilon,
-        }  # fmt: skip
+        return dict(vars(self))
 
 
 @frozen
@@ -153,9 +147,7 @@ class LocalFleet:
     ) -> None:
         self._settings = settings
         self._store = store
-        self._client = client
-        self._pause = pause
-        self._url = f"{settings.site}/v1/local/{settings.job_id.hex()}"
+        self._site = Site(client, settings.site, pause)
         self._draws = Draws(seed=settings.seed)
         self.told = LocalTold(devices=len(settings.holdings.population))
 
@@ -176,7 +168,7 @@ class LocalFleet:
 
     def _visit(self, visit: int, device: int) -> bool:
         """One device comes; whether the job goes on."""
-        body = self._fetch()
+        body = self._site.fetch(f"/v1/local/{self._settings.job_id.hex()}", limit=MAX_BODY_BYTES)
         if body is None:
             return False
         asked = read_asked(body, self._settings.job_id, self._settings.most_epsilon)
@@ -230,51 +222,18 @@ class LocalFleet:
         """Send stored bytes, and again if no answer comes: an id counts once."""
         again = float(np.frombuffer(self._draws.stream(f"twice {waiting.update_id.hex()}")(1), np.uint8)[0])
         for turn in range(2 if again < 256 * self._settings.twice else 1):
-            response = self._post(waiting)
-            if response.status_code in _TAKEN:
+            reply = self._site.send(f"/v1/local/{waiting.job_id.hex()}", waiting.body, MEDIA_TYPE)
+            if reply.is_taken:
                 self.told.accepted += turn == 0
-                self.told.duplicates += response.status_code == 200
+                self.told.duplicates += reply.is_duplicate
             else:
-                self.told.reasons[_reason(response)] += 1
+                self.told.reasons[reply.reason] += 1
         self._store.answered(device, waiting.update_id)
-
-    def _post(self, waiting: Waiting) -> httpx.Response:
-        url = f"{self._settings.site}/v1/local/{waiting.job_id.hex()}"
-        for attempt in range(_TRIES):
-            try:
-                response = self._client.post(url, content=waiting.body, headers={"content-type": MEDIA_TYPE})
-                if response.status_code < 500:
-                    return response
-            except httpx.HTTPError:
-                pass
-            self._pause(0.1 * 2**attempt)
-        raise HelperUnavailable("the ad server does not take an update")
-
-    def _fetch(self) -> bytes | None:
-        """What to train from; None when the job is over."""
-        try:
-            with self._client.stream("GET", self._url) as response:
-                if response.status_code == _NOTHING:
-                    return None
-                if response.status_code != 200:
-                    raise HelperUnavailable(f"the ad server answered {response.status_code}")
-                return read_limited(response, MAX_BODY_BYTES)
-        except httpx.HTTPError as error:
-            raise HelperUnavailable(f"the ad server does not answer: {type(error).__name__}") from None
 
     def _stream(self, updates: int, device: int) -> Randomness:
         """The randomness of a device's next update, after so many."""
         seed = self._settings.seed
         return system_randomness if seed is None else device_stream(seed, updates, device)
-
-
-def _reason(response: httpx.Response) -> str:
-    """The reason in an error's JSON, or `other`."""
-    try:
-        found = response.json()["reason"]
-    except (ValueError, KeyError, TypeError):
-        return "other"
-    return found if isinstance(found, str) and found.isidentifier() else "other"
 
 
 def run_local(settings: LocalSettings, store: LocalStore, protection: Protection) -> LocalTold:

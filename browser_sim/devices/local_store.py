@@ -8,12 +8,11 @@ The state is durable before an update leaves: a device that dies in between has 
 twice. Logs are numbered as the device holds them, oldest first, over all jobs.
 """
 
-import sqlite3
 from dataclasses import field
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
+from browser_sim.devices.device_file import DeviceFile
 from maskedlark.federated.one_use import OneUseLogs
 from maskedlark.frozen import frozen
 
@@ -47,16 +46,12 @@ class Waiting:
     body: bytes = field(repr=False)
 
 
-class LocalStore:
-    """The memory of many simulated devices, in one file. Used by one thread, in a `with`."""
+class LocalStore(DeviceFile):
+    """The memory of many simulated devices, in one file; see `DeviceFile`."""
 
     def __init__(self, path: Path) -> None:
         """Open the file, or make it; what is kept is durable when `keep` returns."""
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._database = sqlite3.connect(path)
-        self._database.execute("PRAGMA journal_mode = WAL")
-        self._database.execute("PRAGMA synchronous = FULL")
-        self._database.executescript(_TABLES)
+        super().__init__(path, _TABLES)
 
     def logs(self, device: int, job_id: bytes, held: int) -> OneUseLogs:
         """A device's logs: those that it holds less those that an update of any job used.
@@ -101,10 +96,6 @@ class LocalStore:
                 "DELETE FROM local_updates WHERE device = ? AND update_id = ?", (device, update_id)
             )
 
-    def close(self) -> None:
-        """Let go of the file."""
-        self._database.close()
-
     def _put(self, device: int, waiting: Waiting) -> None:
         self._database.execute(
             "INSERT INTO local_updates VALUES (?, ?, ?, ?, ?)",
@@ -114,14 +105,6 @@ class LocalStore:
             "INSERT INTO events VALUES (?, ?, 1) ON CONFLICT (device, job_id) DO UPDATE SET count = count + 1"
         )
         self._database.execute(one_more, (device, waiting.job_id))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def number_of(log: bytes) -> int:

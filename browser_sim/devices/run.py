@@ -15,10 +15,11 @@ from browser_sim.delivery import MEDIA_TYPE
 from browser_sim.devices.answers import Answer, AnswerStore, Outcome
 from browser_sim.devices.device import Asked, Device, read_round
 from browser_sim.devices.holdings import Holdings
+from browser_sim.devices.site import Site
 from browser_sim.draws import Draws
-from browser_sim.endpoint import Protection, http_client, read_limited
+from browser_sim.endpoint import Protection, http_client
 from browser_sim.kinds import TrainerKind
-from maskedlark.errors import HelperUnavailable, ReportReason, ReportRejected
+from maskedlark.errors import ReportReason, ReportRejected
 from maskedlark.federated.strategy import device_stream
 from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness, system_randomness, uniform
@@ -27,11 +28,6 @@ from maskedlark.reports.update_sealing import UpdateSealer
 
 MAX_ROUND_BYTES: Final = 1 << 20
 _POLL_S: Final = 0.1
-_ATTEMPTS: Final = 8
-_FIRST_PAUSE_S: Final = 0.1
-"""Twice as long after each attempt: an ad server may be away for 25 seconds."""
-_NOTHING: Final = 204
-_TAKEN: Final = (200, 201)
 
 
 @frozen
@@ -73,9 +69,7 @@ class Told:
 
     def as_json(self) -> dict[str, Any]:
         """For programs."""
-        counted = {"outcomes": dict(self.outcomes), "reasons": dict(self.reasons)}
-        plain = {"devices": self.devices, "rounds": self.rounds, "duplicates": self.duplicates}
-        return {**plain, "silent": self.silent, **counted}
+        return dict(vars(self))
 
 
 @frozen
@@ -124,10 +118,10 @@ class DeviceFleet:
     ) -> None:
         self._settings = settings
         self._answers = answers
-        self._client = client
         self._clock = clock
         self._pause = pause
-        self._task_id = settings.bundle.task.task_id
+        self._site = Site(client, settings.site, pause)
+        self._round_path = f"/v1/tasks/{settings.bundle.task.task_id.hex()}/round"
         self._draws = Draws(seed=settings.seed)
         self._late: list[tuple[Device, Asked]] = []
         sealer = UpdateSealer(settings.bundle, now=clock())
@@ -160,9 +154,9 @@ class DeviceFleet:
         seen: bytes | None = None
         waited_s = 0.0
         while waited_s < self._settings.idle_s:
-            body = self._open_round()
-            asked = None if body is None else self._read(body)
-            if asked is None or asked.round.round_id == seen:
+            body = self._site.fetch(self._round_path, limit=MAX_ROUND_BYTES)
+            asked = body and read_round(body, self._settings.bundle.task, self._settings.trainer)
+            if not asked or asked.round.round_id == seen:
                 self._pause(_POLL_S)
                 waited_s += _POLL_S
                 continue
@@ -176,9 +170,6 @@ class DeviceFleet:
                 break
         self._send_late()
         return self.told
-
-    def _read(self, body: bytes) -> Asked:
-        return read_round(body, self._settings.bundle.task, self._settings.trainer)
 
     def _answer_all(self, asked: Asked) -> None:
         """All devices answer, and only then the first one sends.
@@ -225,49 +216,15 @@ class DeviceFleet:
     def _send(self, device: Device, asked: Asked, answer: Answer, *, times: int) -> None:
         outcome = Outcome.REFUSED
         for _ in range(times):
-            response = self._post(answer.report or b"")
-            if response.status_code in _TAKEN:
+            reply = self._site.send("/v1/reports", answer.report or b"", MEDIA_TYPE)
+            if reply.is_taken:
                 outcome = Outcome.ANSWERED
-                self.told.duplicates += response.status_code == 200
+                self.told.duplicates += reply.is_duplicate
                 continue
-            reason = _reason(response)
-            self.told.reasons[reason] += 1
-            outcome = Outcome.LATE if reason == ReportReason.ROUND_OVER.value else Outcome.REFUSED
+            self.told.reasons[reply.reason] += 1
+            outcome = Outcome.LATE if reply.reason == ReportReason.ROUND_OVER.value else Outcome.REFUSED
         self.told.outcomes[outcome.value] += 1
         self._answers.mark(device.number, asked.round, outcome)
-
-    def _open_round(self) -> bytes | None:
-        """What the ad server asks now; asked again if it does not answer, as reports are sent again."""
-        url, said = f"{self._settings.site}/v1/tasks/{self._task_id.hex()}/round", ""
-        for attempt in range(_ATTEMPTS):
-            try:
-                with self._client.stream("GET", url) as response:
-                    if response.status_code == _NOTHING:
-                        return None
-                    if response.status_code == 200:
-                        return read_limited(response, MAX_ROUND_BYTES)
-                    said = f"answered {response.status_code}"
-                    if response.status_code < 500:
-                        break
-            except httpx.HTTPError as error:
-                said = f"does not answer: {type(error).__name__}"
-            self._pause(_FIRST_PAUSE_S * 2**attempt)
-        raise HelperUnavailable(f"the ad server {said}")
-
-    def _post(self, report: bytes) -> httpx.Response:
-        """Send a stored report, and again if no answer comes: the ad server stores an id once."""
-        headers = {"content-type": MEDIA_TYPE}
-        for attempt in range(_ATTEMPTS):
-            try:
-                response = self._client.post(
-                    f"{self._settings.site}/v1/reports", content=report, headers=headers
-                )
-                if response.status_code < 500:
-                    return response
-            except httpx.HTTPError:
-                pass
-            self._pause(_FIRST_PAUSE_S * 2**attempt)
-        raise HelperUnavailable("the ad server does not take a report")
 
     def _training(self, round_index: int, device: int) -> Randomness:
         seed = self._settings.seed
@@ -285,12 +242,3 @@ def run_devices(
     """Connect and run a fleet to its end; raises as `DeviceFleet.run`."""
     with http_client(settings.site, settings.protection) as client:
         return DeviceFleet(settings, answers, client).run(on_round)
-
-
-def _reason(response: httpx.Response) -> str:
-    """The reason in an error's JSON, or `other`."""
-    try:
-        found = response.json()["reason"]
-    except (ValueError, KeyError, TypeError):
-        return "other"
-    return found if isinstance(found, str) and found in {one.value for one in ReportReason} else "other"
