@@ -6,7 +6,7 @@ Whether to ask again, whether budget was charged, and what to do.
 """
 
 from enum import StrEnum, unique
-from typing import Final
+from typing import Any, Final
 
 from maskedlark.errors import JobReason, ModelReason, Reason, ReportReason
 from maskedlark.frozen import frozen
@@ -138,35 +138,28 @@ _JOBS: Final = {
     ),
     JobReason.PEER_FAILED: "the peer's operator reads its log; then resume",
 }
-_JOBS_CHARGED: Final = {
-    JobReason.ROUND_CHANGED: Charged.BEFORE,
-    JobReason.ROUND_CLOSED: Charged.BEFORE,
-    JobReason.QUERY_CHANGED: Charged.BEFORE,
-    JobReason.JOB_CLOSED: Charged.BEFORE,
-    JobReason.HELPERS_DISAGREE: Charged.YES,
-    JobReason.SUM_OUT_OF_RANGE: Charged.YES,
-    JobReason.NOTHING_FOUND: Charged.YES,
-    JobReason.CANCELLED: Charged.ONCE,
-    JobReason.PEER_FAILED: Charged.ONCE,
-    JobReason.BAD_ANSWER: Charged.ONCE,
+_CHARGED: Final = {
+    (ModelReason, ModelReason.DIVERGED): Charged.YES,
+    (JobReason, JobReason.ROUND_CHANGED): Charged.BEFORE,
+    (JobReason, JobReason.ROUND_CLOSED): Charged.BEFORE,
+    (JobReason, JobReason.QUERY_CHANGED): Charged.BEFORE,
+    (JobReason, JobReason.JOB_CLOSED): Charged.BEFORE,
+    (JobReason, JobReason.HELPERS_DISAGREE): Charged.YES,
+    (JobReason, JobReason.SUM_OUT_OF_RANGE): Charged.YES,
+    (JobReason, JobReason.NOTHING_FOUND): Charged.YES,
+    (JobReason, JobReason.CANCELLED): Charged.ONCE,
+    (JobReason, JobReason.PEER_FAILED): Charged.ONCE,
+    (JobReason, JobReason.BAD_ANSWER): Charged.ONCE,
 }
-_RETRYABLE: Final[frozenset[Reason]] = frozenset({JobReason.CANCELLED})
-_REMEDIES: Final[dict[type[Reason], dict[str, str]]] = {
-    ReportReason: {reason.value: remedy for reason, remedy in _REPORTS.items()},
-    ModelReason: {reason.value: remedy for reason, remedy in _MODELS.items()},
-    JobReason: {reason.value: remedy for reason, remedy in _JOBS.items()},
-}
-_CHARGED: Final[dict[type[Reason], dict[str, Charged]]] = {
-    ReportReason: {},
-    ModelReason: {ModelReason.DIVERGED.value: Charged.YES},
-    JobReason: {reason.value: charged for reason, charged in _JOBS_CHARGED.items()},
+_REMEDIES: Final[dict[type[Reason], dict[Any, str]]] = {
+    ReportReason: _REPORTS,
+    ModelReason: _MODELS,
+    JobReason: _JOBS,
 }
 
 
 def contract(reason: Reason) -> Contract:
     """What follows from a reason. A reason without an entry is a KeyError: a bug, which a test finds."""
-    return Contract(
-        is_retryable=isinstance(reason, JobReason) and reason in _RETRYABLE,
-        charged=_CHARGED[type(reason)].get(reason.value, Charged.NO),
-        remedy=_REMEDIES[type(reason)][reason.value],
-    )
+    charged = _CHARGED.get((type(reason), reason), Charged.NO)
+    is_retryable = reason is JobReason.CANCELLED
+    return Contract(is_retryable=is_retryable, charged=charged, remedy=_REMEDIES[type(reason)][reason])

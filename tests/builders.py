@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 from maskedlark import canonical
 from maskedlark.errors import ReportReason
+from maskedlark.privacy.accounting import smallest_fitting
+from maskedlark.privacy.charge import Charge
+from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.randomness import Randomness, below, seeded
 from maskedlark.releases.round import Evaluated, MaskedSum, SumFunction
 from maskedlark.reports import report
@@ -28,7 +31,7 @@ from maskedlark.reports.pair import PairKey, pair_key
 from maskedlark.reports.report import Example, InputShares, SplitExample
 from maskedlark.reports.sealing import OpeningKey, sign_keys
 from maskedlark.reports.task import HelperIdentity, Task, TaskBundle, signing_bytes
-from maskedlark.reports.upload import Report, Sealer
+from maskedlark.reports.upload import Report, ReportCheck, Sealer
 
 NOW = 1_800_000_000
 REPORT_ID = bytes(range(16))
@@ -189,3 +192,22 @@ def of_shares(shares: InputShares, masked_sum: Callable[[InputShares], MaskedSum
         return masked_sum(evaluated.of(shares, np.arange(len(shares))))
 
     return summed
+
+
+def fitting_noise(
+    epsilon: float, delta: float, *, already: Sequence[Charge], collusion_epsilon: float, **settings: Any
+) -> float:
+    """The least noise multiplier of a charge with these settings within both budgets: `smallest_fitting`."""
+    is_noisy = settings["mechanism"] is not Mechanism.NONE
+    return smallest_fitting(
+        (lambda noise: (Charge(noise_multiplier=noise, **settings),)) if is_noisy else None,
+        epsilon,
+        delta,
+        already=already,
+        collusion_epsilon=collusion_epsilon,
+    )
+
+
+def check_report(task: Task, report: Report) -> None:
+    """Refuse a report as the ad server's intake does."""
+    ReportCheck(task).check(report)

@@ -12,7 +12,6 @@ from adserver.store.rounds import RoundStore
 from adserver.store.tasks import TaskStore
 from maskedlark.errors import ReportReason, ReportRejected
 from maskedlark.frozen import frozen
-from maskedlark.reports.update_sealing import check_update_report
 from maskedlark.reports.upload import Report, ReportCheck
 from maskedlark.rpc.wire import report_from_message
 from protos import report_pb2
@@ -145,9 +144,6 @@ class Intake:
         task = self._tasks.task(report.task_id)
         if task is None:
             raise ReportRejected(ReportReason.WRONG_TASK, "this ad server has no such task")
-        if report.round_id:
-            check_update_report(task, report)
-            return
         check = self._checks.get(report.task_id)
         if check is None:
             check = self._checks[report.task_id] = ReportCheck(task)

@@ -29,7 +29,7 @@ from maskedlark.frozen import frozen
 from maskedlark.interrupt import Interrupt
 from maskedlark.observability.endpoint import OperatorEndpoint, Starting
 from maskedlark.observability.serving import ServerSettings, WatchedServer
-from maskedlark.rpc.admission import Admission
+from maskedlark.rpc.fair_room import FairRoom
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import is_loopback
 from maskedlark.runtime.database import open_database
@@ -133,7 +133,7 @@ def _watched(
         core,
         ReleaseGrid(step_s=settings.release_grid_ms / 1000, sleep=is_over.wait),
         metrics,
-        Admission(max(1, settings.threads - LIGHT_CALLS)),
+        FairRoom(max(1, settings.threads - LIGHT_CALLS)),
         is_over=is_over,
     )
     watched = WatchedServer(

@@ -26,7 +26,7 @@ from maskedlark.errors import JobReason, JobRefused
 from maskedlark.releases.job import JobSpec
 from maskedlark.releases.kinds import BESIDE, QUERY_KINDS, decode_query
 from maskedlark.reports.dataset import ShareForHelper, as_told
-from maskedlark.rpc.admission import Admission
+from maskedlark.rpc.fair_room import FairRoom
 from maskedlark.rpc.faults import answering
 from maskedlark.rpc.patience import within
 from maskedlark.rpc.receipts import METADATA_KEY, receipt_in
@@ -50,7 +50,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         core: HelperCore,
         grid: ReleaseGrid | None = None,
         metrics: HelperMetrics | None = None,
-        admission: Admission | None = None,
+        admission: FairRoom | None = None,
         body_s: float = BODY_S,
         *,
         is_over: Event | None = None,
@@ -68,7 +68,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
         """
         self._core = core
         self._body_s = body_s
-        self._admission = admission or Admission(DEFAULT_HEAVY_CALLS)
+        self._admission = admission or FairRoom(DEFAULT_HEAVY_CALLS)
         self._grid = grid or ReleaseGrid()
         self._metrics = metrics or HelperMetrics(core)
         self._is_over = is_over or Event()

@@ -18,7 +18,6 @@ coordinate).
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import isqrt
 from typing import Annotated, Final, Self
 
 import numpy as np
@@ -28,6 +27,7 @@ from pydantic import Field, model_validator
 from maskedlark.canonical import canonical
 from maskedlark.federated.local_training import Differences
 from maskedlark.numbers.field import SignedVector
+from maskedlark.numbers.lengths import root_up
 from maskedlark.privacy.clip import Clip, Norm
 
 MAX_UNITS: Final = (1 << 31) - 1
@@ -100,9 +100,7 @@ class UpdateBound:
     @property
     def sensitivity(self) -> int:
         """The most that one device moves a sum in L2, in units, extra coordinates included, rounded up."""
-        square = self.clip.sensitivity**2 + self.extra_coordinates * self.extra_units**2
-        root = isqrt(square)
-        return root if root * root == square else root + 1
+        return root_up(self.clip.sensitivity**2 + self.extra_coordinates * self.extra_units**2)
 
     def at(self, clip_norm: float) -> "UpdateBound":
         """These settings with another bound S."""

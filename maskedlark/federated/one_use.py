@@ -1,6 +1,6 @@
 """A device's logs under LINE's rule: each is in at most one update, and is deleted before the update leaves.
 
-    logs = OneUseLogs().recorded([b"log 1", b"log 2"])
+    logs = OneUseLogs(fresh=(b"log 1", b"log 2"))
     taken = logs.take(2)                                # the logs to train on, and the state to store first
     taken.rest.used_events, taken.rest.user_epsilon(sigma, delta)
 
@@ -9,15 +9,11 @@ lost the log, which costs utility and no privacy. The device stores the state af
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
-from hashlib import sha256
 
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
-from maskedlark.privacy.composing.analytic_gaussian import gaussian_delta
-
-_STEPS = 100
+from maskedlark.privacy.composing.analytic_gaussian import gaussian_epsilon
 
 
 @frozen
@@ -26,23 +22,11 @@ class OneUseLogs:
 
     Attributes:
         fresh: Logs that no update used yet, oldest first.
-        seen: Digests of all logs ever recorded, so that a log cannot come in twice.
         used_events: How many updates were made: each had an event's epsilon.
     """
 
     fresh: tuple[bytes, ...] = ()
-    seen: frozenset[bytes] = frozenset()
     used_events: int = 0
-
-    def recorded(self, logs: Sequence[bytes]) -> "OneUseLogs":
-        """The state with new logs. A log that was recorded before is left out, used or not."""
-        fresh, seen = list(self.fresh), set(self.seen)
-        for log in logs:
-            digest = sha256(log).digest()
-            if digest not in seen:
-                seen.add(digest)
-                fresh.append(log)
-        return replace(self, fresh=tuple(fresh), seen=frozenset(seen))
 
     def take(self, count: int) -> "Taken":
         """Take the oldest logs for one update.
@@ -67,14 +51,7 @@ class OneUseLogs:
         """
         if not self.used_events:
             return 0.0
-        together = sigma / math.sqrt(self.used_events)
-        low, high = 0.0, 1.0
-        while gaussian_delta(together, high) > delta:
-            high *= 2
-        for _ in range(_STEPS):
-            middle = (low + high) / 2
-            low, high = (low, middle) if gaussian_delta(together, middle) <= delta else (middle, high)
-        return high
+        return gaussian_epsilon(sigma / math.sqrt(self.used_events), delta)
 
 
 @frozen

@@ -48,13 +48,3 @@ def toss(sampling_rate: float, cover_rate: float, randomness: Randomness) -> Par
     if drawn < floor(Fraction(sampling_rate) * _WORD):
         return Part.UPDATE
     return Part.COVER if covered < Fraction(cover_rate) * _WORD else Part.SILENT
-
-
-def effective_rate(sampling_rate: float, cover_rate: float) -> float:
-    """The sampling rate q' = q / (q + (1 - q) c) that is charged against an observer of the uploads.
-
-    Among the devices that upload, an update has this probability. Without cover it is 1: sampling then hides
-    nothing from an adversary that sees the uploads. All rounds are charged, also those in which a device
-    stays silent.
-    """
-    return sampling_rate / (sampling_rate + (1.0 - sampling_rate) * cover_rate)

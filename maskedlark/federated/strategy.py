@@ -196,9 +196,13 @@ class Strategy:
         optimizer = self.server.start(parameters.astype(np.float64))
         return ServerState(rounds_done=0, optimizer=optimizer, clip_share=share)
 
+    def last_round(self) -> int:
+        """How many rounds there are: all that are planned."""
+        return self.rounds
+
     def next_round(self, state: ServerState) -> Round | None:
         """What to ask next; None after the last round. Ad server."""
-        if state.rounds_done >= self.rounds:
+        if state.rounds_done >= self.last_round():
             return None
         return Round(terms=self.terms(state.rounds_done, state.clip_share), parameters=state.parameters)
 
@@ -268,7 +272,7 @@ class Strategy:
     def charges(self, rounds: int) -> list[Charge]:
         """What the first rounds cost where all the noise is added by one curator.
 
-        An adversary that sees which devices upload knows more: see `effective_rate`.
+        An adversary that sees which devices upload knows more: see `maskedlark.releases.update.seen_rate`.
         """
         if rounds < 1:
             return []

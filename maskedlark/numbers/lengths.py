@@ -1,4 +1,4 @@
-"""The length of a vector, on the thread that asks for it."""
+"""Lengths of vectors: in floats, on the thread that asks for them, and in whole numbers, exactly."""
 
 import math
 
@@ -16,3 +16,8 @@ def l2_norm(vector: NDArray[np.float64]) -> float:
     5.0
     """
     return math.sqrt(float(np.square(vector).sum()))
+
+
+def root_up(square: int) -> int:
+    """The square root of a whole number that is not negative, rounded up: the same for every party."""
+    return math.isqrt(square - 1) + 1 if square else 0

@@ -4,7 +4,7 @@
     epoch_steps=29)], delta=1e-5)
 
 Both helpers keep a list of `Charge`s per dataset, and ask `spent_in_turn` before each job and each release;
-the ad server asks `fitting_noise_multiplier` to plan a job. `spent` is what one job or query costs, and what
+the ad server asks `smallest_fitting` to plan a job. `spent` is what one job or query costs, and what
 several would if nothing that they release could change the settings of others. Adjacent datasets differ in
 one report's contribution, which is there or is zeroed; the number of reports, and which exist, is public.
 (dp-accounting calls the same pairs of distributions ADD_OR_REMOVE_ONE.)
@@ -31,7 +31,6 @@ from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
 from maskedlark.privacy.charge import GAUSSIAN_SLACK, LAPLACE_SLACK, NOISE_MULTIPLIERS, Charge
 from maskedlark.privacy.composing.composition import adaptive_epsilon, composed_epsilon, is_one_setting
-from maskedlark.privacy.mechanism import Mechanism
 
 __all__ = [
     "GAUSSIAN_SLACK",
@@ -41,7 +40,6 @@ __all__ = [
     "Charge",
     "Epsilons",
     "composed_epsilon",
-    "fitting_noise_multiplier",
     "smallest_fitting",
     "spent",
     "spent_against_ad_server",
@@ -190,56 +188,6 @@ def _hidden(charges: Sequence[Charge], delta: float) -> tuple[list[Charge], floa
     return hidden, math.fsum(charge.rounds * charge.exposure for charge in hidden)
 
 
-def fitting_noise_multiplier(
-    epsilon: float,
-    delta: float,
-    *,
-    mechanism: Mechanism,
-    sampling_rate: float,
-    rounds: int,
-    already: Sequence[Charge],
-    collusion_epsilon: float,
-    reports: int = 1,
-) -> float:
-    """The smallest noise multiplier, to 1 %, with which a job stays within both budgets of its dataset.
-
-    Ad server.
-
-    Args:
-        epsilon: The dataset's budget against the ad server alone; may be infinite.
-        delta: Of both budgets.
-        mechanism: The job's noise.
-        sampling_rate: The job's.
-        rounds: The job's.
-        already: What was charged to the dataset before.
-        collusion_epsilon: The dataset's budget against the ad server with one helper; may be infinite.
-        reports: Of one person in the dataset, at most.
-
-    Guarantees: `spent_in_turn([*already, the job], delta)` is within both budgets at the result, which lies
-        in `NOISE_MULTIPLIERS`.
-
-    Raises:
-        ValueError: a parameter is outside its range.
-        JobRefused(BUDGET_EXHAUSTED): no noise is enough.
-    """
-
-    def charges(noise_multiplier: float) -> tuple[Charge]:
-        return (
-            Charge(
-                mechanism=mechanism,
-                noise_multiplier=noise_multiplier,
-                sampling_rate=sampling_rate,
-                rounds=rounds,
-                reports=reports,
-            ),
-        )
-
-    is_noisy = mechanism is not Mechanism.NONE
-    return smallest_fitting(
-        charges if is_noisy else None, epsilon, delta, already=already, collusion_epsilon=collusion_epsilon
-    )
-
-
 def smallest_fitting(
     charges: Callable[[float], Sequence[Charge]] | None,
     epsilon: float,
@@ -250,15 +198,18 @@ def smallest_fitting(
 ) -> float:
     """The smallest noise multiplier, to 1 %, whose charges stay within both budgets.
 
-    As `fitting_noise_multiplier`, for any release.
+    Called by the ad server.
 
     Args:
         charges: What a release at a noise multiplier is charged as, the less the larger it is; None for a
             release without noise.
-        epsilon: See `fitting_noise_multiplier`.
-        delta: The same.
-        already: The same.
-        collusion_epsilon: The same.
+        epsilon: The dataset's budget against the ad server alone; may be infinite.
+        delta: Of both budgets.
+        already: What was charged to the dataset before.
+        collusion_epsilon: The dataset's budget against the ad server with one helper; may be infinite.
+
+    Guarantees: `spent_in_turn([*already, the release], delta)` is within both budgets at the result, which
+        lies in `NOISE_MULTIPLIERS`.
 
     Raises:
         ValueError: a parameter is outside its range.

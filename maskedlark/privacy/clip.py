@@ -6,6 +6,7 @@ from fractions import Fraction
 from math import isqrt, ldexp
 
 from maskedlark.frozen import frozen
+from maskedlark.numbers.lengths import root_up
 
 
 @unique
@@ -75,6 +76,4 @@ class Clip:
         """
         if self.norm is Norm.L1:
             return self.sensitivity + self.count_units
-        square = self.sensitivity**2 + self.count_units**2
-        root = isqrt(square)
-        return root if root * root == square else root + 1
+        return root_up(self.sensitivity**2 + self.count_units**2)

@@ -22,6 +22,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from maskedlark.numbers.lengths import root_up
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.samplers import MAX_SCALE, check_parameters, discrete_gaussian, discrete_laplace
 from maskedlark.randomness import Randomness
@@ -93,8 +94,7 @@ def noise_scale(mechanism: Mechanism, noise_multiplier: float, sensitivity: int)
 
 def split_scale(scale: int) -> int:
     """The least scale of which two Gaussians have, together, at least the variance of one of `scale`."""
-    half = math.isqrt((scale * scale + 1) // 2)
-    return half if 2 * half * half >= scale * scale else half + 1
+    return root_up((scale * scale + 1) // 2)
 
 
 def tail_bound(mechanism: Mechanism, scale: int, count: int) -> int:
@@ -112,7 +112,17 @@ def tail_bound(mechanism: Mechanism, scale: int, count: int) -> int:
     if mechanism is Mechanism.NONE:
         return 0
     check_parameters(scale, count)
-    bits = 65 + count.bit_length()
+    return beyond_bits(mechanism, scale, 65 + count.bit_length())
+
+
+def beyond_bits(mechanism: Mechanism, scale: int, bits: int) -> int:
+    """What one noise value is at least, in one direction, with probability at most 2^-bits; 0 without noise.
+
+    P(x >= t) <= e^(-t / scale) for a discrete Laplace, e^(-t^2 / (2 sigma^2)) for a discrete Gaussian, and
+    7/10 > ln 2; integers only, so that all parties come to the same number.
+    """
+    if mechanism is Mechanism.NONE:
+        return 0
     if mechanism is Mechanism.LAPLACE:
         return scale * bits * 7 // 10 + 1
     return math.isqrt(scale * scale * bits * 14 // 10) + 1

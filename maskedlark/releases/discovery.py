@@ -6,7 +6,6 @@ counts; a code is told if its noisy count is far enough above k.
 
 from dataclasses import replace
 from hashlib import sha256
-from math import isqrt
 from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
@@ -18,7 +17,7 @@ from maskedlark.errors import JobReason, JobRefused
 from maskedlark.interrupt import Interrupt, interruptible, never
 from maskedlark.privacy.accounting import Charge
 from maskedlark.privacy.mechanism import Mechanism
-from maskedlark.privacy.noise import noise_vector
+from maskedlark.privacy.noise import beyond_bits, noise_vector
 from maskedlark.randomness import Randomness
 from maskedlark.releases.grouping import matching, measured_shares
 from maskedlark.releases.query import (
@@ -155,17 +154,10 @@ def discovery_margin(mechanism: Mechanism, scale: int, spec: DiscoverySpec) -> i
 
     The probability is delta over the number of keys.
 
-    With b bits such that 2^-b is at most that probability: P(x >= t) <= e^(-t / scale) for a discrete
-    Laplace, e^(-t^2 / (2 sigma^2)) for a discrete Gaussian, and 7/10 > ln 2; integers only, so that both
-    helpers come to the same number.
+    See `beyond_bits`: both helpers come to the same number.
     """
-    if mechanism is Mechanism.NONE:
-        return 0
     numerator, denominator = spec.delta.as_integer_ratio()
-    bits = (denominator * len(spec.keys) // numerator).bit_length()
-    if mechanism is Mechanism.LAPLACE:
-        return scale * bits * 7 // 10 + 1
-    return isqrt(scale * scale * bits * 14 // 10) + 1
+    return beyond_bits(mechanism, scale, (denominator * len(spec.keys) // numerator).bit_length())
 
 
 def _discover(

@@ -106,11 +106,19 @@ class JobSpec:
         return digest("job", encode(self))
 
     @property
+    def samples(self) -> Samples:
+        """How its rounds take their samples."""
+        return Samples(
+            sampling_numerator=self.sampling_numerator,
+            epoch_steps=self.epoch_steps,
+            is_public=self.is_sample_public,
+            carried=self.carried,
+        )
+
+    @property
     def sampling_rate(self) -> float:
         """The probability that a record is in a round; exact."""
-        if self.epoch_steps is not None:
-            return 1 / self.epoch_steps
-        return self.sampling_numerator / SAMPLING_DENOMINATOR
+        return self.samples.rate
 
     @property
     def is_sample_secret(self) -> bool:
@@ -164,17 +172,7 @@ def charge(task: Task, job: JobSpec, rounds: int) -> Charge:
     The charge is of the noise that each helper really adds. An epoch of random allocation is charged whole
     once it has begun.
     """
-    return charge_of_samples(
-        task,
-        job.noise_multiplier,
-        rounds=rounds,
-        samples=Samples(
-            sampling_numerator=job.sampling_numerator,
-            epoch_steps=job.epoch_steps,
-            is_public=job.is_sample_public,
-            carried=job.carried,
-        ),
-    )
+    return charge_of_samples(task, job.noise_multiplier, rounds=rounds, samples=job.samples)
 
 
 def check_sample_hides(task: Task, job: JobSpec, *, records: int) -> None:

@@ -14,7 +14,6 @@ need not be known beforehand.
 
 from dataclasses import replace
 from enum import StrEnum, unique
-from math import isqrt
 from typing import Annotated, ClassVar, Final, Literal, Protocol, Self, TypeAlias
 
 import numpy as np
@@ -25,6 +24,7 @@ from maskedlark.canonical import Bytes16, Bytes32, canonical, digest
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.numbers.field import SignedVector
 from maskedlark.numbers.fixed_point import check_no_overflow
+from maskedlark.numbers.lengths import root_up
 from maskedlark.privacy.accounting import Charge
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.noise import noise_scale
@@ -293,7 +293,7 @@ def sensitivity(measurement: Measurement, spec: QuerySpec, mechanism: Mechanism)
     bounds = [measure.scale * _bound(measurement, measure) for measure in spec.measures]
     if mechanism is Mechanism.LAPLACE:
         return len(spec.levels) * sum(bounds)
-    return _root_up(len(spec.levels) * sum(bound * bound for bound in bounds))
+    return root_up(len(spec.levels) * sum(bound * bound for bound in bounds))
 
 
 def count_sensitivity(spec: CountingQuery, mechanism: Mechanism) -> int:
@@ -303,7 +303,7 @@ def count_sensitivity(spec: CountingQuery, mechanism: Mechanism) -> int:
     """
     if mechanism is Mechanism.LAPLACE:
         return COUNT_UNITS * spec.count_lists
-    return _root_up(COUNT_UNITS**2 * spec.count_lists)
+    return root_up(COUNT_UNITS**2 * spec.count_lists)
 
 
 def check_answer_possible(task: Task, spec: QuerySpec, total: SignedVector, *, records: int) -> None:
@@ -378,8 +378,3 @@ def _bound(measurement: Measurement, measure: Measure) -> int:
     """The most that a report adds to a measure, in its own unit."""
     value = measurement.value(measure.value)
     return 1 if value is None or measure.kind is MeasureKind.HISTOGRAM else value.bound
-
-
-def _root_up(square: int) -> int:
-    """The square root of a positive integer, rounded up."""
-    return isqrt(square - 1) + 1

@@ -28,7 +28,7 @@ from maskedlark.releases.possible_sums import check_length, check_within
 from maskedlark.releases.release import (
     AggregateShare,
     blinded,
-    multiplier_of_each_helper,
+    charge_of,
     noise_of_both,
     units_of_each_helper,
 )
@@ -178,14 +178,9 @@ def seen_rate(sampling_rate: float, cover: float) -> float:
 
 def phase_charge(task: Task, phase: Phase, rounds: int) -> Charge:
     """What so many rounds of a phase are charged as, at least one. Called by all parties."""
-    is_noisy = task.mechanism is not Mechanism.NONE
-    return Charge(
-        mechanism=task.mechanism,
-        noise_multiplier=multiplier_of_each_helper(task, phase.noise_multiplier) if is_noisy else 0.0,
-        sampling_rate=seen_rate(phase.sampling_rate, form_of(task).cover),
-        rounds=rounds,
-        is_self_sampled=True,
-    )
+    rate = seen_rate(phase.sampling_rate, form_of(task).cover)
+    whole = charge_of(task, phase.noise_multiplier, rounds=rounds, sampling_rate=rate)
+    return replace(whole, is_self_sampled=True)
 
 
 def rounds_by_job(released: Iterable[UpdateRound]) -> dict[UpdateJob, int]:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -25,7 +26,7 @@ from maskedlark.reports.proofs.proving import Binding
 from maskedlark.reports.report import FOUND_INSIDE, InputShares, decode_shares, join_shares
 from maskedlark.reports.sealing import OpeningKey, share_info
 from maskedlark.reports.task import REPORT_ID_BYTES, Task
-from maskedlark.reports.upload import SealedShare, check_sealed_length
+from maskedlark.reports.upload import SealedShare, SharesOpener
 
 _SORTED_APART: Final = 1 << 20
 """So many ids are worth other threads."""
@@ -71,7 +72,7 @@ class PreparedShares:
     admitted: AdmittedSet
 
 
-class ShareOpener:
+class ShareOpener(SharesOpener):
     """Opens and checks one helper's shares of one task.
 
     Called by a helper; pure but for the keys it holds.
@@ -87,17 +88,12 @@ class ShareOpener:
         residues_of: Residues = residues,
     ) -> None:
         """Open shares of one role; `residues_of` may be a faster function of the same results."""
-        self._task = task
-        self._task_id = task.task_id
-        self._length = task.plaintext_length(role)
-        self._role = role
-        self._keys = {key.key_id: key for key in opening_keys}
-        self._pair = pair
+        super().__init__(task=task, role=role, opening_keys=opening_keys, pair=pair, info=share_info)
         self._residues_of = residues_of
 
     def __reduce__(self) -> tuple[Any, ...]:
         """To travel to another process of the same helper."""
-        return _opener, (self._task, self._role, tuple(self._keys.values()), self._pair, self._residues_of)
+        return partial(ShareOpener, residues_of=self._residues_of, **self._settings), ()
 
     def open(self, incoming: Sequence[ShareForHelper]) -> PreparedShares:
         """Open, parse and check a chunk of shares; drop what is wrong, each with its reason.
@@ -109,7 +105,7 @@ class ShareOpener:
         reasons: list[ReportReason | None] = [None] * len(incoming)
         for row, item in enumerate(incoming):
             try:
-                plaintexts[row] = self._plaintext(item)
+                plaintexts[row] = self._opened(item.report_id, item.time_bucket, item.share)
             except ReportRejected as rejection:
                 reasons[row] = rejection.reason
         rows = np.frombuffer(bytearray().join(plaintexts), np.uint8).reshape(-1, self._length)
@@ -130,29 +126,6 @@ class ShareOpener:
                 dropped=Counter(reason for reason in reasons if reason is not None),
             ),
         )
-
-    def _plaintext(self, item: ShareForHelper) -> bytes:
-        if len(item.report_id) != REPORT_ID_BYTES:
-            raise ReportRejected(ReportReason.MALFORMED, f"a report id has {REPORT_ID_BYTES} bytes")
-        self._task.check_time_bucket(item.time_bucket)
-        check_sealed_length(self._length, item.share.ciphertext)
-        key = self._keys.get(item.share.key_id)
-        if key is None:
-            raise ReportRejected(ReportReason.UNKNOWN_KEY, f"this helper has no HPKE key {item.share.key_id}")
-        info = share_info(
-            task_id=self._task_id,
-            report_id=item.report_id,
-            time_bucket=item.time_bucket,
-            role=self._role,
-            key_id=item.share.key_id,
-        )
-        plaintext = key.open(item.share.ciphertext, info)
-        if len(plaintext) != self._length:
-            raise ReportRejected(
-                ReportReason.WRONG_LENGTH,
-                f"an input share of this task has {self._length} bytes, not {len(plaintext)}",
-            )
-        return plaintext
 
     def _view_tags(
         self,
@@ -282,12 +255,6 @@ def _sorted_rows(rows: NDArray[np.intp], high: NDArray[np.uint64], low: NDArray[
         tied = np.flatnonzero(np.append(is_equal, False) | np.append(False, is_equal))
         rows[tied] = rows[tied[np.lexsort((low[rows[tied]], keys[tied]))]]
     return rows
-
-
-def _opener(
-    task: Task, role: int, opening_keys: Sequence[OpeningKey], pair: PairKey, residues_of: Residues
-) -> ShareOpener:
-    return ShareOpener(task=task, role=role, opening_keys=opening_keys, pair=pair, residues_of=residues_of)
 
 
 def _mark_repeats(incoming: Sequence[ShareForHelper], reasons: list[ReportReason | None]) -> None:

@@ -6,6 +6,7 @@ same features and labels of a report, the blind of a round, the minibatch of a r
 ad server sees that they summed the same values.
 """
 
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -37,7 +38,7 @@ class PairKey:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """To travel to another process of the same helper."""
-        return _pair_key, (self._secret, self._role)
+        return partial(PairKey, secret=self._secret, role=self._role), ()
 
     def view_tag(self, report_id: bytes, view: bytes) -> bytes:
         """16 bytes that tell the ad server whether the helpers' views of one report are equal.
@@ -107,7 +108,3 @@ def pair_key(private_key: X25519PrivateKey, task: Task, role: int) -> PairKey:
     except ValueError:
         raise InvalidTask(f"the agreement key of helper {1 - role} is not a usable X25519 key") from None
     return PairKey(secret=derive_key(shared, b"pair", task.task_id), role=role)
-
-
-def _pair_key(secret: bytes, role: int) -> PairKey:
-    return PairKey(secret=secret, role=role)

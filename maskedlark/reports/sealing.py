@@ -11,6 +11,7 @@ signs.
 b'share'
 """
 
+from functools import partial
 from typing import Annotated, Any, Final, TypeAlias
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
@@ -187,14 +188,10 @@ class OpeningKey:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """To travel to another process of the same helper."""
-        return _opening_key, (self.key_id, self.suite, self._secret)
+        return partial(OpeningKey, key_id=self.key_id, suite=self.suite, secret=self._secret), ()
 
     def __repr__(self) -> str:
         return f"OpeningKey(key_id={self.key_id}, suite={self.suite.value!r}, secret=<redacted>)"
-
-
-def _opening_key(key_id: int, suite: HpkeSuite, secret: bytes) -> OpeningKey:
-    return OpeningKey(key_id=key_id, suite=suite, secret=secret)
 
 
 class SealingKey:

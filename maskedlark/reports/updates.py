@@ -19,7 +19,6 @@ Source: DP-FedAvg (McMahan et al. 2018) for weights and clipping, Andrew et al. 
 coordinate.
 """
 
-from math import isqrt
 from typing import Annotated, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -36,6 +35,7 @@ from maskedlark.numbers.field import (
     subtract,
     to_bytes,
 )
+from maskedlark.numbers.lengths import root_up
 from maskedlark.privacy.clip import Clip
 from maskedlark.randomness import Randomness
 from maskedlark.reports.share_seed import SEED_BYTES, Expander, expand_share
@@ -98,9 +98,8 @@ class UpdateForm:
 
         It counts the parameters and the other coordinates.
         """
-        square = clip.sensitivity**2 + (self.has_weight + self.has_clip_count) * self.figure_units(clip) ** 2
-        root = isqrt(square)
-        return root if root * root == square else root + 1
+        figures = self.has_weight + self.has_clip_count
+        return root_up(clip.sensitivity**2 + figures * self.figure_units(clip) ** 2)
 
 
 def check_vector(form: UpdateForm, clip: Clip, vector: UpdateVector) -> None:

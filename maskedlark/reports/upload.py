@@ -4,15 +4,18 @@ A report is two sealed shares under one random id and a coarse time. The ad serv
 check that the parts have the right sizes, and nothing else.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 from maskedlark.errors import InvalidTask, ReportReason, ReportRejected
 from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness
+from maskedlark.reports.pair import PairKey
 from maskedlark.reports.report import Example, split
-from maskedlark.reports.sealing import MAX_OVERHEAD, MIN_OVERHEAD, SealingKey, share_info
+from maskedlark.reports.sealing import MAX_OVERHEAD, MIN_OVERHEAD, OpeningKey, SealingKey, share_info
 from maskedlark.reports.task import REPORT_ID_BYTES, Task, TaskBundle
+from maskedlark.reports.updates import ROUND_ID_BYTES
 
 
 @frozen
@@ -115,7 +118,7 @@ class Sealer(BundleSealer):
 
 
 class ReportCheck:
-    """What the ad server can see of a task's reports: task, period, id and sizes.
+    """What the ad server can see of a task's reports: task, form, period, id and sizes.
 
     What it compares with is worked out once a task, not for each report: a task's id is a digest of all of
     it.
@@ -129,38 +132,85 @@ class ReportCheck:
         self._lengths = (task.plaintext_length(0), task.plaintext_length(1))
 
     def check(self, report: Report) -> None:
-        """Refuse a report that cannot be one of the task's.
+        """Refuse a report that cannot be one of the task's; only an update names a round.
 
         Raises:
             ReportRejected(WRONG_TASK, OUTSIDE_TASK_PERIOD, MALFORMED, WRONG_LENGTH)
         """
-        if report.task_id != self._task_id or self._task.updates is not None or report.round_id:
+        if report.task_id != self._task_id or bool(report.round_id) != (self._task.updates is not None):
             raise ReportRejected(
                 ReportReason.WRONG_TASK, "the report is of another task, or of another form than the task's"
             )
-        if len(report.report_id) != REPORT_ID_BYTES:
+        if len(report.report_id) != REPORT_ID_BYTES or len(report.round_id) not in (0, ROUND_ID_BYTES):
             raise ReportRejected(
                 ReportReason.MALFORMED,
-                f"a report id has {REPORT_ID_BYTES} bytes, not {len(report.report_id)}",
+                f"a report has an id of {REPORT_ID_BYTES} bytes, an update also a round of {ROUND_ID_BYTES}",
             )
         self._task.check_time_bucket(report.time_bucket)
         for length, share in zip(self._lengths, report.shares, strict=True):
             if not 0 <= share.key_id <= 255:
                 raise ReportRejected(ReportReason.MALFORMED, "a key id is one byte")
-            check_sealed_length(length, share.ciphertext)
+            _check_sealed_length(length, share.ciphertext)
 
 
-def check_report(task: Task, report: Report) -> None:
-    """Check one report. Raises as `ReportCheck.check` does."""
-    ReportCheck(task).check(report)
+class SharesOpener:
+    """Opens one helper's sealed shares of one task: what label reports and updates have in common."""
+
+    def __init__(
+        self,
+        *,
+        task: Task,
+        role: int,
+        opening_keys: Sequence[OpeningKey],
+        pair: PairKey,
+        info: Callable[..., bytes],
+    ) -> None:
+        """Open shares of one role; `info` gives what a share is bound to, as for `BundleSealer`."""
+        self._task = task
+        self._task_id = task.task_id
+        self._length = task.plaintext_length(role)
+        self._role = role
+        self._keys = {key.key_id: key for key in opening_keys}
+        self._pair = pair
+        self._info = info
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        """What another opener of the same shares is made of, to travel to another process of the helper."""
+        keys = tuple(self._keys.values())
+        return {"task": self._task, "role": self._role, "opening_keys": keys, "pair": self._pair}
+
+    def _opened(self, report_id: bytes, time_bucket: int, share: SealedShare) -> bytes:
+        """The plaintext of one share, of the task's length.
+
+        Raises:
+            ReportRejected(MALFORMED, OUTSIDE_TASK_PERIOD, WRONG_LENGTH, UNKNOWN_KEY, NOT_OPENED)
+        """
+        if len(report_id) != REPORT_ID_BYTES:
+            raise ReportRejected(ReportReason.MALFORMED, f"a report id has {REPORT_ID_BYTES} bytes")
+        self._task.check_time_bucket(time_bucket)
+        _check_sealed_length(self._length, share.ciphertext)
+        key = self._keys.get(share.key_id)
+        if key is None:
+            raise ReportRejected(ReportReason.UNKNOWN_KEY, f"this helper has no HPKE key {share.key_id}")
+        info = self._info(
+            task_id=self._task_id,
+            report_id=report_id,
+            time_bucket=time_bucket,
+            role=self._role,
+            key_id=share.key_id,
+        )
+        plaintext = key.open(share.ciphertext, info)
+        if len(plaintext) != self._length:
+            raise ReportRejected(
+                ReportReason.WRONG_LENGTH,
+                f"an input share of this task has {self._length} bytes, not {len(plaintext)}",
+            )
+        return plaintext
 
 
-def check_sealed_length(plaintext_length: int, ciphertext: bytes) -> None:
-    """Refuse a sealed share that no suite would make of a plaintext of this length.
-
-    Raises:
-        ReportRejected(WRONG_LENGTH)
-    """
+def _check_sealed_length(plaintext_length: int, ciphertext: bytes) -> None:
+    """Refuse a sealed share that no suite would make of a plaintext of this length."""
     least, most = plaintext_length + MIN_OVERHEAD, plaintext_length + MAX_OVERHEAD
     if not least <= len(ciphertext) <= most:
         raise ReportRejected(

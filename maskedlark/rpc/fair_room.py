@@ -4,6 +4,11 @@ from collections import Counter
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from threading import Lock
+from typing import Final
+
+from maskedlark.errors import HelperUnavailable
+
+RETRY_AFTER_S: Final = 1.0
 
 
 class FairRoom:
@@ -14,36 +19,31 @@ class FairRoom:
         all that they can get. Safe to share between threads.
     """
 
-    def __init__(self, places: int) -> None:
+    def __init__(self, places: int, full: str = "as many calls are at work as there is room for") -> None:
+        """So many places; `full` is what a peer is told that gets none."""
         self._places = places
+        self._full = full
         self._lock = Lock()
         self._held: Counter[Hashable] = Counter()
 
     @contextmanager
-    def entered(self, peer: Hashable) -> Iterator[bool]:
-        """Hold a place for the block, if there is one for this peer.
+    def entered(self, peer: Hashable = None) -> Iterator[None]:
+        """Hold a place for the block.
 
         Args:
             peer: Who asks. None is no peer in particular, and may take every place.
 
-        Yields:
-            Whether a place is held.
+        Raises:
+            HelperUnavailable: there is none for this peer; it says when to ask again, and travels as
+                RESOURCE_EXHAUSTED.
         """
-        is_in = self._enter(peer)
-        try:
-            yield is_in
-        finally:
-            if is_in:
-                self._leave(peer)
-
-    def _enter(self, peer: Hashable) -> bool:
         with self._lock:
             free = self._places - self._held.total()
-            is_in = free > 0 and (peer is None or self._held[peer] < free)
-            if is_in:
-                self._held[peer] += 1
-            return is_in
-
-    def _leave(self, peer: Hashable) -> None:
-        with self._lock:
-            self._held -= Counter({peer: 1})  # which forgets a peer that holds none any more
+            if not (free > 0 and (peer is None or self._held[peer] < free)):
+                raise HelperUnavailable(f"{self._full}; ask again", retry_after_s=RETRY_AFTER_S)
+            self._held[peer] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._held -= Counter({peer: 1})  # which forgets a peer that holds none any more

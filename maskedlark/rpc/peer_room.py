@@ -8,25 +8,24 @@ have threads of their own.
 
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any, Final
 from urllib.parse import unquote
 
 import grpc
 
-from maskedlark.errors import HelperUnavailable
 from maskedlark.rpc.fair_room import FairRoom
 from maskedlark.rpc.faults import answering
 from maskedlark.rpc.handlers import wrapped
 from maskedlark.rpc.trust import host_of
 
-RETRY_AFTER_S: Final = 1.0
 LIGHT_THREADS: Final = 8
 REFUSING_THREADS: Final = 2
 """Threads beside the shared ones, so that calls without room are refused also while all others are held."""
 _LIGHT: Final = ("/GetStatus", "/grpc.health.v1.Health/Check")
 _IPV6_OF_ONE_SITE: Final = 64
+_FULL: Final = "this client has as many calls open as there is room for"
 
 
 class PeerRoom(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stubs make it generic, grpc does not
@@ -34,8 +33,8 @@ class PeerRoom(grpc.ServerInterceptor):  # type: ignore[type-arg]  # grpc-stubs 
 
     def __init__(self, threads: int) -> None:
         """Share so many threads; those of status and health come on top."""
-        self._room = FairRoom(threads)
-        self._light_room = FairRoom(LIGHT_THREADS)
+        self._room = FairRoom(threads, _FULL)
+        self._light_room = FairRoom(LIGHT_THREADS, _FULL)
 
     def intercept_service(self, continuation: Callable[[Any], Any], handler_call_details: Any) -> Any:
         """Let the call through as long as there is room for its peer."""
@@ -102,11 +101,7 @@ def _site(peer: str) -> str:
 
 @contextmanager
 def _held(room: FairRoom, context: grpc.ServicerContext) -> Iterator[None]:
-    with room.entered(peer_of(context)) as is_in:
-        if not is_in:
-            with answering(context):
-                raise HelperUnavailable(
-                    "this client has as many calls open as there is room for; ask again",
-                    retry_after_s=RETRY_AFTER_S,
-                )
+    with ExitStack() as place:
+        with answering(context):
+            place.enter_context(room.entered(peer_of(context)))
         yield

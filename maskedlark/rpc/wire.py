@@ -50,7 +50,7 @@ def report_to_message(report: Report) -> report_pb2.Report:
 
 
 def report_from_message(message: report_pb2.Report) -> Report:
-    """The domain form of a report; sizes are checked by `maskedlark.reports.upload.check_report`.
+    """The domain form of a report; sizes are checked by `maskedlark.reports.upload.ReportCheck`.
 
     Raises:
         ReportRejected(MALFORMED): a share is missing.

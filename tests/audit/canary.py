@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from maskedlark.privacy.accounting import fitting_noise_multiplier
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.reports.report import Example
 from tests.audit.bounds import Guesses
 from tests.audit.site import HalvedNoise, RecordedNoise, Site, open_site, temporary_folder
+from tests.builders import fitting_noise
 
 DELTA = 1e-5
 RECORDS = 4
@@ -70,7 +70,7 @@ def audit(case: Case, *, rounds: int, error: float, seed: int) -> tuple[Finding,
     Each wrong with probability at most `error`.
     """
     with _site(case, seed) as site:
-        multiplier = fitting_noise_multiplier(
+        multiplier = fitting_noise(
             float("inf"),
             DELTA,
             mechanism=case.mechanism,

@@ -34,7 +34,7 @@ from maskedlark.federated.local_training import Examples
 from maskedlark.federated.strategies.dp_fedavg import DpFedAvg
 from maskedlark.federated.strategy import Round
 from maskedlark.interrupt import Interrupt
-from maskedlark.privacy.accounting import Charge, composed_epsilon, fitting_noise_multiplier
+from maskedlark.privacy.accounting import Charge, composed_epsilon
 from maskedlark.privacy.adaptive_clip import AdaptiveClip
 from maskedlark.privacy.clip import Clip
 from maskedlark.privacy.mechanism import Mechanism
@@ -52,7 +52,7 @@ from maskedlark.rpc.wire import decode_report
 from tests.audit.bounds import Guesses, Rates
 from tests.audit.part import Part
 from tests.audit.site import OPEN_FLOORS, temporary_folder
-from tests.builders import NOW, settings, shares_for
+from tests.builders import NOW, fitting_noise, settings, shares_for
 from tests.federated_site import served
 from tests.helper.parties import Party
 
@@ -108,7 +108,7 @@ class Case:
     @property
     def noise_multiplier(self) -> float:
         """Of each helper."""
-        return fitting_noise_multiplier(
+        return fitting_noise(
             math.inf,
             DELTA,
             mechanism=Mechanism.GAUSSIAN,

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from scipy.stats import beta, binom, norm
 
-from maskedlark.privacy.accounting import Charge, composed_epsilon, fitting_noise_multiplier
+from maskedlark.privacy.accounting import Charge, composed_epsilon
 from maskedlark.privacy.mechanism import Mechanism
 from tests.audit.__main__ import ROUNDS
 from tests.audit.bounds import Guesses, epsilon_of_gaussian, lower
+from tests.builders import fitting_noise
 
 
 @pytest.mark.parametrize(
@@ -97,7 +98,7 @@ def test_halved_noise_is_caught_with_probability_999_in_1000_at_any_seed(
     if mechanism is Mechanism.LAPLACE:
         hit, false_alarm = 0.5, math.exp(-2 * epsilon) / 2
     else:
-        each = fitting_noise_multiplier(
+        each = fitting_noise(
             math.inf,
             1e-5,
             mechanism=mechanism,

@@ -34,7 +34,7 @@ from maskedlark.model.dense import dense_network
 from maskedlark.model.graph import Model
 from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
-from maskedlark.privacy.accounting import Epsilons, fitting_noise_multiplier, spent
+from maskedlark.privacy.accounting import Epsilons, spent
 from maskedlark.privacy.clip import Norm
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.noise import noise_bytes, noise_vector
@@ -45,7 +45,7 @@ from maskedlark.releases.round import MaskedSum, aggregate, transcript
 from maskedlark.releases.samples import sampling_numerator
 from maskedlark.reports.report import InputShares
 from tests.bench import mnist
-from tests.builders import World, of_shares, world
+from tests.builders import World, fitting_noise, of_shares, world
 
 DELTA: Final = 1e-5
 PRODUCT_BITS: Final = 14
@@ -208,7 +208,7 @@ def one_curators_noise(epsilon: float, sampling_rate: float, rounds: int) -> flo
 
     All the noise that there is, with secret sampling. DP-SGD's.
     """
-    of_each = fitting_noise_multiplier(
+    of_each = fitting_noise(
         epsilon,
         DELTA,
         mechanism=Mechanism.GAUSSIAN,

@@ -8,9 +8,9 @@ from browser_sim.source import Records
 from maskedlark.errors import InvalidTask
 from maskedlark.numbers.field import add
 from maskedlark.reports.dataset import OpenedDataset
-from maskedlark.reports.upload import Report, check_report
+from maskedlark.reports.upload import Report
 from tests.browser_sim.sinks import reports_of
-from tests.builders import World, world
+from tests.builders import World, check_report, world
 
 
 def records(labels: list[int], width: int = 4) -> Records:

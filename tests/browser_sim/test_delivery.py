@@ -3,7 +3,7 @@ from collections import Counter
 import pytest
 
 from browser_sim import sealed_batch as sealed_batches
-from browser_sim.delivery import Delivered, GrpcSender, HttpSender, connect, deliver
+from browser_sim.delivery import Delivered, GrpcSender, HttpSender, Sender, connect, deliver
 from browser_sim.endpoint import Protection
 from browser_sim.sealed_batch import SealedBatch, sealed_batch
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
@@ -99,10 +99,11 @@ def test_a_busy_ad_server_is_asked_again(some_reports: list[Report], status: int
         sender.send(sealed_batch(some_reports))
 
 
-class Full:
+class Full(Sender):
     """An ad server that is full, and says until when."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.errors = [
             HelperUnavailable("full", retry_after_s=40.0),
             HelperUnavailable("full", retry_after_s=0.0),
@@ -112,12 +113,6 @@ class Full:
         if self.errors:
             raise self.errors.pop(0)
         return Delivered(accepted=batch.reports)
-
-    def __enter__(self) -> "Full":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
 
 def test_an_ad_server_that_says_when_to_come_again_is_not_asked_before(some_reports: list[Report]) -> None:

@@ -26,12 +26,12 @@ from adserver.store.database import create_tables, default_url
 from adserver.store.schema import reports as stored_reports
 from adserver.store.tasks import TaskStore
 from maskedlark.errors import ReportRejected
-from maskedlark.reports.upload import Report, SealedShare, check_report
+from maskedlark.reports.upload import Report, SealedShare
 from maskedlark.rpc.transport import make_channel
 from maskedlark.rpc.wire import decode_report, encode_report
 from maskedlark.runtime.database import open_database, reading
 from protos import ingest_pb2, report_pb2
-from tests.builders import NOW, examples, reports, world
+from tests.builders import NOW, check_report, examples, reports, world
 from tests.fuzz.mutations import almost
 from tests.patience import HANGS_S
 

@@ -36,9 +36,9 @@ from maskedlark.releases.release import AggregateShare
 from maskedlark.reports.dataset import ShareForHelper
 from maskedlark.reports.sealing import SignedKeyList
 from maskedlark.reports.task import Task, TaskBundle
-from maskedlark.reports.upload import SealedShare, check_report
+from maskedlark.reports.upload import SealedShare
 from maskedlark.rpc import wire
-from tests.builders import decode_shares, examples, reports, shares_for, split, world
+from tests.builders import check_report, decode_shares, examples, reports, shares_for, split, world
 from tests.fuzz.mutations import almost, almost_json
 from tests.helper.parties import MODEL, NUM_VALUES, WEIGHTS
 from tests.maskedlark.query_specs import discovery, query

@@ -15,7 +15,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from maskedlark.canonical import canonical
-from maskedlark.federated.strategy import Round, RoundTerms, ServerState, Strategy
+from maskedlark.federated.strategy import RoundTerms, Strategy
 from maskedlark.privacy.accounting import Charge, composed_epsilon
 
 
@@ -52,14 +52,9 @@ class ClientLevel(Strategy):
             raise ValueError("stages is at most rounds")
         return self
 
-    def next_round(self, state: ServerState) -> Round | None:
-        """What to ask next.
-
-        None after the last round, or before the first one that the budget does not allow.
-        """
-        if state.rounds_done >= affordable_rounds(self):
-            return None
-        return Round(terms=self.terms(state.rounds_done, state.clip_share), parameters=state.parameters)
+    def last_round(self) -> int:
+        """How many rounds there are: those before the first one that the budget does not allow."""
+        return affordable_rounds(self)
 
     def terms(self, index: int, clip_share: float = 1.0) -> RoundTerms:
         """The terms of a round, by its stage."""

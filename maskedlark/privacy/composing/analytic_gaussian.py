@@ -75,10 +75,10 @@ def gaussian_delta(sigma: float, epsilon: float) -> float:
     It is Phi(1/(2 sigma) - epsilon sigma) - e^epsilon Phi(-1/(2 sigma) - epsilon sigma).
     """
     near, far = 1 / (2 * sigma) - epsilon * sigma, -1 / (2 * sigma) - epsilon * sigma
-    return _normal_below(near) - math.exp(epsilon + _log_normal_below(far))
+    return normal_below(near) - math.exp(epsilon + _log_normal_below(far))
 
 
-def _normal_below(x: float) -> float:
+def normal_below(x: float) -> float:
     """P(N(0, 1) <= x), with its relative precision kept far below zero."""
     return math.erfc(-x / math.sqrt(2)) / 2
 
@@ -86,7 +86,7 @@ def _normal_below(x: float) -> float:
 def _log_normal_below(x: float) -> float:
     """The logarithm of that, also where it is below the smallest float."""
     if x > -30:
-        return math.log(_normal_below(x))
+        return math.log(normal_below(x))
     square = x * x
     return (
         -square / 2

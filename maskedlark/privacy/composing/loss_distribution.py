@@ -13,14 +13,16 @@ Google's dp-accounting, which does the same at a second's cost of imports, is th
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from maskedlark.frozen import frozen
 
+_T = TypeVar("_T")
 MAX_CELLS: Final = 1 << 18
 """The longest distribution: a longer sum is counted as an infinite loss. It bounds time and memory."""
 _TAIL: Final = 1e-15
@@ -142,17 +144,7 @@ class LossDistribution:
 
     def self_compose(self, count: int) -> "LossDistribution":
         """The mechanism `count` times, at least once."""
-        total, power = None, self
-        while True:
-            if count & 1:
-                total = power if total is None else total.compose(power)
-            count >>= 1
-            if not count:
-                break
-            power = power.compose(power)
-        if total is None:
-            raise ValueError("a mechanism is composed at least once")
-        return total
+        return repeated(self, count, LossDistribution.compose)
 
     def get_epsilon_for_delta(self, delta: float) -> float:
         """The epsilon at a delta, of the worse direction."""
@@ -179,3 +171,17 @@ def cells_of_sum(masses: NDArray[np.float64], count: int) -> int:
             bound = size * (count * math.log(moment) + math.log(2 / _TAIL)) / sign
             lowest, highest = (max(lowest, bound), highest) if sign < 0 else (lowest, min(highest, bound))
     return math.ceil(highest) - math.floor(lowest) + 1
+
+
+def repeated(one: _T, count: int, add: Callable[[_T, _T], _T]) -> _T:
+    """`count` of one thing added together, at least one, by doubling."""
+    if count < 1:
+        raise ValueError("a mechanism is composed at least once")
+    while count % 2 == 0:
+        one, count = add(one, one), count // 2
+    total = one
+    while count := count // 2:
+        one = add(one, one)
+        if count % 2:
+            total = add(total, one)
+    return total

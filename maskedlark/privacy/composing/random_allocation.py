@@ -32,7 +32,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskedlark.frozen import frozen
-from maskedlark.privacy.composing.loss_distribution import LossDistribution, Losses
+from maskedlark.privacy.composing.analytic_gaussian import normal_below
+from maskedlark.privacy.composing.loss_distribution import LossDistribution, Losses, repeated
 from maskedlark.privacy.mechanism import Mechanism
 
 MAX_STEPS: Final = 1 << 16
@@ -155,18 +156,7 @@ def epoch_ratios(mechanism: Mechanism, noise_multiplier: float, steps: int) -> R
         raise ValueError(f"noise_multiplier must be at least {LEAST_NOISE}, not {noise_multiplier}")
     if not 1 <= steps <= MAX_STEPS:
         raise ValueError(f"steps must be from 1 to {MAX_STEPS}, not {steps}")
-    power = _one_step(mechanism, noise_multiplier, steps)
-    total: Ratios | None = None
-    remaining = steps
-    while True:
-        if remaining & 1:
-            total = power if total is None else _sum(total, power)
-        remaining >>= 1
-        if not remaining:
-            break
-        power = _sum(power, power)
-    if total is None:
-        raise AssertionError("there is at least one step")
+    total = repeated(_one_step(mechanism, noise_multiplier, steps), steps, _sum)
     return replace(total, first=total.first - math.log(steps), mean=1.0)
 
 
@@ -222,23 +212,18 @@ def _tails(mechanism: Mechanism, noise_multiplier: float, highest: float) -> tup
         return 0.5, math.exp(-highest) / 2, math.exp(-highest) / 2
     middle = 0.5 / noise_multiplier
     end = -highest * noise_multiplier
-    below, above = _normal_below(end + middle), _normal_below(end - middle)
+    below, above = normal_below(end + middle), normal_below(end - middle)
     return below, above, above
 
 
 def _normal_between(points: NDArray[np.float64]) -> NDArray[np.float64]:
     """The normal probabilities between neighbouring points, each from the tail that keeps its digits."""
-    tails = np.fromiter(map(_normal_below, (-np.abs(points)).tolist()), np.float64, len(points))
+    tails = np.fromiter(map(normal_below, (-np.abs(points)).tolist()), np.float64, len(points))
     low, high = points[:-1], points[1:]
     straddles = 1 - tails[:-1] - tails[1:]
     return np.asarray(
         np.where((low < 0) & (high > 0), straddles, np.abs(tails[1:] - tails[:-1])), dtype=np.float64
     )
-
-
-def _normal_below(point: float) -> float:
-    """The probability that a normal variable is below a point, to the last digits far below zero."""
-    return math.erfc(-point / math.sqrt(2)) / 2
 
 
 def _log_of_sum(logarithms: NDArray[np.float64]) -> float:

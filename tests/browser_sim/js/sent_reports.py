@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from maskedlark.canonical import encode
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.numbers.field import reconstruct
-from maskedlark.reports.upload import Report, check_report
+from maskedlark.reports.upload import Report
 from maskedlark.rpc.wire import decode_report
 from tests.browser_sim.js.site import Answer, Seen
-from tests.builders import World
+from tests.builders import World, check_report
 
 CORS = {"access-control-allow-origin": "*", "access-control-expose-headers": "etag, retry-after"}
 

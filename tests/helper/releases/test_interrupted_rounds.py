@@ -22,7 +22,7 @@ from maskedlark.model.losses import Loss
 from maskedlark.model.onnx_file import parse
 from maskedlark.model.weights import QuantisedTensor, decode
 from maskedlark.releases.job import JobSpec
-from maskedlark.rpc.admission import Admission
+from maskedlark.rpc.fair_room import FairRoom
 from maskedlark.rpc.faults import calling
 from maskedlark.rpc.transport import make_channel, make_server
 from protos import helper_pb2 as pb
@@ -59,7 +59,7 @@ def scene(tmp_path: Path) -> Scene:
 def serving(scene: Scene, room: int = 4) -> Iterator[helper_pb2_grpc.HelperStub]:
     server, port = make_server("127.0.0.1:0", None, threads=8)
     helper_pb2_grpc.add_HelperServicer_to_server(
-        HelperService(scene.cores[0], admission=Admission(room)), server
+        HelperService(scene.cores[0], admission=FairRoom(room)), server
     )
     server.start()
     with make_channel(f"127.0.0.1:{port}", None) as channel:

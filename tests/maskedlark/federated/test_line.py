@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -103,13 +104,13 @@ def test_no_log_is_ever_in_two_updates(steps: list[tuple[bool, int]]) -> None:
             used.extend(taken.logs)
             logs = taken.rest
         else:
-            logs = logs.recorded([bytes([number, i]) for i in range(count)] + used)
+            logs = replace(logs, fresh=(*logs.fresh, *(bytes([number, i]) for i in range(count))))
     assert len(used) == len(set(used))
     assert not set(used) & set(logs.fresh)
 
 
 def test_taking_more_logs_than_are_fresh_is_refused_and_changes_nothing() -> None:
-    logs = OneUseLogs().recorded([b"a"])
+    logs = OneUseLogs(fresh=(b"a",))
     with pytest.raises(JobRefused) as refused:
         logs.take(2)
     assert refused.value.reason is JobReason.WRONG_STATE
@@ -117,7 +118,7 @@ def test_taking_more_logs_than_are_fresh_is_refused_and_changes_nothing() -> Non
 
 
 def test_a_users_epsilon_grows_with_updates_as_the_gaussians_compose() -> None:
-    logs = OneUseLogs().recorded([bytes([i]) for i in range(9)])
+    logs = OneUseLogs(fresh=tuple(bytes([i]) for i in range(9)))
     sigma = analytic_sigma(1.0, 1e-5)
     assert logs.user_epsilon(sigma, 1e-5) == 0.0
     for _ in range(9):

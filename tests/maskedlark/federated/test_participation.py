@@ -1,6 +1,6 @@
 import pytest
 
-from maskedlark.federated.participation import Part, effective_rate, toss
+from maskedlark.federated.participation import Part, toss
 from maskedlark.randomness import seeded
 
 
@@ -30,22 +30,3 @@ def test_a_coin_always_takes_sixteen_bytes() -> None:
 def test_a_rate_outside_its_range_is_refused(rate: float, cover: float) -> None:
     with pytest.raises(ValueError, match="sampling_rate"):
         toss(rate, cover, seeded(1))
-
-
-def test_partial_cover_weakens_the_rate_that_is_charged() -> None:
-    assert effective_rate(0.1, 1.0) == pytest.approx(0.1)
-    assert effective_rate(0.1, 0.5) == pytest.approx(0.1 / 0.55)
-    assert effective_rate(0.1, 0.0) == 1.0
-
-
-def test_a_rate_that_no_word_spells_is_never_drawn_more_often_than_it_says() -> None:
-    """Rounded up, a rate of 1e-20 would be five times larger than the charge."""
-    assert toss(1e-20, 1.0, bytes) is Part.COVER
-    least = 3 * 2.0**-65  # one and a half words
-    assert toss(least, 1.0, bytes) is Part.UPDATE
-    assert toss(least, 1.0, lambda count: (1).to_bytes(count, "little")) is Part.COVER
-
-
-def test_cover_is_sent_no_less_often_than_it_says() -> None:
-    drawn = iter([b"\xff" * 8, bytes(8)])
-    assert toss(0.5, 1e-30, lambda _: next(drawn)) is Part.COVER

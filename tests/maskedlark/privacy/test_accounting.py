@@ -21,12 +21,12 @@ from maskedlark.privacy.accounting import (
     Charge,
     Epsilons,
     composed_epsilon,
-    fitting_noise_multiplier,
     spent,
     spent_in_turn,
 )
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.noise import MIN_SCALE
+from tests.builders import fitting_noise
 
 DELTA = 1e-6
 NOISY = [Mechanism.LAPLACE, Mechanism.GAUSSIAN]
@@ -344,7 +344,7 @@ def fit(
     already: Sequence[Charge] = (),
     rounds: int = 300,
 ) -> float:
-    return fitting_noise_multiplier(
+    return fitting_noise(
         epsilon,
         DELTA,
         mechanism=mechanism,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.model.losses import Loss
-from maskedlark.privacy.accounting import Charge, fitting_noise_multiplier, spent
+from maskedlark.privacy.accounting import Charge, spent
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.privacy.noise import noise_vector, split_scale
 from maskedlark.privacy.sample_size import EXPOSURE
@@ -21,7 +21,7 @@ from maskedlark.releases.job import JobSpec, charge, noise_units
 from maskedlark.releases.release import AggregateShare, combine, multiplier_for_each_helper
 from maskedlark.releases.round import MaskedSum, aggregate
 from maskedlark.reports.report import InputShares
-from tests.builders import World, of_shares, world
+from tests.builders import World, fitting_noise, of_shares, world
 
 COUNT = 20_000
 
@@ -105,7 +105,7 @@ def test_split_noise_is_charged_as_what_each_adversary_faces() -> None:
 
 @pytest.mark.parametrize("epsilon", [0.5, 2.0, 8.0])
 def test_a_fitted_multiplier_keeps_its_budgets_when_the_noise_is_split(epsilon: float) -> None:
-    needed = fitting_noise_multiplier(
+    needed = fitting_noise(
         epsilon,
         1e-6,
         mechanism=Mechanism.GAUSSIAN,

@@ -18,7 +18,7 @@ from maskedlark.releases.release import combine
 from maskedlark.releases.update import UpdateSpec, answer_update, round_clip
 from maskedlark.reports.share_seed import expand_share
 from maskedlark.reports.task import Task
-from maskedlark.reports.update_sealing import UpdateSealer, check_update_report
+from maskedlark.reports.update_sealing import UpdateSealer
 from maskedlark.reports.updates import (
     UpdateForm,
     UpdateSum,
@@ -27,9 +27,9 @@ from maskedlark.reports.updates import (
     decode_update_share,
     split_update,
 )
-from maskedlark.reports.upload import Report, SealedShare, Sealer, check_report
+from maskedlark.reports.upload import Report, SealedShare, Sealer
 from tests import reference
-from tests.builders import NOW, World, settings, world
+from tests.builders import NOW, World, check_report, settings, world
 from tests.update_builders import (
     FORM,
     random_vector,
@@ -136,7 +136,7 @@ def test_the_reference_opens_our_reports_and_we_open_its() -> None:
         ),
         round_id=ROUND.round_id,
     )
-    check_update_report(WORLD.task, theirs)
+    check_report(WORLD.task, theirs)
     all_of_them = [*REPORTS, theirs]
     answers = [
         answer_update(
@@ -234,7 +234,8 @@ def test_what_is_no_share_of_the_round_is_dropped_with_a_reason() -> None:
     ("change", "reason"),
     [
         ({"task_id": bytes(32)}, ReportReason.WRONG_TASK),
-        ({"round_id": b""}, ReportReason.MALFORMED),
+        ({"round_id": b""}, ReportReason.WRONG_TASK),
+        ({"round_id": bytes(31)}, ReportReason.MALFORMED),
         ({"report_id": bytes(15)}, ReportReason.MALFORMED),
         ({"time_bucket": 0}, ReportReason.OUTSIDE_TASK_PERIOD),
         ({"shares": (REPORTS[0].shares[1], REPORTS[0].shares[0])}, ReportReason.WRONG_LENGTH),
@@ -245,7 +246,7 @@ def test_the_ad_server_refuses_what_can_be_no_update_report(
     change: dict[str, object], reason: ReportReason
 ) -> None:
     with pytest.raises(ReportRejected) as error:
-        check_update_report(WORLD.task, replace(REPORTS[0], **change))  # type: ignore[arg-type]
+        check_report(WORLD.task, replace(REPORTS[0], **change))  # type: ignore[arg-type]
     assert error.value.reason is reason
 
 
@@ -256,9 +257,9 @@ def test_tasks_of_updates_and_of_labels_take_no_reports_of_each_other() -> None:
     with pytest.raises(InvalidTask):
         UpdateSealer(labels.bundle, now=NOW)
     with pytest.raises(ReportRejected):
-        check_report(WORLD.task, REPORTS[0])
+        check_report(WORLD.task, replace(REPORTS[0], round_id=b""))
     with pytest.raises(ReportRejected):
-        check_update_report(labels.task, replace(REPORTS[0], task_id=labels.task.task_id))
+        check_report(labels.task, replace(REPORTS[0], task_id=labels.task.task_id))
 
 
 def test_a_task_without_new_settings_keeps_its_canonical_bytes() -> None:

@@ -15,8 +15,8 @@ from maskedlark.reports.dataset import ShareForHelper, admitted_by_both, canonic
 from maskedlark.reports.hpke_suite import HpkeSuite
 from maskedlark.reports.sealing import SealingKey, share_info
 from maskedlark.reports.task import REPORT_ID_BYTES, TaskBundle
-from maskedlark.reports.upload import Report, SealedShare, Sealer, check_report
-from tests.builders import NOW, World, examples, reports, shares_for, split, world
+from maskedlark.reports.upload import Report, SealedShare, Sealer
+from tests.builders import NOW, World, check_report, examples, reports, shares_for, split, world
 
 WORLD = world()
 REPORTS = reports(WORLD, examples(WORLD.task, 6))

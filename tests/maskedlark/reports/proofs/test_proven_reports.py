@@ -12,8 +12,7 @@ from maskedlark.randomness import Randomness, seeded
 from maskedlark.reports.dataset import ShareForHelper, admitted_by_both
 from maskedlark.reports.report import Example, MeasuredValues
 from maskedlark.reports.task import Task
-from maskedlark.reports.upload import check_report
-from tests.builders import World, decode_shares, examples, reports, shares_for, split, world
+from tests.builders import World, check_report, decode_shares, examples, reports, shares_for, split, world
 from tests.maskedlark.reports.malicious import malformed
 from tests.maskedlark.reports.sealed import sealed
 from tests.measured import SHOP
