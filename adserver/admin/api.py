@@ -60,8 +60,8 @@ def openapi(operations: Sequence[Operation]) -> dict[str, Any]:
         "info": {
             "title": "Masked LARk ad server: admin API",
             "version": "1",
-            "description": "A token that may read looks at everything; one that may operate also submits,"
-            " cancels and resumes jobs, and asks what spends a budget.",
+            "description": "A token of scope read looks at everything; one of operate also submits, cancels"
+            " and resumes jobs, and asks what spends a budget; one of tasks also makes tasks.",
         },
         "security": [{"token": []}],
         "paths": paths,
@@ -85,6 +85,7 @@ def _described(one: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
         "summary": one.summary,
         "description": (one.act.__doc__ or "").strip(),
         "parameters": parameters,
+        "security": [{"token": [one.needs.value]}],
         "responses": {str(one.status): _answer(one.answers), "default": _REFUSED},
     }
     if one.body is not None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from adserver.admin.look import AFTER, LIMIT
-from adserver.admin.operation import Asked, Parameter, get, post
+from adserver.admin.operation import MOST_MODEL_BYTES, Asked, Parameter, get, post
 from adserver.admin.paging import page_json
 from adserver.admin.schemas import OBJECT, alike, page_of, record
 from adserver.records.federated_plan import FederatedPlan
@@ -144,7 +144,15 @@ JOBS: Final = (
         AFTER,
         Parameter(name="state", about="Only jobs in this state.", default=""),
     ),
-    post("/jobs", "Check a job and queue it", submit, _SHOWN, body=SubmissionBody, status=201),
+    post(
+        "/jobs",
+        "Check a job and queue it",
+        submit,
+        _SHOWN,
+        body=SubmissionBody,
+        status=201,
+        most_bytes=MOST_MODEL_BYTES,
+    ),
     post(
         "/jobs/plan",
         "Find the noise, batch size or rounds that fit a dataset's budgets; it spends nothing",
@@ -159,6 +167,7 @@ JOBS: Final = (
             alternatives="object*",
         ),
         body=PlanBody,
+        most_bytes=MOST_MODEL_BYTES,
     ),
     get("/jobs/{job}", "One job", show_job, _SHOWN),
     post("/jobs/{job}/cancel", "Stop a job for good", cancel, _SHOWN),

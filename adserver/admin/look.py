@@ -27,6 +27,7 @@ _TASK: Final = {
     **alike("integer", "expires_at", "min_batch_size", "waiting", "sealed", "dropped", "expired"),
     "is_of_updates": "boolean",
 }
+TASK_SHOWN: Final = record(**_TASK, bundle="string")
 DATASET: Final = {
     "dataset_id": "string?",
     **alike("string", "handle", "task_id", "state"),
@@ -86,7 +87,11 @@ def list_tasks(asked: Asked) -> dict[str, Any]:
 
 def show_task(asked: Asked) -> dict[str, Any]:
     """One task with its settings, and the bundle that browsers are served."""
-    stored = asked.site.tasks.find(asked["task"])
+    return task_shown(asked, asked.site.tasks.find(asked["task"]))
+
+
+def task_shown(asked: Asked, stored: StoredTask) -> dict[str, Any]:
+    """A task with its bundle."""
     return {**task_item(asked, stored), "bundle": encode(stored.bundle).decode()}
 
 
@@ -193,7 +198,7 @@ def show_helpers(asked: Asked) -> dict[str, Any]:
 
 LOOKS: Final = (
     get("/tasks", "Tasks, the newest first", list_tasks, page_of(record(**_TASK)), LIMIT, AFTER),
-    get("/tasks/{task}", "One task", show_task, record(**_TASK, bundle="string")),
+    get("/tasks/{task}", "One task", show_task, TASK_SHOWN),
     get("/datasets", "Datasets, the newest first", list_datasets, page_of(record(**DATASET)), LIMIT, AFTER),
     get("/datasets/{dataset}", "One dataset", show_dataset, record(**DATASET)),
     get(

@@ -15,13 +15,16 @@ from starlette.routing import Route
 from adserver.admin.problems import problem, problem_of
 from adserver.admin.site import Site
 from adserver.ingest.body_room import BodyRoom, Held, NoRoom
+from adserver.records.access import Scope
 from maskedlark.errors import HelperUnavailable, InvalidTask, MaskedLarkError
 from maskedlark.frozen import frozen
 from maskedlark.runtime.database import database_at_hand
 
 PREFIX: Final = "/api/v1"
-MAX_BODY_BYTES: Final = 256 << 20
-"""A model and an evaluation set in base64."""
+MOST_BYTES: Final = 4 << 20
+"""Of settings."""
+MOST_MODEL_BYTES: Final = 256 << 20
+"""Of a model and an evaluation set in base64; also of a query's domains."""
 BODY_DEADLINE_S: Final = 300.0
 THREADS: Final = 8
 """In which operations are done: those that take long leave the door's own threads alone."""
@@ -120,7 +123,7 @@ class Operation:
     """One operation.
 
     Attributes:
-        method: GET or POST. What is no GET needs a grant that may operate.
+        method: GET or POST.
         path: After `PREFIX`.
         summary: One line for people.
         answers: The JSON Schema of a good answer.
@@ -128,6 +131,8 @@ class Operation:
         parameters: Of the query.
         body: Of a POST.
         status: Of a good answer.
+        needs: What a grant must allow.
+        most_bytes: Of what is sent.
     """
 
     method: str
@@ -138,6 +143,8 @@ class Operation:
     parameters: tuple[Parameter, ...] = ()
     body: type[BaseModel] | None = None
     status: int = 200
+    needs: Scope = Scope.READ
+    most_bytes: int = MOST_BYTES
 
     @property
     def path_parameters(self) -> tuple[str, ...]:
@@ -148,6 +155,8 @@ class Operation:
         """The route that answers it."""
 
         async def answer(request: Request) -> Response:
+            if not request.state.grant.scope.allows(self.needs):
+                return problem(403, f"this needs a grant of scope {self.needs}", reason="wrong_scope")
             try:
                 with bounds.room.held() as held:
                     content = await self._body(request, held)
@@ -182,8 +191,8 @@ class Operation:
         try:
             async with asyncio.timeout(BODY_DEADLINE_S):
                 async for piece in request.stream():
-                    if len(content) + len(piece) > MAX_BODY_BYTES:
-                        raise InvalidTask(f"a request has at most {MAX_BODY_BYTES} bytes")
+                    if len(content) + len(piece) > self.most_bytes:
+                        raise InvalidTask(f"a request has at most {self.most_bytes} bytes here")
                     held.take(len(piece))
                     content += piece
         except NoRoom:
@@ -220,10 +229,20 @@ def post(
     *,
     body: type[BaseModel] | None = None,
     status: int = 200,
+    needs: Scope = Scope.OPERATE,
+    most_bytes: int = MOST_BYTES,
 ) -> Operation:
     """An operation that does something."""
     return Operation(
-        method="POST", path=path, summary=summary, act=act, answers=answers, body=body, status=status
+        method="POST",
+        path=path,
+        summary=summary,
+        act=act,
+        answers=answers,
+        body=body,
+        status=status,
+        needs=needs,
+        most_bytes=most_bytes,
     )
 
 

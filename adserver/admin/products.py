@@ -1,24 +1,27 @@
-"""What the API does with reports that wait and models that were trained: seal the ones, send the others."""
+"""What the API makes and hands out: tasks, datasets of the reports that wait, models that were trained."""
 
 from base64 import b64encode
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from adserver.admin.look import DATASET, dataset_item
+from adserver.admin.look import DATASET, TASK_SHOWN, dataset_item, task_shown
 from adserver.admin.operation import Asked, Parameter, get, post
 from adserver.admin.schemas import record
+from adserver.collecting.task_body import TaskBody
+from adserver.records.access import Scope
 from adserver.records.exported_model import InputForm
+from maskedlark.encoding.encoder import MAX_ENCODER_BYTES
 from maskedlark.errors import InvalidTask
 
 
 class SealBody(BaseModel):
     """A dataset to be made; see `adserver dataset seal` for what each field means."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     task: str = Field("", description="The start of its id; not needed if there is only one.")
-    max_reports: int | None = Field(None, ge=1)
+    max_reports: int | None = Field(None, ge=1, le=1 << 40)
     allow_small: bool = False
 
 
@@ -46,7 +49,26 @@ def export(asked: Asked) -> dict[str, Any]:
     }
 
 
+def create_task(asked: Asked) -> dict[str, Any]:
+    """Make a task: both helpers check it against their floors and sign it.
+
+    The ad server checks the settings as `adserver task create` does.
+    """
+    body: TaskBody = asked.body
+    return task_shown(asked, asked.site.client.create_task(**body.settings()))
+
+
 PRODUCTS: Final = (
+    post(
+        "/tasks",
+        "Make a task that both helpers sign",
+        create_task,
+        TASK_SHOWN,
+        body=TaskBody,
+        status=201,
+        needs=Scope.TASKS,
+        most_bytes=4 * MAX_ENCODER_BYTES,  # as text in JSON
+    ),
     post(
         "/datasets",
         "Make the waiting reports of a task a dataset at both helpers",

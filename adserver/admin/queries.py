@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final
 from pydantic import Base64Bytes, BaseModel, ConfigDict, Field
 
 from adserver.admin.look import AFTER, LIMIT
-from adserver.admin.operation import Asked, get, post
+from adserver.admin.operation import MOST_MODEL_BYTES, Asked, get, post
 from adserver.admin.paging import page_json
 from adserver.admin.schemas import page_of, record
 from adserver.measuring.evaluator import read_evaluation
@@ -50,7 +50,7 @@ _QueryId = Annotated[
 class CodesBetween(BaseModel):
     """All codes of a key from the first to the last one."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     first: int
     last: int
@@ -59,7 +59,7 @@ class CodesBetween(BaseModel):
 class QueryBody(BaseModel):
     """A query; see `adserver aggregate` for what each field means."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     values: list[str] = []
     histograms: list[str] = []
@@ -76,7 +76,7 @@ class QueryBody(BaseModel):
 class EvaluationBody(BaseModel):
     """An evaluation of a model, or of a job's latest weights."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     model: Base64Bytes | None = Field(None, description="An ONNX file, in base64.", repr=False)
     job: str = Field("", description="Instead of a model, a job by the start of its id.")
@@ -196,6 +196,7 @@ QUERIES: Final = (
         record(**_RESULT, columns="object*", rows="object*"),
         body=QueryBody,
         status=201,
+        most_bytes=MOST_MODEL_BYTES,
     ),
     get("/queries/{query}", "One query with its answer as it was kept", show_query, _ONE),
     get("/evaluations", "Evaluations, the newest first", list_evaluations, _PAGE, LIMIT, AFTER),
@@ -206,6 +207,7 @@ QUERIES: Final = (
         record(**_RESULT, metrics="object"),
         body=EvaluationBody,
         status=201,
+        most_bytes=MOST_MODEL_BYTES,
     ),
     get("/evaluations/{evaluation}", "One evaluation with its answer as it was kept", show_evaluation, _ONE),
 )

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 _DAY_S: Final = 86_400.0
 
 ScopeOption = Annotated[
-    Scope, option("read: look at everything. operate: also submit, cancel, resume and ask.", "--scope")
+    Scope,
+    option(
+        "read: look at everything. operate: also submit, cancel, resume and ask. tasks: also make tasks.",
+        "--scope",
+    ),
 ]
 
 

@@ -2,13 +2,13 @@
 
 import os
 import time
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from adserver.cli.options import DatabaseOption, DataOption, JsonOption, open_store, peers_of, privacy
+from adserver.cli.anywhere import anywhere_of
+from adserver.cli.options import JsonOption, privacy
 from adserver.records.defaults import ALL_DECOYS, DEFAULT_COLLUSION_FACTOR
 from adserver.views.printing import print_json
 from maskedlark.privacy.mechanism import Mechanism, NoiseDivision
@@ -16,7 +16,7 @@ from maskedlark.reports.task_kinds import PrivacyUnit
 from maskedlark.terminal.options import option, panel, takes
 
 if TYPE_CHECKING:
-    from adserver.peers.opening import Peers
+    from adserver.cli.anywhere import Anywhere
 
 _SALT_BYTES: Final = 16
 _labels = panel("Labels")
@@ -24,11 +24,10 @@ _period = panel("Period")
 _federated = panel("Federated")
 
 
-@takes(peers=peers_of, without=["round_deadline"])
+@takes(at=anywhere_of, without=["round_deadline"])
 def create_command(
     *,
-    data: DataOption,
-    peers: "Peers",
+    at: "Anywhere",
     name: Annotated[str, option("What the task is called.")],
     origin: Annotated[
         str, option("The ad-tech origin that may use the reports, as in this server's certificate.")
@@ -126,11 +125,9 @@ def create_command(
     starts_at: Annotated[int | None, _period("Unix seconds; by default the current bucket's start.")] = None,
     expires_at: Annotated[int | None, _period("Unix seconds; instead of --days.")] = None,
     out: Annotated[Path | None, option("Write the task bundle here, as browsers get it.")] = None,
-    database: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make a task: both helpers check it against their floors and sign it. Prints its id."""
-    from adserver.collecting.task_creation import create_task
     from adserver.collecting.task_settings import (
         encoder_from,
         label_space,
@@ -141,8 +138,6 @@ def create_command(
         period,
     )
     from adserver.collecting.task_settings import num_features as features_of
-    from adserver.peers.retrying import with_retries
-    from adserver.store.tasks import TaskStore
     from maskedlark.canonical import encode
     from maskedlark.runtime.durable_file import write_durably
 
@@ -200,15 +195,11 @@ def create_command(
         "measurement": measurement_from(measurement),
         "proof": proof and updates is None,
     }
-    engine = open_store(data, database)
-    store = TaskStore(engine)
-    with ExitStack() as stack:
-        helpers = peers.open(stack, engine)
-        bundle = with_retries(lambda: create_task(helpers, settings), peers.backoff)
-    task_id = store.add(bundle, created_at=time.time(), encoder=fitted)
+    with at.asking("create task") as client:
+        made = client.create_task_of(settings, fitted)
     if out is not None:
-        write_durably(out, encode(bundle))
+        write_durably(out, encode(made.bundle))
     if as_json:
-        print_json({"task_id": task_id.hex(), "expires_at": bundle.task.expires_at})
+        print_json({"task_id": made.task_id.hex(), "expires_at": made.bundle.task.expires_at})
     else:
-        typer.echo(task_id.hex())
+        typer.echo(made.task_id.hex())

@@ -17,7 +17,7 @@ from typing import Any
 
 from adserver.budgets.held import Budgets
 from adserver.client.measuring import Measuring
-from adserver.client.tasks import labels_of, read_encoder_of, task_fields
+from adserver.client.tasks import read_encoder_of, task_fields
 from adserver.client.training import Training
 from adserver.collecting.sealing import DatasetSealer
 from adserver.collecting.task_creation import create_task
@@ -94,20 +94,30 @@ class Client(Measuring, Training):
             InvalidTask: a setting is wrong, or a helper refuses it.
             HelperUnavailable: a helper does not answer.
         """
-        store = TaskStore(self._engine)
         fitted = read_encoder_of(encoder)
         given = {"name": name, "origin": origin, "min_batch_size": min_batch_size, "clip_norm": clip_norm}
         fields = task_fields(
             {**given, "epsilon": epsilon, **more},
-            labels=labels_of(classes, default_label, fitted),
+            classes=classes,
+            default_label=default_label,
             encoder=fitted,
             features=num_features,
             measurement=measurement,
             days=days,
         )
-        bundle = with_retries(lambda: create_task(self._helpers, fields), self._backoff)
-        task_id = store.add(bundle, created_at=time.time(), encoder=fitted)
-        return store.find(task_id.hex())
+        return self.create_task_of(fields, fitted)
+
+    def create_task_of(self, fields: Mapping[str, Any], encoder: Encoder | None) -> StoredTask:
+        """Make a task of every field of `Task` but the helpers, whose encoder is the one that it names.
+
+        The same fields are the same task, so that it may be asked for again. Raises as `create_task`.
+        """
+        if self._far is not None:
+            far = self._far
+            return with_retries(lambda: far.create_task(fields, encoder), self._backoff)
+        store = TaskStore(self._engine)
+        bundle = with_retries(lambda: create_task(self._helpers, dict(fields)), self._backoff)
+        return store.find(store.add(bundle, created_at=time.time(), encoder=encoder).hex())
 
     def seal(
         self,

@@ -46,16 +46,16 @@ class Connection:
         Args:
             data: The ad server's data folder, as of `adserver serve --data`.
             helpers: host:port of both helpers, by role.
-            url: Instead of both: where `adserver serve --dashboard-listen` serves. Everything works over it
-                but `create_task`, which needs folder and helpers.
-            token: Of the URL, as `adserver token create` printed it.
+            url: Instead of both: where `adserver serve --dashboard-listen` serves. Everything works over it.
+            token: Of the URL, as `adserver token create` printed it; its scope says what it may do.
             ca: Of the URL: a PEM file of the certificate to trust, where the system does not.
             insecure: Speak plaintext, to loopback addresses only; otherwise `tls` is needed.
             tls: This server's TLS files.
             database: SQLAlchemy URL of another database than SQLite in `data`.
             deadline_s: What a helper has for an answer that takes it no time.
             round_deadline_s: What it has for a query or an evaluation.
-            backoff: How long a helper that does not answer is asked again.
+            backoff: How long a helper that does not answer is asked again, or an ad server elsewhere whose
+                answer to a query, an evaluation or a new task is lost.
 
         Raises:
             ValueError: neither insecure nor TLS files, or both; or neither a URL nor a folder and helpers.

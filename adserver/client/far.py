@@ -16,6 +16,7 @@ from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
 from adserver.client.far_values import budget_from_json, dataset_from_json, plan_from_json, task_from_json
+from adserver.collecting.task_body import TaskBody
 from adserver.records.dataset_state import DatasetState
 from adserver.records.exported_model import ExportedModel, InputForm
 from adserver.records.job_record import JobRecord
@@ -26,6 +27,7 @@ from adserver.training.planning import Planned, PlanRequest
 from adserver.training.submission import Submission
 from adserver.training.submission_body import PlanBody, SubmissionBody
 from adserver.views.record import figures_from_json, record_from_json
+from maskedlark.encoding.encoder import Encoder
 from maskedlark.errors import (
     REFUSALS,
     HelperUnavailable,
@@ -139,6 +141,11 @@ class FarAdServer:
         """Check a job and queue it there; its id."""
         body = SubmissionBody.of(submission, dataset=dataset, task=task)
         return bytes.fromhex(self.post("/jobs", body.model_dump_json())["job_id"])
+
+    def create_task(self, fields: Mapping[str, Any], encoder: Encoder | None) -> StoredTask:
+        """Have a task made of every field but its helpers; the same fields are the same task."""
+        body = TaskBody.of(fields, encoder)
+        return task_from_json(self.post("/tasks", body.model_dump_json(), is_once=True))
 
     def seal(self, task: str = "", *, max_reports: int | None, allow_small: bool) -> Dataset:
         """Make the waiting reports of a task a dataset there."""

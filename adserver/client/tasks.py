@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from adserver.collecting.task_settings import (
+    check_labels,
     encoder_from,
     label_space,
     measurement_of_settings,
@@ -20,6 +21,7 @@ from adserver.records.defaults import ALL_DECOYS, DEFAULT_COLLUSION_FACTOR
 from maskedlark.encoding.encoder import Encoder
 from maskedlark.privacy.mechanism import Mechanism
 from maskedlark.reports.task import LabelSpace
+from maskedlark.reports.task_kinds import PrivacyUnit
 
 _SALT_BYTES: Final = 16
 _HOUR_S: Final = 3_600
@@ -48,7 +50,8 @@ def labels_of(classes: int | None, default_label: int | None, encoder: Encoder |
 def task_fields(
     given: Mapping[str, Any],
     *,
-    labels: LabelSpace,
+    classes: int | None,
+    default_label: int | None,
     encoder: Encoder | None,
     features: int | None,
     measurement: Mapping[str, Any] | None,
@@ -59,9 +62,18 @@ def task_fields(
     Raises:
         InvalidTask: settings do not go together.
     """
+    labels = given["labels"] if "labels" in given else labels_of(classes, default_label, encoder)
+    check_labels(labels, encoder)
     mechanism = Mechanism(given.get("mechanism", Mechanism.GAUSSIAN))
     time_bucket_s = int(given.get("time_bucket_s", _HOUR_S))
-    lasting = period(now=time.time(), time_bucket_s=time_bucket_s, days=days, starts_at=None, expires_at=None)
+    lasting = period(
+        now=time.time(),
+        time_bucket_s=time_bucket_s,
+        days=days,
+        starts_at=given.get("starts_at"),
+        expires_at=given.get("expires_at"),
+    )
+    is_of_updates = given.get("updates") is not None
     return {
         "salt": os.urandom(_SALT_BYTES),
         "num_features": num_features(features, encoder),
@@ -76,6 +88,7 @@ def task_fields(
         "starts_at": lasting.starts_at,
         "expires_at": lasting.expires_at,
         "measurement": None if measurement is None else measurement_of_settings(measurement),
-        "proof": True,
+        "unit": PrivacyUnit.USER if is_of_updates else PrivacyUnit.REPORT,
+        "proof": not is_of_updates,
         **given,
     }

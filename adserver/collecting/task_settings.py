@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,16 @@ def num_classes(typed: int | None, max_value: int | None, encoder: Encoder | Non
     return of_encoder
 
 
+def check_labels(labels: LabelSpace, encoder: Encoder | None) -> None:
+    """Refuse labels that are not those of the encoder.
+
+    Raises:
+        InvalidTask
+    """
+    is_of_classes = labels.kind is LabelKind.CLASSES
+    num_classes(labels.size if is_of_classes else None, None if is_of_classes else labels.size - 1, encoder)
+
+
 def num_features(typed: int | None, encoder: Encoder | None) -> int:
     """How many features there are: as typed, or as many as the encoder makes.
 
@@ -154,7 +165,12 @@ def period(
     """The task's period.
 
     Without a start it begins with the present time bucket, so that reports of now are inside.
+
+    Raises:
+        InvalidTask: it lasts no number of days.
     """
+    if not isfinite(days):
+        raise InvalidTask(f"a task lasts a number of days, not {days}")
     start = int(now) // max(time_bucket_s, 1) * time_bucket_s if starts_at is None else starts_at
     return Period(
         starts_at=start, expires_at=start + int(days * 86_400) if expires_at is None else expires_at

@@ -19,6 +19,7 @@ from starlette.routing import Route
 from adserver.dashboard.figures import Figures, Mark, Values
 from adserver.dashboard.kept import Kept
 from adserver.dashboard.rendering import draw
+from adserver.records.access import Scope
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobRefused, MaskedLarkError
 from maskedlark.frozen import frozen
 from maskedlark.releases.budget import PlannedJob
@@ -206,7 +207,7 @@ class Pages:
         around = {
             "navigation": NAVIGATION,
             "place": place,
-            "may_operate": request.state.grant.scope == "operate",
+            "may_operate": request.state.grant.scope.allows(Scope.OPERATE),
         }
         return draw(self._environment, template, {**around, **values}).encode()
 

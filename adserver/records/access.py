@@ -14,10 +14,13 @@ class Scope(StrEnum):
     """Look at everything; change and spend nothing."""
     OPERATE = "operate"
     """Also submit, cancel and resume jobs, and ask queries: whatever spends a budget."""
+    TASKS = "tasks"
+    """Also make tasks: whatever says how large a budget is."""
 
     def allows(self, needed: "Scope") -> bool:
-        """Whether something that needs a scope may be done."""
-        return self is Scope.OPERATE or needed is Scope.READ
+        """Whether something that needs a scope may be done: each scope allows what those before it allow."""
+        ascending = tuple(Scope)
+        return ascending.index(self) >= ascending.index(needed)
 
 
 @unique

@@ -40,6 +40,8 @@ class TaskStore:
     def add(self, bundle: TaskBundle, *, created_at: float, encoder: Encoder | None = None) -> bytes:
         """Store a task that both helpers signed, with the encoder that it names; its id.
 
+        A task that is there stays as it is: the same settings are the same task.
+
         Raises:
             InvalidTask: a signature does not verify, or the encoder is not the one that the task names.
         """
@@ -52,7 +54,7 @@ class TaskStore:
                 named = {"digest": encoder.digest, "encoder": canonical.encode(encoder)}
                 connection.execute(insert_or_ignore(self._engine, encoders, ["digest"]).values(named))
             row = {"task_id": task_id, "bundle": canonical.encode(bundle), "created_at": created_at}
-            connection.execute(tasks.insert().values(row))
+            connection.execute(insert_or_ignore(self._engine, tasks, ["task_id"]).values(row))
         return task_id
 
     def get(self, task_id: bytes) -> TaskBundle | None:

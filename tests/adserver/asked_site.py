@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from threading import Event
 from typing import Any, Final
@@ -133,3 +134,22 @@ def asked_site(folder: Path) -> Iterator[There]:
         stack.callback(server.stop)
         server.wait_until_started()
         yield There(of=of, helpers=helpers, url=f"http://127.0.0.1:{server.port}")
+
+
+def losing_answers(paths: list[str]) -> type[HTTPConnection]:
+    """Connections that lose the next answer of each of these paths of the API, after it was made."""
+
+    class Losing(HTTPConnection):
+        def request(self, method: str, url: str, *body: Any, **named: Any) -> None:
+            self.path = url.removeprefix(PREFIX)
+            super().request(method, url, *body, **named)
+
+        def getresponse(self) -> HTTPResponse:
+            answer = super().getresponse()
+            if self.path in paths:
+                answer.read()
+                paths.remove(self.path)
+                raise ConnectionResetError("the connection was reset")
+            return answer
+
+    return Losing

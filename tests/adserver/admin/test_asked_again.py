@@ -2,14 +2,12 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from threading import Event
 from typing import Any, Final
 
 import pytest
 
-from adserver.admin.operation import PREFIX
 from adserver.client import far
 from adserver.peers.retrying import ONCE
 from adserver.views.query import result_json
@@ -18,7 +16,7 @@ from maskedlark.model.dense import dense_network
 from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.query import QuerySpec
 from maskedlark.runtime.turns import Turns
-from tests.adserver.asked_site import There, asked_site
+from tests.adserver.asked_site import There, asked_site, losing_answers
 from tests.adserver.job_world import ENCODED_MODEL
 from tests.adserver.painted import OF, SHOP_DATASET
 
@@ -39,23 +37,8 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[There]:
 
 @pytest.fixture
 def dropping(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The paths whose next answer is made, and lost on its way to the client."""
     paths: list[str] = []
-
-    class Dropping(HTTPConnection):
-        def request(self, method: str, url: str, *body: Any, **named: Any) -> None:
-            self.path = url.removeprefix(PREFIX)
-            super().request(method, url, *body, **named)
-
-        def getresponse(self) -> HTTPResponse:
-            answer = super().getresponse()
-            if self.path in paths:
-                answer.read()
-                paths.remove(self.path)
-                raise ConnectionResetError("the connection was reset")
-            return answer
-
-    monkeypatch.setattr(far, "HTTPConnection", Dropping)
+    monkeypatch.setattr(far, "HTTPConnection", losing_answers(paths))
     return paths
 
 

@@ -1,6 +1,7 @@
 """What a stranger, a reader or another site's page may try, and that it leads nowhere."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from threading import Event, Lock
 from typing import Any
 from urllib.parse import quote
@@ -8,7 +9,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from adserver.admin import api, operation
+from adserver.admin import api
 from adserver.admin.api import OPERATIONS
 from adserver.admin.operation import PREFIX, THREADS, Bounds
 from adserver.admin.paging import cursor_of
@@ -187,7 +188,8 @@ def test_bodies_are_bounded_one_by_one_and_together(
 ) -> None:
     shared = Bounds(room=BodyRoom(room))
     monkeypatch.setattr(api, "Bounds", lambda: shared)
-    monkeypatch.setattr(operation, "MAX_BODY_BYTES", limit)
+    bounded = tuple(replace(one, most_bytes=limit) for one in OPERATIONS)
+    monkeypatch.setattr(api, "OPERATIONS", bounded)
     token = behind.of.grant(GrantKind.TOKEN, Scope.OPERATE)
     with behind.of.door() as door:
         server = HttpServer(door, "127.0.0.1:0", None, headers=())

@@ -49,11 +49,14 @@ def test_a_token_is_told_once_and_reads_by_default(tmp_path: Path, store: Access
         assert secret[4:20] not in listed
 
 
-def test_a_token_operates_where_it_is_said_and_for_as_long(tmp_path: Path, store: AccessStore) -> None:
-    secret = ran(tmp_path, "token", "create", "--name", "ci", "--scope", "operate", "--days", "2")
+@pytest.mark.parametrize("scope", [Scope.OPERATE, Scope.TASKS])
+def test_a_token_does_what_it_is_said_to_and_for_as_long(
+    tmp_path: Path, store: AccessStore, scope: Scope
+) -> None:
+    secret = ran(tmp_path, "token", "create", "--name", "ci", "--scope", scope.value, "--days", "2")
     grant = store.find(secret, [GrantKind.TOKEN])
     assert grant is not None
-    assert (grant.scope, grant.expires_at - grant.created_at) == (Scope.OPERATE, 2 * DAY_S)
+    assert (grant.scope, grant.expires_at - grant.created_at) == (scope, 2 * DAY_S)
 
 
 @pytest.mark.parametrize("wrong", [["--scope", "all"], ["--days", "0"], ["--days", "nan"], ["--days", "9e9"]])

@@ -114,12 +114,6 @@ def test_what_is_typed_reaches_no_other_path(far: Client, job: str) -> None:
     assert refusal.value.reason is JobReason.UNKNOWN_JOB
 
 
-def test_what_needs_the_folder_says_so(far: Client) -> None:
-    settings: dict[str, Any] = {"min_batch_size": 9, "clip_norm": 1.0, "epsilon": 1.0, "num_features": 3}
-    with pytest.raises(InvalidTask, match="folder and helpers"):
-        far.create_task(name="a", origin="https://a.example", classes=2, **settings)
-
-
 def test_a_token_that_reads_changes_nothing(served: tuple[Painted, str]) -> None:
     of, url = served
     with Client(url=url, token=of.grant(GrantKind.TOKEN, Scope.READ)) as client:

@@ -1,0 +1,149 @@
+"""What is posted, whatever it is, is refused as a problem: it is no error of the server, and does nothing.
+
+Every operation that takes a body is taken from the list of operations, so that a new one is tried too.
+"""
+
+import base64
+import json
+from typing import Any, Final
+
+import httpx
+import pytest
+from pydantic import TypeAdapter
+
+from adserver.admin.api import OPERATIONS
+from adserver.admin.operation import PREFIX, Operation
+from adserver.records.access import GrantKind, Scope
+from maskedlark.errors import InvalidTask, JobReason, JobRefused
+from tests.adserver.admin.test_asking import DATASET
+from tests.adserver.job_world import ENCODED_MODEL
+from tests.adserver.painted import SHOP_DATASET
+from tests.patience import HANGS_S
+
+POSTED: Final = [one for one in OPERATIONS if one.body is not None]
+MODEL: Final = base64.b64encode(ENCODED_MODEL).decode()
+TASK: Final[dict[str, Any]] = {
+    "name": "a", "origin": "https://a.example", "min_batch_size": 9, "clip_norm": 1.0, "epsilon": 1.0,
+    "num_features": 3, "labels": {"kind": "classes", "size": 2},
+}  # fmt: skip
+GOOD: Final[dict[str, dict[str, Any]]] = {
+    "/queries": {"values": ["click"], "group_by": ["place"], "dataset": SHOP_DATASET.hex()},
+    "/evaluations": {"model": MODEL, "dataset": DATASET},
+    "/datasets": {"task": "ff" * 32},
+    "/tasks": TASK,
+    "/jobs": {
+        "model": MODEL,
+        "loss": "binary_cross_entropy_with_logits",
+        "optimizer": {"learning_rate": 0.1},
+        "rounds": 3,
+        "noise_multiplier": 0.01,
+        "dataset": DATASET,
+    },
+    "/jobs/plan": {"model": "AAAA", "rounds": 3, "dataset": DATASET},
+}
+"""What each operation takes, but for something at its end that is refused: nothing is done here."""
+HOSTILE: Final[list[Any]] = [
+    None, True, -1, 0, 10**400, -(10**30), 1 << 63, 1e308, "NaN", "", "\0", "\u0663", "ff" * 40, "x" * 70_000,
+    [], [[]], [None], {}, {"": {}}, {"first": -1, "last": 1 << 64}, {"a": {"first": 0, "last": 1 << 31}},
+    {"place": [10**400]}, {"place": ["x"] * 5_000}, {"place": -5}, "-Infinity",
+]  # fmt: skip
+REFUSED: Final = (404, 409, 422, 503)
+
+
+class Refusing:
+    """A helper that has no budget left for anything."""
+
+    def status(self) -> None:
+        raise InvalidTask("no task is wanted")
+
+    def run_query(self, *_: object, **__: object) -> None:
+        raise JobRefused(JobReason.BUDGET_EXHAUSTED, "nothing is left")
+
+
+@pytest.fixture(autouse=True)
+def _refusing(behind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(behind.of.client, "_helpers", (Refusing(), Refusing()))
+
+
+def sent(one: Operation, field: str, value: Any) -> str:
+    """A good body with another value in one field; some values are no JSON."""
+    text = json.dumps({**GOOD[one.path], field: value})
+    return text.replace('"NaN"', "NaN").replace('"-Infinity"', "-Infinity")
+
+
+def fields_of(one: Operation) -> list[str]:
+    return sorted(TypeAdapter(one.body).json_schema()["properties"])
+
+
+def test_each_operation_that_takes_a_body_is_tried() -> None:
+    assert {one.path for one in POSTED} == set(GOOD)
+
+
+@pytest.mark.parametrize("one", POSTED, ids=lambda one: one.path)
+def test_no_value_of_a_field_is_an_error_of_the_server(
+    operator: httpx.Client, behind: Any, one: Operation
+) -> None:
+    token = behind.of.grant(GrantKind.TOKEN, Scope.TASKS)
+    found: dict[tuple[str, int], int] = {}
+    for field in fields_of(one):
+        for number, value in enumerate(HOSTILE):
+            answer = operator.post(
+                f"{PREFIX}{one.path}",
+                content=sent(one, field, value),
+                headers={"authorization": f"Bearer {token}"},
+                timeout=HANGS_S,
+            )
+            found[field, number] = answer.status_code
+            assert token not in answer.text
+            assert len(answer.text) < 100_000
+    assert {at: status for at, status in found.items() if status not in REFUSED} == {}
+
+
+@pytest.mark.parametrize("one", POSTED, ids=lambda one: one.path)
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "null", '"a"', "\xff", "[" * 50_000, '{"a":' * 50_000, '{"query_id":"\\ud800"}',
+     '{"dataset":"a","dataset":"b"}', "{}" + " " * 10_000 + "x"],
+    ids=range(11),
+)  # fmt: skip
+def test_what_is_no_body_is_a_problem(behind: Any, one: Operation, text: str) -> None:
+    with behind.client(Scope.TASKS) as client:
+        answer = client.post(f"{PREFIX}{one.path}", content=text.encode("latin-1"))
+    assert answer.status_code in REFUSED, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize("one", POSTED, ids=lambda one: one.path)
+def test_more_than_an_operation_takes_is_not_read(behind: Any, one: Operation) -> None:
+    if one.most_bytes > 64 << 20:
+        assert one.path in {"/jobs", "/jobs/plan", "/queries", "/evaluations"}
+        return
+    with behind.client(Scope.TASKS) as client:
+        answer = client.post(f"{PREFIX}{one.path}", content=b" " * (one.most_bytes + 1))
+    assert (answer.status_code, answer.json()["reason"]) == (422, "invalid_task")
+    assert "at most" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("one", [one for one in OPERATIONS if one.method == "POST"], ids=lambda one: one.path)
+def test_each_scope_does_what_it_may_and_nothing_else(behind: Any, one: Operation) -> None:
+    path = PREFIX + one.path.format(job="ff" * 16)
+    assert one.needs is (Scope.TASKS if one.path == "/tasks" else Scope.OPERATE)
+    for scope in Scope:
+        with behind.client(scope) as client:
+            answer = client.post(path, content=b"[]")
+        if scope.allows(one.needs):
+            assert answer.status_code in (404, 422), answer.text
+        else:
+            told = "read_only" if scope is Scope.READ else "wrong_scope"
+            assert (answer.status_code, answer.json()["reason"]) == (403, told)
+
+
+def test_a_secret_that_is_sent_in_a_wrong_place_comes_back_in_no_answer(behind: Any) -> None:
+    secret = behind.of.grant(GrantKind.TOKEN, Scope.TASKS)
+    with behind.client(Scope.TASKS) as client:
+        told = [(one.path, {**GOOD[one.path], "token": secret}) for one in POSTED]
+        told += [("/queries", {"query_id": secret}), ("/tasks", {**TASK, "salt": secret})]
+        answers = [client.post(f"{PREFIX}{path}", json=body) for path, body in told]
+        answers += [client.get(f"{PREFIX}/jobs", params={"limit": secret})]
+    assert {one.status_code for one in answers} == {422}
+    assert not any(secret in one.text for one in answers)
