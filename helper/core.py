@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Final
 
 from helper.datasets.datasets import Datasets
+from helper.datasets.object_segments import ObjectSegments
 from helper.datasets.shelves import PreparedShelf
+from helper.datasets.sweeping import EXPIRED_KEPT_S, Sweeper
+from helper.datasets.turns import Turns
 from helper.datasets.update_vault import UpdateVault
 from helper.datasets.updates import UpdateDatasets
 from helper.datasets.vault import Vault
@@ -23,10 +26,12 @@ from helper.releases.queries import Queries
 from helper.trust.floors import PREPARED_BYTES, Floors
 from helper.trust.keys import HelperKeys
 from helper.trust.tasks import Clock, Tasks
+from maskedlark.errors import InvalidTask
 from maskedlark.frozen import frozen
 from maskedlark.randomness import Randomness, system_randomness
 from maskedlark.reports.sealing import SignedKeyList
 from maskedlark.reports.task import HelperIdentity
+from maskedlark.runtime.objects import ObjectStore, Retrying
 
 DATASETS_FOLDER: Final = "datasets"
 VERSION: Final = version("maskedlark")
@@ -61,19 +66,29 @@ class HelperCore:
         engine_for: EngineFor,
         randomness: Randomness = system_randomness,
         max_preparing_bytes: int = PREPARED_BYTES,
+        segments: ObjectStore | None = None,
+        keep_expired_s: float = EXPIRED_KEPT_S,
     ) -> None:
+        """Open what the data folder holds.
+
+        Raises:
+            InvalidTask: the witness is damaged, or datasets lie in object storage and no store is given.
+        """
         self._keys = keys
         self._clock = clock
         self._ledger = ledger
         self.witness = Witness(ledger=ledger, folder=data, key=keys.witness_key())
         self.tasks = Tasks(keys=keys, floors=floors, ledger=ledger, clock=clock)
+        objects = _objects(segments, ledger, keys)
+        storing = Turns()
         self.datasets = Datasets(
             tasks=self.tasks,
             opening_keys=lambda: keys.opening_keys(clock()),
             open_shares=executor.open,
             ledger=ledger,
-            vault=Vault(data / DATASETS_FOLDER, keys.vault_key),
+            vault=Vault(data / DATASETS_FOLDER, keys.vault_key, objects=objects),
             prepared=PreparedShelf(max_preparing_bytes, clock),
+            storing=storing,
         )
         self.jobs = Jobs(
             tasks=self.tasks,
@@ -89,6 +104,16 @@ class HelperCore:
             opening_keys=lambda: keys.opening_keys(clock()),
             ledger=ledger,
             vault=UpdateVault(data / DATASETS_FOLDER, keys.vault_key),
+            storing=storing,
+        )
+        self.sweeper = Sweeper(
+            ledger=ledger,
+            folders=(self.datasets.vault, self.updates.vault),
+            objects=objects,
+            storing=storing,
+            clock=clock,
+            keep_expired_s=keep_expired_s,
+            check_ledger=lambda: self.witness.check(None),
         )
         self.queries = Queries(
             tasks=self.tasks,
@@ -127,3 +152,12 @@ class HelperCore:
             numerics=software_digest(),
             counts=self.counts(),
         )
+
+
+def _objects(store: ObjectStore | None, ledger: Ledger, keys: HelperKeys) -> ObjectSegments | None:
+    """The datasets in object storage, if there is a store; without one, none may lie there."""
+    if store is not None:
+        return ObjectSegments(Retrying(store), ledger, keys.vault_key)
+    if ledger.manifests.dataset_ids():
+        raise InvalidTask("datasets of this ledger lie in object storage: name it by --segments")
+    return None

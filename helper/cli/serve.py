@@ -31,6 +31,20 @@ def serve_command(
     data: DataOption,
     listen: Annotated[str, option("Where to serve; port 0 for any.", metavar="HOST:PORT")],
     database: DatabaseOption = None,
+    segments: Annotated[
+        str | None,
+        option(
+            "Object storage of new datasets: s3://BUCKET/PREFIX, gs:// or az://; credentials come from the"
+            " environment.",
+            envvar="HELPER_SEGMENTS",
+            metavar="URL",
+            show_default="files in --data",
+        ),
+    ] = None,
+    keep_expired_days: Annotated[
+        float,
+        option("Days that a dataset is kept after its task has expired and its jobs are closed.", min=1),
+    ] = 7,
     port_file: Annotated[Path | None, option("Write the bound address here once it answers.")] = None,
     metrics_listen: Annotated[
         str | None, _watching("Serve /metrics and /healthz here; loopback.", metavar="HOST:PORT")
@@ -142,6 +156,8 @@ def serve_command(
         metrics_listen=metrics_listen,
         max_preparing_bytes=max_preparing_bytes,
         release_grid_ms=release_grid_ms,
+        segments=segments,
+        keep_expired_days=keep_expired_days,
     )
     with stopped_by_signals() as stop, tracing("helper", traces):
         serve(settings, stop)

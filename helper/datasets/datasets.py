@@ -5,7 +5,7 @@ Make the chosen reports a dataset, once and for good; and give it to the jobs th
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import field
 from typing import Final
 
@@ -22,6 +22,7 @@ from helper.ledger.records import StoredDataset
 from helper.trust.tasks import Caller, Tasks
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
+from maskedlark.interrupt import Interrupt, never
 from maskedlark.reports.dataset import OpenedDataset, dataset_id
 from maskedlark.reports.report import InputShares
 from maskedlark.reports.sealing import OpeningKey
@@ -43,6 +44,8 @@ class Datasets:
     ledger: Ledger
     vault: Vault
     prepared: PreparedShelf[PreparedReports]
+    storing: Turns = field(default_factory=Turns)
+    """By dataset id: what is being committed is not swept."""
     _opened: OpenedShelf = field(default_factory=OpenedShelf, init=False)
     _committing: Turns = field(default_factory=Turns, init=False)
     _reading: Turns = field(default_factory=Turns, init=False)
@@ -98,7 +101,7 @@ class Datasets:
 
         Raises:
             JobRefused(UNKNOWN_DATASET, MALFORMED, DATASET_EMPTY, DATASET_CHANGED, REPORT_ALREADY_USED)
-            HelperUnavailable: the disk is full.
+            HelperUnavailable: the disk or the store is full, or cannot be written.
         """
         key = Handle(
             owner=host_of(self.tasks.served(task_id, caller).task.origin), task_id=task_id, name=handle
@@ -108,12 +111,14 @@ class Datasets:
             if known is not None:
                 return known.size
             with self.prepared.lent(key) as prepared:
-                if prepared is None:
+                if prepared is None or prepared.spool.is_lost:
                     raise JobRefused(
                         JobReason.UNKNOWN_DATASET,
                         "nothing is prepared under this handle (any more): prepare it again",
                     )
-                size = self._store(task_id, prepared, chosen_rows(prepared.is_admitted, chosen), expected_id)
+                is_chosen = chosen_rows(prepared.is_admitted, chosen)
+                with self.storing.alone(expected_id):
+                    size = self._store(task_id, prepared, is_chosen, expected_id)
             self.prepared.drop(key)
         _LOG.info("dataset committed: %d reports", size)
         return size
@@ -136,6 +141,7 @@ class Datasets:
 
         Raises:
             JobRefused(DATASET_LOST): the stored shares are missing or damaged.
+            HelperUnavailable: they cannot be read at the moment.
         """
         with self._reading.alone(dataset_id):  # so that who asks at the same time does not read it twice
             dataset = self._opened.get(dataset_id)
@@ -149,6 +155,7 @@ class Datasets:
 
         Raises:
             JobRefused(DATASET_LOST): the stored shares are missing or damaged.
+            HelperUnavailable: they cannot be read at the moment.
         """
         if self._is_small(dataset_id):
             return self.opened(dataset_id).shares
@@ -162,19 +169,24 @@ class Datasets:
             JobRefused(UNKNOWN_DATASET)
         """
         size = self.stored(dataset_id, task_id).size
-        return Records(count=size, pieces=lambda: self.pieces(dataset_id))
+        return Records(count=size, pieces=lambda interrupt: self.pieces(dataset_id, interrupt))
 
-    def pieces(self, dataset_id: bytes) -> Iterator[Piece]:
+    def pieces(self, dataset_id: bytes, interrupt: Interrupt = never) -> Iterator[Piece]:
         """The shares of a committed dataset: in one piece where it has room in memory, else by segments.
+
+        Args:
+            dataset_id: The dataset.
+            interrupt: Called while a segment is awaited.
 
         Raises:
             JobRefused(DATASET_LOST): the stored shares are missing or damaged, perhaps after some pieces.
+            HelperUnavailable: they cannot be read at the moment, perhaps after some pieces.
         """
         if self._is_small(dataset_id):
             yield whole(self.opened(dataset_id))
             return
-        with self._loss_told():
-            yield from self.vault.pieces(dataset_id)
+        with self._loss_told(), closing(self.vault.pieces(dataset_id, interrupt)) as pieces:
+            yield from pieces
 
     def _is_small(self, dataset_id: bytes) -> bool:
         """Whether a dataset is in memory, or has room there."""
@@ -188,7 +200,7 @@ class Datasets:
     ) -> int:
         """First the shares, then the ledger.
 
-        A crash between leaves a file that no ledger names, and that is written again.
+        A crash between leaves a file or objects that no ledger names, and that are written again or swept.
 
         One that is refused is taken back, unless it is refused because another process has committed this
         very dataset: the file is that one's now. Otherwise its reports are in another dataset for good, so
@@ -201,9 +213,9 @@ class Datasets:
                 JobReason.DATASET_CHANGED,
                 "the chosen reports make another dataset id than the expected one",
             )
-        self.vault.commit(prepared.spool, expected_id, prepared.ranks(rows))
+        manifest = self.vault.commit(prepared.spool, expected_id, prepared.ranks(rows))
         try:
-            self.ledger.add_dataset(expected_id, task_id, Ids(report_ids))
+            self.ledger.add_dataset(expected_id, task_id, Ids(report_ids), manifest)
         except JobRefused:
             if self._committed(expected_id, task_id) is None:
                 self.vault.withdraw(prepared.spool, expected_id)

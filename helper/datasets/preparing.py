@@ -17,8 +17,8 @@ from helper.datasets.proofs import compiled_residues
 from helper.datasets.seen import SeenIds
 from helper.datasets.segments import NOT_CHOSEN, Rows
 from helper.datasets.shelves import Handle, PreparedShelf
-from helper.datasets.spool import Ranks, Spool
-from helper.datasets.vault import Vault
+from helper.datasets.spool import Ranks
+from helper.datasets.vault import AnySpool, Vault
 from helper.ledger.ledger import Ledger
 from helper.trust.tasks import ServedTask
 from maskedlark.errors import JobReason, JobRefused, ReportReason
@@ -77,7 +77,7 @@ class PreparedReports:
         order: The admitted reports' rows, in canonical order.
     """
 
-    spool: Spool = field(repr=False)
+    spool: AnySpool = field(repr=False)
     report_ids: NDArray[np.uint8] = field(repr=False)
     view_tags: NDArray[np.uint8] = field(repr=False)
     is_admitted: NDArray[np.bool_]
@@ -128,7 +128,7 @@ class Preparation:
         self._ledger = ledger
         self._shelf = shelf
         self._vault = vault
-        self._spool: Spool | None = None
+        self._spool: AnySpool | None = None
         self._ids: list[NDArray[np.uint8]] = []
         self._admitted: list[AdmittedSet] = []
         self._seen = SeenIds()

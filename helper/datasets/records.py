@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 
 from helper.datasets.segments import Piece
 from maskedlark.frozen import frozen
+from maskedlark.interrupt import Interrupt
 
 
 @frozen
@@ -12,8 +13,9 @@ class Records:
 
     Attributes:
         count: How many there are.
-        pieces: All of them, piece by piece; JobRefused(DATASET_LOST) perhaps only after some pieces.
+        pieces: All of them, piece by piece, with what ends the waiting for one; JobRefused(DATASET_LOST) or
+            HelperUnavailable perhaps only after some pieces.
     """
 
     count: int
-    pieces: Callable[[], Iterator[Piece]]
+    pieces: Callable[[Interrupt], Iterator[Piece]]

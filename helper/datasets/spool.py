@@ -67,6 +67,11 @@ class Spool:
         """How long the file of all records is."""
         return _file_bytes(self._shape, self._written + self.waiting)
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the file of a dataset that was stored and not committed is gone: too old, it was swept."""
+        return self._stored is not None and not self._stored.exists()
+
     def add(self, rows: Rows) -> None:
         """Take records; what fills a segment is written, and leaves memory."""
         if not len(rows):

@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
 import numpy as np
-from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from numpy.typing import NDArray
 
 from helper.datasets.spool import KeyFor
-from helper.datasets.vault import VaultDamaged, emptied_of
+from helper.datasets.vault import StoredFile, damage_told, emptied_of, files_of
 from maskedlark.randomness import Randomness, system_randomness
 from maskedlark.reports.task import REPORT_ID_BYTES
 from maskedlark.reports.updates import ROUND_ID_BYTES
@@ -56,6 +55,11 @@ class Spool:
         self._stored: Path | None = None
         self._stream: BinaryIO | None = open(path, "xb", opener=private)  # noqa: SIM115 # closed by `finish`
         self._stream.write(header)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the file of a dataset that was stored and not committed is gone: too old, it was swept."""
+        return self._stored is not None and not self._stored.exists()
 
     def add(self, report_id: bytes, payload: bytes) -> None:
         """Write one share behind the others."""
@@ -116,8 +120,8 @@ class UpdateVault:
         """
         spool.store(self._path(dataset_id), self._key_for(dataset_id + _salt(spool.header)), chosen)
 
-    def remove(self, dataset_id: bytes) -> None:
-        """Forget a dataset that was not committed after all."""
+    def remove_file(self, dataset_id: bytes) -> None:
+        """Forget a dataset that was not committed after all, or has expired."""
         self._path(dataset_id).unlink(missing_ok=True)
 
     def shares(self, dataset_id: bytes, round_id: bytes) -> Iterator[StoredUpdate]:
@@ -125,12 +129,14 @@ class UpdateVault:
 
         Raises:
             VaultDamaged: the file is missing, cut, altered, or of another dataset or round.
+            HelperUnavailable: it cannot be read at the moment.
         """
-        try:
-            with self._path(dataset_id).open("rb") as stream:
-                yield from self._read(stream, dataset_id, round_id)
-        except (OSError, InvalidTag, ValueError) as error:
-            raise VaultDamaged(f"stored updates cannot be read: {type(error).__name__}") from None
+        with damage_told(), self._path(dataset_id).open("rb") as stream:
+            yield from self._read(stream, dataset_id, round_id)
+
+    def files(self) -> Iterator[StoredFile]:
+        """The datasets that are files, committed or not."""
+        return files_of(self._folder, _SUFFIX)
 
     def _read(self, stream: BinaryIO, dataset_id: bytes, round_id: bytes) -> Iterator[StoredUpdate]:
         header = stream.read(_HEADER_BYTES)

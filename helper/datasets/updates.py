@@ -75,6 +75,8 @@ class UpdateDatasets:
     opening_keys: Callable[[], Sequence[OpeningKey]]
     ledger: Ledger
     vault: UpdateVault
+    storing: Turns = field(default_factory=Turns)
+    """By dataset id: what is being committed is not swept."""
     _lock: Lock = field(default_factory=Lock, init=False)
     _prepared: OrderedDict[Handle, PreparedUpdates] = field(default_factory=OrderedDict, init=False)
     _committing: Turns = field(default_factory=Turns, init=False)
@@ -134,13 +136,14 @@ class UpdateDatasets:
             key = _handle(served, handle)
             with self._lock:
                 prepared = self._prepared.get(key)
-            if prepared is None:
+            if prepared is None or prepared.spool.is_lost:
                 raise JobRefused(
                     JobReason.UNKNOWN_DATASET,
                     "nothing is prepared under this handle (any more): prepare it again",
                 )
             rows = chosen_rows(prepared.is_admitted, chosen)
-            size = self._store(task_id, prepared, rows, expected_id)
+            with self.storing.alone(expected_id):
+                size = self._store(task_id, prepared, rows, expected_id)
             with self._lock:
                 self._prepared.pop(key, None)
         _LOG.info("dataset of updates committed: %d devices", size)
@@ -151,6 +154,7 @@ class UpdateDatasets:
 
         Raises:
             JobRefused(DATASET_LOST): the stored shares are missing, damaged, or of another round.
+            HelperUnavailable: they cannot be read at the moment.
         """
         try:
             yield from self.vault.shares(of_dataset, one.round_id)
@@ -176,7 +180,7 @@ class UpdateDatasets:
             self.ledger.add_dataset(expected_id, task_id, Ids(ids[order]))
         except JobRefused:
             if self._committed(expected_id, task_id) is None:
-                self.vault.remove(expected_id)
+                self.vault.remove_file(expected_id)
                 raise
         return len(ids)
 

@@ -2,30 +2,42 @@
 
     spool = vault.begin(shape)                          # while shares are opened
     vault.add(spool, rows)
-    vault.commit(spool, dataset_id, ranks)              # the file is the dataset, durably
+    manifest = vault.commit(spool, dataset_id, ranks)   # it lies there durably; the ledger is told what
     for piece in vault.pieces(dataset_id): ...          # one segment at a time, never all in memory
 
 One encrypted file each (`helper.datasets.spool`), so that a restart costs no re-opening and a stolen disk
-shows no feature. Files of earlier versions are read as they are (`helper.datasets.whole_file`).
+shows no feature; or encrypted objects (`helper.datasets.object_segments`), where the operator has a store.
+Files are read also then, and those of earlier versions as they are (`helper.datasets.whole_file`).
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, TypeAlias
 
 from cryptography.exceptions import InvalidTag
 
 from helper.datasets import whole_file
+from helper.datasets.object_segments import ObjectSegments
+from helper.datasets.object_spool import ObjectSpool
 from helper.datasets.segments import Piece, Rows, RowShape, put_together, whole, without_features
 from helper.datasets.spool import KeyFor, Ranks, Spool, StoredSegments
+from helper.ledger.records import Manifest
 from maskedlark.errors import HelperUnavailable
+from maskedlark.frozen import frozen
+from maskedlark.interrupt import Interrupt, never
 from maskedlark.randomness import Randomness, system_randomness
 from maskedlark.reports.dataset import OpenedDataset
 from maskedlark.runtime.disk import LEAST_FREE_BYTES, check_room
+from maskedlark.runtime.objects import RETRY_AFTER_S, ObjectLost
 
 _NAME_BYTES: Final = 16
 _UNFINISHED: Final = ".unfinished"
+_SUFFIX: Final = ".sealed"
+_ID_BYTES: Final = 32
+
+AnySpool: TypeAlias = Spool | ObjectSpool
+"""Where a preparation's records go."""
 
 
 class VaultDamaged(Exception):
@@ -48,48 +60,86 @@ def emptied_of(folder: Path, suffix: str) -> Path:
     return folder
 
 
+@frozen
+class StoredFile:
+    """A file that holds a dataset.
+
+    Attributes:
+        dataset_id: The dataset's.
+        modified_s: When it was written, in Unix seconds.
+    """
+
+    dataset_id: bytes
+    modified_s: float
+
+
 class Vault:
     """A folder of encrypted datasets, which one process writes to."""
 
-    def __init__(self, folder: Path, key_for: KeyFor, randomness: Randomness = system_randomness) -> None:
-        """Open the folder, or make it; what a process that was killed did not finish is removed."""
+    def __init__(
+        self,
+        folder: Path,
+        key_for: KeyFor,
+        randomness: Randomness = system_randomness,
+        objects: ObjectSegments | None = None,
+    ) -> None:
+        """Open the folder, or make it; what a process that was killed did not finish is removed.
+
+        Args:
+            folder: Of files.
+            key_for: See `HelperKeys.vault_key`.
+            randomness: Of names and salts.
+            objects: Where new datasets lie; None for files.
+        """
         self._folder = emptied_of(folder, _UNFINISHED)
         self._key_for = key_for
         self._randomness = randomness
+        self._objects = objects
         self._lacked_bytes = 0
 
-    def begin(self, shape: RowShape) -> Spool:
+    def begin(self, shape: RowShape) -> AnySpool:
         """A spool for records of a shape."""
+        if self._objects is not None:
+            return self._objects.begin(shape)
         path = self._folder / f"{self._randomness(_NAME_BYTES).hex()}{_UNFINISHED}"
         return Spool(path, shape, self._key_for, self._randomness)
 
-    def add(self, spool: Spool, rows: Rows) -> None:
+    def add(self, spool: AnySpool, rows: Rows) -> None:
         """Take records into a spool.
 
         Raises:
-            HelperUnavailable: the disk is full or cannot be written.
+            HelperUnavailable: the disk or the store is full or cannot be written.
         """
         with self._written(spool):
             spool.add(rows)
 
-    def commit(self, spool: Spool, dataset_id: bytes, ranks: Ranks) -> None:
+    def commit(self, spool: AnySpool, dataset_id: bytes, ranks: Ranks) -> Manifest:
         """Make the records of a spool that have a rank a dataset, durably, before it is committed.
 
         Storing a dataset again replaces its file as a whole.
 
+        Returns:
+            What the ledger is to name in the transaction that commits the dataset; nothing of a file.
+
         Raises:
-            HelperUnavailable: the disk is full or cannot be written.
+            HelperUnavailable: the disk or the store is full or cannot be written.
         """
+        if isinstance(spool, ObjectSpool):
+            return spool.store(dataset_id, ranks)
         with self._written(spool):
             spool.store(self._path(dataset_id), dataset_id, ranks)
         self._lacked_bytes = 0
+        return ()
 
-    def withdraw(self, spool: Spool, dataset_id: bytes) -> None:
+    def withdraw(self, spool: AnySpool, dataset_id: bytes) -> None:
         """Take back a dataset that was not committed after all; its spool may be another one."""
-        spool.withdraw(self._path(dataset_id))
+        if isinstance(spool, ObjectSpool):
+            spool.withdraw()
+        else:
+            spool.withdraw(self._path(dataset_id))
 
     @contextmanager
-    def _written(self, spool: Spool) -> Iterator[None]:
+    def _written(self, spool: AnySpool) -> Iterator[None]:
         """Do what writes to the disk; if that fails, as much is lacking as the whole file takes."""
         try:
             yield
@@ -109,21 +159,28 @@ class Vault:
         check_room(self._folder, max(LEAST_FREE_BYTES, self._lacked_bytes))
 
     def num_bytes(self, dataset_id: bytes) -> int:
-        """How long the file of a dataset is.
+        """How many bytes a dataset takes, sealed.
 
         Raises:
             VaultDamaged: it is missing.
+            HelperUnavailable: it cannot be read at the moment.
         """
-        with _damage_told():
+        with damage_told():
+            if (objects := self._objects_of(dataset_id)) is not None:
+                return objects.num_bytes(dataset_id)
             return self._path(dataset_id).stat().st_size
 
     def read(self, dataset_id: bytes) -> OpenedDataset:
         """The dataset of an id, all of it.
 
         Raises:
-            VaultDamaged: the file is missing, cut, altered, or another dataset's.
+            VaultDamaged: it is missing, cut, altered, or another dataset's.
+            HelperUnavailable: it cannot be read at the moment.
         """
-        with _damage_told(), self._path(dataset_id).open("rb") as stream:
+        if (objects := self._objects_of(dataset_id)) is not None:
+            with damage_told():
+                return put_together(dataset_id, objects.pieces(dataset_id), objects.records(dataset_id))
+        with damage_told(), self._path(dataset_id).open("rb") as stream:
             if _is_whole(stream):
                 return whole_file.read_whole(stream, dataset_id, self._key_for)
             stored = StoredSegments(stream, dataset_id, self._key_for)
@@ -133,35 +190,75 @@ class Vault:
         """The dataset of an id but for its features, which are of no width.
 
         Raises:
-            VaultDamaged: as of `read`.
+            VaultDamaged, HelperUnavailable: as of `read`.
         """
         narrow = [without_features(piece) for piece in self.pieces(dataset_id)]
-        with _damage_told():
+        with damage_told():
             return put_together(dataset_id, narrow, sum(len(piece.ranks) for piece in narrow))
 
-    def pieces(self, dataset_id: bytes) -> Iterator[Piece]:
+    def pieces(self, dataset_id: bytes, interrupt: Interrupt = never) -> Generator[Piece, None, None]:
         """The dataset of an id, one segment after the other; an old file in one piece.
 
+        Args:
+            dataset_id: The dataset.
+            interrupt: Called while a segment is awaited.
+
         Raises:
-            VaultDamaged: the file is missing, cut, altered, or another dataset's; perhaps only after some
-                pieces.
+            VaultDamaged: it is missing, cut, altered, or another dataset's; perhaps only after some pieces.
+            HelperUnavailable: it cannot be read at the moment; perhaps only after some pieces.
         """
-        with _damage_told(), self._path(dataset_id).open("rb") as stream:
+        if (objects := self._objects_of(dataset_id)) is not None:
+            with damage_told(), closing(objects.pieces(dataset_id, interrupt)) as pieces:
+                yield from pieces
+            return
+        with damage_told(), self._path(dataset_id).open("rb") as stream:
             if _is_whole(stream):
                 yield whole(whole_file.read_whole(stream, dataset_id, self._key_for))
             else:
                 yield from StoredSegments(stream, dataset_id, self._key_for).pieces()
 
+    def files(self) -> Iterator[StoredFile]:
+        """The datasets that are files, committed or not."""
+        return files_of(self._folder, _SUFFIX)
+
+    def remove_file(self, dataset_id: bytes) -> None:
+        """Remove the file of a dataset that expired or was never committed."""
+        self._path(dataset_id).unlink(missing_ok=True)
+
+    def _objects_of(self, dataset_id: bytes) -> ObjectSegments | None:
+        """The store, if a dataset is not a file."""
+        return None if self._path(dataset_id).exists() else self._objects
+
     def _path(self, dataset_id: bytes) -> Path:
-        return self._folder / f"{dataset_id.hex()}.sealed"
+        return self._folder / f"{dataset_id.hex()}{_SUFFIX}"
+
+
+def files_of(folder: Path, suffix: str) -> Iterator[StoredFile]:
+    """The files of datasets in a folder."""
+    for path in folder.glob(f"*{suffix}"):
+        with suppress(ValueError, FileNotFoundError):  # not named for a dataset, or gone meanwhile
+            dataset_id = bytes.fromhex(path.stem)
+            if len(dataset_id) == _ID_BYTES:
+                yield StoredFile(dataset_id=dataset_id, modified_s=path.stat().st_mtime)
 
 
 @contextmanager
-def _damage_told() -> Iterator[None]:
+def damage_told() -> Iterator[None]:
+    """Tell what is damaged from what cannot be read at the moment.
+
+    Raises:
+        VaultDamaged: the file or an object is missing, cut, altered, or another dataset's.
+        HelperUnavailable: the disk does not give it, or there are too many open files.
+    """
     try:
         yield
-    except (OSError, InvalidTag, ValueError) as error:
+    except (FileNotFoundError, IsADirectoryError, InvalidTag, ObjectLost, ValueError) as error:
         raise VaultDamaged(f"a stored dataset cannot be read: {type(error).__name__}") from None
+    except OSError as error:
+        raise HelperUnavailable(
+            f"this helper cannot read the dataset at the moment ({error.strerror}); ask again",
+            retry_after_s=RETRY_AFTER_S,
+        ) from None
 
 
 def _is_whole(stream: BinaryIO) -> bool:

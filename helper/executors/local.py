@@ -31,13 +31,13 @@ class LocalExecutor:
         self, gradient: Gradient, records: Records, evaluated: Evaluated, interrupt: Interrupt
     ) -> MaskedSum:
         """See `Executor`."""
-        return summed(gradient.engine, gradient.weights, records.pieces(), evaluated, interrupt)
+        return summed(gradient.engine, gradient.weights, records.pieces(interrupt), evaluated, interrupt)
 
     def scan(self, scoring: Scoring, records: Records, interrupt: Interrupt) -> Scores:
         """See `Executor`."""
         bins = np.empty(records.count, np.int64)
         choices = np.empty(records.count, np.int64) if scoring.loss is Loss.CROSS_ENTROPY else None
-        for piece in records.pieces():
+        for piece in records.pieces(interrupt):
             found = score(
                 scoring.model,
                 scoring.loss,

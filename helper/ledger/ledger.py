@@ -14,10 +14,12 @@ from sqlalchemy.exc import IntegrityError
 
 from helper.ledger.chain import begin_chain, move_on, position_of
 from helper.ledger.check import check_whole
+from helper.ledger.manifests import Manifests, add_manifest
 from helper.ledger.migrations import MIGRATIONS
 from helper.ledger.records import (
     CheckBudget,
     Counts,
+    Manifest,
     Position,
     Reservation,
     SignedTask,
@@ -74,6 +76,11 @@ class Ledger:
         """Its database, for reports that change nothing."""
         return self._engine
 
+    @property
+    def manifests(self) -> Manifests:
+        """What the datasets in object storage consist of."""
+        return Manifests(self._engine)
+
     def add_task(self, task_id: bytes, task: SignedTask) -> None:
         """Keep a signed task; keeping it again changes nothing."""
         row = {"task_id": task_id, "task": task.encoded, "role": task.role, "signature": task.signature}
@@ -107,8 +114,16 @@ class Ledger:
                 used.update(connection.scalars(query))
         return used
 
-    def add_dataset(self, dataset_id: bytes, task_id: bytes, report_ids: Sequence[bytes]) -> None:
+    def add_dataset(
+        self, dataset_id: bytes, task_id: bytes, report_ids: Sequence[bytes], manifest: Manifest = ()
+    ) -> None:
         """Commit a dataset: its reports are used up for the task, all of them or, if it is refused, none.
+
+        Args:
+            dataset_id: The dataset's.
+            task_id: The task's.
+            report_ids: Its reports.
+            manifest: What it consists of in object storage; empty if it is a file.
 
         Raises:
             JobRefused(REPORT_ALREADY_USED): one of them is in a dataset of the task already.
@@ -123,6 +138,7 @@ class Ledger:
                         insert(USED_REPORTS),
                         [{"task_id": task_id, "report_id": report_id} for report_id in batch],
                     )
+                add_manifest(connection, dataset_id, manifest)
                 move_on(connection, "dataset", dataset_id)
         except IntegrityError:
             raise JobRefused(
@@ -136,6 +152,12 @@ class Ledger:
         with reading(self._engine) as connection:
             row = connection.execute(query).one_or_none()
         return row and StoredDataset(task_id=row.task_id, size=row.size)
+
+    def has_open_job(self, dataset_id: bytes) -> bool:
+        """Whether a job over a dataset is not closed: it may ask for a round still."""
+        found = select(JOBS.c.job_id).where(JOBS.c.dataset_id == dataset_id, JOBS.c.is_closed.is_(False))
+        with reading(self._engine) as connection:
+            return connection.execute(found.limit(1)).first() is not None
 
     def open_job(self, spec: JobSpec, model: bytes, check_budget: CheckBudget) -> bool:
         """Open a job and reserve all its rounds, if `check_budget` does not refuse.

@@ -28,6 +28,31 @@ class StoredDataset:
 
 
 @frozen
+class SealedObject:
+    """What lies in object storage of one segment: its sealed records, or their sealed ranks.
+
+    Attributes:
+        number: The segment's place in its dataset.
+        holds_ranks: Whether it is the ranks.
+        name: The object's.
+        digest: SHA-256 of its bytes.
+        num_bytes: How many these are.
+        records: How many records the segment has, chosen or not.
+    """
+
+    number: int
+    holds_ranks: bool
+    name: str
+    digest: bytes
+    num_bytes: int
+    records: int
+
+
+Manifest: TypeAlias = tuple[SealedObject, ...]
+"""All objects of a dataset, by number, records before ranks. Empty for one that is a file."""
+
+
+@frozen
 class StoredJob:
     """A job, and how far it is."""
 

@@ -1,7 +1,8 @@
 """The ledger's tables, on any engine that SQLAlchemy speaks to.
 
     tasks ──< datasets ──< jobs ──< rounds
-      │           └──────< queries
+      │           ├──────< queries
+      │           └──────< segments   in object storage: their names and digests
       └────< used_reports
 
     chain    every position that the ledger was ever at: what shows that it was rolled back
@@ -29,7 +30,7 @@ from sqlalchemy import (
 from maskedlark.runtime.database import schema_version_of
 
 METADATA: Final = MetaData()
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 """Of all tables together: one more whenever a column or its meaning changes.
 
 A ledger of version 1 does not say which it has.
@@ -98,6 +99,19 @@ QUERIES: Final = Table(
     Column("kind", String(16), nullable=False),  # names in `helper.ledger.ledger`
     Column("spec", LargeBinary, nullable=False),
     Column("answer", LargeBinary, nullable=False),
+)
+
+SEGMENTS: Final = Table(
+    "segments",
+    METADATA,
+    Column("dataset_id", LargeBinary(32), ForeignKey("datasets.dataset_id"), nullable=False),
+    Column("number", Integer, nullable=False),  # of the segment in its dataset
+    Column("holds_ranks", Boolean, nullable=False),  # or the records themselves
+    Column("name", String(128), nullable=False, index=True),  # in object storage
+    Column("digest", LargeBinary(32), nullable=False),  # SHA-256 of the object
+    Column("num_bytes", Integer, nullable=False),
+    Column("records", Integer, nullable=False),
+    PrimaryKeyConstraint("dataset_id", "number", "holds_ranks"),
 )
 
 CHAIN: Final = Table(

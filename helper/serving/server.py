@@ -14,7 +14,10 @@ from pathlib import Path
 from threading import Event
 from typing import Final
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from helper.core import HelperCore
+from helper.datasets.sweeping import EVERY_S, EXPIRED_KEPT_S
 from helper.executors.local import LocalExecutor
 from helper.gradient.choose import engine_for
 from helper.ledger.ledger import LEDGER_FILE, Ledger, sqlite_url
@@ -24,7 +27,7 @@ from helper.serving.service import HelperService
 from helper.serving.warmup import warm_up
 from helper.trust.floors import PREPARED_BYTES, Floors
 from helper.trust.keys import FILE_NAME, HelperKeys
-from maskedlark.errors import InvalidTask, JobRefused
+from maskedlark.errors import InvalidTask, JobRefused, MaskedLarkError
 from maskedlark.frozen import frozen
 from maskedlark.interrupt import Interrupt
 from maskedlark.observability.endpoint import OperatorEndpoint, Starting
@@ -32,13 +35,16 @@ from maskedlark.observability.serving import ServerSettings, WatchedServer
 from maskedlark.rpc.fair_room import FairRoom
 from maskedlark.rpc.tls_files import TlsFiles
 from maskedlark.rpc.transport import is_loopback
+from maskedlark.runtime.bucket import opened_bucket
 from maskedlark.runtime.database import open_database
 from maskedlark.runtime.hardening import forbid_core_files
 from maskedlark.runtime.ownership import check_data_folder, check_own
+from maskedlark.runtime.periodic import Periodic
 from maskedlark.runtime.signals import wait_for
 from protos import helper_pb2_grpc
 
 DRAIN_S: Final = 30.0
+DAY_S: Final = 86_400.0
 LIGHT_CALLS: Final = 4
 """Threads that preparations, rounds and queries leave free for calls that take no time."""
 _LOCK_FILE: Final = "lock"
@@ -64,6 +70,8 @@ class HelperSettings:
         release_grid_ms: Answers are charged and leave a whole number of these milliseconds after their
             requests.
         metrics_listen: host:port on loopback of /metrics and /healthz, or None.
+        segments: The URL of the object storage that new datasets lie in, or None for the data folder.
+        keep_expired_days: How long after its task's end a dataset is kept.
     """
 
     data: Path
@@ -78,6 +86,8 @@ class HelperSettings:
     max_preparing_bytes: int = PREPARED_BYTES
     release_grid_ms: float = DEFAULT_STEP_MS
     metrics_listen: str | None = None
+    segments: str | None = None
+    keep_expired_days: float = EXPIRED_KEPT_S / DAY_S
 
 
 def serve(settings: HelperSettings, stop: Event) -> None:
@@ -107,8 +117,16 @@ def serve(settings: HelperSettings, stop: Event) -> None:
         if settings.metrics_listen is not None:
             stack.enter_context(OperatorEndpoint(settings.metrics_listen, metrics.registry, check_well))
         watched.listen()
+        sweeping = Periodic(
+            core.sweeper.sweep,
+            name="sweep",
+            every_s=EVERY_S,
+            survives=(MaskedLarkError, OSError, SQLAlchemyError),
+        )
+        stack.callback(sweeping.stop)
         stack.callback(watched.drain, DRAIN_S)
         with suppress(_Stopped):
+            sweeping.start()
             _answer_calls(settings, watched, is_ready, stop)
         _LOG.info("draining")
 
@@ -206,6 +224,8 @@ def _open_core(settings: HelperSettings, stack: ExitStack) -> HelperCore:
         clock=time.time,
         engine_for=partial(engine_for, threads=settings.round_threads or os.cpu_count() or 1),
         max_preparing_bytes=settings.max_preparing_bytes,
+        segments=opened_bucket(settings.segments) if settings.segments is not None else None,
+        keep_expired_s=settings.keep_expired_days * DAY_S,
     )
 
 

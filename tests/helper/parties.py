@@ -37,6 +37,7 @@ from maskedlark.reports.report import Example
 from maskedlark.reports.task import Task, TaskBundle
 from maskedlark.reports.upload import Report, Sealer
 from maskedlark.runtime.database import open_database
+from maskedlark.runtime.objects import ObjectStore
 from tests.builders import NOW, examples, settings, shares_for
 
 FLOORS = Floors(min_batch_size=2, max_epsilon=1e6, max_collusion_epsilon=1e6, is_noise_optional=True)
@@ -112,6 +113,7 @@ class Party:
         ledger_type: type[Ledger] = Ledger,
         engine_for: Callable[..., Any] = fake_engine_for,
         max_preparing_bytes: int = PREPARED_BYTES,
+        segments: ObjectStore | None = None,
     ) -> HelperCore:
         return HelperCore(
             data=self.data,
@@ -122,6 +124,7 @@ class Party:
             clock=lambda: self.now,
             engine_for=engine_for,
             max_preparing_bytes=max_preparing_bytes,
+            segments=segments,
         )
 
 

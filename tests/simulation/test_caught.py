@@ -222,7 +222,9 @@ def test_a_helper_that_forgets_used_reports_is_caught_and_the_failing_run_is_mad
 ) -> None:
     """It takes a person who gives up a dataset that one helper has committed and the other has not."""
 
-    def add_dataset(ledger: Ledger, dataset_id: bytes, task_id: bytes, report_ids: Sequence[bytes]) -> None:
+    def add_dataset(
+        ledger: Ledger, dataset_id: bytes, task_id: bytes, report_ids: Sequence[bytes], _: object
+    ) -> None:
         with ledger._engine.begin() as connection:
             connection.execute(
                 insert(DATASETS).values(dataset_id=dataset_id, task_id=task_id, size=len(report_ids))

@@ -17,6 +17,7 @@ from helper.datasets.preparing import MAX_CHUNK_BYTES, ON_DISK
 from helper.datasets.shelves import MAX_PREPARED_PER_TASK
 from helper.datasets.spool import Spool
 from helper.ledger.ledger import Ledger
+from helper.ledger.records import Manifest
 from helper.serving.metrics import HelperMetrics
 from maskedlark import canonical
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused, ReportReason
@@ -391,11 +392,13 @@ class Interrupted(Ledger):
 
     before: Callable[[], object] | None = None
 
-    def add_dataset(self, dataset_id: bytes, task_id: bytes, report_ids: Sequence[bytes]) -> None:
+    def add_dataset(
+        self, dataset_id: bytes, task_id: bytes, report_ids: Sequence[bytes], manifest: Manifest = ()
+    ) -> None:
         before, self.before = self.before, None
         if before is not None:
             before()
-        super().add_dataset(dataset_id, task_id, report_ids)
+        super().add_dataset(dataset_id, task_id, report_ids, manifest)
 
 
 def test_a_commit_does_not_wait_for_one_of_another_task(scene: Scene) -> None:
@@ -416,9 +419,11 @@ def test_a_commit_does_not_wait_for_one_of_another_task(scene: Scene) -> None:
 class AnotherProcess(Ledger):
     """Just before this process commits a dataset, another one commits the very same."""
 
-    def add_dataset(self, dataset_id: bytes, task_id: bytes, report_ids: Sequence[bytes]) -> None:
-        super().add_dataset(dataset_id, task_id, report_ids)
-        super().add_dataset(dataset_id, task_id, report_ids)
+    def add_dataset(
+        self, dataset_id: bytes, task_id: bytes, report_ids: Sequence[bytes], manifest: Manifest = ()
+    ) -> None:
+        super().add_dataset(dataset_id, task_id, report_ids, manifest)
+        super().add_dataset(dataset_id, task_id, report_ids, manifest)
 
 
 def test_a_dataset_that_another_process_commits_at_the_same_time_keeps_its_file(scene: Scene) -> None:
@@ -435,13 +440,15 @@ class Away(Ledger):
     failures = 1
     is_taken_down = False
 
-    def add_dataset(self, dataset_id: bytes, task_id: bytes, report_ids: Sequence[bytes]) -> None:
+    def add_dataset(
+        self, dataset_id: bytes, task_id: bytes, report_ids: Sequence[bytes], manifest: Manifest = ()
+    ) -> None:
         if self.failures:
             self.failures -= 1
             if self.is_taken_down:
-                super().add_dataset(dataset_id, task_id, report_ids)
+                super().add_dataset(dataset_id, task_id, report_ids, manifest)
             raise HelperUnavailable("the helper's database does not answer; ask again")
-        super().add_dataset(dataset_id, task_id, report_ids)
+        super().add_dataset(dataset_id, task_id, report_ids, manifest)
 
 
 @pytest.mark.parametrize("segment", [4, 65_536])

@@ -1,3 +1,5 @@
+import errno
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +14,7 @@ from helper.datasets import segments, whole_file
 from helper.datasets.segments import NOT_CHOSEN, RowShape, whole
 from helper.datasets.vault import Vault, VaultDamaged
 from helper.trust.keys import HelperKeys
+from maskedlark.errors import HelperUnavailable
 from maskedlark.randomness import seeded
 from maskedlark.reports.dataset import OpenedDataset
 from maskedlark.reports.hpke_suite import HpkeSuite
@@ -335,3 +338,21 @@ def test_a_missing_file_is_noticed(vault: Vault) -> None:
         vault.read(ID)
     with pytest.raises(VaultDamaged):
         vault.num_bytes(ID)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO, errno.EACCES])
+def test_a_file_that_cannot_be_read_at_the_moment_is_not_lost(
+    vault: Vault, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    write(vault, dataset(5))
+
+    def broken(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as during:
+        during.setattr(Path, "open", broken)
+        with pytest.raises(HelperUnavailable, match=os.strerror(number)):
+            vault.read(ID)
+        with pytest.raises(HelperUnavailable):
+            list(vault.pieces(ID))
+    assert_equal(vault.read(ID), dataset(5))

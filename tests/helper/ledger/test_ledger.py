@@ -294,7 +294,7 @@ def test_an_empty_ledger_counts_nothing(database_url: str) -> None:
 
 def test_whoever_changes_a_table_gives_it_another_version() -> None:
     tables = [str(CreateTable(table).compile(dialect=sqlite.dialect())) for table in METADATA.sorted_tables]
-    assert (SCHEMA_VERSION, sha256("".join(tables).encode()).hexdigest()[:16]) == (3, "f6b37bca472d80a4")
+    assert (SCHEMA_VERSION, sha256("".join(tables).encode()).hexdigest()[:16]) == (4, "90b6d3d22e94e4a3")
 
 
 @pytest.mark.parametrize("version", [1, SCHEMA_VERSION + 1])

@@ -1,0 +1,178 @@
+"""Datasets in object storage: segments and ranks as objects, which a manifest in the ledger names.
+
+    objects = ObjectSegments(Retrying(store), ledger, keys.vault_key)
+    spool = objects.begin(shape)                      # see `helper.datasets.object_spool`
+    for piece in objects.pieces(dataset_id): ...      # the next segments are fetched meanwhile
+
+Until a transaction of the ledger names an object, it belongs to no dataset: a crash at any point leaves a
+whole dataset or orphans, which are swept (`helper.datasets.sweeping`).
+"""
+
+from collections import deque
+from collections.abc import Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final
+
+from helper.datasets.object_spool import ObjectSpool, ObjectWriter
+from helper.datasets.sealed_segments import Tail, chosen_of, is_of_one_attempt, opened_ranks, opened_rows
+from helper.datasets.segments import NOT_CHOSEN, Piece, RowShape
+from helper.datasets.spool import KeyFor
+from helper.ledger.ledger import Ledger
+from helper.ledger.records import Manifest, SealedObject
+from maskedlark.frozen import frozen
+from maskedlark.interrupt import Interrupt, never
+from maskedlark.randomness import Randomness, system_randomness
+from maskedlark.runtime.objects import Listed, ObjectLost, Retrying, read_exactly
+
+IN_FLIGHT: Final = 3
+"""How many segments are fetched, or wait in memory, while one is computed on."""
+_FOLDER_BYTES: Final = 8
+_INTERRUPTED_EVERY_S: Final = 0.1
+
+
+@frozen
+class _Segment:
+    """The two objects of a segment."""
+
+    rows: SealedObject
+    ranks: SealedObject
+
+
+class ObjectSegments:
+    """The datasets of one helper in a store, which one process writes to. Safe to call from many threads."""
+
+    def __init__(
+        self, store: Retrying, ledger: Ledger, key_for: KeyFor, randomness: Randomness = system_randomness
+    ) -> None:
+        """Nothing is asked of the store yet. Helpers may share one: each has a folder of its own."""
+        self._folder = key_for(b"folder in object storage")[:_FOLDER_BYTES].hex()
+        self._store = store
+        self._ledger = ledger
+        self._key_for = key_for
+        self._randomness = randomness
+        self.writer = ObjectWriter(store, self._folder, randomness)
+
+    def begin(self, shape: RowShape) -> ObjectSpool:
+        """A spool for records of a shape."""
+        return ObjectSpool(self.writer, shape, self._key_for, self._randomness)
+
+    def num_bytes(self, dataset_id: bytes) -> int:
+        """How many bytes the objects of a dataset have.
+
+        Raises:
+            ObjectLost: it has none.
+        """
+        return sum(one.num_bytes for one in self._manifest(dataset_id))
+
+    def records(self, dataset_id: bytes) -> int:
+        """How many records a dataset has.
+
+        Raises:
+            ObjectLost: the ledger does not know it.
+        """
+        stored = self._ledger.dataset(dataset_id)
+        if stored is None:
+            raise ObjectLost("no such dataset")
+        return stored.size
+
+    def sealed(self, one: SealedObject) -> bytes:
+        """The bytes of one object, sealed as they are.
+
+        Raises:
+            ObjectLost: it is missing, cut, or another one.
+            HelperUnavailable: the store cannot be read at the moment.
+        """
+        return read_exactly(self._store, one.name, one.digest)
+
+    def pieces(self, dataset_id: bytes, interrupt: Interrupt = never) -> Generator[Piece, None, None]:
+        """The chosen records of each segment, in order; segments without any are not fetched.
+
+        Args:
+            dataset_id: The dataset.
+            interrupt: Called while a segment is awaited; what it raises ends the reading.
+
+        Raises:
+            ObjectLost, ValueError, InvalidTag: what lies there is not what was put, perhaps only after some
+                pieces.
+            HelperUnavailable: the store cannot be read at the moment.
+        """
+        segments = _paired(self._manifest(dataset_id))
+        tail = Tail(count=sum(one.rows.records for one in segments), records=self.records(dataset_id))
+        found = 0
+        coming = iter(segments)
+        fetched: deque[Future[Piece | None]] = deque()
+        pool = ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="segments")
+
+        def fetch_next() -> None:
+            if (segment := next(coming, None)) is not None:
+                fetched.append(pool.submit(self._piece, segment, tail, dataset_id))
+
+        try:
+            for _ in range(IN_FLIGHT):
+                fetch_next()
+            while fetched:
+                piece = _awaited(fetched.popleft(), interrupt)
+                fetch_next()
+                if piece is not None:
+                    found += len(piece.ranks)
+                    yield piece
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)  # who leaves does not wait for what is on its way
+        if found != tail.records:
+            raise ValueError("not as many records as it says")
+
+    def listed(self) -> Iterator[list[Listed]]:
+        """Everything in this helper's folder, in pages.
+
+        Raises:
+            HelperUnavailable: the store cannot be read at the moment.
+        """
+        return self._store.list(self._folder)
+
+    def delete(self, names: list[str]) -> None:
+        """Remove objects that are of no dataset.
+
+        Raises:
+            HelperUnavailable: the store does not answer; some may be gone.
+        """
+        self._store.delete(names)
+
+    def _manifest(self, dataset_id: bytes) -> Manifest:
+        manifest = self._ledger.manifests.of(dataset_id)
+        if not manifest:
+            raise ObjectLost("no objects of the dataset are known")
+        return manifest
+
+    def _piece(self, segment: _Segment, tail: Tail, dataset_id: bytes) -> Piece | None:
+        """The chosen records of a segment; None if there are none."""
+        number = segment.rows.number
+        sealed_ranks = self.sealed(segment.ranks)
+        ranks = opened_ranks(sealed_ranks, number, tail, dataset_id, self._key_for)
+        if (ranks == NOT_CHOSEN).all():
+            return None
+        sealed_rows = self.sealed(segment.rows)
+        if not is_of_one_attempt(sealed_rows, sealed_ranks):
+            raise ValueError("records and ranks of two attempts")
+        return chosen_of(opened_rows(sealed_rows, number, self._key_for), ranks)
+
+
+def _awaited(fetched: Future[Piece | None], interrupt: Interrupt) -> Piece | None:
+    while True:
+        interrupt()
+        try:
+            return fetched.result(timeout=_INTERRUPTED_EVERY_S)
+        except TimeoutError:
+            if fetched.done():
+                raise
+
+
+def _paired(manifest: Manifest) -> list[_Segment]:
+    """The segments of a manifest, if it has no gaps."""
+    segments = [
+        _Segment(rows=rows, ranks=ranks) for rows, ranks in zip(manifest[::2], manifest[1::2], strict=True)
+    ]
+    for number, one in enumerate(segments):
+        places = (one.rows.number, one.rows.holds_ranks, one.ranks.number, one.ranks.holds_ranks)
+        if places != (number, False, number, True):
+            raise ValueError("a manifest with gaps")
+    return segments

@@ -1,0 +1,215 @@
+"""Opened shares on their way to object storage: put segment by segment, as they come.
+
+    spool = ObjectSpool(writer, shape, key_for, randomness)
+    spool.add(rows)                              # a full segment is put, and leaves memory
+    manifest = spool.store(dataset_id, ranks)    # all objects lie there; the ledger commits them or not
+
+An object is put once, under a random name in the helper's own folder, and never changed.
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from threading import Lock
+from typing import Final
+
+from helper.datasets.sealed_segments import SegmentSealer, Tail, sealed_bytes
+from helper.datasets.segments import NOT_CHOSEN, Rows, RowShape, joined
+from helper.datasets.spool import KeyFor, Ranks
+from helper.ledger.records import Manifest, SealedObject
+from maskedlark.frozen import frozen
+from maskedlark.randomness import Randomness
+from maskedlark.runtime.objects import Retrying
+
+_PUTS_AT_ONCE: Final = 4
+_NAME_BYTES: Final = 16
+
+
+class ObjectWriter:
+    """Puts a helper's objects, and knows which ones may still be committed.
+
+    Safe to call from many threads.
+    """
+
+    def __init__(self, store: Retrying, folder: str, randomness: Randomness) -> None:
+        self._store = store
+        self._folder = folder
+        self._randomness = randomness
+        self._lock = Lock()
+        self._held: set[str] = set()
+        self._dropped: set[str] = set()
+
+    @property
+    def held(self) -> frozenset[str]:
+        """The objects of preparations that go on or may be committed."""
+        with self._lock:
+            return frozenset(self._held)
+
+    def put(self, content: bytes) -> str:
+        """Write an object, and hold it; its name, made anew for each try.
+
+        Raises:
+            HelperUnavailable: the store does not take it.
+        """
+        tried: list[str] = []
+
+        def fresh_name() -> str:
+            name = f"{self._folder}/{self._randomness(_NAME_BYTES).hex()}"
+            with self._lock:
+                self._held.add(name)
+            tried.append(name)
+            return name
+
+        try:
+            name = self._store.put_fresh(fresh_name, content)
+        except BaseException:
+            self.drop(tried)
+            raise
+        self.drop(tried[:-1])  # a try that failed may have written it all the same
+        return name
+
+    def drop(self, names: Sequence[str]) -> None:
+        """These objects are of no dataset, and never will be."""
+        with self._lock:
+            self._held.difference_update(names)
+            self._dropped.update(names)
+
+    def release(self, names: Sequence[str]) -> None:
+        """No preparation holds these objects any more; the ledger says whether they are a dataset's."""
+        with self._lock:
+            self._held.difference_update(names)
+
+    def take_dropped(self) -> list[str]:
+        """The objects that were dropped, to be removed; each is given once."""
+        with self._lock:
+            dropped, self._dropped = sorted(self._dropped), set()
+        return dropped
+
+
+@frozen
+class _Stored:
+    """A dataset that everything was put of."""
+
+    dataset_id: bytes
+    ranks: tuple[SealedObject, ...]
+
+
+class ObjectSpool:
+    """The segments of one preparation. Used by one thread at a time; dropped unless it is stored."""
+
+    def __init__(
+        self, writer: ObjectWriter, shape: RowShape, key_for: KeyFor, randomness: Randomness
+    ) -> None:
+        self._writer = writer
+        self._shape = shape
+        self._sealer = SegmentSealer(shape, key_for, randomness)
+        self._waiting: list[Rows] = []
+        self._segments: list[SealedObject] = []
+        self._is_whole = False
+        self._stored: _Stored | None = None
+
+    @property
+    def waiting(self) -> int:
+        """How many records are in memory still."""
+        return sum(map(len, self._waiting))
+
+    @property
+    def num_bytes(self) -> int:
+        """How much the objects of all records take."""
+        return sealed_bytes(self._shape, sum(one.records for one in self._segments) + self.waiting)
+
+    @property
+    def is_lost(self) -> bool:
+        """Objects that are held are never swept."""
+        return False
+
+    def add(self, rows: Rows) -> None:
+        """Take records; what fills a segment is put, and leaves memory.
+
+        Raises:
+            HelperUnavailable: the store does not take it; the preparation ends.
+        """
+        if self._is_whole:
+            raise AssertionError("nothing is added to a spool that was stored")
+        if not len(rows):
+            return  # or chunks of which nothing is admitted would pile up
+        self._waiting.append(rows)
+        size = self._shape.segment_records
+        if self.waiting < size:
+            return
+        together = joined(self._waiting)
+        for start in range(0, len(together) - size + 1, size):
+            self._put_segment(together.rows(slice(start, start + size)))
+        rest = together.rows(slice(len(together) // size * size, None))
+        self._waiting = [rest] if len(rest) else []
+
+    def store(self, dataset_id: bytes, ranks: Ranks) -> Manifest:
+        """Put what waits and the ranks of all records; what the ledger is to name.
+
+        May be tried again, also if it is not known whether the dataset was committed: it is the same then.
+
+        Args:
+            dataset_id: The dataset's.
+            ranks: (n,) of each record, in the order in which they came, or `NOT_CHOSEN`.
+
+        Raises:
+            HelperUnavailable: the store does not take it; the segments that were put stay.
+        """
+        if self._waiting:
+            self._put_segment(joined(self._waiting))
+            self._waiting = []
+        self._is_whole = True
+        if self._stored is None or self._stored.dataset_id != dataset_id:
+            self.withdraw()
+            self._stored = _Stored(dataset_id=dataset_id, ranks=self._put_ranks(dataset_id, ranks))
+        return tuple(one for pair in zip(self._segments, self._stored.ranks, strict=True) for one in pair)
+
+    def withdraw(self) -> None:
+        """Take back a dataset that is refused: the segments may be stored as another one."""
+        if self._stored is not None:
+            self._writer.drop([one.name for one in self._stored.ranks])
+            self._stored = None
+
+    def remove(self) -> None:
+        """Forget what was taken; of a dataset that was stored, the ledger says whether it is one."""
+        self._waiting = []
+        names = [one.name for one in self._segments]
+        if self._stored is None:
+            self._writer.drop(names)
+        else:
+            self._writer.release([*names, *(one.name for one in self._stored.ranks)])
+
+    def _put_segment(self, rows: Rows) -> None:
+        number = len(self._segments)
+        self._segments.append(self._put(self._sealer.seal(rows, number), number, len(rows), is_ranks=False))
+
+    def _put_ranks(self, dataset_id: bytes, ranks: Ranks) -> tuple[SealedObject, ...]:
+        """The ranks of each segment, a few at a time; all of them or, if one fails, none."""
+        tail = Tail(count=len(ranks), records=int((ranks != NOT_CHOSEN).sum()))
+        if tail.count != sum(one.records for one in self._segments):
+            raise AssertionError("a spool is stored with a rank for each of its records")
+        size = self._shape.segment_records
+
+        def put(segment: SealedObject) -> SealedObject:
+            start = segment.number * size
+            own = ranks[start : start + segment.records]
+            sealed = self._sealer.seal_ranks(own, segment.number, tail, dataset_id)
+            return self._put(sealed, segment.number, segment.records, is_ranks=True)
+
+        with ThreadPoolExecutor(_PUTS_AT_ONCE, thread_name_prefix="ranks") as pool:
+            putting = [pool.submit(put, segment) for segment in self._segments]
+        failed = next((one.exception() for one in putting if one.exception()), None)
+        if failed is not None:
+            self._writer.drop([one.result().name for one in putting if not one.exception()])
+            raise failed
+        return tuple(one.result() for one in putting)
+
+    def _put(self, sealed: bytes, number: int, records: int, *, is_ranks: bool) -> SealedObject:
+        return SealedObject(
+            number=number,
+            holds_ranks=is_ranks,
+            name=self._writer.put(sealed),
+            digest=sha256(sealed).digest(),
+            num_bytes=len(sealed),
+            records=records,
+        )

@@ -1,0 +1,156 @@
+"""Sealed segments as byte strings of their own: what lies in object storage, one object each.
+
+    sealer = SegmentSealer(shape, key_for, randomness)
+    segment = sealer.seal(rows, number)                       # while shares are opened
+    ranks = sealer.seal_ranks(ranks_of_it, number, tail, dataset_id)   # once the dataset is committed
+    rows = opened_rows(segment, number, key_for)
+    piece = chosen_of(rows, opened_ranks(ranks, number, tail, dataset_id, key_for))
+
+Both begin with magic, the dataset's random salt, the shape of a record, the segment's number and how many
+records it has: all of it is associated data. A segment has a ChaCha20-Poly1305 frame for each column, under a
+key of the salt; ranks are one frame under a key of the salt and the dataset's id, with the dataset's tail,
+its numbers of records, as associated data too. So neither opens in another place, attempt or dataset.
+"""
+
+from typing import Final
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+from helper.datasets.segments import NOT_CHOSEN, Piece, Rows, RowShape
+from helper.datasets.spool import SALT_BYTES, TAG_BYTES, KeyFor, Ranks
+from maskedlark.frozen import frozen
+from maskedlark.randomness import Randomness
+
+SEGMENT_MAGIC: Final = b"MLSG\x01\0\0\0"
+RANKS_MAGIC: Final = b"MLSR\x01\0\0\0"
+_MAGIC_BYTES: Final = 8
+_SHAPE_BYTES: Final = 4 * 8
+_PLACE_BYTES: Final = 2 * 8
+HEADER_BYTES: Final = _MAGIC_BYTES + SALT_BYTES + _SHAPE_BYTES + _PLACE_BYTES
+
+
+@frozen
+class Tail:
+    """How many records a dataset's segments have, and how many of them are in the dataset."""
+
+    count: int
+    records: int
+
+    @property
+    def encoded(self) -> bytes:
+        """16 bytes."""
+        return np.array([self.count, self.records], "<u8").tobytes()
+
+
+class SegmentSealer:
+    """Seals the segments of one preparation, under a salt of its own."""
+
+    def __init__(self, shape: RowShape, key_for: KeyFor, randomness: Randomness) -> None:
+        numbers = np.array([shape.features, shape.candidates, shape.keys, shape.columns], "<u8")
+        self._salt = randomness(SALT_BYTES)
+        self._shape = numbers.tobytes()
+        self._key_for = key_for
+        self._cipher = ChaCha20Poly1305(key_for(b"segments" + self._salt))
+
+    def seal(self, rows: Rows, number: int) -> bytes:
+        """The segment of a number; the same number is never used for other records."""
+        header = self._header(SEGMENT_MAGIC, number, len(rows))
+        frames = (
+            self._cipher.encrypt(_nonce(number, place), np.ascontiguousarray(column).tobytes(), header)
+            for place, column in enumerate(rows.columns)
+        )
+        return b"".join([header, *frames])
+
+    def seal_ranks(self, ranks: Ranks, number: int, tail: Tail, dataset_id: bytes) -> bytes:
+        """The ranks of a segment's records in a dataset."""
+        header = self._header(RANKS_MAGIC, number, len(ranks))
+        cipher = ChaCha20Poly1305(self._key_for(b"ranks" + dataset_id + self._salt))
+        frame = ranks.astype("<u4").tobytes()
+        return header + cipher.encrypt(_nonce(number, 0), frame, header + tail.encoded)
+
+    def _header(self, magic: bytes, number: int, records: int) -> bytes:
+        return magic + self._salt + self._shape + np.array([number, records], "<u8").tobytes()
+
+
+def opened_ranks(sealed: bytes, number: int, tail: Tail, dataset_id: bytes, key_for: KeyFor) -> Ranks:
+    """The ranks of a segment's records.
+
+    Raises:
+        ValueError, InvalidTag: the bytes are cut, altered, or of another segment or dataset.
+    """
+    header, records = _checked(sealed, RANKS_MAGIC, number)
+    cipher = ChaCha20Poly1305(key_for(b"ranks" + dataset_id + _salt(header)))
+    ranks = np.frombuffer(
+        cipher.decrypt(_nonce(number, 0), sealed[HEADER_BYTES:], header + tail.encoded), "<u4"
+    )
+    if len(ranks) != records:
+        raise ValueError("not as many ranks as it says")
+    return ranks
+
+
+def opened_rows(sealed: bytes, number: int, key_for: KeyFor) -> Rows:
+    """The records of a segment, in the order in which they came.
+
+    Raises:
+        ValueError, InvalidTag: the bytes are cut, altered, or of another segment.
+    """
+    header, records = _checked(sealed, SEGMENT_MAGIC, number)
+    shape = _shape(header)
+    if len(sealed) != HEADER_BYTES + sum(records * width + TAG_BYTES for width in shape.widths):
+        raise ValueError("not as long as it says")  # before anything is allocated for it
+    cipher = ChaCha20Poly1305(key_for(b"segments" + _salt(header)))
+    rows = shape.empty(records)
+    view, start = memoryview(sealed), HEADER_BYTES
+    for place, column in enumerate(rows.columns):
+        end = start + column.nbytes + TAG_BYTES
+        opened = cipher.decrypt(_nonce(number, place), view[start:end], header)
+        if column.size:
+            column.reshape(-1).data.cast("B")[:] = opened
+        start = end
+    return rows
+
+
+def chosen_of(rows: Rows, ranks: Ranks) -> Piece:
+    """The records of a segment that are in the dataset, by rank."""
+    chosen = np.flatnonzero(ranks != NOT_CHOSEN)
+    order = chosen[np.argsort(ranks[chosen])]
+    return Piece(ranks=ranks[order].astype(np.intp), rows=rows.rows(order))
+
+
+def is_of_one_attempt(segment: bytes, ranks: bytes) -> bool:
+    """Whether sealed records and sealed ranks have the same salt and number of records."""
+    return segment[_MAGIC_BYTES:HEADER_BYTES] == ranks[_MAGIC_BYTES:HEADER_BYTES]
+
+
+def sealed_bytes(shape: RowShape, records: int) -> int:
+    """How long the segments and ranks of so many records are together, but for a few bytes."""
+    segments = -(-records // shape.segment_records)
+    return records * (sum(shape.widths) + 4) + segments * (
+        2 * HEADER_BYTES + (len(shape.widths) + 1) * TAG_BYTES
+    )
+
+
+def _checked(sealed: bytes, magic: bytes, number: int) -> tuple[bytes, int]:
+    """The header and the number of records."""
+    header = sealed[:HEADER_BYTES]
+    if len(header) != HEADER_BYTES or not header.startswith(magic):
+        raise ValueError("not a sealed segment")
+    found, records = np.frombuffer(header[-_PLACE_BYTES:], "<u8").tolist()
+    if found != number:
+        raise ValueError("another segment")
+    return header, records
+
+
+def _salt(header: bytes) -> bytes:
+    return header[_MAGIC_BYTES : _MAGIC_BYTES + SALT_BYTES]
+
+
+def _shape(header: bytes) -> RowShape:
+    numbers = np.frombuffer(header[_MAGIC_BYTES + SALT_BYTES : -_PLACE_BYTES], "<u8").tolist()
+    features, candidates, keys, columns = numbers
+    return RowShape(features=features, candidates=candidates, keys=keys, columns=columns)
+
+
+def _nonce(segment: int, column: int) -> bytes:
+    return segment.to_bytes(8, "little") + column.to_bytes(4, "little")

@@ -1,0 +1,83 @@
+"""What the datasets in object storage consist of: which objects, with which digests.
+
+A manifest is written in the transaction that commits its dataset, so an object that no row names is of no
+dataset. It goes once the dataset has expired; charges and used reports stay.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from sqlalchemy import Connection, Engine, delete, exists, insert, select
+
+from helper.ledger.records import Manifest, SealedObject
+from helper.ledger.schema import JOBS, SEGMENTS
+from maskedlark.runtime.database import reading
+
+_LOOKUP_BATCH: Final = 500
+
+
+class Manifests:
+    """The manifests of a ledger. Safe to call from many threads; every method is one transaction."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def of(self, dataset_id: bytes) -> Manifest:
+        """The objects of a dataset, by number, records before ranks; none if it is a file or has expired."""
+        found = (
+            select(SEGMENTS)
+            .where(SEGMENTS.c.dataset_id == dataset_id)
+            .order_by(SEGMENTS.c.number, SEGMENTS.c.holds_ranks)
+        )
+        with reading(self._engine) as connection:
+            return tuple(
+                SealedObject(
+                    number=row.number,
+                    holds_ranks=row.holds_ranks,
+                    name=row.name,
+                    digest=row.digest,
+                    num_bytes=row.num_bytes,
+                    records=row.records,
+                )
+                for row in connection.execute(found)
+            )
+
+    def named_among(self, names: Sequence[str]) -> set[str]:
+        """Those of some names that a manifest holds."""
+        named: set[str] = set()
+        with reading(self._engine) as connection:
+            for start in range(0, len(names), _LOOKUP_BATCH):
+                batch = names[start : start + _LOOKUP_BATCH]
+                named.update(connection.scalars(select(SEGMENTS.c.name).where(SEGMENTS.c.name.in_(batch))))
+        return named
+
+    def dataset_ids(self) -> list[bytes]:
+        """The datasets that have a manifest."""
+        with reading(self._engine) as connection:
+            return list(connection.scalars(select(SEGMENTS.c.dataset_id).distinct()))
+
+    def drop(self, dataset_id: bytes) -> bool:
+        """Forget the manifest of a dataset; False, and nothing changed, if a job over it is not closed."""
+        is_open = exists().where(JOBS.c.dataset_id == dataset_id, JOBS.c.is_closed.is_(False))
+        with self._engine.begin() as connection:
+            of_it = SEGMENTS.c.dataset_id == dataset_id
+            return bool(connection.execute(delete(SEGMENTS).where(of_it, ~is_open)).rowcount)
+
+
+def add_manifest(connection: Connection, dataset_id: bytes, manifest: Manifest) -> None:
+    """Keep the objects of a dataset, in the transaction that commits it."""
+    if not manifest:
+        return
+    rows = [
+        {
+            "dataset_id": dataset_id,
+            "number": one.number,
+            "holds_ranks": one.holds_ranks,
+            "name": one.name,
+            "digest": one.digest,
+            "num_bytes": one.num_bytes,
+            "records": one.records,
+        }
+        for one in manifest
+    ]
+    connection.execute(insert(SEGMENTS), rows)

@@ -1,0 +1,123 @@
+"""Object storage by URL, through obstore: the extra `cluster`.
+
+    store = opened_bucket("s3://bucket/prefix")
+
+Credentials, region and endpoint come from the environment, as obstore reads it (`AWS_ACCESS_KEY_ID`,
+`AWS_REGION`, `AWS_ENDPOINT_URL`, ...). obstore is imported only once a bucket is opened.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from maskedlark.errors import InvalidTask
+from maskedlark.runtime.objects import Listed, ObjectExists, ObjectLost, StoreFailed
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore as Obstore
+    from obstore.store import RetryConfig
+
+SCHEMES: Final = ("s3", "gs", "az", "file", "memory")
+_PAGE: Final = 1_000
+_NO_BUCKET: Final = "NoSuchBucket"
+"""S3's code; without it all objects of a bucket that is misspelt would seem lost."""
+_NO_RETRIES: "Final[RetryConfig]" = {"max_retries": 0}
+"""`Retrying` repeats requests: two layers would multiply their waits."""
+
+
+def opened_bucket(url: str) -> "Bucket":
+    """The store of a URL: `s3://bucket/prefix`, `gs://`, `az://`, and for tests `file:///folder`, `memory://`.
+
+    Nothing is asked of it yet.
+
+    Raises:
+        InvalidTask: obstore is not installed, or the URL or what the environment says of it is wrong.
+    """
+    if urlsplit(url).scheme not in SCHEMES:
+        raise InvalidTask(f"object storage is a URL of {', '.join(f'{one}://' for one in SCHEMES)}")
+    try:
+        from obstore.exceptions import BaseError
+        from obstore.store import from_url
+    except ImportError:
+        raise InvalidTask("object storage needs obstore: pip install 'maskedlark[cluster]'") from None
+    try:
+        if url.startswith("file:"):
+            Path(urlsplit(url).path).mkdir(mode=0o700, parents=True, exist_ok=True)
+            return Bucket(from_url(url))
+        if url.startswith("memory:"):
+            return Bucket(from_url(url))
+        return Bucket(from_url(url, retry_config=_NO_RETRIES))
+    except (BaseError, OSError, ValueError) as error:
+        raise InvalidTask(f"object storage cannot be opened: {type(error).__name__}") from None
+
+
+class Bucket:
+    """One store of obstore, as `maskedlark.runtime.objects.ObjectStore`."""
+
+    def __init__(self, store: "Obstore") -> None:
+        self._store = store
+
+    def put(self, name: str, content: bytes) -> None:
+        """Write an object; see `ObjectStore.put`."""
+        import obstore
+
+        with _told(is_lost=False):
+            obstore.put(self._store, name, content, mode="create", use_multipart=False)
+
+    def get(self, name: str) -> bytes:
+        """The bytes of an object; see `ObjectStore.get`."""
+        import obstore
+
+        with _told():
+            return bytes(obstore.get(self._store, name).bytes())
+
+    def list(self, folder: str) -> Iterator[list[Listed]]:
+        """The objects of a folder; see `ObjectStore.list`."""
+        import obstore
+
+        with _told(is_lost=False):
+            for page in obstore.list(self._store, folder, chunk_size=_PAGE):
+                yield [
+                    Listed(
+                        name=one["path"],
+                        num_bytes=one["size"],
+                        modified_s=one["last_modified"].timestamp(),
+                    )
+                    for one in page
+                ]
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Remove objects; see `ObjectStore.delete`."""
+        import obstore
+
+        doomed = list(names)
+        try:
+            with _told():
+                obstore.delete(self._store, doomed)
+        except ObjectLost:  # a folder's store ends at the first name that is not there
+            for name in doomed:
+                with suppress(ObjectLost), _told():
+                    obstore.delete(self._store, name)
+
+
+@contextmanager
+def _told(*, is_lost: bool = True) -> Iterator[None]:
+    """Tell obstore's errors as ours. Its messages stay here: they hold URLs and answers of the store.
+
+    Args:
+        is_lost: Whether what is not found is an object; else it is the bucket.
+    """
+    from obstore.exceptions import AlreadyExistsError, BaseError
+
+    try:
+        yield
+    except FileNotFoundError as error:
+        if not is_lost or _NO_BUCKET in str(error):
+            raise StoreFailed("the bucket is not there") from None
+        raise ObjectLost("an object is missing") from None
+    except AlreadyExistsError:
+        raise ObjectExists from None
+    except (BaseError, OSError) as error:
+        raise StoreFailed(type(error).__name__) from None

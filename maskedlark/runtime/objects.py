@@ -1,0 +1,159 @@
+"""Objects in a store: written once, read whole, never changed. How dataset segments lie outside a machine.
+
+    store = Retrying(opened_bucket("s3://bucket/prefix"))
+    store.put(name, content)                     # refused if the name is taken
+    content = read_exactly(store, name, digest)  # these bytes or a typed error
+
+`maskedlark.runtime.bucket` gives stores by URL. A store that fails now and then is asked again, a bounded
+number of times; what it gives is compared with the digest that the caller kept elsewhere.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from hashlib import sha256
+from random import SystemRandom
+from typing import Final, Protocol, TypeVar
+
+from maskedlark.errors import HelperUnavailable
+from maskedlark.frozen import frozen
+
+MAX_TRIES: Final = 6
+FIRST_WAIT_S: Final = 0.1
+LONGEST_WAIT_S: Final = 2.0
+RETRY_AFTER_S: Final = 5.0
+MAX_READS: Final = 3
+"""How often an object is read whose bytes are not the expected ones: some may have been lost on the way."""
+
+_Result = TypeVar("_Result")
+
+
+class StoreFailed(Exception):
+    """One request failed; the same one may succeed later. Local: callers of `Retrying` never see it."""
+
+
+class ObjectExists(Exception):
+    """The name is taken: objects are never written over."""
+
+
+class ObjectLost(Exception):
+    """An object is missing, or its bytes are not those that were put."""
+
+
+@frozen
+class Listed:
+    """What a store says of an object.
+
+    Attributes:
+        name: As it was put.
+        num_bytes: How long it is.
+        modified_s: When it was put, by the store's clock, in Unix seconds.
+    """
+
+    name: str
+    num_bytes: int
+    modified_s: float
+
+
+class ObjectStore(Protocol):
+    """Objects by name. Safe to call from many threads.
+
+    Every method raises `StoreFailed` if the store cannot be reached, refuses, or answers with an error.
+    """
+
+    def put(self, name: str, content: bytes) -> None:
+        """Write an object, whole or not at all.
+
+        Raises:
+            ObjectExists: the name is taken; that object stays as it is.
+        """
+
+    def get(self, name: str) -> bytes:
+        """The bytes of an object.
+
+        Raises:
+            ObjectLost: there is none of this name.
+        """
+
+    def list(self, folder: str) -> Iterator[list[Listed]]:
+        """The objects of a folder, in pages."""
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Remove objects; names that are not there are no error."""
+
+
+class Retrying:
+    """A store whose requests are repeated: `MAX_TRIES` in all, with waits that grow and are drawn at random.
+
+    Its methods are those of `ObjectStore`, but for the error: `HelperUnavailable` once the tries are used up.
+    A put is not repeated here: a name may be taken by the try that failed, so each try needs a fresh one.
+    """
+
+    def __init__(self, store: ObjectStore, *, sleep: Callable[[float], object] = time.sleep) -> None:
+        self._store = store
+        self._sleep = sleep
+        self._random = SystemRandom()
+
+    def put_fresh(self, fresh_name: Callable[[], str], content: bytes) -> str:
+        """Write an object under a name that is made anew for each try; the name that it got."""
+
+        def put() -> str:
+            name = fresh_name()
+            self._store.put(name, content)
+            return name
+
+        return self._tried(put)
+
+    def get(self, name: str) -> bytes:
+        """The bytes of an object; `ObjectLost` if there is none."""
+        return self._tried(lambda: self._store.get(name))
+
+    def list(self, folder: str) -> Iterator[list[Listed]]:
+        """The objects of a folder, in pages; a page that fails ends it, and the caller begins anew."""
+        try:
+            yield from self._store.list(folder)
+        except StoreFailed as error:
+            raise _unavailable(error) from None
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Remove objects; names that are not there are no error."""
+        doomed = list(names)
+        if doomed:
+            self._tried(lambda: self._store.delete(doomed))
+
+    def _tried(self, request: Callable[[], _Result]) -> _Result:
+        wait_s = FIRST_WAIT_S
+        for _ in range(MAX_TRIES - 1):
+            try:
+                return request()
+            except StoreFailed:
+                self._sleep(self._random.uniform(0, wait_s))
+                wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+        try:
+            return request()
+        except StoreFailed as error:
+            raise _unavailable(error) from None
+
+
+def read_exactly(store: Retrying, name: str, digest: bytes) -> bytes:
+    """The bytes of an object, if they are those that were put.
+
+    Args:
+        store: Where it lies.
+        name: Its name.
+        digest: SHA-256 of the bytes that were put.
+
+    Raises:
+        ObjectLost: it is missing, cut, altered, or another one, also when it is read again.
+        HelperUnavailable: the store cannot be read at the moment.
+    """
+    for _ in range(MAX_READS):
+        content = store.get(name)
+        if sha256(content).digest() == digest:
+            return content
+    raise ObjectLost("an object is not the one that was put")
+
+
+def _unavailable(error: StoreFailed) -> HelperUnavailable:
+    return HelperUnavailable(
+        f"this helper cannot reach its object storage ({error}); ask again", retry_after_s=RETRY_AFTER_S
+    )

@@ -1,0 +1,356 @@
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from helper.datasets import segments
+from helper.datasets.object_spool import ObjectSpool
+from helper.ledger.ledger import Ledger
+from helper.ledger.records import Manifest
+from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
+from maskedlark.runtime import objects as objects_module
+from maskedlark.runtime.objects import StoreFailed
+from tests.helper.parties import NUM_VALUES, Scene
+from tests.stores import Faulty, InMemory
+
+SEGMENT = 4
+RECORDS = 10
+
+
+@pytest.fixture
+def store() -> InMemory:
+    return InMemory()
+
+
+@pytest.fixture
+def scene(tmp_path: Path, store: InMemory, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    """Both helpers keep their datasets in one bucket, in segments of four records."""
+    monkeypatch.setattr(segments, "SEGMENT_RECORDS", SEGMENT)
+    monkeypatch.setattr(objects_module, "FIRST_WAIT_S", 0.0)
+    made = Scene(tmp_path)
+    made.restart(segments=store)
+    return made
+
+
+def uncached(scene: Scene) -> None:
+    """Every round reads the store."""
+    for core in scene.cores:
+        core.datasets._opened.capacity_bytes = 0
+
+
+def names(scene: Scene, dataset: bytes, role: int = 0) -> Manifest:
+    return scene.cores[role].tasks._ledger.manifests.of(dataset)
+
+
+def reason(scene: Scene, dataset: bytes) -> JobReason:
+    with pytest.raises(JobRefused) as caught:
+        list(scene.cores[0].datasets.pieces(dataset))
+    return caught.value.reason
+
+
+def test_a_dataset_in_a_bucket_is_the_one_in_files(scene: Scene, store: InMemory, tmp_path: Path) -> None:
+    dataset = scene.seal(RECORDS)
+    for core in scene.cores:
+        core.sweeper.sweep()
+    assert len(store.objects) == 2 * 2 * 3
+    assert not list(tmp_path.rglob("*.sealed"))
+    other = Scene(tmp_path / "files")
+    for role, core in enumerate(scene.cores):
+        assert len(names(scene, dataset, role)) == 6
+        opened = core.datasets.opened(dataset)
+        assert (np.diff([int.from_bytes(one.tobytes()[:6], "big") for one in opened.report_ids]) >= 0).all()
+    uncached(scene)
+    sums = []
+    for one, its in ((scene, dataset), (other, other.seal(RECORDS))):
+        spec = one.job(its)
+        one.start(spec)
+        sums.append(one.run(spec, 0).tolist())
+    assert sums == [scene.plain_sum(RECORDS)] * 2
+
+
+def test_names_and_salts_are_fresh_for_each_attempt(scene: Scene, store: InMemory) -> None:
+    reports = scene.reports(RECORDS)
+    scene.prepare(reports)
+    first = dict(store.objects)
+    scene.prepare(reports, handle=b"i" * 16)
+    assert len(store.objects) == 2 * len(first)
+    assert len(set(store.objects.values())) == len(store.objects)
+    folders = {name.split("/")[0] for name in store.objects}
+    assert len(folders) == 2  # one of each helper
+
+
+def test_a_restarted_helper_reads_its_bucket_and_refuses_to_serve_without_it(
+    scene: Scene, store: InMemory
+) -> None:
+    dataset = scene.seal(RECORDS)
+    scene.restart(segments=store)
+    assert len(scene.cores[0].datasets.opened(dataset)) == RECORDS
+    with pytest.raises(InvalidTask, match="--segments"):
+        scene.restart()
+
+
+def test_datasets_of_before_are_read_from_their_files(tmp_path: Path, store: InMemory) -> None:
+    scene = Scene(tmp_path)
+    dataset = scene.seal(RECORDS)
+    scene.restart(segments=store)
+    assert len(scene.cores[0].datasets.opened(dataset)) == RECORDS
+    newer = scene.seal(RECORDS, seed=1)
+    assert len(scene.cores[0].datasets.opened(newer)) == RECORDS
+    assert store.objects
+
+
+Damage = Callable[[dict[str, bytes], Sequence[str], Sequence[str]], None]
+
+
+def cut(stored: dict[str, bytes], ours: Sequence[str], _: Sequence[str]) -> None:
+    stored[ours[0]] = stored[ours[0]][:-1]
+
+
+def empty(stored: dict[str, bytes], ours: Sequence[str], _: Sequence[str]) -> None:
+    stored[ours[2]] = b""
+
+
+def extend(stored: dict[str, bytes], ours: Sequence[str], _: Sequence[str]) -> None:
+    stored[ours[3]] += b"\0"
+
+
+def lose_records(stored: dict[str, bytes], ours: Sequence[str], _: Sequence[str]) -> None:
+    del stored[ours[0]]
+
+
+def lose_ranks(stored: dict[str, bytes], ours: Sequence[str], _: Sequence[str]) -> None:
+    del stored[ours[5]]
+
+
+def swap(stored: dict[str, bytes], ours: Sequence[str], _: Sequence[str]) -> None:
+    stored[ours[0]], stored[ours[2]] = stored[ours[2]], stored[ours[0]]
+
+
+def of_another(stored: dict[str, bytes], ours: Sequence[str], others: Sequence[str]) -> None:
+    stored[ours[0]] = stored[others[0]]
+
+
+def flip(stored: dict[str, bytes], ours: Sequence[str], _: Sequence[str]) -> None:
+    damaged = bytearray(stored[ours[0]])
+    damaged[-1] ^= 1
+    stored[ours[0]] = bytes(damaged)
+
+
+@pytest.mark.parametrize("damage", [cut, empty, extend, lose_records, lose_ranks, swap, of_another, flip])
+def test_objects_that_are_not_what_was_put_are_a_lost_dataset(
+    scene: Scene, store: InMemory, damage: Damage
+) -> None:
+    dataset, other = scene.seal(RECORDS), scene.seal(RECORDS, seed=1)
+    uncached(scene)
+    damage(
+        store.objects,
+        [one.name for one in names(scene, dataset)],
+        [one.name for one in names(scene, other)],
+    )
+    assert reason(scene, dataset) is JobReason.DATASET_LOST
+    assert len(scene.cores[0].datasets.opened(other)) == RECORDS
+
+
+@pytest.mark.parametrize("rows", ["records", "ranks", "both"])
+def test_a_ledger_whose_rows_name_another_attempt_gives_no_sum(
+    scene: Scene, store: InMemory, monkeypatch: pytest.MonkeyPatch, rows: str
+) -> None:
+    """The seals hold by themselves, also if the digests do not tell."""
+    dataset, other = scene.seal(RECORDS), scene.seal(RECORDS, seed=1)
+    uncached(scene)
+    ours, theirs = names(scene, dataset), names(scene, other)
+    mixed = tuple(
+        their if rows == "both" or own.holds_ranks == (rows == "ranks") else own
+        for own, their in zip(ours, theirs, strict=True)
+    )
+    manifests = type(scene.cores[0].tasks._ledger.manifests)
+    monkeypatch.setattr(manifests, "of", lambda *_: mixed)
+    assert reason(scene, dataset) is JobReason.DATASET_LOST
+
+
+@pytest.mark.parametrize("kept", [slice(2, None), slice(0, -2), slice(1, None), slice(0, 0)])
+def test_a_manifest_that_lost_rows_gives_no_sum(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, kept: slice
+) -> None:
+    dataset = scene.seal(RECORDS)
+    uncached(scene)
+    left = names(scene, dataset)[kept]
+    monkeypatch.setattr(type(scene.cores[0].tasks._ledger.manifests), "of", lambda *_: left)
+    assert reason(scene, dataset) is JobReason.DATASET_LOST
+
+
+def test_a_bucket_that_does_not_answer_is_unavailable_and_not_lost(
+    scene: Scene, store: InMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = scene.seal(RECORDS)
+    uncached(scene)
+
+    def away(*_: Any) -> bytes:
+        raise StoreFailed("Timeout")
+
+    with monkeypatch.context() as during:
+        during.setattr(store, "get", away, raising=False)
+        with pytest.raises(HelperUnavailable, match="object storage"):
+            list(scene.cores[0].datasets.pieces(dataset))
+    assert sum(len(piece.ranks) for piece in scene.cores[0].datasets.pieces(dataset)) == RECORDS
+
+
+def test_a_full_segment_leaves_memory_before_the_next_one_comes(scene: Scene, store: InMemory) -> None:
+    held, put = [], ObjectSpool.add
+
+    def watched(spool: ObjectSpool, rows: Any) -> None:
+        put(spool, rows)
+        held.append(spool.waiting)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ObjectSpool, "add", watched)
+        scene.prepare(scene.reports(RECORDS), chunk=1)
+    assert max(held) < SEGMENT
+    assert len(store.objects) == 3 * 2  # of both helpers, and of the tests' own preparation
+
+
+class PowerCut(BaseException):
+    """The process is gone."""
+
+
+@dataclass
+class Cut(InMemory):
+    """Ends the process before or after so many puts."""
+
+    after: int = 10**9
+    puts: int = 0
+
+    def put(self, name: str, content: bytes) -> None:
+        self.puts += 1
+        if self.puts > self.after:
+            raise PowerCut
+        super().put(name, content)
+
+
+@pytest.mark.parametrize("after", range(15))
+def test_a_crash_at_any_put_leaves_a_whole_dataset_or_orphans(
+    scene: Scene, store: InMemory, after: int
+) -> None:
+    cutting = Cut(objects=store.objects, modified_s=store.modified_s, after=after)
+    scene.restart(segments=cutting)
+    with suppress(PowerCut):
+        scene.commit(scene.prepare(scene.reports(RECORDS)))
+    scene.restart(segments=store)
+    named, committed = set(), 0
+    for core in scene.cores:
+        for dataset in core.tasks._ledger.manifests.dataset_ids():
+            named |= {one.name for one in core.tasks._ledger.manifests.of(dataset)}
+            assert sum(len(piece.ranks) for piece in core.datasets.vault.pieces(dataset)) == RECORDS
+            committed += 1
+        core.sweeper.sweep()  # the store's clock is long ago
+    assert committed == core_count(after)
+    assert store.objects.keys() == named
+
+
+def core_count(after: int) -> int:
+    """How many helpers commit: 6 puts prepare at both and in the tests' own way, and 4 commit at each."""
+    return (after >= 10) + (after >= 14)
+
+
+class Away(Ledger):
+    """A ledger that commits a dataset and does not say so, or does not, the first time."""
+
+    failures = 1
+    is_committed = False
+
+    def add_dataset(
+        self, dataset_id: bytes, task_id: bytes, report_ids: Sequence[bytes], manifest: Manifest = ()
+    ) -> None:
+        if self.failures:
+            self.failures -= 1
+            if self.is_committed:
+                super().add_dataset(dataset_id, task_id, report_ids, manifest)
+            raise HelperUnavailable("the helper's database does not answer; ask again")
+        super().add_dataset(dataset_id, task_id, report_ids, manifest)
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_a_commit_that_the_ledger_did_not_answer_is_repeated_with_the_same_objects(
+    scene: Scene, store: InMemory, monkeypatch: pytest.MonkeyPatch, is_committed: bool
+) -> None:
+    monkeypatch.setattr(Away, "is_committed", is_committed)
+    scene.restart(ledger_type=Away, segments=store)
+    prepared = scene.prepare(scene.reports(RECORDS))
+    for core in scene.cores:
+        with pytest.raises(HelperUnavailable):
+            core.datasets.commit(scene.task_id, prepared.handle, prepared.bits, prepared.dataset_id, None)
+    count = len(store.objects)
+    dataset = scene.commit(prepared)
+    assert len(store.objects) == count
+    scene.restart(segments=store)
+    assert len(scene.cores[0].datasets.opened(dataset)) == RECORDS
+
+
+def test_a_put_that_fails_for_good_can_be_tried_again_later(
+    scene: Scene, store: InMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared = scene.prepare(scene.reports(RECORDS))
+
+    def away(*_: Any) -> None:
+        raise StoreFailed("Timeout")
+
+    with monkeypatch.context() as during:
+        during.setattr(store, "put", away, raising=False)
+        with pytest.raises(HelperUnavailable):
+            scene.commit(prepared)
+    dataset = scene.commit(prepared)
+    assert len(scene.cores[0].datasets.opened(dataset)) == RECORDS
+
+
+@pytest.mark.parametrize("damaged", [0.0, 0.02])
+def test_two_hundred_rounds_over_a_faulty_bucket_give_no_wrong_sum(
+    scene: Scene, store: InMemory, damaged: float
+) -> None:
+    dataset = scene.seal(RECORDS)
+    faulty = Faulty(store, seed=7, fails=0.05, cuts=damaged, swaps=damaged)
+    scene.restart(segments=faulty)
+    uncached(scene)
+    spec = scene.job(dataset, rounds=200)
+    scene.start(spec)
+    expected, right, wrong = scene.plain_sum(RECORDS), 0, 0
+    refusals = set[JobReason | None]()
+    for number in range(200):
+        while True:
+            try:
+                found = scene.run(spec, number).tolist()
+                break
+            except (HelperUnavailable, JobRefused) as error:
+                refusals.add(getattr(error, "reason", None))
+        right += found == expected
+        wrong += found != expected
+    assert (right, wrong) == (200, 0)
+    assert refusals <= {None, JobReason.DATASET_LOST}
+    assert faulty.faults > 50
+    assert len(expected) == NUM_VALUES
+
+
+def test_a_reader_that_leaves_ends_the_reading(scene: Scene) -> None:
+    dataset = scene.seal(RECORDS)
+    uncached(scene)
+
+    def leave() -> None:
+        raise PowerCut
+
+    with pytest.raises(PowerCut):
+        list(scene.cores[0].datasets.pieces(dataset, leave))
+
+
+def test_nothing_of_a_dataset_is_in_the_bucket_in_clear(scene: Scene, store: InMemory) -> None:
+    dataset = scene.seal(RECORDS)
+    together = b"".join(store.objects.values())
+    opened = scene.cores[0].datasets.opened(dataset)
+
+    def found(rows: Iterable[Any]) -> bool:
+        return any(row.tobytes() in together for row in rows)
+
+    assert not found(opened.report_ids)
+    assert not found(opened.shares.mask_shares)

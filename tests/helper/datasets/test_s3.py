@@ -1,0 +1,70 @@
+"""A small dataset and a round over a server that speaks S3."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from helper.datasets import segments
+from maskedlark.errors import HelperUnavailable
+from maskedlark.runtime import objects
+from maskedlark.runtime.bucket import opened_bucket
+from maskedlark.runtime.objects import ObjectExists, StoreFailed
+from tests.helper.parties import Scene
+
+pytest.importorskip("obstore", reason="needs the extra cluster")
+moto = pytest.importorskip("moto.server", reason="needs moto's server")
+
+
+@pytest.fixture
+def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        for name, value in {
+            "AWS_ACCESS_KEY_ID": "id",
+            "AWS_SECRET_ACCESS_KEY": "key",
+            "AWS_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+            "AWS_ALLOW_HTTP": "true",
+        }.items():
+            monkeypatch.setenv(name, value)
+        yield f"http://{host}:{port}"
+    finally:
+        server.stop()
+
+
+def test_a_dataset_in_s3_is_sealed_summed_and_swept(
+    endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "SEGMENT_RECORDS", 4)
+    assert httpx.put(f"{endpoint}/bucket").is_success
+    store = opened_bucket("s3://bucket/some/prefix")
+    store.put("f/a", b"first")
+    with pytest.raises(ObjectExists):
+        store.put("f/a", b"second")
+    scene = Scene(tmp_path)
+    scene.restart(segments=store)
+    dataset = scene.seal(10)
+    for core in scene.cores:
+        core.datasets._opened.capacity_bytes = 0
+        core.sweeper.sweep()
+    folders = [its._folder for core in scene.cores if (its := core.datasets.vault._objects)]
+    listed = [[one.name for page in store.list(folder) for one in page] for folder in folders]
+    assert [len(names) for names in listed] == [6, 6]
+    spec = scene.job(dataset)
+    scene.start(spec)
+    assert scene.run(spec, 0).tolist() == scene.plain_sum(10)
+    store.delete(listed[0])
+    assert not list(store.list(folders[0]))
+    elsewhere = opened_bucket("s3://no-such-bucket/prefix")
+    with pytest.raises(StoreFailed, match="bucket"):
+        elsewhere.get(listed[1][0])
+    with pytest.raises(StoreFailed):
+        list(elsewhere.list(folders[1]))
+    monkeypatch.setattr(objects, "FIRST_WAIT_S", 0.0)
+    scene.restart(segments=elsewhere)
+    with pytest.raises(HelperUnavailable):
+        scene.prepare(scene.reports(10, seed=1))

@@ -1,0 +1,192 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from helper.datasets import segments
+from helper.datasets.sweeping import EXPIRED_KEPT_S, ORPHAN_S
+from helper.ledger.records import Position
+from maskedlark import canonical
+from maskedlark.errors import JobReason, JobRefused
+from tests.builders import NOW
+from tests.helper.parties import Scene
+from tests.stores import InMemory
+
+RECORDS = 10
+SEGMENT = 4
+STORES = pytest.mark.parametrize("is_bucket", [False, True], ids=["files", "bucket"])
+
+
+@pytest.fixture
+def store() -> InMemory:
+    return InMemory(now=NOW)
+
+
+@pytest.fixture
+def scene(tmp_path: Path, store: InMemory, is_bucket: bool, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    monkeypatch.setattr(segments, "SEGMENT_RECORDS", SEGMENT)
+    made = Scene(tmp_path)
+    made.restart(segments=store if is_bucket else None)
+    return made
+
+
+def pass_time(scene: Scene, seconds: float) -> None:
+    """Let the helpers' clocks go on; files are as old as the test's beginning."""
+    for party in scene.parties:
+        party.now += seconds
+        for path in (party.data / "datasets").iterdir():
+            os.utime(path, (NOW, NOW))
+
+
+def held(scene: Scene, store: InMemory) -> int:
+    """How many files and objects there are."""
+    files = [path for party in scene.parties for path in (party.data / "datasets").iterdir()]
+    return len(files) + len(store.objects)
+
+
+def sweep(scene: Scene) -> tuple[int, int]:
+    swept = [core.sweeper.sweep() for core in scene.cores]
+    return sum(one.orphans for one in swept), sum(one.expired for one in swept)
+
+
+def crash_in_commit(scene: Scene, is_bucket: bool, store: InMemory) -> None:
+    """Both helpers end between writing a dataset and committing it."""
+    prepared = scene.prepare(scene.reports(RECORDS))
+    for core in scene.cores:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(core.datasets.ledger, "add_dataset", _power_cut)
+            with pytest.raises(PowerCut):
+                core.datasets.commit(scene.task_id, prepared.handle, prepared.bits, prepared.dataset_id, None)
+    scene.restart(segments=store if is_bucket else None)
+
+
+class PowerCut(BaseException):
+    """The process is gone."""
+
+
+def _power_cut(*_: object) -> None:
+    raise PowerCut
+
+
+@STORES
+def test_orphans_go_once_they_are_old(scene: Scene, store: InMemory, is_bucket: bool) -> None:
+    crash_in_commit(scene, is_bucket, store)
+    before = held(scene, store)
+    assert before
+    pass_time(scene, ORPHAN_S - 1)
+    assert sweep(scene) == (0, 0)
+    assert held(scene, store) == before
+    pass_time(scene, 1)
+    assert sweep(scene)[0] == before
+    assert held(scene, store) == 0
+
+
+@STORES
+def test_what_is_committed_stays(scene: Scene, store: InMemory, is_bucket: bool) -> None:
+    dataset = scene.seal(RECORDS)
+    sweep(scene)  # what the tests' own preparation dropped
+    before = held(scene, store)
+    pass_time(scene, 10 * ORPHAN_S)
+    assert sweep(scene) == (0, 0)
+    assert held(scene, store) == before
+    assert len(scene.cores[0].datasets.opened(dataset)) == RECORDS
+
+
+@pytest.mark.parametrize("is_bucket", [True])
+def test_objects_of_preparations_that_may_be_committed_stay(scene: Scene, store: InMemory) -> None:
+    prepared = scene.prepare(scene.reports(RECORDS))
+    pass_time(scene, 10 * ORPHAN_S)
+    sweep(scene)
+    dataset = scene.commit(prepared)
+    assert len(scene.cores[0].datasets.opened(dataset)) == RECORDS
+
+
+@pytest.mark.parametrize("is_bucket", [True])
+def test_objects_of_a_preparation_that_was_given_up_go_at_once(scene: Scene, store: InMemory) -> None:
+    scene.prepare(scene.reports(RECORDS))
+    assert store.objects
+    for core in scene.cores:
+        for _ in range(2):
+            core.datasets.prepare(scene.task_id, b"h" * 16, None).finish()  # pushes the other one out
+    sweep(scene)
+    assert not store.objects
+
+
+@pytest.mark.parametrize("is_bucket", [False])
+def test_a_preparation_whose_file_was_swept_is_prepared_anew(scene: Scene) -> None:
+    prepared = scene.prepare(scene.reports(RECORDS))
+    core = scene.cores[0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(core.datasets.ledger, "add_dataset", _power_cut)
+        with pytest.raises(PowerCut):
+            core.datasets.commit(scene.task_id, prepared.handle, prepared.bits, prepared.dataset_id, None)
+    pass_time(scene, ORPHAN_S)
+    assert core.sweeper.sweep().orphans == 1
+    with pytest.raises(JobRefused) as caught:
+        core.datasets.commit(scene.task_id, prepared.handle, prepared.bits, prepared.dataset_id, None)
+    assert caught.value.reason is JobReason.UNKNOWN_DATASET
+    scene.commit(scene.prepare(scene.reports(RECORDS)))
+
+
+@STORES
+def test_a_dataset_goes_a_week_after_its_task_but_not_while_a_job_is_open(
+    scene: Scene, store: InMemory, is_bucket: bool
+) -> None:
+    dataset = scene.seal(RECORDS)
+    spec = scene.job(dataset, rounds=2)
+    scene.start(spec)
+    sweep(scene)
+    before = held(scene, store)
+    pass_time(scene, scene.task.expires_at - NOW + EXPIRED_KEPT_S)
+    assert sweep(scene) == (0, 0)
+    assert scene.run(spec, 0).tolist() == scene.plain_sum(RECORDS)  # resumed long after the task's end
+    for core in scene.cores:
+        core.jobs.close(canonical.encode(spec), None)
+    pass_time(scene, -1)
+    assert sweep(scene) == (0, 0)
+    assert held(scene, store) == before
+    pass_time(scene, 1)
+    assert sweep(scene) == (0, 2)
+    assert held(scene, store) == 0
+    scene.restart(segments=None)  # nothing is in a bucket any more
+    assert scene.cores[0].counts().datasets == 1
+
+
+@STORES
+def test_no_job_begins_over_a_dataset_that_may_be_swept(scene: Scene, is_bucket: bool) -> None:
+    dataset = scene.seal(RECORDS)
+    pass_time(scene, scene.task.expires_at - NOW)
+    with pytest.raises(JobRefused) as caught:
+        scene.start(scene.job(dataset))
+    assert caught.value.reason is JobReason.TASK_EXPIRED
+
+
+@STORES
+def test_a_ledger_that_was_rolled_back_sweeps_nothing(scene: Scene, store: InMemory, is_bucket: bool) -> None:
+    crash_in_commit(scene, is_bucket, store)
+    pass_time(scene, ORPHAN_S)
+    before = held(scene, store)
+    scene.cores[0].witness._seen = Position(sequence=99, head=bytes(32))  # what the ledger does not know
+    with pytest.raises(JobRefused) as caught:
+        scene.cores[0].sweeper.sweep()
+    assert caught.value.reason is JobReason.LEDGER_ROLLED_BACK
+    assert held(scene, store) == before
+
+
+@STORES
+def test_a_sweep_that_is_to_stop_removes_nothing_more(scene: Scene, store: InMemory, is_bucket: bool) -> None:
+    crash_in_commit(scene, is_bucket, store)
+    pass_time(scene, ORPHAN_S)
+    before = held(scene, store)
+    assert scene.cores[0].sweeper.sweep(lambda: True).orphans == 0
+    assert held(scene, store) == before
+
+
+@pytest.mark.parametrize("is_bucket", [True])
+def test_helpers_that_share_a_bucket_leave_each_others_objects_alone(scene: Scene, store: InMemory) -> None:
+    dataset = scene.seal(RECORDS)
+    store.put("other/file", b"x")
+    pass_time(scene, 10 * ORPHAN_S)
+    sweep(scene)
+    assert "other/file" in store.objects
+    assert [len(core.datasets.opened(dataset)) for core in scene.cores] == [RECORDS, RECORDS]
