@@ -11,7 +11,6 @@ from helper.datasets.datasets import Datasets
 from helper.datasets.object_segments import ObjectSegments
 from helper.datasets.shelves import PreparedShelf
 from helper.datasets.sweeping import EXPIRED_KEPT_S, Sweeper
-from helper.datasets.turns import Turns
 from helper.datasets.update_vault import UpdateVault
 from helper.datasets.updates import UpdateDatasets
 from helper.datasets.vault import Vault
@@ -32,6 +31,7 @@ from maskedlark.randomness import Randomness, system_randomness
 from maskedlark.reports.sealing import SignedKeyList
 from maskedlark.reports.task import HelperIdentity
 from maskedlark.runtime.objects import ObjectStore, Retrying
+from maskedlark.runtime.turns import Turns
 
 DATASETS_FOLDER: Final = "datasets"
 VERSION: Final = version("maskedlark")

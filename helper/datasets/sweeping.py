@@ -14,13 +14,13 @@ from enum import Enum, auto
 from typing import Final, Protocol
 
 from helper.datasets.object_segments import ObjectSegments
-from helper.datasets.turns import Turns
 from helper.datasets.vault import StoredFile
 from helper.ledger.ledger import Ledger
 from maskedlark.canonical import decode
 from maskedlark.frozen import frozen
 from maskedlark.reports.task import Task
 from maskedlark.runtime.periodic import IsStopped
+from maskedlark.runtime.turns import Turns
 
 ORPHAN_S: Final = 86_400.0
 """How old an orphan must be: another process may be about to commit it, and clocks differ."""
