@@ -146,10 +146,10 @@ dashboard-pictures: $(STAMP)  ## Take the pictures of the dashboard in docs/img 
 client:  ## Rebuild browser_sim/js/dist from its sources (needs npm)
 	cd browser_sim/js && npm ci --no-audit --no-fund --silent && npm run --silent check && npm run --silent build
 
-bench-load: $(STAMP)  ## Sustained ingest for five minutes: reports/s a core, latency, memory (ARGS="--seconds 30 --json")
+bench-load: $(STAMP)  ## Sustained ingest for five minutes: reports/s a core, latency, memory; then two intake replicas against one (ARGS="--seconds 30 --json")
 	$(BIN)/python -m tests.bench.load $(ARGS)
 
-chaos: $(STAMP)  ## Kill processes for five minutes while jobs and uploads run, then while federated rounds do (ARGS="--only updates --seconds 60")
+chaos: $(STAMP)  ## Kill processes for five minutes while jobs and uploads run, then while federated rounds do, then two ad servers and two intakes on PostgreSQL (ARGS="--only replicas --kills 20")
 	$(BIN)/python -m tests.chaos.chaos $(ARGS)
 
 same-round: $(STAMP)  ## Send one round 10,000 times to a helper that is killed again and again: one answer (ARGS="--times 2000")

@@ -94,6 +94,10 @@ class Fleet:
         """A party's data folder."""
         return self.folder / party
 
+    def start(self, party: str) -> None:
+        """Start a party by its name."""
+        self.start_adserver() if party == "adserver" else self.start_helper(HELPERS.index(party))
+
     def start_helper(self, role: int) -> None:
         """Start a helper, at the address that it had before if it ran before."""
         address_file = self.folder / f"helper-{role}.address"

@@ -5,6 +5,8 @@ Reports a second and core, latency, and memory over time.
 Batches come in at a fixed rate, whether or not the ones before are answered, and a batch's latency counts
 from the moment it was due: a server that falls behind cannot hide it. The ad server cannot open a report, so
 the load is ciphertext of the right length under fresh ids: what it does with each is the same.
+
+Then one intake replica and two over one PostgreSQL (`tests.bench.load_replicas`).
 """
 
 import argparse
@@ -38,6 +40,7 @@ from maskedlark.reports.upload import Report, SealedShare
 from maskedlark.rpc.wire import report_to_message
 from maskedlark.runtime.database import open_database
 from protos import report_pb2
+from tests.bench.load_replicas import spread
 from tests.builders import world
 from tests.progress import Show, shown
 
@@ -250,20 +253,32 @@ def main() -> None:
     )
     parser.add_argument("--senders", type=int, default=4)
     parser.add_argument("--plot", type=Path, help="write latency and memory over time to this picture")
+    parser.add_argument(
+        "--replicas-seconds", type=float, default=30.0, help="of one intake replica, and of two; 0 for none"
+    )
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, shown("load", arguments.seconds) as show:
         result, samples = measure(arguments.seconds, arguments.rate, arguments.senders, Path(folder), show)
     if arguments.plot:
         plot(samples, arguments.plot)
+    replicas = spread(arguments.replicas_seconds) if arguments.replicas_seconds else None
     if arguments.json:
-        print(json.dumps(asdict(result)))  # the benchmark's output
+        beside = {} if replicas is None else {"replicas": asdict(replicas)}
+        print(json.dumps(asdict(result) | beside))  # the benchmark's output
     else:
-        table = Table("what", "value", title="one ad server under sustained ingest")
-        for name, value in asdict(result).items():
-            table.add_row(name, str(value) if isinstance(value, bool) else f"{value:,.1f}")
-        Console().print(table)
+        _show("one ad server under sustained ingest", asdict(result))
+        if replicas is not None:
+            _show("one intake replica over PostgreSQL", asdict(replicas.one))
+            _show("two", asdict(replicas.two) | {"ratio": replicas.ratio})
     raise SystemExit(0 if result.is_flat and not result.failures else 1)
+
+
+def _show(title: str, figures: dict[str, float | bool]) -> None:
+    table = Table("what", "value", title=title)
+    for name, value in figures.items():
+        table.add_row(name, str(value) if isinstance(value, bool) else f"{value:,.2f}")
+    Console().print(table)
 
 
 if __name__ == "__main__":

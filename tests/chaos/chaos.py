@@ -8,8 +8,9 @@ It shows that all jobs end once, with the same model to the bit where they are a
 part once an epoch; that no report is lost after the ad server
 acknowledged it, and none used twice; that both helpers charge each round that was used once, and no other;
 and that no state lasts longer than two leases, on a machine of one's own. Then federated jobs run while
-their devices are killed too (`tests.chaos.update_rounds`), for a fifth of the time. Ends with one JSON
-object; federated rounds are under `updates`.
+their devices are killed too (`tests.chaos.update_rounds`), for a fifth of the time, and the jobs once more
+over two ad servers and two intakes on PostgreSQL (`tests.chaos.replicas`). Ends with one JSON object;
+federated rounds are under `updates`, the last part under `replicas`.
 """
 
 import argparse
@@ -17,7 +18,7 @@ import json
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -33,7 +34,7 @@ from tests.chaos.watch import Stillness, share_of_processors, watching
 from tests.progress import Show, shown
 
 JOBS: Final = 3
-PARTS: Final = ("jobs", "updates")
+PARTS: Final = ("jobs", "updates", "replicas")
 LEASED: Final = frozenset({"running", "waiting"})
 LEASE_S: Final = 6.0
 _TRIAL_ROUNDS: Final = 25
@@ -42,7 +43,7 @@ _BATCH: Final = 150
 _BUSY_SHARE: Final = 0.8
 _UPDATES_SHARE: Final = 0.2
 """Of the time: how long federated jobs are disturbed, after the others."""
-_QUIET_S: Final = 60.0
+_QUIET_S: Final = 300.0
 """How much longer than the disturbance the jobs may take afterwards."""
 _SEALING_S: Final = 180.0
 """How long what waits may be sealed, again and again."""
@@ -50,10 +51,11 @@ _SEALING_S: Final = 180.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What happened. Wanted: jobs_ended_once 4 of 4, one model, and zeros.
+    """What happened. Wanted: all jobs ended once, one model, and zeros.
 
     Attributes:
-        jobs_ended_once: Jobs that are done, with each of their rounds taken once.
+        jobs: That were submitted.
+        jobs_ended_once: Of these, those that are done, with each of their rounds taken once.
         rounds: Of each job.
         rounds_under_fire: Of all jobs, done before the last kill; the others followed it.
         distinct_models: Models that the jobs of the same plan trained.
@@ -78,6 +80,7 @@ class Outcome:
         seconds: How long it went on.
     """
 
+    jobs: int
     jobs_ended_once: int
     rounds: int
     rounds_under_fire: int
@@ -111,7 +114,19 @@ class Outcome:
         )
         happened = self.kills > 0 and self.reports_acknowledged > 0 and self.datasets > 1
         happened = happened and self.rounds_counted > 0
-        return self.jobs_ended_once == JOBS + 1 and self.distinct_models == 1 and not wrong and happened
+        return self.jobs_ended_once == self.jobs and self.distinct_models == 1 and not wrong and happened
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """A fleet that runs, with one task, and those who use and disturb it."""
+
+    fleet: CountedFleet
+    books: Books
+    task: str
+    uploads: Uploads
+    operator: Operator
+    disturbance: Disturbance
 
 
 def run(seconds: float, folder: Path, seed: int, show: Show = lambda _done, _note: None) -> Outcome:
@@ -122,41 +137,73 @@ def run(seconds: float, folder: Path, seed: int, show: Show = lambda _done, _not
     began = time.monotonic()
     with CountedFleet(folder=folder, is_no_noise=True, adserver_options=("--refresh-keys", "1")) as fleet:
         task, books = make_task(fleet), Books(fleet=fleet)
-        uploads, operator = Uploads(fleet, task), Operator(fleet, task)
-        disturbance = Disturbance(fleet, operator, seed)
-        with uploads.running():
-            rounds = rounds_for(fleet, books, task, seconds)
-            alike = [submit(fleet, task, rounds) for _ in range(JOBS)]
-            jobs = [*alike, submit(fleet, task, rounds, "--batch-size", str(_BATCH))]
-            watched = Watched(books, jobs, disturbance)
-            with watching(watched.look):
-                with operator.sealing():
-                    disturb(disturbance, seconds, show)
-                under_fire = books.rounds_done(jobs)
-                await_end(books, jobs, seconds, show)
-        seal_the_rest(fleet, books, task)
-        counted = fleet.participation()
-        used = books.used_reports(HELPERS[0]) & books.used_reports(HELPERS[1])
-        return Outcome(
-            jobs_ended_once=sum(books.ended_once(job, rounds) for job in jobs),
-            rounds=rounds,
-            rounds_under_fire=under_fire,
-            distinct_models=len({exported(fleet, job) for job in alike if books.state_of(job) == "done"}),
-            reports_acknowledged=len(uploads.acknowledged),
-            reports_lost=len(uploads.acknowledged - used),
-            reports_used_twice=books.used_twice(),
-            rounds_counted=len(counted.computed),
-            participations_twice=len(counted.violations()),
-            datasets=books.num_datasets(),
-            datasets_half_sealed=books.half_sealed(),
-            double_charges=books.wrong_charges(jobs),
-            stuck=watched.stuck + books.unfinished_datasets(),
-            failed_opens=books.failed_opens(),
-            rotations=disturbance.rotations,
-            kills=disturbance.kills.total(),
-            killed=dict(disturbance.kills),
-            seconds=round(time.monotonic() - began, 1),
+        operator = Operator(fleet, task)
+        scene = Scene(
+            fleet=fleet,
+            books=books,
+            task=task,
+            uploads=Uploads(fleet, task),
+            operator=operator,
+            disturbance=Disturbance(fleet, operator, seed),
         )
+        return observed(
+            scene, seconds, began, show, disturbing=lambda _: disturb(scene.disturbance, seconds, show)
+        )
+
+
+def observed(
+    scene: Scene,
+    seconds: float,
+    began: float,
+    show: Show,
+    *,
+    disturbing: Callable[[int], Sequence[str]],
+) -> Outcome:
+    """What becomes of four jobs and of reports that come without pause while `disturbing` runs, and after it.
+
+    Args:
+        scene: The fleet and the others.
+        seconds: About how long `disturbing` takes: the jobs are made to last longer.
+        began: On the monotonic clock, when the run did.
+        show: Told seconds.
+        disturbing: Kills processes; told how many rounds the jobs have, it may submit more of the same.
+    """
+    fleet, books, task, disturbance = scene.fleet, scene.books, scene.task, scene.disturbance
+    with scene.uploads.running():
+        rounds = rounds_for(fleet, books, task, seconds)
+        alike = [submit(fleet, task, rounds) for _ in range(JOBS)]
+        jobs = [*alike, submit(fleet, task, rounds, "--batch-size", str(_BATCH))]
+        watched = Watched(books, jobs, disturbance)
+        with watching(watched.look):
+            with scene.operator.sealing():
+                more = disturbing(rounds)
+            alike, jobs = [*alike, *more], [*jobs, *more]
+            under_fire = books.rounds_done(jobs)
+            await_end(books, jobs, seconds, show)
+    seal_the_rest(fleet, books, task)
+    counted = fleet.participation()
+    used = books.used_reports(HELPERS[0]) & books.used_reports(HELPERS[1])
+    return Outcome(
+        jobs=len(jobs),
+        jobs_ended_once=sum(books.ended_once(job, rounds) for job in jobs),
+        rounds=rounds,
+        rounds_under_fire=under_fire,
+        distinct_models=len({exported(fleet, job) for job in alike if books.state_of(job) == "done"}),
+        reports_acknowledged=len(scene.uploads.acknowledged),
+        reports_lost=len(scene.uploads.acknowledged - used),
+        reports_used_twice=books.used_twice(),
+        rounds_counted=len(counted.computed),
+        participations_twice=len(counted.violations()),
+        datasets=books.num_datasets(),
+        datasets_half_sealed=books.half_sealed(),
+        double_charges=books.wrong_charges(jobs),
+        stuck=watched.stuck + books.unfinished_datasets(),
+        failed_opens=books.failed_opens(),
+        rotations=disturbance.rotations,
+        kills=disturbance.kills.total(),
+        killed=dict(disturbance.kills),
+        seconds=round(time.monotonic() - began, 1),
+    )
 
 
 class Watched:
@@ -260,8 +307,8 @@ def rounds_for(fleet: Fleet, books: Books, task: str, seconds: float) -> int:
     return max(5, int(books.rounds_per_s(trial) * seconds * _BUSY_SHARE / (JOBS + 1)))
 
 
-def disturb(disturbance: Disturbance, seconds: float, show: Show) -> None:
-    """Strike until the time is over."""
+def disturb(disturbance: Disturbance, seconds: float, show: Show) -> Sequence[str]:
+    """Strike until the time is over; submits no jobs."""
     began = time.monotonic()
     show(0.0, "the first kill comes")
     while time.monotonic() < began + seconds:
@@ -269,6 +316,7 @@ def disturb(disturbance: Disturbance, seconds: float, show: Show) -> None:
         show(
             time.monotonic() - began, f"{disturbance.kills.total()} kills, {disturbance.rotations} rotations"
         )
+    return ()
 
 
 def await_end(books: Books, jobs: Sequence[str], seconds: float, show: Show) -> None:
@@ -316,20 +364,27 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", choices=PARTS, help="one part, for all of --seconds; default: both")
+    parser.add_argument("--only", choices=PARTS, help="one part, for all of --seconds; default: all")
+    parser.add_argument("--kills", type=int, default=20, help="of two intakes and two ad servers")
     arguments = parser.parse_args()
     told: dict[str, Any] = {}
     is_right = True
     with tempfile.TemporaryDirectory() as folder:
-        if arguments.only != "updates":
+        if arguments.only in (None, "jobs"):
             with shown("chaos", 2 * arguments.seconds) as show:
                 outcome = run(arguments.seconds, Path(folder) / "jobs", arguments.seed, show)
             told, is_right = asdict(outcome), outcome.is_right
-        if arguments.only != "jobs":
+        if arguments.only in (None, "updates"):
             seconds = arguments.seconds * (1.0 if arguments.only else _UPDATES_SHARE)
             with shown("chaos of update rounds", 2 * seconds) as show:
                 updates = update_rounds.run(seconds, Path(folder) / "updates", arguments.seed, show)
             told["updates"], is_right = asdict(updates), is_right and updates.is_right
+        if arguments.only in (None, "replicas"):
+            from tests.chaos import replicas  # it imports this module
+
+            with shown("chaos of replicas", 2 * replicas.seconds_for(arguments.kills)) as show:
+                spread = replicas.run(arguments.kills, Path(folder) / "replicas", arguments.seed, show)
+            told["replicas"], is_right = asdict(spread), is_right and spread.is_right
     print(json.dumps(told))  # the benchmark's output
     raise SystemExit(0 if is_right else 1)
 

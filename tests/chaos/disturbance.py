@@ -7,7 +7,7 @@ import random
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from threading import Event, Lock, Thread
 from typing import Final
@@ -77,8 +77,11 @@ class Disturbance:
         down: Parties that are not up at the moment.
     """
 
-    def __init__(self, fleet: Fleet, operator: Operator, seed: int) -> None:
+    def __init__(
+        self, fleet: Fleet, operator: Operator, seed: int, *, victims: Sequence[str] = VICTIMS
+    ) -> None:
         self._fleet = fleet
+        self._victims = victims
         self._operator = operator
         self._chance = random.Random(seed)
         self.kills: Counter[str] = Counter()
@@ -88,7 +91,7 @@ class Disturbance:
     def strike(self) -> None:
         """Wait a little, kill one process, perhaps rotate a helper's keys, and start the process again."""
         time.sleep(self._chance.uniform(*_PAUSE_S))
-        victim = self._chance.choice(VICTIMS)
+        victim = self._chance.choice(self._victims)
         if victim == WORKER:
             self.kills[victim] += self._kill_worker()
         elif victim == SEALING:
@@ -98,13 +101,18 @@ class Disturbance:
         if victim in (WORKER, SEALING):
             self._maybe_rotate()
 
+    def kill_for_good(self, party: str) -> None:
+        """Kill a party that is not started again."""
+        self._fleet.kill(party)
+        self.kills[party] += 1
+
     def _kill_party(self, party: str) -> None:
         self.down = frozenset({party})
         self._fleet.kill(party)
         self.kills[party] += 1
         self._maybe_rotate()
         time.sleep(self._chance.uniform(*_DOWN_S))
-        self._fleet.start_adserver() if party == ADSERVER else self._fleet.start_helper(HELPERS.index(party))
+        self._fleet.start(party)
         self.down = frozenset()
 
     def _kill_worker(self) -> bool:

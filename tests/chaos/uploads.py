@@ -65,16 +65,20 @@ class Uploads:
         if self._error is not None:
             raise self._error
 
+    def door(self) -> str:
+        """Where the next request goes: the address of an intake over HTTP."""
+        return self._fleet.http
+
     def bundle(self) -> TaskBundle:
         """What a browser fetches now."""
-        answer = httpx.get(f"http://{self._fleet.http}/v1/tasks/{self._task}", timeout=10)
+        answer = httpx.get(f"http://{self.door()}/v1/tasks/{self._task}", timeout=10)
         return canonical.decode(TaskBundle, answer.raise_for_status().content)
 
     def send(self, batch: list[Report]) -> bool:
         """Send a batch once; whether all of it was acknowledged."""
         body = report_pb2.ReportBatch(reports=map(report_to_message, batch)).SerializeToString()
         try:
-            answer = httpx.post(f"http://{self._fleet.http}/v1/reports/batch", content=body, timeout=10)
+            answer = httpx.post(f"http://{self.door()}/v1/reports/batch", content=body, timeout=10)
         except httpx.HTTPError:
             return False
         if answer.status_code != 200 or answer.json()["accepted"] + answer.json()["duplicates"] != len(batch):

@@ -1,0 +1,253 @@
+"""One intake replica and then two over one PostgreSQL, each loaded as fast as it answers.
+
+Part of `make bench-load`. Senders, PostgreSQL and intakes share this machine: where it has fewer processors
+than they want, wall time shows how they share it. So the processor time of an intake a report stands beside,
+and how often a transaction waited for another one's lock: two intakes that neither work more for a report nor
+wait for each other take twice as many where each has a processor.
+"""
+
+import http.client
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Event, Thread
+from typing import Any, Final
+
+import numpy as np
+import psutil
+from sqlalchemy import Engine, make_url, text
+
+from adserver.store.database import create_tables
+from adserver.store.reports import ReportStore
+from adserver.store.tasks import TaskStore
+from maskedlark.reports.hpke_suite import HpkeSuite
+from maskedlark.reports.sealing import sealed_length
+from maskedlark.reports.task import REPORT_ID_BYTES, Task
+from maskedlark.reports.upload import Report, SealedShare
+from maskedlark.rpc.wire import report_to_message
+from maskedlark.runtime.database import open_database
+from protos import report_pb2
+from tests.builders import world
+from tests.postgres import running_postgres
+
+BATCH: Final = 200
+SENDERS: Final = 8
+_MARK: Final = b"\xa5" * (REPORT_ID_BYTES - 4)
+_LOOK_EVERY_S: Final = 0.05
+_START_S: Final = 120.0
+_BUSY: Final = text(
+    "SELECT count(*) FILTER (WHERE wait_event_type = 'Lock'), count(*) FROM pg_stat_activity"
+    " WHERE state <> 'idle' AND backend_type = 'client backend' AND pid <> pg_backend_pid()"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """What some intakes did.
+
+    Attributes:
+        intakes: How many.
+        reports: Acknowledged, and found in the database's counts.
+        reports_per_s: Of wall time.
+        intake_us: Processor time of all intakes, a report.
+        postgresql_us: The same of PostgreSQL's processes.
+        processors_busy: Of this machine, by everybody on it.
+        lock_wait_share: Of transactions that were looked at while they ran, those that waited for a lock.
+    """
+
+    intakes: int
+    reports: int
+    reports_per_s: float
+    intake_us: float
+    postgresql_us: float
+    processors_busy: float
+    lock_wait_share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Two intakes against one.
+
+    Attributes:
+        ratio: Of reports a second, two to one, on this machine.
+        ratio_for_processor_time: Twice the processor time of an intake a report alone, over that beside
+            another one: the ratio where processors abound and nobody waits for a lock.
+    """
+
+    one: Rate
+    two: Rate
+    ratio: float
+    ratio_for_processor_time: float
+
+
+class Batches:
+    """Encoded batches of reports that were never sent; all but the ids is the same, so they cost little."""
+
+    def __init__(self, task: Task) -> None:
+        length = sealed_length(HpkeSuite.X25519_AES128GCM, task.share_length)
+        bucket = task.time_bucket(time.time())
+        made = (
+            Report(
+                task_id=task.task_id, report_id=_MARK + number.to_bytes(4), time_bucket=bucket,
+                shares=(SealedShare(key_id=1, ciphertext=os.urandom(length)),
+                        SealedShare(key_id=2, ciphertext=os.urandom(length))),
+            )
+            for number in range(BATCH)
+        )  # fmt: skip
+        body = report_pb2.ReportBatch(reports=map(report_to_message, made)).SerializeToString()
+        places = [body.index(_MARK + number.to_bytes(4)) for number in range(BATCH)]
+        self._body = np.frombuffer(body, np.uint8)
+        self._places = np.array(places)[:, None] + np.arange(REPORT_ID_BYTES)
+
+    def next(self) -> bytes:
+        """A batch under fresh ids."""
+        body = self._body.copy()
+        body[self._places] = np.frombuffer(os.urandom(self._places.size), np.uint8).reshape(
+            self._places.shape
+        )
+        return body.tobytes()
+
+
+@dataclass(kw_only=True)
+class Site:
+    """A PostgreSQL server with a task, and intakes over it."""
+
+    engine: Engine
+    task: Task
+    doors: list[str]
+    intakes: list[psutil.Process]
+    postmaster: psutil.Process
+    looked: list[tuple[int, int]] = field(default_factory=list)
+
+    def postgresql_s(self) -> float:
+        """Processor seconds of its processes so far."""
+        processes = [self.postmaster, *self.postmaster.children(recursive=True)]
+        return sum(sum(one.cpu_times()[:2]) for one in processes)
+
+    def intakes_s(self) -> float:
+        """The same of the intakes."""
+        return sum(sum(one.cpu_times()[:2]) for one in self.intakes)
+
+    def send(self, number: int, until_s: float) -> int:
+        """Send batches to one intake, one after the other; how many reports were accepted."""
+        host, port = self.doors[number % len(self.doors)].rsplit(":", 1)
+        batches, accepted = Batches(self.task), 0
+        connection = http.client.HTTPConnection(host, int(port), timeout=60)
+        while time.monotonic() < until_s:
+            connection.request("POST", "/v1/reports/batch", batches.next())
+            accepted += json.loads(connection.getresponse().read())["accepted"]
+        connection.close()
+        return accepted
+
+    def watch(self, is_over: Event) -> None:
+        """Look again and again at what PostgreSQL does."""
+        with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            while not is_over.wait(_LOOK_EVERY_S):
+                waiting, busy = connection.execute(_BUSY).one()
+                self.looked.append((int(waiting), int(busy)))
+
+
+@contextmanager
+def site(intakes: int) -> Iterator[Site]:
+    """PostgreSQL, and so many intakes."""
+    now = int(time.time())
+    ours = world(num_features=30, starts_at=now - 86_400, expires_at=now + 86_400)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="maskedlark-load-")))
+        url = stack.enter_context(running_postgres()).new_database()
+        engine = open_database(url)
+        stack.callback(engine.dispose)
+        create_tables(engine)
+        TaskStore(engine).add(ours.bundle, created_at=now)
+        started = [_started(stack, url, folder / str(number)) for number in range(intakes)]
+        yield Site(
+            engine=engine,
+            task=ours.task,
+            doors=[door for _, door in started],
+            intakes=[process for process, _ in started],
+            postmaster=_postmaster(str(make_url(url).query["host"])),
+        )
+
+
+def _started(stack: ExitStack, url: str, addresses: Path) -> tuple[psutil.Process, str]:
+    """An intake process, ended when the stack unwinds, and where it answers."""
+    command: list[str | Path] = [
+        Path(sys.executable).with_name("adserver"), "intake", "--insecure", "--database", url,
+        "--addresses-file", addresses, "--log-format", "json",
+    ]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def end() -> None:
+        process.terminate()
+        process.wait(60)
+
+    stack.callback(end)
+    until = time.monotonic() + _START_S
+    while not addresses.exists():
+        if process.poll() is not None or time.monotonic() > until:
+            raise SystemExit("an intake did not start")
+        time.sleep(0.05)
+    return psutil.Process(process.pid), json.loads(addresses.read_text())["http"]
+
+
+def _postmaster(folder: str) -> psutil.Process:
+    """The server of a data folder."""
+    number = (Path(folder) / "postmaster.pid").read_text().split("\n", 1)[0]
+    return psutil.Process(int(number))
+
+
+def rate(intakes: int, seconds: float) -> Rate:
+    """Load so many intakes for so long."""
+    with site(intakes) as at, ThreadPoolExecutor(SENDERS + 1) as threads:
+        at.send(0, time.monotonic() + min(2.0, seconds / 4))  # connections, caches
+        stored = ReportStore(at.engine).counts(at.task.task_id).waiting
+        is_over, numbers = Event(), count()
+        watching = Thread(target=at.watch, args=(is_over,))
+        watching.start()
+        ours, theirs, everybody = at.intakes_s(), at.postgresql_s(), _busy_s()
+        began = time.monotonic()
+        sent = [threads.submit(at.send, next(numbers), began + seconds) for _ in range(SENDERS)]
+        accepted = sum(one.result() for one in sent)
+        took = time.monotonic() - began
+        used, by_postgresql, by_all = at.intakes_s() - ours, at.postgresql_s() - theirs, _busy_s() - everybody
+        is_over.set()
+        watching.join()
+        found = ReportStore(at.engine).counts(at.task.task_id).waiting - stored
+        if found != accepted:
+            raise SystemExit(f"{accepted} reports were acknowledged, and {found} are counted")
+        waiting, busy = (sum(column) for column in zip(*at.looked, strict=True)) if at.looked else (0, 0)
+        return Rate(
+            intakes=intakes,
+            reports=accepted,
+            reports_per_s=round(accepted / took, 1),
+            intake_us=round(1e6 * used / accepted, 2),
+            postgresql_us=round(1e6 * by_postgresql / accepted, 2),
+            processors_busy=round(by_all / took, 2),
+            lock_wait_share=round(waiting / max(1, busy), 4),
+        )
+
+
+def _busy_s() -> float:
+    """Seconds that all processors of this machine have worked."""
+    times: Any = psutil.cpu_times()
+    return float(sum(times) - times.idle - times.iowait - times.guest - times.guest_nice)
+
+
+def spread(seconds: float) -> Spread:
+    """One intake, then two, each for so long."""
+    one, two = rate(1, seconds), rate(2, seconds)
+    return Spread(
+        one=one,
+        two=two,
+        ratio=round(two.reports_per_s / one.reports_per_s, 3),
+        ratio_for_processor_time=round(2 * one.intake_us / two.intake_us, 3),
+    )
