@@ -52,8 +52,8 @@ AnyHelper1Option = Annotated[
 
 
 @frozen
-class Here:
-    """An ad server on this machine.
+class Beside:
+    """An ad server on this machine, with its folder and its helpers.
 
     Attributes:
         data: Its folder.
@@ -75,7 +75,7 @@ class Anywhere:
         backoff: How long what does not answer is asked again.
     """
 
-    place: "Here | FarAdServer"
+    place: "Beside | FarAdServer"
     backoff: "Backoff"
 
     @contextmanager
@@ -90,7 +90,7 @@ class Anywhere:
         from adserver.client import Client
 
         match self.place:
-            case Here(data=data, database=database, peers=peers):
+            case Beside(data=data, database=database, peers=peers):
                 return Client.of(peers, data=data, database=database)
             case far:
                 return Client(url=far.url, token=far.token, ca=far.ca, backoff=self.backoff)
@@ -133,4 +133,4 @@ def anywhere_of(
         round_deadline=round_deadline,
         wait=wait,
     )
-    return Anywhere(place=Here(data=needed(data), database=database, peers=peers), backoff=peers.backoff)
+    return Anywhere(place=Beside(data=needed(data), database=database, peers=peers), backoff=peers.backoff)
