@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import pytest
 
-from adserver.client import far
+from adserver.client import Client, far
+from adserver.peers.replies import QueryAnswer
 from adserver.peers.retrying import ONCE
 from adserver.views.query import result_json
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
@@ -16,9 +17,10 @@ from maskedlark.model.dense import dense_network
 from maskedlark.releases.discovery import DiscoverySpec
 from maskedlark.releases.query import QuerySpec
 from maskedlark.runtime.turns import Turns
-from tests.adserver.asked_site import There, asked_site, losing_answers
+from tests.adserver.asked_site import Ledgered, There, asked_site, losing_answers
 from tests.adserver.job_world import ENCODED_MODEL
 from tests.adserver.painted import OF, SHOP_DATASET
+from tests.patience import HANGS_S
 
 DATASET: Final = OF.datasets[0].dataset_id.hex()
 QUERY: Final[dict[str, Any]] = {
@@ -40,6 +42,21 @@ def dropping(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     paths: list[str] = []
     monkeypatch.setattr(far, "HTTPConnection", losing_answers(paths))
     return paths
+
+
+class Slow:
+    """A helper as a server sees it whose call takes long, and may then be refused."""
+
+    def __init__(self, helper: Ledgered, *, is_refused: bool) -> None:
+        self.helper, self.is_refused = helper, is_refused
+        self.came, self.go = Event(), Event()
+
+    def run_query(self, *asked: Any, cancelled: Event | None = None) -> QueryAnswer:
+        self.came.set()
+        assert self.go.wait(HANGS_S)
+        if self.is_refused:
+            raise JobRefused(JobReason.BUDGET_EXHAUSTED, "nothing was left")
+        return self.helper.run_query(*asked, cancelled=cancelled)
 
 
 def test_the_same_request_under_its_id_has_the_same_answer_and_one_charge(there: There) -> None:
@@ -99,6 +116,58 @@ def test_two_who_ask_at_once_under_one_id_share_one_answer_and_one_charge(
     assert [one.status_code for one in answers] == [201, 201]
     assert answers[0].json() == answers[1].json()
     assert [one.calls for one in there.helpers] == [1 + had for had in calls]
+
+
+@pytest.mark.parametrize("is_refused", [False, True], ids=["both are answered", "one is refused"])
+def test_two_servers_of_one_database_share_one_answer_and_one_charge(there: There, is_refused: bool) -> None:
+    """The first one's helpers are slow; the second server knows nothing of it but what the database says."""
+    asked: dict[str, Any] = {"epsilon": 0.1, "dataset": SHOP_DATASET.hex()}
+    asked["query_id"] = ("f1" if is_refused else "f2") * 16
+    slow = [Slow(one, is_refused=is_refused) for one in there.helpers]
+    first, second = (
+        Client.over(there.of.engine, (one, other), data=there.of.folder)
+        for one, other in (slow, there.helpers)
+    )
+    with there.charging(1), ThreadPoolExecutor(1) as pool:
+        early = pool.submit(first.aggregate, "click", **asked)
+        try:
+            assert all(one.came.wait(HANGS_S) for one in slow)
+            late = second.aggregate("click", **asked)
+        finally:
+            for one in slow:
+                one.go.set()
+        if is_refused:
+            with pytest.raises(JobRefused, match="nothing was left"):
+                early.result(HANGS_S)
+        else:
+            assert early.result(HANGS_S).rows == late.rows
+        assert second.aggregate("click", **asked) == late
+    assert second.again(late.query_id).rows == late.rows
+
+
+def test_a_query_that_another_server_forgot_meanwhile_is_kept_with_its_answer(there: There) -> None:
+    """The first server's helpers refuse it while the second server asks, which is then charged."""
+    asked: dict[str, Any] = {"epsilon": 0.1, "dataset": SHOP_DATASET.hex(), "query_id": "f3" * 16}
+    refused, answered = ([Slow(one, is_refused=is_it) for one in there.helpers] for is_it in (True, False))
+    first, second = (
+        Client.over(there.of.engine, (one, other), data=there.of.folder) for one, other in (refused, answered)
+    )
+    with there.charging(1), ThreadPoolExecutor(2) as pool:
+        early = pool.submit(first.aggregate, "click", **asked)
+        try:
+            assert all(one.came.wait(HANGS_S) for one in refused)
+            late = pool.submit(second.aggregate, "click", **asked)
+            assert all(one.came.wait(HANGS_S) for one in answered)
+            for one in refused:
+                one.go.set()
+            with pytest.raises(JobRefused, match="nothing was left"):
+                early.result(HANGS_S)
+        finally:
+            for one in (*refused, *answered):
+                one.go.set()
+        result = late.result(HANGS_S)
+    kept = there.post("/queries", {"values": ["click"], **asked}).json()
+    assert kept["rows"] == result_json(result)["rows"]
 
 
 @pytest.mark.parametrize(
