@@ -59,6 +59,11 @@ class Slow:
         return self.helper.run_query(*asked, cancelled=cancelled)
 
 
+def server_of(there: There, helpers: Any) -> Client:
+    """Another server of the same database, with helpers as it sees them."""
+    return Client.over(there.of.engine, helpers, data=there.of.folder)
+
+
 def test_the_same_request_under_its_id_has_the_same_answer_and_one_charge(there: There) -> None:
     asked = {**QUERY, "query_id": "a0" * 16}
     calls = [one.calls for one in there.helpers]
@@ -124,10 +129,7 @@ def test_two_servers_of_one_database_share_one_answer_and_one_charge(there: Ther
     asked: dict[str, Any] = {"epsilon": 0.1, "dataset": SHOP_DATASET.hex()}
     asked["query_id"] = ("f1" if is_refused else "f2") * 16
     slow = [Slow(one, is_refused=is_refused) for one in there.helpers]
-    first, second = (
-        Client.over(there.of.engine, (one, other), data=there.of.folder)
-        for one, other in (slow, there.helpers)
-    )
+    first, second = (server_of(there, helpers) for helpers in (slow, there.helpers))
     with there.charging(1), ThreadPoolExecutor(1) as pool:
         early = pool.submit(first.aggregate, "click", **asked)
         try:
@@ -149,9 +151,7 @@ def test_a_query_that_another_server_forgot_meanwhile_is_kept_with_its_answer(th
     """The first server's helpers refuse it while the second server asks, which is then charged."""
     asked: dict[str, Any] = {"epsilon": 0.1, "dataset": SHOP_DATASET.hex(), "query_id": "f3" * 16}
     refused, answered = ([Slow(one, is_refused=is_it) for one in there.helpers] for is_it in (True, False))
-    first, second = (
-        Client.over(there.of.engine, (one, other), data=there.of.folder) for one, other in (refused, answered)
-    )
+    first, second = (server_of(there, helpers) for helpers in (refused, answered))
     with there.charging(1), ThreadPoolExecutor(2) as pool:
         early = pool.submit(first.aggregate, "click", **asked)
         try:
