@@ -117,6 +117,10 @@ bench-encoder: $(STAMP)  ## Rows that get other bytes from half a table, raw row
 bench-segments: $(STAMP)  ## Time and memory of a large dataset at one helper: prepared, put in order, stored, summed (ARGS="--records 10000000 --json")
 	$(BIN)/python -m tests.bench.segments $(ARGS)
 
+.PHONY: bench-wide
+bench-wide: $(STAMP)  ## Rounds of models of 2^20 to 2^26 parameters: seconds and peak memory of helpers and ad server (ARGS=--json)
+	$(BIN)/python -m tests.bench.wide_job $(ARGS)
+
 bench-aggregate: $(STAMP)  ## Grouped sums of a million reports per second and core (ARGS=--json)
 	$(BIN)/python -m tests.bench.aggregate $(ARGS)
 

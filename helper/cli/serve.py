@@ -16,6 +16,7 @@ from helper.cli.options import (
 )
 from helper.releases.release_grid import DEFAULT_STEP_MS
 from helper.trust.floors import PREPARED_BYTES, Floors
+from maskedlark.model.limits import MOST_PARAMETERS
 from maskedlark.observability.logs import LogFormat, configure_logging
 from maskedlark.observability.traces import Traces
 from maskedlark.runtime.signals import stopped_by_signals
@@ -95,6 +96,14 @@ def serve_command(
     max_round_seconds: Annotated[
         float, _floors("Most seconds of one core that one round may take, by estimate.", min=0.001)
     ] = _DEFAULTS.max_round_seconds,
+    max_parameters: Annotated[
+        int,
+        _floors(
+            "Most parameters of a model: a round takes about 80 bytes of memory for each.",
+            min=1,
+            max=MOST_PARAMETERS,
+        ),
+    ] = _DEFAULTS.max_parameters,
     max_tasks_per_origin: Annotated[
         int, _floors("Most tasks that one origin has open.", min=1)
     ] = _DEFAULTS.max_tasks_per_origin,
@@ -136,6 +145,7 @@ def serve_command(
         max_dataset_bytes=max_dataset_bytes,
         max_tasks_per_origin=max_tasks_per_origin,
         max_round_seconds=max_round_seconds,
+        max_parameters=max_parameters,
         is_noise_optional=allow_no_noise,
         is_split_noise_allowed=allow_split_noise,
         is_proof_required=require_proof,

@@ -19,7 +19,6 @@ from maskedlark.frozen import frozen
 from maskedlark.interrupt import Interrupt, interruptible
 from maskedlark.model import weights
 from maskedlark.model.graph import Model
-from maskedlark.model.limits import Limits
 from maskedlark.model.onnx_file import parse
 from maskedlark.model.weights import QuantisedTensor
 from maskedlark.privacy.accounting import Epsilons
@@ -36,7 +35,6 @@ from maskedlark.reports.report import InputShares
 from maskedlark.reports.updates import UpdateSum
 
 _LOG: Final = logging.getLogger(__name__)
-MAX_MODEL_BYTES: Final = Limits().max_bytes
 
 Beside: TypeAlias = Callable[[int], bytes]
 """Reads what is sent beside a query, refusing more than so many bytes."""
@@ -147,7 +145,8 @@ class Queries:
     def _evaluated(
         self, spec: EvaluationSpec, served: ServedTask, beside: Beside, interrupt: Interrupt
     ) -> AggregateShare:
-        model = parse(beside(MAX_MODEL_BYTES), num_features=served.task.num_features)
+        limits = self.tasks.model_limits
+        model = parse(beside(limits.max_bytes), num_features=served.task.num_features, limits=limits)
         loss = evaluated_loss(served.task, model)
         tensors = _named_weights(model, spec)
         shares = self._shares(spec)

@@ -17,7 +17,6 @@ from helper.core import HelperCore
 from helper.datasets.preparing import Preparation
 from helper.datasets.updates import UpdatePreparation
 from helper.releases.answering import Call
-from helper.releases.queries import MAX_MODEL_BYTES
 from helper.releases.release_grid import ReleaseGrid
 from helper.serving.metrics import HelperMetrics
 from helper.trust.tasks import Caller
@@ -193,7 +192,7 @@ class HelperService(helper_pb2_grpc.HelperServicer):
             caller = client_names(context)
             self._core.tasks.authorized(decode(JobSpec, job).task_id, caller)
             with self._admission.entered(caller):
-                model = self._rest("model", requests, context, MAX_MODEL_BYTES)
+                model = self._rest("model", requests, context, self._core.tasks.model_limits.max_bytes)
                 started = self._core.jobs.start(job, model, self._call(context))
             self._give_receipt(context)
             return pb.StartJobReply(**asdict(started))

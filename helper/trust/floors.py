@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from maskedlark.errors import InvalidTask, JobReason, JobRefused
 from maskedlark.frozen import frozen
+from maskedlark.model.limits import HELPER_PARAMETERS
 from maskedlark.privacy.mechanism import Mechanism, NoiseDivision
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class Floors:
         max_dataset_size: The most reports in one dataset.
         max_dataset_bytes: The most bytes that one opened dataset may take.
         max_round_seconds: The most processor time of one core that one round may take, by estimate.
+        max_parameters: The most parameters of a model: a round takes about 80 bytes of memory for each.
         max_tasks_per_origin: The most tasks that one origin's host may have open.
         is_split_noise_allowed: Whether tasks are served in which this helper adds only half of the noise's
             variance, and so relies on the other one for the rest.
@@ -51,6 +53,7 @@ class Floors:
     max_dataset_bytes: int = 4 << 30
     max_tasks_per_origin: int = 200
     max_round_seconds: float = 3_600.0
+    max_parameters: int = HELPER_PARAMETERS
     is_noise_optional: bool = False
     is_split_noise_allowed: bool = False
     is_proof_required: bool = False

@@ -13,6 +13,7 @@ from helper.trust.open_tasks import OpenTasks
 from maskedlark.canonical import decode
 from maskedlark.errors import JobReason, JobRefused
 from maskedlark.frozen import frozen
+from maskedlark.model.limits import Limits
 from maskedlark.reports.pair import PairKey
 from maskedlark.reports.task import Task
 from maskedlark.rpc.trust import host_of
@@ -105,6 +106,11 @@ class Tasks:
             task = self._known[task_id] = decode(Task, stored.encoded)
         _authorize(task, caller)
         return task
+
+    @property
+    def model_limits(self) -> Limits:
+        """What this helper reads, holds and computes for one model."""
+        return Limits.admitting(self._floors.max_parameters)
 
     def check_affordable(self, seconds: float) -> None:
         """Refuse a job whose rounds take longer, by estimate, than this operator gives one.

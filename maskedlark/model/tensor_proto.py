@@ -73,10 +73,11 @@ def _shape(tensor: onnx.TensorProto, limits: Limits) -> tuple[int, ...]:
     shape = tuple(tensor.dims)
     if any(dimension < 0 for dimension in shape):
         raise InvalidModel(ModelReason.WRONG_SHAPE, f"tensor {name!r} has a negative dimension")
-    if prod(shape) > limits.max_elements or max(shape, default=0) > limits.max_elements:
+    is_raw = tensor.data_type == onnx.TensorProto.FLOAT and tensor.HasField("raw_data")
+    most = limits.max_parameters if is_raw else limits.max_elements
+    if prod(shape) > most or max(shape, default=0) > most:
         raise InvalidModel(
-            ModelReason.TOO_LARGE,
-            f"tensor {name!r} has {prod(shape)} entries, the limit is {limits.max_elements}",
+            ModelReason.TOO_LARGE, f"tensor {name!r} has {prod(shape)} entries, the limit is {most}"
         )
     return shape
 

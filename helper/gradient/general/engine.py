@@ -20,10 +20,10 @@ from torch import Tensor
 from helper.gradient.engine import Batch, Interrupt, MaskedSum, Reclippable, never
 from helper.gradient.general.masked_products import MAX_ROWS, MaskedProducts
 from helper.gradient.general.output_gradients import output_gradients
-from helper.gradient.general.rounding import MAX_SENSITIVITY, clip_to_integers, with_count
+from helper.gradient.general.rounding import MAX_PARAMETERS, MAX_SENSITIVITY, clip_to_integers, with_count
 from maskedlark.autodiff.interpreter import Interpreter
 from maskedlark.autodiff.one_thread import one_thread
-from maskedlark.errors import JobReason, JobRefused
+from maskedlark.errors import InvalidModel, JobReason, JobRefused, ModelReason
 from maskedlark.model.graph import Model
 from maskedlark.model.losses import Loss, check_loss
 from maskedlark.model.weights import QuantisedTensor
@@ -57,10 +57,17 @@ class GeneralEngine(Reclippable):
             why: Why the job is not on the exact path.
 
         Raises:
-            InvalidModel(WRONG_LOSS): the loss does not fit the model and the classes.
+            InvalidModel: WRONG_LOSS (the loss does not fit the model and the classes), or TOO_LARGE (more
+                parameters than the clip is proven for).
             JobRefused(OVERFLOW): the clip bound exceeds 2^40 units.
         """
         check_loss(model, loss, num_classes)
+        if model.num_parameters > MAX_PARAMETERS:
+            raise InvalidModel(
+                ModelReason.TOO_LARGE,
+                f"{why}; and the general path takes models of up to {MAX_PARAMETERS} parameters, not "
+                f"{model.num_parameters}",
+            )
         if clip.sensitivity > MAX_SENSITIVITY:
             raise JobRefused(
                 JobReason.OVERFLOW,

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from maskedlark.numbers.field import SignedVector
 from maskedlark.privacy.clip import Clip, Norm
 
+MAX_PARAMETERS: Final = 1 << 23
+"""The longest rows that this module clips: the bounds on their rounding are counted for so many."""
 MAX_SENSITIVITY: Final = 1 << 40
 """The largest clip bound, in units of 2^-frac_bits, that this module takes."""
 _GRID_BITS: Final = 20
@@ -30,7 +32,7 @@ _SHRINK_SLACK: Final = 1.0 - 2.0**-50
 def clip_to_integers(gradients: NDArray[np.float64], clip: Clip) -> SignedVector:
     """Clip each row to the bound, round it to the grid, and truncate it to units of 2^-frac_bits.
 
-    Shapes: gradients (rows, parameters), at most 2^23 parameters; the result the same, int64.
+    Shapes: gradients (rows, parameters), at most `MAX_PARAMETERS` of them; the result the same, int64.
 
     Guarantees: the norm of every row of the result is at most `clip.sensitivity`, as integers.
 

@@ -18,11 +18,11 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from sqlalchemy.exc import OperationalError
 
-from helper.releases.queries import MAX_MODEL_BYTES
 from helper.serving.metrics import HelperMetrics
 from helper.serving.service import HelperService
 from maskedlark import canonical
 from maskedlark.errors import HelperUnavailable, JobReason, JobRefused
+from maskedlark.model.limits import HELPER_PARAMETERS, Limits
 from maskedlark.observability.serving import ServerSettings, WatchedServer
 from maskedlark.rpc.certificates import write_certificate
 from maskedlark.rpc.faults import calling
@@ -170,7 +170,8 @@ def test_a_message_over_the_limit_is_refused_before_it_is_parsed(door: Door) -> 
 
 
 def test_a_stream_over_its_limit_is_refused_and_counted(door: Door) -> None:
-    pieces = (pb.StartJobRequest(model=bytes(1 << 20)) for _ in range(MAX_MODEL_BYTES // (1 << 20) + 1))
+    mebibytes = Limits.admitting(HELPER_PARAMETERS).max_bytes >> 20
+    pieces = (pb.StartJobRequest(model=bytes(1 << 20)) for _ in range(mebibytes + 1))
     with make_channel(door.address, door.ours) as channel, calling("helper"), pytest.raises(grpc.RpcError):
         helper_pb2_grpc.HelperStub(channel).StartJob(
             chain([pb.StartJobRequest(job=canonical.encode(door.scene.job(bytes(32))))], pieces),

@@ -23,11 +23,11 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from helper.gradient.engine import Batch, Interrupt, MaskedSum, never
-from helper.releases.queries import MAX_MODEL_BYTES
 from helper.serving.metrics import HelperMetrics
 from helper.serving.service import HelperService
 from maskedlark import canonical
 from maskedlark.errors import HelperUnavailable, InvalidTask, JobReason, JobRefused
+from maskedlark.model.limits import HELPER_PARAMETERS, Limits
 from maskedlark.model.weights import QuantisedTensor
 from maskedlark.releases.release import AggregateShare, combine
 from maskedlark.reports.dataset import ShareForHelper
@@ -272,7 +272,7 @@ def test_a_stream_with_a_second_header_is_malformed(scene: Scene, wires: tuple[W
 def test_a_model_over_the_limit_is_cut_off(scene: Scene, wires: tuple[Wire, Wire]) -> None:
     piece = pb.StartJobRequest(model=bytes(1 << 20))
     requests = [pb.StartJobRequest(job=canonical.encode(scene.job(bytes(32))))] + [piece] * (
-        MAX_MODEL_BYTES // (1 << 20) + 1
+        Limits.admitting(HELPER_PARAMETERS).max_bytes // (1 << 20) + 1
     )
     assert refusal(wires[0].start_stream, requests) is JobReason.TOO_LARGE
 

@@ -4,6 +4,7 @@ Each is refused with its reason, at once, and without opening anything.
 """
 
 import contextlib
+import math
 import pickle
 import subprocess
 import sys
@@ -308,6 +309,17 @@ def test_too_many_parameters_are_too_large() -> None:
     assert reason_of(file, Limits(max_parameters=9)) is ModelReason.TOO_LARGE
 
 
+def test_raw_weights_may_be_as_many_as_parameters_and_listed_ones_fewer() -> None:
+    proto = linear_proto()
+    raw = proto.graph.initializer[0]
+    count = math.prod(raw.dims)
+    limits = Limits(max_parameters=2 * count, max_elements=count - 1)
+    parse(proto.SerializeToString(), num_features=WIDTH, limits=limits)
+    raw.float_data.extend(onnx.numpy_helper.to_array(raw).ravel().tolist())
+    raw.ClearField("raw_data")
+    assert reason_of(proto.SerializeToString(), limits) is ModelReason.TOO_LARGE
+
+
 def test_an_expansion_past_the_limit_is_too_large() -> None:
     nodes = [
         node("Expand", ["x", "s"], ["big"]),
@@ -475,12 +487,13 @@ def test_an_answer_takes_less_than_a_second_and_256_mib(bomb: str) -> None:
     script = dedent("""
         import contextlib, resource, sys, time
         from maskedlark.errors import InvalidModel
+        from maskedlark.model.limits import HELPER_PARAMETERS, Limits
         from maskedlark.model.onnx_file import parse
         file = sys.stdin.buffer.read()
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         started = time.process_time()
         with contextlib.suppress(InvalidModel):
-            parse(file, num_features=4)
+            parse(file, num_features=4, limits=Limits.admitting(HELPER_PARAMETERS))
         print(time.process_time() - started, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     """)
     result = subprocess.run(

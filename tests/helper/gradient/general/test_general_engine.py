@@ -214,6 +214,15 @@ def test_chunks_do_not_change_the_masked_sum(monkeypatch: pytest.MonkeyPatch) ->
     assert whole.values_digest == parts.values_digest
 
 
+def test_more_parameters_than_the_clip_is_proven_for_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("helper.gradient.general.engine.MAX_PARAMETERS", MODEL.num_parameters)
+    GeneralEngine(MODEL, Loss.CROSS_ENTROPY, TIGHT, 3)
+    monkeypatch.setattr("helper.gradient.general.engine.MAX_PARAMETERS", MODEL.num_parameters - 1)
+    with pytest.raises(InvalidModel) as refused:
+        GeneralEngine(MODEL, Loss.CROSS_ENTROPY, TIGHT, 3)
+    assert refused.value.reason is ModelReason.TOO_LARGE
+
+
 def test_an_empty_batch_gives_zeros() -> None:
     engine = GeneralEngine(MODEL, Loss.CROSS_ENTROPY, TIGHT, 3)
     empty = Batch(
